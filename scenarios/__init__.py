@@ -1,0 +1,1 @@
+"""The roof: YAML scenarios, the command line, results."""

@@ -1,0 +1,117 @@
+"""An accelerator prices kernels; the software stack decides how fast the host can issue them.
+
+A matrix product is cut into tiles which the streaming multiprocessors (SMs) take wave by wave, so a product that does
+not fill its last wave pays for it whole (NVIDIA, "Matrix Multiplication Background User's Guide"). Other kernels are
+bound by memory. An op takes a smooth maximum of the GPU's time and the host's time to launch its kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import ceil, inf
+
+from simulator.errors import ClusterError
+from simulator.kernel import Kernel
+
+TILES = ((256, 128, 1.0), (128, 128, 0.95), (128, 64, 0.85), (64, 64, 0.7))
+"""(m, n, efficiency relative to the largest) of the output tiles that a matrix library chooses among, each either way
+round. Sizes: NVIDIA's guide, section "Tile Quantization"; it says larger tiles are more efficient and gives no number:
+the efficiencies are first estimates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Software:
+    """What a software stack adds: *launch_seconds* of host time per kernel; *fused* elementwise kernels or not.
+
+    *sharpness* q makes the maximum of host time h and GPU time g smooth: (h^q + g^q)^(1/q).
+    """
+
+    name: str = "ideal"
+    launch_seconds: float = 0.0
+    fused: bool = True
+    sharpness: float = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """A GPU, or the processor of a host.
+
+    *peak_flops*: dense FLOP/s by precision, or one number for all; *memory_bandwidth* in bytes/s and *memory_bytes*;
+    *sms* (0: products are not quantised); *matmul_efficiency* and *memory_efficiency*: share of the peak that the best
+    kernels reach; *k_half*: the inner dimension at which a product reaches half of that; *power* in W.
+
+    >>> Accelerator(peak_flops=1).seconds([Kernel(flops=3)])
+    3.0
+    """
+
+    name: str = "unit"
+    peak_flops: float | Mapping[str, float] = 1.0
+    memory_bandwidth: float = inf
+    memory_bytes: float = inf
+    sms: int = 0
+    matmul_efficiency: float = 1.0
+    memory_efficiency: float = 1.0
+    k_half: float = 0.0
+    power: float = 0.0
+    _prices: dict[tuple[Kernel, ...], tuple[float, float]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.memory_bandwidth, self.memory_bytes, self.sms))
+
+    def peak(self, precision: str) -> float:
+        """Dense peak in FLOP/s. tf32 runs as fp32 where there is no tf32; any other lack is a `ClusterError`."""
+        if not isinstance(self.peak_flops, Mapping):
+            return self.peak_flops
+        if precision == "tf32" and "tf32" not in self.peak_flops:
+            precision = "fp32"
+        if precision not in self.peak_flops:
+            raise ClusterError(f"{self.name} has no {precision}; it has {', '.join(self.peak_flops)}")
+        return self.peak_flops[precision]
+
+    def seconds(self, kernels: Iterable[Kernel], software: Software | None = None) -> float:
+        """How long *kernels* take, one after the other, issued by *software* (none: launching costs nothing)."""
+        kernels = tuple(kernels)
+        price = self._prices.get(kernels)
+        if price is None:
+            modelled = [kernel for kernel in kernels if kernel.seconds is None]
+            gpu = sum(self.kernel_seconds(kernel) for kernel in modelled)
+            given = sum(kernel.seconds for kernel in kernels if kernel.seconds is not None)
+            price = self._prices[kernels] = gpu, given
+        gpu, given = price
+        if software is None or not software.launch_seconds or not gpu:
+            return gpu + given
+        host = software.launch_seconds * sum(k.launches for k in kernels if k.seconds is None)
+        return smooth_maximum(gpu, host, software.sharpness) + given
+
+    def kernel_seconds(self, kernel: Kernel) -> float:
+        """GPU time of one kernel, launch not counted: the longer of its arithmetic and its memory traffic."""
+        if kernel.seconds is not None:
+            return kernel.seconds
+        memory = kernel.nbytes / (self.memory_bandwidth * self.memory_efficiency)
+        if not kernel.flops:
+            return memory
+        peak = self.peak(kernel.precision) * self.matmul_efficiency
+        if kernel.shape is None or not self.sms:
+            return max(kernel.flops / peak, memory)
+        return max(_quantised_flops(*kernel.shape, self.sms, self.k_half) / peak, memory)
+
+
+def smooth_maximum(a: float, b: float, sharpness: float) -> float:
+    """(a^q + b^q)^(1/q): the larger where they differ much, 2^(1/q) of either where they are equal."""
+    low, high = sorted((a, b))
+    return high * (1.0 + (low / high) ** sharpness) ** (1.0 / sharpness) if high else 0.0
+
+
+@lru_cache(maxsize=100_000)
+def _quantised_flops(batch: int, m: int, n: int, k: int, sms: int, k_half: float) -> float:
+    """FLOPs that whole waves of tiles stand for, with the best tile; the last wave counts as full."""
+    best = inf
+    for rows, columns, efficiency in TILES:
+        for tile_m, tile_n in {(rows, columns), (columns, rows)}:
+            waves = ceil(batch * ceil(m / tile_m) * ceil(n / tile_n) / sms)
+            best = min(best, waves * sms * 2.0 * tile_m * tile_n * (k + k_half) / efficiency)
+    return best

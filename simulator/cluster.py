@@ -1,0 +1,123 @@
+"""A cluster is a directed graph of links between devices and switches, and the routes through it.
+
+Vertices carry `kind` (gpu, host, nvswitch, pcie_switch, nic, leaf, spine ...) and `node`, the number of the server they
+belong to (absent on switches of the fabric); GPUs and hosts carry `accelerator`. Edges carry `link`. A vertex is named
+by its kind and its number in the cluster, ``gpu 17``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+
+import networkx as nx
+
+from simulator.accelerator import Accelerator
+from simulator.errors import ClusterError
+
+Router = Callable[[str, str], Sequence[str]]
+"""From one device to another: the vertices passed, both ends included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One direction of a link: *kind* (nvlink3, pcie4, ib_hdr ...), *bandwidth* in bytes/s, *latency* in s."""
+
+    kind: str
+    bandwidth: float
+    latency: float
+
+
+class Cluster:
+    """*graph*, its devices and their routes.
+
+    *router* gives routes by structure; without one a route has the fewest links, and passes through no other GPU
+    where that can be.
+
+    >>> graph = nx.DiGraph()
+    >>> graph.add_node("gpu 0", kind="gpu", node=0, accelerator=Accelerator())
+    >>> graph.add_node("gpu 1", kind="gpu", node=0, accelerator=Accelerator())
+    >>> graph.add_edge("gpu 0", "gpu 1", link=Link("nvlink3", 25e9, 1e-6))
+    >>> cluster = Cluster(graph)
+    >>> [cluster.links[i].kind for i in cluster.route("gpu 0", "gpu 1")]
+    ['nvlink3']
+    """
+
+    def __init__(self, graph: nx.DiGraph[str], router: Router | None = None, name: str = "cluster") -> None:
+        self.graph, self.name = graph, name
+        self._router = router
+        self._routes: dict[tuple[str, str], tuple[int, ...]] = {}
+        self.ends: tuple[tuple[str, str], ...] = tuple(graph.edges)
+        self.links: tuple[Link, ...] = tuple(graph.edges[ends]["link"] for ends in self.ends)
+        self._number = {ends: number for number, ends in enumerate(self.ends)}
+        for (source, target), link in zip(self.ends, self.links, strict=True):
+            if not link.bandwidth > 0 or not link.latency >= 0:
+                raise ClusterError(f"{source} - {target}: bandwidth must be above 0, latency at least 0: {link}")
+
+    @cached_property
+    def gpus(self) -> tuple[str, ...]:
+        """The GPUs in order."""
+        return self._of_kind("gpu")
+
+    @cached_property
+    def hosts(self) -> tuple[str, ...]:
+        """The host processors (sockets) in order."""
+        return self._of_kind("host")
+
+    def _of_kind(self, kind: str) -> tuple[str, ...]:
+        return tuple(vertex for vertex, data in self.graph.nodes.items() if data["kind"] == kind)
+
+    def accelerator(self, device: str) -> Accelerator:
+        """What computes at *device*, a GPU or a host."""
+        accelerator: Accelerator = self.graph.nodes[device]["accelerator"]
+        return accelerator
+
+    def node_of(self, device: str) -> int | str:
+        """The server that *device* stands in; a device that names none is a server of its own."""
+        node: int | str = self.graph.nodes[device].get("node", device)
+        return node
+
+    def host_of(self, gpu: str) -> str:
+        """The host that *gpu* copies to: the first one, in fewest links, of its own server."""
+        node = self.node_of(gpu)
+        hosts = [host for host in self.hosts if self.node_of(host) == node] or list(self.hosts)
+        if not hosts:
+            raise ClusterError(f"{gpu} has no host to copy to; give the cluster hosts")
+        return min(hosts, key=lambda host: len(self.route(gpu, host)))
+
+    def route(self, source: str, target: str) -> tuple[int, ...]:
+        """The numbers of the links from *source* to *target*, in order. Raises `ClusterError` if there is no way."""
+        key = source, target
+        if key not in self._routes:
+            path = self._router(source, target) if self._router else self._shortest(source, target)
+            self._routes[key] = tuple(self._number[pair] for pair in pairwise(path))
+        return self._routes[key]
+
+    def latency(self, route: Iterable[int]) -> float:
+        """The sum of the links' latencies, in s."""
+        return sum(self.links[number].latency for number in route)
+
+    def degraded(self, factors: Iterable[tuple[str, str, float]]) -> Cluster:
+        """The cluster in which the bandwidth between two vertices, both directions, is multiplied by a factor."""
+        graph = self.graph.copy()
+        for source, target, factor in factors:
+            pairs = [pair for pair in ((source, target), (target, source)) if graph.has_edge(*pair)]
+            if not pairs:
+                near = sorted(graph.successors(source)) if source in graph else sorted(graph)[:8]
+                raise ClusterError(f"no link between {source} and {target}; there are: {', '.join(near)}")
+            for pair in pairs:
+                link: Link = graph.edges[pair]["link"]
+                graph.edges[pair]["link"] = replace(link, bandwidth=link.bandwidth * factor)
+        return Cluster(graph, self._router, self.name)
+
+    def _shortest(self, source: str, target: str) -> list[str]:
+        others = [gpu for gpu in self.gpus if gpu not in (source, target)]
+        for graph in (nx.restricted_view(self.graph, others, []), self.graph):
+            try:
+                path: list[str] = nx.shortest_path(graph, source, target)
+            except (nx.NetworkXNoPath, nx.NodeNotFound):
+                continue
+            return path
+        raise ClusterError(f"there is no way from {source} to {target}")

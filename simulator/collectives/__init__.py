@@ -1,0 +1,1 @@
+"""One file is one algorithm, one function one collective; the folder is what the tuner chooses from."""

@@ -1,0 +1,1 @@
+"""The second half of `simulate`: rank processes, rendezvous, the network, fairness."""

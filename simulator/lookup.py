@@ -1,0 +1,80 @@
+"""A folder is the registry: a name finds the function or the data file of that name, the only use of importlib.
+
+A dotted name is an import path of the user's own, ``mylab.orders.wave`` (the function ``wave`` of that module, or the
+data file ``wave.yaml`` in the package ``mylab.orders``).
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from simulator.errors import SimulatorError
+
+
+class UnknownName(SimulatorError):  # noqa: N818 - reads as what it is
+    """No file of that name; `names` are those that there are, nearest first."""
+
+    def __init__(self, name: str, names: list[str]) -> None:
+        self.name, self.names = name, names
+        super().__init__(f'unknown name "{name}"; there are: {", ".join(names)}')
+
+
+def names(package: str) -> list[str]:
+    """The names that *package* (a dotted path) offers: its files, sorted, without those that begin with ``_``."""
+    return sorted({path.stem for path in _files(package)})
+
+
+def function(package: str, name: str) -> Callable[..., Any]:
+    """The function *name* of the file *name* in *package*, or of the user's own module if *name* is dotted.
+
+    Raises `UnknownName` with the names that there are, nearest first.
+    """
+    module = find(package, name)
+    if isinstance(module, Path):
+        raise UnknownName(name, nearest(name, names(package)))
+    attribute = getattr(module, name.rpartition(".")[2], None)
+    if not callable(attribute):
+        raise SimulatorError(f"{module.__name__} has no function {name.rpartition('.')[2]}")
+    return attribute  # type: ignore[no-any-return]
+
+
+def data_file(package: str, name: str) -> Path:
+    """The path of ``name.yaml`` in *package*, or in the user's own package if *name* is dotted."""
+    path = find(package, name)
+    if not isinstance(path, Path):
+        raise UnknownName(name, nearest(name, names(package)))
+    return path
+
+
+def find(package: str, name: str) -> Any:
+    """The imported module, or the `Path` of the data file, that *name* stands for. Raises `UnknownName`."""
+    home, _, stem = name.rpartition(".")
+    for path in _files(home or package):
+        if path.stem == stem:
+            return path if path.suffix == ".yaml" else importlib.import_module(f"{home or package}.{stem}")
+    raise UnknownName(name, nearest(name, names(package)))
+
+
+def nearest(name: str, candidates: list[str]) -> list[str]:
+    """*candidates* with those most like *name* in front."""
+    return sorted(candidates, key=lambda c: -difflib.SequenceMatcher(None, name.lower(), c.lower()).ratio())
+
+
+def _files(package: str) -> list[Path]:
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return []
+    if spec is None or spec.submodule_search_locations is None:
+        return []
+    return sorted(
+        path
+        for folder in spec.submodule_search_locations
+        for path in Path(folder).iterdir()
+        if path.suffix in (".py", ".yaml") and not path.stem.startswith("_")
+    )

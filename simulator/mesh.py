@@ -1,0 +1,91 @@
+"""A mesh arranges ranks along named axes; communication names an axis and a coordinate on it, never global ranks.
+
+>>> mesh = Mesh.regular({"tp": 2, "dp": 2})
+>>> mesh.axes["tp"].groups
+((0, 1), (2, 3))
+>>> mesh.axes["dp"].groups
+((0, 2), (1, 3))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+
+from simulator.errors import ScheduleError
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A set of ordered groups of ranks, each rank in at most one of them."""
+
+    groups: tuple[tuple[int, ...], ...]
+    _place: dict[int, tuple[int, int]] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for number, group in enumerate(self.groups):
+            for coordinate, rank in enumerate(group):
+                if rank in self._place:
+                    raise ScheduleError(f"rank {rank} stands twice on one axis")
+                self._place[rank] = number, coordinate
+
+    def place(self, rank: int) -> tuple[int, int] | None:
+        """(number of the group, coordinate in it) of *rank*; None if the rank is not on this axis."""
+        return self._place.get(rank)
+
+    def relabelled(self, number_of: Sequence[int]) -> Axis:
+        """The same axis where rank r is called ``number_of[r]``."""
+        return Axis(tuple(tuple(number_of[rank] for rank in group) for group in self.groups))
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """*world_size* ranks and the axes over which they communicate.
+
+    An axis whose name has a dot (``ps.0``, ``ps.1``) is one of a family, ``ps``, by which it is reported.
+    """
+
+    world_size: int
+    axes: Mapping[str, Axis]
+
+    @classmethod
+    def regular(cls, sizes: Mapping[str, int]) -> Mesh:
+        """The full grid; the first axis varies fastest with the rank, as Megatron writes it."""
+        names = list(sizes)
+        world_size, stride = 1, {}
+        for name in names:
+            stride[name] = world_size
+            world_size *= sizes[name]
+        axes = {}
+        for name in names:
+            others = [range(sizes[n]) for n in reversed(names) if n != name]
+            steps = [stride[n] for n in reversed(names) if n != name]
+            first = [sum(c * s for c, s in zip(place, steps, strict=True)) for place in product(*others)]
+            axes[name] = Axis(tuple(tuple(f + i * stride[name] for i in range(sizes[name])) for f in sorted(first)))
+        return cls(world_size, axes)
+
+    def replicated(self, axis: str, size: int) -> Mesh:
+        """*size* copies side by side; rank r of copy i becomes ``r + i * world_size``, and *axis* joins the copies."""
+        if axis in self.axes:
+            raise ScheduleError(f'the mesh has an axis "{axis}" already')
+        world = self.world_size
+        axes = {
+            name: Axis(tuple(tuple(r + i * world for r in group) for i in range(size) for group in old.groups))
+            for name, old in self.axes.items()
+        }
+        axes[axis] = Axis(tuple(tuple(r + i * world for i in range(size)) for r in range(world)))
+        return Mesh(world * size, axes)
+
+    def extended(self, ranks: int, axes: Mapping[str, Axis]) -> Mesh:
+        """The mesh with *ranks* more ranks at the end and further, irregular *axes*."""
+        return Mesh(self.world_size + ranks, {**self.axes, **axes})
+
+    def relabelled(self, number_of: Sequence[int]) -> Mesh:
+        """The same mesh where rank r is called ``number_of[r]``."""
+        return Mesh(self.world_size, {name: axis.relabelled(number_of) for name, axis in self.axes.items()})
+
+
+def family(axis: str) -> str:
+    """The name by which an axis is reported: ``ps`` for ``ps.3``."""
+    return axis.partition(".")[0]

@@ -1,0 +1,52 @@
+"""A plan is what a communication asks of the network: phases, one after the other, of flows over links.
+
+The transport makes plans, the engine carries them out; so the network knows neither algorithms nor libraries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Flow:
+    """Transfers that advance together, at one rate each: one variable of the fluid system.
+
+    Of the links numbered *links*, *crossings* says how many of the transfers pass each, and *weights* the capacity (in
+    bytes/s) that each takes for 1 byte/s of rate: the crossings over the protocol's efficiency. *alone* is the rate in
+    bytes/s when nothing else is on the links. Flows are compared by identity, and the same flow object stands for the
+    same transfers every time, so that the network can remember what it solved.
+    """
+
+    links: tuple[int, ...]
+    crossings: tuple[int, ...]
+    weights: tuple[float, ...]
+    alone: float
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """*latency* seconds in which nothing flows, then *nbytes* by each transfer of each of the *flows*, side by side.
+
+    A phase that is not *contended* has the links to itself (the alpha-beta model).
+    """
+
+    latency: float
+    flows: tuple[Flow, ...] = ()
+    nbytes: float = 0.0
+    contended: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The *phases* of one communication, and what is told of it.
+
+    *algorithm* and *protocol* as the tuner chose them; *sent_bytes*: all its transfers together; *sms*: the share of
+    each GPU's streaming multiprocessors that it takes while it runs.
+    """
+
+    algorithm: str
+    protocol: str
+    phases: tuple[Phase, ...]
+    sent_bytes: float
+    sms: float = 0.0

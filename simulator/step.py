@@ -1,0 +1,81 @@
+"""An algorithm is a short list of steps: who sends to whom at once, how much, how many times.
+
+A function of an algorithm's file takes (group, nbytes) - the rooted ones also root, a position - and returns its steps;
+*nbytes* is the full vector, as nccl-tests counts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+Transfer = tuple[int, int]
+"""(sender, receiver), positions in the group."""
+
+Blocks = Callable[[int, int], Sequence[int]]
+"""(repetition, index of the transfer) -> which blocks of the vector it carries; for the proof, not for the cost."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The ranks of one collective, by position.
+
+    *nodes*: the positions in each server, in order. *rings*: the orders in which rings run through all positions, one
+    for each channel; the transport finds them on the cluster.
+    """
+
+    size: int
+    nodes: tuple[tuple[int, ...], ...] = ()
+    rings: tuple[tuple[int, ...], ...] = ()
+
+    @cached_property
+    def channels(self) -> tuple[tuple[int, ...], ...]:
+        """The rings, or the one in order of position where none are given."""
+        return self.rings or (tuple(range(self.size)),)
+
+    @cached_property
+    def servers(self) -> tuple[tuple[int, ...], ...]:
+        """The positions by server, or all in one where none are given."""
+        return self.nodes or (tuple(range(self.size)),)
+
+
+@dataclass(frozen=True)
+class Step:
+    """*transfers* at once, *nbytes* each, *repeat* times over.
+
+    *pipelined*: the transfers stand in order of dependency and a chunk passes them one after the other while others
+    follow it, so that latency is paid once along the longest chain; else every repetition is a round of its own.
+    *coupled*: the transfers advance together, as in a ring; else each takes what rate it gets (a root that serves
+    unequal links). *reduces*: what arrives is added to what is there. *blocks* says which parts of the vector, of
+    *parts* equal ones, go where.
+    """
+
+    transfers: tuple[Transfer, ...]
+    nbytes: float
+    repeat: int = 1
+    pipelined: bool = False
+    coupled: bool = True
+    reduces: bool = False
+    parts: int = 0
+    blocks: Blocks | None = None
+
+    @cached_property
+    def rounds(self) -> int:
+        """How many latencies it pays."""
+        return round(self.latency([1.0] * len(self.transfers)))
+
+    def latency(self, alphas: Sequence[float]) -> float:
+        """Seconds of latency, where *alphas* are those of one message, by transfer.
+
+        A pipelined step pays its longest chain. A step of one round waits for its slowest transfer. In a repeated
+        permutation every chunk passes every hop in turn, so each round costs the mean.
+        """
+        if self.pipelined:
+            arrival: dict[int, float] = {}
+            for (sender, receiver), alpha in zip(self.transfers, alphas, strict=True):
+                arrival[receiver] = max(arrival.get(receiver, 0.0), arrival.get(sender, 0.0) + alpha)
+            return max(arrival.values(), default=0.0)
+        if self.repeat == 1:
+            return max(alphas, default=0.0)
+        return self.repeat * (sum(alphas) / len(alphas))

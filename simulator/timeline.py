@@ -1,0 +1,108 @@
+"""A timeline is what happened, and when: a span for every op of every rank, and what the links carried.
+
+Every metric is a fold over spans. Simulation and replay both make timelines; only simulation knows the links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from simulator.cluster import Cluster
+from simulator.schedule import Op, Schedule
+
+
+class Span(NamedTuple):
+    """*rank* had *op* (of training step *step*) at the head of its stream from *ready*, and worked *begin* to *end*.
+
+    Between ready and begin it waited for its partners. Seconds since the simulation's start.
+    """
+
+    rank: int
+    op: Op
+    step: int
+    ready: float
+    begin: float
+    end: float
+
+
+class Record(NamedTuple):
+    """A span as the engine writes it: the op by its index in the rank's program."""
+
+    op: int
+    step: int
+    ready: float
+    begin: float
+    end: float
+
+
+class Use(NamedTuple):
+    """What one transfer, or one coupled set of them, laid on the links from *begin* to *end*.
+
+    *links* maps the number of a link to the bytes/s that it carried.
+    """
+
+    begin: float
+    end: float
+    links: Mapping[int, float]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """*records* by rank, in order of their ends within a stream.
+
+    *axis_bytes*: what all ranks together sent, by family of axis. *link_bytes*: what each link of *cluster* carried,
+    by its number. *uses*: link use over time. *algorithms*: (axis family, kind, bytes) of a collective to the
+    algorithm and protocol that ran it. *representatives*: how many ranks were simulated one by one.
+    """
+
+    schedule: Schedule
+    cluster: Cluster | None
+    records: Sequence[Sequence[Record]]
+    devices: Sequence[str] = ()
+    axis_bytes: Mapping[str, float] = field(default_factory=dict)
+    link_bytes: Mapping[int, float] = field(default_factory=dict)
+    uses: Sequence[Use] = ()
+    algorithms: Mapping[tuple[str, str, float], tuple[str, str]] = field(default_factory=dict)
+    representatives: int = 0
+
+    def spans(self, rank: int) -> Iterator[Span]:
+        """The spans of *rank* in order of record."""
+        ops = self.schedule.program(rank).ops
+        return (Span(rank, ops[r.op], r.step, r.ready, r.begin, r.end) for r in self.records[rank])
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks, hosts included."""
+        return self.schedule.mesh.world_size
+
+    @cached_property
+    def gpu_ranks(self) -> tuple[int, ...]:
+        """The ranks that live on GPUs, ascending."""
+        return tuple(rank for rank in range(self.world_size) if self.schedule.program(rank).on == "gpu")
+
+    @cached_property
+    def makespan(self) -> float:
+        """When the last op ended, s."""
+        return max((record.end for records in self.records for record in records), default=0.0)
+
+    @cached_property
+    def window(self) -> tuple[float, float]:
+        """Where metrics are taken: the whole of a single step; of several, what comes after the first has ended."""
+        if self.schedule.steps == 1:
+            return 0.0, self.makespan
+        first = max((r.end for records in self.records for r in records if r.step == 0), default=0.0)
+        return first, self.makespan
+
+    @property
+    def step_time(self) -> float:
+        """Seconds per training step; of several steps the mean interval after the first, which warms up."""
+        begin, end = self.window
+        return (end - begin) / max(1, self.schedule.steps - 1)
+
+    @property
+    def ops(self) -> int:
+        """How many spans there are, all ranks and steps."""
+        return sum(map(len, self.records))

@@ -1,0 +1,1 @@
+"""Where training runs: the hardware catalogue, node shapes, fabrics and named clusters."""

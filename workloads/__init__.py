@@ -1,0 +1,1 @@
+"""What training does: models, pipeline orders, and one pass for each parallelism."""
