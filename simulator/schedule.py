@@ -99,13 +99,15 @@ class Collective(Op):
 
     *nbytes* is the full vector, as nccl-tests counts it: what every rank holds after an all-gather, before a
     reduce-scatter; what the root holds of a gather or scatter; what each rank sends in all of an all-to-all. *root* is
-    a coordinate on the axis.
+    a coordinate on the axis. *algorithm* is fixed where the parallelism itself is (a parameter server is direct); else
+    the network chooses.
     """
 
     kind: str
     over: str
     nbytes: float
     root: int = 0
+    algorithm: str = "auto"
 
     def _what(self) -> str:
         return f"{self.kind} {self.nbytes:g} B over {self.over}"
@@ -137,11 +139,15 @@ class Program:
     def __str__(self) -> str:
         return self.printed()
 
-    def printed(self, marked: Iterable[str] = ()) -> str:
-        """One line per op, in order of issue; those named in *marked* stand out."""
-        marks = set(marked)
-        lines = [f"{'>>' if op.name in marks else '  '} {op}" for op in self.ops]
-        return "\n".join([f"program {self.role}", *lines])
+    def printed(self, marked: int | None = None, around: int = 6) -> str:
+        """One line per op, in order of issue; with *marked*, that op stands out among *around* lines on either side."""
+        shown = range(len(self.ops))
+        if marked is not None:
+            shown = shown[max(0, marked - around) : marked + around + 1]
+        lines = [f"{'>>' if i == marked else '  '} {self.ops[i]}" for i in shown]
+        before, after = shown.start, len(self.ops) - shown.stop
+        head = [f"program {self.role}"] + ([f"   ... {before} ops before"] if before else [])
+        return "\n".join([*head, *lines, *([f"   ... {after} ops after"] if after else [])])
 
     def streams(self) -> dict[str, list[Op]]:
         """The ops of each stream in order of issue, streams in order of first use."""

@@ -1,0 +1,185 @@
+"""The network is one fluid: transfers under way share links max-min fairly, and end when their bytes have flowed.
+
+Rates are solved again only among transfers that share links, directly or through others, with one that begins or ends;
+a transfer alone on its links goes at its closed-form rate. A transfer ends at the time predicted from its rate, never
+by comparing what is left with a threshold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from simpy import Environment, Event
+
+from simulator.engine.fairness import max_min
+from simulator.plan import Flow
+from simulator.timeline import Use
+
+_SETTLING = 2
+"""SimPy's priority for what must follow everything else (URGENT 0, NORMAL 1) at the same time."""
+
+
+@dataclass(slots=True, eq=False)
+class _Transfer:
+    flow: Flow
+    left: float
+    done: Event
+    since: float
+    rate: float = 0.0
+    version: int = 0
+
+
+@dataclass(slots=True)
+class _Stretch:
+    begin: float
+    end: float
+    flow: Flow
+    rate: float
+
+
+class LinkUses(Sequence[Use]):
+    """What lay on the links, stretch by stretch of constant rate; expanded to links when read."""
+
+    def __init__(self, stretches: list[_Stretch]) -> None:
+        self._stretches = stretches
+
+    def __len__(self) -> int:
+        return len(self._stretches)
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]  # an index or a slice, as Sequence has it
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        s = self._stretches[index]
+        return Use(s.begin, s.end, {n: c * s.rate for n, c in zip(s.flow.links, s.flow.crossings, strict=True)})
+
+
+@dataclass
+class Network:
+    """Links of *bandwidth* bytes/s, by number, and the transfers under way."""
+
+    env: Environment
+    bandwidth: Sequence[float]
+    stretches: list[_Stretch] = field(default_factory=list)
+    bytes_of: dict[Flow, float] = field(default_factory=dict)
+    _on: dict[int, dict[_Transfer, None]] = field(default_factory=dict)
+    _unsettled: dict[_Transfer, None] = field(default_factory=dict)
+    _settling: bool = False
+    _solved: dict[tuple[int, ...], dict[Flow, float]] = field(default_factory=dict)
+    _numbers: dict[Flow, int] = field(default_factory=dict)
+
+    def transfer(self, flow: Flow, nbytes: float) -> Event:
+        """Begin to move *nbytes* by each transfer of *flow*; the event returned succeeds at the end."""
+        self.carried(flow, nbytes)
+        transfer = _Transfer(flow, nbytes, self.env.event(), self.env.now)
+        shared = False
+        for link in flow.links:
+            there = self._on.setdefault(link, {})
+            shared = shared or bool(there)
+            there[transfer] = None
+        if shared:
+            self._settle_later([transfer])
+        else:
+            self._set_rate(transfer, flow.alone)
+        return transfer.done
+
+    def carried(self, flow: Flow, nbytes: float) -> None:
+        """Account for *nbytes* by each transfer of *flow*."""
+        self.bytes_of[flow] = self.bytes_of.get(flow, 0.0) + nbytes
+
+    def uncontended(self, flow: Flow, nbytes: float, begin: float) -> None:
+        """Account for a transfer of the alpha-beta model, which took from *begin* to now and shared with no one."""
+        self.carried(flow, nbytes)
+        if self.env.now > begin:
+            self.stretches.append(_Stretch(begin, self.env.now, flow, nbytes / (self.env.now - begin)))
+
+    def link_bytes(self) -> dict[int, float]:
+        """What each link has carried, by its number."""
+        total: dict[int, float] = {}
+        for flow, nbytes in self.bytes_of.items():
+            for link, crossings in zip(flow.links, flow.crossings, strict=True):
+                total[link] = total.get(link, 0.0) + crossings * nbytes
+        return total
+
+    def _settle_later(self, transfers: Iterable[_Transfer]) -> None:
+        self._unsettled.update(dict.fromkeys(transfers))
+        if not self._settling:
+            self._settling = True
+            event = Event(self.env)
+            event._ok, event._value = True, None
+            event.callbacks = [self._settle]
+            self.env.schedule(event, priority=_SETTLING)
+
+    def _settle(self, _event: Event) -> None:
+        """Solve the rates of all that share links with what has begun or ended at this time."""
+        self._settling = False
+        seen: dict[_Transfer, None] = {}
+        for transfer in self._unsettled:
+            if transfer not in seen and not transfer.done.triggered:
+                together = self._sharing(transfer)
+                seen.update(together)
+                rates = self._rates(together)
+                for one in together:
+                    self._set_rate(one, rates[one.flow])
+        self._unsettled.clear()
+
+    def _sharing(self, transfer: _Transfer) -> dict[_Transfer, None]:
+        """The transfers that share links with *transfer*, directly or through others; itself among them."""
+        found, links = {transfer: None}, set(transfer.flow.links)
+        frontier = list(transfer.flow.links)
+        while frontier:
+            for other in self._on[frontier.pop()]:
+                if other not in found:
+                    found[other] = None
+                    fresh = [link for link in other.flow.links if link not in links]
+                    links.update(fresh)
+                    frontier += fresh
+        return found
+
+    def _rates(self, transfers: dict[_Transfer, None]) -> dict[Flow, float]:
+        if len(transfers) == 1:
+            return {one.flow: one.flow.alone for one in transfers}
+        flows = [one.flow for one in transfers]
+        key = tuple(sorted(self._numbers.setdefault(flow, len(self._numbers)) for flow in flows))
+        if key not in self._solved:
+            count: dict[Flow, int] = {}
+            for flow in flows:
+                count[flow] = count.get(flow, 0) + 1
+            # equal flows get equal rates, so they are solved as one of their summed weights
+            demands = {f: {n: w * count[f] for n, w in zip(f.links, f.weights, strict=True)} for f in count}
+            self._solved[key] = max_min(demands, self.bandwidth)
+        return self._solved[key]
+
+    def _set_rate(self, transfer: _Transfer, rate: float) -> None:
+        now = self.env.now
+        if rate == transfer.rate:
+            return
+        self._flowed(transfer)
+        transfer.rate, transfer.since = rate, now
+        transfer.version += 1
+        version = transfer.version
+        remaining = 0.0 if rate == inf else transfer.left / rate
+        timeout = self.env.timeout(remaining)
+        timeout.callbacks.append(lambda _event: self._end(transfer, version))
+
+    def _flowed(self, transfer: _Transfer) -> None:
+        """Book what has flowed since the last change of rate."""
+        now = self.env.now
+        if now > transfer.since and transfer.rate:
+            self.stretches.append(_Stretch(transfer.since, now, transfer.flow, transfer.rate))
+            transfer.left = max(0.0, transfer.left - transfer.rate * (now - transfer.since))
+
+    def _end(self, transfer: _Transfer, version: int) -> None:
+        if version != transfer.version:
+            return
+        self._flowed(transfer)
+        touched: dict[_Transfer, None] = {}
+        for link in transfer.flow.links:
+            there = self._on[link]
+            del there[transfer]
+            touched.update(there)
+        transfer.version += 1
+        transfer.done.succeed()
+        if touched:
+            self._settle_later(touched)
