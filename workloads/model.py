@@ -30,8 +30,16 @@ class Layer(ABC):
         """The kernels of the forward pass over *micro_batch_size* samples."""
 
     @abstractmethod
+    def backward_input(self, micro_batch_size: int) -> tuple[Kernel, ...]:
+        """The kernels of the backward pass that make the gradient of the layer's input: phase I."""
+
+    @abstractmethod
+    def backward_weights(self, micro_batch_size: int) -> tuple[Kernel, ...]:
+        """The kernels of the backward pass that make the gradients of the layer's weights: phase W."""
+
     def backward(self, micro_batch_size: int) -> tuple[Kernel, ...]:
-        """The kernels of the backward pass, for the input and for the weights."""
+        """The kernels of the whole backward pass, for the input and for the weights: phase B."""
+        return (*self.backward_input(micro_batch_size), *self.backward_weights(micro_batch_size))
 
     @abstractmethod
     def activation_bytes(self, micro_batch_size: int) -> float:
@@ -52,8 +60,9 @@ class Model:
     """*layers* in order of the forward pass.
 
     *sample_bytes*: one input sample as it reaches the GPU; *tokens_per_sample*: the sequence length, 0 where samples
-    are not sequences; *precision*: of the products; *optimizer_seconds*: given for measured or unit models, whose
-    optimizer is not priced from bytes (None: it is).
+    are not sequences; *precision*: of parameters and activations; *optimizer_seconds*: given for unit models, whose
+    optimizer is not priced from bytes (None: it is); *fused*: whether its elementwise kernels are; *notes*: what a
+    reader of results should know about how the model was made.
     """
 
     name: str
@@ -62,6 +71,7 @@ class Model:
     tokens_per_sample: int = 0
     precision: str = "fp32"
     optimizer_seconds: float | None = None
+    fused: bool = True
     notes: tuple[str, ...] = field(default=())
 
     @cached_property
