@@ -1,0 +1,137 @@
+"""Quantities at the door are text with a unit and become SI floats; counts are plain whole numbers.
+
+Every limit is one of sense, far beyond any machine: it catches a slipped exponent, not an ambitious design.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
+
+from simulator.units import EXAMPLES, UNITS, parse, show
+
+LARGEST = {"bandwidth": 1e15, "size": 1e18, "time": 1e9, "rate": 1e21, "power": 1e9}
+"""SI. A link of 1 PB/s, 1 EB, 30 years, 1 ZFLOP/s of one device, 1 GW of one device."""
+
+MOST = 10_000_000
+"""Of anything that is counted one by one."""
+
+
+class Section(BaseModel):
+    """A mapping of a scenario or catalogue file: unknown keys are faults, and values stay as they were read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, protected_namespaces=())
+
+
+def written(value: Any) -> str:
+    """*value* as the user wrote it, for an error.
+
+    >>> written("eight"), written(None), written(True), written([1])
+    ('"eight"', 'nothing', 'true', 'a list')
+    """
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"' if len(value) < 60 else f'"{value[:57]}..."'
+    return "a mapping" if isinstance(value, dict) else "a list" if isinstance(value, list | tuple) else f"{value}"
+
+
+def _quantity(dimension: str, *, zero: bool = False) -> Callable[[Any], float]:
+    def validate(value: Any) -> float:
+        if isinstance(value, dict | list) or value is None or isinstance(value, bool):
+            raise ValueError(f"must be a quantity, e.g. {EXAMPLES[dimension]}, not {written(value)}")
+        number = parse(value, dimension)
+        if number < 0 or (number == 0 and not zero):
+            raise ValueError(f"must be {'at least' if zero else 'above'} 0, not {value}")
+        if number > LARGEST[dimension]:
+            raise ValueError(f"{value} is absurd; the most that is taken is {show(LARGEST[dimension], dimension)}")
+        return number
+
+    return validate
+
+
+def _schema(dimension: str) -> WithJsonSchema:
+    units = "|".join(sorted(UNITS[dimension], key=lambda unit: (-len(unit), unit)))
+    return WithJsonSchema(
+        {
+            "type": "string",
+            "description": f"a {dimension} with its unit, e.g. {EXAMPLES[dimension]}",
+            "pattern": rf"^\s*\+?[0-9._]+([eE][-+]?[0-9]+)?\s*({units})\s*$",
+        }
+    )
+
+
+def _whole(least: int, most: int = MOST) -> Callable[[Any], int]:
+    def validate(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"must be a whole number, not {written(value)}")
+        if value < least:
+            raise ValueError(f"must be at least {least}, not {value}")
+        if value > most:
+            raise ValueError(f"{_short(value)} is absurd; the most that is taken is {most}")
+        return value
+
+    return validate
+
+
+def _short(value: int) -> str:
+    return str(value) if abs(value) < 10**15 else f"{float(min(value, 10**300)):.3g}"
+
+
+def _number(least: float, most: float, *, open_end: bool = False) -> Callable[[Any], float]:
+    def validate(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"must be a number, not {written(value)}")
+        if not math.isfinite(value):
+            raise ValueError(f"must be finite, not {value}")
+        if value < least or (open_end and value == least):
+            raise ValueError(f"must be {'above' if open_end else 'at least'} {least:g}, not {value}")
+        if value > most:
+            raise ValueError(f"must be at most {most:g}, not {value:g}")
+        return float(value)
+
+    return validate
+
+
+def _true_or_false(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"must be true or false, not {written(value)}")
+    return value
+
+
+Bandwidth = Annotated[float, BeforeValidator(_quantity("bandwidth")), _schema("bandwidth")]
+"""bytes/s, above 0."""
+Size = Annotated[float, BeforeValidator(_quantity("size")), _schema("size")]
+"""bytes, above 0."""
+Amount = Annotated[float, BeforeValidator(_quantity("size", zero=True)), _schema("size")]
+"""bytes, 0 allowed: what a measured or unit model may not have at all."""
+Time = Annotated[float, BeforeValidator(_quantity("time", zero=True)), _schema("time")]
+"""s, 0 allowed."""
+Rate = Annotated[float, BeforeValidator(_quantity("rate")), _schema("rate")]
+"""FLOP/s, above 0."""
+Power = Annotated[float, BeforeValidator(_quantity("power")), _schema("power")]
+"""W, above 0."""
+
+Count = Annotated[int, BeforeValidator(_whole(1)), WithJsonSchema({"type": "integer", "minimum": 1})]
+"""Of GPUs, nodes, layers ...: at least 1."""
+Index = Annotated[int, BeforeValidator(_whole(0)), WithJsonSchema({"type": "integer", "minimum": 0})]
+"""A rank, a GPU's number, a seed: at least 0."""
+Number = Annotated[float, BeforeValidator(_number(0.0, 1e30)), WithJsonSchema({"type": "number", "minimum": 0})]
+"""Without unit, 0 or more: tokens, money."""
+Ratio = Annotated[
+    float, BeforeValidator(_number(0.0, 1e6, open_end=True)), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})
+]
+"""A factor above 0."""
+Fraction = Annotated[
+    float,
+    BeforeValidator(_number(0.0, 1.0, open_end=True)),
+    WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1}),
+]
+"""A share, above 0 and at most 1."""
+Flag = Annotated[bool, BeforeValidator(_true_or_false), WithJsonSchema({"type": "boolean"})]
+"""true or false."""

@@ -1,0 +1,198 @@
+"""Reading takes YAML 1.2 at the level of nodes, where every key and value still knows its line and column."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Any
+
+from simulator.document.document import Document, Path, Position
+from simulator.errors import ScenarioError
+
+LARGEST = 4 * 2**20
+"""Bytes: scenarios and catalogue files are small; what is larger is something else."""
+
+MOST_VALUES = 200_000
+"""Values in one document, aliases followed: a few lines of nested aliases can stand for billions."""
+
+DEEPEST = 60
+"""Levels of nesting in one document."""
+
+_TAG = "tag:yaml.org,2002:"
+
+
+def read(path: str | os.PathLike[str]) -> Document:
+    """The document in the file at *path*. Raises `ScenarioError`, with the position, for anything but a mapping."""
+    path = pathlib.Path(path)
+    name = _shown(path)
+    text = _text(path, name)
+    lines = text.splitlines()
+    root = _compose(text, name, lines)
+    if root is None:
+        raise ScenarioError(f"{name}: is empty; a scenario begins with version: 1")
+    reader = _Reader(name, lines)
+    data = reader.value(root, (), root)
+    if not isinstance(data, dict):
+        raise Document({}, reader.positions).error((), "must be a mapping (key: value) at the top")
+    return Document(data, reader.positions)
+
+
+def read_value(text: str) -> Any:
+    """The value that *text* stands for in YAML, as in ``--set key.path=value``. Raises `ValueError` if it has none."""
+    try:
+        root = _compose(text, "", text.splitlines())
+        return None if root is None else _Reader("", text.splitlines()).value(root, (), root)
+    except ScenarioError as error:
+        message = str(error).splitlines()[0]
+        raise ValueError(
+            message[message.find("not valid YAML") :] if "not valid YAML" in message else message
+        ) from None
+
+
+def _shown(path: pathlib.Path) -> str:
+    """*path* as given, or from the working directory where it lies below that."""
+    try:
+        return str(path.relative_to(pathlib.Path.cwd()))
+    except (ValueError, OSError):
+        return str(path)
+
+
+def _text(path: pathlib.Path, name: str) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST + 1)
+    except FileNotFoundError:
+        raise ScenarioError(f"{name}: no such file") from None
+    except IsADirectoryError:
+        raise ScenarioError(f"{name}: is a directory; give a YAML file") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ScenarioError(f"{name}: cannot be read: {reason}") from None
+    if len(data) > LARGEST:
+        raise ScenarioError(f"{name}: is larger than {LARGEST // 2**20} MiB; a scenario is a small text file")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        byte = data[error.start]
+        raise ScenarioError(f"{name}: is not a text file: byte 0x{byte:02x} at {error.start} is not UTF-8") from None
+    if "\0" in text:
+        raise ScenarioError(f"{name}: is not a text file: it has a zero byte at {text.index(chr(0))}")
+    return text
+
+
+def _compose(text: str, name: str, lines: list[str]) -> Any:
+    # Imported here: what only lists names or prints help need not load a YAML parser.
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    from ruamel.yaml.reader import ReaderError
+
+    try:
+        return YAML(typ="safe", pure=True).compose(text)
+    except MarkedYAMLError as error:
+        raise _syntax(error, name, lines) from None
+    except ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise ScenarioError(f"{name}:{line}: is not a text file: it has the character {error.character!r}") from None
+    except RecursionError:
+        raise ScenarioError(f"{name}: is nested deeper than {DEEPEST} levels") from None
+    except (YAMLError, ValueError, KeyError) as error:
+        raise ScenarioError(f"{name}: not valid YAML: {str(error).splitlines()[0]}") from None
+
+
+def _syntax(error: Any, name: str, lines: list[str]) -> ScenarioError:
+    mark = error.problem_mark or error.context_mark
+    line, column = mark.line + 1, mark.column + 1
+    problem = str(error.problem)
+    if "'\\t'" in problem:
+        problem = "a tab cannot indent; use spaces"
+    elif "another document" in problem:
+        problem = "a second document begins here; a file holds one"
+    elif error.context and error.context_mark and error.context_mark.line != mark.line:
+        problem += f" ({error.context} that begins in line {error.context_mark.line + 1})"
+    source = lines[line - 1] if line <= len(lines) else ""
+    shown = f"\n{line:>4} | {source}" if source.strip() else ""
+    return ScenarioError(f"{name}:{line}:{column}: not valid YAML: {problem}{shown}")
+
+
+class _Reader:
+    """Turns nodes into plain data and notes the position of each path."""
+
+    def __init__(self, file: str, lines: list[str]) -> None:
+        self.file, self.lines = file, lines
+        self.positions: dict[Path, Position] = {}
+        self._open: set[int] = set()
+
+    def value(self, node: Any, path: Path, key: Any) -> Any:
+        self.positions[path] = self._position(node, key)
+        if len(self.positions) > MOST_VALUES:
+            raise ScenarioError(f"{self.file}: has more than {MOST_VALUES} values, aliases followed")
+        if id(node) in self._open:
+            raise self._error(path, "an alias leads back into itself")
+        if len(path) > DEEPEST:
+            raise self._error(path[:3], f"is nested deeper than {DEEPEST} levels")
+        self._open.add(id(node))
+        result = self._content(node, path)
+        self._open.discard(id(node))
+        return result
+
+    def _content(self, node: Any, path: Path) -> Any:
+        if node.id == "mapping":
+            return self._mapping(node, path)
+        if node.id == "sequence":
+            return [self.value(item, (*path, index), item) for index, item in enumerate(node.value)]
+        try:
+            return _scalar(str(node.tag), node.value)
+        except ValueError as error:
+            raise self._error(path, str(error)) from None
+
+    def _mapping(self, node: Any, path: Path) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key, value in node.value:
+            if key.id != "scalar":
+                raise self._error(path, "a key must be a word, not a list or mapping")
+            here = (*path, key.value)
+            if key.value in result:
+                first = self.positions[here].key_line
+                self.positions[here] = self._position(value, key)
+                message = f"duplicate key; it stands in line {first} already"
+                raise Document({}, self.positions).error(here, message, at_key=True)
+            result[key.value] = self.value(value, here, key)
+        return result
+
+    def _position(self, node: Any, key: Any) -> Position:
+        start, name = node.start_mark, key.start_mark
+        return Position(
+            self.file,
+            start.line + 1,
+            start.column + 1,
+            name.line + 1,
+            name.column + 1,
+            self._line(start.line),
+            self._line(name.line),
+        )
+
+    def _line(self, number: int) -> str:
+        return self.lines[number].rstrip() if number < len(self.lines) else ""
+
+    def _error(self, path: Path, message: str) -> ScenarioError:
+        return Document({}, self.positions).error(path, message)
+
+
+def _scalar(tag: str, text: str) -> Any:
+    """The plain value of a scalar node. Raises `ValueError` for a tag of the user's own or an endless number."""
+    kind = tag.removeprefix(_TAG)
+    plain = text.replace("_", "").lower()
+    if kind == "null":
+        return None
+    if kind == "bool":
+        return plain in ("true", "yes", "on", "y")
+    if kind == "int":
+        base = {"0x": 16, "0o": 8, "0b": 2}.get(plain.lstrip("+-")[:2], 10)
+        if len(plain) > 1000:
+            raise ValueError("has more than 1000 digits")
+        return int(plain, base)
+    if kind == "float":
+        return float(plain.replace(".inf", "inf").replace(".nan", "nan"))
+    if kind in ("str", "timestamp", "value", "merge"):
+        return text
+    raise ValueError(f'the tag "{tag}" is not known here; write the plain value')

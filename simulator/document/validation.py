@@ -1,0 +1,219 @@
+"""Validation holds a document against a pydantic model and tells every fault at its place, in plain words."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import types
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from simulator.document.document import Document, Path
+from simulator.document.quantities import written
+from simulator.errors import ScenarioError
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Fault(ValueError):  # noqa: N818 - reads as what it is
+    """Raised by a validator: *message* belongs to the key at *path* below the value being validated.
+
+    *hint* is what to try, printed after ``help:``.
+    """
+
+    def __init__(self, path: str | int | Path, message: str, hint: str = "") -> None:
+        self.path: Path = path if isinstance(path, tuple) else (path,)
+        self.message, self.hint = message, hint
+        super().__init__(message)
+
+
+def validated(document: Document, model: type[Model], at: Path = ()) -> Model:
+    """What *document* holds at *at*, as an instance of *model*. Raises `ScenarioError` listing every fault."""
+    data = document.get(at)
+    if not isinstance(data, dict):
+        raise document.error(at, f"must be a mapping (key: value), not {written(data)}")
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise ScenarioError("\n".join(_faults(document, model, at, data, error))) from None
+
+
+def _faults(document: Document, model: type[BaseModel], at: Path, data: Any, error: ValidationError) -> list[str]:
+    """The texts of all faults in order of their places; several of one value (from a union) become one."""
+    found: dict[Path, list[tuple[str, str, bool]]] = {}
+    for detail in error.errors(include_url=False):
+        path = _resolved(data, detail["loc"], detail["type"])
+        fault = detail.get("ctx", {}).get("error")
+        if isinstance(fault, Fault):
+            where = path + fault.path
+            found.setdefault(where, []).append((fault.message, fault.hint, False))
+        elif detail["type"] == "extra_forbidden":
+            found.setdefault(path, []).append((*_unknown(model, data, path), True))
+        else:
+            found.setdefault(path, []).append((*_message(detail), detail["type"] == "missing"))
+    texts = []
+    for path, faults in found.items():
+        if any(other != path and other[: len(path)] == path for other in found) and faults[0][0].startswith(
+            "must be a"
+        ):
+            continue  # the member of a union that wants something else here; another member got further
+        position = document.position(at + path)
+        message, hint = _one([fault[:2] for fault in faults])
+        text = document.fault(at + path, message, hint, at_key=faults[0][2])
+        texts.append((position.file, position.line, text))
+    return [text for _, _, text in sorted(texts, key=lambda item: item[:2])]
+
+
+def _resolved(data: Any, location: tuple[int | str, ...], kind: str) -> Path:
+    """The path in *data* that pydantic's *location* means, which also holds the names of union members."""
+    if not location:
+        return ()
+    head, rest = location[0], location[1:]
+    if head == "[key]":
+        return ()
+    ways: list[Path] = []
+    if isinstance(data, dict) and (head in data or str(head) in data):
+        key = head if head in data else str(head)
+        ways.append((key, *_resolved(data[key], rest, kind)))
+    if isinstance(data, list) and isinstance(head, int) and head < len(data):
+        ways.append((head, *_resolved(data[head], rest, kind)))
+    if kind == "missing" and not rest and isinstance(data, dict) and head not in data:
+        ways.append((head,))
+    if rest or not ways:
+        ways.append(_resolved(data, rest, kind))
+    return max(ways, key=len)
+
+
+_WORDS = {
+    "missing": "is required",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "string_type": "must be text",
+    "list_type": "must be a list",
+    "tuple_type": "must be a list",
+    "dict_type": "must be a mapping (key: value)",
+    "model_type": "must be a mapping (key: value)",
+    "model_attributes_type": "must be a mapping (key: value)",
+    "finite_number": "must be finite",
+    "greater_than": "must be above {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be below {lt}",
+    "less_than_equal": "must be at most {le}",
+    "too_short": "must have at least {min_length} entries",
+    "too_long": "must have at most {max_length} entries",
+    "string_too_short": "must not be empty",
+    "none_required": "must be nothing",
+}
+"""By pydantic's type of error."""
+
+
+def _message(detail: Any) -> tuple[str, str]:
+    """Our words for one of pydantic's errors, and the hint."""
+    kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
+    if kind in ("literal_error", "enum"):
+        return _choice(context["expected"], value)
+    if kind == "union_tag_invalid":
+        chosen = value.get(context["discriminator"].strip("'")) if isinstance(value, dict) else value
+        return _choice(context["expected_tags"], chosen)
+    return _sentence(kind, value, context, str(detail["msg"])), ""
+
+
+def _sentence(kind: str, value: Any, context: dict[str, Any], message: str) -> str:
+    if kind == "value_error":
+        return str(context["error"])
+    if kind == "union_tag_not_found":
+        return f"{context['discriminator'].strip(chr(39))} is required"
+    if kind in ("too_short", "too_long"):
+        value = context.get("actual_length")
+        return f"{_WORDS[kind].format(**context)}, not {value}"
+    if kind in _WORDS:
+        return _WORDS[kind].format(**context) + ("" if kind == "missing" else f", not {written(value)}")
+    return message[:1].lower() + message[1:]
+
+
+def _choice(expected: str, value: Any) -> tuple[str, str]:
+    choices = [text or number for text, number in re.findall(r"'([^']*)'|(\d+)", expected)]
+    return f"must be {listed(choices)}, not {written(value)}", near(str(value), choices)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names as a sentence has them.
+
+    >>> listed(["ring", "tree", "direct"])
+    'ring, tree or direct'
+    """
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def near(name: str, names: Iterable[str]) -> str:
+    """The question that names the one of *names* most like *name*; nothing where none is near."""
+    close = difflib.get_close_matches(name.lower(), list(names), n=1, cutoff=0.6)
+    return f'did you mean "{close[0]}"?' if close else ""
+
+
+def _one(faults: list[tuple[str, str]]) -> tuple[str, str]:
+    """Several faults of one value, each from a member of a union, as one: must be A or B, not C."""
+    faults = list(dict.fromkeys(faults))
+    messages = [message for message, _ in faults]
+    hint = next((hint for _, hint in faults if hint), "")
+    parts = [re.fullmatch(r"must be (.*), (not .*)", message, re.DOTALL) for message in messages]
+    if len(messages) > 1 and all(parts):
+        needs = [part[1] for part in parts if part]
+        return f"must be {' or '.join(needs)}, {parts[0][2] if parts[0] else ''}", hint
+    return "; ".join(messages), hint
+
+
+def _unknown(model: type[BaseModel], data: Any, path: Path) -> tuple[str, str]:
+    """Message and hint for an unknown key: the nearest key that the models at its place take."""
+    models, around = _members(model, data), data
+    for key in path[:-1]:
+        around = around[key]
+        models = [
+            member for owner in models for annotation in _inner(owner, key) for member in _members(annotation, around)
+        ]
+    names = dict.fromkeys(name for owner in models if isinstance(owner, type) for name in _keys(owner))
+    hint = near(str(path[-1]), names)
+    return "unknown key", hint or (f"keys here are {', '.join(names)}" if names and len(names) <= 12 else "")
+
+
+def _keys(owner: type) -> list[str]:
+    if not issubclass(owner, BaseModel):
+        return []
+    return [info.alias or name for name, info in owner.model_fields.items()]
+
+
+def _inner(owner: Any, key: str | int) -> list[Any]:
+    """The annotations of what stands at *key* in a value of the type *owner*."""
+    if isinstance(owner, type) and issubclass(owner, BaseModel):
+        return [info.annotation for name, info in owner.model_fields.items() if key in (name, info.alias)]
+    arguments = [argument for argument in get_args(owner) if argument is not Ellipsis]
+    if isinstance(key, int):
+        return arguments if get_origin(owner) in (list, tuple) else []
+    return arguments[-1:] if get_origin(owner) is dict else []
+
+
+def _members(annotation: Any, data: Any) -> list[Any]:
+    """The types that *annotation* allows: of a union, the members whose literals *data* does not contradict."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _members(get_args(annotation)[0], data)
+    if origin in (Union, types.UnionType):
+        members = [member for part in get_args(annotation) for member in _members(part, data)]
+        return [member for member in members if not _contradicted(member, data)] or members
+    return [annotation]
+
+
+def _contradicted(member: Any, data: Any) -> bool:
+    if not isinstance(data, dict) or not isinstance(member, type) or not issubclass(member, BaseModel):
+        return False
+    fields = member.model_fields.items()
+    literals = {name: get_args(info.annotation) for name, info in fields if get_origin(info.annotation) is Literal}
+    return any(name in data and data[name] not in allowed for name, allowed in literals.items())
