@@ -172,20 +172,24 @@ def _one(faults: list[tuple[str, str]]) -> tuple[str, str]:
 
 
 def _unknown(model: type[BaseModel], data: Any, path: Path) -> tuple[str, str]:
-    """Message and hint for an unknown key: the nearest key that the models at its place take."""
-    models, around = _members(model, data), data
+    """Message and hint for a key that the model at its place does not take, though another choice might."""
+    models: list[Any] = [model]
+    around, found = data, [model]
     for key in path[:-1]:
         around = around[key]
-        models = [
-            member for owner in models for annotation in _inner(owner, key) for member in _members(annotation, around)
-        ]
-    names = dict.fromkeys(name for owner in models if isinstance(owner, type) for name in _keys(owner))
+        found = [member for owner in models for annotation in _inner(owner, key) for member in _members(annotation)]
+        models = [member for member in found if not _contradictions(member, around)] or found
+    for owner in found:
+        for name, values in _contradictions(owner, around).items():
+            if path[-1] in _keys(owner) and path[-1] not in {key for model in models for key in _keys(model)}:
+                return f"belongs to {name} {listed(map(str, values))}, but {name} is {around[name]}", ""
+    names = dict.fromkeys(name for owner in models for name in _keys(owner))
     hint = near(str(path[-1]), names)
-    return "unknown key", hint or (f"keys here are {', '.join(names)}" if names and len(names) <= 12 else "")
+    return "unknown key", hint or (f"keys here are {', '.join(names)}" if 0 < len(names) <= 14 else "")
 
 
-def _keys(owner: type) -> list[str]:
-    if not issubclass(owner, BaseModel):
+def _keys(owner: Any) -> list[str]:
+    if not isinstance(owner, type) or not issubclass(owner, BaseModel):
         return []
     return [info.alias or name for name, info in owner.model_fields.items()]
 
@@ -200,20 +204,19 @@ def _inner(owner: Any, key: str | int) -> list[Any]:
     return arguments[-1:] if get_origin(owner) is dict else []
 
 
-def _members(annotation: Any, data: Any) -> list[Any]:
-    """The types that *annotation* allows: of a union, the members whose literals *data* does not contradict."""
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        return _members(get_args(annotation)[0], data)
-    if origin in (Union, types.UnionType):
-        members = [member for part in get_args(annotation) for member in _members(part, data)]
-        return [member for member in members if not _contradicted(member, data)] or members
+def _members(annotation: Any) -> list[Any]:
+    """The types that *annotation* allows, unions taken apart."""
+    if get_origin(annotation) is Annotated:
+        return _members(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return [member for part in get_args(annotation) for member in _members(part)]
     return [annotation]
 
 
-def _contradicted(member: Any, data: Any) -> bool:
+def _contradictions(member: Any, data: Any) -> dict[str, tuple[Any, ...]]:
+    """The keys of which *member* allows only certain values, and *data* has another: a choice not taken."""
     if not isinstance(data, dict) or not isinstance(member, type) or not issubclass(member, BaseModel):
-        return False
+        return {}
     fields = member.model_fields.items()
     literals = {name: get_args(info.annotation) for name, info in fields if get_origin(info.annotation) is Literal}
-    return any(name in data and data[name] not in allowed for name, allowed in literals.items())
+    return {name: allowed for name, allowed in literals.items() if name in data and data[name] not in allowed}
