@@ -1,0 +1,64 @@
+"""A rank's records as columns, and the sweep that shares a stretch of time out among what ran in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.timeline import Record
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+
+def columns(records: Sequence[Record]) -> Floats:
+    """The records as five rows: op, step, ready, begin, end."""
+    flat = np.fromiter(chain.from_iterable(records), np.float64, count=5 * len(records))
+    return flat.reshape(-1, 5).T
+
+
+def partition(begin: Floats, end: Floats, kind: Integers, kinds: int, window: tuple[float, float]) -> Floats:
+    """Seconds of *window* by kind of interval; each moment goes to the lowest kind that is active, to the last if none.
+
+    The intervals are *begin* to *end*, of *kind* 0 to *kinds* - 1, and may overlap; what lies outside *window* is cut
+    off. The result has *kinds* + 1 entries, which sum to the length of the window.
+
+    >>> partition(np.array([0.0, 1.0]), np.array([2.0, 3.0]), np.array([1, 0]), 2, (0.0, 4.0)).tolist()
+    [2.0, 1.0, 1.0]
+    """
+    begin, end = np.clip(begin, *window), np.clip(end, *window)
+    times = np.concatenate((begin, end, window))
+    order = np.argsort(times, kind="stable")
+    change = np.zeros((kinds, len(times)), np.int32)
+    places = np.arange(len(begin))
+    change[kind, places] = 1
+    change[kind, places + len(begin)] = -1
+    active = np.cumsum(change[:, order], axis=1)[:, :-1] > 0
+    lowest = np.where(active.any(axis=0), active.argmax(axis=0), kinds) if kinds else np.zeros(len(times) - 1, int)
+    return np.bincount(lowest, weights=np.diff(times[order]), minlength=kinds + 1).astype(np.float64)
+
+
+def averages(begin: Floats, end: Floats, height: Floats, row: Integers, rows: int, edges: Floats) -> Floats:
+    """The mean height in each bin between evenly spaced *edges*, for each of *rows* rows; exact, not sampled.
+
+    An interval from *begin* to *end* adds *height* to its *row*.
+
+    >>> begin, end, height, row = np.array([0.5]), np.array([2.0]), np.array([4.0]), np.array([0])
+    >>> averages(begin, end, height, row, 1, np.array([0.0, 1.0, 2.0])).tolist()
+    [[2.0, 4.0]]
+    """
+    bins, width = len(edges) - 1, edges[1] - edges[0]
+    inside = np.zeros(rows * (bins + 1))
+    after = np.zeros(rows * (bins + 1))
+    for times, sign in ((begin, 1.0), (end, -1.0)):
+        moment = np.clip(times, edges[0], edges[-1])
+        place = np.minimum(((moment - edges[0]) / width).astype(np.int64), bins - 1)
+        flat = row * (bins + 1) + place
+        inside += np.bincount(flat, sign * height * (edges[place + 1] - moment), rows * (bins + 1))
+        after += np.bincount(flat + 1, sign * height, rows * (bins + 1))
+    standing = np.cumsum(after.reshape(rows, bins + 1), axis=1)
+    means: Floats = inside.reshape(rows, bins + 1)[:, :bins] / width + standing[:, :bins]
+    return means

@@ -1,0 +1,203 @@
+"""Memory over time is what is resident plus what ops have allocated and not yet freed, by category.
+
+An op allocates when it begins and frees when it ends. Categories that begin with ``host.``, and all those of a rank
+that lives on a host, lie in the memory of the host; the others in that of the rank's GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from simulator.analysis.intervals import Floats
+from simulator.schedule import Op, Program, Schedule
+from simulator.timeline import Timeline
+
+Change = tuple[float, Mapping[str, float], int]
+"""(moment, bytes by category, +1 allocated or -1 freed)."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Bytes held from each of *times* (s) to the next, by category; at the same moment freeing comes first."""
+
+    times: Floats
+    by_category: Mapping[str, Floats]
+
+    @cached_property
+    def total(self) -> Floats:
+        """Bytes of all categories together."""
+        return np.sum(list(self.by_category.values()), axis=0) if self.by_category else np.zeros(len(self.times))
+
+    def integral(self, end: float) -> float:
+        """Byte-seconds held until *end* (s)."""
+        return float(np.sum(self.total * np.diff(np.minimum(self.times, end), append=end)))
+
+
+class Peak(NamedTuple):
+    """*nbytes*, the most that *rank* holds, at *time* (s), *by_category*."""
+
+    nbytes: float
+    rank: int
+    time: float
+    by_category: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a training step needs: the *peak* over all GPUs, the peak of each stage, the peak of the fullest host.
+
+    *stages*: by coordinate on the ``pp`` axis, one where there is none. *host_bytes*: of all ranks of one server.
+    """
+
+    peak: Peak
+    stages: tuple[float, ...]
+    host_bytes: float
+
+
+def curve(timeline: Timeline, rank: int, *, host: bool = False) -> Curve:
+    """What *rank* holds over time in its GPU, or with *host* in the memory of its host."""
+    return _curve(*_changes(timeline, rank, host))
+
+
+def peak(timeline: Timeline) -> Memory:
+    """The memory that the ranks of *timeline* hold at most. Of equal peaks the first rank's, at its first moment."""
+    seen: dict[tuple[int, int], tuple[float, float, Mapping[str, float]]] = {}
+    peaks = []
+    for rank in timeline.gpu_ranks:
+        # ranks that share their records, as folded ones do, are measured once
+        same = id(timeline.records[rank]), timeline.schedule.program_of[rank]
+        if same not in seen:
+            seen[same] = _highest(curve(timeline, rank))
+        nbytes, time, by_category = seen[same]
+        peaks.append(Peak(nbytes, rank, time, by_category))
+    return _memory(timeline.schedule, peaks, _host_peak(timeline))
+
+
+def bound(schedule: Schedule, ranks_per_host: int = 1) -> Memory:
+    """The memory that *schedule* needs, from program order alone, nothing simulated; times are places in the program.
+
+    Ops are taken to allocate in program order. What an op outside the compute stream frees counts until its stream
+    goes on, or an op that waits for it comes up. So this is an upper bound as long as no stream runs further ahead of
+    the compute stream than program order has it. *ranks_per_host* ranks share the memory of one host.
+    """
+    changes = [(program, list(_program_changes(program))) for program in schedule.programs]
+    held = [_highest(_curve(_resident(program, False), _in(steps, program, False))) for program, steps in changes]
+    hosts = [_highest(_curve(_resident(program, True), _in(steps, program, True)))[0] for program, steps in changes]
+    peaks = []
+    for rank, number in enumerate(schedule.program_of):
+        if schedule.programs[number].on == "gpu":
+            nbytes, time, by_category = held[number]
+            peaks.append(Peak(nbytes, rank, time, by_category))
+    return _memory(schedule, peaks, max(hosts, default=0.0) * ranks_per_host)
+
+
+def stage_of(schedule: Schedule, rank: int) -> int:
+    """The coordinate of *rank* on the ``pp`` axis; 0 where it is on none."""
+    place = schedule.mesh.axes["pp"].place(rank) if "pp" in schedule.mesh.axes else None
+    return place[1] if place else 0
+
+
+def _memory(schedule: Schedule, peaks: list[Peak], host_bytes: float) -> Memory:
+    stages: dict[int, float] = {}
+    for one in peaks:
+        stage = stage_of(schedule, one.rank)
+        stages[stage] = max(stages.get(stage, 0.0), one.nbytes)
+    top = max(peaks, key=lambda one: (one.nbytes, -one.rank), default=Peak(0.0, 0, 0.0, {}))
+    return Memory(top, tuple(stages[stage] for stage in sorted(stages)), host_bytes)
+
+
+def _changes(timeline: Timeline, rank: int, host: bool) -> tuple[Mapping[str, float], Iterator[Change]]:
+    program = timeline.schedule.program(rank)
+    # by end, then begin: what ends when another begins stands before it, and an op of no length allocates, then frees
+    spans = sorted(timeline.spans(rank), key=lambda span: (span.end, span.begin))
+    steps = (
+        change
+        for span in spans
+        for change in ((span.begin, span.op.allocates, 1), (span.end, span.op.frees, -1))
+        if change[1]
+    )
+    return _resident(program, host), _in(steps, program, host)
+
+
+def _program_changes(program: Program) -> Iterator[Change]:
+    """Allocations and frees by place in the program."""
+    pending: dict[str, Op] = {}
+    for place, op in enumerate(program.ops):
+        over = [stream for stream, last in pending.items() if stream == op.stream or last.name in op.after]
+        yield from ((float(place), pending.pop(stream).frees, -1) for stream in over)
+        yield float(place), op.allocates, 1
+        if op.stream == "compute":
+            yield place + 0.5, op.frees, -1
+        elif op.frees:
+            pending[op.stream] = op
+    yield from ((float(len(program.ops)), op.frees, -1) for op in pending.values())
+
+
+def _on_host(category: str, program: Program) -> bool:
+    return program.on == "host" or category.startswith("host.")
+
+
+def _resident(program: Program, host: bool) -> Mapping[str, float]:
+    return {name: nbytes for name, nbytes in program.resident.items() if _on_host(name, program) == host}
+
+
+def _in(changes: Iterable[Change], program: Program, host: bool) -> Iterator[Change]:
+    for moment, amounts, sign in changes:
+        kept = {name: nbytes for name, nbytes in amounts.items() if _on_host(name, program) == host}
+        if kept:
+            yield moment, kept, sign
+
+
+def _curve(resident: Mapping[str, float], changes: Iterable[Change]) -> Curve:
+    rows = list(changes)
+    moments = np.array([0.0, *(moment for moment, _, _ in rows)])
+    order = np.argsort(moments, kind="stable")
+    names = dict.fromkeys([*resident, *(name for _, amounts, _ in rows for name in amounts)])
+    by_category = {}
+    for name in names:
+        steps = np.array([resident.get(name, 0.0), *(sign * amounts.get(name, 0.0) for _, amounts, sign in rows)])
+        by_category[name] = np.cumsum(steps[order])
+    return Curve(moments[order], by_category)
+
+
+def _highest(held: Curve) -> tuple[float, float, Mapping[str, float]]:
+    top = int(held.total.argmax())
+    return float(held.total[top]), float(held.times[top]), {k: float(v[top]) for k, v in held.by_category.items()}
+
+
+def _host_peak(timeline: Timeline) -> float:
+    """The most that the ranks of one server hold together in its host's memory."""
+    servers: dict[int | str, list[int]] = {}
+    users = [_uses_host(program) for program in timeline.schedule.programs]
+    for rank, number in enumerate(timeline.schedule.program_of):
+        if users[number]:
+            servers.setdefault(_server(timeline, rank), []).append(rank)
+    return max((_highest(_together(timeline, ranks))[0] for ranks in servers.values()), default=0.0)
+
+
+def _uses_host(program: Program) -> bool:
+    named = (name for op in program.ops for name in (*op.allocates, *op.frees))
+    return any(_on_host(name, program) for name in (*program.resident, *named))
+
+
+def _server(timeline: Timeline, rank: int) -> int | str:
+    if timeline.cluster is None or not timeline.devices:
+        return f"rank {rank}"
+    return timeline.cluster.node_of(timeline.devices[rank])
+
+
+def _together(timeline: Timeline, ranks: Iterable[int]) -> Curve:
+    """What *ranks* hold over time in the memory of the host that they share."""
+    resident: dict[str, float] = {}
+    changes: list[Change] = []
+    for rank in ranks:
+        held, steps = _changes(timeline, rank, True)
+        for name, nbytes in held.items():
+            resident[name] = resident.get(name, 0.0) + nbytes
+        changes += steps
+    return _curve(resident, changes)

@@ -1,0 +1,150 @@
+"""Metrics are folds over spans: where the step time went, how many FLOPs it held, how well the GPUs were used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from simulator.analysis.intervals import Floats, Integers, columns, partition
+from simulator.mesh import family
+from simulator.schedule import Collective, Compute, Copy, Op, Program, Recv, Schedule, Send
+from simulator.timeline import Timeline
+
+MODEL_PHASES = frozenset("FBIW")
+"""The phases whose products are the model's own; R repeats them and O has none."""
+
+BUS_FACTOR: dict[str, Callable[[int], float]] = {
+    "all_reduce": lambda ranks: 2 * (ranks - 1) / ranks,
+    "all_gather": lambda ranks: (ranks - 1) / ranks,
+    "reduce_scatter": lambda ranks: (ranks - 1) / ranks,
+    "all_to_all": lambda ranks: (ranks - 1) / ranks,
+    "gather": lambda ranks: (ranks - 1) / ranks,
+    "scatter": lambda ranks: (ranks - 1) / ranks,
+    "broadcast": lambda ranks: 1.0,
+    "reduce": lambda ranks: 1.0,
+}
+"""busbw / algbw by number of ranks: nccl-tests, doc/PERFORMANCE.md, and for gather and scatter its src/*.cu."""
+
+
+def families(schedule: Schedule) -> tuple[str, ...]:
+    """The families of the mesh's axes, inner axis first."""
+    return tuple(dict.fromkeys(family(axis) for axis in schedule.mesh.axes))
+
+
+def keys(schedule: Schedule) -> tuple[str, ...]:
+    """The parts of a breakdown, in the order in which they claim a moment that several could have."""
+    exposed = (f"exposed_{name}" for name in families(schedule))
+    return "compute", "recompute", "optimizer", *exposed, "copy", "bubble"
+
+
+def breakdown(timeline: Timeline) -> dict[str, float]:
+    """Seconds of the step time by what they went to: the mean over the GPU ranks.
+
+    Parts: those of `rank_breakdown`. They sum to the step time. No rank on a GPU: all zero.
+    """
+    names = keys(timeline.schedule)
+    shares: dict[tuple[int, int], Floats] = {}
+    total = np.zeros(len(names))
+    for rank in timeline.gpu_ranks:
+        # ranks that share their records, as folded ones do, are measured once
+        same = id(timeline.records[rank]), timeline.schedule.program_of[rank]
+        if same not in shares:
+            shares[same] = _parts(timeline, rank)
+        total += shares[same]
+    mean = total / max(1, len(timeline.gpu_ranks))
+    return dict(zip(names, mean.tolist(), strict=True))
+
+
+def rank_breakdown(timeline: Timeline, rank: int) -> dict[str, float]:
+    """Seconds of the step time of *rank*, each moment counted once.
+
+    ``compute``, ``recompute`` and ``optimizer``: something computes (which, if several do: the first of these);
+    ``exposed_<axis>``: nothing computes and a transfer of that axis runs (the inner axis, if several do); ``copy``:
+    nothing but a copy between GPU and host runs; ``bubble``: nothing runs, waiting for partners included.
+    """
+    return dict(zip(keys(timeline.schedule), _parts(timeline, rank).tolist(), strict=True))
+
+
+def bubble_fraction(parts: Mapping[str, float]) -> float:
+    """The bubble's share of the step time that the breakdown *parts* sums to."""
+    total = sum(parts.values())
+    return parts["bubble"] / total if total else 0.0
+
+
+def part_of(op: Op) -> str:
+    """The key of the breakdown that *op* belongs to while it works."""
+    match op:
+        case Compute():
+            phase = op.action.phase if op.action else ""
+            return {"R": "recompute", "O": "optimizer"}.get(phase, "compute")
+        case Send() | Recv() | Collective():
+            return f"exposed_{family(op.over)}"
+        case Copy():
+            return "copy"
+    raise TypeError(f"{type(op).__name__} is no kind of op")
+
+
+def _kinds(program: Program, names: Sequence[str]) -> Integers:
+    number = {name: place for place, name in enumerate(names)}
+    return np.array([number[part_of(op)] for op in program.ops], np.int64)
+
+
+def _parts(timeline: Timeline, rank: int) -> Floats:
+    names = keys(timeline.schedule)
+    op, _, _, begin, end = columns(timeline.records[rank])
+    kind = _kinds(timeline.schedule.program(rank), names)[op.astype(np.int64)]
+    seconds = partition(begin, end, kind, len(names) - 1, timeline.window)
+    return seconds / max(1, timeline.schedule.steps - 1)
+
+
+def model_flops(schedule: Schedule) -> float:
+    """FLOPs of matrix products of one training step on all GPUs that the model itself asks for: phases F, B, I, W."""
+    return _flops(schedule, MODEL_PHASES)
+
+
+def hardware_flops(schedule: Schedule) -> float:
+    """FLOPs of matrix products of one training step that all GPUs execute: recomputation included."""
+    return _flops(schedule, MODEL_PHASES | {"R"})
+
+
+def _flops(schedule: Schedule, phases: frozenset[str]) -> float:
+    total = 0.0
+    for number, program in enumerate(schedule.programs):
+        if program.on == "gpu":
+            computes = (op for op in program.ops if isinstance(op, Compute) and op.on == "gpu")
+            counted = (op for op in computes if op.action and op.action.phase in phases)
+            total += len(schedule.ranks_of(number)) * sum(kernel.flops for op in counted for kernel in op.kernels)
+    return total
+
+
+def flops_per_gpu(timeline: Timeline) -> tuple[float, float]:
+    """(model, hardware) FLOP/s of one GPU in use, the mean over the step."""
+    available = len(timeline.gpu_ranks) * timeline.step_time
+    if not available:
+        return 0.0, 0.0
+    return model_flops(timeline.schedule) / available, hardware_flops(timeline.schedule) / available
+
+
+def mfu(timeline: Timeline, peak_flops: float) -> float:
+    """Model FLOPs utilisation: the model's share of the dense *peak_flops* (FLOP/s of one GPU) of the GPUs in use."""
+    return flops_per_gpu(timeline)[0] / peak_flops
+
+
+def hfu(timeline: Timeline, peak_flops: float) -> float:
+    """Hardware FLOPs utilisation: as `mfu`, but of what was executed."""
+    return flops_per_gpu(timeline)[1] / peak_flops
+
+
+def algbw(nbytes: float, seconds: float) -> float:
+    """Algorithm bandwidth as nccl-tests counts it: *nbytes*, the full vector, over *seconds*; bytes/s, 0 if no time."""
+    return nbytes / seconds if seconds else 0.0
+
+
+def busbw(kind: str, nbytes: float, ranks: int, seconds: float) -> float:
+    """Bus bandwidth as nccl-tests counts it: what each link would carry in the best algorithm, in bytes/s.
+
+    >>> busbw("all_reduce", 8e9, 8, 1.0)
+    14000000000.0
+    """
+    return algbw(nbytes, seconds) * BUS_FACTOR[kind](ranks)

@@ -1,0 +1,103 @@
+"""One colour for each thing that takes time: computation in blues and greens, communication in warm tones.
+
+The colours are those of Okabe and Ito ("Color Universal Design", 2008) and of Paul Tol's muted scheme ("Colour
+Schemes", 2021), chosen so that neighbours differ in lightness too and stay apart for colour-blind eyes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from simulator.mesh import family
+from simulator.order import PHASES
+from simulator.schedule import Collective, Compute, Copy, Op, Recv, Send
+
+
+class Paint(NamedTuple):
+    """How one kind of box is called in a legend, its fill, and the ink that is legible on it."""
+
+    label: str
+    fill: str
+    ink: str = "black"
+
+
+PHASE_PAINTS = {
+    "F": Paint(f"F {PHASES['F']}", "#56B4E9"),
+    "B": Paint("B backward", "#0072B2", "white"),
+    "I": Paint("I backward, input", "#332288", "white"),
+    "W": Paint("W backward, weights", "#44AA99"),
+    "R": Paint(f"R {PHASES['R']}", "#B7E0D2"),
+    "O": Paint(f"O {PHASES['O']}", "#4D4D4D", "white"),
+}
+OTHER_COMPUTE = Paint("other computation", "#8DA0B6")
+COPY = Paint("copy GPU - host", "#999933")
+WAIT = Paint("waiting for partners", "#F2F2F2")
+IDLE = Paint("bubble", "#E4E4E4")
+
+AXIS_FILLS = {
+    "tp": ("#F0E442", "black"),
+    "dp": ("#E69F00", "black"),
+    "pp": ("#CC79A7", "black"),
+    "ps": ("#D55E00", "black"),
+    "ep": ("#882255", "white"),
+    "cp": ("#AA4499", "white"),
+}
+SPARE_FILLS = (("#DDCC77", "black"), ("#CC6677", "black"), ("#661100", "white"), ("#FFAABB", "black"))
+"""For axes of the user's own, by the letters of their names."""
+
+PART_PAINTS = {
+    "compute": Paint("computing", "#0072B2", "white"),
+    "recompute": Paint("recomputing", "#B7E0D2"),
+    "optimizer": Paint("optimizer", "#4D4D4D", "white"),
+    "copy": COPY,
+    "bubble": Paint("bubble (waiting)", "#E4E4E4"),
+}
+
+CATEGORY_FILLS = {
+    "parameters": "#0072B2",
+    "gradients": "#E69F00",
+    "optimizer": "#4D4D4D",
+    "activations": "#56B4E9",
+    "buffers": "#CC79A7",
+}
+
+
+def axis_paint(name: str) -> Paint:
+    """The paint of communication over the axes of family *name*."""
+    fill, ink = AXIS_FILLS.get(name) or SPARE_FILLS[sum(map(ord, name)) % len(SPARE_FILLS)]
+    return Paint(f"{name} communication", fill, ink)
+
+
+def paint_of(op: Op) -> Paint:
+    """The paint of the box in which *op* works."""
+    match op:
+        case Compute():
+            return PHASE_PAINTS.get(op.action.phase, OTHER_COMPUTE) if op.action else OTHER_COMPUTE
+        case Send() | Recv() | Collective():
+            return axis_paint(family(op.over))
+        case Copy():
+            return COPY
+    raise TypeError(f"{type(op).__name__} is no kind of op")
+
+
+def part_paint(part: str) -> Paint:
+    """The paint of a part of a breakdown, ``compute``, ``exposed_dp`` ..."""
+    if part.startswith("exposed_"):
+        name = part.removeprefix("exposed_")
+        return Paint(f"exposed {name} communication", *axis_paint(name)[1:])
+    return PART_PAINTS.get(part, OTHER_COMPUTE)
+
+
+def category_fill(category: str) -> str:
+    """The fill of a category of memory; one on the host has that of the same category on the GPU."""
+    return CATEGORY_FILLS.get(category.removeprefix("host."), "#999933")
+
+
+def in_order(paints: Iterable[Paint]) -> list[Paint]:
+    """*paints* once each in the order of a legend: phases, other computation, axes, copies, waits."""
+    first = [*PHASE_PAINTS.values(), OTHER_COMPUTE]
+    last = [COPY, WAIT, IDLE]
+    found = list(dict.fromkeys(paints))
+    middle = sorted(paint for paint in found if paint not in first and paint not in last)
+    return [p for p in first if p in found] + middle + [p for p in last if p in found]
