@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from simulator.errors import ScheduleError
 from simulator.mesh import Axis
-from simulator.schedule import COLLECTIVES, Collective, Op, Program, Recv, Schedule, Send
+from simulator.schedule import COLLECTIVES, Collective, Compute, Op, Program, Recv, Schedule, Send
 
 
 def check(schedule: Schedule) -> None:
@@ -49,10 +49,11 @@ _BEFORE = {"R": "F", "B": "F", "I": "F", "W": "I"}
 
 def _phases(program: Program) -> None:
     """F precedes R and B of the same stage and micro-batch, R precedes B, I precedes W: judged by layer."""
-    first = {_place(op): index for index, op in reversed(list(enumerate(program.ops))) if op.action}
-    for index, op in enumerate(program.ops):
+    computes = [(index, op) for index, op in enumerate(program.ops) if isinstance(op, Compute) and op.action]
+    first = {_place(op): index for index, op in reversed(computes)}
+    for index, op in computes:
         action = op.action
-        if action is None or action.phase not in _BEFORE or _place(op) not in first:
+        if action is None or action.phase not in _BEFORE:
             continue
         for before in [_BEFORE[action.phase]] + (["R"] if action.phase in "BI" else []):
             needed = (before, action.stage, action.micro_batch, op.layer)

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from math import inf
 
 from simpy import Environment, Event
+from simpy.events import EventPriority
 
 from simulator.engine.fairness import max_min
 from simulator.plan import Flow
 from simulator.timeline import Use
 
-_SETTLING = 2
+_SETTLING = EventPriority(2)
 """SimPy's priority for what must follow everything else (URGENT 0, NORMAL 1) at the same time."""
 
 

@@ -1,0 +1,41 @@
+# `make run` and `make test` set everything up by themselves: Python >= 3.11 with pip is all they need.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: run test lint benchmark clean
+
+run: $(VENV)/run.done
+	$(BIN)/clustersim run zhores_resnet50_ddp
+	$(BIN)/clustersim plot runs/zhores_resnet50_ddp links
+	$(BIN)/clustersim plot runs/zhores_resnet50_ddp breakdown
+
+test: $(VENV)/test.done
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest -n 2 tests simulator topologies workloads scenarios
+	$(BIN)/pytest -n 2 --nbmake notebooks
+
+lint: $(VENV)/test.done
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	$(BIN)/mypy
+
+benchmark: $(VENV)/test.done
+	$(BIN)/python -m tests.benchmarks
+
+$(VENV)/run.done: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install -c constraints.txt -e .
+	touch $@
+
+$(VENV)/test.done: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install -c constraints.txt -e ".[test,torch]"
+	touch $@ $(VENV)/run.done
+
+clean:
+	rm -rf $(VENV) runs .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,74 @@
+"""Communications begin when all partners have come: a meeting counts arrivals, and the last one sets it going."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Hashable
+from dataclasses import dataclass, field
+
+from simpy import Environment, Event
+
+from simulator.engine.network import Network
+from simulator.engine.processor import Processor
+from simulator.plan import Plan
+
+
+@dataclass(slots=True)
+class Meeting:
+    """One communication: how many partners are *missing*, which ranks *came*, when it *began*, the event of its end."""
+
+    missing: int
+    done: Event
+    came: list[int] = field(default_factory=list)
+    began: float = 0.0
+
+
+@dataclass
+class Rendezvous:
+    """The meetings that are open, by what their partners have in common."""
+
+    env: Environment
+    network: Network
+    processors: dict[int, Processor]
+    _open: dict[Hashable, Meeting] = field(default_factory=dict)
+
+    def arrive(self, key: Hashable, rank: int, size: int, plan: Callable[[], Plan]) -> Meeting:
+        """*rank* comes to the meeting *key* of *size* partners; the last to come sets going what *plan* says."""
+        meeting = self._open.get(key)
+        if meeting is None:
+            meeting = self._open[key] = Meeting(size, self.env.event())
+        meeting.missing -= 1
+        meeting.came.append(rank)
+        if not meeting.missing:
+            del self._open[key]
+            meeting.began = self.env.now
+            self._begin(meeting, plan())
+        return meeting
+
+    def came(self, key: Hashable) -> set[int]:
+        """Which ranks have come to the open meeting *key*."""
+        meeting = self._open.get(key)
+        return set(meeting.came) if meeting else set()
+
+    def _begin(self, meeting: Meeting, plan: Plan) -> None:
+        if plan.phases:
+            self.env.process(self._carry_out(meeting, plan))
+        else:
+            meeting.done.succeed()
+
+    def _carry_out(self, meeting: Meeting, plan: Plan) -> Generator[Event, None, None]:
+        busy = [self.processors[r] for r in meeting.came if r in self.processors] if plan.sms else []
+        for processor in busy:
+            processor.reserve(plan.sms)
+        for phase in plan.phases:
+            begin = self.env.now
+            if phase.latency:
+                yield self.env.timeout(phase.latency)
+            if not phase.contended:
+                for flow in phase.flows:
+                    self.network.uncontended(flow, phase.nbytes, begin)
+            elif phase.nbytes:
+                # all begin before the first is waited for
+                yield from [self.network.transfer(flow, phase.nbytes) for flow in phase.flows]
+        for processor in busy:
+            processor.release(plan.sms)
+        meeting.done.succeed()

@@ -1,0 +1,205 @@
+"""Simulation: fold, start the ranks, run, collect."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from simpy import Environment
+
+from simulator.accelerator import Accelerator, Software
+from simulator.cluster import Cluster
+from simulator.engine.deadlock import deadlock
+from simulator.engine.issue import Issue, Run, issue
+from simulator.engine.network import LinkUses, Network
+from simulator.engine.processor import Processor
+from simulator.engine.rank import Rank
+from simulator.engine.rendezvous import Meeting, Rendezvous
+from simulator.engine.variation import Variation
+from simulator.errors import ClusterError
+from simulator.mesh import family
+from simulator.plan import Plan
+from simulator.schedule import Collective, Compute, Copy, Op, Program, Recv, Schedule, Send
+from simulator.timeline import Timeline
+from simulator.transport.communicator import Communicator
+from simulator.transport.ideal import ideal
+from simulator.transport.transport import Transport
+
+
+def simulate(
+    schedule: Schedule,
+    cluster: Cluster,
+    *,
+    transport: Transport | None = None,
+    fidelity: str = "flow",
+    algorithms: Mapping[str, str] | None = None,
+    software: Software | None = None,
+    placement: Sequence[str] | None = None,
+    variation: Variation | None = None,
+) -> Timeline:
+    """What happens when *schedule* runs on *cluster*.
+
+    *transport* is the communication library (none: `ideal`), *fidelity* ``alpha_beta``, ``flow`` or ``chunk``,
+    *algorithms* fixes the algorithm by collective or by ``axis.collective``, *software* issues the kernels (none:
+    launching costs nothing), *placement* names the device of each rank (none: `packed`), *variation* brings stragglers
+    and jitter. Raises `DeadlockError` with the circle of who waits for whom.
+    """
+    devices = tuple(placement or packed(schedule, cluster))
+    communicator = Communicator(cluster, devices, transport or ideal(), fidelity, algorithms or {})
+    simulation = Simulation(schedule, cluster, devices, communicator, software, variation or Variation())
+    return simulation.run()
+
+
+def packed(schedule: Schedule, cluster: Cluster) -> tuple[str, ...]:
+    """The device of each rank: GPUs in order, host ranks spread evenly over the hosts.
+
+    Raises `ClusterError` where there are fewer GPUs than ranks that need one.
+    """
+    hosts = [rank for rank in range(schedule.mesh.world_size) if schedule.program(rank).on == "host"]
+    gpus = schedule.mesh.world_size - len(hosts)
+    if gpus > len(cluster.gpus):
+        raise ClusterError(f"the schedule has {gpus} GPU ranks, but {cluster.name} has {len(cluster.gpus)} GPUs")
+    if hosts and not cluster.hosts:
+        raise ClusterError(f"the schedule has {len(hosts)} host ranks, but {cluster.name} has no host")
+    gpu, host = iter(cluster.gpus), iter(range(len(hosts)))
+    return tuple(
+        cluster.hosts[next(host) * len(cluster.hosts) // len(hosts)]
+        if schedule.program(rank).on == "host"
+        else next(gpu)
+        for rank in range(schedule.mesh.world_size)
+    )
+
+
+@dataclass
+class Simulation:
+    """One run of *schedule*; `fraction` tells from outside how far it is."""
+
+    schedule: Schedule
+    cluster: Cluster
+    devices: tuple[str, ...]
+    communicator: Communicator
+    software: Software | None
+    variation: Variation
+    ranks: dict[int, Rank] = field(default_factory=dict)
+    _axis_bytes: dict[str, float] = field(default_factory=dict)
+    _algorithms: dict[tuple[str, str, float], tuple[str, str]] = field(default_factory=dict)
+    _issues: dict[int, Issue] = field(default_factory=dict)
+    _prices: dict[tuple[int, Accelerator, Accelerator | None], list[float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.env = Environment()
+        self.network = Network(self.env, [link.bandwidth for link in self.cluster.links])
+        self._hosts: dict[str, Processor] = {}
+        self._gpus: dict[int, Processor] = {}
+        self.rendezvous = Rendezvous(self.env, self.network, self._gpus)
+
+    def run(self) -> Timeline:
+        """Start the ranks, run until nothing more happens, collect."""
+        for number in range(self.schedule.mesh.world_size):
+            self.ranks[number] = self._rank(number)
+        for rank in self.ranks.values():
+            rank.start()
+        self.env.run()
+        error = deadlock(self.schedule, self.ranks, self.rendezvous)
+        if error is not None:
+            raise error
+        return Timeline(
+            schedule=self.schedule,
+            cluster=self.cluster,
+            records=[rank.records for rank in self.ranks.values()],
+            devices=self.devices,
+            axis_bytes=self._axis_bytes,
+            link_bytes=self.network.link_bytes(),
+            uses=LinkUses(self.network.stretches),
+            algorithms=self._algorithms,
+            representatives=len(self.ranks),
+        )
+
+    @property
+    def fraction(self) -> float:
+        """How much is done, 0 to 1, by ops."""
+        return sum(len(rank.records) for rank in self.ranks.values()) / max(1, self._total)
+
+    @cached_property
+    def _total(self) -> int:
+        lengths = [len(program.ops) for program in self.schedule.programs]
+        return self.schedule.steps * sum(lengths[index] for index in self.schedule.program_of)
+
+    def _rank(self, number: int) -> Rank:
+        index = self.schedule.program_of[number]
+        if index not in self._issues:
+            takes_sms = self.communicator.transport.sms > 0
+            self._issues[index] = issue(self.schedule.programs[index], takes_sms)
+        issued = self._issues[index]
+        processors: dict[str, Processor | None] = {"gpu": None}
+        if issued.shares:
+            processors["gpu"] = self._gpus[number] = Processor(self.env)
+        if _computes_on_host(self.schedule.programs[index]):
+            processors["host"] = self._hosts.setdefault(self._host(number), Processor(self.env))
+        return Rank(self.env, number, issued, self._seconds(number), self.schedule.steps, self._meet, processors)
+
+    def _host(self, rank: int) -> str:
+        device = self.devices[rank]
+        return device if self.schedule.program(rank).on == "host" else self.cluster.host_of(device)
+
+    def _seconds(self, number: int) -> Sequence[float]:
+        """The computing times of a rank by op, step after step: as its accelerator prices them, varied."""
+        index = self.schedule.program_of[number]
+        program = self.schedule.programs[index]
+        device = self.cluster.accelerator(self.devices[number])
+        host = self.cluster.accelerator(self._host(number)) if _computes_on_host(program) else None
+        key = index, device, host
+        if key not in self._prices:
+            self._prices[key] = [self._price(op, device, host) for op in program.ops] * self.schedule.steps
+        seconds = self._prices[key]
+        factors = self.variation.factors(number, len(seconds))
+        return seconds if factors is None else [s * f for s, f in zip(seconds, factors.tolist(), strict=True)]
+
+    def _price(self, op: Op, device: Accelerator, host: Accelerator | None) -> float:
+        if not isinstance(op, Compute):
+            return 0.0
+        if op.on == "host" and host is not None:
+            return host.seconds(op.kernels)
+        return device.seconds(op.kernels, self.software)
+
+    def _meet(self, rank: int, run: Run, step: int) -> tuple[Hashable, Meeting]:
+        """Take *rank* to the meeting of its communication, known to all partners by the same key."""
+        op = run.op
+        key: Hashable
+        if isinstance(op, Copy):
+            key, size = (rank, run.ops[0], step), 1
+        elif isinstance(op, Collective):
+            place = self._place(op, rank)
+            key, size = (place[0], step, run.meeting), len(self.schedule.mesh.axes[op.over].groups[place[0]])
+        else:
+            assert isinstance(op, Send | Recv)
+            group, me = self._place(op, rank)
+            sender, receiver = (me, op.peer) if isinstance(op, Send) else (op.peer, me)
+            assert run.meeting is not None
+            key, size = (group, step, op.over, sender, receiver, op.action, run.meeting[-1]), 2
+        return key, self.rendezvous.arrive(key, rank, size, lambda: self._plan(op, rank))
+
+    def _place(self, op: Collective | Send | Recv, rank: int) -> tuple[int, int]:
+        place = self.schedule.mesh.axes[op.over].place(rank)
+        assert place is not None, f"rank {rank} is not on {op.over}: Schedule.check() would have told"
+        return place
+
+    def _plan(self, op: Op, rank: int) -> Plan:
+        if isinstance(op, Copy):
+            return self.communicator.copy(rank, op.nbytes, op.to)
+        assert isinstance(op, Collective | Send | Recv)
+        group, me = self._place(op, rank)
+        ranks, axis = self.schedule.mesh.axes[op.over].groups[group], family(op.over)
+        if isinstance(op, Collective):
+            plan = self.communicator.collective(op.kind, axis, ranks, op.nbytes, op.root, op.algorithm)
+            self._algorithms[axis, op.kind, op.nbytes] = plan.algorithm, plan.protocol
+        else:
+            sender, receiver = (me, op.peer) if isinstance(op, Send) else (op.peer, me)
+            plan = self.communicator.send(ranks[sender], ranks[receiver], op.nbytes)
+        self._axis_bytes[axis] = self._axis_bytes.get(axis, 0.0) + plan.sent_bytes
+        return plan
+
+
+def _computes_on_host(program: Program) -> bool:
+    return any(isinstance(op, Compute) and op.on == "host" for op in program.ops)
