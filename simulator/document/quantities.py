@@ -45,12 +45,12 @@ def _quantity(dimension: str, *, zero: bool = False) -> Callable[[Any], float]:
     def validate(value: Any) -> float:
         if isinstance(value, dict | list) or value is None or isinstance(value, bool):
             raise ValueError(f"must be a quantity, e.g. {EXAMPLES[dimension]}, not {written(value)}")
-        number = parse(value, dimension)
-        if number < 0 or (number == 0 and not zero):
+        si = parse(value, dimension)
+        if si < 0 or (si == 0 and not zero):
             raise ValueError(f"must be {'at least' if zero else 'above'} 0, not {value}")
-        if number > LARGEST[dimension]:
+        if si > LARGEST[dimension]:
             raise ValueError(f"{value} is absurd; the most that is taken is {show(LARGEST[dimension], dimension)}")
-        return number
+        return si
 
     return validate
 
@@ -83,7 +83,9 @@ def _short(value: int) -> str:
     return str(value) if abs(value) < 10**15 else f"{float(min(value, 10**300)):.3g}"
 
 
-def _number(least: float, most: float, *, open_end: bool = False) -> Callable[[Any], float]:
+def number(least: float, most: float, *, open_end: bool = False) -> Callable[[Any], float]:
+    """What takes a finite number from *least* (or above it, with *open_end*) to *most* and tells any fault in words."""
+
     def validate(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"must be a number, not {written(value)}")
@@ -121,15 +123,15 @@ Count = Annotated[int, BeforeValidator(_whole(1)), WithJsonSchema({"type": "inte
 """Of GPUs, nodes, layers ...: at least 1."""
 Index = Annotated[int, BeforeValidator(_whole(0)), WithJsonSchema({"type": "integer", "minimum": 0})]
 """A rank, a GPU's number, a seed: at least 0."""
-Number = Annotated[float, BeforeValidator(_number(0.0, 1e30)), WithJsonSchema({"type": "number", "minimum": 0})]
+Number = Annotated[float, BeforeValidator(number(0.0, 1e30)), WithJsonSchema({"type": "number", "minimum": 0})]
 """Without unit, 0 or more: tokens, money."""
 Ratio = Annotated[
-    float, BeforeValidator(_number(0.0, 1e6, open_end=True)), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})
+    float, BeforeValidator(number(0.0, 1e6, open_end=True)), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})
 ]
 """A factor above 0."""
 Fraction = Annotated[
     float,
-    BeforeValidator(_number(0.0, 1.0, open_end=True)),
+    BeforeValidator(number(0.0, 1.0, open_end=True)),
     WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1}),
 ]
 """A share, above 0 and at most 1."""

@@ -45,14 +45,18 @@ def _faults(document: Document, model: type[BaseModel], at: Path, data: Any, err
     found: dict[Path, list[tuple[str, str, bool]]] = {}
     for detail in error.errors(include_url=False):
         path = _resolved(data, detail["loc"], detail["type"])
-        fault = detail.get("ctx", {}).get("error")
+        context = detail.get("ctx", {})
+        if detail["type"].startswith("union_tag"):
+            path = (*path, context["discriminator"].strip("'"))
+        fault = context.get("error")
         if isinstance(fault, Fault):
             where = path + fault.path
             found.setdefault(where, []).append((fault.message, fault.hint, False))
         elif detail["type"] == "extra_forbidden":
             found.setdefault(path, []).append((*_unknown(model, data, path), True))
         else:
-            found.setdefault(path, []).append((*_message(detail), detail["type"] == "missing"))
+            at_key = detail["type"] in ("missing", "union_tag_not_found")
+            found.setdefault(path, []).append((*_message(detail), at_key))
     texts = []
     for path, faults in found.items():
         if any(other != path and other[: len(path)] == path for other in found) and faults[0][0].startswith(
@@ -88,6 +92,7 @@ def _resolved(data: Any, location: tuple[int | str, ...], kind: str) -> Path:
 
 _WORDS = {
     "missing": "is required",
+    "union_tag_not_found": "is required",
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",
     "int_from_float": "must be a whole number",
@@ -128,13 +133,11 @@ def _message(detail: Any) -> tuple[str, str]:
 def _sentence(kind: str, value: Any, context: dict[str, Any], message: str) -> str:
     if kind == "value_error":
         return str(context["error"])
-    if kind == "union_tag_not_found":
-        return f"{context['discriminator'].strip(chr(39))} is required"
     if kind in ("too_short", "too_long"):
         value = context.get("actual_length")
         return f"{_WORDS[kind].format(**context)}, not {value}"
     if kind in _WORDS:
-        return _WORDS[kind].format(**context) + ("" if kind == "missing" else f", not {written(value)}")
+        return _WORDS[kind].format(**context) + ("" if _WORDS[kind] == "is required" else f", not {written(value)}")
     return message[:1].lower() + message[1:]
 
 
