@@ -1,4 +1,4 @@
-"""A Gantt chart's rows: which ranks and streams are shown, and as which boxes, thinned to what an eye can tell apart."""
+"""A Gantt chart has a row for each rank and stream, and boxes in it, thinned to what an eye can tell apart."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simulator.analysis.intervals import Floats, Integers, columns
+from simulator.analysis.intervals import Floats, Integers, averages, columns
 from simulator.analysis.palette import WAIT, Paint, paint_of
 from simulator.errors import SimulatorError
 from simulator.schedule import Compute, Op, Program
@@ -154,8 +154,6 @@ def rastered(
 
     Runs of columns of one kind become one box; a column filled by less than half is left empty.
     """
-    from simulator.analysis.intervals import averages
-
     edges = np.linspace(*window, pixels + 1)
     share = averages(begin, end, np.ones(len(begin)), kind, kinds, edges)
     top = np.where(share.sum(axis=0) >= 0.5, share.argmax(axis=0), kinds)
@@ -168,17 +166,17 @@ def rastered(
 def _labels(spans: _Spans, window: tuple[float, float], pixels: int) -> list[Label]:
     """Names of actions and collectives, for runs wide enough to hold two letters."""
     least = (window[1] - window[0]) / pixels * 14
-    runs: list[Label] = []
+    names = [(_text(op), paint_of(op).ink, isinstance(op, Compute)) for op in spans.ops]
+    runs = [Label("", window[0], window[0], "")]
     for place in np.argsort(spans.begin, kind="stable").tolist():
-        op = spans.ops[spans.op[place]]
-        text, paint = _text(op), paint_of(op)
+        text, ink, computes = names[spans.op[place]]
         begin, end = max(window[0], float(spans.begin[place])), min(window[1], float(spans.end[place]))
-        last = runs[-1] if runs else None
-        if last and isinstance(op, Compute) and last.text == text and begin - last.end < least / 14:
-            runs[-1] = Label(text, last.begin, end, last.ink)
+        last = runs[-1]
+        if computes and last.text == text and begin - last.end < least / 14:
+            runs[-1] = Label(text, last.begin, end, ink)
         else:
-            runs.append(Label(text, begin, end, paint.ink))
-    return [run for run in runs if run.text and run.end - run.begin >= least]
+            runs.append(Label(text, begin, end, ink))
+    return [run for run in runs if run.end - run.begin >= least]
 
 
 def _text(op: Op) -> str:

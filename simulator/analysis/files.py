@@ -1,0 +1,31 @@
+"""A file's suffix says its form; a file that cannot be written is told in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from simulator.errors import SimulatorError
+
+
+def suffix_of(path: Path, suffixes: Iterable[str]) -> str:
+    """Which of *suffixes* the name of *path* ends with, the longest that fits. Raises `SimulatorError` if none does.
+
+    >>> suffix_of(Path("a/run.json.gz"), [".gz", ".json.gz"])
+    '.json.gz'
+    """
+    fitting = [suffix for suffix in suffixes if path.name.lower().endswith(suffix)]
+    if not fitting:
+        raise SimulatorError(f"{path}: the name must end with one of {', '.join(suffixes)}")
+    return max(fitting, key=len)
+
+
+@contextmanager
+def written(path: Path) -> Iterator[None]:
+    """Make the folder of *path*, and tell what keeps *path* from being written as a `SimulatorError`."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise SimulatorError(f"cannot write {path}: {error.strerror or error}") from error

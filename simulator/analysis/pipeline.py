@@ -1,0 +1,70 @@
+"""A pipeline's picture: a row for each pipeline rank, a box for each action, numbered by micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from simulator.analysis.memory import stage_of
+from simulator.analysis.palette import PHASE_PAINTS
+from simulator.analysis.rows import Boxes, Label, Row, chosen
+from simulator.order import Action
+from simulator.schedule import Compute
+from simulator.timeline import Timeline
+
+
+class Stretch(NamedTuple):
+    """*action* ran from *begin* to *end* (s), all its layers, whatever it waited for between them included."""
+
+    action: Action
+    begin: float
+    end: float
+
+
+def stretches(timeline: Timeline, rank: int) -> list[Stretch]:
+    """What *rank* computed, action after action, in order of their begins."""
+    done: list[Stretch] = []
+    spans = (s for s in timeline.spans(rank) if isinstance(s.op, Compute) and s.op.action is not None)
+    for span in sorted(spans, key=lambda span: (span.begin, span.end)):
+        action = span.op.action
+        assert action is not None
+        if done and done[-1].action == action:
+            done[-1] = Stretch(action, done[-1].begin, max(span.end, done[-1].end))
+        else:
+            done.append(Stretch(action, span.begin, span.end))
+    return done
+
+
+def pipeline_ranks(timeline: Timeline, ranks: Sequence[int] | None = None) -> list[int]:
+    """The ranks to show: *ranks* as given, else the first GPU rank of each pipeline stage."""
+    if ranks is not None:
+        return chosen(timeline, ranks)
+    first: dict[int, int] = {}
+    for rank in timeline.gpu_ranks:
+        first.setdefault(stage_of(timeline.schedule, rank), rank)
+    return [first[stage] for stage in sorted(first)]
+
+
+def pipeline_rows(timeline: Timeline, ranks: Sequence[int] | None, window: tuple[float, float]) -> list[Row]:
+    """The rows of a pipeline chart within *window* (s); boxes carry the number of their micro-batch."""
+    return [_row(timeline, rank, window) for rank in pipeline_ranks(timeline, ranks)]
+
+
+def _row(timeline: Timeline, rank: int, window: tuple[float, float]) -> Row:
+    done = [s for s in stretches(timeline, rank) if s.end > window[0] and s.begin < window[1]]
+    boxes = []
+    for phase, paint in PHASE_PAINTS.items():
+        mine = [s for s in done if s.action.phase == phase]
+        if mine:
+            begin, end = np.array([s.begin for s in mine]), np.array([s.end for s in mine])
+            boxes.append(Boxes(paint, np.clip(begin, *window), np.clip(end, *window)))
+    labels = [
+        Label("" if s.action.micro_batch is None else str(s.action.micro_batch), s.begin, s.end, _ink(s)) for s in done
+    ]
+    return Row(rank, f"stage {stage_of(timeline.schedule, rank)}", True, boxes, labels)
+
+
+def _ink(stretch: Stretch) -> str:
+    return PHASE_PAINTS[stretch.action.phase].ink
