@@ -46,15 +46,17 @@ class Step:
 
     *pipelined*: the transfers stand in order of dependency and a chunk passes them one after the other while others
     follow it, so that latency is paid once along the longest chain; else every repetition is a round of its own.
+    *lanes*: the transfers fall into so many runs of equal length that know nothing of each other (rings, trees).
     *coupled*: the transfers advance together, as in a ring; else each takes what rate it gets (a root that serves
     unequal links). *reduces*: what arrives is added to what is there. *blocks* says which parts of the vector, of
-    *parts* equal ones, go where.
+    *parts* equal ones, go where (of an all-to-all: of all ranks' vectors, part i p + j from i for j).
     """
 
     transfers: tuple[Transfer, ...]
     nbytes: float
     repeat: int = 1
     pipelined: bool = False
+    lanes: int = 1
     coupled: bool = True
     reduces: bool = False
     parts: int = 0
@@ -69,13 +71,18 @@ class Step:
         """Seconds of latency, where *alphas* are those of one message, by transfer.
 
         A pipelined step pays its longest chain. A step of one round waits for its slowest transfer. In a repeated
-        permutation every chunk passes every hop in turn, so each round costs the mean.
+        permutation every chunk passes every hop in turn, so each round costs the mean; the slowest lane counts.
         """
-        if self.pipelined:
-            arrival: dict[int, float] = {}
-            for (sender, receiver), alpha in zip(self.transfers, alphas, strict=True):
-                arrival[receiver] = max(arrival.get(receiver, 0.0), arrival.get(sender, 0.0) + alpha)
-            return max(arrival.values(), default=0.0)
-        if self.repeat == 1:
+        if not self.pipelined and self.repeat == 1:
             return max(alphas, default=0.0)
-        return self.repeat * (sum(alphas) / len(alphas))
+        length = max(1, len(self.transfers) // self.lanes)
+        runs = range(0, len(self.transfers), length)
+        if self.pipelined:
+            return max((self._chain(alphas, run, run + length) for run in runs), default=0.0)
+        return self.repeat * max((sum(alphas[run : run + length]) / length for run in runs), default=0.0)
+
+    def _chain(self, alphas: Sequence[float], begin: int, end: int) -> float:
+        arrival: dict[int, float] = {}
+        for (sender, receiver), alpha in zip(self.transfers[begin:end], alphas[begin:end], strict=True):
+            arrival[receiver] = max(arrival.get(receiver, 0.0), arrival.get(sender, 0.0) + alpha)
+        return max(arrival.values(), default=0.0)
