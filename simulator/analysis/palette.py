@@ -101,3 +101,11 @@ def in_order(paints: Iterable[Paint]) -> list[Paint]:
     found = list(dict.fromkeys(paints))
     middle = sorted(paint for paint in found if paint not in first and paint not in last)
     return [p for p in first if p in found] + middle + [p for p in last if p in found]
+
+
+def in_claiming_order(parts: Iterable[str]) -> list[str]:
+    """The parts of breakdowns as they stand in one: computation, exposed communication, copies, bubble."""
+    first, last = ["compute", "recompute", "optimizer"], ["copy", "bubble"]
+    named = list(dict.fromkeys(parts))
+    middle = [part for part in named if part not in first and part not in last]
+    return [p for p in first if p in named] + middle + [p for p in last if p in named]

@@ -60,11 +60,9 @@ def _row(timeline: Timeline, rank: int, window: tuple[float, float]) -> Row:
         if mine:
             begin, end = np.array([s.begin for s in mine]), np.array([s.end for s in mine])
             boxes.append(Boxes(paint, np.clip(begin, *window), np.clip(end, *window)))
-    labels = [
-        Label("" if s.action.micro_batch is None else str(s.action.micro_batch), s.begin, s.end, _ink(s)) for s in done
-    ]
+    labels = [Label(_number(s.action), s.begin, s.end, PHASE_PAINTS[s.action.phase]) for s in done]
     return Row(rank, f"stage {stage_of(timeline.schedule, rank)}", True, boxes, labels)
 
 
-def _ink(stretch: Stretch) -> str:
-    return PHASE_PAINTS[stretch.action.phase].ink
+def _number(action: Action) -> str:
+    return "" if action.micro_batch is None else str(action.micro_batch)

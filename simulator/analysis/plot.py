@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from simulator.analysis import memory, metrics, traffic
 from simulator.analysis.files import suffix_of, written
-from simulator.analysis.palette import WAIT, Paint, category_fill, in_order, part_paint
+from simulator.analysis.palette import WAIT, Paint, category_fill, in_claiming_order, in_order, part_paint
 from simulator.analysis.pipeline import pipeline_ranks, pipeline_rows
 from simulator.analysis.rows import Row, chosen, rows, shown_window
 from simulator.errors import SimulatorError
@@ -152,8 +152,11 @@ def _texts(
     ]
     fitting.sort(key=lambda item: item[0].begin - item[0].end)
     for label, middle in fitting[:most]:
+        # the box hides the edges between the layers of one action
+        behind = {"facecolor": label.paint.fill, "edgecolor": "none", "pad": 1.0}
         place = (label.begin + label.end) / 2
-        axes.text(place, middle, label.text, color=label.ink, fontsize=7.5, ha="center", va="center", clip_on=True)
+        text = axes.text(place, middle, label.text, color=label.paint.ink, fontsize=7.5, bbox=behind, clip_on=True)
+        text.set(horizontalalignment="center", verticalalignment="center")
 
 
 def _row_names(
@@ -196,7 +199,9 @@ def _links(timeline: Timeline, ranks: Sequence[int] | None, window: Window | Non
         axes.set_yticks([0, 0.5, 1.0])
         axes.grid(axis="y", color="#E4E4E4", linewidth=0.6)
         source, target = timeline.cluster.ends[one.link] if timeline.cluster else ("", "")
-        text = f"{kind}: busiest {source} → {target} {one.busiest.mean():.0%}, mean {one.mean.mean():.0%} of the window"
+        text = (
+            f"{kind}: busiest {source} → {target}, {one.busiest.mean():.0%} of the window; mean {one.mean.mean():.0%}"
+        )
         axes.set_title(text, fontsize=9, loc="left")
     panels[0].set_xlim(*window)
     _time_axis(panels[-1], window)
@@ -213,8 +218,8 @@ def _breakdown(timeline: Timeline, ranks: Sequence[int] | None, window: Window |
 
 
 def _bars(breakdowns: Mapping[str, Mapping[str, float]], title: str) -> Figure:
-    parts = list(dict.fromkeys(p for one in breakdowns.values() for p in one))
-    parts = [p for p in parts if any(one.get(p, 0.0) > 0 for one in breakdowns.values())]
+    named = dict.fromkeys(p for one in breakdowns.values() for p in one)
+    parts = [p for p in in_claiming_order(named) if any(one.get(p, 0.0) > 0 for one in breakdowns.values())]
     longest = max((sum(one.values()) for one in breakdowns.values()), default=0.0)
     if not longest:
         raise SimulatorError("nothing to draw: no time was spent")

@@ -30,12 +30,12 @@ class Boxes:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """*text* that wants to stand in the middle of the run of boxes from *begin* to *end* (s)."""
+    """*text* that wants to stand in the middle of the run of boxes of *paint* from *begin* to *end* (s)."""
 
     text: str
     begin: float
     end: float
-    ink: str
+    paint: Paint
 
 
 @dataclass(frozen=True)
@@ -166,16 +166,16 @@ def rastered(
 def _labels(spans: _Spans, window: tuple[float, float], pixels: int) -> list[Label]:
     """Names of actions and collectives, for runs wide enough to hold two letters."""
     least = (window[1] - window[0]) / pixels * 14
-    names = [(_text(op), paint_of(op).ink, isinstance(op, Compute)) for op in spans.ops]
-    runs = [Label("", window[0], window[0], "")]
+    names = [(_text(op), paint_of(op), isinstance(op, Compute)) for op in spans.ops]
+    runs = [Label("", window[0], window[0], WAIT)]
     for place in np.argsort(spans.begin, kind="stable").tolist():
-        text, ink, computes = names[spans.op[place]]
+        text, paint, computes = names[spans.op[place]]
         begin, end = max(window[0], float(spans.begin[place])), min(window[1], float(spans.end[place]))
         last = runs[-1]
         if computes and last.text == text and begin - last.end < least / 14:
-            runs[-1] = Label(text, last.begin, end, ink)
+            runs[-1] = Label(text, last.begin, end, paint)
         else:
-            runs.append(Label(text, begin, end, ink))
+            runs.append(Label(text, begin, end, paint))
     return [run for run in runs if run.end - run.begin >= least]
 
 

@@ -1,0 +1,136 @@
+"""Pieces of the report that a run prints: where the time went, the pipeline as text, tables of collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from simulator.analysis import text
+from simulator.analysis.memory import Memory, stage_of
+from simulator.analysis.palette import in_claiming_order
+from simulator.analysis.pipeline import pipeline_ranks, stretches
+from simulator.timeline import Timeline
+from simulator.units import show
+
+MARKS = {"compute": "█", "recompute": "▓", "optimizer": "▒", "copy": "c", "bubble": "·"}
+"""Of a breakdown's parts in a bar; exposed communication has the first letter of its axis."""
+
+
+class Measurement(NamedTuple):
+    """One line of a table of collectives: *size* in bytes, *time* in s, bandwidths in bytes/s."""
+
+    size: float
+    time: float
+    algbw: float
+    busbw: float
+    algorithm: str
+    protocol: str
+
+
+def label_of(part: str) -> str:
+    """How a part of a breakdown is called in print.
+
+    >>> label_of("exposed_dp")
+    'exposed dp'
+    """
+    return part.replace("_", " ")
+
+
+def breakdown_table(parts: Mapping[str, float], width: int = 40) -> str:
+    """One line for each part of a breakdown that took time: seconds, share, and its piece of the bar."""
+    shown = [part for part in in_claiming_order(parts) if parts[part] > 0]
+    total = sum(parts.values())
+    bars = text.waterfall([parts[part] for part in shown], width)
+    rows = [
+        [label_of(part), show(parts[part], "time"), f"{parts[part] / total:.1%}", piece]
+        for part, piece in zip(shown, bars, strict=True)
+    ]
+    return text.table(rows, align="lrrl")
+
+
+def breakdown_bar(parts: Mapping[str, float], width: int = 60) -> str:
+    """A breakdown as one stacked bar, with the meaning of its marks after it."""
+    shown = {part: parts[part] for part in in_claiming_order(parts) if parts[part] > 0}
+    marks = {part: MARKS.get(part) or part.removeprefix("exposed_")[:1] for part in shown}
+    legend = "  ".join(f"{mark} {label_of(part)}" for part, mark in marks.items())
+    return f"{text.bar(shown, marks, width)}  {legend}"
+
+
+def comparison(breakdowns: Mapping[str, Mapping[str, float]]) -> str:
+    """Several breakdowns side by side, a column each; of two also what the second takes more than the first."""
+    parts = in_claiming_order(part for one in breakdowns.values() for part in one)
+    columns = list(breakdowns.values())
+    rows = [
+        [label_of(part), *_cells([one.get(part, 0.0) for one in columns])]
+        for part in parts
+        if any(one.get(part, 0.0) > 0 for one in columns)
+    ]
+    rows.append(["step time", *_cells([sum(one.values()) for one in columns])])
+    header = ["", *breakdowns, *(["difference"] if len(columns) == 2 else [])]
+    return text.table(rows, header, "lr")
+
+
+def _cells(values: Sequence[float]) -> list[str]:
+    cells = [show(value, "time") for value in values]
+    if len(values) == 2:
+        change = values[1] - values[0]
+        cells.append("=" if change == 0 else f"{'+' if change > 0 else '-'}{show(abs(change), 'time', 3)}")
+    return cells
+
+
+def pipeline_chart(timeline: Timeline, width: int = 100, ranks: Sequence[int] | None = None) -> str:
+    """The first rank of each pipeline stage, or *ranks*, as a line of *width* letters: what computes when.
+
+    A box begins with phase and micro-batch, ``F0``; dots are bubble.
+    """
+    if not timeline.makespan:
+        return ""
+    rows = []
+    for rank in pipeline_ranks(timeline, ranks):
+        done = (
+            (f"{s.action.phase}{'' if s.action.micro_batch is None else s.action.micro_batch}", s.begin, s.end)
+            for s in stretches(timeline, rank)
+        )
+        name = f"stage {stage_of(timeline.schedule, rank)}" if ranks is None else f"rank {rank}"
+        rows.append([name, text.boxes(done, (0.0, timeline.makespan), width)])
+    return text.table(rows, align="rl")
+
+
+def fits_in_text(timeline: Timeline, width: int = 100) -> bool:
+    """Whether `pipeline_chart` is legible: few stages, and at least two letters for the mean box of the fullest."""
+    ranks = pipeline_ranks(timeline)
+    most = max((len(stretches(timeline, rank)) for rank in ranks), default=0)
+    return 1 < len(ranks) <= 16 and 2 * most <= width
+
+
+def collective_table(measurements: Iterable[Measurement]) -> str:
+    """A table in the manner of nccl-tests: size in bytes, time in µs, bandwidths in GB/s."""
+    rows = [
+        [
+            f"{m.size:.0f}",
+            f"{m.time * 1e6:.2f}",
+            f"{m.algbw / 1e9:.2f}",
+            f"{m.busbw / 1e9:.2f}",
+            m.algorithm,
+            m.protocol,
+        ]
+        for m in measurements
+    ]
+    return text.table(
+        [["(B)", "(us)", "(GB/s)", "(GB/s)", "", ""], *rows],
+        ["size", "time", "algbw", "busbw", "algorithm", "protocol"],
+        "rrrrl",
+    )
+
+
+def memory_table(memory: Memory, capacity: float) -> str:
+    """The peak by category, its sum against the *capacity* (bytes) of the GPU, and the peak of each stage."""
+    peak = memory.peak
+    rows = [[name, show(nbytes, "size")] for name, nbytes in peak.by_category.items() if nbytes > 0]
+    share = f"{peak.nbytes / capacity:.0%} of {show(capacity, 'size')}" if capacity < float("inf") else ""
+    rows.append([f"peak, rank {peak.rank}", show(peak.nbytes, "size"), share])
+    if len(memory.stages) > 1:
+        rows += [[f"stage {stage}", show(nbytes, "size")] for stage, nbytes in enumerate(memory.stages)]
+    if memory.host_bytes:
+        rows.append(["host", show(memory.host_bytes, "size")])
+    return text.table(rows, align="lrl")

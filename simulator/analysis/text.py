@@ -1,0 +1,89 @@
+"""Tables, bars and rows of boxes in plain text, for terminals and logs.
+
+>>> print(table([["ring", "1.5"], ["hierarchical", "12"]], ["algorithm", "ms"], "lr"))
+algorithm       ms
+ring           1.5
+hierarchical    12
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+
+def table(rows: Iterable[Sequence[str]], header: Sequence[str] = (), align: str = "") -> str:
+    """Lines of *rows* in columns; *align* has ``l`` or ``r`` for each column, the last of it for those beyond."""
+    lines = [list(header)] * bool(header) + [list(row) for row in rows]
+    count = max(map(len, lines), default=0)
+    sides = (align or "l").ljust(count, (align or "l")[-1])
+    cells = [line + [""] * (count - len(line)) for line in lines]
+    widths = [max(len(line[column]) for line in cells) for column in range(count)]
+    return "\n".join("  ".join(map(_aligned, line, widths, sides)).rstrip() for line in cells)
+
+
+def _aligned(cell: str, width: int, side: str) -> str:
+    return cell.rjust(width) if side == "r" else cell.ljust(width)
+
+
+def shares(values: Sequence[float], cells: int) -> list[int]:
+    """*cells* shared out in proportion to *values*, by largest remainder; they sum to *cells*.
+
+    >>> shares([1, 1, 1], 10)
+    [4, 3, 3]
+    """
+    total = sum(values)
+    if not total:
+        return [0] * len(values)
+    exact = [value / total * cells for value in values]
+    counts = [int(share) for share in exact]
+    by_remainder = sorted(range(len(values)), key=lambda i: (counts[i] - exact[i], i))
+    for i in by_remainder[: cells - sum(counts)]:
+        counts[i] += 1
+    return counts
+
+
+def bar(values: Mapping[str, float], marks: Mapping[str, str], width: int = 60) -> str:
+    """One stacked bar of *width* letters: each value as so many of its mark.
+
+    >>> bar({"compute": 3, "bubble": 1}, {"compute": "#", "bubble": "."}, 8)
+    '######..'
+    """
+    counts = shares(list(values.values()), width)
+    return "".join(marks[name] * count for name, count in zip(values, counts, strict=True))
+
+
+def waterfall(values: Sequence[float], width: int = 40, mark: str = "█") -> list[str]:
+    """A line for each value, its bar beginning where the one before ended.
+
+    >>> waterfall([3, 1], 8, "#")
+    ['######', '      ##']
+    """
+    counts = shares(values, width)
+    return [" " * sum(counts[:i]) + mark * count for i, count in enumerate(counts)]
+
+
+def boxes(stretches: Iterable[tuple[str, float, float]], window: tuple[float, float], width: int) -> str:
+    """Labelled stretches (label, begin, end) of time as boxes in *width* letters; ``·`` is where there is none.
+
+    A letter stands for its middle moment, so what lasts less than one may not show.
+
+    >>> boxes([("F0", 0.0, 1.0), ("B0", 2.0, 4.0)], (0.0, 4.0), 12)
+    'F0 ···B0----'
+    """
+    begin, end = window
+    cell = (end - begin) / width
+    line = ["·"] * width
+    for label, start, stop in stretches:
+        first, last = round((start - begin) / cell), round((stop - begin) / cell)
+        first, last = max(first, 0), min(last, width)
+        if last > first:
+            line[first:last] = _box(label, last - first)
+    return "".join(line)
+
+
+def _box(label: str, cells: int) -> str:
+    if len(label) == cells:
+        return label
+    if cells < len(label):
+        return label[:cells]
+    return label + "-" * (cells - len(label) - 1) + (" " if cells - len(label) == 1 else "-")
