@@ -1,0 +1,98 @@
+"""Core attention multiplies queries with keys, normalises, and multiplies with values, by several kernels or by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulator.kernel import BYTES, Kernel, matmul, memory_bound
+from workloads.part import Part
+
+FP32 = 4
+"""Bytes of the statistics (log-sum-exp) that flash attention keeps for each row of scores."""
+
+
+@dataclass(frozen=True)
+class CoreAttention(Part):
+    """*heads* query and *key_value_heads* key and value heads of *head_size*, over *length* positions.
+
+    The scores are scaled, masked, normalised and, with *drop*, dropped out: one kernel if *fused* and one for the
+    dropout, else one each.
+    """
+
+    length: int
+    heads: int
+    key_value_heads: int
+    head_size: int
+    drop: bool = True
+    fused: bool = True
+    precision: str = "fp32"
+
+    def forward(self, samples: int) -> tuple[Kernel, ...]:
+        """Scores, softmax, dropout, context."""
+        soft = self._on_scores(samples, *((2, 1) if self.fused else (6, 3)))
+        drop = self._on_scores(samples, 2, 1, masks=1) if self.drop else ()
+        return (*self._scores(samples), *soft, *drop, *self._context(samples))
+
+    def backward_input(self, samples: int) -> tuple[Kernel, ...]:
+        """The gradients of both products' operands, four products, and of what stands between."""
+        soft = self._on_scores(samples, *((3, 1) if self.fused else (7, 3)))
+        drop = self._on_scores(samples, 2, 1, masks=1) if self.drop else ()
+        into_scores, into_operand = self._scores(samples), self._context(samples)
+        return (*into_scores, *into_operand, *drop, *soft, *into_operand, *into_operand)
+
+    def kept_bytes(self, samples: int) -> float:
+        """Queries, keys, values and what `recomputable_bytes` counts."""
+        rows = self.heads + 2 * self.key_value_heads
+        inputs = samples * self.length * self.head_size * rows * BYTES[self.precision]
+        return inputs + self.recomputable_bytes(samples)
+
+    def recomputable_bytes(self, samples: int) -> float:
+        """What selective recomputation does not keep: softmax output, dropout mask and output; 5 a s^2 b in 16 bits."""
+        width = BYTES[self.precision]
+        return samples * self.heads * self.length**2 * (2.0 * width + 1 if self.drop else width)
+
+    def _scores(self, samples: int) -> tuple[Kernel, ...]:
+        return (self._product(samples, self.length, self.head_size),)
+
+    def _context(self, samples: int) -> tuple[Kernel, ...]:
+        return (self._product(samples, self.head_size, self.length),)
+
+    def _product(self, samples: int, n: int, k: int) -> Kernel:
+        return matmul(self.length, n, k, batch=samples * self.heads, precision=self.precision)
+
+    def _on_scores(self, samples: int, passes: int, launches: int, masks: int = 0) -> tuple[Kernel, ...]:
+        each = passes * BYTES[self.precision] + masks
+        nbytes = samples * self.heads * self.length**2 * each
+        return (memory_bound(nbytes, precision=self.precision, launches=launches),)
+
+
+@dataclass(frozen=True)
+class FlashAttention(CoreAttention):
+    """Core attention tile by tile, the scores never written to memory (Dao 2023, arXiv:2307.08691).
+
+    FLOPs are those that model FLOPs count, by convention of the full square. The shape is what is executed: two
+    products forward and, the scores recomputed, five backward; a *causal* mask leaves out half of the tiles.
+    """
+
+    causal: bool = True
+
+    def forward(self, samples: int) -> tuple[Kernel, ...]:
+        """One kernel, two products; reads queries, keys, values, writes the output and its statistics."""
+        return (self._kernel(samples, counted=2, executed=2, passes=2),)
+
+    def backward_input(self, samples: int) -> tuple[Kernel, ...]:
+        """One kernel, five products; reads the output and its gradient too, writes three gradients."""
+        return (self._kernel(samples, counted=4, executed=5, passes=4),)
+
+    def recomputable_bytes(self, samples: int) -> float:
+        """The statistics only: flash attention recomputes by itself."""
+        return float(samples * self.heads * self.length * FP32)
+
+    def _kernel(self, samples: int, counted: int, executed: int, passes: int) -> Kernel:
+        """*passes* over the tensors of query size, and as many over those of key and value size."""
+        columns = max(1, self.length // 2) if self.causal else self.length
+        flops = counted * 2 * samples * self.heads * self.length**2 * self.head_size
+        tensors = passes * (self.heads + self.key_value_heads) * self.head_size * BYTES[self.precision]
+        nbytes = samples * self.length * (tensors + self.heads * FP32)
+        shape = (executed * samples * self.heads, self.length, columns, self.head_size)
+        return Kernel(flops, nbytes, shape, self.precision)

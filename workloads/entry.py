@@ -1,0 +1,98 @@
+"""An entry is one item of a convolutional model's `layers:` - an operator, or several equal ones, with torch's keys."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Discriminator, Tag
+
+from simulator.document import Count, Flag, Index, Section
+from workloads.convolution import ConvolutionalBuilder
+
+
+class ConvolutionEntry(Section):
+    """`conv` output channels, *repeat* times over; with `norm` a batch norm in place of a bias."""
+
+    conv: Count
+    kernel_size: Count = 3
+    stride: Count = 1
+    padding: Index | None = None
+    norm: Flag = False
+    activation: Flag = True
+    repeat: Count = 1
+
+    def add(self, builder: ConvolutionalBuilder, number: int) -> None:
+        """Append it to the model."""
+        for index in range(self.repeat):
+            builder.convolution(
+                f"conv{number}" + (f".{index}" if self.repeat > 1 else ""),
+                self.conv,
+                self.kernel_size,
+                stride=self.stride,
+                padding=self.padding,
+                norm=self.norm,
+                activation=self.activation,
+            )
+
+
+class BottleneckEntry(Section):
+    """*blocks* of ResNet's bottlenecks with `bottleneck` inner channels; the first of them has the *stride*."""
+
+    bottleneck: Count
+    blocks: Count = 1
+    stride: Count = 1
+
+    def add(self, builder: ConvolutionalBuilder, number: int) -> None:
+        """Append it to the model."""
+        for index in range(self.blocks):
+            builder.bottleneck(f"layer{number}.{index}", self.bottleneck, self.stride if index == 0 else 1)
+
+
+class MaxPoolEntry(Section):
+    """A window of `max_pool` x `max_pool`; the *stride* is the window's size unless given."""
+
+    max_pool: Count
+    stride: Count | None = None
+    padding: Index = 0
+
+    def add(self, builder: ConvolutionalBuilder, number: int) -> None:
+        """Join it to the layer before."""
+        builder.max_pool(self.max_pool, self.stride or self.max_pool, self.padding)
+
+
+class AveragePoolEntry(Section):
+    """Down to `average_pool` x `average_pool` pixels."""
+
+    average_pool: Count
+
+    def add(self, builder: ConvolutionalBuilder, number: int) -> None:
+        """Join it to the layer before."""
+        builder.average_pool(self.average_pool)
+
+
+class LinearEntry(Section):
+    """`linear` output features, a *dropout* before and an *activation* after it where asked for."""
+
+    linear: Count
+    activation: Flag = False
+    dropout: Flag = False
+
+    def add(self, builder: ConvolutionalBuilder, number: int) -> None:
+        """Append it to the model."""
+        builder.linear(f"fc{number}", self.linear, activation=self.activation, drop=self.dropout)
+
+
+def _operator(value: Any) -> str:
+    names = ("conv", "bottleneck", "max_pool", "average_pool", "linear")
+    return next((name for name in names if isinstance(value, dict) and name in value), "conv")
+
+
+Entry = Annotated[
+    Annotated[ConvolutionEntry, Tag("conv")]
+    | Annotated[BottleneckEntry, Tag("bottleneck")]
+    | Annotated[MaxPoolEntry, Tag("max_pool")]
+    | Annotated[AveragePoolEntry, Tag("average_pool")]
+    | Annotated[LinearEntry, Tag("linear")],
+    Discriminator(_operator),
+]
+"""One operator, or several equal ones, of a convolutional model."""

@@ -1,0 +1,86 @@
+"""The shape of a transformer is a handful of sizes and choices, from which all its layers follow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from simulator.kernel import BYTES
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes and choices of a transformer; names are those of Hugging Face and Megatron-LM.
+
+    *head*: ``causal_lm``, ``masked_lm`` (BERT's, over every position) or ``pretraining`` (that and the next-sentence
+    task). A model with a causal head normalises before each block (GPT-2, Llama), another one after it (BERT).
+    *tensor_parallel* ranks share each layer as Megatron-LM cuts it; everything counted is then of one of them.
+    """
+
+    num_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    ffn_hidden_size: int
+    seq_length: int
+    vocab_size: int
+    tie_embeddings: bool = True
+    activation: str = "gelu"
+    attention: str = "unfused"
+    normalization: str = "layernorm"
+    position_embedding_type: str = "learned_absolute"
+    add_bias_linear: bool = True
+    dropout: bool = True
+    embedding_norm: bool = False
+    type_vocab_size: int = 0
+    head: str = "causal_lm"
+    precision: str = "fp32"
+    fused: bool = True
+    tensor_parallel: int = 1
+    sequence_parallel: bool = False
+
+    @property
+    def causal(self) -> bool:
+        """Whether a position sees only those before it."""
+        return self.head == "causal_lm"
+
+    @property
+    def head_size(self) -> int:
+        """Features of one attention head."""
+        return self.hidden_size // self.num_attention_heads
+
+    @property
+    def heads(self) -> int:
+        """Query heads of one rank."""
+        return self.num_attention_heads // self.tensor_parallel
+
+    @property
+    def key_value_heads(self) -> int:
+        """Key and value heads of one rank; where there are fewer than ranks, they are held several times."""
+        return max(1, self.num_key_value_heads // self.tensor_parallel)
+
+    @property
+    def shard(self) -> int:
+        """Over how many ranks the sequence is cut where nothing else is (norms, dropouts, residual sums)."""
+        return self.tensor_parallel if self.sequence_parallel else 1
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the embedding on one rank, padded to equal shares."""
+        return ceil(self.vocab_size / self.tensor_parallel)
+
+    @property
+    def hidden_bytes(self) -> float:
+        """What passes from layer to layer for each sample; a shard under sequence parallelism."""
+        return self.seq_length * self.hidden_size * BYTES[self.precision] / self.shard
+
+
+def nearest_divisors(number: int, wanted: int) -> list[int]:
+    """The divisors of *number* next below and above *wanted*.
+
+    >>> nearest_divisors(96, 10)
+    [8, 12]
+    """
+    divisors = [d for d in range(1, min(number, 65536) + 1) if number % d == 0]
+    below, above = [d for d in divisors if d <= wanted], [d for d in divisors if d > wanted]
+    return [*below[-1:], *above[:1]]

@@ -1,0 +1,212 @@
+"""The `model:` section of a scenario, and a file of `workloads/models`, is one of four kinds of model.
+
+transformer (from shapes), convolutional (from layers), profile (measured) and unit (given durations). Without `kind` a
+mapping with `profile` is a profile and any other a transformer. A preset is merged below the section beforehand.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+
+from simulator.document import Amount, Count, Document, Fault, Flag, Index, Number, Section, Time, read, validated
+from simulator.document.quantities import number
+from simulator.errors import ScenarioError
+from simulator.lookup import data_file
+from workloads.convolution import ConvolutionalBuilder, Image
+from workloads.entry import AveragePoolEntry, Entry, MaxPoolEntry
+from workloads.model import Model
+from workloads.profile import profile
+from workloads.shape import Shape, nearest_divisors
+from workloads.transformer import transformer
+from workloads.unit import unit_model
+
+KINDS = ("transformer", "convolutional", "profile", "unit")
+"""The kinds of model."""
+
+MOST_LAYERS = 10_000
+"""More is a slipped digit: DeepNet, very deep, has 1,000 (Wang et al. 2022, arXiv:2203.00555)."""
+
+MOST_FEATURES = 1_000_000
+"""Of a hidden layer; PaLM has 18,432 (Chowdhery et al. 2022, arXiv:2204.02311)."""
+
+
+def _known(kind: Any) -> Any:
+    if kind not in KINDS:
+        raise ValueError(f'must be {", ".join(KINDS[:-1])} or {KINDS[-1]}, not "{kind}"')
+    return kind
+
+
+_KNOWN = BeforeValidator(_known)
+
+
+class _Named(Section):
+    """What every kind has; *source* says where the figures of a preset come from."""
+
+    preset: str = ""
+    name: str = ""
+    description: str = ""
+    source: str = ""
+
+
+class TransformerSpecification(_Named):
+    """A transformer; keys as in Hugging Face and Megatron-LM, defaults as GPT-2 has them."""
+
+    kind: Annotated[Literal["transformer"], _KNOWN] = "transformer"
+    num_layers: Count
+    hidden_size: Count
+    num_attention_heads: Count
+    num_key_value_heads: Count | None = None
+    ffn_hidden_size: Count | None = None
+    seq_length: Count
+    vocab_size: Count
+    tie_embeddings: Flag = True
+    activation: Literal["gelu", "swiglu"] = "gelu"
+    attention: Literal["unfused", "flash"] = "unfused"
+    normalization: Literal["layernorm", "rmsnorm"] = "layernorm"
+    position_embedding_type: Literal["learned_absolute", "rope", "alibi", "none"] = "learned_absolute"
+    add_bias_linear: Flag = True
+    dropout: Annotated[float, BeforeValidator(number(0.0, 1.0))] = 0.1
+    embedding_norm: Flag = False
+    type_vocab_size: Index = 0
+    head: Literal["causal_lm", "masked_lm", "pretraining"] = "causal_lm"
+
+    @model_validator(mode="after")
+    def _sound(self) -> TransformerSpecification:
+        _most("num_layers", self.num_layers, MOST_LAYERS)
+        _most("hidden_size", self.hidden_size, MOST_FEATURES)
+        _most("ffn_hidden_size", self.ffn_hidden_size or 0, 100 * MOST_FEATURES)
+        _divides("num_attention_heads", self.num_attention_heads, "hidden_size", self.hidden_size)
+        if self.num_key_value_heads is not None:
+            _divides("num_key_value_heads", self.num_key_value_heads, "num_attention_heads", self.num_attention_heads)
+        return self
+
+    def build(self, precision: str = "fp32", fused: bool = True, folder: Path | None = None) -> Model:
+        """The model with products in *precision*, its elementwise kernels *fused* or not."""
+        given = self.model_dump(exclude={"preset", "name", "description", "source", "kind"})
+        given |= {
+            "num_key_value_heads": self.num_key_value_heads or self.num_attention_heads,
+            "ffn_hidden_size": self.ffn_hidden_size or 4 * self.hidden_size,
+            "dropout": bool(self.dropout),
+        }
+        return transformer(Shape(**given, precision=precision, fused=fused), _name(self))
+
+
+class ConvolutionalSpecification(_Named):
+    """A convolutional model: the *image* (channels, height, width) and its *layers* in order."""
+
+    kind: Annotated[Literal["convolutional"], _KNOWN]
+    image: tuple[Count, Count, Count] = (3, 224, 224)
+    layers: Annotated[list[Entry], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _sound(self) -> ConvolutionalSpecification:
+        copies = sum(getattr(entry, "repeat", 1) * getattr(entry, "blocks", 1) for entry in self.layers)
+        _most("layers", copies, MOST_LAYERS)
+        if isinstance(self.layers[0], MaxPoolEntry | AveragePoolEntry):
+            raise Fault(("layers", 0), "a pooling joins the layer before it, so it cannot be the first")
+        try:
+            self.build()
+        except ScenarioError as error:
+            raise Fault("layers", str(error)) from None
+        return self
+
+    def build(self, precision: str = "fp32", fused: bool = True, folder: Path | None = None) -> Model:
+        """The model with products in *precision*, norms fused with what follows them or not."""
+        builder = ConvolutionalBuilder(Image(*self.image), precision, fused)
+        numbers: dict[type, int] = {}
+        for entry in self.layers:
+            numbers[type(entry)] = numbers.get(type(entry), 0) + 1
+            entry.add(builder, numbers[type(entry)])
+        return builder.model(_name(self))
+
+
+class ProfileSpecification(_Named):
+    """Measured layers: *profile* is a CSV file, *model* one of those in it, *batch_size* how many samples it ran on."""
+
+    kind: Annotated[Literal["profile"], _KNOWN] = "profile"
+    profile: Annotated[str, Field(min_length=1)]
+    model: str | None = None
+    batch_size: Count | None = None
+
+    def build(self, precision: str = "fp32", fused: bool = True, folder: Path | None = None) -> Model:
+        """The model; durations are as measured, whatever *precision* and *fused*. Paths are relative to *folder*."""
+        return profile((folder or Path()) / self.profile, self.model, self.batch_size, precision)
+
+
+class UnitSpecification(_Named):
+    """Given durations per layer and micro-batch; *parameters* in all, *activations* per layer boundary."""
+
+    kind: Annotated[Literal["unit"], _KNOWN]
+    num_layers: Count
+    forward: Time
+    backward: Time
+    parameters: Number = 0.0
+    activations: Amount = 0.0
+
+    @model_validator(mode="after")
+    def _sound(self) -> UnitSpecification:
+        _most("num_layers", self.num_layers, MOST_LAYERS)
+        if not self.parameters.is_integer():
+            raise Fault("parameters", f"must be a whole number, not {self.parameters}")
+        return self
+
+    def build(self, precision: str = "fp32", fused: bool = True, folder: Path | None = None) -> Model:
+        """The model; durations are as given, whatever *precision* and *fused*."""
+        sizes = int(self.parameters), self.activations
+        return unit_model(self.num_layers, self.forward, self.backward, *sizes, precision=precision, name=_name(self))
+
+
+def _kind(value: Any) -> str:
+    if not isinstance(value, dict):
+        return str(getattr(value, "kind", "transformer"))
+    kind = value.get("kind", "profile" if "profile" in value else "transformer")
+    return kind if kind in KINDS else "transformer"
+
+
+ModelSpecification = Annotated[
+    Annotated[TransformerSpecification, Tag("transformer")]
+    | Annotated[ConvolutionalSpecification, Tag("convolutional")]
+    | Annotated[ProfileSpecification, Tag("profile")]
+    | Annotated[UnitSpecification, Tag("unit")],
+    Discriminator(_kind),
+]
+"""The `model:` section; every kind has `build(precision, fused, folder)`."""
+
+
+class _Holder(Section):
+    model: ModelSpecification
+
+
+def specification(name: str) -> ModelSpecification:
+    """That of the model *name* in `workloads.models`, or a dotted name of the user's own. Raises `SimulatorError`."""
+    document = read(data_file("workloads.models", name))
+    positions = {("model", *path): position for path, position in document.positions.items()}
+    return validated(Document({"model": document.data}, positions), _Holder).model
+
+
+def model(name: str, precision: str = "fp32", fused: bool = True) -> Model:
+    """The model *name* of `workloads.models`, as it stands there.
+
+    >>> model("gpt2").parameters
+    124439808
+    """
+    return specification(name).build(precision, fused)
+
+
+def _name(section: _Named) -> str:
+    kind: str = getattr(section, "kind", "")
+    return section.name or section.preset or getattr(section, "model", None) or kind
+
+
+def _most(key: str, value: int, most: int) -> None:
+    if value > most:
+        raise Fault(key, f"{value} is absurd; the most that is taken is {most}")
+
+
+def _divides(key: str, value: int, whole: str, total: int) -> None:
+    if total % value:
+        good = " or ".join(map(str, nearest_divisors(total, value)))
+        raise Fault(key, f"{value} does not divide {whole} = {total}; try {good}")

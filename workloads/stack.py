@@ -1,0 +1,31 @@
+"""A software stack is a file of `workloads/software`: what launching a kernel costs, and whether kernels are fused."""
+
+from __future__ import annotations
+
+from simulator.accelerator import Software
+from simulator.document import Flag, Ratio, Section, Time, read, validated
+from simulator.lookup import data_file
+
+
+class SoftwareSpecification(Section):
+    """The keys of such a file: *launch*, host time per kernel; *fused*; *sharpness* of the smooth maximum."""
+
+    name: str
+    description: str = ""
+    source: str
+    launch: Time
+    fused: Flag
+    sharpness: Ratio = Software().sharpness
+
+    def build(self) -> Software:
+        """The parameter set that an accelerator takes."""
+        return Software(self.name, self.launch, self.fused, self.sharpness)
+
+
+def software(name: str) -> Software:
+    """The stack *name*, or a dotted name of the user's own. Raises `SimulatorError` for one that there is not.
+
+    >>> software("ideal").launch_seconds
+    0.0
+    """
+    return validated(read(data_file("workloads.software", name)), SoftwareSpecification).build()
