@@ -8,7 +8,7 @@ import types
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Tag, ValidationError
 
 from simulator.document.document import Document, Path
 from simulator.document.quantities import written
@@ -53,12 +53,15 @@ def _faults(document: Document, model: type[BaseModel], at: Path, data: Any, err
             where = path + fault.path
             found.setdefault(where, []).append((fault.message, fault.hint, False))
         elif detail["type"] == "extra_forbidden":
-            found.setdefault(path, []).append((*_unknown(model, data, path), True))
+            found.setdefault(path, []).append((*_unknown(model, data, path, detail["loc"]), True))
         else:
             at_key = detail["type"] in ("missing", "union_tag_not_found")
             found.setdefault(path, []).append((*_message(detail), at_key))
     texts = []
+    undecided = {path[:-1] for path in found if path[-1:] in (("kind",), ("method",))}
     for path, faults in found.items():
+        if path[:-1] in undecided and path[-1:] not in (("kind",), ("method",)):
+            continue  # what else belongs here depends on the choice
         if any(other != path and other[: len(path)] == path for other in found) and faults[0][0].startswith(
             "must be a"
         ):
@@ -72,22 +75,24 @@ def _faults(document: Document, model: type[BaseModel], at: Path, data: Any, err
 
 def _resolved(data: Any, location: tuple[int | str, ...], kind: str) -> Path:
     """The path in *data* that pydantic's *location* means, which also holds the names of union members."""
+    return max(_ways(data, location, kind), key=lambda way: (way[1], len(way[0])))[0]
+
+
+def _ways(data: Any, location: tuple[int | str, ...], kind: str) -> list[tuple[Path, bool]]:
+    """The paths that *location* could mean, and whether each ends with its last part."""
     if not location:
-        return ()
+        return [((), True)]
     head, rest = location[0], location[1:]
-    if head == "[key]":
-        return ()
-    ways: list[Path] = []
+    ways: list[tuple[Path, bool]] = []
     if isinstance(data, dict) and (head in data or str(head) in data):
         key = head if head in data else str(head)
-        ways.append((key, *_resolved(data[key], rest, kind)))
+        ways += [((key, *path), last) for path, last in _ways(data[key], rest, kind)]
     if isinstance(data, list) and isinstance(head, int) and head < len(data):
-        ways.append((head, *_resolved(data[head], rest, kind)))
+        ways += [((head, *path), last) for path, last in _ways(data[head], rest, kind)]
     if kind == "missing" and not rest and isinstance(data, dict) and head not in data:
-        ways.append((head,))
-    if rest or not ways:
-        ways.append(_resolved(data, rest, kind))
-    return max(ways, key=len)
+        ways.append(((head,), True))
+    skipped = _ways(data, rest, kind) if rest else [((), False)]
+    return ways + skipped
 
 
 _WORDS = {
@@ -174,21 +179,32 @@ def _one(faults: list[tuple[str, str]]) -> tuple[str, str]:
     return "; ".join(messages), hint
 
 
-def _unknown(model: type[BaseModel], data: Any, path: Path) -> tuple[str, str]:
+def _unknown(model: type[BaseModel], data: Any, path: Path, location: tuple[int | str, ...]) -> tuple[str, str]:
     """Message and hint for a key that the model at its place does not take, though another choice might."""
-    models: list[Any] = [model]
-    around, found = data, [model]
+    found: list[Any] = [model]
+    models = found
     for key in path[:-1]:
-        around = around[key]
-        found = [member for owner in models for annotation in _inner(owner, key) for member in _members(annotation)]
-        models = [member for member in found if not _contradictions(member, around)] or found
+        data = data[key]
+        members = [member for owner in models for annotation in _inner(owner, key) for member in _members(annotation)]
+        found, models = [member for member, _ in members], _taken(members, data, location)
+    here = dict.fromkeys(name for owner in models for name in _keys(owner))
     for owner in found:
-        for name, values in _contradictions(owner, around).items():
-            if path[-1] in _keys(owner) and path[-1] not in {key for model in models for key in _keys(model)}:
-                return f"belongs to {name} {listed(map(str, values))}, but {name} is {around[name]}", ""
-    names = dict.fromkeys(name for owner in models for name in _keys(owner))
-    hint = near(str(path[-1]), names)
-    return "unknown key", hint or (f"keys here are {', '.join(names)}" if 0 < len(names) <= 14 else "")
+        if path[-1] in _keys(owner) and path[-1] not in here:
+            for name, values in _literals(owner).items():
+                taken = [str(v) for member in models for v in _literals(member).get(name, ()) if v not in values]
+                if taken:
+                    return f"belongs to {name} {listed(map(str, values))}, but {name} is {listed(taken)}", ""
+    hint = near(str(path[-1]), here)
+    return "unknown key", hint or (f"keys here are {', '.join(here)}" if 0 < len(here) <= 14 else "")
+
+
+def _taken(members: list[tuple[Any, str]], data: Any, location: tuple[int | str, ...]) -> list[Any]:
+    """Those of *members* that *data* chose: by their literals, or by the tag that pydantic's *location* names."""
+    values = data if isinstance(data, dict) else {}
+    tagged = [member for member, tag in members if tag in location]
+    fitting = [m for m, _ in members if all(values.get(name, v[0]) in v for name, v in _literals(m).items())]
+    named = [m for m in fitting if any(set(allowed) & set(location) for allowed in _literals(m).values())]
+    return tagged or named or fitting or [member for member, _ in members]
 
 
 def _keys(owner: Any) -> list[str]:
@@ -207,19 +223,19 @@ def _inner(owner: Any, key: str | int) -> list[Any]:
     return arguments[-1:] if get_origin(owner) is dict else []
 
 
-def _members(annotation: Any) -> list[Any]:
-    """The types that *annotation* allows, unions taken apart."""
+def _members(annotation: Any, tag: str = "") -> list[tuple[Any, str]]:
+    """The types that *annotation* allows, unions taken apart, with the tags that discriminate them."""
     if get_origin(annotation) is Annotated:
-        return _members(get_args(annotation)[0])
+        inner, *metadata = get_args(annotation)
+        return _members(inner, next((str(one.tag) for one in metadata if isinstance(one, Tag)), tag))
     if get_origin(annotation) in (Union, types.UnionType):
-        return [member for part in get_args(annotation) for member in _members(part)]
-    return [annotation]
+        return [member for part in get_args(annotation) for member in _members(part, tag)]
+    return [(annotation, tag)]
 
 
-def _contradictions(member: Any, data: Any) -> dict[str, tuple[Any, ...]]:
-    """The keys of which *member* allows only certain values, and *data* has another: a choice not taken."""
-    if not isinstance(data, dict) or not isinstance(member, type) or not issubclass(member, BaseModel):
+def _literals(member: Any) -> dict[str, tuple[Any, ...]]:
+    """The keys of *member* that allow only certain values, and these."""
+    if not isinstance(member, type) or not issubclass(member, BaseModel):
         return {}
     fields = member.model_fields.items()
-    literals = {name: get_args(info.annotation) for name, info in fields if get_origin(info.annotation) is Literal}
-    return {name: allowed for name, allowed in literals.items() if name in data and data[name] not in allowed}
+    return {name: get_args(info.annotation) for name, info in fields if get_origin(info.annotation) is Literal}
