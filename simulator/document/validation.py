@@ -60,7 +60,7 @@ def _faults(document: Document, model: type[BaseModel], at: Path, data: Any, err
     texts = []
     undecided = {path[:-1] for path in found if path[-1:] in (("kind",), ("method",))}
     for path, faults in found.items():
-        if path[:-1] in undecided and path[-1:] not in (("kind",), ("method",)):
+        if path[:-1] in undecided and faults[0][2] and path[-1:] not in (("kind",), ("method",)):
             continue  # what else belongs here depends on the choice
         if any(other != path and other[: len(path)] == path for other in found) and faults[0][0].startswith(
             "must be a"
