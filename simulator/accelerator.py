@@ -21,6 +21,11 @@ round. Sizes: NVIDIA's guide, section "Tile Quantization"; it says larger tiles 
 the efficiencies are first estimates."""
 
 
+SPLIT_DEPTH = 256
+"""The inner dimension below which a product is not split further. CUTLASS ("Efficient GEMM in CUDA", section
+"Parallelized Reductions") splits where m and n are small and k is large, and gives no number: a first estimate."""
+
+
 @dataclass(frozen=True, slots=True)
 class Software:
     """What a software stack adds: *launch_seconds* of host time per kernel; *fused* elementwise kernels or not.
@@ -108,10 +113,14 @@ def smooth_maximum(a: float, b: float, sharpness: float) -> float:
 
 @lru_cache(maxsize=100_000)
 def _quantised_flops(batch: int, m: int, n: int, k: int, sms: int, k_half: float) -> float:
-    """FLOPs that whole waves of tiles stand for, with the best tile; the last wave counts as full."""
+    """FLOPs that whole waves of tiles stand for, with the best tile; the last wave counts as full.
+
+    A product of fewer tiles than SMs, as of a weight gradient, is cut along k among the idle ones (split-K).
+    """
     best = inf
     for rows, columns, efficiency in TILES:
         for tile_m, tile_n in {(rows, columns), (columns, rows)}:
-            waves = ceil(batch * ceil(m / tile_m) * ceil(n / tile_n) / sms)
-            best = min(best, waves * sms * 2.0 * tile_m * tile_n * (k + k_half) / efficiency)
+            tiles = batch * ceil(m / tile_m) * ceil(n / tile_n)
+            depth = ceil(k / max(1, min(sms // tiles, k // SPLIT_DEPTH)))
+            best = min(best, ceil(tiles / sms) * sms * 2.0 * tile_m * tile_n * (depth + k_half) / efficiency)
     return best
