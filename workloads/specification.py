@@ -73,6 +73,13 @@ class TransformerSpecification(_Named):
     type_vocab_size: Index = 0
     head: Literal["causal_lm", "masked_lm", "pretraining"] = "causal_lm"
 
+    @model_validator(mode="before")
+    @classmethod
+    def _begun(cls, data: Any) -> Any:
+        if isinstance(data, dict) and not {"kind", "preset", "num_layers", "hidden_size"} & data.keys():
+            raise ValueError(f"needs a preset, a profile, a kind ({', '.join(KINDS)}) or the sizes of a transformer")
+        return data
+
     @model_validator(mode="after")
     def _sound(self) -> TransformerSpecification:
         _most("num_layers", self.num_layers, MOST_LAYERS)
