@@ -29,16 +29,18 @@ def partition(begin: Floats, end: Floats, kind: Integers, kinds: int, window: tu
     >>> partition(np.array([0.0, 1.0]), np.array([2.0, 3.0]), np.array([1, 0]), 2, (0.0, 4.0)).tolist()
     [2.0, 1.0, 1.0]
     """
-    begin, end = np.clip(begin, *window), np.clip(end, *window)
     times = np.concatenate((begin, end, window))
+    times.clip(*window, out=times)
     order = np.argsort(times, kind="stable")
-    change = np.zeros((kinds, len(times)), np.int32)
-    places = np.arange(len(begin))
-    change[kind, places] = 1
-    change[kind, places + len(begin)] = -1
-    active = np.cumsum(change[:, order], axis=1)[:, :-1] > 0
-    lowest = np.where(active.any(axis=0), active.argmax(axis=0), kinds) if kinds else np.zeros(len(times) - 1, int)
-    return np.bincount(lowest, weights=np.diff(times[order]), minlength=kinds + 1).astype(np.float64)
+    kind_at = np.concatenate((kind, kind, (kinds, kinds)))[order]
+    change = np.ones(len(times), np.int32)
+    change[len(begin) :] = -1
+    change = change[order]
+    lowest = np.full(len(times) - 1, kinds)
+    for one in np.unique(kind)[::-1]:
+        active = np.cumsum(np.where(kind_at == one, change, 0))[:-1] > 0
+        lowest[active] = one
+    return np.bincount(lowest, np.diff(times[order]), kinds + 1).astype(np.float64)
 
 
 def averages(begin: Floats, end: Floats, height: Floats, row: Integers, rows: int, edges: Floats) -> Floats:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from simulator.analysis.intervals import Floats, Integers, columns, partition
 from simulator.mesh import family
-from simulator.schedule import Collective, Compute, Copy, Op, Program, Recv, Schedule, Send
+from simulator.schedule import Collective, Compute, Copy, Op, Recv, Schedule, Send
 from simulator.timeline import Timeline
 
 MODEL_PHASES = frozenset("FBIW")
@@ -43,17 +43,19 @@ def breakdown(timeline: Timeline) -> dict[str, float]:
 
     Parts: those of `rank_breakdown`. They sum to the step time. No rank on a GPU: all zero.
     """
-    names = keys(timeline.schedule)
+    schedule = timeline.schedule
+    kinds = [_kinds(schedule, number) for number in range(len(schedule.programs))]
     shares: dict[tuple[int, int], Floats] = {}
-    total = np.zeros(len(names))
+    total = np.zeros(len(keys(schedule)))
     for rank in timeline.gpu_ranks:
+        number = schedule.program_of[rank]
         # ranks that share their records, as folded ones do, are measured once
-        same = id(timeline.records[rank]), timeline.schedule.program_of[rank]
+        same = id(timeline.records[rank]), number
         if same not in shares:
-            shares[same] = _parts(timeline, rank)
+            shares[same] = _parts(timeline, rank, kinds[number])
         total += shares[same]
     mean = total / max(1, len(timeline.gpu_ranks))
-    return dict(zip(names, mean.tolist(), strict=True))
+    return dict(zip(keys(schedule), mean.tolist(), strict=True))
 
 
 def rank_breakdown(timeline: Timeline, rank: int) -> dict[str, float]:
@@ -63,7 +65,9 @@ def rank_breakdown(timeline: Timeline, rank: int) -> dict[str, float]:
     ``exposed_<axis>``: nothing computes and a transfer of that axis runs (the inner axis, if several do); ``copy``:
     nothing but a copy between GPU and host runs; ``bubble``: nothing runs, waiting for partners included.
     """
-    return dict(zip(keys(timeline.schedule), _parts(timeline, rank).tolist(), strict=True))
+    schedule = timeline.schedule
+    parts = _parts(timeline, rank, _kinds(schedule, schedule.program_of[rank]))
+    return dict(zip(keys(schedule), parts.tolist(), strict=True))
 
 
 def bubble_fraction(parts: Mapping[str, float]) -> float:
@@ -85,16 +89,16 @@ def part_of(op: Op) -> str:
     raise TypeError(f"{type(op).__name__} is no kind of op")
 
 
-def _kinds(program: Program, names: Sequence[str]) -> Integers:
-    number = {name: place for place, name in enumerate(names)}
-    return np.array([number[part_of(op)] for op in program.ops], np.int64)
+def _kinds(schedule: Schedule, program: int) -> Integers:
+    """The place in `keys` of each op of the program of that number."""
+    place = {name: number for number, name in enumerate(keys(schedule))}
+    return np.array([place[part_of(op)] for op in schedule.programs[program].ops], np.int64)
 
 
-def _parts(timeline: Timeline, rank: int) -> Floats:
-    names = keys(timeline.schedule)
+def _parts(timeline: Timeline, rank: int, kinds: Integers) -> Floats:
     op, _, _, begin, end = columns(timeline.records[rank])
-    kind = _kinds(timeline.schedule.program(rank), names)[op.astype(np.int64)]
-    seconds = partition(begin, end, kind, len(names) - 1, timeline.window)
+    bubble = len(keys(timeline.schedule)) - 1
+    seconds = partition(begin, end, kinds[op.astype(np.int64)], bubble, timeline.window)
     return seconds / max(1, timeline.schedule.steps - 1)
 
 

@@ -122,7 +122,7 @@ def _boxes(axes: Axes, chart: Sequence[Row], bottoms: np.ndarray, heights: np.nd
     parts: dict[tuple[Paint, bool], list[np.ndarray]] = {}
     for row, bottom, height in zip(chart, bottoms, heights, strict=True):
         for boxes in row.boxes:
-            wide = boxes.end - boxes.begin > visible
+            wide = (boxes.end - boxes.begin > visible) & boxes.apart
             for edged in (False, True):
                 left, right = boxes.begin[wide == edged], boxes.end[wide == edged]
                 low, high = np.full_like(left, bottom + 0.04 * height), np.full_like(left, bottom + 0.96 * height)

@@ -21,11 +21,12 @@ MOST_ROWS = 96
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """Boxes of one *paint* in one row, *begin* to *end* (s)."""
+    """Boxes of one *paint* in one row, *begin* to *end* (s); *apart* if each is one span, to be told from the next."""
 
     paint: Paint
     begin: Floats
     end: Floats
+    apart: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,27 +139,36 @@ def _boxes(spans: _Spans, window: tuple[float, float], pixels: int) -> list[Boxe
     kinds = np.concatenate((np.full(int(waits.sum()), len(paints)), kind))
     begin = np.concatenate((spans.ready[waits], spans.begin))
     end = np.concatenate((spans.begin[waits], spans.end))
-    if len(kinds) > pixels // 2:
-        begin, end, kinds = rastered(begin, end, kinds, len(paints) + 1, window, pixels)
+    dense = len(kinds) > pixels // 2
+    if dense:
+        begin, end, kinds = rastered(begin, end, kinds, len(paints) + 1, window, pixels // 2)
     begin, end = np.clip(begin, *window), np.clip(end, *window)
     # waits first, so that work is drawn over them
     order = [len(paints), *range(len(paints))]
     groups = ((([*paints, WAIT])[k], kinds == k) for k in order)
-    return [Boxes(paint, begin[mine], end[mine]) for paint, mine in groups if mine.any()]
+    return [Boxes(paint, begin[mine], end[mine], not dense) for paint, mine in groups if mine.any()]
 
 
 def rastered(
-    begin: Floats, end: Floats, kind: Integers, kinds: int, window: tuple[float, float], pixels: int
+    begin: Floats, end: Floats, kind: Integers, kinds: int, window: tuple[float, float], cells: int
 ) -> tuple[Floats, Floats, Integers]:
-    """Too many boxes for *pixels* columns, as at most one box a column: each column shows what filled most of it.
+    """More boxes than can be told apart, as at most one for each of *cells* columns; runs of one kind are one box.
 
-    Runs of columns of one kind become one box; a column filled by less than half is left empty.
+    Each kind, emptiness too, gets as many columns as its share of the time, near where it ran: what a column could not
+    show is carried on to the next ones. So no kind is lost, however short its boxes.
     """
-    edges = np.linspace(*window, pixels + 1)
+    edges = np.linspace(*window, cells + 1)
     share = averages(begin, end, np.ones(len(begin)), kind, kinds, edges)
-    top = np.where(share.sum(axis=0) >= 0.5, share.argmax(axis=0), kinds)
+    filled = share.sum(axis=0)
+    # where boxes overlap they share the column
+    share = np.vstack((share / np.maximum(filled, 1.0), np.maximum(1.0 - filled, 0.0)))
+    top, owed = np.zeros(cells, np.int64), np.zeros(kinds + 1)
+    for cell in range(cells):
+        owed += share[:, cell]
+        top[cell] = owed.argmax()
+        owed[top[cell]] -= 1.0
     starts = np.flatnonzero(np.diff(top, prepend=-1))
-    stops = np.append(starts[1:], pixels)
+    stops = np.append(starts[1:], cells)
     kept = top[starts] < kinds
     return edges[starts[kept]], edges[stops[kept]], top[starts[kept]]
 
