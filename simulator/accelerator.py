@@ -71,7 +71,7 @@ class Accelerator:
         """Dense peak in FLOP/s. tf32 runs as fp32 where there is no tf32; any other lack is a `ClusterError`."""
         if not isinstance(self.peak_flops, Mapping):
             return self.peak_flops
-        if precision == "tf32" and "tf32" not in self.peak_flops:
+        if self._lacks_tf32(precision):
             precision = "fp32"
         if precision not in self.peak_flops:
             raise ClusterError(f"{self.name} has no {precision}; it has {', '.join(self.peak_flops)}")
@@ -102,7 +102,12 @@ class Accelerator:
         peak = self.peak(kernel.precision) * self.matmul_efficiency
         if kernel.shape is None or not self.sms:
             return max(kernel.flops / peak, memory)
-        return max(_quantised_flops(*kernel.shape, self.sms, self.k_half) / peak, memory)
+        # without tensor cores libraries use Winograd's algorithm (Lavin and Gray 2015, arXiv:1509.09308)
+        shape = kernel.winograd if kernel.winograd and self._lacks_tf32(kernel.precision) else kernel.shape
+        return max(_quantised_flops(*shape, self.sms, self.k_half) / peak, memory)
+
+    def _lacks_tf32(self, precision: str) -> bool:
+        return precision == "tf32" and isinstance(self.peak_flops, Mapping) and "tf32" not in self.peak_flops
 
 
 def smooth_maximum(a: float, b: float, sharpness: float) -> float:

@@ -15,7 +15,8 @@ class Kernel:
     *flops* are the floating-point operations of matrix products (the part that counts for MFU), *nbytes* what is read
     from and written to device memory, *shape* the (batch, m, n, k) of the product, *precision* that of its operands
     (``bf16``, ``fp16``, ``tf32``, ``fp32``). *seconds*, where given, is a measured duration, which stands as it is.
-    *launches* is how many kernels the host issues for it.
+    *launches* is how many kernels the host issues for it. *winograd*, of a convolution in tf32, is the shape of the
+    products by which Winograd's algorithm computes it with fewer multiplications, where there is no tf32.
     """
 
     flops: float = 0.0
@@ -24,6 +25,7 @@ class Kernel:
     precision: str = "fp32"
     seconds: float | None = None
     launches: int = 1
+    winograd: tuple[int, int, int, int] | None = None
 
 
 BYTES = {"bf16": 2, "fp16": 2, "tf32": 4, "fp32": 4}

@@ -2,7 +2,9 @@
 
 A convolution is priced as the matrix product that a library computes in its place, implicit GEMM: images x pixels by
 output channels by input channels x window (Chetlur et al. 2014, arXiv:1410.0759, section 3). In fp32 its operands are
-tf32, torch's default for cuDNN (torch.backends.cudnn.allow_tf32); linear layers stay fp32.
+tf32, torch's default for cuDNN (torch.backends.cudnn.allow_tf32), or where there is no tf32 a 3 x 3 convolution is 16
+products over tiles of 2 x 2 pixels (Winograd F(2x2, 3x3): Lavin and Gray 2015, arXiv:1509.09308, section 4.1); linear
+layers stay fp32.
 """
 
 from __future__ import annotations
@@ -72,7 +74,10 @@ class Convolution(Part):
     def forward(self, samples: int) -> tuple[Kernel, ...]:
         """One product."""
         pixels = samples * self.target.height * self.target.width
-        return (self._kernel(samples, pixels, self.target.channels, self.source.channels * self.window**2),)
+        channels = self.target.channels, self.source.channels
+        return (
+            self._kernel(samples, (pixels, channels[0], channels[1] * self.window**2), (ceil(pixels / 4), *channels)),
+        )
 
     def backward_input(self, samples: int) -> tuple[Kernel, ...]:
         """The transposed convolution; each input pixel meets 1/stride^2 of the window."""
@@ -80,12 +85,16 @@ class Convolution(Part):
             return ()
         pixels = samples * self.source.height * self.source.width
         inner = ceil(self.target.channels * self.window**2 / self.stride**2)
-        return (self._kernel(samples, pixels, self.source.channels, inner),)
+        channels = self.source.channels, self.target.channels
+        return (self._kernel(samples, (pixels, channels[0], inner), (ceil(pixels / 4), *channels)),)
 
     def backward_weights(self, samples: int) -> tuple[Kernel, ...]:
         """A product over all pixels of all images; the bias gradient is a sum over the output's."""
         pixels = samples * self.target.height * self.target.width
-        product = self._kernel(samples, self.target.channels, self.source.channels * self.window**2, pixels)
+        channels = self.target.channels, self.source.channels
+        product = self._kernel(
+            samples, (channels[0], channels[1] * self.window**2, pixels), (*channels, ceil(pixels / 4))
+        )
         if not self.bias:
             return (product,)
         return product, memory_bound(samples * self.target.elements * BYTES[self.precision], precision=self.precision)
@@ -94,12 +103,15 @@ class Convolution(Part):
         """Its input."""
         return 0.0 if self.held else float(samples * self.source.elements * BYTES[self.precision])
 
-    def _kernel(self, samples: int, m: int, n: int, k: int) -> Kernel:
-        """FLOPs and bytes are the convolution's own; the shape is that of the product, which reads pixels again."""
+    def _kernel(self, samples: int, product: tuple[int, int, int], tiled: tuple[int, int, int]) -> Kernel:
+        """FLOPs and bytes are the convolution's own; *product* reads pixels again, *tiled* is one of Winograd's 16."""
         filters = self.target.channels * self.source.channels * self.window**2
         flops = 2 * samples * self.target.height * self.target.width * filters
         nbytes = BYTES[self.precision] * (samples * (self.source.elements + self.target.elements) + filters)
-        return Kernel(flops, nbytes, (1, m, n, k), "tf32" if self.precision == "fp32" else self.precision)
+        if self.precision != "fp32":
+            return Kernel(flops, nbytes, (1, *product), self.precision)
+        winograd = (16, *tiled) if self.window == 3 and self.stride == 1 else None
+        return Kernel(flops, nbytes, (1, *product), "tf32", winograd=winograd)
 
 
 class ConvolutionalBuilder:
