@@ -1,1 +1,29 @@
-"""The roof: YAML scenarios, the command line, results."""
+"""The roof: YAML scenarios, the command line, results.
+
+>>> from scenarios import Scenario
+>>> Scenario.load("hello").cluster().name
+'uniform'
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scenarios.result import Result
+    from scenarios.scenario import Scenario
+
+__all__ = ["Result", "Scenario"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the classes when they are asked for: what only prints help need not know them."""
+    if name == "Scenario":
+        from scenarios.scenario import Scenario
+
+        return Scenario
+    if name == "Result":
+        from scenarios.result import Result
+
+        return Result
+    raise AttributeError(f"module {__name__} has no attribute {name}")

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, WithJsonSchema
 
 from simulator.units import EXAMPLES, UNITS, parse, show
 
@@ -53,6 +53,11 @@ def _quantity(dimension: str, *, zero: bool = False) -> Callable[[Any], float]:
         return si
 
     return validate
+
+
+def _shown(dimension: str) -> PlainSerializer:
+    """Writes a quantity with its unit wherever a section is written as JSON or YAML."""
+    return PlainSerializer(lambda value: show(value, dimension, 9), return_type=str, when_used="json-unless-none")
 
 
 def _schema(dimension: str) -> WithJsonSchema:
@@ -106,17 +111,17 @@ def _true_or_false(value: Any) -> bool:
     return value
 
 
-Bandwidth = Annotated[float, BeforeValidator(_quantity("bandwidth")), _schema("bandwidth")]
+Bandwidth = Annotated[float, BeforeValidator(_quantity("bandwidth")), _schema("bandwidth"), _shown("bandwidth")]
 """bytes/s, above 0."""
-Size = Annotated[float, BeforeValidator(_quantity("size")), _schema("size")]
+Size = Annotated[float, BeforeValidator(_quantity("size")), _schema("size"), _shown("size")]
 """bytes, above 0."""
-Amount = Annotated[float, BeforeValidator(_quantity("size", zero=True)), _schema("size")]
+Amount = Annotated[float, BeforeValidator(_quantity("size", zero=True)), _schema("size"), _shown("size")]
 """bytes, 0 allowed: what a measured or unit model may not have at all."""
-Time = Annotated[float, BeforeValidator(_quantity("time", zero=True)), _schema("time")]
+Time = Annotated[float, BeforeValidator(_quantity("time", zero=True)), _schema("time"), _shown("time")]
 """s, 0 allowed."""
-Rate = Annotated[float, BeforeValidator(_quantity("rate")), _schema("rate")]
+Rate = Annotated[float, BeforeValidator(_quantity("rate")), _schema("rate"), _shown("rate")]
 """FLOP/s, above 0."""
-Power = Annotated[float, BeforeValidator(_quantity("power")), _schema("power")]
+Power = Annotated[float, BeforeValidator(_quantity("power")), _schema("power"), _shown("power")]
 """W, above 0."""
 
 Count = Annotated[int, BeforeValidator(_whole(1)), WithJsonSchema({"type": "integer", "minimum": 1})]

@@ -1,0 +1,59 @@
+"""The command line: `clustersim` runs, draws, compares and checks scenarios.
+
+Exit status: 0 ok, 1 an expectation missed, 2 bad input, 3 does not fit (with ``--strict-memory``), 4 a deadlock.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from simulator.errors import DeadlockError, SimulatorError
+
+BAD_INPUT, DEADLOCK, INTERRUPTED = 2, 4, 130
+
+app = typer.Typer(
+    name="clustersim",
+    help="Simulate distributed deep-learning training on GPU clusters.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    """Run the command line and end the process with its exit status."""
+    raise SystemExit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """The exit status of the command line *arguments*; faults of the input are told on stderr, without a traceback."""
+    import scenarios.commands  # noqa: F401 - the commands put themselves into the app
+
+    try:
+        status = app(arguments, prog_name="clustersim", standalone_mode=False)
+    except DeadlockError as error:
+        return _told(error, DEADLOCK)
+    except SimulatorError as error:
+        return _told(error, BAD_INPUT)
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # what read the output has gone; nothing more can be flushed to it when the interpreter ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if not hasattr(error, "exit_code"):
+            raise
+        error.show() if hasattr(error, "show") else None
+        return BAD_INPUT
+    return status if isinstance(status, int) else 0
+
+
+def _told(error: Exception, status: int) -> int:
+    print(error, file=sys.stderr)
+    return status

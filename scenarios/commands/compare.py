@@ -1,0 +1,77 @@
+"""`clustersim compare` runs scenarios and tells only what differs: their keys, their numbers, where the time went."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scenarios.command import app
+from scenarios.commands.arguments import Settings
+
+if TYPE_CHECKING:
+    from scenarios.result import Result
+
+
+@app.command()
+def compare(
+    scenarios: Annotated[
+        list[str], typer.Argument(metavar="A B ...", help="Scenarios, or directories that `run` wrote.")
+    ],
+    settings: Settings = None,
+    output: Annotated[Path | None, typer.Option("-o", metavar="FILE", help="Draw the breakdowns as bars.")] = None,
+) -> None:
+    """Compare scenarios: only what differs, and where the time went."""
+    from scenarios.report import side_by_side
+    from scenarios.step_result import StepResult
+    from simulator.analysis import text
+    from simulator.errors import ScenarioError
+
+    results = _results(scenarios, settings)
+    if len(results) < 2:
+        raise ScenarioError("compare needs at least two scenarios, or one with variants")
+    sections = [text.table(_differences(results), ["", *results], "l")]
+    print("\n\n".join([*sections, *side_by_side(results)]))
+    if output is not None:
+        from simulator.analysis.plot import draw_breakdowns
+
+        steps = {name: result.breakdown for name, result in results.items() if isinstance(result, StepResult)}
+        draw_breakdowns(steps, output)
+        print(f"\nwrote {output}")
+
+
+def _results(scenarios: list[str], settings: list[str] | None) -> dict[str, Result]:
+    """The results by name, variants one by one; equal names are told apart by a number."""
+    from scenarios.commands.progress import progress
+    from scenarios.result import VariantsResult
+    from scenarios.scenario import Scenario
+
+    results: dict[str, Result] = {}
+    for scenario in [Scenario.load(name, options=settings) for name in scenarios]:
+        with progress(f"simulating {scenario.name}") as watch:
+            result = scenario.run(watch)
+        several = result.variants if isinstance(result, VariantsResult) else {scenario.name: result}
+        for name, one in several.items():
+            number = sum(other.partition(" #")[0] == name for other in results) + 1
+            results[name if number == 1 else f"{name} #{number}"] = one
+    return results
+
+
+def _differences(results: dict[str, Result]) -> list[list[str]]:
+    """The keys of the scenarios, presets laid out, whose values are not the same in all of *results*."""
+    values = [_flat(result.scenario.document.data) for result in results.values()]
+    keys = dict.fromkeys(key for one in values for key in one)
+    hidden = ("name", "description", "variants", "expect", "source")
+    rows = [[key, *(one.get(key, "-") for one in values)] for key in keys if key.partition(".")[0] not in hidden]
+    return [row for row in rows if len(set(row[1:])) > 1 and "source" not in row[0].rsplit(".", 1)[-1]]
+
+
+def _flat(data: Any, prefix: str = "") -> dict[str, str]:
+    if isinstance(data, dict):
+        return {
+            key: value
+            for name, inner in data.items()
+            for key, value in _flat(inner, f"{prefix}.{name}" if prefix else str(name)).items()
+        }
+    return {prefix: ", ".join(map(str, data)) if isinstance(data, list) else str(data)}

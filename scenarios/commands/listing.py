@@ -1,0 +1,53 @@
+"""`clustersim list` tells the names that scenarios may use."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from scenarios.command import app
+
+PACKAGES = {
+    "models": "workloads.models",
+    "gpus": "topologies.gpus",
+    "clusters": "topologies.clusters",
+    "fabrics": "topologies.fabrics",
+    "schedules": "workloads.pipelines",
+}
+
+
+@app.command("list")
+def list_names(
+    kind: Annotated[
+        str | None, typer.Argument(help=f"{', '.join(PACKAGES)} or scenarios; all of them if none.")
+    ] = None,
+) -> None:
+    """List the models, GPUs, clusters, fabrics, schedules and scenarios that there are."""
+    kinds = [*PACKAGES, "scenarios"]
+    if kind is not None and kind not in kinds:
+        from simulator.document.validation import listed
+        from simulator.errors import ScenarioError
+
+        raise ScenarioError(f'there is no list of "{kind}"; ask for {listed(kinds)}')
+    for one in [kind] if kind else kinds:
+        if not kind:
+            print(f"{one}:")
+        for line in _lines(one):
+            print(line if kind else f"  {line}")
+
+
+def _lines(kind: str) -> list[str]:
+    from scenarios import loading
+    from simulator.document import read
+    from simulator.lookup import names
+
+    if kind != "scenarios":
+        extra = loading.WITHOUT_FILE["cluster"] if kind == "clusters" else ()
+        return sorted([*names(PACKAGES[kind]), *extra])
+    found = loading.shipped()
+    width = max(map(len, found), default=0)
+    return [
+        f"{name:<{width}}  {read(loading.located(name)).get(('description',), '')}".rstrip().replace("\n", " ")
+        for name in found
+    ]

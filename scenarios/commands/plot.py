@@ -1,0 +1,81 @@
+"""`clustersim plot` draws a scenario, or a result that was written before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scenarios.command import app
+from scenarios.commands.arguments import OneScenario, Settings
+
+CHARTS = ("timeline", "pipeline", "memory", "breakdown", "links")
+
+
+@app.command()
+def plot(
+    scenario: OneScenario,
+    chart: Annotated[str, typer.Argument(help=", ".join(CHARTS))] = "timeline",
+    output: Annotated[Path | None, typer.Option("-o", metavar="FILE", help="A .png, .svg or .pdf file.")] = None,
+    ranks: Annotated[str | None, typer.Option(help="Ranks to draw, e.g. 0,8:16 (8 to 15).")] = None,
+    window: Annotated[str | None, typer.Option(help="Time to draw, e.g. 1s:2s.")] = None,
+    settings: Settings = None,
+) -> None:
+    """Draw the timeline, pipeline, memory, breakdown or links of a scenario or of a directory that `run` wrote."""
+    from scenarios.commands.progress import progress
+    from scenarios.scenario import Scenario
+    from simulator.document.validation import listed, near
+    from simulator.errors import ScenarioError
+
+    if chart not in CHARTS:
+        hint = near(chart, CHARTS)
+        raise ScenarioError(f'there is no chart "{chart}"; draw {listed(CHARTS)}' + (f"; {hint}" if hint else ""))
+    chosen = _ranks(ranks) if ranks else None
+    between = _window(window) if window else None
+    loaded = Scenario.load(scenario, options=settings)
+    with progress(f"simulating {loaded.name}") as watch:
+        timelines = loaded.run(watch).timelines
+    path = output or Path(f"{loaded.name}_{chart}.png")
+    from simulator.analysis.plot import draw
+
+    for name, timeline in timelines.items():
+        target = path if len(timelines) == 1 else path.with_name(f"{path.stem}_{name}{path.suffix}")
+        draw(
+            timeline,
+            chart,
+            target,
+            ranks=chosen,
+            window=between,
+            title=f"{loaded.name}: {name}" if len(timelines) > 1 else name,
+        )
+        print(target)
+
+
+def _ranks(text: str) -> list[int]:
+    """The ranks of ``0,8:16``: single ones, and ranges without their end."""
+    from simulator.errors import ScenarioError
+
+    chosen: list[int] = []
+    for part in text.split(","):
+        first, colon, last = part.partition(":")
+        if not first.strip().isdigit() or (colon and not last.strip().isdigit()):
+            raise ScenarioError(f'--ranks {text}: "{part}" is not a rank or a range; write e.g. 0,8:16')
+        chosen += range(int(first), int(last)) if colon else [int(first)]
+    if not chosen:
+        raise ScenarioError(f"--ranks {text}: names no rank; write e.g. 0,8:16")
+    return chosen
+
+
+def _window(text: str) -> tuple[float, float]:
+    from simulator.errors import ScenarioError
+    from simulator.units import parse
+
+    begin, _, end = text.partition(":")
+    try:
+        window = parse(begin, "time"), parse(end, "time")
+    except ValueError as error:
+        raise ScenarioError(f"--window {text}: {error}; write e.g. 1s:2s") from None
+    if not 0 <= window[0] < window[1]:
+        raise ScenarioError(f"--window {text}: must begin before it ends; write e.g. 1s:2s")
+    return window

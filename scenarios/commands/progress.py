@@ -1,0 +1,45 @@
+"""A progress bar on stderr for what takes over a second; nothing where no one watches."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simulator.engine.simulate import Simulation
+
+PATIENCE, INTERVAL = 1.0, 0.1
+"""Seconds before the bar appears, and between its updates."""
+
+
+@contextmanager
+def progress(title: str) -> Iterator[Callable[[Simulation], None]]:
+    """Watch simulations; what is given takes each of them before it starts."""
+    simulations: list[Simulation] = []
+    if not sys.stderr.isatty():
+        yield simulations.append
+        return
+    done = threading.Event()
+    thread = threading.Thread(target=_show, args=(title, simulations, done), daemon=True)
+    thread.start()
+    try:
+        yield simulations.append
+    finally:
+        done.set()
+        thread.join()
+
+
+def _show(title: str, simulations: list[Simulation], done: threading.Event) -> None:
+    if done.wait(PATIENCE):
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=1.0)
+        while not done.wait(INTERVAL):
+            if simulations:
+                bar.update(task, completed=simulations[-1].fraction)

@@ -1,0 +1,91 @@
+"""`clustersim run` simulates scenarios, prints what came of them, and writes it down."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scenarios.command import app
+from scenarios.commands.arguments import Scenarios, Settings
+
+if TYPE_CHECKING:
+    from scenarios.result import Result
+
+MISSED, DOES_NOT_FIT = 1, 3
+
+
+@app.command()
+def run(
+    scenarios: Scenarios,
+    settings: Settings = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")] = False,
+    output: Annotated[Path | None, typer.Option("-o", metavar="DIR", help="Where to write (runs/NAME).")] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a trace: .pftrace (Perfetto), .json or .json.gz (Chrome)."),
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Fail (status 1) if an expectation is missed.")] = False,
+    strict_memory: Annotated[
+        bool, typer.Option("--strict-memory", help="Fail (status 3) if a GPU's memory does not suffice.")
+    ] = False,
+) -> int:
+    """Simulate scenarios: print a report, write results and charts under runs/NAME."""
+    import json
+
+    from scenarios.commands.progress import progress
+    from scenarios.expectations import held, told
+    from scenarios.scenario import Scenario
+
+    loaded = [Scenario.load(name, options=settings) for name in scenarios]
+    status, summaries = 0, []
+    for scenario in loaded:
+        with progress(f"simulating {scenario.name}") as watch:
+            result = scenario.run(watch)
+        summaries.append(result.summary())
+        folder = _folder(output, scenario.name, len(loaded))
+        if not as_json:
+            print(result.report())
+            _write(result, folder)
+        if trace is not None:
+            _trace(result, trace, len(loaded))
+        outcome = held(scenario, result.summary()) if check else []
+        _told(told(outcome), as_json)
+        status = max(status, MISSED if any(not one.met for one in outcome) else 0)
+        status = max(status, DOES_NOT_FIT if strict_memory and not result.fits else 0)
+    if as_json:
+        print(json.dumps(summaries[0] if len(summaries) == 1 else summaries, indent=2))
+    return status
+
+
+def _folder(output: Path | None, name: str, runs: int) -> Path:
+    if output is None:
+        return Path("runs") / name
+    return output if runs == 1 else output / name
+
+
+def _told(text: str, quietly: bool) -> None:
+    import sys
+
+    if text:
+        print(text, file=sys.stderr if quietly else sys.stdout)
+
+
+def _write(result: Result, folder: Path) -> None:
+    """Result, spans, scenario and timeline chart of *result* into *folder*, and what to do next."""
+    from scenarios.writing import write
+
+    for path in write(result, folder):
+        print(f"wrote {path}")
+    print(f"next: clustersim plot {folder} links")
+
+
+def _trace(result: Result, path: Path, runs: int) -> None:
+    from simulator.analysis.trace import write
+
+    timelines: dict[str, Any] = dict(result.timelines)
+    for name, timeline in timelines.items():
+        alone = runs == 1 and len(timelines) == 1
+        stem, dot, suffixes = path.name.partition(".")
+        write(timeline, path if alone else path.with_name(f"{stem}_{name}{dot}{suffixes}"))

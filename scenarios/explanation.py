@@ -1,0 +1,132 @@
+"""What a scenario amounts to, as text: its pipeline order, its groups, its values with defaults, its topology."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from scenarios.scenario import Scenario
+from scenarios.writing import yaml_text
+from simulator.analysis import text
+from simulator.cluster import Cluster
+from simulator.errors import ClusterError, ScenarioError
+from simulator.units import show
+from workloads.pipelines.one_f_one_b import one_f_one_b
+
+MOST = 16
+"""Ranks of a group, or groups of an axis, that are printed one by one."""
+
+
+def order(scenario: Scenario) -> str:
+    """The pipeline order as CSV, in the form of torch.distributed.pipelining. Raises `ScenarioError` if none."""
+    if scenario.model is None:
+        raise ScenarioError(f"{scenario.name} measures a collective; it has no pipeline order")
+    return one_f_one_b(1, scenario.derived.micro_batches).csv().rstrip("\n")
+
+
+def groups(scenario: Scenario) -> str:
+    """The groups of every axis of the mesh, and where the ranks live."""
+    schedule, devices = scenario.schedule(), scenario.derived.devices
+    lines = []
+    for name, axis in schedule.mesh.axes.items():
+        sizes = sorted({len(group) for group in axis.groups})
+        lines.append(f"{name}: {len(axis.groups)} groups of {' and '.join(map(str, sizes))}")
+        lines += [f"  {_thinned(group)}" for group in axis.groups[:MOST]]
+        if len(axis.groups) > MOST:
+            lines.append(f"  ... and {len(axis.groups) - MOST} more")
+    rows = [
+        [
+            f"rank {rank}",
+            schedule.program(rank).role,
+            devices[rank],
+            f"node {scenario.cluster().node_of(devices[rank])}",
+        ]
+        for rank in range(min(schedule.mesh.world_size, 4 * MOST))
+    ]
+    more = schedule.mesh.world_size - len(rows)
+    return "\n".join([*lines, "", text.table(rows), *([f"... and {more} more ranks"] if more else [])])
+
+
+def _thinned(group: Sequence[int]) -> str:
+    if len(group) <= MOST:
+        return " ".join(map(str, group))
+    return f"{' '.join(map(str, group[: MOST - 2]))} ... {group[-1]}"
+
+
+def derived(scenario: Scenario) -> str:
+    """Every value of the scenario, given or default, as YAML; and what follows from them."""
+    specification, facts = scenario.specification, scenario.derived
+    values = specification.model_dump(mode="json", exclude={"variants"}, exclude_none=True)
+    values["name"] = scenario.name
+    found: dict[str, Any] = {"gpus": facts.gpus, "idle_gpus": len(facts.idle), "ranks": len(facts.devices)}
+    if scenario.model is None:
+        for section in ("parallelism", "software"):
+            values.pop(section, None)
+    else:
+        found |= _training(scenario)
+    found["hosts"] = len(scenario.cluster().hosts)
+    return yaml_text(values) + "\n# what follows (SI units)\n" + yaml_text({"derived": found}).rstrip()
+
+
+def _training(scenario: Scenario) -> dict[str, Any]:
+    model, facts, training = scenario.model, scenario.derived, scenario.specification.training
+    assert model is not None
+    assert training is not None
+    return {
+        "tp": 1,
+        "pp": 1,
+        "dp": facts.replicas,
+        "micro_batch_size": facts.micro_batch_size,
+        "micro_batches": facts.micro_batches,
+        "gradient_dtype": training.gradient_dtype or training.precision,
+        "layers": len(model.layers),
+        "parameters": model.parameters,
+        "model_flops_per_step": model.flops(1) * training.global_batch_size,
+        "ops_per_step": sum(len(scenario.schedule().program(rank).ops) for rank in range(len(facts.devices))),
+    }
+
+
+def topology(scenario: Scenario) -> str:
+    """The devices and links of the cluster by kind, and the routes that matter, each with its bottleneck."""
+    cluster = scenario.cluster()
+    kinds: dict[str, int] = {}
+    for _, data in cluster.graph.nodes.items():
+        kinds[data["kind"]] = kinds.get(data["kind"], 0) + 1
+    links: dict[tuple[str, float, float], int] = {}
+    for link in cluster.links:
+        key = link.kind, link.bandwidth, link.latency
+        links[key] = links.get(key, 0) + 1
+    rows = [
+        [f"{count}", kind, show(bandwidth, "bandwidth"), show(latency, "time")]
+        for (kind, bandwidth, latency), count in links.items()
+    ]
+    lines = [cluster.name, text.table([[f"{count}", kind] for kind, count in kinds.items()], align="rl"), ""]
+    lines.append(text.table(rows, ["links", "kind", "bandwidth (one way)", "latency"], "rlrr"))
+    return "\n".join([*lines, "", "routes", *_routes(cluster)])
+
+
+def _routes(cluster: Cluster) -> Iterator[str]:
+    for source, target in _pairs(cluster):
+        try:
+            route = cluster.route(source, target)
+        except ClusterError as error:
+            yield f"  {source} -> {target}: {error}"
+            continue
+        if not route:
+            continue
+        passed = [cluster.ends[route[0]][0], *(cluster.ends[number][1] for number in route)]
+        narrow = min(cluster.links[number].bandwidth for number in route)
+        yield f"  {' > '.join(passed)}: {show(narrow, 'bandwidth')}, {show(cluster.latency(route), 'time')}"
+
+
+def _pairs(cluster: Cluster) -> Iterator[tuple[str, str]]:
+    first = cluster.gpus[0]
+    for same in (True, False):
+        others = (gpu for gpu in cluster.gpus[1:] if (cluster.node_of(gpu) == cluster.node_of(first)) is same)
+        nearest = next(others, None)
+        if nearest:
+            yield first, nearest
+    if cluster.gpus[-1] != first:
+        yield first, cluster.gpus[-1]
+    if cluster.hosts:
+        yield first, cluster.hosts[0]

@@ -1,0 +1,177 @@
+"""Reports are what a person wants first: the step time and where it went, throughput, utilisation, memory, links."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from simulator.analysis import memory, report, text, traffic
+from simulator.units import show
+
+if TYPE_CHECKING:
+    from scenarios.result import CollectiveResult, Result, VariantsResult
+    from scenarios.scenario import Scenario
+    from scenarios.step_result import StepResult
+
+LINKS = 6
+"""Kinds of link that a report names, the busiest first."""
+
+
+def heading(scenario: Scenario) -> str:
+    """Name and description, and what runs where."""
+    lines = [scenario.name]
+    if scenario.specification.description:
+        lines[0] += f" - {' '.join(scenario.specification.description.split())}"
+    derived, cluster = scenario.derived, scenario.cluster()
+    idle = f"; {len(derived.idle)} idle" if derived.idle else ""
+    lines.append(f"{derived.replicas} of {derived.gpus} GPUs of {cluster.name}{idle}")
+    return "\n".join(lines)
+
+
+def step_report(result: StepResult) -> str:
+    """All that a run of a training step prints."""
+    model = result.scenario.model
+    assert model is not None
+    sections = [
+        f"{heading(result.scenario)}; {batch(result.scenario)}",
+        _times(result),
+        _throughput(result, result.summary()),
+        f"memory of the fullest GPU, by category\n{indented(report.memory_table(result.memory, result.capacity))}"
+        + ("" if result.fits else "\n  DOES NOT FIT: take a smaller micro-batch, a 16-bit precision, or a larger GPU"),
+        _links(result),
+    ]
+    if report.fits_in_text(result.timeline):
+        sections.append(report.pipeline_chart(result.timeline))
+    sections += [f"note: {note}" for note in model.notes]
+    return "\n\n".join(section for section in sections if section)
+
+
+def batch(scenario: Scenario) -> str:
+    """The batch and how it is cut."""
+    training, model, derived = scenario.specification.training, scenario.model, scenario.derived
+    assert training is not None
+    assert model is not None
+    cut = f"{derived.replicas} replicas x {derived.micro_batches} micro-batches of {derived.micro_batch_size}"
+    return f"{model.name}, {training.precision}, batch {training.global_batch_size} = {cut}"
+
+
+def _times(result: StepResult) -> str:
+    steps = result.scenario.specification.training
+    mean = f" (mean of {steps.steps - 1} steps after the first)" if steps and steps.steps > 1 else ""
+    lines = [f"step time {show(result.timeline.step_time, 'time')}{mean}"]
+    lines.append(indented(report.breakdown_table(result.breakdown)))
+    if result.initial_broadcast:
+        lines.append(f"  before the first step: broadcast of the model, {show(result.initial_broadcast, 'time')}")
+    return "\n".join(lines)
+
+
+def _throughput(result: StepResult, summary: Mapping[str, Any]) -> str:
+    precision, peak = result.peak
+    rows = [["samples/s", f"{summary['samples_per_s']:,.5g}"]]
+    if summary["tokens_per_s"]:
+        rows.append(["tokens/s", f"{summary['tokens_per_s']:,.5g}"])
+    if summary["model_tflops_per_gpu"]:
+        of = f"the dense {precision} peak of {show(peak, 'rate')}"
+        each = f"{summary['model_tflops_per_gpu']:.3g} TFLOP/s a GPU"
+        rows.append(["MFU", f"{summary['mfu']:.1%}", f"model FLOPs / (GPUs x step time) = {each}, of {of}"])
+        rows.append(["HFU", f"{summary['hfu']:.1%}", "the same of all FLOPs executed, recomputation included"])
+    lines = [text.table(rows, align="lrl")]
+    if "training" in summary:
+        lines.append(_whole(summary["training"]))
+    return "throughput\n" + indented("\n".join(lines))
+
+
+def _whole(training: Mapping[str, float | None]) -> str:
+    parts = [f"{training['days']:.4g} days", f"{training['gpu_hours']:,.4g} GPU-hours"]
+    if training["energy_mwh"] is not None:
+        parts.append(f"{training['energy_mwh']:.4g} MWh")
+    if training["co2_t"]:
+        parts.append(f"{training['co2_t']:.4g} t CO2")
+    if training["cost"]:
+        parts.append(f"cost {training['cost']:,.4g}")
+    return f"whole training: {', '.join(parts)}"
+
+
+def _links(result: StepResult) -> str:
+    used = traffic.utilisation(result.timeline)
+    nbytes = traffic.by_link_kind(result.timeline)
+    busiest = sorted((kind for kind in used if nbytes[kind]), key=lambda kind: -used[kind]["max"])[:LINKS]
+    if not busiest:
+        return ""
+    rows = [
+        [kind, show(nbytes[kind], "size", 3), f"{used[kind]['mean']:.1%}", f"{used[kind]['max']:.1%}"]
+        for kind in busiest
+    ]
+    return "links, by kind\n" + indented(text.table(rows, ["", "bytes a step", "mean use", "busiest"], "lrrr"))
+
+
+def collective_report(result: CollectiveResult) -> str:
+    """The table of nccl-tests."""
+    benchmark = result.scenario.specification.collective
+    assert benchmark is not None
+    rows = [
+        report.Measurement(
+            row["size_bytes"], row["time_s"], row["algbw"], row["busbw"], row["algorithm"], row["protocol"]
+        )
+        for row in result.rows()
+    ]
+    network = result.scenario.specification.network
+    title = f"{benchmark.kind} over {result.scenario.derived.replicas} ranks, transport {network.transport}"
+    return f"{heading(result.scenario)}\n\n{title}, {network.fidelity}\n{indented(report.collective_table(rows))}"
+
+
+def variants_report(result: VariantsResult) -> str:
+    """The variants side by side: a table of their numbers, and where their times went."""
+    scenario = result.scenario
+    title = scenario.name
+    if scenario.specification.description:
+        title += f" - {' '.join(scenario.specification.description.split())}"
+    return "\n\n".join([title, *side_by_side(result.variants)])
+
+
+def side_by_side(results: Mapping[str, Result]) -> Iterator[str]:
+    """Several results as tables, a column each."""
+    from scenarios.result import CollectiveResult
+    from scenarios.step_result import StepResult
+
+    steps = {name: result for name, result in results.items() if isinstance(result, StepResult)}
+    if steps:
+        yield text.table(_numbers(steps), ["", *steps], "lr")
+        yield "where the step time went\n" + indented(
+            report.comparison({name: result.breakdown for name, result in steps.items()})
+        )
+    for name, result in results.items():
+        if isinstance(result, CollectiveResult):
+            yield f"{name}\n{indented(result.report().split(chr(10), 4)[-1])}"
+
+
+def _numbers(results: Mapping[str, StepResult]) -> list[list[str]]:
+    summaries = {name: result.summary() for name, result in results.items()}
+    rows = [
+        ["step time", *(show(s["step_time_s"], "time") for s in summaries.values())],
+        ["samples/s", *(f"{s['samples_per_s']:,.4g}" for s in summaries.values())],
+        ["MFU", *(f"{s['mfu']:.1%}" for s in summaries.values())],
+        ["peak memory", *(show(s["memory"]["peak_bytes"], "size", 3) for s in summaries.values())],
+        ["fits", *("yes" if s["memory"]["fits"] else "NO" for s in summaries.values())],
+        ["GPUs", *(f"{len(result.timeline.gpu_ranks)}" for result in results.values())],
+    ]
+    kinds = dict.fromkeys(kind for s in summaries.values() for kind in s["link_utilisation"])
+    for kind in kinds:
+        uses = [s["link_utilisation"].get(kind, {"max": 0.0})["max"] for s in summaries.values()]
+        if any(uses):
+            rows.append([f"busiest {kind}", *(f"{use:.0%}" for use in uses)])
+    return rows
+
+
+def memory_line(held: memory.Peak, capacity: float) -> str:
+    """A bound of memory against what a GPU has, in one line."""
+    if not isfinite(capacity):
+        return f"at most {show(held.nbytes, 'size', 3)} a GPU"
+    verdict = "fits" if held.nbytes <= capacity else "DOES NOT FIT"
+    return f"at most {show(held.nbytes, 'size', 3)} of {show(capacity, 'size', 3)} a GPU: {verdict}"
+
+
+def indented(block: str, by: str = "  ") -> str:
+    """*block* with every line moved to the right."""
+    return "\n".join(f"{by}{line}" if line else line for line in block.splitlines())

@@ -1,0 +1,149 @@
+"""A scenario is a cluster and what is to run on it: it makes the one and the other, and brings them together.
+
+>>> scenario = Scenario.load("hello", {"training.global_batch_size": 64})
+>>> scenario.derived.micro_batch_size
+16
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from scenarios import loading
+from scenarios.derived import Derived, derive
+from scenarios.programs import collective_schedule, training_schedule
+from scenarios.specification import Specification
+from simulator.accelerator import Software
+from simulator.cluster import Cluster
+from simulator.document import Document, validated
+from simulator.errors import ClusterError, ScenarioError, SimulatorError
+from simulator.schedule import Schedule
+from workloads.data_parallel import initial_broadcast
+from workloads.model import Model
+from workloads.stack import software
+
+if TYPE_CHECKING:
+    from scenarios.result import Result
+    from simulator.engine.simulate import Simulation
+
+Watch = Callable[["Simulation"], Any]
+"""Told of each simulation before it starts; `Simulation.fraction` then says how far it is."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """*specification* as validated, and the *document* that it came from, presets included."""
+
+    specification: Specification
+    document: Document
+    name: str
+    variants: Mapping[str, Scenario] = field(default_factory=dict)
+
+    @classmethod
+    def load(
+        cls,
+        scenario: str | os.PathLike[str],
+        overrides: Mapping[str, Any] | None = None,
+        options: list[str] | None = None,
+    ) -> Scenario:
+        """The scenario at a path, or the shipped one of that name.
+
+        *overrides* sets values by dotted key, *options* the same as text, ``key.path=value``. Raises `ScenarioError`
+        with the place of every fault.
+        """
+        from simulator.document import read
+
+        path = loading.located(scenario)
+        document = read(path)
+        changes = {key: (value, f"{key}={value}") for key, value in (overrides or {}).items()}
+        document = loading.overridden(document, {**changes, **loading.options(options or [])})
+        return cls._made(document, path.parent, path.stem)
+
+    @classmethod
+    def model_validate(cls, data: Mapping[str, Any]) -> Scenario:
+        """The scenario that *data* says, as a YAML file would; files are found from the working directory."""
+        return cls._made(Document(dict(data)), pathlib.Path(), "scenario")
+
+    @classmethod
+    def _made(cls, document: Document, folder: pathlib.Path, name: str) -> Scenario:
+        document = loading.expanded(document, folder)
+        specification = validated(document, Specification)
+        name = specification.name or name
+        variants = {}
+        for variant, changed in loading.variants(document).items():
+            whole = loading.expanded(changed, folder)
+            variants[variant] = cls(validated(whole, Specification), whole, variant)
+        scenario = cls(specification, document, name, variants)
+        for one in variants.values() if variants else (scenario,):
+            one.check()
+        return scenario
+
+    def check(self) -> None:
+        """Hold what needs the cluster and the model against the scenario; raises `ScenarioError` with the place."""
+        _ = self.derived, self.model, self.software
+
+    def cluster(self) -> Cluster:
+        """Where it runs."""
+        return self._cluster
+
+    def schedule(self) -> Schedule:
+        """What every rank does."""
+        return self._schedule
+
+    @cached_property
+    def _cluster(self) -> Cluster:
+        try:
+            return self.specification.cluster.build()
+        except ClusterError as error:
+            raise self.document.error(("cluster",), str(error)) from None
+
+    @cached_property
+    def derived(self) -> Derived:
+        """Degrees, batches and places that follow from scenario and cluster."""
+        return derive(self.specification, self._cluster, self.document)
+
+    @cached_property
+    def software(self) -> Software:
+        """The software stack that issues the kernels."""
+        return software(self.specification.software)
+
+    @cached_property
+    def model(self) -> Model | None:
+        """What is trained; None where the scenario measures a collective."""
+        specification = self.specification
+        if specification.model is None or specification.training is None:
+            return None
+        try:
+            return specification.model.build(specification.training.precision, self.software.fused)
+        except ScenarioError:
+            raise
+        except SimulatorError as error:
+            raise self.document.error(("model",), str(error)) from None
+
+    @cached_property
+    def _schedule(self) -> Schedule:
+        if self.specification.collective is not None:
+            return collective_schedule(self.specification.collective, self.derived.replicas)
+        assert self.model is not None
+        return training_schedule(self.specification, self.model, self.derived)
+
+    def initial(self) -> Schedule | None:
+        """The broadcast of the model that precedes the first step of DDP; None where there is none."""
+        if self.model is None or self.specification.parallelism.data.method != "ddp" or self.derived.replicas == 1:
+            return None
+        return initial_broadcast(self._schedule, self.model)
+
+    def run(self, watch: Watch | None = None) -> Result:
+        """What happens. *watch* is told of each simulation as it starts. Raises `DeadlockError` with the circle."""
+        from scenarios.running import run
+
+        return run(self, watch)
+
+    def named(self, name: str) -> Scenario:
+        """The same scenario under another name."""
+        return replace(self, name=name)

@@ -1,0 +1,107 @@
+"""The other sections of a scenario: network, simulation, cost, expectations, and the collective to measure."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
+
+from scenarios.names import known
+from simulator.document import Count, Flag, Index, Number, Power, Section, Size
+from simulator.document.quantities import number
+from simulator.document.validation import listed, near
+from simulator.schedule import COLLECTIVES
+
+Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all"]
+
+Slowdown = Annotated[float, BeforeValidator(number(1.0, 1e6)), WithJsonSchema({"type": "number", "minimum": 1})]
+Variation = Annotated[float, BeforeValidator(number(0.0, 10.0)), WithJsonSchema({"type": "number", "minimum": 0})]
+Value = Annotated[float, BeforeValidator(number(-1e300, 1e300)), WithJsonSchema({"type": "number"})]
+
+
+Sizes = Annotated[
+    list[Size],
+    Field(min_length=1),
+    BeforeValidator(lambda value: value if isinstance(value, list) else [value]),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
+]
+"""Bytes: one size, or a list of them."""
+
+TRANSPORTS = ("nccl", "gloo", "ideal")
+
+
+class Network(Section):
+    """How communication is simulated; *algorithms* by collective, ``all_reduce``, or by axis, ``dp.all_reduce``."""
+
+    fidelity: Literal["alpha_beta", "flow", "chunk"] = "flow"
+    transport: str = "nccl"
+    algorithms: dict[str, str] = Field(default_factory=dict)
+
+    @field_validator("transport")
+    @classmethod
+    def _transport(cls, name: str) -> str:
+        if name not in TRANSPORTS and "." not in name:
+            raise ValueError(f'must be {listed(TRANSPORTS)}, not "{name}"')
+        return name
+
+    @field_validator("algorithms")
+    @classmethod
+    def _algorithms(cls, algorithms: dict[str, str]) -> dict[str, str]:
+        for key, name in algorithms.items():
+            kind = key.rpartition(".")[2]
+            if kind not in COLLECTIVES:
+                close = near(kind, COLLECTIVES)
+                raise ValueError(f'"{kind}" is no collective; {close or "there are " + ", ".join(COLLECTIVES)}')
+            known(name, "simulator.collectives", ("auto",))
+        return algorithms
+
+
+class Straggler(Section):
+    """*rank* computes *slowdown* times as long."""
+
+    rank: Index
+    slowdown: Slowdown
+
+
+class Simulation(Section):
+    """*jitter* is the coefficient of variation of compute durations, drawn from *seed*; *fold* equal ranks into one."""
+
+    fold: Flag = True
+    seed: Index = 0
+    jitter: Variation = 0.0
+    stragglers: list[Straggler] = Field(default_factory=list)
+
+    @field_validator("stragglers")
+    @classmethod
+    def _distinct(cls, stragglers: list[Straggler]) -> list[Straggler]:
+        ranks = [straggler.rank for straggler in stragglers]
+        for place, rank in enumerate(ranks):
+            if rank in ranks[:place]:
+                raise ValueError(f"rank {rank} stands twice")
+        return stragglers
+
+
+class Cost(Section):
+    """Currency per GPU-hour, W per GPU (that of its data sheet unless given), PUE, kg of CO2 per kWh."""
+
+    gpu_hour: Number = 0.0
+    gpu_power: Power | None = None
+    pue: Slowdown = 1.0
+    carbon: Number = 0.0
+
+
+class Expectation(Section):
+    """The *value* of a key of the result, within a relative *tolerance*, and where it is from."""
+
+    value: Value
+    tolerance: Variation = 0.01
+    source: str = ""
+
+
+class CollectiveBenchmark(Section):
+    """One collective in place of a training step: over all GPUs or *ranks* of them, of one or several sizes."""
+
+    kind: Kind
+    size: Sizes
+    ranks: Count | None = None
+    root: Index = 0

@@ -1,0 +1,65 @@
+"""The whole of a scenario file, as it is written: sections, defaults, and what must hold between them.
+
+What needs the cluster itself, such as the number of its GPUs, is held in `scenarios.derived`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+from topologies.specification import ClusterSpecification
+
+from scenarios.names import known
+from scenarios.parallelism import Parallelism
+from scenarios.sections import CollectiveBenchmark, Cost, Expectation, Network, Simulation
+from scenarios.training import Training, indivisible
+from simulator.document import Fault, Section
+from workloads.specification import ModelSpecification
+
+
+class Specification(Section):
+    """A scenario: a cluster, and either a model with its training or one collective to measure on it."""
+
+    version: Literal[1]
+    name: str = ""
+    description: str = ""
+    cluster: ClusterSpecification
+    model: ModelSpecification | None = None
+    training: Training | None = None
+    parallelism: Parallelism = Parallelism()
+    collective: CollectiveBenchmark | None = None
+    network: Network = Network()
+    software: str = "ddp"
+    simulation: Simulation = Simulation()
+    cost: Cost | None = None
+    expect: dict[str, Expectation] = Field(default_factory=dict)
+    variants: dict[str, dict[str, Any]] = Field(default_factory=dict)
+
+    @field_validator("software")
+    @classmethod
+    def _software(cls, name: str) -> str:
+        return known(name, "workloads.software")
+
+    @model_validator(mode="after")
+    def _one_purpose(self) -> Specification:
+        if self.collective is not None:
+            for key in ("model", "training", "parallelism"):
+                if key in self.model_fields_set:
+                    raise Fault(key, "stands beside collective, which takes the place of model, training, parallelism")
+            return self
+        for key in ("model", "training"):
+            if getattr(self, key) is None:
+                raise Fault(key, "is required (or collective in place of model and training)")
+        return self
+
+    @model_validator(mode="after")
+    def _batch(self) -> Specification:
+        training, degree = self.training, self.parallelism.dp
+        if training is not None and degree != "auto":
+            micro = training.micro_batch_size or 1
+            if training.global_batch_size % (micro * degree):
+                name = f"micro_batch_size {micro} x dp {degree} = {micro * degree}" if micro > 1 else f"dp {degree}"
+                message = indivisible(training.global_batch_size, micro * degree, name)
+                raise Fault(("training", "global_batch_size"), message)
+        return self

@@ -1,0 +1,157 @@
+"""The result of a training step: its time and where it went, throughput, utilisation, memory, traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite
+from typing import Any
+
+from scenarios.result import Result
+from simulator.accelerator import Accelerator
+from simulator.analysis import memory, metrics, traffic
+from simulator.timeline import Timeline
+
+SECONDS_PER_DAY = 86_400.0
+JOULES_PER_MWH = 3.6e9
+
+
+@dataclass(frozen=True)
+class StepResult(Result):
+    """A training step: its timeline, *wall_seconds* of simulating it, and the broadcast before the first step, s."""
+
+    _timeline: Timeline
+    wall_seconds: float
+    initial_broadcast: float = 0.0
+
+    @property
+    def timelines(self) -> Mapping[str, Timeline]:
+        """The timelines by name."""
+        return {self.scenario.name: self._timeline}
+
+    @cached_property
+    def breakdown(self) -> dict[str, float]:
+        """Seconds of the step by what they went to, the mean over the GPU ranks."""
+        return metrics.breakdown(self._timeline)
+
+    @cached_property
+    def memory(self) -> memory.Memory:
+        """What the step holds at most."""
+        return memory.peak(self._timeline)
+
+    @cached_property
+    def capacity(self) -> float:
+        """Bytes of memory of the GPU that holds most."""
+        return self._accelerator(self.memory.peak.rank).memory_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether every GPU in use has the memory that it needs."""
+        ranks = self._timeline.gpu_ranks
+        capacities = {rank: self._accelerator(rank).memory_bytes for rank in ranks}
+        if len(set(capacities.values())) == 1:
+            return self.memory.peak.nbytes <= self.capacity
+        held = {rank: float(memory.curve(self._timeline, rank).total.max(initial=0.0)) for rank in ranks}
+        return all(held[rank] <= capacities[rank] for rank in ranks)
+
+    def _accelerator(self, rank: int) -> Accelerator:
+        return self.scenario.cluster().accelerator(self._timeline.devices[rank])
+
+    @cached_property
+    def peak(self) -> tuple[str, float]:
+        """(precision, dense FLOP/s of one GPU) of the fastest products in the step; that of the slowest GPU in use."""
+        accelerators = {self._accelerator(rank) for rank in self._timeline.gpu_ranks}
+        programs = [program for program in self._timeline.schedule.programs if program.on == "gpu"]
+        precisions = {
+            kernel.precision
+            for program in programs
+            for op in program.ops
+            for kernel in getattr(op, "kernels", ())
+            if kernel.flops and kernel.seconds is None
+        } or {self.scenario.model.precision if self.scenario.model else "fp32"}
+        peaks = [
+            max((accelerator.peak(precision), precision) for precision in sorted(precisions))
+            for accelerator in accelerators
+        ]
+        flops, precision = min(peaks)
+        return precision, flops
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers, as `run --json` prints them."""
+        training, model = self.scenario.specification.training, self.scenario.model
+        assert training is not None
+        assert model is not None
+        step, timeline = self._timeline.step_time, self._timeline
+        samples = training.global_batch_size / step if step else 0.0
+        achieved, executed = metrics.flops_per_gpu(timeline)
+        return {
+            "name": self.scenario.name,
+            "step_time_s": step,
+            "breakdown_s": self.breakdown,
+            "bubble_fraction": metrics.bubble_fraction(self.breakdown),
+            "initial_broadcast_s": self.initial_broadcast,
+            "samples_per_s": samples,
+            "tokens_per_s": samples * model.tokens_per_sample,
+            "model_tflops_per_gpu": achieved / 1e12,
+            "hardware_tflops_per_gpu": executed / 1e12,
+            "mfu": achieved / self.peak[1],
+            "hfu": executed / self.peak[1],
+            "memory": self._memory_summary(),
+            "traffic_bytes": traffic.by_axis(timeline),
+            "link_traffic_bytes": traffic.by_link_kind(timeline),
+            "link_utilisation": traffic.utilisation(timeline),
+            **({"training": self.whole_training()} if training.tokens or training.samples else {}),
+            "idle_gpus": len(self.scenario.derived.idle),
+            "simulation": {
+                "ranks": timeline.world_size,
+                "representatives": timeline.representatives,
+                "ops": timeline.ops,
+                "wall_s": self.wall_seconds,
+                "seed": self.scenario.specification.simulation.seed,
+            },
+        }
+
+    def _memory_summary(self) -> dict[str, Any]:
+        peak = self.memory.peak
+        categories = ("parameters", "gradients", "optimizer", "activations", "buffers")
+        return {
+            "peak_bytes": peak.nbytes,
+            "peak_rank": peak.rank,
+            "capacity_bytes": self.capacity if isfinite(self.capacity) else None,
+            "fits": self.fits,
+            "by_category_bytes": {name: float(peak.by_category.get(name, 0.0)) for name in categories},
+            "stage_peak_bytes": list(self.memory.stages),
+            "host_peak_bytes": self.memory.host_bytes,
+        }
+
+    def whole_training(self) -> dict[str, float | None]:
+        """Days, GPU-hours, energy, cost and CO2 of training on all tokens or samples; None what is not known."""
+        specification, model = self.scenario.specification, self.scenario.model
+        training, cost = specification.training, specification.cost
+        assert training is not None
+        assert model is not None
+        samples = training.samples or (training.tokens or 0.0) / (model.tokens_per_sample or 1)
+        seconds = samples / training.global_batch_size * self._timeline.step_time
+        gpus = len(self._timeline.gpu_ranks)
+        hours = gpus * seconds / 3600
+        power = sum(self._power(rank) for rank in self._timeline.gpu_ranks) * (cost.pue if cost else 1.0)
+        energy = power * seconds / JOULES_PER_MWH if power else None
+        return {
+            "days": seconds / SECONDS_PER_DAY,
+            "gpu_hours": hours,
+            "energy_mwh": energy,
+            "cost": cost.gpu_hour * hours if cost else None,
+            # kWh x kg/kWh: one MWh at 1 kg/kWh is one tonne
+            "co2_t": energy * cost.carbon if cost and energy is not None else None,
+        }
+
+    def _power(self, rank: int) -> float:
+        cost = self.scenario.specification.cost
+        return (cost.gpu_power if cost and cost.gpu_power else None) or float(self._accelerator(rank).power)
+
+    def report(self) -> str:
+        """The text that `run` prints."""
+        from scenarios.report import step_report
+
+        return step_report(self)

@@ -1,0 +1,50 @@
+"""The training section says what a step is: its batch, its precision, its optimizer."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import model_validator
+
+from simulator.document import Count, Fault, Number, Section
+
+Precision = Literal["bf16", "fp16", "fp32"]
+
+
+class Training(Section):
+    """Batch sizes count samples; *micro_batch_size* is, unless given, the whole share of a replica.
+
+    *gradient_dtype* is the precision unless given. *tokens* or *samples* are those of the whole training run.
+    """
+
+    global_batch_size: Count
+    micro_batch_size: Count | None = None
+    precision: Precision = "fp32"
+    gradient_dtype: Precision | None = None
+    optimizer: Literal["adam", "momentum", "sgd", "adam8bit"] = "adam"
+    recompute: Literal["none", "selective", "full"] = "none"
+    tokens: Number | None = None
+    samples: Number | None = None
+    steps: Count = 1
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Training:
+        if self.recompute != "none":
+            raise Fault("recompute", f"{self.recompute} is not simulated in this version; only none is")
+        if self.tokens is not None and self.samples is not None:
+            raise Fault("samples", "give tokens or samples, not both")
+        batch, micro = self.global_batch_size, self.micro_batch_size
+        if micro is not None and batch % micro:
+            raise Fault("global_batch_size", indivisible(batch, micro, f"micro_batch_size {micro}"))
+        return self
+
+
+def indivisible(number: int, divisor: int, name: str) -> str:
+    """That *divisor*, called *name*, does not divide *number*, and the nearest numbers that it divides.
+
+    >>> indivisible(100, 32, "32")
+    '100 is not a multiple of 32; the nearest are 96 and 128'
+    """
+    below = number // divisor * divisor
+    near = f"the nearest are {below} and {below + divisor}" if below else f"the least is {divisor}"
+    return f"{number} is not a multiple of {name}; {near}"
