@@ -1,1 +1,25 @@
 """Where training runs: the hardware catalogue, node shapes, fabrics and named clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from simulator.cluster import Cluster
+
+
+def cluster(section: Mapping[str, Any] | str, folder: Path | None = None) -> Cluster:
+    """The cluster that *section*, the ``cluster:`` part of a scenario or the name of a preset, describes.
+
+    Paths in it are relative to *folder*. Raises `ScenarioError` for a section that breaks the contract, `ClusterError`
+    where its parts do not fit together.
+
+    >>> len(cluster({"preset": "dgx_a100_80gb", "nodes": 2}).gpus)
+    16
+    """
+    from topologies.specification import specification
+
+    data = {"preset": section} if isinstance(section, str) else dict(section)
+    return specification(data).build(folder)

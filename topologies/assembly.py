@@ -1,0 +1,140 @@
+"""Assembly numbers the wirings of all nodes through the cluster, plugs their NICs into a fabric and finds the routes.
+
+A route inside a node is looked up in the wiring of its kind; a route between nodes goes to the sender's NIC, through
+the fabric as its structure says, and in from the receiver's NIC. Nothing is searched for that grows with the cluster.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import networkx as nx
+
+from simulator.cluster import Cluster, Link
+from simulator.errors import ClusterError
+from topologies.network import Network, Port, Way
+from topologies.wiring import Wiring
+
+Fabric = Callable[[Network], Way]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """*count* nodes of one *wiring*: the first has the number *node*, and its vertices begin at *first*, by kind."""
+
+    wiring: Wiring
+    count: int
+    node: int
+    first: dict[str, int]
+    each: dict[str, int]
+
+    def name(self, vertex: str, index: int) -> str:
+        """What *vertex* of the wiring is called in the node of that *index* among its kind."""
+        kind, _, number = vertex.rpartition(" ")
+        return f"{kind} {self.first.get(kind, 0) + index * self.each[kind] + int(number)}"
+
+
+def assemble(
+    wirings: Sequence[tuple[Wiring, int]],
+    fabric: Fabric | None,
+    cable: Link | None = None,
+    radix: int = 40,
+    name: str = "cluster",
+) -> Cluster:
+    """The cluster of so many nodes of each wiring, joined by *fabric* (not needed for one node).
+
+    *cable* is one link between switches of the fabric, *radix* the ports that its switches have.
+    """
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    kinds: list[Kind] = []
+    first: Counter[str] = Counter()
+    node = 0
+    for wiring, count in wirings:
+        each = Counter(data["kind"] for _, data in wiring.graph.nodes.items())
+        kinds.append(Kind(wiring, count, node, dict(first), dict(each)))
+        first.update({kind: number * count for kind, number in each.items()})
+        node += count
+    for kind in kinds:
+        _stamp(graph, kind)
+    way, ports = None, _ports(kinds)
+    if fabric is not None and node > 1:
+        lacking = [kind.node for kind in kinds if not kind.wiring.nics]
+        if lacking:
+            raise ClusterError(f"node {lacking[0]} has no NIC to reach the others by; give the node nics")
+        way = fabric(Network(graph, ports, cable or ports[0].link, radix))
+    return Cluster(graph, Routes(kinds, ports, way), name)
+
+
+def _stamp(graph: nx.DiGraph[str], kind: Kind) -> None:
+    """All nodes of *kind* in *graph*."""
+    template = kind.wiring.graph
+    position = {vertex: number for number, vertex in enumerate(template)}
+    parts = []
+    for vertex, data in template.nodes.items():
+        number = int(vertex.rpartition(" ")[2])
+        parts.append((data, data["kind"], kind.first.get(data["kind"], 0) + number, kind.each[data["kind"]]))
+    edges = [(position[a], position[b], {"link": data["link"]}) for a, b, data in template.edges(data=True)]
+    for index in range(kind.count):
+        names = [f"{word} {base + index * each}" for _, word, base, each in parts]
+        node = {"node": kind.node + index}
+        graph.add_nodes_from((vertex, {**part[0], **node}) for vertex, part in zip(names, parts, strict=True))
+        graph.add_edges_from((names[a], names[b], data) for a, b, data in edges)
+
+
+def _ports(kinds: Sequence[Kind]) -> list[Port]:
+    ports: list[Port] = []
+    for kind in kinds:
+        links, nics = kind.wiring.server.ports, kind.wiring.nics
+        for index in range(kind.count):
+            for rail, (nic, link) in enumerate(zip(nics, links, strict=True)):
+                ports.append(Port(len(ports), kind.name(nic, index), kind.node + index, rail, link))
+    return ports
+
+
+class Routes:
+    """The router of an assembled cluster."""
+
+    def __init__(self, kinds: Sequence[Kind], ports: Sequence[Port], way: Way | None) -> None:
+        self._kinds, self._way = kinds, way
+        self._port = {port.nic: port for port in ports}
+
+    def __call__(self, source: str, target: str) -> list[str]:
+        """The vertices from *source* to *target*, both of them devices or NICs."""
+        a, b = self._place(source), self._place(target)
+        if a[:2] == b[:2]:
+            return self._inside(a, a[2], b[2])
+        if self._way is None:
+            raise ClusterError(f"there is no way from {source} to {target}: they are in different nodes without fabric")
+        leaves, enters = self._nic(a), self._nic(b)
+        out, back = self._inside(a, a[2], leaves), self._inside(b, enters, b[2])
+        return [*out, *self._way(self._port[out[-1]], self._port[back[0]]), *back]
+
+    def _place(self, vertex: str) -> tuple[Kind, int, str]:
+        """The kind of node in which *vertex* stands, the node's index among them, and its name in the wiring."""
+        word, _, text = vertex.rpartition(" ")
+        starts = [kind.first.get(word, 0) for kind in self._kinds if word in kind.each]
+        if starts and text.isdecimal():
+            kind = [kind for kind in self._kinds if word in kind.each][bisect_right(starts, int(text)) - 1]
+            index, number = divmod(int(text) - kind.first.get(word, 0), kind.each[word])
+            if index < kind.count:
+                return kind, index, f"{word} {number}"
+        raise ClusterError(f"{vertex} is no vertex of a node of this cluster")
+
+    def _inside(self, place: tuple[Kind, int, str], source: str, target: str) -> list[str]:
+        kind, index, _ = place
+        return [kind.name(vertex, index) for vertex in kind.wiring.route(source, target)]
+
+    def _nic(self, place: tuple[Kind, int, str]) -> str:
+        return place[0].wiring.nic_of(place[2])
+
+
+def cable_of(link: Link, latency: float | None, bandwidth: float | None = None) -> Link:
+    """The link between two switches of a fabric whose NICs have *link*."""
+    return replace(
+        link,
+        latency=link.latency if latency is None else latency,
+        bandwidth=link.bandwidth if bandwidth is None else bandwidth,
+    )

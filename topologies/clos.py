@@ -1,0 +1,84 @@
+"""A folded Clos network: leaves below spines below cores, up as far as needed and down again.
+
+The equal-cost uplinks of a switch are one bundle of their summed bandwidth, and so the switches that they lead to are
+one vertex; traffic is spread over them evenly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import ceil
+
+from simulator.errors import ClusterError
+from topologies.network import Network, Port, Way
+
+
+def clos(
+    network: Network, leaves: Sequence[Sequence[Port]], oversubscription: Sequence[float], radix: int, pod: int
+) -> Way:
+    """Two levels if a spine switch of *radix* ports reaches all *leaves* (the ports of each), else three.
+
+    *oversubscription*: bandwidth down over bandwidth up of a leaf, then of a spine; *pod*: leaves that share their
+    spines where there are three levels. Raises `ClusterError` where three levels do not reach.
+    """
+    leaf_of: dict[int, str] = {}
+    below: list[tuple[str, float]] = []
+    for ports in leaves:
+        leaf = network.switch("leaf")
+        network.plug(ports, leaf)
+        leaf_of.update((port.number, leaf) for port in ports)
+        below.append((leaf, sum(port.link.bandwidth for port in ports)))
+    above: dict[str, str] = {}
+    if len(below) > 1:
+        groups = [below] if len(below) <= radix else [below[i : i + pod] for i in range(0, len(below), pod)]
+        if len(groups) > radix:
+            raise ClusterError(
+                f"three levels of {radix}-port switches join at most {radix} pods of {pod} leaves, not {len(groups)};"
+                " give the fabric a larger radix"
+            )
+        spines = _level(network, "spine", groups, oversubscription[0], above)
+        if len(spines) > 1:
+            _level(network, "core", [spines], oversubscription[-1] if len(oversubscription) > 1 else 1.0, above)
+
+    def way(source: Port, target: Port) -> list[str]:
+        up, down = [leaf_of[source.number]], [leaf_of[target.number]]
+        while up[-1] != down[-1]:
+            up.append(above[up[-1]])
+            down.append(above[down[-1]])
+        return up + down[-2::-1]
+
+    return way
+
+
+def _level(
+    network: Network, kind: str, groups: Sequence[Sequence[tuple[str, float]]], ratio: float, above: dict[str, str]
+) -> list[tuple[str, float]]:
+    """A switch of *kind* above each of *groups* (switch, bandwidth below it); these switches and their bandwidths."""
+    level = []
+    for group in groups:
+        top = network.switch(kind)
+        for switch, bandwidth in group:
+            network.join(switch, top, bandwidth / ratio)
+            above[switch] = top
+        level.append((top, sum(bandwidth for _, bandwidth in group) / ratio))
+    return level
+
+
+def down_ports(radix: int, oversubscription: float) -> int:
+    """How many of a leaf's *radix* ports face down.
+
+    >>> down_ports(36, 1.0), down_ports(36, 2.0)
+    (18, 24)
+    """
+    return max(1, int(radix * oversubscription / (1 + oversubscription)))
+
+
+def even(items: Sequence[list[Port]], groups: int) -> list[list[list[Port]]]:
+    """*items* in order, in *groups* as even as can be.
+
+    >>> [len(group) for group in even([[]] * 25, 2)]
+    [13, 12]
+    """
+    bounds = [ceil(group * len(items) / groups) for group in range(groups + 1)]
+    return [list(items[begin:end]) for begin, end in pairwise(bounds)]

@@ -1,0 +1,1 @@
+"""Named clusters, one a file."""

@@ -1,0 +1,1 @@
+"""Host processors, one socket a file."""

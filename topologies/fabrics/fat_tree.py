@@ -1,0 +1,30 @@
+"""A fat tree: leaves of several nodes each, spines above them, and cores where a spine cannot reach all leaves."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from simulator.document import Count, Ratio
+from simulator.errors import ClusterError
+from topologies.clos import clos, down_ports, even
+from topologies.network import Network, Way
+
+
+def fat_tree(network: Network, oversubscription: Ratio | list[Ratio] = 1.0, radix: Count | None = None) -> Way:
+    """*oversubscription*: bandwidth down over bandwidth up of a leaf, or a list, of leaves and then of spines.
+
+    *radix*: ports of a switch (default: of the NIC's kind). A node's NICs go to one leaf, and nodes are spread evenly
+    over at least two leaves: a tree of one would be a switch. Leiserson, "Fat-Trees" (IEEE Trans. Computers, 1985).
+    """
+    radix = radix or network.radix
+    ratios = oversubscription if isinstance(oversubscription, list) else [oversubscription]
+    nodes = network.nodes
+    down, most = down_ports(radix, ratios[0]), max(map(len, nodes))
+    if most > down:
+        raise ClusterError(
+            f"the {most} NICs of a node do not fit the {down} ports that a leaf of {radix} has for them;"
+            " give the fabric a larger radix"
+        )
+    number = min(len(nodes), max(2, ceil(len(nodes) / (down // most))))
+    leaves = [[port for node in group for port in node] for group in even(nodes, number)]
+    return clos(network, leaves, ratios, radix, max(1, radix // 2))

@@ -1,0 +1,1 @@
+"""GPUs, one data sheet a file."""

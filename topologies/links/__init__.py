@@ -1,0 +1,1 @@
+"""Links, one kind a file: one direction of one link."""

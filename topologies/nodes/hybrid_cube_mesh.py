@@ -1,0 +1,22 @@
+"""The hybrid cube mesh of DGX-1 with V100: eight GPUs, some pairs joined twice, some once, some not at all."""
+
+from __future__ import annotations
+
+from simulator.errors import ClusterError
+from topologies.wiring import Server, Wiring, pcie_tree
+
+SINGLE = ((0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7))
+DOUBLE = ((0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7))
+"""Pairs joined by one link and by two, as ``nvidia-smi topo -m`` prints NV1 and NV2 on DGX-1V and p3.16xlarge; NVIDIA,
+"DGX-1 With Tesla V100 System Architecture" (WP-08437-002), figure 4."""
+
+
+def hybrid_cube_mesh(server: Server) -> Wiring:
+    """Pairs that are not joined go over PCIe: a GPU passes nothing on. Raises `ClusterError` unless 8 GPUs."""
+    if server.accelerators != 8:
+        raise ClusterError(f"a hybrid cube mesh has 8 accelerators, not {server.accelerators}")
+    wiring = pcie_tree(server)
+    for count, pairs in enumerate((SINGLE, DOUBLE), start=1):
+        for a, b in pairs:
+            wiring.join(f"gpu {a}", f"gpu {b}", server.bundle(count))
+    return wiring

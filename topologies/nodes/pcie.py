@@ -1,0 +1,10 @@
+"""A PCIe tree: GPUs have no links of their own, and reach each other through PCIe switches and sockets."""
+
+from __future__ import annotations
+
+from topologies.wiring import Server, Wiring, pcie_tree
+
+
+def pcie(server: Server) -> Wiring:
+    """The tree of `Server`; *intra*, where given, is the link that a GPU hangs on."""
+    return pcie_tree(server, server.intra)

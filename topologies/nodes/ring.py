@@ -1,0 +1,17 @@
+"""A ring of GPUs: each is joined to the one before and the one after; others are reached over PCIe."""
+
+from __future__ import annotations
+
+from topologies.wiring import Server, Wiring, pcie_tree
+
+
+def ring(server: Server) -> Wiring:
+    """Half of a GPU's links lead either way; of two GPUs all lead to the other."""
+    wiring = pcie_tree(server)
+    gpus = wiring.gpus
+    if len(gpus) == 2:
+        wiring.join(*gpus, server.joint())
+    elif len(gpus) > 2:
+        for gpu, following in zip(gpus, (*gpus[1:], gpus[0]), strict=True):
+            wiring.join(gpu, following, server.joint(2))
+    return wiring

@@ -1,0 +1,184 @@
+"""The wiring of a server: its GPUs, hosts (sockets), PCIe switches and NICs, the links between them, and the routes.
+
+A server is wired once for all nodes of its kind, numbered from 0; `assembly` numbers it through the cluster. Every
+shape of `topologies/nodes` begins with the PCIe tree, which all servers have, and adds what joins the GPUs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import combinations, pairwise
+
+import networkx as nx
+
+from simulator.accelerator import Accelerator
+from simulator.cluster import Link
+from simulator.errors import ClusterError
+
+PCIE = ("pcie_switch", "host")
+"""Kinds of vertices that make up the PCIe tree."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What a server is made of.
+
+    *intra* joins GPUs: one link of the *links* that a GPU has for that, or, where *links* is None, all that joins a GPU
+    to one neighbour (a pair, a switch). *bus* leads from GPUs and PCIe switches to a host, *nic_bus* from there to a
+    NIC, *socket* from host to host, *nic* from a NIC to the fabric. *pcie_switches* is 0 where devices hang on their
+    socket. Devices are spread over switches, and switches over sockets, in order and evenly.
+    """
+
+    accelerator: Accelerator
+    accelerators: int
+    processor: Accelerator
+    sockets: int
+    bus: Link
+    socket: Link | None = None
+    pcie_switches: int = 0
+    intra: Link | None = None
+    links: int | None = None
+    nics: int = 0
+    nic: Link | None = None
+    nic_bus: Link | None = None
+
+    def joint(self, neighbours: int = 1) -> Link:
+        """The link of a GPU to one of its *neighbours*, over which its links are spread evenly."""
+        if self.intra is None:
+            raise ClusterError("the GPUs of a node have no link of their own; give intra a kind, or the shape pcie")
+        return self.bundle(1 if self.links is None else max(1, self.links // neighbours))
+
+    def bundle(self, count: int) -> Link:
+        """*count* links between GPUs side by side."""
+        if self.intra is None:
+            raise ClusterError("the GPUs of a node have no link of their own; give intra a kind, or the shape pcie")
+        return replace(self.intra, bandwidth=self.intra.bandwidth * count)
+
+    @property
+    def ports(self) -> tuple[Link, ...]:
+        """The link to the fabric of each NIC of the wiring: NICs beyond one for each GPU are bundled at their GPU."""
+        if self.nic is None or not self.nics:
+            return ()
+        number = min(self.nics, self.accelerators)
+        counts = [0] * number
+        for nic in range(self.nics):
+            counts[nic * number // self.nics] += 1
+        return tuple(replace(self.nic, bandwidth=self.nic.bandwidth * count) for count in counts)
+
+
+@dataclass
+class Wiring:
+    """One server's vertices and links; *through_gpus* where GPUs pass on what is for others (Infinity Fabric)."""
+
+    server: Server
+    graph: nx.DiGraph[str] = field(default_factory=nx.DiGraph)
+    through_gpus: bool = False
+    _routes: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The GPUs in order."""
+        return self.of_kind("gpu")
+
+    @property
+    def nics(self) -> tuple[str, ...]:
+        """The NICs in order."""
+        return self.of_kind("nic")
+
+    def of_kind(self, kind: str) -> tuple[str, ...]:
+        """The vertices of *kind* in order."""
+        return tuple(vertex for vertex, data in self.graph.nodes.items() if data["kind"] == kind)
+
+    def add(self, kind: str, number: int) -> str:
+        """A new vertex."""
+        vertex = f"{kind} {number}"
+        accelerator = {"gpu": self.server.accelerator, "host": self.server.processor}.get(kind)
+        self.graph.add_node(vertex, kind=kind, **({"accelerator": accelerator} if accelerator else {}))
+        return vertex
+
+    def join(self, a: str, b: str, link: Link) -> None:
+        """*link* from *a* to *b* and back."""
+        self.graph.add_edge(a, b, link=link)
+        self.graph.add_edge(b, a, link=link)
+
+    def route(self, source: str, target: str) -> tuple[str, ...]:
+        """The vertices from *source* to *target*, ends included.
+
+        The GPUs' own links are taken where they lead there, else PCIe and the links between sockets; nothing passes
+        through another GPU (unless *through_gpus*) or a NIC.
+        """
+        key = source, target
+        if key not in self._routes:
+            barred = {"nic"} if self.through_gpus else {"nic", "gpu"}
+            ways = (self._shortest(source, target, kinds) for kinds in ({*barred, *PCIE}, barred))
+            way = next((way for way in ways if way), None)
+            if way is None:
+                raise ClusterError(f"inside a node there is no way from {source} to {target}")
+            self._routes[key] = way
+        return self._routes[key]
+
+    def _shortest(self, source: str, target: str, barred: set[str]) -> tuple[str, ...] | None:
+        """The way with the fewest links, and of those the widest, past vertices of no kind in *barred*."""
+        passed = [v for v, d in self.graph.nodes.items() if d["kind"] not in barred or v in (source, target)]
+        try:
+            ways = [tuple(way) for way in nx.all_shortest_paths(self.graph.subgraph(passed), source, target)]
+        except nx.NetworkXNoPath:
+            return None
+        return max(sorted(ways), key=self._width)
+
+    def _width(self, way: tuple[str, ...]) -> float:
+        return min((self.graph.edges[pair]["link"].bandwidth for pair in pairwise(way)), default=0.0)
+
+    def nic_of(self, device: str) -> str:
+        """The NIC by which *device* reaches the fabric: the nearest; devices equally near to several share them out."""
+        if device in self.nics:
+            return device
+        near = self._near(device)
+        peers = [peer for peer in self.of_kind(self.graph.nodes[device]["kind"]) if self._near(peer) == near]
+        return near[peers.index(device) * len(near) // len(peers)]
+
+    def _near(self, device: str) -> tuple[str, ...]:
+        if not self.nics:
+            raise ClusterError(f"{device} has no NIC to leave its node by; give the node nics")
+        hops = {nic: len(self.route(device, nic)) for nic in self.nics}
+        return tuple(nic for nic in self.nics if hops[nic] == min(hops.values()))
+
+
+def pcie_tree(server: Server, gpu_bus: Link | None = None, *, nics: bool = True) -> Wiring:
+    """Hosts joined pair by pair, PCIe switches below them, then GPUs (by *gpu_bus*, or the server's bus) and NICs.
+
+    Without *nics* the NICs are left to the shape.
+    """
+    wiring = Wiring(server)
+    for number in range(server.accelerators):
+        wiring.add("gpu", number)
+    hosts = [wiring.add("host", number) for number in range(server.sockets)]
+    for pair in combinations(hosts, 2):
+        wiring.join(*pair, server.socket or server.bus)
+    switches = [wiring.add("pcie_switch", number) for number in range(server.pcie_switches)]
+    for switch, host in zip(switches, spread(hosts, len(switches)), strict=True):
+        wiring.join(switch, host, server.bus)
+    places = switches or hosts
+    for gpu, place in zip(wiring.gpus, spread(places, server.accelerators), strict=True):
+        wiring.join(gpu, place, gpu_bus or server.bus)
+    if nics:
+        attach_nics(wiring, spread(places, len(server.ports)))
+    return wiring
+
+
+def attach_nics(wiring: Wiring, places: list[str]) -> None:
+    """A NIC at each of *places*; where several are bundled, so are their buses."""
+    server = wiring.server
+    bus = server.nic_bus or server.bus
+    for number, (place, port) in enumerate(zip(places, server.ports, strict=True)):
+        count = round(port.bandwidth / server.nic.bandwidth) if server.nic else 1
+        wiring.join(wiring.add("nic", number), place, replace(bus, bandwidth=bus.bandwidth * count))
+
+
+def spread(places: list[str], number: int) -> list[str]:
+    """The place of each of *number* things that are spread over *places* in order and evenly.
+
+    >>> spread(["host 0", "host 1"], 4)
+    ['host 0', 'host 0', 'host 1', 'host 1']
+    """
+    return [places[item * len(places) // number] for item in range(number)]
