@@ -28,7 +28,8 @@ class Flow:
 class Phase:
     """*latency* seconds in which nothing flows, then *nbytes* by each transfer of each of the *flows*, side by side.
 
-    A phase that is not *contended* has the links to itself (the alpha-beta model).
+    A phase that is not *contended* (the alpha-beta model) has the links to itself: *latency* is all of its time, flow
+    included, and the flows only say what was carried.
     """
 
     latency: float

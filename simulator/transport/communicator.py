@@ -1,0 +1,147 @@
+"""A communicator turns each communication into a plan for the network: steps laid on links, coarsened to a fidelity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf
+
+from simulator.cluster import Cluster
+from simulator.errors import SimulatorError
+from simulator.plan import Phase, Plan
+from simulator.step import Step
+from simulator.transport import tuner
+from simulator.transport.members import Laid, Members
+from simulator.transport.transport import Transport
+from simulator.transport.wires import route
+
+FIDELITIES = ("alpha_beta", "flow", "chunk")
+
+NOTHING = Plan("none", "none", (), 0.0)
+"""The plan of what needs no network: one rank, or no bytes."""
+
+
+class Communicator:
+    """The ranks on *devices* of *cluster*, talking through *transport*.
+
+    *fidelity* is how steps are coarsened: ``alpha_beta`` one delay without contention, ``flow`` each step one phase,
+    ``chunk`` each repetition one. *algorithms* fixes algorithms by collective or ``axis.collective``. Plans, and the
+    flows in them, are made once and used again. Raises `SimulatorError` for names that there are not.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        devices: Sequence[str],
+        transport: Transport,
+        fidelity: str = "flow",
+        algorithms: Mapping[str, str] | None = None,
+    ) -> None:
+        if fidelity not in FIDELITIES:
+            raise SimulatorError(f'fidelity "{fidelity}" must be one of {", ".join(FIDELITIES)}')
+        self.algorithms: Mapping[str, str] = algorithms or {}
+        tuner.check(self.algorithms)
+        self.cluster, self.devices, self.transport, self.fidelity = cluster, tuple(devices), transport, fidelity
+        self._members: dict[tuple[int, ...], Members] = {}
+        self._plans: dict[tuple[object, ...], Plan] = {}
+
+    def collective(
+        self, kind: str, axis: str, ranks: tuple[int, ...], nbytes: float, root: int = 0, algorithm: str = "auto"
+    ) -> Plan:
+        """The plan of the collective *kind* over *ranks* of an axis of the family *axis*.
+
+        *nbytes* is the full vector, *root* a position in *ranks*; *algorithm* what the op itself asks for.
+        """
+        if len(ranks) < 2 or not nbytes:
+            return NOTHING
+        key = kind, axis, ranks, nbytes, root, algorithm
+        if key not in self._plans:
+            members = self.members(ranks)
+            names = tuner.candidates(self.transport, self.algorithms, axis, kind, algorithm)
+            choices = {name: tuner.steps(name, kind, members.group, nbytes, root) for name in names}
+            self._plans[key] = self._plan(kind, members, choices, nbytes, members.sms)
+        return self._plans[key]
+
+    def send(self, sender: int, receiver: int, nbytes: float) -> Plan:
+        """The plan of a message from rank to rank."""
+        if not nbytes:
+            return NOTHING
+        key = "send", sender, receiver, nbytes
+        if key not in self._plans:
+            choices = {"direct": [Step(((0, 1),), nbytes)]}
+            members = self.members((sender, receiver))
+            self._plans[key] = self._plan("send", members, choices, nbytes, self._sms_of_send(members))
+        return self._plans[key]
+
+    def copy(self, rank: int, nbytes: float, to: str) -> Plan:
+        """The plan of a copy between a GPU and its host, *to* the ``host`` or the ``gpu``; only the wire counts."""
+        device = self.devices[rank]
+        if not nbytes or device in self.cluster.hosts:
+            return NOTHING
+        key = "copy", rank, nbytes, to
+        if key not in self._plans:
+            host = self.cluster.host_of(device)
+            ends = (device, host) if to == "host" else (host, device)
+            step = Step(((0, 1),), nbytes)
+            flows = Members(self.cluster, ends, self.transport).flows(step, 1.0, inf)
+            wire = self.cluster.latency(route(self.cluster, *ends))
+            laid = Laid(step, wire, flows, nbytes / flows[0].alone)
+            self._plans[key] = Plan("copy", "copy", tuple(self._phases([laid], 0.0, 1.0)), nbytes)
+        return self._plans[key]
+
+    def members(self, ranks: tuple[int, ...]) -> Members:
+        """The group of *ranks*, found once."""
+        if ranks not in self._members:
+            self._members[ranks] = Members(self.cluster, [self.devices[rank] for rank in ranks], self.transport)
+        return self._members[ranks]
+
+    def _sms_of_send(self, members: Members) -> float:
+        sms = self.cluster.accelerator(members.devices[0]).sms
+        return self.transport.sms / sms if sms else 0.0
+
+    def _plan(
+        self, kind: str, members: Members, choices: Mapping[str, Sequence[Step]], nbytes: float, sms: float
+    ) -> Plan:
+        """The plan of least time, with nothing else on the links, among all *choices* and protocols."""
+        transport, setting = self.transport, members.setting
+        protocols = [protocol for protocol in transport.protocols if transport.offers(protocol, setting)]
+        best, least = NOTHING, inf
+        for name, steps in choices.items():
+            for protocol in protocols:
+                laid = [members.lay(step, name, protocol, nbytes) for step in steps]
+                base = transport.base(name, protocol)
+                slowed = transport.delayed(kind, name, protocol, nbytes, setting)
+                seconds = slowed * (base + sum(one.latency for one in laid)) + sum(one.busy for one in laid)
+                if seconds < least:
+                    sent = sum(step.nbytes * step.repeat * len(step.transfers) for step in steps)
+                    best, least = Plan(name, protocol, tuple(self._phases(laid, base, slowed)), sent, sms), seconds
+        return best
+
+    def _phases(self, laid: Sequence[Laid], base: float, slowed: float) -> Iterator[Phase]:
+        """The steps coarsened; *base* seconds once, all latency times *slowed*."""
+        if self.fidelity == "chunk":
+            for one in laid:
+                repeat = one.step.repeat
+                latency = slowed * one.latency / repeat
+                yield Phase(latency + slowed * base, one.flows, one.step.nbytes)
+                yield from [Phase(latency, one.flows, one.step.nbytes)] * (repeat - 1)
+                base = 0.0
+            return
+        for run in _merged(laid):
+            seconds = slowed * (base + sum(one.latency for one in run))
+            nbytes = sum(one.step.nbytes * one.step.repeat for one in run)
+            if self.fidelity == "flow":
+                yield Phase(seconds, run[0].flows, nbytes)
+            else:
+                yield Phase(seconds + sum(one.busy for one in run), run[0].flows, nbytes, contended=False)
+            base = 0.0
+
+
+def _merged(laid: Sequence[Laid]) -> list[list[Laid]]:
+    """Neighbours that keep the same flows going, together."""
+    runs: list[list[Laid]] = []
+    for one in laid:
+        if runs and runs[-1][0].flows is one.flows:
+            runs[-1].append(one)
+        else:
+            runs.append([one])
+    return runs

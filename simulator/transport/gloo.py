@@ -1,0 +1,42 @@
+"""Gloo sends over TCP from host memory: every message passes the operating system twice, and one thread does it all."""
+
+from __future__ import annotations
+
+from simulator.transport.transport import NET, NVLINK, PCI, Transport
+
+STACK = 15e-6
+"""s, one passage of the operating system's network stack: Rumble et al., "It's Time for Low Latency", HotOS 2011, table
+1. A message passes it on either side. First estimate."""
+
+PAYLOAD = 1448 / 1538
+"""Share of an Ethernet frame of 1,500 B that is payload under TCP: 52 B of IP and TCP headers with timestamps (RFC 791,
+9293, 7323) inside; 38 B of Ethernet header, checksum, preamble and gap (IEEE 802.3) outside."""
+
+ONE_CORE = 42e9 / 8
+"""bytes/s that TCP carries on one core: Cai et al., "Understanding Host Network Stack Overheads", SIGCOMM 2021. First
+estimate for Gloo, whose device has one thread."""
+
+ALGORITHMS: dict[str, tuple[str, ...]] = {
+    "all_reduce": ("ring",),
+    "all_gather": ("ring",),
+    "reduce_scatter": ("halving_doubling",),
+    "broadcast": ("binomial",),
+    "reduce": ("ring",),
+    "gather": ("direct",),
+    "scatter": ("direct",),
+    "all_to_all": ("direct",),
+}
+"""facebookincubator/gloo: allreduce.cc (ring unless told otherwise), allgather.cc, reduce_scatter.h (halving-doubling),
+broadcast.cc (binomial tree), reduce.cc (ring), gather.cc, scatter.cc, alltoall.cc (each to each)."""
+
+
+def gloo() -> Transport:
+    """Gloo over TCP, ranks in their own order, receives matched by tag."""
+    return Transport(
+        "gloo",
+        algorithms=ALGORITHMS,
+        protocols=("tcp",),
+        hop_latency={(hop, "ring", "tcp"): 2 * STACK for hop in (NVLINK, PCI, NET)},
+        efficiency={NET: PAYLOAD},
+        ceilings={("any", "tcp", "any"): ONE_CORE},
+    )

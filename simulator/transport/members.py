@@ -1,0 +1,99 @@
+"""The members of one group as a transport sees them: their rings, and their transfers laid on links as flows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+
+from simulator.cluster import Cluster
+from simulator.plan import Flow
+from simulator.step import Group, Step, Transfer
+from simulator.transport.channels import group_of
+from simulator.transport.transport import Setting, Transport
+from simulator.transport.wires import Load, load, multiprocessors, route, setting
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """A *step* on the links: its *latency* in s, then its *flows*, which take *busy* s with the links to themselves."""
+
+    step: Step
+    latency: float
+    flows: tuple[Flow, ...]
+    busy: float
+
+
+class Members:
+    """A group of *devices* that talks through *transport*; routes, loads and flows are found once and kept."""
+
+    def __init__(self, cluster: Cluster, devices: Sequence[str], transport: Transport) -> None:
+        self.cluster, self.devices, self.transport = cluster, tuple(devices), transport
+        self._loads: dict[tuple[Transfer, ...], Load] = {}
+        self._flows: dict[tuple[tuple[Transfer, ...], bool, float, float], tuple[Flow, ...]] = {}
+
+    @cached_property
+    def group(self) -> Group:
+        """Servers, and rings where the transport finds them."""
+        return group_of(self.cluster, self.devices, reorders=self.transport.reorders)
+
+    @cached_property
+    def setting(self) -> Setting:
+        """What the transport wants to know of the group."""
+        return setting(self.cluster, self.devices, self.group.servers)
+
+    @cached_property
+    def sms(self) -> float:
+        """The share of each GPU's multiprocessors that a collective takes."""
+        ring = self.group.channels[0]
+        path = route(self.cluster, self.devices[ring[0]], self.devices[ring[1]])
+        return multiprocessors(self.cluster, self.transport, self.devices[ring[0]], len(self.group.channels), path)
+
+    def lay(self, step: Step, algorithm: str, protocol: str, nbytes: float) -> Laid:
+        """*step* of a collective of *nbytes* on the links, as *protocol* of *algorithm* fills them."""
+        transport, setting = self.transport, self.setting
+        hops = self._load(step.transfers)
+        seconds = {hop: transport.message(*hop, algorithm, protocol, setting) for hop in hops.distinct_hops}
+        latency = step.latency([seconds[hop] for hop in hops.hops])
+        share = transport.share(algorithm, protocol, nbytes, setting)
+        flows = self.flows(step, share, transport.ceiling(algorithm, protocol, setting))
+        return Laid(step, latency, flows, self._busy(flows) * step.nbytes * step.repeat)
+
+    def flows(self, step: Step, share: float, ceiling: float) -> tuple[Flow, ...]:
+        """The flows of *step*: one for all its transfers if they are coupled, else one each; the same every time.
+
+        *share* of every link carries data; a rank's channels together carry at most *ceiling* bytes/s.
+        """
+        key = step.transfers, step.coupled, share, ceiling
+        if key not in self._flows:
+            sends, receives = Counter(s for s, _ in step.transfers), Counter(r for _, r in step.transfers)
+            limit = ceiling / max(*sends.values(), *receives.values())
+            sets = [step.transfers] if step.coupled else [(transfer,) for transfer in step.transfers]
+            self._flows[key] = tuple(self._flow(self._load(one), share, limit) for one in sets)
+        return self._flows[key]
+
+    def _flow(self, on: Load, share: float, limit: float) -> Flow:
+        links = [self.cluster.links[number] for number in on.links]
+        efficiency = [self.transport.link_efficiency(link) * share for link in links]
+        weights = [crossings / e for crossings, e in zip(on.crossings, efficiency, strict=True)]
+        alone = min((link.bandwidth / w for link, w in zip(links, weights, strict=True)), default=inf)
+        if limit < alone:
+            weights, alone = [w * alone / limit for w in weights], limit
+        return Flow(on.links, on.crossings, tuple(weights), alone)
+
+    def _busy(self, flows: Sequence[Flow]) -> float:
+        """Seconds for 1 byte by every transfer, if only these flows are on the links: the busiest link's."""
+        if len(flows) == 1:
+            return 1.0 / flows[0].alone
+        taken: dict[int, float] = {}
+        for flow in flows:
+            for link, weight in zip(flow.links, flow.weights, strict=True):
+                taken[link] = taken.get(link, 0.0) + weight
+        return max((weight / self.cluster.links[link].bandwidth for link, weight in taken.items()), default=0.0)
+
+    def _load(self, transfers: tuple[Transfer, ...]) -> Load:
+        if transfers not in self._loads:
+            self._loads[transfers] = load(self.cluster, self.devices, transfers)
+        return self._loads[transfers]

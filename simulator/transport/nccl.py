@@ -1,0 +1,197 @@
+"""NCCL's own tuning model, version by version: latencies, and what its protocols make of the wire's bandwidth.
+
+All figures are from NVIDIA/nccl, src/graph/tuning.cc, topo.h and topo.cc at the tags v2.5.6-1 and v2.10.3-1 and at
+5067397c (2026-06, here "2.30"). Tables print as they stand there: us and GB/s, for LL, LL128 and Simple. Limits per
+channel are left out: NCCL opens as many channels as lift them above the limits of the links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from simulator.errors import SimulatorError
+from simulator.transport.transport import NET, NVLINK, PCI, Transport
+
+PROTOCOLS = ("LL", "LL128", "Simple")
+
+ALGORITHMS: dict[str, tuple[str, ...]] = {
+    "all_reduce": ("ring", "tree"),
+    "all_gather": ("ring",),
+    "reduce_scatter": ("ring",),
+    "broadcast": ("ring",),
+    "reduce": ("ring",),
+    "gather": ("direct",),
+    "scatter": ("direct",),
+    "all_to_all": ("direct",),
+}
+"""The last three are grouped sends and receives. CollNet, NVLS and PAT are not modelled."""
+
+LL_CEILINGS: dict[tuple[str, str, str], float] = {
+    ("any", "LL", "nvlink2"): 39.0e9,
+    ("any", "LL", "nvlink3"): 87.7e9,
+    ("any", "LL", "nvlink4"): 141.0e9,
+    ("any", "LL", "nvlink5"): 282.0e9,
+    ("any", "LL", "intel 2"): 39.0e9,
+    ("any", "LL", "intel 4"): 20.4e9,
+    ("any", "LL", "amd 2"): 22.5e9,
+    ("any", "LL", "amd 4"): 19.0e9,
+}
+"""llMaxBws, bytes/s: in one server by generation of GPU, else by vendor of the processor and 2 or more servers."""
+
+AMPERE_CEILINGS = {("any", protocol, "nvlink3"): 235e9 for protocol in ("LL128", "Simple")}
+"""``if (compCap80) busBw = min(busBw, 235)``, v2.10.3."""
+
+EARLY_TREE_CEILINGS = {
+    ("tree", protocol, where): limit
+    for protocol in PROTOCOLS
+    for where, limit in {
+        "nvlink2": 90e9,
+        "nvlink3": 90e9,
+        **dict.fromkeys(("intel 2", "intel 4", "amd 2", "amd 4"), 70e9),
+    }.items()
+}
+"""``min(busBw*.9, nNodes > 1 ? 70.0 : 90.0)``, v2.5.6."""
+
+Triple = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What one version prints: latencies in us, and shares of bandwidth (ring; tree in one server, across servers)."""
+
+    base: Mapping[str, Triple]
+    hop: Mapping[str, Mapping[str, Triple]]
+    ring: Triple
+    tree: Triple
+    tree_across: Triple
+    nvlink: float
+    strained: float
+    plateau: float
+    plateau_bytes: float
+    corrections: Mapping[tuple[str, str], tuple[float, ...]]
+    ceilings: Mapping[tuple[str, str, str], float]
+
+
+TREE_CORRECTION: Mapping[tuple[str, str], tuple[float, ...]] = {
+    ("tree", "LL"): (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1, 1),
+    ("tree", "LL128"): (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7) + (0.6,) * 6 + (0.8, 0.9, 0.9, 0.9, 0.9, 1, 1),
+    ("tree", "Simple"): (0.9,) * 7 + (0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9),
+}
+"""treeCorrectionFactor, for 64 B, 128 B ... 256 MiB."""
+
+VERSIONS: dict[str, Tables] = {
+    "2.5": Tables(
+        base={"tree": (4.4, 4.4, 0), "ring": (3.6, 3.6, 8.4)},
+        hop={
+            NVLINK: {"tree": (0.5, 1.9, 28), "ring": (0.4, 2.5, 5.7)},
+            PCI: {"tree": (1.0, 1.9, 28), "ring": (1.0, 2.5, 5.7)},
+            NET: {"tree": (5.0, 7.5, 50), "ring": (0.9, 2.5, 6.6)},
+        },
+        ring=(1 / 4, 120 / 128, 1),
+        tree=(0.9 / 3, 0.9 * 7 / 9, 0.9),
+        tree_across=(0.9 / 3, 0.9 * 7 / 9, 0.9),
+        nvlink=21 / 25,
+        strained=1.0,
+        plateau=1.0,
+        plateau_bytes=0,
+        corrections={},
+        ceilings=EARLY_TREE_CEILINGS,
+    ),
+    "2.10": Tables(
+        base={"tree": (4.4, 4.4, 0), "ring": (3.6, 10.0, 8.4)},
+        hop={
+            NVLINK: {"tree": (0.52, 1.25, 28), "ring": (0.47, 1.9, 3.4)},
+            PCI: {"tree": (1.0, 1.9, 28), "ring": (1.0, 2.5, 5.7)},
+            NET: {"tree": (5.0, 8.5, 28), "ring": (2.7, 4.0, 9.6)},
+        },
+        ring=(1 / 4, 0.92, 1),
+        tree=(0.92 / 3.8, 0.92 * 7 / 9, 0.92),
+        tree_across=(0.92 / 3.8, 0.92 * 120 / 128, 0.92),
+        nvlink=22 / 25,
+        strained=1.8,
+        plateau=1.9,
+        plateau_bytes=65536 / 16,
+        corrections=TREE_CORRECTION,
+        ceilings=LL_CEILINGS | AMPERE_CEILINGS,
+    ),
+    "2.30": Tables(
+        base={"tree": (6.8, 14.0, 8.4), "ring": (6.6, 14.0, 8.4)},
+        hop={
+            NVLINK: {"tree": (0.6, 1.25, 4.0), "ring": (0.6, 1.9, 3.4)},
+            PCI: {"tree": (1.0, 1.9, 4.0), "ring": (1.0, 2.5, 5.7)},
+            NET: {"tree": (5.0, 8.5, 14), "ring": (2.7, 4.0, 14.0)},
+        },
+        ring=(1 / 2, 0.92, 1),
+        tree=(0.92 / 3.8, 0.92 * 7 / 9, 0.92),
+        tree_across=(0.92 / 3.8, 0.92 * 120 / 128, 0.92),
+        nvlink=20 / 25,
+        strained=1.0,
+        plateau=1.4,
+        plateau_bytes=64 * 16,
+        corrections=TREE_CORRECTION,
+        ceilings=LL_CEILINGS,
+    ),
+}
+"""*nvlink*: what topo.h says a link of NVLink 2 or 3 gives (21, 22, 20 GB/s) over the 25 GB/s of the data sheet.
+*plateau*: the factor on a ring's latency ("Plateau effect of ring") from *plateau_bytes* per rank; 2.30 asks for 64 B
+per rank and channel, taken with 16 channels, and has 1.9 before Ampere."""
+
+NET_SHARE = 12.0 / 12.5
+"""NET_BW: 12 GB/s of a port of 100 Gb/s (topo.h)."""
+
+PCIE: Mapping[str, float] = {"pcie3": 12e9, "pcie4": 24e9, "pcie5": 48e9}
+"""PCI_BW: 12 GB/s for 16 lanes of generation 3, in proportion to the lanes' rate after that (topo.cc, kvDictPciGen)."""
+
+BLOCKS = 2
+"""Thread blocks for each ring that the search finds: channels are doubled (connect.cc, ncclTopoPostset)."""
+
+
+def nccl(version: str = "2.10") -> Transport:
+    """NCCL of that *version*; raises `SimulatorError` where there are no tables for it."""
+    if version not in VERSIONS:
+        raise SimulatorError(f'NCCL has no tables for version "{version}"; there are: {", ".join(VERSIONS)}')
+    tables = VERSIONS[version]
+    return Transport(
+        "nccl",
+        version,
+        ALGORITHMS,
+        PROTOCOLS,
+        base_latency=_base(tables),
+        hop_latency=_hop(tables),
+        strained={"LL": tables.strained},
+        plateau={("ring", "Simple"): tables.plateau},
+        plateau_bytes=tables.plateau_bytes,
+        efficiency={NVLINK: tables.nvlink, NET: NET_SHARE},
+        attainable=PCIE,
+        shares=_shares(tables),
+        ceilings=tables.ceilings,
+        corrections=tables.corrections,
+        nvlink_only=frozenset({"LL128"}),
+        sms=BLOCKS,
+        reorders=True,
+        tagged=False,
+    )
+
+
+def _base(tables: Tables) -> dict[tuple[str, str], float]:
+    return {(name, p): us * 1e-6 for name, row in tables.base.items() for p, us in zip(PROTOCOLS, row, strict=True)}
+
+
+def _hop(tables: Tables) -> dict[tuple[str, str, str], float]:
+    return {
+        (hop, name, p): us * 1e-6
+        for hop, rows in tables.hop.items()
+        for name, row in rows.items()
+        for p, us in zip(PROTOCOLS, row, strict=True)
+    }
+
+
+def _shares(tables: Tables) -> dict[tuple[str, str, bool], float]:
+    rows = {
+        ("ring", False): tables.ring,
+        ("ring", True): tables.ring,
+        ("tree", False): tables.tree,
+        ("tree", True): tables.tree_across,
+    }
+    return {(name, p, across): s for (name, across), row in rows.items() for p, s in zip(PROTOCOLS, row, strict=True)}

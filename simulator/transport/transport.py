@@ -1,0 +1,125 @@
+"""A transport is a communication library of a given version: what it adds to the wire, and what it has to choose from.
+
+All of it is data, so that a calibration can replace any number. Bandwidths are bytes/s, latencies s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+
+from simulator.cluster import Link
+
+NVLINK, PCI, NET = "NVLINK", "PCI", "NET"
+"""Classes of hop, as NCCL tells them apart (src/graph/tuning.cc, NCCL_HW_*)."""
+
+_CLASSES = {"nvlink": NVLINK, "infinity_fabric": NVLINK, "pcie": PCI, "upi": PCI, "qpi": PCI, "xgmi": PCI}
+
+
+def link_class(kind: str) -> str:
+    """The class of a link by its kind; what is neither of NVLink's sort nor of PCIe's belongs to the network.
+
+    >>> link_class("nvlink3"), link_class("pcie4"), link_class("ib_hdr")
+    ('NVLINK', 'PCI', 'NET')
+    """
+    return next((name for prefix, name in _CLASSES.items() if kind.startswith(prefix)), NET)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a library wants to know of the group before it chooses.
+
+    *inside*: the class of hop between GPUs of one server, over links of kind *link*; *vendor* of the host's processor,
+    ``intel`` or ``amd``; *near*: the GPUs reach their NICs without passing a host.
+    """
+
+    ranks: int
+    servers: int
+    inside: str = NVLINK
+    link: str = ""
+    vendor: str = "intel"
+    near: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Transport:
+    """What a library adds, each table by what it depends on; what a table does not name adds nothing.
+
+    *algorithms*: collective -> those that ``auto`` chooses among. *base_latency*: (algorithm, protocol) -> once for
+    each collective. *hop_latency*: (class of hop, algorithm, protocol) -> for each message. *strained*: protocol ->
+    factor on hops inside a server while others go between servers. *plateau*: (algorithm, protocol) -> factor on the
+    latency of an all-reduce across servers from *plateau_bytes* per rank. *efficiency*: class of link -> share of its
+    bandwidth; *attainable*: kind of link -> bytes/s at most. *shares*: (algorithm, protocol, across servers) -> share
+    of the remaining bandwidth that carries data. *ceilings*: (algorithm, protocol, where) -> bytes/s of all channels of
+    a rank together, where is the kind of NVLink in one server, else vendor and 2 or 4 servers, or ``any``.
+    *corrections*: (algorithm, protocol) -> factors on bandwidth for 64 B, 128 B ... of vector.
+    *nvlink_only*: protocols that need NVLink inside and NICs near. *sms*: multiprocessors for each channel.
+    *reorders*: rings follow the hardware, not the order of ranks. *tagged*: receives are matched by tag.
+    """
+
+    name: str
+    version: str = ""
+    algorithms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    protocols: tuple[str, ...] = ("simple",)
+    base_latency: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    hop_latency: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    strained: Mapping[str, float] = field(default_factory=dict)
+    plateau: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    plateau_bytes: float = inf
+    efficiency: Mapping[str, float] = field(default_factory=dict)
+    attainable: Mapping[str, float] = field(default_factory=dict)
+    shares: Mapping[tuple[str, str, bool], float] = field(default_factory=dict)
+    ceilings: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    corrections: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
+    nvlink_only: frozenset[str] = frozenset()
+    sms: int = 0
+    reorders: bool = False
+    tagged: bool = True
+
+    def offers(self, protocol: str, setting: Setting) -> bool:
+        """Whether *protocol* may be used in *setting*."""
+        return protocol not in self.nvlink_only or (setting.inside == NVLINK and setting.near)
+
+    def base(self, algorithm: str, protocol: str) -> float:
+        """Seconds that every collective costs; an algorithm that the library has not is charged as its ring."""
+        return self.base_latency.get((algorithm, protocol), self.base_latency.get(("ring", protocol), 0.0))
+
+    def message(self, wire: float, hop: str, algorithm: str, protocol: str, setting: Setting) -> float:
+        """Seconds until a message over a *wire* of that latency is there, its bytes not counted.
+
+        Inside a server the library's figure was measured with the wire in it; between servers the wire comes on top
+        (NCCL adds the network's own latency to its table).
+        """
+        table = self.hop_latency
+        added = table.get((hop, algorithm, protocol), table.get((hop, "ring", protocol), 0.0))
+        if hop == NET:
+            return wire + added
+        return max(wire, added * (self.strained.get(protocol, 1.0) if setting.servers > 1 else 1.0))
+
+    def delayed(self, kind: str, algorithm: str, protocol: str, nbytes: float, setting: Setting) -> float:
+        """The factor on all latency of a collective."""
+        large = setting.servers > 1 and kind == "all_reduce" and nbytes >= self.plateau_bytes * setting.ranks
+        return self.plateau.get((algorithm, protocol), 1.0) if large else 1.0
+
+    def link_efficiency(self, link: Link) -> float:
+        """The share of a link's bandwidth that the library gets out of it."""
+        share = self.efficiency.get(link_class(link.kind), 1.0)
+        return min(share, self.attainable.get(link.kind, inf) / link.bandwidth)
+
+    def share(self, algorithm: str, protocol: str, nbytes: float, setting: Setting) -> float:
+        """The share of that in turn that carries data of a vector of *nbytes*."""
+        across = setting.servers > 1
+        share = self.shares.get((algorithm, protocol, across), self.shares.get(("ring", protocol, across), 1.0))
+        factors = self.corrections.get((algorithm, protocol))
+        if factors is None:
+            return share
+        # as NCCL: whole powers of two from 64 B; above the last there is no correction
+        place = max(0, int(nbytes) >> 6).bit_length() - 1
+        return share * (factors[max(0, place)] if place < len(factors) else 1.0)
+
+    def ceiling(self, algorithm: str, protocol: str, setting: Setting) -> float:
+        """The most that all channels of a rank carry together, bytes/s."""
+        where = setting.link if setting.servers == 1 else f"{setting.vendor} {2 if setting.servers == 2 else 4}"
+        table = self.ceilings
+        return min(table.get((name, protocol, place), inf) for name in (algorithm, "any") for place in (where, "any"))

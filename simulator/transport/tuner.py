@@ -1,0 +1,58 @@
+"""The tuner picks algorithm and protocol: what the user fixed, else the least time by the library's own model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from simulator import lookup
+from simulator.errors import SimulatorError
+from simulator.schedule import COLLECTIVES
+from simulator.step import Group, Step
+from simulator.transport.transport import Transport
+
+FOLDER = "simulator.collectives"
+
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+
+
+def check(algorithms: Mapping[str, str]) -> None:
+    """Hold the user's choice against what there is.
+
+    Keys are a collective or ``axis.collective``, values ``auto``, a file of the folder, or a dotted name of the user's
+    own. Raises `UnknownName` or `SimulatorError`.
+    """
+    for key, name in algorithms.items():
+        kind = key.rpartition(".")[2]
+        if kind not in COLLECTIVES:
+            near = ", ".join(lookup.nearest(kind, list(COLLECTIVES)))
+            raise SimulatorError(f'algorithms: "{key}" names no collective; there are: {near}')
+        if name != "auto":
+            function(name, kind)
+
+
+def function(name: str, kind: str) -> Callable[..., list[Step]]:
+    """The function *kind* of the algorithm *name*; raises `UnknownName`, or `SimulatorError` where it has none."""
+    module: Any = lookup.find(FOLDER, name)
+    found: Callable[..., list[Step]] | None = getattr(module, kind, None)
+    if found is None:
+        having = [other for other in lookup.names(FOLDER) if hasattr(lookup.find(FOLDER, other), kind)]
+        raise SimulatorError(f"{name} has no {kind}; those that have it: {', '.join(having)}")
+    return found
+
+
+def steps(name: str, kind: str, group: Group, nbytes: float, root: int) -> list[Step]:
+    """What the algorithm *name* makes of one collective."""
+    build = function(name, kind)
+    return build(group, nbytes, root) if kind in ROOTED else build(group, nbytes)
+
+
+def candidates(transport: Transport, algorithms: Mapping[str, str], axis: str, kind: str, asked: str) -> Iterable[str]:
+    """The algorithms to choose among.
+
+    What is fixed for the axis comes first, then what the op itself *asked* for, then what is fixed for the collective.
+    """
+    for name in (algorithms.get(f"{axis}.{kind}", "auto"), asked, algorithms.get(kind, "auto")):
+        if name != "auto":
+            return (name,)
+    return transport.algorithms.get(kind, ("direct",))

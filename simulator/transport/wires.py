@@ -1,0 +1,108 @@
+"""Transfers of a group lie on links: which, how often, and what latency each message meets; pure in the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from simulator.cluster import Cluster
+from simulator.step import Transfer
+from simulator.transport.transport import NET, NVLINK, PCI, Setting, Transport, link_class
+
+
+@dataclass(frozen=True, eq=False)
+class Load:
+    """What *transfers* that advance together lay on the links.
+
+    *links* by number and how many of the transfers cross each; *hops*: (latency of the wire, class) by transfer.
+    """
+
+    links: tuple[int, ...]
+    crossings: tuple[int, ...]
+    hops: tuple[tuple[float, str], ...]
+
+    @cached_property
+    def distinct_hops(self) -> frozenset[tuple[float, str]]:
+        """The hops that differ: few, however many transfers there are."""
+        return frozenset(self.hops)
+
+
+def route(cluster: Cluster, source: str, target: str) -> tuple[int, ...]:
+    """The links from *source* to *target*; none from a device to itself."""
+    return () if source == target else cluster.route(source, target)
+
+
+def hop_class(cluster: Cluster, source: str, target: str) -> str:
+    """NET between servers; inside one PCI where the route crosses PCIe or a link between sockets, else NVLINK."""
+    if cluster.node_of(source) != cluster.node_of(target):
+        return NET
+    links = (cluster.links[number] for number in route(cluster, source, target))
+    return PCI if any(link_class(link.kind) == PCI for link in links) else NVLINK
+
+
+def load(cluster: Cluster, devices: Sequence[str], transfers: Sequence[Transfer]) -> Load:
+    """Lay *transfers* between positions of *devices* on the links of *cluster*."""
+    count: dict[int, int] = {}
+    hops = []
+    for sender, receiver in transfers:
+        source, target = devices[sender], devices[receiver]
+        path = route(cluster, source, target)
+        for link in path:
+            count[link] = count.get(link, 0) + 1
+        hops.append((cluster.latency(path), hop_class(cluster, source, target)))
+    return Load(tuple(count), tuple(count.values()), tuple(hops))
+
+
+def nic_of(cluster: Cluster, device: str, elsewhere: str) -> str | None:
+    """The NIC by which *device* leaves for a device of another server; None where the graph shows none."""
+    passed = (cluster.ends[number][1] for number in route(cluster, device, elsewhere))
+    return next((vertex for vertex in passed if cluster.graph.nodes[vertex].get("kind") == "nic"), None)
+
+
+def setting(cluster: Cluster, devices: Sequence[str], nodes: Sequence[Sequence[int]]) -> Setting:
+    """What a library sees of a group; servers are taken to be like the first that has two of its ranks."""
+    inside, kind = NVLINK, ""
+    pair = next((node for node in nodes if len(node) > 1), None)
+    if pair is not None:
+        source, target = devices[pair[0]], devices[pair[1]]
+        inside = hop_class(cluster, source, target)
+        path = route(cluster, source, target)
+        kind = cluster.links[path[0]].kind if path else ""
+    vendor = "amd" if cluster.hosts and "epyc" in cluster.accelerator(cluster.hosts[0]).name.lower() else "intel"
+    near = len(nodes) == 1 or _near(cluster, devices[nodes[0][0]], devices[nodes[1][0]])
+    return Setting(len(devices), len(nodes), inside, kind, vendor, near)
+
+
+def _near(cluster: Cluster, device: str, elsewhere: str) -> bool:
+    """Whether the way to the NIC passes no host."""
+    nic = nic_of(cluster, device, elsewhere)
+    for number in route(cluster, device, elsewhere):
+        vertex = cluster.ends[number][1]
+        if vertex == nic:
+            return True
+        if cluster.graph.nodes[vertex].get("kind") == "host":
+            return False
+    return nic is None
+
+
+def multiprocessors(cluster: Cluster, transport: Transport, device: str, rings: int, path: Sequence[int]) -> float:
+    """The share of the SMs of *device* that a collective of *rings* takes, whose first hop follows *path*.
+
+    Through a switch one ring stands for as many channels as the port has NVLinks.
+    """
+    sms = cluster.accelerator(device).sms
+    if not sms or not transport.sms:
+        return 0.0
+    first = cluster.links[path[0]] if path else None
+    if rings == 1 and first is not None and link_class(first.kind) == NVLINK:
+        rings = max(1, round(first.bandwidth / NVLINK_BANDWIDTH))
+    return min(transport.sms * rings, MOST_CHANNELS) / sms
+
+
+NVLINK_BANDWIDTH = 25e9
+"""bytes/s of one link of NVLink 2 to 4 in one direction (V100, A100 and H100 data sheets: 150, 300, 450 GB/s of 6, 12,
+18 links)."""
+
+MOST_CHANNELS = 32
+"""MAXCHANNELS, NVIDIA/nccl src/include/devcomm.h, v2.10.3."""
