@@ -1,9 +1,9 @@
 """Tables, bars and rows of boxes in plain text, for terminals and logs.
 
 >>> print(table([["ring", "1.5"], ["hierarchical", "12"]], ["algorithm", "ms"], "lr"))
-algorithm       ms
-ring           1.5
-hierarchical    12
+algorithm      ms
+ring          1.5
+hierarchical   12
 """
 
 from __future__ import annotations

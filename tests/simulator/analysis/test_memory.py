@@ -1,0 +1,109 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.analysis import memory
+from simulator.kernel import measured
+from simulator.mesh import Mesh
+from simulator.order import Action
+from simulator.schedule import Collective, Compute, Op, Program, Schedule
+from simulator.timeline import Record, Timeline
+
+
+def holding(name: str, stream: str = "compute", takes: float = 0.0, gives: float = 0.0, after: str = "") -> Op:
+    return Compute(
+        name=name, stream=stream, kernels=(measured(1.0),), after=(after,) if after else (),
+        allocates={"activations": takes} if takes else {}, frees={"activations": gives} if gives else {},
+    )  # fmt: skip
+
+
+def alone(ops: list[Op], records: list[Record], resident: dict[str, float] | None = None) -> Timeline:
+    schedule = Schedule(Mesh(1, {}), (Program("all", tuple(ops), resident or {}),), (0,))
+    return Timeline(schedule, None, [records])
+
+
+def test_a_curve_steps_at_begins_and_ends() -> None:
+    ops = [holding("a", takes=3.0), holding("b", gives=3.0)]
+    line = alone(ops, [Record(0, 0, 0.0, 1.0, 2.0), Record(1, 0, 2.0, 2.0, 5.0)], {"parameters": 10.0})
+    held = memory.curve(line, 0)
+    assert held.times.tolist() == [0.0, 1.0, 5.0]
+    assert held.total.tolist() == [10.0, 13.0, 10.0]
+    assert held.integral(6.0) == 6 * 10 + 4 * 3
+    assert held.integral(3.0) == 3 * 10 + 2 * 3
+
+
+def test_what_ends_frees_before_what_begins_allocates() -> None:
+    ops = [holding("a", takes=3.0, gives=3.0), holding("b", takes=3.0, gives=3.0)]
+    one_after_the_other = alone(ops, [Record(1, 0, 0.0, 1.0, 2.0), Record(0, 0, 0.0, 0.0, 1.0)])
+    assert memory.peak(one_after_the_other).peak.nbytes == 3.0
+
+
+def test_an_op_of_no_length_still_holds_what_it_allocates() -> None:
+    line = alone([holding("a", takes=3.0, gives=3.0)], [Record(0, 0, 1.0, 1.0, 1.0)])
+    assert memory.peak(line).peak == memory.Peak(3.0, 0, 1.0, {"activations": 3.0})
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 5), st.integers(1, 9)), min_size=1, max_size=10))
+def test_the_integral_is_the_sum_over_ops_of_bytes_times_duration(spans: list[tuple[int, int, int]]) -> None:
+    ops = [holding(f"op {i}", f"stream {i}", float(size), float(size)) for i, (_, _, size) in enumerate(spans)]
+    records = [Record(i, 0, float(b), float(b), float(b + length)) for i, (b, length, _) in enumerate(spans)]
+    held = memory.curve(alone(ops, records), 0)
+    assert held.integral(20.0) == sum(length * size for _, length, size in spans)
+    assert held.total[-1] == 0
+    at_each_moment = [sum(s for b, length, s in spans if b <= t < b + length) for t in range(20)]
+    assert held.total.max() == max(at_each_moment)
+
+
+def test_peak_names_rank_moment_and_categories(ddp: Callable[[int], Timeline]) -> None:
+    found = memory.peak(ddp(4))
+    assert found.peak.rank == 0
+    assert found.peak.nbytes == pytest.approx(4e8 + 4e8 + 8e8 + 12e8)
+    assert found.peak.time == pytest.approx(0.002 + 11 * 0.003)
+    assert found.peak.by_category["activations"] == pytest.approx(12e8)
+    assert "host.buffers" not in found.peak.by_category
+    # four ranks of one server hold 10 MB each in its memory
+    assert found.host_bytes == 4e7
+
+
+def test_gpipe_keeps_every_micro_batch_on_every_stage(gpipe: Callable[[int, int], Timeline]) -> None:
+    assert memory.peak(gpipe(4, 8)).stages == (8e9,) * 4
+
+
+def test_program_order_bounds_what_a_simulation_needs(
+    gpipe: Callable[[int, int], Timeline], ddp: Callable[[int], Timeline]
+) -> None:
+    for line in (gpipe(3, 5), ddp(4)):
+        bound, found = memory.bound(line.schedule, ranks_per_host=4), memory.peak(line)
+        assert bound.peak.nbytes >= found.peak.nbytes
+        assert all(np.array(bound.stages) >= np.array(found.stages))
+        assert bound.host_bytes >= found.host_bytes
+
+
+def test_program_order_is_exact_where_nothing_overlaps() -> None:
+    ops = [holding("a", takes=5.0), holding("b", takes=2.0, gives=2.0), holding("c", takes=1.0, gives=6.0)]
+    bound = memory.bound(Schedule(Mesh(1, {}), (Program("all", tuple(ops)),), (0,)))
+    assert (bound.peak.nbytes, bound.stages) == (7.0, (7.0,))
+
+
+def test_an_overlapped_transfer_counts_until_its_stream_goes_on_or_someone_waits_for_it() -> None:
+    gather = [
+        Collective(name=f"gather {i}", stream="dp", kind="all_gather", over="dp", nbytes=1.0,
+                   allocates={"buffers": 4.0}, frees={"buffers": 4.0})
+        for i in range(3)
+    ]  # fmt: skip
+    between = [Compute(name=f"F{i}", action=Action("F", 0, i), kernels=(measured(1.0),)) for i in range(3)]
+    ops = (gather[0], between[0], gather[1], between[1], replace(between[2], after=("gather 1",)), gather[2])
+    bound = memory.bound(Schedule(Mesh.regular({"dp": 1}), (Program("all", ops),), (0,)))
+    assert bound.peak.nbytes == 4.0
+
+
+def test_a_server_on_the_host_fills_the_host_alone() -> None:
+    programs = Program("gpu", (), {"parameters": 1.0}), Program("server", (), {"parameters": 7.0}, on="host")
+    schedule = Schedule(Mesh(2, {}), programs, (0, 1))
+    found = memory.peak(Timeline(schedule, None, [[], []]))
+    assert (found.peak.nbytes, found.host_bytes) == (1.0, 7.0)
+    assert memory.bound(schedule).host_bytes == 7.0

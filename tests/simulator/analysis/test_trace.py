@@ -1,0 +1,144 @@
+import gzip
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
+
+from simulator.analysis import trace
+from simulator.errors import SimulatorError
+from simulator.schedule import Recv, Send
+from simulator.timeline import Timeline
+
+
+def events_of(path: Path) -> list[dict[str, Any]]:
+    content = path.read_bytes()
+    parsed = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
+    events: list[dict[str, Any]] = parsed["traceEvents"]
+    return events
+
+
+def packets_of(path: Path) -> list[Any]:
+    parsed = Trace()
+    parsed.ParseFromString(path.read_bytes())
+    return list(parsed.packet)
+
+
+def test_chrome_holds_every_span_once_with_its_times(gpipe: Callable[[int, int], Timeline], tmp_path: Path) -> None:
+    line = gpipe(3, 4)
+    trace.write(line, tmp_path / "t.json")
+    slices = [e for e in events_of(tmp_path / "t.json") if e["ph"] == "X"]
+    spans = [span for rank in range(3) for span in line.spans(rank)]
+    written = Counter(
+        (e["pid"], e["name"], round(e["ts"], 6), round(e["dur"], 6)) for e in slices if e["name"] != "wait"
+    )
+    assert written == Counter(
+        (s.rank, s.op.name, round(s.begin * 1e6, 6), round((s.end - s.begin) * 1e6, 6)) for s in spans
+    )
+    waited = sum(e["dur"] for e in slices if e["name"] == "wait")
+    assert waited == pytest.approx(sum(s.begin - s.ready for s in spans) * 1e6)
+
+
+def test_chrome_names_processes_and_tracks(gpipe: Callable[[int, int], Timeline], tmp_path: Path) -> None:
+    trace.write(gpipe(3, 2), tmp_path / "t.json")
+    events = events_of(tmp_path / "t.json")
+    assert [e["args"]["name"] for e in events if e["name"] == "process_name"] == [
+        f"rank {rank} (stage {rank}) on gpu {rank}" for rank in range(3)
+    ]
+    named = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert [named[1, tid] for tid in (1, 2, 3, 4, 5)] == ["compute", "pp 0>1", "pp 1>2", "pp 2>1", "pp 1>0"]
+    assert {(e["pid"], e["tid"]) for e in events if e["ph"] == "X"} == set(named)
+
+
+def test_chrome_arrows_run_from_each_send_to_its_receive(gpipe: Callable[[int, int], Timeline], tmp_path: Path) -> None:
+    line = gpipe(3, 4)
+    trace.write(line, tmp_path / "t.json.gz")
+    events = events_of(tmp_path / "t.json.gz")
+    starts = {e["id"]: e for e in events if e["ph"] == "s"}
+    ends = {e["id"]: e for e in events if e["ph"] == "f"}
+    assert starts.keys() == ends.keys()
+    assert len(starts) == 2 * 2 * 4
+    for number, start in starts.items():
+        sent, received = (_around(events, event) for event in (start, ends[number]))
+        assert abs(start["pid"] - ends[number]["pid"]) == 1
+        assert sent["name"].replace("send", "recv") == received["name"]
+        assert sent["args"]["action"] == received["args"]["action"]
+        assert start["ts"] <= ends[number]["ts"]
+
+
+def _around(events: list[dict[str, Any]], arrow: dict[str, Any]) -> dict[str, Any]:
+    (found,) = (
+        e
+        for e in events
+        if e["ph"] == "X"
+        and (e["pid"], e["tid"]) == (arrow["pid"], arrow["tid"])
+        and e["ts"] < arrow["ts"] < e["ts"] + e["dur"]
+    )
+    return found
+
+
+def test_perfetto_holds_every_span_with_its_flows(gpipe: Callable[[int, int], Timeline], tmp_path: Path) -> None:
+    line = gpipe(3, 4)
+    trace.write(line, tmp_path / "t.pftrace")
+    packets = packets_of(tmp_path / "t.pftrace")
+    descriptors = [p.track_descriptor for p in packets if p.HasField("track_descriptor")]
+    processes = {d.uuid: d for d in descriptors if d.HasField("process")}
+    streams = {d.uuid: d for d in descriptors if not d.HasField("process")}
+    assert [d.process.process_name for d in processes.values()] == [
+        f"rank {rank} (stage {rank}) on gpu {rank}" for rank in range(3)
+    ]
+    assert all(d.parent_uuid in processes for d in streams.values())
+    open_slices: dict[int, list[Any]] = {uuid: [] for uuid in streams}
+    closed, flows, ended = Counter[tuple[str, str, int]](), [], []
+    for packet in (p for p in packets if p.HasField("track_event")):
+        event = packet.track_event
+        if event.type == event.TYPE_SLICE_BEGIN:
+            open_slices[event.track_uuid].append((event.name, packet.timestamp))
+            flows += event.flow_ids
+            ended += event.terminating_flow_ids
+        else:
+            name, begin = open_slices[event.track_uuid].pop()
+            rank = processes[streams[event.track_uuid].parent_uuid].process.pid - 1
+            closed[str(rank), name, packet.timestamp - begin] += name != "wait"
+    assert not any(open_slices.values())
+    assert +closed == Counter(
+        (str(s.rank), s.op.name, round(s.end * 1e9) - round(s.begin * 1e9)) for r in range(3) for s in line.spans(r)
+    )
+    assert sorted(flows) == sorted(ended) == list(range(1, 2 * 2 * 4 + 1))
+
+
+def test_perfetto_slices_carry_bytes_axis_and_waiting(ddp: Callable[[int], Timeline], tmp_path: Path) -> None:
+    trace.write(ddp(2), tmp_path / "t.pftrace")
+    events = [p.track_event for p in packets_of(tmp_path / "t.pftrace") if p.HasField("track_event")]
+    event = next(e for e in events if e.name == "all_reduce b3")
+    args = {a.name: a.string_value or a.double_value for a in event.debug_annotations}
+    assert args.pop("waited_us") == pytest.approx((0.002 + 0.054) * 0.3 * 1e6)
+    assert args == {"kind": "all_reduce", "axis": "dp", "bytes": 22e6}
+
+
+@pytest.mark.parametrize("suffix", trace.FORMS)
+def test_the_same_timeline_gives_the_same_bytes(ddp: Callable[[int], Timeline], tmp_path: Path, suffix: str) -> None:
+    line = ddp(2)
+    for name in ("a", "b"):
+        trace.write(line, tmp_path / f"{name}{suffix}")
+    assert (tmp_path / f"a{suffix}").read_bytes() == (tmp_path / f"b{suffix}").read_bytes()
+
+
+def test_chosen_ranks_alone_are_written_and_no_arrow_hangs(
+    gpipe: Callable[[int, int], Timeline], tmp_path: Path
+) -> None:
+    line = gpipe(3, 4)
+    trace.write(line, tmp_path / "t.json", ranks=[0, 2])
+    events = events_of(tmp_path / "t.json")
+    assert {e["pid"] for e in events} == {0, 2}
+    assert not [e for e in events if e["ph"] in "sf"]
+    sends = [op for op in line.schedule.program(0).ops if isinstance(op, Send | Recv)]
+    assert len([e for e in events if e["pid"] == 0 and e.get("cat") == "communication"]) == len(sends)
+
+
+def test_another_suffix_is_refused(ddp: Callable[[int], Timeline], tmp_path: Path) -> None:
+    with pytest.raises(SimulatorError, match=r"t\.txt: the name must end with one of \.pftrace, \.json, \.json\.gz"):
+        trace.write(ddp(2), tmp_path / "t.txt")

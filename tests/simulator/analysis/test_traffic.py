@@ -1,0 +1,91 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from simulator.analysis import traffic
+from simulator.errors import SimulatorError
+from simulator.mesh import Mesh
+from simulator.schedule import Collective, Program, Schedule
+from simulator.timeline import Timeline, Use
+
+
+def test_use_over_time_integrates_to_what_the_links_carried(ddp: Callable[[int], Timeline]) -> None:
+    line = ddp(4)
+    assert traffic.carried(line) == pytest.approx(dict(line.link_bytes))
+    # four all-reduces of 22 MB, each link one way: 22 MB at the rate that all transfers have
+    assert traffic.by_link_kind(line)["uplink"] == pytest.approx(4 * traffic.carried(line)[0])
+
+
+def test_utilisation_is_bytes_over_what_the_time_would_have_carried(ddp: Callable[[int], Timeline]) -> None:
+    line = ddp(4)
+    assert line.cluster is not None
+    share = traffic.utilisation(line)
+    busy = sum(use.end - use.begin for use in line.uses)
+    assert share["uplink"]["max"] == pytest.approx(0.5 * busy / line.makespan)
+    assert share["downlink"]["mean"] == pytest.approx(share["uplink"]["mean"] / 2)
+    first = next(number for number, link in enumerate(line.cluster.links) if link.kind == "uplink")
+    one_idle = replace(line, link_bytes={n: b for n, b in line.link_bytes.items() if n != first})
+    assert traffic.utilisation(one_idle)["uplink"]["mean"] == pytest.approx(0.75 * share["uplink"]["mean"])
+
+
+def test_link_use_over_time_has_the_same_means(ddp: Callable[[int], Timeline]) -> None:
+    line = ddp(4)
+    use = traffic.over_time(line)
+    for kind, share in traffic.utilisation(line).items():
+        assert use[kind].mean.mean() == pytest.approx(share["mean"])
+        assert use[kind].busiest.mean() == pytest.approx(share["max"])
+        assert (use[kind].highest >= use[kind].busiest - 1e-12).all()
+    assert list(use) == ["uplink", "downlink"]
+
+
+def test_overloads_are_found_where_they_are(ddp: Callable[[int], Timeline]) -> None:
+    line = ddp(4)
+    assert traffic.overloads(line) == []
+    assert line.cluster is not None
+    up = line.cluster.ends.index(("gpu 2", "switch 0"))
+    crowded = replace(line, uses=[Use(0.0, 0.1, {up: 1.5e9}), Use(0.05, 0.1, {up: 1e9}), Use(0.1, 0.15, {up: 2e9})])
+    assert traffic.overloads(crowded) == [traffic.Overload(up, 0.05, 2.5e9)]
+
+
+def test_bytes_by_axis_are_those_of_one_step(ddp: Callable[[int], Timeline]) -> None:
+    line = ddp(2)
+    three = replace(line, schedule=replace(line.schedule, steps=3), axis_bytes={"dp": 6e9})
+    assert traffic.by_axis(three) == {"dp": 2e9}
+
+
+@pytest.mark.parametrize(
+    ("kind", "least"),
+    [
+        ("all_reduce", 2 * 3 * 80),
+        ("reduce_scatter", 3 * 80),
+        ("broadcast", 3 * 80),
+        ("gather", 60),
+        ("all_to_all", 240),
+    ],
+)
+def test_least_bytes_of_collectives(kind: str, least: float) -> None:
+    program = Program("all", (Collective(name="c", kind=kind, over="dp", nbytes=80.0),))
+    schedule = Schedule(Mesh.regular({"tp": 2, "dp": 4}), (program,), (0,) * 8)
+    assert traffic.least_bytes(schedule) == {"tp": 0.0, "dp": 2 * least}
+
+
+def test_least_bytes_count_each_send_once(gpipe: Callable[[int, int], Timeline]) -> None:
+    assert traffic.least_bytes(gpipe(4, 8).schedule) == {"pp": 2 * 3 * 8 * 1e7}
+
+
+def test_a_measured_timeline_has_no_links(ddp: Callable[[int], Timeline]) -> None:
+    line = replace(ddp(2), cluster=None)
+    assert traffic.by_link_kind(line) == {} == traffic.utilisation(line)
+    with pytest.raises(SimulatorError, match="measured, not simulated"):
+        traffic.over_time(line)
+    with pytest.raises(SimulatorError, match="holds no use of links"):
+        traffic.over_time(replace(ddp(2), uses=()))
+
+
+def test_a_window_shows_its_part_alone(ddp: Callable[[int], Timeline]) -> None:
+    line = ddp(2)
+    first = line.uses[0]
+    use = traffic.over_time(line, (first.begin, first.end), bins=10)["uplink"]
+    assert np.allclose(use.mean, 0.5)
