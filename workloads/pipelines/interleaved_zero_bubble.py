@@ -1,0 +1,24 @@
+"""Interleaved zero bubble: ZB-H1 over virtual stages.
+
+torch.distributed.pipelining's ScheduleInterleavedZeroBubble, after Qi et al., "Zero Bubble Pipeline Parallelism", ICLR
+2024 (arXiv:2401.10241). With one virtual stage a rank it is ZB-H1.
+"""
+
+from __future__ import annotations
+
+from simulator.order import Order
+from workloads.pipelines.interleaved import depth_first
+from workloads.split_backward import split_backward
+
+
+def interleaved_zero_bubble(stages: int, micro_batches: int, virtual_stages: int = 2) -> Order:
+    """The order of *stages* pipeline ranks with *virtual_stages* each, over *micro_batches*: rank r puts W off by r.
+
+    Raises `ScheduleError` for counts below 1 and for micro-batches that do not come out in equal rounds.
+
+    >>> print(interleaved_zero_bubble(2, 2, 2).csv(), end="")
+    0F0,0F1,2F0,2F1,2I0,2W0,2I1,2W1,0I0,0W0,0I1,0W1
+    1F0,1F1,3F0,3I0,3F1,3I1,3W0,1I0,3W1,1I1,1W0,1W1
+    """
+    order = depth_first("interleaved_zero_bubble", stages, micro_batches, virtual_stages, ahead=1)
+    return split_backward(order, range(stages))

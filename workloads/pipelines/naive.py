@@ -1,0 +1,24 @@
+"""Naive model parallelism: one micro-batch at a time goes down the stages and back, and one stage at a time works.
+
+The first picture of GPipe (Huang et al., NeurIPS 2019, arXiv:1811.06965, figure 2b). The bubble is 1 - 1/p.
+"""
+
+from __future__ import annotations
+
+from simulator.order import Action, Order
+from workloads.pipelines._counts import at_least_one
+
+
+def naive(stages: int, micro_batches: int = 1) -> Order:
+    """The order of *stages* pipeline ranks over *micro_batches*: one batch, or one after the other has come back.
+
+    Raises `ScheduleError` for counts below 1.
+
+    >>> print(naive(2, 1).csv(), end="")
+    0F0,0B0
+    1F0,1B0
+    """
+    at_least_one(stages=stages, micro_batches=micro_batches)
+    return Order(
+        tuple(tuple(Action(phase, stage, i) for i in range(micro_batches) for phase in "FB") for stage in range(stages))
+    )

@@ -1,0 +1,38 @@
+"""PipeDream-2BW: 1F1B that never drains, the weights updated once in m micro-batches, two versions of them kept.
+
+Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021 (arXiv:2006.09503, section 3.1). With at
+least as many micro-batches as stages, no micro-batch in flight is older than the version before the newest. In the
+steady state there is no bubble: an update comes every m (F + B).
+"""
+
+from __future__ import annotations
+
+from simulator.errors import ScheduleError
+from simulator.order import Order
+from workloads.pipelines._counts import at_least_one
+from workloads.pipelines._updates import updated
+from workloads.pipelines.one_f_one_b import one_f_one_b
+
+
+def pipedream_2bw(stages: int, micro_batches: int, *, batches: int = 3) -> Order:
+    """The order of *stages* pipeline ranks over *batches* of *micro_batches*, numbered through.
+
+    The first batch fills the pipeline and the last drains it; those between them are steady. Raises `ScheduleError` for
+    counts below 1 and for fewer micro-batches than stages.
+
+    >>> print(pipedream_2bw(2, 2, batches=2).csv(), end="")
+    0F0,0F1,0B0,0F2,0B1,0O1,0F3,0B2,0B3,0O3
+    1F0,1B0,1F1,1B1,1O1,1F2,1B2,1F3,1B3,1O3
+    """
+    at_least_one(stages=stages, micro_batches=micro_batches, batches=batches)
+    if micro_batches < stages:
+        raise ScheduleError(
+            f"micro_batches = {micro_batches}: pipedream_2bw keeps two versions of the weights, which is enough only "
+            f"with as many micro-batches as stages; try {stages}"
+        )
+    return updated(one_f_one_b(stages, batches * micro_batches), every=micro_batches)
+
+
+def weight_versions(stage: int, stages: int) -> int:
+    """How many versions of its weights *stage* of *stages* keeps: the newest and the one before it."""
+    return 2

@@ -1,0 +1,48 @@
+"""Varuna: backward as early as gradients come, and recomputation timed to end as they do.
+
+Athlur et al., "Varuna: Scalable, Low-cost Training of Massive Deep Learning Models", EuroSys 2022 (arXiv:2111.04007).
+The order is what its scheduler gives in slots where F and R take one and B two, the gradient of the input first, that
+of the weights second. The last stage recomputes nothing.
+"""
+
+from __future__ import annotations
+
+from simulator.order import Action, Order
+from workloads.pipelines._counts import at_least_one
+
+
+def varuna(stages: int, micro_batches: int) -> Order:
+    """The order of *stages* pipeline ranks over *micro_batches*. Raises `ScheduleError` for counts below 1.
+
+    >>> print(varuna(2, 3).csv(), end="")
+    0F0,0F1,0F2,0R0,0B0,0R1,0B1,0R2,0B2
+    1F0,1B0,1F1,1B1,1F2,1B2
+    """
+    at_least_one(stages=stages, micro_batches=micro_batches)
+    line = [dict.fromkeys("FRIW", 0) for _ in range(stages)]
+    rows: list[list[Action]] = [[] for _ in range(stages)]
+    while any(done["W"] < micro_batches for done in line):
+        turns = [_turn(line, stage, micro_batches) for stage in range(stages)]
+        for stage, phase in enumerate(turns):
+            if phase in ("F", "R", "I"):
+                rows[stage].append(Action("B" if phase == "I" else phase, stage, line[stage][phase]))
+            if phase:
+                line[stage][phase] += 1
+    return Order(tuple(map(tuple, rows)))
+
+
+def _turn(line: list[dict[str, int]], stage: int, micro_batches: int) -> str:
+    """The phase that *stage* runs in this slot, "" if none: the first it has of W, I, R, F.
+
+    *line* counts what each stage has run of each phase; micro-batches pass every phase in order. A recomputation is
+    released by the next stage's I of the same micro-batch and takes as long as its W: once done, the gradient is there.
+    """
+    done, last = line[stage], stage == len(line) - 1
+    arrived = micro_batches if stage == 0 else line[stage - 1]["F"]
+    if done["W"] < done["I"]:
+        return "W"
+    if done["I"] < done["F" if last else "R"]:
+        return "I"
+    if not last and done["R"] < line[stage + 1]["I"]:
+        return "R"
+    return "F" if done["F"] < arrived else ""
