@@ -98,8 +98,11 @@ class Routes:
     """The router of an assembled cluster."""
 
     def __init__(self, kinds: Sequence[Kind], ports: Sequence[Port], way: Way | None) -> None:
-        self._kinds, self._way = kinds, way
+        self._way = way
         self._port = {port.nic: port for port in ports}
+        words = {word for kind in kinds for word in kind.each}
+        self._kinds = {word: [kind for kind in kinds if word in kind.each] for word in words}
+        self._starts = {word: [kind.first.get(word, 0) for kind in self._kinds[word]] for word in words}
 
     def __call__(self, source: str, target: str) -> list[str]:
         """The vertices from *source* to *target*, both of them devices or NICs."""
@@ -115,10 +118,10 @@ class Routes:
     def _place(self, vertex: str) -> tuple[Kind, int, str]:
         """The kind of node in which *vertex* stands, the node's index among them, and its name in the wiring."""
         word, _, text = vertex.rpartition(" ")
-        starts = [kind.first.get(word, 0) for kind in self._kinds if word in kind.each]
-        if starts and text.isdecimal():
-            kind = [kind for kind in self._kinds if word in kind.each][bisect_right(starts, int(text)) - 1]
-            index, number = divmod(int(text) - kind.first.get(word, 0), kind.each[word])
+        if word in self._kinds and text.isdecimal():
+            at = bisect_right(self._starts[word], int(text)) - 1
+            kind = self._kinds[word][at]
+            index, number = divmod(int(text) - self._starts[word][at], kind.each[word])
             if index < kind.count:
                 return kind, index, f"{word} {number}"
         raise ClusterError(f"{vertex} is no vertex of a node of this cluster")

@@ -39,7 +39,7 @@ def clos(
             )
         spines = _level(network, "spine", groups, oversubscription[0], above)
         if len(spines) > 1:
-            _level(network, "core", [spines], oversubscription[-1] if len(oversubscription) > 1 else 1.0, above)
+            _level(network, "core", [spines], oversubscription[1], above)
 
     def way(source: Port, target: Port) -> list[str]:
         up, down = [leaf_of[source.number]], [leaf_of[target.number]]
@@ -63,6 +63,14 @@ def _level(
             above[switch] = top
         level.append((top, sum(bandwidth for _, bandwidth in group) / ratio))
     return level
+
+
+def ratios(oversubscription: float | list[float]) -> list[float]:
+    """The oversubscription of leaves and of spines. Raises `ClusterError` for a list of other than one or two."""
+    given = oversubscription if isinstance(oversubscription, list) else [oversubscription]
+    if not 1 <= len(given) <= 2:
+        raise ClusterError(f"oversubscription is one number, or two: of leaves and of spines; not {len(given)}")
+    return [*given, 1.0][:2]
 
 
 def down_ports(radix: int, oversubscription: float) -> int:

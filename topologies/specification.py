@@ -6,12 +6,13 @@ Every form has ``build(folder)``, which gives the `simulator.Cluster`; what is l
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     Tag,
@@ -19,187 +20,22 @@ from pydantic import (
 )
 
 from simulator import lookup
-from simulator.cluster import Cluster, Link
+from simulator.cluster import Cluster
 from simulator.document import Bandwidth, Count, Document, Fault, Index, Ratio, Section, Time, merged, read, validated
 from simulator.errors import ClusterError
 from topologies.assembly import assemble, cable_of
-from topologies.catalogue import CPUS, GPUS, LINKS, Device, device, known, link, link_data
-from topologies.parameters import parameters
-from topologies.wiring import Server, Wiring
+from topologies.catalogue import CPUS, GPUS, LINKS, device, known, link_data
+from topologies.sections import FABRICS, Cpu, FabricSection, Gpu, NodeSection
 
-CLUSTERS, FABRICS, NODES = "topologies.clusters", "topologies.fabrics", "topologies.nodes"
+CLUSTERS = "topologies.clusters"
 
-MOST_GPUS = 1_000_000
-"""More than any machine has; a graph of them takes a minute and gigabytes."""
-
-
-def _with_preset(folder: str) -> BeforeValidator:
-    """A mapping's *preset*, a file of *folder*, below its other keys; a name alone is a preset."""
-
-    def validate(value: Any) -> Any:
-        if isinstance(value, str):
-            known(folder, folder.rpartition(".")[2].removesuffix("s"), value)
-            return device(folder, value)
-        if isinstance(value, dict) and isinstance(value.get("preset"), str):
-            known(folder, folder.rpartition(".")[2].removesuffix("s"), value["preset"], "preset")
-            base = {k: v for k, v in read(lookup.data_file(folder, value["preset"])).data.items() if k != "sources"}
-            return {"name": value["preset"], **merged(Document(base), Document(value)).data}
-        return value
-
-    return BeforeValidator(validate)
+MOST_DEVICES = 1_000_000
+"""GPUs, or hosts, of a cluster: more than any machine has; a graph of them takes a minute and gigabytes."""
 
 
-Gpu = Annotated[Device, _with_preset(GPUS)]
-Cpu = Annotated[Device, _with_preset(CPUS)]
-
-
-class LinkSection(Section):
-    """One direction of a link: its kind is enough, if the catalogue has it."""
-
-    kind: str
-    bandwidth: Bandwidth | None = None
-    latency: Time | None = None
-
-    @model_validator(mode="after")
-    def _in_catalogue(self) -> Self:
-        if self.bandwidth is None or self.latency is None:
-            _known_link(self.kind)
-        return self
-
-    def link(self, count: int = 1) -> Link:
-        """The link; *count* of them side by side where no bandwidth is given."""
-        return link(self.kind, self.bandwidth, self.latency, count)
-
-
-def _known_link(kind: str) -> None:
-    try:
-        known(LINKS, "link", kind, "kind")
-    except Fault as fault:
-        raise Fault("kind", f"{fault.message}; or give it a bandwidth and a latency", fault.hint) from None
-
-
-class IntraSection(Section):
-    """How the GPUs of a node are joined: *shape* is a file of topologies/nodes, further keys are its parameters.
-
-    *bandwidth* is that of all that joins two neighbours (in a hybrid cube mesh or Infinity Fabric, of one link); with
-    a kind alone, the links that a GPU has are spread over its neighbours.
-    """
-
-    model_config = ConfigDict(extra="allow")
-
-    kind: str | None = None
-    shape: str = "full_mesh"
-    bandwidth: Bandwidth | None = None
-    latency: Time | None = None
-    links: Count | None = None
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        known(NODES, "node shape", self.shape, "shape")
-        if self.links is not None and self.bandwidth is not None:
-            raise Fault("links", "is not needed beside bandwidth, which is that of all links between two neighbours")
-        if self.kind is not None and (self.bandwidth is None or self.latency is None):
-            _known_link(self.kind)
-        self.parameters()
-        return self
-
-    def parameters(self) -> dict[str, Any]:
-        """The arguments of the shape's function."""
-        also = ("kind", "shape", "bandwidth", "latency", "links")
-        return parameters(lookup.function(NODES, self.shape), self.model_extra or {}, also)
-
-
-class NodeSection(Section):
-    """One kind of node (server)."""
-
-    accelerator: Gpu
-    accelerators: Count
-    intra: IntraSection = Field(default_factory=lambda: IntraSection(shape="pcie"))
-    host: LinkSection | None = None
-    processor: Cpu = Field(default_factory=lambda: device(CPUS, "xeon_gold_6140"))
-    sockets: Count | None = None
-    socket_link: LinkSection | None = None
-    pcie_switches: Index = 0
-    nics: Count | None = None
-    nic: LinkSection | None = None
-    nic_bus: LinkSection | None = None
-
-    @model_validator(mode="after")
-    def _whole(self) -> Self:
-        if self.nics is not None and self.nic is None:
-            raise Fault("nics", f"{self.nics} of what kind? Give nic: {{kind: ib_hdr}}, or another link")
-        if self.accelerators > 1 and self.intra.shape != "pcie" and self._intra_kind is None:
-            raise Fault(("intra",), f"needs a kind, e.g. nvlink3: {self.accelerator.name} has no links of its own")
-        try:
-            self.wiring()
-        except ClusterError as error:
-            raise Fault(("intra",) if "intra" in self.model_fields_set else (), str(error)) from None
-        return self
-
-    @property
-    def _intra_kind(self) -> str | None:
-        own = self.accelerator.links.kind if self.accelerator.links else None
-        return self.intra.kind or (own if self.intra.shape != "pcie" else None)
-
-    def server(self) -> Server:
-        """The server with every default filled in."""
-        bus = self.host.link() if self.host else link(self.accelerator.bus or "pcie4")
-        own = self.accelerator.links
-        kind, intra, links = self._intra_kind, None, self.intra.links
-        if kind is not None:
-            intra = link(kind, self.intra.bandwidth, self.intra.latency)
-            if links is None and self.intra.bandwidth is None and own is not None and own.kind == kind:
-                links = own.count
-        lanes = self.processor.links
-        return Server(
-            accelerator=self.accelerator.accelerator(),
-            accelerators=self.accelerators,
-            processor=self.processor.accelerator(),
-            sockets=self.sockets or min(2, self.accelerators),
-            bus=bus,
-            socket=self.socket_link.link()
-            if self.socket_link
-            else link(lanes.kind, count=lanes.count)
-            if lanes
-            else None,
-            pcie_switches=self.pcie_switches,
-            intra=intra,
-            links=links,
-            nics=(self.nics or 1) if self.nic else 0,
-            nic=self.nic.link() if self.nic else None,
-            nic_bus=self.nic_bus.link() if self.nic_bus else None,
-        )
-
-    def wiring(self) -> Wiring:
-        """The server wired in its shape. Raises `ClusterError` where it does not fit that."""
-        function = lookup.function(NODES, self.intra.shape)
-        wiring: Wiring = function(self.server(), **self.intra.parameters())
-        return wiring
-
-
-class FabricSection(Section):
-    """What joins the NICs: *kind* is a file of topologies/fabrics, further keys are its parameters.
-
-    *bandwidth* and *latency* are those of one cable between two switches (default: bandwidth of a NIC, latency of a
-    switch of its kind).
-    """
-
-    model_config = ConfigDict(extra="allow")
-
-    kind: str
-    bandwidth: Bandwidth | None = None
-    latency: Time | None = None
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        known(FABRICS, "fabric", self.kind, "kind")
-        self.parameters()
-        return self
-
-    def parameters(self) -> dict[str, Any]:
-        """The arguments of the fabric's function."""
-        also = ("kind", "bandwidth", "latency")
-        return parameters(lookup.function(FABRICS, self.kind), self.model_extra or {}, also)
+def _not_absurd(path: str, devices: int) -> None:
+    if devices > MOST_DEVICES:
+        raise Fault(path, f"{devices} devices in all is absurd; the most that is taken is {MOST_DEVICES}")
 
 
 class Degradation(Section):
@@ -245,6 +81,23 @@ def _links_between(cluster: Cluster, source: str, target: str) -> list[tuple[str
     return [(source, target)]
 
 
+@lru_cache(maxsize=16)
+def _preset(name: str) -> Document:
+    return read(lookup.data_file(CLUSTERS, name))
+
+
+def on_preset(preset: Document, data: dict[str, Any]) -> dict[str, Any]:
+    """*data* with *preset* laid below; of a fabric of another kind nothing is taken over.
+
+    *data* may lie on the preset already, as a scenario's does.
+    """
+    fabric, base = data.get("fabric"), preset.data.get("fabric", {})
+    if isinstance(fabric, dict) and fabric.get("kind", base.get("kind")) != base.get("kind"):
+        fabric = {key: value for key, value in fabric.items() if key not in base or base[key] != value}
+        return {**merged(preset, Document(data)).data, "fabric": fabric}
+    return merged(preset, Document(data)).data
+
+
 def _one_or_list(value: Any) -> Any:
     if isinstance(value, list) and not value:
         raise ValueError("must have at least one entry")
@@ -266,15 +119,13 @@ class NodesSection(ClusterSection):
         if not isinstance(data, dict) or not isinstance(data.get("preset"), str):
             return data
         known(CLUSTERS, "cluster", data["preset"], "preset")
-        return merged(read(lookup.data_file(CLUSTERS, data["preset"])), Document(data)).data
+        return on_preset(_preset(data["preset"]), data)
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
         if len(self.kinds) != len(self.counts):
             raise Fault("nodes", f"has {len(self.counts)} entries, but node has {len(self.kinds)}; one for each kind")
-        gpus = sum(kind.accelerators * count for kind, count in zip(self.kinds, self.counts, strict=True))
-        if gpus > MOST_GPUS:
-            raise Fault("nodes", f"{gpus} GPUs in all is absurd; the most that is taken is {MOST_GPUS}")
+        _not_absurd("nodes", sum(kind.accelerators * n for kind, n in zip(self.kinds, self.counts, strict=True)))
         if sum(self.counts) > 1 and any(kind.nic is None for kind in self.kinds):
             raise Fault(
                 "node", f"{sum(self.counts)} nodes need a nic each to reach one another, e.g. nic: {{kind: ib_hdr}}"
@@ -321,6 +172,12 @@ class UniformSection(ClusterSection):
     latency: Time
     accelerator: Gpu = Field(default_factory=lambda: device(GPUS, "unit"))
 
+    @model_validator(mode="after")
+    def _sane(self) -> Self:
+        _not_absurd("gpus", self.gpus)
+        _not_absurd("hosts", self.hosts)
+        return self
+
     def _whole_cluster(self, folder: Path) -> Cluster:
         from topologies.uniform import uniform
 
@@ -328,7 +185,7 @@ class UniformSection(ClusterSection):
 
 
 class TreeSection(ClusterSection):
-    """Switches from the root down, *arity* below each of a level; one bandwidth and latency for all, or a list of each."""
+    """Switches from the root down, *arity* below each of a level; one bandwidth and latency for all, or lists."""
 
     preset: Literal["tree"]
     arity: Annotated[list[Count], Field(min_length=1)]
@@ -339,6 +196,8 @@ class TreeSection(ClusterSection):
 
     @model_validator(mode="after")
     def _levels(self) -> Self:
+        _not_absurd("arity", prod(self.arity))
+        _not_absurd("hosts", self.hosts)
         for name in ("bandwidth", "latency"):
             values = getattr(self, name)
             if isinstance(values, list) and len(values) != len(self.arity):

@@ -6,6 +6,7 @@ shape of `topologies/nodes` begins with the PCIe tree, which all servers have, a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
 
@@ -74,6 +75,7 @@ class Wiring:
     graph: nx.DiGraph[str] = field(default_factory=nx.DiGraph)
     through_gpus: bool = False
     _routes: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+    _nic_of: dict[str, str] = field(default_factory=dict)
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -131,17 +133,25 @@ class Wiring:
 
     def nic_of(self, device: str) -> str:
         """The NIC by which *device* reaches the fabric: the nearest; devices equally near to several share them out."""
-        if device in self.nics:
-            return device
-        near = self._near(device)
-        peers = [peer for peer in self.of_kind(self.graph.nodes[device]["kind"]) if self._near(peer) == near]
-        return near[peers.index(device) * len(near) // len(peers)]
+        if not self._nic_of:
+            if not self.nics:
+                raise ClusterError(f"{device} has no NIC to leave its node by; give the node nics")
+            self._nic_of = {nic: nic for nic in self.nics}
+            for kind in dict.fromkeys(data["kind"] for _, data in self.graph.nodes.items() if data["kind"] != "nic"):
+                self._share_nics(self.of_kind(kind))
+        return self._nic_of[device]
 
-    def _near(self, device: str) -> tuple[str, ...]:
-        if not self.nics:
-            raise ClusterError(f"{device} has no NIC to leave its node by; give the node nics")
-        hops = {nic: len(self.route(device, nic)) for nic in self.nics}
-        return tuple(nic for nic in self.nics if hops[nic] == min(hops.values()))
+    def _share_nics(self, devices: Sequence[str]) -> None:
+        """Give each of *devices* one of its nearest NICs; those with the same ones get them in turn."""
+        peers: dict[tuple[str, ...], list[str]] = {}
+        for device in devices:
+            barred = set() if self.through_gpus else set(self.gpus) - {device}
+            hops = nx.single_source_shortest_path_length(nx.restricted_view(self.graph, barred, []), device)
+            least = min((hops[nic] for nic in self.nics if nic in hops), default=0)
+            peers.setdefault(tuple(nic for nic in self.nics if hops.get(nic) == least), []).append(device)
+        for near, sharing in peers.items():
+            for place, device in enumerate(sharing):
+                self._nic_of[device] = near[place * len(near) // len(sharing)] if near else self.nics[0]
 
 
 def pcie_tree(server: Server, gpu_bus: Link | None = None, *, nics: bool = True) -> Wiring:

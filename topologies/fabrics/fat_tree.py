@@ -6,7 +6,7 @@ from math import ceil
 
 from simulator.document import Count, Ratio
 from simulator.errors import ClusterError
-from topologies.clos import clos, down_ports, even
+from topologies.clos import clos, down_ports, even, ratios
 from topologies.network import Network, Way
 
 
@@ -17,9 +17,9 @@ def fat_tree(network: Network, oversubscription: Ratio | list[Ratio] = 1.0, radi
     over at least two leaves: a tree of one would be a switch. Leiserson, "Fat-Trees" (IEEE Trans. Computers, 1985).
     """
     radix = radix or network.radix
-    ratios = oversubscription if isinstance(oversubscription, list) else [oversubscription]
+    up = ratios(oversubscription)
     nodes = network.nodes
-    down, most = down_ports(radix, ratios[0]), max(map(len, nodes))
+    down, most = down_ports(radix, up[0]), max(map(len, nodes))
     if most > down:
         raise ClusterError(
             f"the {most} NICs of a node do not fit the {down} ports that a leaf of {radix} has for them;"
@@ -27,4 +27,4 @@ def fat_tree(network: Network, oversubscription: Ratio | list[Ratio] = 1.0, radi
         )
     number = min(len(nodes), max(2, ceil(len(nodes) / (down // most))))
     leaves = [[port for node in group for port in node] for group in even(nodes, number)]
-    return clos(network, leaves, ratios, radix, max(1, radix // 2))
+    return clos(network, leaves, up, radix, max(1, radix // 2))

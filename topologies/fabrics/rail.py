@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulator.document import Count, Ratio
-from topologies.clos import clos, down_ports
+from topologies.clos import clos, down_ports, ratios
 from topologies.network import Network, Way
 
 
@@ -19,8 +19,8 @@ def rail(
     reference architecture with A100 has them); *oversubscription* and *radix* as in `fat_tree`.
     """
     radix = radix or network.radix
-    ratios = oversubscription if isinstance(oversubscription, list) else [oversubscription]
-    size = nodes_per_pod or down_ports(radix, ratios[0])
+    up = ratios(oversubscription)
+    size = nodes_per_pod or down_ports(radix, up[0])
     nodes = network.nodes
     rails = max(map(len, nodes))
     leaves = []
@@ -28,4 +28,4 @@ def rail(
         pod = nodes[begin : begin + size]
         leaves += [[node[number] for node in pod if number < len(node)] for number in range(rails)]
     pods_together = max(1, radix // 2 // rails)
-    return clos(network, [leaf for leaf in leaves if leaf], ratios, radix, pods_together * rails)
+    return clos(network, [leaf for leaf in leaves if leaf], up, radix, pods_together * rails)

@@ -1,4 +1,4 @@
-"""The MI250X node of Frontier and LUMI: eight dies in four packages, Infinity Fabric between them, NICs at the packages."""
+"""The MI250X node of Frontier and LUMI: eight dies in four packages, and a NIC at each package."""
 
 from __future__ import annotations
 

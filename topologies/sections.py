@@ -1,0 +1,201 @@
+"""The sections of which a node and a fabric are described in a scenario; what is left out comes from the catalogue."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+
+from simulator import lookup
+from simulator.cluster import Link
+from simulator.document import Bandwidth, Count, Document, Fault, Index, Section, Time, merged, read
+from simulator.errors import ClusterError
+from topologies.catalogue import CPUS, GPUS, LINKS, Device, device, known, link
+from topologies.parameters import parameters
+from topologies.wiring import Server, Wiring
+
+FABRICS, NODES = "topologies.fabrics", "topologies.nodes"
+
+MOST_PARTS = 1024
+"""GPUs, NICs or PCIe switches of one node: beyond the 256 GPUs of the largest NVLink domain built (DGX GH200)."""
+
+
+def _with_preset(folder: str) -> BeforeValidator:
+    """A mapping's *preset*, a file of *folder*, below its other keys; a name alone is a preset."""
+
+    def validate(value: Any) -> Any:
+        if isinstance(value, str):
+            known(folder, folder.rpartition(".")[2].removesuffix("s"), value)
+            return device(folder, value)
+        if isinstance(value, dict) and isinstance(value.get("preset"), str):
+            known(folder, folder.rpartition(".")[2].removesuffix("s"), value["preset"], "preset")
+            base = {k: v for k, v in read(lookup.data_file(folder, value["preset"])).data.items() if k != "sources"}
+            return {"name": value["preset"], **merged(Document(base), Document(value)).data}
+        return value
+
+    return BeforeValidator(validate)
+
+
+def _schema(folder: str) -> WithJsonSchema:
+    names = {"type": "string", "examples": lookup.names(folder)}
+    return WithJsonSchema({"anyOf": [names, {"type": "object"}]})
+
+
+Gpu = Annotated[Device, _with_preset(GPUS), _schema(GPUS)]
+"""A file of topologies/gpus, or a mapping."""
+Cpu = Annotated[Device, _with_preset(CPUS), _schema(CPUS)]
+"""A file of topologies/cpus, or a mapping."""
+
+
+class LinkSection(Section):
+    """One direction of a link: its kind is enough, if the catalogue has it."""
+
+    kind: str
+    bandwidth: Bandwidth | None = None
+    latency: Time | None = None
+
+    @model_validator(mode="after")
+    def _in_catalogue(self) -> Self:
+        if self.bandwidth is None or self.latency is None:
+            _known_link(self.kind)
+        return self
+
+    def link(self, count: int = 1) -> Link:
+        """The link; *count* of them side by side where no bandwidth is given."""
+        return link(self.kind, self.bandwidth, self.latency, count)
+
+
+def _known_link(kind: str) -> None:
+    try:
+        known(LINKS, "link", kind, "kind")
+    except Fault as fault:
+        raise Fault("kind", f"{fault.message}; or give it a bandwidth and a latency", fault.hint) from None
+
+
+class IntraSection(Section):
+    """How the GPUs of a node are joined: *shape* is a file of topologies/nodes, further keys are its parameters.
+
+    *bandwidth* is that of all that joins two neighbours (in a hybrid cube mesh or Infinity Fabric, of one link); with
+    a kind alone, the links that a GPU has are spread over its neighbours.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    kind: str | None = None
+    shape: str = "full_mesh"
+    bandwidth: Bandwidth | None = None
+    latency: Time | None = None
+    links: Count | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        known(NODES, "node shape", self.shape, "shape")
+        if self.links is not None and self.bandwidth is not None:
+            raise Fault("links", "is not needed beside bandwidth, which is that of all links between two neighbours")
+        if self.kind is not None and (self.bandwidth is None or self.latency is None):
+            _known_link(self.kind)
+        self.parameters()
+        return self
+
+    def parameters(self) -> dict[str, Any]:
+        """The arguments of the shape's function."""
+        also = ("kind", "shape", "bandwidth", "latency", "links")
+        return parameters(lookup.function(NODES, self.shape), self.model_extra or {}, also)
+
+
+class NodeSection(Section):
+    """One kind of node (server)."""
+
+    accelerator: Gpu
+    accelerators: Count
+    intra: IntraSection = Field(default_factory=lambda: IntraSection(shape="pcie"))
+    host: LinkSection | None = None
+    processor: Cpu = Field(default_factory=lambda: device(CPUS, "xeon_gold_6140"))
+    sockets: Count | None = None
+    socket_link: LinkSection | None = None
+    pcie_switches: Index = 0
+    nics: Count | None = None
+    nic: LinkSection | None = None
+    nic_bus: LinkSection | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        for name in ("accelerators", "sockets", "pcie_switches", "nics"):
+            if (getattr(self, name) or 0) > MOST_PARTS:
+                raise Fault(
+                    name, f"{getattr(self, name)} in one node is absurd; the most that is taken is {MOST_PARTS}"
+                )
+        if self.nics is not None and self.nic is None:
+            raise Fault("nics", f"{self.nics} of what kind? Give nic: {{kind: ib_hdr}}, or another link")
+        if self.accelerators > 1 and self.intra.shape != "pcie" and self._intra_kind is None:
+            raise Fault(("intra",), f"needs a kind, e.g. nvlink3: {self.accelerator.name} has no links of its own")
+        try:
+            self.wiring()
+        except ClusterError as error:
+            raise Fault(("intra",) if "intra" in self.model_fields_set else (), str(error)) from None
+        return self
+
+    @property
+    def _intra_kind(self) -> str | None:
+        own = self.accelerator.links.kind if self.accelerator.links else None
+        return self.intra.kind or (own if self.intra.shape != "pcie" else None)
+
+    def server(self) -> Server:
+        """The server with every default filled in."""
+        bus = self.host.link() if self.host else link(self.accelerator.bus or "pcie4")
+        own = self.accelerator.links
+        kind, intra, links = self._intra_kind, None, self.intra.links
+        if kind is not None:
+            intra = link(kind, self.intra.bandwidth, self.intra.latency)
+            if links is None and self.intra.bandwidth is None and own is not None and own.kind == kind:
+                links = own.count
+        lanes = self.processor.links
+        return Server(
+            accelerator=self.accelerator.accelerator(),
+            accelerators=self.accelerators,
+            processor=self.processor.accelerator(),
+            sockets=self.sockets or min(2, self.accelerators),
+            bus=bus,
+            socket=self.socket_link.link()
+            if self.socket_link
+            else link(lanes.kind, count=lanes.count)
+            if lanes
+            else None,
+            pcie_switches=self.pcie_switches,
+            intra=intra,
+            links=links,
+            nics=(self.nics or 1) if self.nic else 0,
+            nic=self.nic.link() if self.nic else None,
+            nic_bus=self.nic_bus.link() if self.nic_bus else None,
+        )
+
+    def wiring(self) -> Wiring:
+        """The server wired in its shape. Raises `ClusterError` where it does not fit that."""
+        function = lookup.function(NODES, self.intra.shape)
+        wiring: Wiring = function(self.server(), **self.intra.parameters())
+        return wiring
+
+
+class FabricSection(Section):
+    """What joins the NICs: *kind* is a file of topologies/fabrics, further keys are its parameters.
+
+    *bandwidth* and *latency* are those of one cable between two switches (default: bandwidth of a NIC, latency of a
+    switch of its kind).
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    kind: str
+    bandwidth: Bandwidth | None = None
+    latency: Time | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        known(FABRICS, "fabric", self.kind, "kind")
+        self.parameters()
+        return self
+
+    def parameters(self) -> dict[str, Any]:
+        """The arguments of the fabric's function."""
+        also = ("kind", "bandwidth", "latency")
+        return parameters(lookup.function(FABRICS, self.kind), self.model_extra or {}, also)
