@@ -1,0 +1,77 @@
+"""Better hardware is never slower, where theory says so; the same seed gives the same timeline."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.engine.simulate import simulate
+from simulator.engine.variation import Variation
+from simulator.mesh import Mesh
+from simulator.schedule import Collective, Program, Schedule
+from topologies.uniform import uniform
+from workloads.compute import compute
+from workloads.data_parallel import data_parallel
+from workloads.pipelines.one_f_one_b import one_f_one_b
+from workloads.unit import unit_model
+
+ALGORITHMS = st.sampled_from(["ring", "tree", "halving_doubling", "direct"])
+
+
+def all_reduce(p, d, algorithm, fidelity, bandwidth, latency):
+    op = Collective(name="reduce", kind="all_reduce", over="dp", nbytes=d)
+    schedule = Schedule(Mesh.regular({"dp": p}), (Program("all", (op,)),), (0,) * p)
+    cluster = uniform(gpus=p, hosts=0, bandwidth=bandwidth, latency=latency)
+    return simulate(schedule, cluster, fidelity=fidelity, algorithms={"all_reduce": algorithm}).makespan
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(2, 16), st.floats(1, 1e9), ALGORITHMS, st.sampled_from(["alpha_beta", "flow", "chunk"]))
+def test_half_the_bandwidth_or_twice_the_latency_is_never_faster(p, d, algorithm, fidelity):
+    base = all_reduce(p, d, algorithm, fidelity, 10e9, 5e-6)
+    assert all_reduce(p, d, algorithm, fidelity, 5e9, 5e-6) >= base
+    assert all_reduce(p, d, algorithm, fidelity, 10e9, 10e-6) >= base
+
+
+def ddp(p, layers, forward, backward, variation=None, fidelity="flow"):
+    model = unit_model(layers, forward, backward, parameters=layers * 10_000_000)
+    schedule = compute(model, one_f_one_b(1, 2), micro_batch_size=1)
+    schedule = data_parallel(schedule, model, p)
+    schedule.check()
+    cluster = uniform(gpus=p, hosts=0, bandwidth=10e9, latency=5e-6)
+    return simulate(schedule, cluster, fidelity=fidelity, variation=variation)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(2, 6), st.integers(1, 5), st.floats(1e-3, 0.1), st.floats(1.0, 3.0), st.data())
+def test_a_straggler_never_helps(p, layers, forward, slowdown, data):
+    rank = data.draw(st.integers(0, p - 1))
+    base = ddp(p, layers, forward, 2 * forward).step_time
+    assert ddp(p, layers, forward, 2 * forward, Variation(stragglers={rank: slowdown})).step_time >= base - 1e-12
+
+
+def spans(timeline):
+    return [[tuple(record) for record in records] for records in timeline.records]
+
+
+def test_the_same_seed_gives_the_same_timeline_and_another_another():
+    runs = [ddp(4, 3, 0.01, 0.02, Variation(seed=seed, jitter=0.1)) for seed in (7, 7, 8)]
+    assert spans(runs[0]) == spans(runs[1])
+    assert spans(runs[0]) != spans(runs[2])
+
+
+def test_jitter_has_the_mean_and_spread_that_it_says():
+    factors = Variation(seed=1, jitter=0.2).factors(0, 200_000)
+    assert factors.mean() == pytest.approx(1.0, abs=3e-3)
+    assert factors.std() == pytest.approx(0.2, rel=2e-2)
+
+
+def test_overlap_hides_communication_behind_the_backward_pass():
+    model = unit_model(8, 0.01, 0.02, parameters=80_000_000)
+    cluster = uniform(gpus=4, hosts=0, bandwidth=10e9, latency=5e-6)
+    base = compute(model, one_f_one_b(1, 1), micro_batch_size=1)
+    times = [simulate(data_parallel(base, model, 4, overlap=o), cluster).step_time for o in (True, False)]
+    alone = 8 * 0.03
+    # 320 MB in all: 1.5 d beta = 48 ms after the backward pass without overlap; only the last bucket's with it
+    assert times[1] == pytest.approx(alone + 6 * 5e-6 + 1.5 * 320e6 / 10e9)
+    assert alone < times[0] < times[1]
+    assert times[0] == pytest.approx(alone + 6 * 5e-6 + 1.5 * 40e6 / 10e9)
