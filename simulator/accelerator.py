@@ -102,9 +102,12 @@ class Accelerator:
         peak = self.peak(kernel.precision) * self.matmul_efficiency
         if kernel.shape is None or not self.sms:
             return max(kernel.flops / peak, memory)
-        # without tensor cores libraries use Winograd's algorithm (Lavin and Gray 2015, arXiv:1509.09308)
-        shape = kernel.winograd if kernel.winograd and self._lacks_tf32(kernel.precision) else kernel.shape
-        return max(_quantised_flops(*shape, self.sms, self.k_half) / peak, memory)
+        # without tensor cores libraries use Winograd's algorithm (Lavin and Gray 2015, arXiv:1509.09308) where it is
+        # faster
+        shapes = [kernel.shape]
+        if kernel.winograd is not None and self._lacks_tf32(kernel.precision):
+            shapes.append(kernel.winograd)
+        return max(min(_quantised_flops(*shape, self.sms, self.k_half) for shape in shapes) / peak, memory)
 
     def _lacks_tf32(self, precision: str) -> bool:
         return precision == "tf32" and isinstance(self.peak_flops, Mapping) and "tf32" not in self.peak_flops
