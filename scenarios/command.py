@@ -36,6 +36,7 @@ def run(arguments: list[str]) -> int:
 
     try:
         status = app(arguments, prog_name="clustersim", standalone_mode=False)
+        sys.stdout.flush()
     except DeadlockError as error:
         return _told(error, DEADLOCK)
     except SimulatorError as error:

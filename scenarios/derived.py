@@ -33,10 +33,11 @@ def derive(specification: Specification, cluster: Cluster, document: Document) -
         micro_batch_size, micro_batches = _batches(specification, replicas, document)
     gpus = _gpus(specification, cluster, replicas, document)
     hosts = _hosts(specification, cluster, document)
+    ranks = replicas + len(hosts)
     for place, straggler in enumerate(specification.simulation.stragglers):
-        if straggler.rank >= replicas + len(hosts):
+        if straggler.rank >= ranks:
             path = ("simulation", "stragglers", place, "rank")
-            raise document.error(path, f"there is no rank {straggler.rank}; ranks go from 0 to {replicas - 1}")
+            raise document.error(path, f"there is no rank {straggler.rank}; ranks go from 0 to {ranks - 1}")
     used = set(gpus)
     idle = tuple(gpu for gpu in cluster.gpus if gpu not in used)
     return Derived(len(cluster.gpus), replicas, micro_batch_size, micro_batches, gpus + hosts, idle)

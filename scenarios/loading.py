@@ -31,10 +31,14 @@ def shipped() -> list[str]:
 def located(scenario: str | os.PathLike[str]) -> pathlib.Path:
     """The file of *scenario*, a path or the bare name of a shipped one; names that are near tell what was meant."""
     path = pathlib.Path(scenario)
-    if path.suffix or len(path.parts) != 1 or path.exists():
-        return path / "scenario.yaml" if (path / "scenario.yaml").is_file() else path
+    if (path / "scenario.yaml").is_file():
+        return path / "scenario.yaml"
+    if path.is_file() or path.suffix or len(path.parts) != 1:
+        return path
     if path.name in shipped():
         return SHIPPED / f"{path.name}.yaml"
+    if path.exists():
+        return path
     choices = ", ".join(nearest(path.name, shipped()))
     raise ScenarioError(f'unknown scenario "{scenario}"; there are: {choices}, or give the path of a file')
 
@@ -109,17 +113,22 @@ def _variant(document: Document, name: str, changes: Any) -> Document:
     return document
 
 
-def expanded(document: Document, folder: pathlib.Path) -> Document:
-    """*document* with its presets laid below the keys beside them, and its files found from *folder*."""
+def found_from(document: Document, folder: pathlib.Path) -> Document:
+    """*document* with the user's files named so that they are found from anywhere; they are relative to *folder*."""
+    for path in FILES:
+        name = document.get(path)
+        if isinstance(name, str) and name:
+            document = Document(_with(document.data, path, str((folder / name).absolute())), document.positions)
+    return document
+
+
+def expanded(document: Document) -> Document:
+    """*document* with its presets laid below the keys beside them."""
     for section, package in PRESETS.items():
         preset = document.get((section, "preset"))
         if preset is None or preset in WITHOUT_FILE.get(section, ()):
             continue
         document = merged(_preset(document, section, package, preset), document, (section,))
-    for path in FILES:
-        name = document.get(path)
-        if isinstance(name, str):
-            document = Document(_with(document.data, path, str(folder / name)), document.positions)
     return document
 
 

@@ -52,7 +52,8 @@ def batch(scenario: Scenario) -> str:
     training, model, derived = scenario.specification.training, scenario.model, scenario.derived
     assert training is not None
     assert model is not None
-    cut = f"{derived.replicas} replicas x {derived.micro_batches} micro-batches of {derived.micro_batch_size}"
+    micro = "1 micro-batch" if derived.micro_batches == 1 else f"{derived.micro_batches} micro-batches"
+    cut = f"{derived.replicas} replicas x {micro} of {derived.micro_batch_size}"
     return f"{model.name}, {training.precision}, batch {training.global_batch_size} = {cut}"
 
 
@@ -68,9 +69,9 @@ def _times(result: StepResult) -> str:
 
 def _throughput(result: StepResult, summary: Mapping[str, Any]) -> str:
     precision, peak = result.peak
-    rows = [["samples/s", f"{summary['samples_per_s']:,.5g}"]]
+    rows = [["samples/s", figure(summary["samples_per_s"])]]
     if summary["tokens_per_s"]:
-        rows.append(["tokens/s", f"{summary['tokens_per_s']:,.5g}"])
+        rows.append(["tokens/s", figure(summary["tokens_per_s"])])
     if summary["model_tflops_per_gpu"]:
         of = f"the dense {precision} peak of {show(peak, 'rate')}"
         each = f"{summary['model_tflops_per_gpu']:.3g} TFLOP/s a GPU"
@@ -83,13 +84,13 @@ def _throughput(result: StepResult, summary: Mapping[str, Any]) -> str:
 
 
 def _whole(training: Mapping[str, float | None]) -> str:
-    parts = [f"{training['days']:.4g} days", f"{training['gpu_hours']:,.4g} GPU-hours"]
+    parts = [f"{figure(training['days'] or 0.0)} days", f"{figure(training['gpu_hours'] or 0.0)} GPU-hours"]
     if training["energy_mwh"] is not None:
         parts.append(f"{training['energy_mwh']:.4g} MWh")
     if training["co2_t"]:
         parts.append(f"{training['co2_t']:.4g} t CO2")
     if training["cost"]:
-        parts.append(f"cost {training['cost']:,.4g}")
+        parts.append(f"cost {figure(training['cost'])}")
     return f"whole training: {', '.join(parts)}"
 
 
@@ -150,7 +151,7 @@ def _numbers(results: Mapping[str, StepResult]) -> list[list[str]]:
     summaries = {name: result.summary() for name, result in results.items()}
     rows = [
         ["step time", *(show(s["step_time_s"], "time") for s in summaries.values())],
-        ["samples/s", *(f"{s['samples_per_s']:,.4g}" for s in summaries.values())],
+        ["samples/s", *(figure(s["samples_per_s"]) for s in summaries.values())],
         ["MFU", *(f"{s['mfu']:.1%}" for s in summaries.values())],
         ["peak memory", *(show(s["memory"]["peak_bytes"], "size", 3) for s in summaries.values())],
         ["fits", *("yes" if s["memory"]["fits"] else "NO" for s in summaries.values())],
@@ -175,3 +176,12 @@ def memory_line(held: memory.Peak, capacity: float) -> str:
 def indented(block: str, by: str = "  ") -> str:
     """*block* with every line moved to the right."""
     return "\n".join(f"{by}{line}" if line else line for line in block.splitlines())
+
+
+def figure(number: float) -> str:
+    """Four significant digits, never an exponent for what people count.
+
+    >>> figure(460757.2), figure(236.98), figure(0.04181)
+    ('460,757', '237', '0.04181')
+    """
+    return f"{number:,.0f}" if number >= 1000 else f"{number:.4g}"

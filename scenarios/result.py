@@ -39,6 +39,11 @@ class Result(ABC):
         return next(iter(self.timelines.values()))
 
     @property
+    def breakdowns(self) -> Mapping[str, Mapping[str, float]]:
+        """Seconds of the step by what they went to, for each timeline of a training step."""
+        return {}
+
+    @property
     def fits(self) -> bool:
         """Whether every GPU in use has the memory that it needs."""
         return True
@@ -106,6 +111,11 @@ class VariantsResult(Result):
     def fits(self) -> bool:
         """Whether every GPU in use has the memory that it needs."""
         return all(result.fits for result in self.variants.values())
+
+    @property
+    def breakdowns(self) -> Mapping[str, Mapping[str, float]]:
+        """Those of the variants."""
+        return {name: parts for name, result in self.variants.items() for parts in result.breakdowns.values()}
 
     def summary(self) -> dict[str, Any]:
         """The numbers, as `run --json` prints them."""

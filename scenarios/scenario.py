@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import pathlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -37,11 +37,12 @@ Watch = Callable[["Simulation"], Any]
 
 @dataclass(frozen=True)
 class Scenario:
-    """*specification* as validated, and the *document* that it came from, presets included."""
+    """*specification* as validated, the *document* that it came from, presets included, and its *source* without."""
 
     specification: Specification
     document: Document
     name: str
+    source: Document
     variants: Mapping[str, Scenario] = field(default_factory=dict)
 
     @classmethod
@@ -71,21 +72,33 @@ class Scenario:
 
     @classmethod
     def _made(cls, document: Document, folder: pathlib.Path, name: str) -> Scenario:
-        document = loading.expanded(document, folder)
-        specification = validated(document, Specification)
-        name = specification.name or name
+        source = loading.found_from(document, folder)
+        whole = loading.expanded(source)
+        specification = validated(whole, Specification)
         variants = {}
-        for variant, changed in loading.variants(document).items():
-            whole = loading.expanded(changed, folder)
-            variants[variant] = cls(validated(whole, Specification), whole, variant)
-        scenario = cls(specification, document, name, variants)
+        for variant, changed in loading.variants(source).items():
+            its = loading.expanded(changed)
+            variants[variant] = cls(validated(its, Specification), its, variant, changed)
+        scenario = cls(specification, whole, specification.name or name, source, variants)
         for one in variants.values() if variants else (scenario,):
             one.check()
         return scenario
 
     def check(self) -> None:
         """Hold what needs the cluster and the model against the scenario; raises `ScenarioError` with the place."""
-        _ = self.derived, self.model, self.software
+        _ = self.derived
+        precisions = {
+            kernel.precision
+            for layer in (self.model.layers if self.model else ())
+            for kernel in layer.forward(1)
+            if kernel.flops and kernel.seconds is None
+        }
+        for accelerator in {self._cluster.accelerator(gpu) for gpu in self.derived.devices}:
+            for precision in sorted(precisions):
+                try:
+                    accelerator.peak(precision)
+                except ClusterError as error:
+                    raise self.document.error(("training", "precision"), str(error)) from None
 
     def cluster(self) -> Cluster:
         """Where it runs."""
@@ -100,7 +113,11 @@ class Scenario:
         try:
             return self.specification.cluster.build()
         except ClusterError as error:
-            raise self.document.error(("cluster",), str(error)) from None
+            key, colon, message = str(error).partition(": ")
+            if colon and key.startswith("cluster."):
+                raise self.document.error(tuple(key.split(".")), message) from None
+            at = ("cluster", "graph") if "graph" in self.document.data["cluster"] else ("cluster",)
+            raise self.document.error(at, str(error), at_key=at == ("cluster",)) from None
 
     @cached_property
     def derived(self) -> Derived:
@@ -143,7 +160,3 @@ class Scenario:
         from scenarios.running import run
 
         return run(self, watch)
-
-    def named(self, name: str) -> Scenario:
-        """The same scenario under another name."""
-        return replace(self, name=name)

@@ -16,6 +16,9 @@ from simulator.timeline import Timeline
 SECONDS_PER_DAY = 86_400.0
 JOULES_PER_MWH = 3.6e9
 
+AXES = ("tp", "pp", "dp")
+"""Axes that a result names even where the mesh has them not, so that scripts need not ask."""
+
 
 @dataclass(frozen=True)
 class StepResult(Result):
@@ -29,6 +32,11 @@ class StepResult(Result):
     def timelines(self) -> Mapping[str, Timeline]:
         """The timelines by name."""
         return {self.scenario.name: self._timeline}
+
+    @property
+    def breakdowns(self) -> Mapping[str, Mapping[str, float]]:
+        """The one breakdown, by name."""
+        return {self.scenario.name: self.breakdown}
 
     @cached_property
     def breakdown(self) -> dict[str, float]:
@@ -71,7 +79,7 @@ class StepResult(Result):
             if kernel.flops and kernel.seconds is None
         } or {self.scenario.model.precision if self.scenario.model else "fp32"}
         peaks = [
-            max((accelerator.peak(precision), precision) for precision in sorted(precisions))
+            max((accelerator.peak(p), named(p, accelerator)) for p in sorted(precisions))
             for accelerator in accelerators
         ]
         flops, precision = min(peaks)
@@ -88,7 +96,7 @@ class StepResult(Result):
         return {
             "name": self.scenario.name,
             "step_time_s": step,
-            "breakdown_s": self.breakdown,
+            "breakdown_s": _in_order(self.breakdown),
             "bubble_fraction": metrics.bubble_fraction(self.breakdown),
             "initial_broadcast_s": self.initial_broadcast,
             "samples_per_s": samples,
@@ -98,7 +106,7 @@ class StepResult(Result):
             "mfu": achieved / self.peak[1],
             "hfu": executed / self.peak[1],
             "memory": self._memory_summary(),
-            "traffic_bytes": traffic.by_axis(timeline),
+            "traffic_bytes": dict.fromkeys(AXES, 0.0) | traffic.by_axis(timeline),
             "link_traffic_bytes": traffic.by_link_kind(timeline),
             "link_utilisation": traffic.utilisation(timeline),
             **({"training": self.whole_training()} if training.tokens or training.samples else {}),
@@ -155,3 +163,17 @@ class StepResult(Result):
         from scenarios.report import step_report
 
         return step_report(self)
+
+
+def _in_order(breakdown: Mapping[str, float]) -> dict[str, float]:
+    """*breakdown* with the parts of all `AXES`: computation first, then communication, copies and the bubble."""
+    ends = {"copy": breakdown["copy"], "bubble": breakdown["bubble"]}
+    parts = {name: breakdown[name] for name in ("compute", "recompute", "optimizer")}
+    parts |= {f"exposed_{axis}": 0.0 for axis in AXES}
+    return parts | {name: seconds for name, seconds in breakdown.items() if name not in ends} | ends
+
+
+def named(precision: str, accelerator: Accelerator) -> str:
+    """*precision* as *accelerator* runs it: tf32 is fp32 where there is no tf32."""
+    peaks = accelerator.peak_flops
+    return "fp32" if precision == "tf32" and not (isinstance(peaks, Mapping) and "tf32" in peaks) else precision

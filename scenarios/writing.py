@@ -23,13 +23,14 @@ def write(result: Result, folder: Path) -> list[Path]:
 
 
 def _written(result: Result, folder: Path) -> Iterator[Path]:
-    from simulator.analysis.plot import draw
+    from simulator.analysis.plot import draw, draw_breakdowns
 
     path = folder / "result.json"
     path.write_text(json.dumps(result.summary(), indent=2) + "\n", encoding="utf-8")
     yield path
     path = folder / "scenario.yaml"
-    path.write_text(yaml_text(_absolute(result.scenario.document.data, result.scenario.name)), encoding="utf-8")
+    source = {**result.scenario.source.data, "name": result.scenario.name}
+    path.write_text(yaml_text(source), encoding="utf-8")
     yield path
     timelines = result.timelines
     for name, timeline in timelines.items():
@@ -39,6 +40,11 @@ def _written(result: Result, folder: Path) -> Iterator[Path]:
         yield path
         path = folder / f"timeline{ending}.png"
         draw(timeline, "timeline", path, title=name)
+        yield path
+    breakdowns = result.breakdowns
+    if len(breakdowns) > 1:
+        path = folder / "breakdown.png"
+        draw_breakdowns(breakdowns, path, title=result.scenario.name)
         yield path
 
 
@@ -52,18 +58,6 @@ def _spans(timeline: Timeline, path: Path) -> None:
                 (rank, span.step, span.op.name, span.op.stream, span.ready, span.begin, span.end)
                 for span in timeline.spans(rank)
             )
-
-
-def _absolute(data: dict[str, Any], name: str) -> dict[str, Any]:
-    """*data* under the run's name, with the user's files named so that they are found from the result's folder too."""
-    from scenarios.loading import FILES
-
-    data = {**data, "name": data.get("name") or name}
-    for section, key in FILES:
-        value = (data.get(section) or {}).get(key)
-        if isinstance(value, str):
-            data = {**data, section: {**data[section], key: str(Path(value).resolve())}}
-    return data
 
 
 def yaml_text(data: dict[str, Any]) -> str:

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from scenarios.result import Result
 
 
+HIDDEN = {"name", "description", "variants", "expect", "source", "sources"}
+"""Keys that change nothing."""
+
+
 @app.command()
 def compare(
     scenarios: Annotated[
@@ -24,7 +28,6 @@ def compare(
 ) -> None:
     """Compare scenarios: only what differs, and where the time went."""
     from scenarios.report import side_by_side
-    from scenarios.step_result import StepResult
     from simulator.analysis import text
     from simulator.errors import ScenarioError
 
@@ -36,8 +39,7 @@ def compare(
     if output is not None:
         from simulator.analysis.plot import draw_breakdowns
 
-        steps = {name: result.breakdown for name, result in results.items() if isinstance(result, StepResult)}
-        draw_breakdowns(steps, output)
+        draw_breakdowns({name: parts for name, one in results.items() for parts in one.breakdowns.values()}, output)
         print(f"\nwrote {output}")
 
 
@@ -62,9 +64,8 @@ def _differences(results: dict[str, Result]) -> list[list[str]]:
     """The keys of the scenarios, presets laid out, whose values are not the same in all of *results*."""
     values = [_flat(result.scenario.document.data) for result in results.values()]
     keys = dict.fromkeys(key for one in values for key in one)
-    hidden = ("name", "description", "variants", "expect", "source")
-    rows = [[key, *(one.get(key, "-") for one in values)] for key in keys if key.partition(".")[0] not in hidden]
-    return [row for row in rows if len(set(row[1:])) > 1 and "source" not in row[0].rsplit(".", 1)[-1]]
+    rows = [[key, *(one.get(key, "-") for one in values)] for key in keys if not HIDDEN & set(key.split("."))]
+    return [row for row in rows if len(set(row[1:])) > 1]
 
 
 def _flat(data: Any, prefix: str = "") -> dict[str, str]:
@@ -74,4 +75,6 @@ def _flat(data: Any, prefix: str = "") -> dict[str, str]:
             for name, inner in data.items()
             for key, value in _flat(inner, f"{prefix}.{name}" if prefix else str(name)).items()
         }
+    if isinstance(data, bool) or data is None:
+        return {prefix: "none" if data is None else str(data).lower()}
     return {prefix: ", ".join(map(str, data)) if isinstance(data, list) else str(data)}

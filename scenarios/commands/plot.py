@@ -25,20 +25,29 @@ def plot(
     """Draw the timeline, pipeline, memory, breakdown or links of a scenario or of a directory that `run` wrote."""
     from scenarios.commands.progress import progress
     from scenarios.scenario import Scenario
+    from simulator.analysis.files import suffix_of
     from simulator.document.validation import listed, near
     from simulator.errors import ScenarioError
 
     if chart not in CHARTS:
         hint = near(chart, CHARTS)
         raise ScenarioError(f'there is no chart "{chart}"; draw {listed(CHARTS)}' + (f"; {hint}" if hint else ""))
+    if output is not None:
+        suffix_of(output, (".png", ".svg", ".pdf"))
     chosen = _ranks(ranks) if ranks else None
     between = _window(window) if window else None
     loaded = Scenario.load(scenario, options=settings)
     with progress(f"simulating {loaded.name}") as watch:
-        timelines = loaded.run(watch).timelines
-    path = output or Path(f"{loaded.name}_{chart}.png")
-    from simulator.analysis.plot import draw
+        result = loaded.run(watch)
+    beside = Path(scenario) / f"{chart}.png"
+    path = output or (beside if beside.parent.is_dir() else Path(f"{loaded.name}_{chart}.png"))
+    from simulator.analysis.plot import draw, draw_breakdowns
 
+    if chart == "breakdown" and len(result.breakdowns) > 1:
+        draw_breakdowns(result.breakdowns, path, title=loaded.name)
+        print(path)
+        return
+    timelines = result.timelines
     for name, timeline in timelines.items():
         target = path if len(timelines) == 1 else path.with_name(f"{path.stem}_{name}{path.suffix}")
         draw(

@@ -37,7 +37,10 @@ def run(
     from scenarios.commands.progress import progress
     from scenarios.expectations import held, told
     from scenarios.scenario import Scenario
+    from simulator.analysis.files import suffix_of
 
+    if trace is not None:
+        suffix_of(trace, (".pftrace", ".json", ".json.gz"))
     loaded = [Scenario.load(name, options=settings) for name in scenarios]
     status, summaries = 0, []
     for scenario in loaded:
@@ -78,7 +81,8 @@ def _write(result: Result, folder: Path) -> None:
 
     for path in write(result, folder):
         print(f"wrote {path}")
-    print(f"next: clustersim plot {folder} links")
+    compared = f"clustersim compare {folder}" + ("" if len(result.timelines) > 1 else " OTHER")
+    print(f"next: clustersim plot {folder} links   or   {compared}")
 
 
 def _trace(result: Result, path: Path, runs: int) -> None:

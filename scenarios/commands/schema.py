@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from scenarios.command import app
+
+WHOLE = ("Training", "CollectiveBenchmark", "Expectation", "Straggler")
+"""Sections that no preset completes: what they require must stand in the file."""
 
 
 @app.command()
@@ -12,4 +17,21 @@ def schema() -> None:
 
     from scenarios.specification import Specification
 
-    print(json.dumps(Specification.model_json_schema(), indent=2))
+    print(json.dumps(for_files(Specification.model_json_schema()), indent=2))
+
+
+def for_files(schema: dict[str, Any]) -> dict[str, Any]:
+    """*schema* as a file has to meet it before presets are laid below it: sections may leave keys to the preset."""
+    for name, section in schema["$defs"].items():
+        if name not in WHOLE:
+            section.pop("required", None)
+    several: dict[str, Any] = _several(schema)
+    return several
+
+
+def _several(schema: Any) -> Any:
+    # with keys left out, a section may meet several members of a union
+    if isinstance(schema, dict):
+        kept = {key: _several(value) for key, value in schema.items() if key != "discriminator"}
+        return {"anyOf" if key == "oneOf" else key: value for key, value in kept.items()}
+    return [_several(item) for item in schema] if isinstance(schema, list) else schema
