@@ -57,8 +57,9 @@ class Members:
         hops = self._load(step.transfers)
         seconds = {hop: transport.message(*hop, algorithm, protocol, setting) for hop in hops.distinct_hops}
         latency = step.latency([seconds[hop] for hop in hops.hops])
-        share = transport.share(algorithm, protocol, nbytes, setting)
-        flows = self.flows(step, share, transport.ceiling(algorithm, protocol, setting))
+        correction = transport.correction(algorithm, protocol, nbytes)
+        share, ceiling = transport.share(algorithm, protocol, setting), transport.ceiling(algorithm, protocol, setting)
+        flows = self.flows(step, share * correction, ceiling * correction)
         return Laid(step, latency, flows, self._busy(flows) * step.nbytes * step.repeat)
 
     def flows(self, step: Step, share: float, ceiling: float) -> tuple[Flow, ...]:

@@ -8,7 +8,7 @@ channel are left out: NCCL opens as many channels as lift them above the limits 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from simulator.errors import SimulatorError
 from simulator.transport.transport import NET, NVLINK, PCI, Transport
@@ -39,8 +39,8 @@ LL_CEILINGS: dict[tuple[str, str, str], float] = {
 }
 """llMaxBws, bytes/s: in one server by generation of GPU, else by vendor of the processor and 2 or more servers."""
 
-AMPERE_CEILINGS = {("any", protocol, "nvlink3"): 235e9 for protocol in ("LL128", "Simple")}
-"""``if (compCap80) busBw = min(busBw, 235)``, v2.10.3."""
+AMPERE_LIMIT = {"nvlink3": 235e9}
+"""``if (compCap80) busBw = min(busBw, 235)``, GB/s, v2.10.3; taken in one server, where links could carry more."""
 
 EARLY_TREE_CEILINGS = {
     ("tree", protocol, where): limit
@@ -71,6 +71,7 @@ class Tables:
     plateau_bytes: float
     corrections: Mapping[tuple[str, str], tuple[float, ...]]
     ceilings: Mapping[tuple[str, str, str], float]
+    limits: Mapping[str, float] = field(default_factory=dict)
 
 
 TREE_CORRECTION: Mapping[tuple[str, str], tuple[float, ...]] = {
@@ -113,7 +114,8 @@ VERSIONS: dict[str, Tables] = {
         plateau=1.9,
         plateau_bytes=65536 / 16,
         corrections=TREE_CORRECTION,
-        ceilings=LL_CEILINGS | AMPERE_CEILINGS,
+        ceilings=LL_CEILINGS,
+        limits=AMPERE_LIMIT,
     ),
     "2.30": Tables(
         base={"tree": (6.8, 14.0, 8.4), "ring": (6.6, 14.0, 8.4)},
@@ -164,6 +166,7 @@ def nccl(version: str = "2.10") -> Transport:
         plateau_bytes=tables.plateau_bytes,
         efficiency={NVLINK: tables.nvlink, NET: NET_SHARE},
         attainable=PCIE,
+        limits=tables.limits,
         shares=_shares(tables),
         ceilings=tables.ceilings,
         corrections=tables.corrections,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import inf
 
 from simulator.cluster import Link
@@ -17,6 +18,7 @@ NVLINK, PCI, NET = "NVLINK", "PCI", "NET"
 _CLASSES = {"nvlink": NVLINK, "infinity_fabric": NVLINK, "pcie": PCI, "upi": PCI, "qpi": PCI, "xgmi": PCI}
 
 
+@lru_cache(maxsize=256)
 def link_class(kind: str) -> str:
     """The class of a link by its kind; what is neither of NVLink's sort nor of PCIe's belongs to the network.
 
@@ -50,10 +52,11 @@ class Transport:
     each collective. *hop_latency*: (class of hop, algorithm, protocol) -> for each message. *strained*: protocol ->
     factor on hops inside a server while others go between servers. *plateau*: (algorithm, protocol) -> factor on the
     latency of an all-reduce across servers from *plateau_bytes* per rank. *efficiency*: class of link -> share of its
-    bandwidth; *attainable*: kind of link -> bytes/s at most. *shares*: (algorithm, protocol, across servers) -> share
-    of the remaining bandwidth that carries data. *ceilings*: (algorithm, protocol, where) -> bytes/s of all channels of
-    a rank together, where is the kind of NVLink in one server, else vendor and 2 or 4 servers, or ``any``.
-    *corrections*: (algorithm, protocol) -> factors on bandwidth for 64 B, 128 B ... of vector.
+    bandwidth; *attainable*: kind of link -> bytes/s at most. *limits*: where -> bytes/s of all channels of a rank
+    together, on the wire; where is the kind of NVLink in one server, else vendor and 2 or 4 servers, or ``any``.
+    *shares*: (algorithm, protocol, across servers) -> share of all this that carries data. *ceilings*: (algorithm,
+    protocol, where) -> bytes/s of data, all channels of a rank. *corrections*: (algorithm, protocol) -> factors on that
+    for 64 B, 128 B ... of vector.
     *nvlink_only*: protocols that need NVLink inside and NICs near. *sms*: multiprocessors for each channel.
     *reorders*: rings follow the hardware, not the order of ranks. *tagged*: receives are matched by tag.
     """
@@ -69,6 +72,7 @@ class Transport:
     plateau_bytes: float = inf
     efficiency: Mapping[str, float] = field(default_factory=dict)
     attainable: Mapping[str, float] = field(default_factory=dict)
+    limits: Mapping[str, float] = field(default_factory=dict)
     shares: Mapping[tuple[str, str, bool], float] = field(default_factory=dict)
     ceilings: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     corrections: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
@@ -107,19 +111,20 @@ class Transport:
         share = self.efficiency.get(link_class(link.kind), 1.0)
         return min(share, self.attainable.get(link.kind, inf) / link.bandwidth)
 
-    def share(self, algorithm: str, protocol: str, nbytes: float, setting: Setting) -> float:
-        """The share of that in turn that carries data of a vector of *nbytes*."""
+    def share(self, algorithm: str, protocol: str, setting: Setting) -> float:
+        """The share of that in turn that carries data."""
         across = setting.servers > 1
-        share = self.shares.get((algorithm, protocol, across), self.shares.get(("ring", protocol, across), 1.0))
-        factors = self.corrections.get((algorithm, protocol))
-        if factors is None:
-            return share
-        # as NCCL: whole powers of two from 64 B; above the last there is no correction
-        place = max(0, int(nbytes) >> 6).bit_length() - 1
-        return share * (factors[max(0, place)] if place < len(factors) else 1.0)
+        return self.shares.get((algorithm, protocol, across), self.shares.get(("ring", protocol, across), 1.0))
+
+    def correction(self, algorithm: str, protocol: str, nbytes: float) -> float:
+        """The factor on the bandwidth for a vector of *nbytes*: by whole powers of two from 64 B, as NCCL has it."""
+        factors = self.corrections.get((algorithm, protocol), ())
+        place = max(1, int(nbytes) >> 6).bit_length() - 1
+        return factors[place] if place < len(factors) else 1.0
 
     def ceiling(self, algorithm: str, protocol: str, setting: Setting) -> float:
-        """The most that all channels of a rank carry together, bytes/s."""
+        """The most data that all channels of a rank carry together, bytes/s."""
         where = setting.link if setting.servers == 1 else f"{setting.vendor} {2 if setting.servers == 2 else 4}"
-        table = self.ceilings
-        return min(table.get((name, protocol, place), inf) for name in (algorithm, "any") for place in (where, "any"))
+        limit = min(self.limits.get(place, inf) for place in (where, "any"))
+        keys = [(name, protocol, place) for name in (algorithm, "any") for place in (where, "any")]
+        return min(limit * self.share(algorithm, protocol, setting), *(self.ceilings.get(key, inf) for key in keys))
