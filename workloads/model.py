@@ -61,8 +61,9 @@ class Model:
 
     *sample_bytes*: one input sample as it reaches the GPU; *tokens_per_sample*: the sequence length, 0 where samples
     are not sequences; *precision*: of parameters and activations; *optimizer_seconds*: given for unit models, whose
-    optimizer is not priced from bytes (None: it is); *fused*: whether its elementwise kernels are; *notes*: what a
-    reader of results should know about how the model was made.
+    optimizer is not priced from bytes (None: it is); *fused*: whether its elementwise kernels are; *tied_parameters*:
+    how many the last layer shares with the first (a pipeline holds them on both ends); *notes*: what a reader of
+    results should know about how the model was made.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Model:
     precision: str = "fp32"
     optimizer_seconds: float | None = None
     fused: bool = True
+    tied_parameters: int = 0
     notes: tuple[str, ...] = field(default=())
 
     @cached_property

@@ -65,6 +65,7 @@ def transformer(shape: Shape, name: str = "transformer", notes: tuple[str, ...] 
         tokens_per_sample=shape.seq_length,
         precision=shape.precision,
         fused=shape.fused,
+        tied_parameters=shape.vocabulary * shape.hidden_size if shape.tie_embeddings else 0,
         notes=notes,
         shape=shape,
     )

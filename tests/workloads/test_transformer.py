@@ -67,6 +67,11 @@ def test_gpt2_tensors_stand_in_the_order_of_registration() -> None:
     assert head.tensors == norm  # the logits share the embedding's weight
 
 
+def test_tied_parameters_are_the_token_embedding() -> None:
+    assert model("gpt2").tied_parameters == 50257 * 768
+    assert model("llama3_8b").tied_parameters == model("resnet50").tied_parameters == 0
+
+
 def test_llama_holds_query_key_and_value_apart() -> None:
     layer = model("llama3_8b").layers[1]
     h, kv, f = 4096, 1024, 14336
