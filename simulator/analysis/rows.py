@@ -139,6 +139,8 @@ def _boxes(spans: _Spans, window: tuple[float, float], pixels: int) -> list[Boxe
     kinds = np.concatenate((np.full(int(waits.sum()), len(paints)), kind))
     begin = np.concatenate((spans.ready[waits], spans.begin))
     end = np.concatenate((spans.begin[waits], spans.end))
+    lasting = end > begin
+    begin, end, kinds = begin[lasting], end[lasting], kinds[lasting]
     dense = len(kinds) > pixels // 2
     if dense:
         begin, end, kinds = rastered(begin, end, kinds, len(paints) + 1, window, pixels // 2)

@@ -164,9 +164,10 @@ def _by_kind(cluster: Cluster, link: Integers) -> Mapping[str, Integers]:
 
 def _uses(timeline: Timeline) -> tuple[Integers, Floats, Floats, Floats]:
     """Link, begin, end and rate of every use of every link."""
-    sizes = np.array([len(use.links) for use in timeline.uses], np.int64)
-    link = np.fromiter(chain.from_iterable(use.links for use in timeline.uses), np.int64, sizes.sum())
-    rate = np.fromiter(chain.from_iterable(use.links.values() for use in timeline.uses), np.float64, sizes.sum())
-    begin = np.repeat(np.array([use.begin for use in timeline.uses], np.float64), sizes)
-    end = np.repeat(np.array([use.end for use in timeline.uses], np.float64), sizes)
+    uses = list(timeline.uses)
+    sizes = np.array([len(use.links) for use in uses], np.int64)
+    link = np.fromiter(chain.from_iterable(use.links for use in uses), np.int64, sizes.sum())
+    rate = np.fromiter(chain.from_iterable(use.links.values() for use in uses), np.float64, sizes.sum())
+    begin = np.repeat(np.array([use.begin for use in uses], np.float64), sizes)
+    end = np.repeat(np.array([use.end for use in uses], np.float64), sizes)
     return link, begin, end, rate

@@ -8,6 +8,7 @@ import pytest
 from matplotlib.image import imread
 
 from simulator.analysis import metrics, plot
+from simulator.analysis.plot import canvas
 from simulator.errors import SimulatorError
 from simulator.timeline import Timeline
 
@@ -18,11 +19,11 @@ def test_every_chart_draws_a_picture_of_its_size(
 ) -> None:
     plot.draw(gpipe(3, 4), chart, tmp_path / "chart.png", title="a title")
     picture = imread(tmp_path / "chart.png")
-    assert picture.shape[1] == plot.WIDTH * plot.DPI
+    assert picture.shape[1] == canvas.PIXELS
     assert picture[..., :3].std() > 0.05
 
 
-@pytest.mark.parametrize("suffix", plot.SUFFIXES)
+@pytest.mark.parametrize("suffix", canvas.SUFFIXES)
 def test_the_same_timeline_gives_the_same_bytes(ddp: Callable[[int], Timeline], tmp_path: Path, suffix: str) -> None:
     line = ddp(2)
     for name in ("a", "b"):

@@ -1,0 +1,61 @@
+"""Charts show a timeline: who did what when, how full the links were, where the step time and the memory went.
+
+The only part of the simulator that loads matplotlib; it uses figures alone, never the global state of pyplot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from simulator.analysis.files import suffix_of
+from simulator.analysis.plot.bars import TITLE, breakdown_bars, breakdown_chart
+from simulator.analysis.plot.canvas import SUFFIXES, Window, save, style
+from simulator.analysis.plot.curves import links_chart, memory_chart
+from simulator.analysis.plot.gantt import pipeline_chart, timeline_chart
+from simulator.errors import SimulatorError
+from simulator.timeline import Timeline
+
+Chart = Callable[[Timeline, Sequence[int] | None, Window | None, str | None], Figure]
+
+CHARTS: dict[str, Chart] = {
+    "timeline": timeline_chart,
+    "pipeline": pipeline_chart,
+    "memory": memory_chart,
+    "breakdown": breakdown_chart,
+    "links": links_chart,
+}
+"""The charts by name."""
+
+
+def draw(
+    timeline: Timeline,
+    chart: str,
+    path: Path | str,
+    *,
+    ranks: Sequence[int] | None = None,
+    window: Window | None = None,
+    title: str | None = None,
+) -> None:
+    """Draw *timeline* as *chart* (one of `CHARTS`) to *path*, whose suffix says the form: PNG, SVG or PDF.
+
+    *ranks* and *window* (s) choose what is shown; default is everything, thinned where it is too much. Raises
+    `SimulatorError` for an unknown chart or suffix, and where there is nothing to show.
+    """
+    if chart not in CHARTS:
+        raise SimulatorError(f'there is no chart "{chart}"; there are: {", ".join(CHARTS)}')
+    suffix_of(Path(path), SUFFIXES)
+    with style():
+        save(CHARTS[chart](timeline, ranks, window, title), Path(path))
+
+
+def draw_breakdowns(
+    breakdowns: Mapping[str, Mapping[str, float]], path: Path | str, *, title: str | None = None
+) -> None:
+    """Draw several breakdowns (`metrics.breakdown`) as stacked bars, one below the other, to *path*."""
+    if not breakdowns:
+        raise SimulatorError("there are no results to compare")
+    with style():
+        save(breakdown_bars(breakdowns, title or TITLE), Path(path))

@@ -1,0 +1,96 @@
+"""Curves over time: how full the links were, and the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, PercentFormatter
+
+from simulator.analysis import memory, traffic
+from simulator.analysis.palette import category_fill
+from simulator.analysis.pipeline import pipeline_ranks
+from simulator.analysis.plot.canvas import WIDTH, Window, legend, time_axis
+from simulator.analysis.rows import shown_window
+from simulator.timeline import Timeline
+from simulator.units import show
+
+MOST_KINDS, MOST_CURVES = 6, 16
+"""Of links and of ranks, in one chart."""
+
+
+def links_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Window | None, title: str | None) -> Figure:
+    """For each kind of link the mean use and that of the busiest link, whatever the ranks."""
+    window = shown_window(timeline, window)
+    use = dict(list(traffic.over_time(timeline, window).items())[:MOST_KINDS])
+    figure = Figure(figsize=(WIDTH, 1.2 + 1.55 * len(use)), layout="constrained")
+    panels = np.atleast_1d(figure.subplots(len(use), sharex=True))
+    figure.suptitle(title or "Link use over time", fontsize=11)
+    for axes, (kind, one) in zip(panels, use.items(), strict=True):
+        axes.stairs(one.mean, one.edges, fill=True, color="#56B4E9", label="mean of all links of the kind")
+        axes.stairs(one.busiest, one.edges, color="#D55E00", linewidth=0.9, label="busiest link", baseline=None)
+        axes.set_ylim(0, 1.08)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.set_yticks([0, 0.5, 1.0])
+        axes.grid(axis="y", color="#E4E4E4", linewidth=0.6)
+        source, target = timeline.cluster.ends[one.link] if timeline.cluster else ("", "")
+        text = (
+            f"{kind}: busiest {source} → {target}, {one.busiest.mean():.0%} of the window; mean {one.mean.mean():.0%}"
+        )
+        axes.set_title(text, fontsize=9, loc="left")
+    panels[0].set_xlim(*window)
+    time_axis(panels[-1], window)
+    figure.supylabel("share of bandwidth", fontsize=9)
+    legend(figure, [*panels[0].get_legend_handles_labels()[0]])
+    return figure
+
+
+def memory_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Window | None, title: str | None) -> Figure:
+    """The fullest rank by category, and below the first rank of each pipeline stage, or *ranks*."""
+    window = shown_window(timeline, window)
+    top = memory.peak(timeline).peak
+    shown = pipeline_ranks(timeline, ranks)[:MOST_CURVES]
+    figure = Figure(figsize=(WIDTH, 6.2), layout="constrained")
+    figure.suptitle(title or "Memory over time", fontsize=11)
+    upper, lower = figure.subplots(2, sharex=True)
+    _stacked(upper, memory.curve(timeline, top.rank), window[1])
+    upper.set_title(
+        f"rank {top.rank}, the fullest: {show(top.nbytes, 'size', 3)} at {show(top.time, 'time', 3)}",
+        fontsize=9,
+        loc="left",
+    )
+    lower.set_title("by rank" if ranks else "by pipeline stage, the first rank of each", fontsize=9, loc="left")
+    for number, rank in enumerate(shown):
+        held = memory.curve(timeline, rank)
+        name = f"rank {rank}" if ranks else f"stage {memory.stage_of(timeline.schedule, rank)}"
+        shade = colormaps["viridis"](0.9 * number / max(1, len(shown) - 1))
+        edges = np.append(held.times, max(window[1], held.times[-1]))
+        lower.stairs(held.total, edges, baseline=None, linewidth=1.2, color=shade, label=name)
+    _capacity(timeline, top.rank, (upper, lower))
+    for axes in (upper, lower):
+        axes.set_ylim(0, None)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: show(nbytes, "size", 3)))
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8, frameon=False)
+    upper.set_xlim(*window)
+    time_axis(lower, window)
+    return figure
+
+
+def _stacked(axes: Axes, held: memory.Curve, end: float) -> None:
+    below = np.zeros(len(held.times))
+    edges = np.append(held.times, max(end, held.times[-1]))
+    for category, nbytes in held.by_category.items():
+        axes.stairs(below + nbytes, edges, baseline=below, fill=True, color=category_fill(category), label=category)
+        below = below + nbytes
+
+
+def _capacity(timeline: Timeline, rank: int, panels: Iterable[Axes]) -> None:
+    if timeline.cluster is None or not timeline.devices:
+        return
+    capacity = timeline.cluster.accelerator(timeline.devices[rank]).memory_bytes
+    if np.isfinite(capacity):
+        for axes in panels:
+            axes.axhline(capacity, color="#D55E00", linestyle="--", linewidth=1.2, label="capacity")
