@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
+from simulator.errors import ScheduleError
 from simulator.order import Action, Order
 
 
@@ -17,12 +18,14 @@ def split_backward(order: Order, delays: Sequence[int] | None = None) -> Order:
     """*order* with an I and a W for each B; in row r a W stands behind the I that is *delays[r]* later than its own.
 
     Without *delays* each W follows its I. What is left at the end of a row, or before an optimizer step, follows there.
-    A backward that runs together with a forward stays whole.
+    A backward that runs together with a forward stays whole. Raises `ScheduleError` unless there is a delay for each row.
 
     >>> split_backward(Order.parse("0F0,0F1,0B0,0B1"), [1]).csv()
     '0F0,0F1,0I0,0I1,0W0,0W1\\n'
     """
     delays = delays if delays is not None else [0] * len(order.rows)
+    if len(delays) != len(order.rows):
+        raise ScheduleError(f"{len(delays)} delays are given for an order of {len(order.rows)} rows; give one for each")
     rows = (_split(row, order.overlapped, delay) for row, delay in zip(order.rows, delays, strict=True))
     return replace(order, rows=tuple(rows))
 
