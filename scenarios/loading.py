@@ -114,11 +114,13 @@ def _variant(document: Document, name: str, changes: Any) -> Document:
 
 
 def found_from(document: Document, folder: pathlib.Path) -> Document:
-    """*document* with the user's files named so that they are found from anywhere; they are relative to *folder*."""
+    """*document* with the user's files, which it names from *folder*, named from the working directory."""
     for path in FILES:
         name = document.get(path)
         if isinstance(name, str) and name:
-            document = Document(_with(document.data, path, str((folder / name).absolute())), document.positions)
+            if not (folder / name).is_file():
+                raise document.error(path, f"{name}: no such file")
+            document = Document(_with(document.data, path, str(folder / name)), document.positions)
     return document
 
 

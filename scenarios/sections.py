@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
 
 from scenarios.names import known
-from simulator.document import Count, Flag, Index, Number, Power, Section, Size
+from simulator.document import Count, Fault, Flag, Index, Number, Power, Section, Size
 from simulator.document.quantities import number
 from simulator.document.validation import listed, near
 from simulator.schedule import COLLECTIVES
@@ -41,7 +41,7 @@ class Network(Section):
     @classmethod
     def _transport(cls, name: str) -> str:
         if name not in TRANSPORTS and "." not in name:
-            raise ValueError(f'must be {listed(TRANSPORTS)}, not "{name}"')
+            raise Fault((), f'must be {listed(TRANSPORTS)}, not "{name}"', near(name, TRANSPORTS))
         return name
 
     @field_validator("algorithms")
@@ -50,9 +50,11 @@ class Network(Section):
         for key, name in algorithms.items():
             kind = key.rpartition(".")[2]
             if kind not in COLLECTIVES:
-                close = near(kind, COLLECTIVES)
-                raise ValueError(f'"{kind}" is no collective; {close or "there are " + ", ".join(COLLECTIVES)}')
-            known(name, "simulator.collectives", ("auto",))
+                raise Fault(key, f"is no collective; there are {', '.join(COLLECTIVES)}", near(kind, COLLECTIVES))
+            try:
+                known(name, "simulator.collectives", ("auto",))
+            except Fault as fault:
+                raise Fault(key, fault.message, fault.hint) from None
         return algorithms
 
 

@@ -8,14 +8,37 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
-from topologies.specification import ClusterSpecification
 
 from scenarios.names import known
 from scenarios.parallelism import Parallelism
 from scenarios.sections import CollectiveBenchmark, Cost, Expectation, Network, Simulation
 from scenarios.training import Training, indivisible
 from simulator.document import Fault, Section
+from simulator.document.validation import near
+from topologies.specification import ClusterSpecification
 from workloads.specification import ModelSpecification
+
+RESULT = (
+    "step_time_s",
+    "breakdown_s",
+    "bubble_fraction",
+    "initial_broadcast_s",
+    "samples_per_s",
+    "tokens_per_s",
+    "model_tflops_per_gpu",
+    "hardware_tflops_per_gpu",
+    "mfu",
+    "hfu",
+    "memory",
+    "traffic_bytes",
+    "link_traffic_bytes",
+    "link_utilisation",
+    "training",
+    "idle_gpus",
+    "collective",
+    "variants",
+)
+"""What an expectation may begin with: the keys of a result's summary."""
 
 
 class Specification(Section):
@@ -40,6 +63,14 @@ class Specification(Section):
     @classmethod
     def _software(cls, name: str) -> str:
         return known(name, "workloads.software")
+
+    @field_validator("expect")
+    @classmethod
+    def _expect(cls, expectations: dict[str, Expectation]) -> dict[str, Expectation]:
+        for key in expectations:
+            if key.partition(".")[0] not in RESULT:
+                raise Fault(key, f"is no key of a result; there are {', '.join(RESULT)}", near(key, RESULT))
+        return expectations
 
     @model_validator(mode="after")
     def _one_purpose(self) -> Specification:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from scenarios.loading import FILES
 from scenarios.result import Result
 from simulator.errors import SimulatorError
 from simulator.timeline import Timeline
@@ -29,7 +30,7 @@ def _written(result: Result, folder: Path) -> Iterator[Path]:
     path.write_text(json.dumps(result.summary(), indent=2) + "\n", encoding="utf-8")
     yield path
     path = folder / "scenario.yaml"
-    source = {**result.scenario.source.data, "name": result.scenario.name}
+    source = _anywhere({**result.scenario.source.data, "name": result.scenario.name})
     path.write_text(yaml_text(source), encoding="utf-8")
     yield path
     timelines = result.timelines
@@ -58,6 +59,15 @@ def _spans(timeline: Timeline, path: Path) -> None:
                 (rank, span.step, span.op.name, span.op.stream, span.ready, span.begin, span.end)
                 for span in timeline.spans(rank)
             )
+
+
+def _anywhere(data: dict[str, Any]) -> dict[str, Any]:
+    """*data* with the user's files named so that they are found from any folder."""
+    for section, key in FILES:
+        given = data.get(section)
+        if isinstance(given, dict) and isinstance(given.get(key), str):
+            data = {**data, section: {**given, key: str(Path(given[key]).resolve())}}
+    return data
 
 
 def yaml_text(data: dict[str, Any]) -> str:

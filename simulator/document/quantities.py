@@ -38,7 +38,9 @@ def written(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, str):
         return f'"{value}"' if len(value) < 60 else f'"{value[:57]}..."'
-    return "a mapping" if isinstance(value, dict) else "a list" if isinstance(value, list | tuple) else f"{value}"
+    if isinstance(value, int | float):
+        return _short(value)
+    return "a mapping" if isinstance(value, dict) else "a list"
 
 
 def _quantity(dimension: str, *, zero: bool = False) -> Callable[[Any], float]:
@@ -76,7 +78,7 @@ def _whole(least: int, most: int = MOST) -> Callable[[Any], int]:
         if isinstance(value, bool) or not isinstance(value, int):
             raise ValueError(f"must be a whole number, not {written(value)}")
         if value < least:
-            raise ValueError(f"must be at least {least}, not {value}")
+            raise ValueError(f"must be at least {least}, not {_short(value)}")
         if value > most:
             raise ValueError(f"{_short(value)} is absurd; the most that is taken is {most}")
         return value
@@ -84,8 +86,10 @@ def _whole(least: int, most: int = MOST) -> Callable[[Any], int]:
     return validate
 
 
-def _short(value: int) -> str:
-    return str(value) if abs(value) < 10**15 else f"{float(min(value, 10**300)):.3g}"
+def _short(value: float) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value) if abs(value) < 10**15 else f"about 1e{len(str(abs(value))) - 1}"
 
 
 def number(least: float, most: float, *, open_end: bool = False) -> Callable[[Any], float]:

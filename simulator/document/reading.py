@@ -136,6 +136,8 @@ class _Reader:
         return result
 
     def _content(self, node: Any, path: Path) -> Any:
+        if node.id != "scalar" and not str(node.tag).startswith(_TAG):
+            raise self._error(path, f'the tag "{node.tag}" is not known here; write the plain value')
         if node.id == "mapping":
             return self._mapping(node, path)
         if node.id == "sequence":
@@ -160,7 +162,8 @@ class _Reader:
         return result
 
     def _position(self, node: Any, key: Any) -> Position:
-        start, name = node.start_mark, key.start_mark
+        # a value that is left out begins nowhere; it is told at its key
+        start, name = (key if node.value == "" and not node.style else node).start_mark, key.start_mark
         return Position(
             self.file,
             start.line + 1,

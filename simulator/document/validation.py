@@ -138,6 +138,8 @@ def _message(detail: Any) -> tuple[str, str]:
 def _sentence(kind: str, value: Any, context: dict[str, Any], message: str) -> str:
     if kind == "value_error":
         return str(context["error"])
+    if kind == "too_short" and context["min_length"] == 1:
+        return "must not be empty"
     if kind in ("too_short", "too_long"):
         value = context.get("actual_length")
         return f"{_WORDS[kind].format(**context)}, not {value}"
@@ -163,13 +165,16 @@ def listed(names: Iterable[str]) -> str:
 
 def near(name: str, names: Iterable[str]) -> str:
     """The question that names the one of *names* most like *name*; nothing where none is near."""
-    close = difflib.get_close_matches(name.lower(), list(names), n=1, cutoff=0.6)
+    names = list(names)
+    longer = [other for other in names if len(name) > 2 and other.startswith(name.lower())]
+    close = longer or difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
     return f'did you mean "{close[0]}"?' if close else ""
 
 
 def _one(faults: list[tuple[str, str]]) -> tuple[str, str]:
     """Several faults of one value, each from a member of a union, as one: must be A or B, not C."""
-    faults = list(dict.fromkeys(faults))
+    precise = [fault for fault in faults if not fault[0].startswith("must be a ")]
+    faults = list(dict.fromkeys(precise or faults))
     messages = [message for message, _ in faults]
     hint = next((hint for _, hint in faults if hint), "")
     parts = [re.fullmatch(r"must be (.*), (not .*)", message, re.DOTALL) for message in messages]
