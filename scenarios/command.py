@@ -37,24 +37,19 @@ def run(arguments: list[str]) -> int:
     try:
         status = app(arguments, prog_name="clustersim", standalone_mode=False)
         sys.stdout.flush()
-    except DeadlockError as error:
-        return _told(error, DEADLOCK)
-    except SimulatorError as error:
-        return _told(error, BAD_INPUT)
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except BrokenPipeError:
         # what read the output has gone; nothing more can be flushed to it when the interpreter ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except (SimulatorError, OSError) as error:
+        print(error, file=sys.stderr)
+        return DEADLOCK if isinstance(error, DeadlockError) else BAD_INPUT
     except Exception as error:
-        if not hasattr(error, "exit_code"):
+        # a usage error; its class is click's or, by version, typer's own
+        if not hasattr(error, "show"):
             raise
-        error.show() if hasattr(error, "show") else None
+        error.show()
         return BAD_INPUT
     return status if isinstance(status, int) else 0
-
-
-def _told(error: Exception, status: int) -> int:
-    print(error, file=sys.stderr)
-    return status

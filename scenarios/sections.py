@@ -10,6 +10,7 @@ from scenarios.names import known
 from simulator.document import Count, Fault, Flag, Index, Number, Power, Section, Size
 from simulator.document.quantities import number
 from simulator.document.validation import listed, near
+from simulator.lookup import find, names
 from simulator.schedule import COLLECTIVES
 
 Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all"]
@@ -40,9 +41,7 @@ class Network(Section):
     @field_validator("transport")
     @classmethod
     def _transport(cls, name: str) -> str:
-        if name not in TRANSPORTS and "." not in name:
-            raise Fault((), f'must be {listed(TRANSPORTS)}, not "{name}"', near(name, TRANSPORTS))
-        return name
+        return known(name, "simulator.transport", only=TRANSPORTS)
 
     @field_validator("algorithms")
     @classmethod
@@ -55,6 +54,11 @@ class Network(Section):
                 known(name, "simulator.collectives", ("auto",))
             except Fault as fault:
                 raise Fault(key, fault.message, fault.hint) from None
+            if name != "auto" and not hasattr(find("simulator.collectives", name), kind):
+                able = [
+                    one for one in names("simulator.collectives") if hasattr(find("simulator.collectives", one), kind)
+                ]
+                raise Fault(key, f"{name} has no {kind}; it must be {listed(['auto', *able])}")
         return algorithms
 
 

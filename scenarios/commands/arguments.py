@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 Scenarios = Annotated[
-    list[str], typer.Argument(metavar="SCENARIO...", help="Paths of scenario files, or names of shipped ones.")
+    list[str], typer.Argument(metavar="SCENARIO", help="Paths of scenario files, or names of shipped ones.")
 ]
 OneScenario = Annotated[
     str, typer.Argument(metavar="SCENARIO", help="Path of a scenario file, or the name of a shipped one.")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @app.command()
 def check(scenarios: Scenarios, settings: Settings = None) -> int:
-    """Check scenarios: schema, units, divisibility, an upper bound of memory; nothing is simulated."""
+    """Check scenarios and bound their memory; nothing is simulated."""
     from scenarios.scenario import Scenario
 
     status = 0

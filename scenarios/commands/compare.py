@@ -21,12 +21,12 @@ HIDDEN = {"name", "description", "variants", "expect", "source", "sources"}
 @app.command()
 def compare(
     scenarios: Annotated[
-        list[str], typer.Argument(metavar="A B ...", help="Scenarios, or directories that `run` wrote.")
+        list[str], typer.Argument(metavar="SCENARIO", help="Scenarios, or directories that `run` wrote.")
     ],
     settings: Settings = None,
     output: Annotated[Path | None, typer.Option("-o", metavar="FILE", help="Draw the breakdowns as bars.")] = None,
 ) -> None:
-    """Compare scenarios: only what differs, and where the time went."""
+    """Compare scenarios: what differs, and where the time went."""
     from scenarios.report import side_by_side
     from simulator.analysis import text
     from simulator.errors import ScenarioError

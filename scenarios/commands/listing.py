@@ -23,7 +23,7 @@ def list_names(
         str | None, typer.Argument(help=f"{', '.join(PACKAGES)} or scenarios; all of them if none.")
     ] = None,
 ) -> None:
-    """List the models, GPUs, clusters, fabrics, schedules and scenarios that there are."""
+    """List models, GPUs, clusters, fabrics, schedules and scenarios."""
     kinds = [*PACKAGES, "scenarios"]
     if kind is not None and kind not in kinds:
         from simulator.document.validation import listed

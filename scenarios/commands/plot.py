@@ -22,7 +22,7 @@ def plot(
     window: Annotated[str | None, typer.Option(help="Time to draw, e.g. 1s:2s.")] = None,
     settings: Settings = None,
 ) -> None:
-    """Draw the timeline, pipeline, memory, breakdown or links of a scenario or of a directory that `run` wrote."""
+    """Draw a scenario, or a directory that run wrote, as a chart."""
     from scenarios.commands.progress import progress
     from scenarios.scenario import Scenario
     from simulator.analysis.files import suffix_of

@@ -31,7 +31,7 @@ def run(
         bool, typer.Option("--strict-memory", help="Fail (status 3) if a GPU's memory does not suffice.")
     ] = False,
 ) -> int:
-    """Simulate scenarios: print a report, write results and charts under runs/NAME."""
+    """Simulate scenarios, report, and write results under runs/NAME."""
     import json
 
     from scenarios.commands.progress import progress

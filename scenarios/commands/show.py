@@ -20,7 +20,7 @@ def show(
     what: Annotated[str, typer.Argument(help="order, groups, derived or topology.")] = "derived",
     settings: Settings = None,
 ) -> None:
-    """Show the pipeline order, the groups of ranks, the derived values or the topology of a scenario."""
+    """Show the order, groups, derived values or topology of a scenario."""
     from scenarios import explanation
     from scenarios.scenario import Scenario
     from simulator.document.validation import listed, near

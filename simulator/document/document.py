@@ -122,6 +122,8 @@ def replaced(document: Document, path: Path, value: Any, position: Position) -> 
             shown = f"a list of {len(around)}" if isinstance(around, list) else "no mapping"
             raise Document({}, {path: position}).error(path, f"{dotted(path[:end])} is {shown} and has no {path[end]}")
     positions = {old: where for old, where in document.positions.items() if old[: len(path)] != path}
+    made = (path[:end] for end in range(1, len(path)))
+    positions |= {inner: position for inner in made if document.get(inner) is None}
     return Document(_assigned(document.data, path, value), positions | dict.fromkeys(_paths(value, path), position))
 
 
