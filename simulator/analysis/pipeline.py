@@ -10,6 +10,7 @@ import numpy as np
 from simulator.analysis.memory import stage_of
 from simulator.analysis.palette import PHASE_PAINTS
 from simulator.analysis.rows import Boxes, Label, Row, chosen
+from simulator.errors import SimulatorError
 from simulator.order import Action
 from simulator.schedule import Compute
 from simulator.timeline import Timeline
@@ -38,12 +39,17 @@ def stretches(timeline: Timeline, rank: int) -> list[Stretch]:
 
 
 def pipeline_ranks(timeline: Timeline, ranks: Sequence[int] | None = None) -> list[int]:
-    """The ranks to show: *ranks* as given, else the first GPU rank of each pipeline stage."""
+    """The ranks to show: *ranks* as given, else the first GPU rank of each pipeline stage.
+
+    Raises `SimulatorError` for a rank that there is not, and where no rank lives on a GPU.
+    """
     if ranks is not None:
         return chosen(timeline, ranks)
     first: dict[int, int] = {}
     for rank in timeline.gpu_ranks:
         first.setdefault(stage_of(timeline.schedule, rank), rank)
+    if not first:
+        raise SimulatorError("nothing to show: no rank lives on a GPU")
     return [first[stage] for stage in sorted(first)]
 
 

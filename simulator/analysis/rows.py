@@ -84,11 +84,13 @@ def shown_window(timeline: Timeline, window: tuple[float, float] | None) -> tupl
 
 
 def rows(timeline: Timeline, ranks: Sequence[int], window: tuple[float, float], pixels: int = 1600) -> list[Row]:
-    """The rows of *ranks* within *window* (s), for a chart *pixels* wide."""
+    """The rows of *ranks* within *window* (s), for a chart *pixels* wide. Raises `SimulatorError` if there are none."""
     lanes = {number: _lanes(timeline.schedule.programs[number]) for number in set(timeline.schedule.program_of)}
     count = sum(len(set(lanes[timeline.schedule.program_of[rank]].values())) for rank in ranks)
     if count > MOST_ROWS:
         lanes = {number: {s: _folded(s, lane) for s, lane in of.items()} for number, of in lanes.items()}
+    if not count:
+        raise SimulatorError("nothing to draw: the ranks chosen have nothing to do")
     return [row for rank in ranks for row in _rows_of(timeline, rank, lanes, window, pixels)]
 
 

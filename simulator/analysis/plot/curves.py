@@ -18,12 +18,12 @@ from simulator.analysis.rows import shown_window
 from simulator.timeline import Timeline
 from simulator.units import show
 
-MOST_KINDS, MOST_CURVES = 6, 16
+MOST_KINDS, MOST_CURVES = 6, 10
 """Of links and of ranks, in one chart."""
 
 
 def links_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Window | None, title: str | None) -> Figure:
-    """For each kind of link the mean use and that of the busiest link, whatever the ranks."""
+    """For each kind of link the mean use and that of the fullest link of each moment, whatever the ranks."""
     window = shown_window(timeline, window)
     use = dict(list(traffic.over_time(timeline, window).items())[:MOST_KINDS])
     figure = Figure(figsize=(WIDTH, 1.2 + 1.55 * len(use)), layout="constrained")
@@ -31,7 +31,7 @@ def links_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Window 
     figure.suptitle(title or "Link use over time", fontsize=11)
     for axes, (kind, one) in zip(panels, use.items(), strict=True):
         axes.stairs(one.mean, one.edges, fill=True, color="#56B4E9", label="mean of all links of the kind")
-        axes.stairs(one.busiest, one.edges, color="#D55E00", linewidth=0.9, label="busiest link", baseline=None)
+        axes.stairs(one.highest, one.edges, color="#D55E00", linewidth=0.9, label="fullest link", baseline=None)
         axes.set_ylim(0, 1.08)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.set_yticks([0, 0.5, 1.0])
@@ -52,31 +52,38 @@ def memory_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Window
     """The fullest rank by category, and below the first rank of each pipeline stage, or *ranks*."""
     window = shown_window(timeline, window)
     top = memory.peak(timeline).peak
-    shown = pipeline_ranks(timeline, ranks)[:MOST_CURVES]
-    figure = Figure(figsize=(WIDTH, 6.2), layout="constrained")
+    every = pipeline_ranks(timeline, ranks)
+    shown = [every[place] for place in sorted({round(p) for p in np.linspace(0, len(every) - 1, MOST_CURVES)})]
+    count = 2 if ranks or len(shown) > 1 else 1
+    figure = Figure(figsize=(WIDTH, 0.9 + 2.7 * count), layout="constrained")
     figure.suptitle(title or "Memory over time", fontsize=11)
-    upper, lower = figure.subplots(2, sharex=True)
-    _stacked(upper, memory.curve(timeline, top.rank), window[1])
-    upper.set_title(
-        f"rank {top.rank}, the fullest: {show(top.nbytes, 'size', 3)} at {show(top.time, 'time', 3)}",
-        fontsize=9,
-        loc="left",
-    )
-    lower.set_title("by rank" if ranks else "by pipeline stage, the first rank of each", fontsize=9, loc="left")
-    for number, rank in enumerate(shown):
-        held = memory.curve(timeline, rank)
-        name = f"rank {rank}" if ranks else f"stage {memory.stage_of(timeline.schedule, rank)}"
-        shade = colormaps["viridis"](0.9 * number / max(1, len(shown) - 1))
-        edges = np.append(held.times, max(window[1], held.times[-1]))
-        lower.stairs(held.total, edges, baseline=None, linewidth=1.2, color=shade, label=name)
-    _capacity(timeline, top.rank, (upper, lower))
-    for axes in (upper, lower):
+    panels = np.atleast_1d(figure.subplots(count, sharex=True))
+    text = f"rank {top.rank}, the fullest: {show(top.nbytes, 'size', 3)} at {show(top.time, 'time', 3)}"
+    panels[0].set_title(text, fontsize=9, loc="left")
+    _stacked(panels[0], memory.curve(timeline, top.rank), window[1])
+    if count == 2:
+        _lines(panels[1], timeline, shown, window[1], "rank" if ranks else "stage")
+        text = "by rank" if ranks else "by pipeline stage, the first rank of each"
+        some = "" if len(shown) == len(every) else f"; {len(shown)} of {len(every)}"
+        panels[1].set_title(text + some, fontsize=9, loc="left")
+    _capacity(timeline, top.rank, panels)
+    for axes in panels:
         axes.set_ylim(0, None)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: show(nbytes, "size", 3)))
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8, frameon=False)
-    upper.set_xlim(*window)
-    time_axis(lower, window)
+    panels[0].set_xlim(*window)
+    time_axis(panels[-1], window)
     return figure
+
+
+def _lines(axes: Axes, timeline: Timeline, shown: Sequence[int], end: float, of: str) -> None:
+    """The memory of each of *shown*, named by its rank or its stage."""
+    for number, rank in enumerate(shown):
+        held = memory.curve(timeline, rank)
+        name = rank if of == "rank" else memory.stage_of(timeline.schedule, rank)
+        shade = colormaps["viridis"](0.9 * number / max(1, len(shown) - 1))
+        edges = np.append(held.times, max(end, held.times[-1]))
+        axes.stairs(held.total, edges, baseline=None, linewidth=1.2, color=shade, label=f"{of} {name}")
 
 
 def _stacked(axes: Axes, held: memory.Curve, end: float) -> None:

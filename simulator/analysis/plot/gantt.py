@@ -22,7 +22,7 @@ COMPUTE_HEIGHT, OTHER_HEIGHT, GAP = 1.0, 0.62, 0.3
 LEAST_TEXT = 14
 """Pixels that a line of text needs."""
 LEAST_EDGED = 10
-"""Pixels from which a box has an edge; below it edges would hide the boxes."""
+"""Pixels of the median box of a row and paint from which boxes have edges; below it edges would hide the boxes."""
 
 
 def timeline_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Window | None, title: str | None) -> Figure:
@@ -64,11 +64,9 @@ def _boxes(axes: Axes, chart: Sequence[Row], bottoms: Floats, heights: Floats, w
     parts: dict[tuple[Paint, bool], list[Floats]] = {}
     for row, bottom, height in zip(chart, bottoms, heights, strict=True):
         for boxes in row.boxes:
-            edged = (boxes.end - boxes.begin > wide) & boxes.apart
-            for edge in (False, True):
-                mine = edged == edge
-                corners = _corners(boxes.begin[mine], boxes.end[mine], bottom + 0.04 * height, bottom + 0.96 * height)
-                parts.setdefault((boxes.paint, edge), []).append(corners)
+            edge = boxes.apart and float(np.median(boxes.end - boxes.begin)) > wide
+            corners = _corners(boxes.begin, boxes.end, bottom + 0.04 * height, bottom + 0.96 * height)
+            parts.setdefault((boxes.paint, edge), []).append(corners)
     # waits first, so that work is drawn over them
     for (paint, edge), pieces in sorted(parts.items(), key=lambda part: part[0][0] != WAIT):
         look: dict[str, Any] = HATCH if paint == WAIT else {"edgecolor": "white" if edge else "none"}

@@ -9,7 +9,9 @@ from simulator.analysis.palette import COPY, WAIT, axis_paint, in_order, paint_o
 from simulator.analysis.pipeline import pipeline_rows, stretches
 from simulator.analysis.rows import MOST_ROWS, Row, chosen, rastered, rows, shown_window
 from simulator.errors import SimulatorError
+from simulator.mesh import Mesh
 from simulator.order import Action
+from simulator.schedule import Program, Schedule
 from simulator.timeline import Timeline
 
 
@@ -111,3 +113,11 @@ def test_layers_of_one_action_are_one_stretch(ddp: Callable[[int], Timeline]) ->
     done = stretches(ddp(2), 0)
     assert [stretch.action for stretch in done] == [Action("F", 0, 0), Action("B", 0, 0), Action("O", 0)]
     assert done[0].end == pytest.approx(0.002 + 12 * 0.003)
+
+
+def test_ranks_that_do_nothing_are_told() -> None:
+    idle = Timeline(Schedule(Mesh(2, {}), (Program("idle", (), on="host"),), (0, 0)), None, [[], []])
+    with pytest.raises(SimulatorError, match="ranks chosen have nothing to do"):
+        rows(idle, [0, 1], (0.0, 1.0))
+    with pytest.raises(SimulatorError, match="no rank lives on a GPU"):
+        pipeline_rows(idle, None, (0.0, 1.0))
