@@ -135,5 +135,6 @@ def known(folder: str, what: str, name: str, path: str | tuple[str | int, ...] =
         lookup.find(folder, name)
     except lookup.UnknownName as error:
         there = lookup.nearest(name, error.names)
-        hint = near(name, there)
+        begin = next((other for other in sorted(there) if other.startswith(name)), None)
+        hint = f'did you mean "{begin}"?' if begin else near(name, there)
         raise Fault(path, f'unknown {what} "{name}"; there are: {", ".join(there)}', hint) from None

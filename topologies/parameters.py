@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
-from pydantic import BaseModel, create_model
+from pydantic import BaseModel, TypeAdapter, WrapValidator, create_model
 
-from simulator.document import Fault, Section
+from simulator.document import Fault, Ratio, Section
 from simulator.document.validation import near
+
+
+def one_or_list(one: Any) -> WrapValidator:
+    """The validator of ``One | list[One]`` which tells the faults of the form that was written, not of both."""
+    single: TypeAdapter[Any] = TypeAdapter(one)
+    several: TypeAdapter[Any] = TypeAdapter(list[one])
+
+    def validate(value: Any, _: Any) -> Any:
+        if isinstance(value, list) and not value:
+            raise ValueError("must have at least one entry")
+        return (several if isinstance(value, list) else single).validate_python(value)
+
+    return WrapValidator(validate)
+
+
+Ratios = Annotated[Ratio | list[Ratio], one_or_list(Ratio)]
+"""A factor above 0, or several."""
 
 
 def parameters(function: Callable[..., Any], given: Mapping[str, Any], also: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -32,6 +49,8 @@ def parameters(function: Callable[..., Any], given: Mapping[str, Any], also: tup
             name = getattr(function, "__name__", str(function))
             takes = f"takes {', '.join(fields)}" if fields else "takes no parameters"
             raise Fault(key, f"unknown key; {name} {takes}", near(key, [*fields, *also]))
+    if not given and all(default is not ... for _, default in fields.values()):
+        return {}
     model: type[BaseModel] = create_model("Parameters", __base__=Section, **fields)
     validated = model.model_validate(dict(given))
     return {name: getattr(validated, name) for name in given}

@@ -23,12 +23,14 @@ MOST_PARTS = 1024
 def _with_preset(folder: str) -> BeforeValidator:
     """A mapping's *preset*, a file of *folder*, below its other keys; a name alone is a preset."""
 
+    what = {GPUS: "GPU", CPUS: "processor"}[folder]
+
     def validate(value: Any) -> Any:
         if isinstance(value, str):
-            known(folder, folder.rpartition(".")[2].removesuffix("s"), value)
+            known(folder, what, value)
             return device(folder, value)
         if isinstance(value, dict) and isinstance(value.get("preset"), str):
-            known(folder, folder.rpartition(".")[2].removesuffix("s"), value["preset"], "preset")
+            known(folder, what, value["preset"], "preset")
             base = {k: v for k, v in read(lookup.data_file(folder, value["preset"])).data.items() if k != "sources"}
             return {"name": value["preset"], **merged(Document(base), Document(value)).data}
         return value

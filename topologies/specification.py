@@ -11,13 +11,7 @@ from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BeforeValidator,
-    Discriminator,
-    Field,
-    Tag,
-    model_validator,
-)
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from simulator import lookup
 from simulator.cluster import Cluster
@@ -25,6 +19,7 @@ from simulator.document import Bandwidth, Count, Document, Fault, Index, Ratio, 
 from simulator.errors import ClusterError
 from topologies.assembly import assemble, cable_of
 from topologies.catalogue import CPUS, GPUS, LINKS, device, known, link_data
+from topologies.parameters import one_or_list
 from topologies.sections import FABRICS, Cpu, FabricSection, Gpu, NodeSection
 
 CLUSTERS = "topologies.clusters"
@@ -38,13 +33,19 @@ def _not_absurd(path: str, devices: int) -> None:
         raise Fault(path, f"{devices} devices in all is absurd; the most that is taken is {MOST_DEVICES}")
 
 
+def _two_vertices(value: Any) -> Any:
+    if not isinstance(value, list | tuple) or len(value) != 2 or not all(isinstance(end, str) for end in value):
+        raise ValueError("must be two vertices, e.g. [gpu 17, nic 17]")
+    return tuple(value)
+
+
 class Degradation(Section):
     """*bandwidth* is a factor on the *link* between two vertices, both directions.
 
     Where the two, of one node, have no link of their own, it is a factor on every link of the way between them.
     """
 
-    link: tuple[str, str]
+    link: Annotated[tuple[str, str], BeforeValidator(_two_vertices)]
     bandwidth: Ratio
 
 
@@ -98,18 +99,12 @@ def on_preset(preset: Document, data: dict[str, Any]) -> dict[str, Any]:
     return merged(preset, Document(data)).data
 
 
-def _one_or_list(value: Any) -> Any:
-    if isinstance(value, list) and not value:
-        raise ValueError("must have at least one entry")
-    return value
-
-
 class NodesSection(ClusterSection):
     """Nodes and a fabric; lists of both where nodes are of several kinds. *sources* says where each datum is from."""
 
     preset: str | None = None
-    nodes: Annotated[Count | list[Count], BeforeValidator(_one_or_list)] = 1
-    node: Annotated[NodeSection | list[NodeSection], BeforeValidator(_one_or_list)]
+    nodes: Annotated[Count | list[Count], one_or_list(Count)] = 1
+    node: Annotated[NodeSection | list[NodeSection], one_or_list(NodeSection)]
     fabric: FabricSection = Field(default_factory=lambda: FabricSection(kind="switch"))
     sources: dict[str, str] = Field(default_factory=dict)
 
@@ -189,8 +184,8 @@ class TreeSection(ClusterSection):
 
     preset: Literal["tree"]
     arity: Annotated[list[Count], Field(min_length=1)]
-    bandwidth: Bandwidth | list[Bandwidth]
-    latency: Time | list[Time]
+    bandwidth: Annotated[Bandwidth | list[Bandwidth], one_or_list(Bandwidth)]
+    latency: Annotated[Time | list[Time], one_or_list(Time)]
     hosts: Index = 1
     accelerator: Gpu = Field(default_factory=lambda: device(GPUS, "unit"))
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from math import ceil
 
-from simulator.document import Count, Ratio
+from simulator.document import Count
 from simulator.errors import ClusterError
 from topologies.clos import clos, down_ports, even, ratios
 from topologies.network import Network, Way
+from topologies.parameters import Ratios
 
 
-def fat_tree(network: Network, oversubscription: Ratio | list[Ratio] = 1.0, radix: Count | None = None) -> Way:
+def fat_tree(network: Network, oversubscription: Ratios = 1.0, radix: Count | None = None) -> Way:
     """*oversubscription*: bandwidth down over bandwidth up of a leaf, or a list, of leaves and then of spines.
 
     *radix*: ports of a switch (default: of the NIC's kind). A node's NICs go to one leaf, and nodes are spread evenly

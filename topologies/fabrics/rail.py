@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from simulator.document import Count, Ratio
+from simulator.document import Count
 from topologies.clos import clos, down_ports, ratios
 from topologies.network import Network, Way
+from topologies.parameters import Ratios
 
 
 def rail(
     network: Network,
-    oversubscription: Ratio | list[Ratio] = 1.0,
+    oversubscription: Ratios = 1.0,
     radix: Count | None = None,
     nodes_per_pod: Count | None = None,
 ) -> Way:
