@@ -18,7 +18,7 @@ def split_backward(order: Order, delays: Sequence[int] | None = None) -> Order:
     """*order* with an I and a W for each B; in row r a W stands behind the I that is *delays[r]* later than its own.
 
     Without *delays* each W follows its I. What is left at the end of a row, or before an optimizer step, follows there.
-    A backward that runs together with a forward stays whole. Raises `ScheduleError` unless there is a delay for each row.
+    A backward that runs together with a forward stays whole. Raises `ScheduleError` unless each row has a delay.
 
     >>> split_backward(Order.parse("0F0,0F1,0B0,0B1"), [1]).csv()
     '0F0,0F1,0I0,0I1,0W0,0W1\\n'
