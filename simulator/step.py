@@ -45,7 +45,8 @@ class Step:
     """*transfers* at once, *nbytes* each, *repeat* times over.
 
     *pipelined*: the transfers stand in order of dependency and a chunk passes them one after the other while others
-    follow it, so that latency is paid once along the longest chain; else every repetition is a round of its own.
+    follow it, so that latency is paid once along the longest chain (chunks are taken to be fine: filling the pipeline
+    costs nothing); else every repetition is a round of its own.
     *lanes*: the transfers fall into so many runs of equal length that know nothing of each other (rings, trees).
     *coupled*: the transfers advance together, as in a ring; else each takes what rate it gets (a root that serves
     unequal links). *reduces*: what arrives is added to what is there. *blocks* says which parts of the vector, of

@@ -26,8 +26,11 @@ MOST_GPUS = 10
 MOST_CYCLES = 3000
 """All 2,520 cycles of 8 GPUs, each joined to each, and no more."""
 
+MOST_PAIRS = 16
+"""Cycles, each run both ways: half of MAXCHANNELS (NVIDIA/nccl src/include/devcomm.h, v2.10.3)."""
+
 MOST_TRIALS = 60
-"""Steps of the packing search; the first descent finds the full packing of DGX-1 and of any full mesh up to 5."""
+"""Steps of the packing search; fewer find the full packing of DGX-1 and of full meshes up to 8."""
 
 
 def group_of(cluster: Cluster, devices: Sequence[str], *, reorders: bool) -> Group:
@@ -107,7 +110,7 @@ def _hamiltonian(bandwidth: Matrix) -> Iterator[Cycle]:
 
 def _pack(found: Sequence[Cycle], capacity: dict[tuple[int, int], int], size: int) -> list[Cycle]:
     """As many of *found* (again and again, if need be) as fit into *capacity*, those with most room first."""
-    most = min(sum(capacity[i, j] for j in range(size)) for i in range(size)) // 2
+    most = min(MOST_PAIRS, min(sum(capacity[i, j] for j in range(size)) for i in range(size)) // 2)
     best: list[Cycle] = []
     trials = MOST_TRIALS
 

@@ -103,10 +103,9 @@ class Communicator:
     ) -> Plan:
         """The plan of least time, with nothing else on the links, among all *choices* and protocols."""
         transport, setting = self.transport, members.setting
-        protocols = [protocol for protocol in transport.protocols if transport.offers(protocol, setting)]
         best, least = NOTHING, inf
         for name, steps in choices.items():
-            for protocol in protocols:
+            for protocol in transport.offered(name, setting):
                 laid = [members.lay(step, name, protocol, nbytes) for step in steps]
                 base = transport.base(name, protocol)
                 slowed = transport.delayed(kind, name, protocol, nbytes, setting)

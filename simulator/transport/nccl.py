@@ -25,7 +25,8 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "scatter": ("direct",),
     "all_to_all": ("direct",),
 }
-"""The last three are grouped sends and receives. CollNet, NVLS and PAT are not modelled."""
+"""The last three are grouped sends and receives, always Simple (newer versions send up to 16 KiB by LL). CollNet, NVLS
+and PAT are not modelled."""
 
 LL_CEILINGS: dict[tuple[str, str, str], float] = {
     ("any", "LL", "nvlink2"): 39.0e9,
@@ -159,6 +160,7 @@ def nccl(version: str = "2.10") -> Transport:
         version,
         ALGORITHMS,
         PROTOCOLS,
+        messages=("Simple",),
         base_latency=_base(tables),
         hop_latency=_hop(tables),
         strained={"LL": tables.strained},

@@ -57,6 +57,7 @@ class Transport:
     *shares*: (algorithm, protocol, across servers) -> share of all this that carries data. *ceilings*: (algorithm,
     protocol, where) -> bytes/s of data, all channels of a rank. *corrections*: (algorithm, protocol) -> factors on that
     for 64 B, 128 B ... of vector.
+    *messages*: the protocols of single messages and of what is made of them, ``direct`` (none named: all).
     *nvlink_only*: protocols that need NVLink inside and NICs near. *sms*: multiprocessors for each channel.
     *reorders*: rings follow the hardware, not the order of ranks. *tagged*: receives are matched by tag.
     """
@@ -65,6 +66,7 @@ class Transport:
     version: str = ""
     algorithms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     protocols: tuple[str, ...] = ("simple",)
+    messages: tuple[str, ...] = ()
     base_latency: Mapping[tuple[str, str], float] = field(default_factory=dict)
     hop_latency: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     strained: Mapping[str, float] = field(default_factory=dict)
@@ -81,9 +83,10 @@ class Transport:
     reorders: bool = False
     tagged: bool = True
 
-    def offers(self, protocol: str, setting: Setting) -> bool:
-        """Whether *protocol* may be used in *setting*."""
-        return protocol not in self.nvlink_only or (setting.inside == NVLINK and setting.near)
+    def offered(self, algorithm: str, setting: Setting) -> list[str]:
+        """The protocols that *algorithm* may use in *setting*."""
+        names = self.messages if algorithm == "direct" and self.messages else self.protocols
+        return [name for name in names if name not in self.nvlink_only or (setting.inside == NVLINK and setting.near)]
 
     def base(self, algorithm: str, protocol: str) -> float:
         """Seconds that every collective costs; an algorithm that the library has not is charged as its ring."""

@@ -42,9 +42,10 @@ def function(name: str, kind: str) -> Callable[..., list[Step]]:
 
 
 def steps(name: str, kind: str, group: Group, nbytes: float, root: int) -> list[Step]:
-    """What the algorithm *name* makes of one collective."""
+    """What the algorithm *name* makes of one collective; steps in which no one sends are left out."""
     build = function(name, kind)
-    return build(group, nbytes, root) if kind in ROOTED else build(group, nbytes)
+    built = build(group, nbytes, root) if kind in ROOTED else build(group, nbytes)
+    return [step for step in built if step.transfers]
 
 
 def candidates(transport: Transport, algorithms: Mapping[str, str], axis: str, kind: str, asked: str) -> Iterable[str]:

@@ -42,6 +42,52 @@ def test_dgx1_has_three_rings_each_way_that_use_every_nvlink() -> None:
     assert sum(used.values()) == 8 * 6
 
 
+@pytest.mark.parametrize("size", range(3, 9))
+def test_rings_of_a_full_mesh_carry_all_of_its_links(size: int) -> None:
+    """Walecki 1892: a complete graph of odd size falls into Hamiltonian cycles; of even size, every link doubled."""
+    found = cycles(tuple(tuple(float(i != j) for j in range(size)) for i in range(size)))
+    used = Counter(edge for ring in found for edge in edges(ring))
+    assert set(used.values()) == {1 if size % 2 else 2}
+    assert len(used) == size * (size - 1)
+
+
+def test_a_degraded_link_is_used_less() -> None:
+    cluster = topologies.cluster({"preset": "zhores", "nodes": 1}).degraded([("gpu 0", "gpu 1", 0.25)])
+    rings = grouped(cluster).rings
+    used = Counter(edge for ring in rings for edge in edges(ring))
+    assert used[0, 1] < used[0, 2]
+    assert max(n / (0.25 if {*edge} == {0, 1} else 1) for edge, n in used.items()) / len(rings) < 1 / 2
+
+
+def test_servers_of_different_size_use_as_many_nics_as_the_poorest_has() -> None:
+    mixed = topologies.cluster(
+        {
+            "nodes": [1, 2],
+            "node": [
+                {
+                    "accelerator": "v100_16gb",
+                    "accelerators": 4,
+                    "intra": {"kind": "nvlink2", "shape": "full_mesh"},
+                    "nics": 2,
+                    "nic": {"kind": "ib_edr"},
+                },
+                {
+                    "accelerator": "v100_16gb",
+                    "accelerators": 8,
+                    "intra": {"kind": "nvlink2", "shape": "switch"},
+                    "nics": 4,
+                    "nic": {"kind": "ib_edr"},
+                },
+            ],
+            "fabric": {"kind": "switch"},
+        }
+    )
+    group = grouped(mixed)
+    assert [len(node) for node in group.nodes] == [4, 8, 8]
+    assert len(group.rings) == 2
+    assert all(sorted(ring) == list(range(20)) for ring in group.rings)
+
+
 def test_through_a_switch_one_ring_suffices() -> None:
     assert grouped(topologies.cluster("dgx_a100_80gb")).rings == (tuple(range(8)),)
 

@@ -94,6 +94,14 @@ def test_ll128_needs_nvlink_and_near_nics() -> None:
         assert {communicator.collective("all_reduce", "dp", ranks, size).protocol for size in sizes} == protocols
 
 
+def test_messages_go_by_simple() -> None:
+    cluster = topologies.cluster("dgx1")
+    communicator = Communicator(cluster, cluster.gpus, nccl())
+    assert (
+        communicator.send(0, 3, 64).protocol == communicator.collective("gather", "dp", ALL8, 64).protocol == "Simple"
+    )
+
+
 @pytest.mark.parametrize("transport", [ideal(), nccl(), gloo()])
 def test_every_collective_has_a_plan_that_more_bytes_never_shorten(transport: Transport) -> None:
     cluster = topologies.cluster({"preset": "dgx1", "nodes": 2})
