@@ -28,30 +28,30 @@ class Slot(NamedTuple):
 def slots(order: Order, durations: Mapping[str, float] = DURATIONS) -> tuple[tuple[Slot, ...], ...]:
     """When each action of each row runs, if the actions of a phase take *durations* and messages nothing.
 
-    A pair run together takes the sum of its two. Raises `ScheduleError` where an action stands twice, `DeadlockError`
-    with the rows and the circle where they wait for one another.
+    A phase that *durations* does not name takes what `DURATIONS` says; a pair run together takes the sum of its two.
+    Raises `ScheduleError` where an action stands twice, `DeadlockError` with the rows and the circle where they wait
+    for one another.
 
     >>> [slot.end for slot in slots(Order.parse("0F0,0B0\\n1F0,1B0"))[1]]
     [2, 4]
     """
     homes = _homes(order)
+    durations = {**DURATIONS, **durations}
     ends: dict[Action, float] = {}
     done: list[list[Slot]] = [[] for _ in order.rows]
     waiting: defaultdict[Action, list[int]] = defaultdict(list)
     runnable = list(range(len(order.rows)))
     while runnable:
         rank = runnable.pop()
-        row, laid = order.rows[rank], done[rank]
-        for action in row[len(laid) :]:
+        for action in _remaining(order.rows[rank], done[rank]):
             needed = needs(action, homes)
             missing = next((other for other in needed if other not in ends), None)
             if missing is not None:
                 waiting[missing].append(rank)
                 break
-            free = laid[-1].end if laid else 0
-            begin = max([free, *(ends[other] for other in needed)])
+            begin = max([_free(done[rank]), *(ends[other] for other in needed)])
             ends[action] = begin + durations[action.phase]
-            laid.append(Slot(action, begin, ends[action]))
+            done[rank].append(Slot(action, begin, ends[action]))
             runnable += waiting.pop(action, [])
     if waiting:
         raise _deadlock(order, homes, {rank: missing for missing, ranks in waiting.items() for rank in ranks}, done)
@@ -93,6 +93,14 @@ def in_flight(row: Sequence[Action]) -> int:
         alive += {"F": 1, "B": -1, "W": -1}.get(action.phase, 0)
         peak = max(peak, alive)
     return peak
+
+
+def _remaining(row: Sequence[Action], laid: Sequence[Slot]) -> Iterator[Action]:
+    return (row[index] for index in range(len(laid), len(row)))
+
+
+def _free(laid: Sequence[Slot]) -> float:
+    return laid[-1].end if laid else 0
 
 
 def _homes(order: Order) -> dict[Action, int]:
