@@ -1,0 +1,157 @@
+"""Nothing is lost and nothing made: bytes on the links, capacity of the links, seconds of the ranks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from functools import cache
+
+import numpy as np
+import pytest
+
+from scenarios import Scenario
+from scenarios.loading import shipped
+from scenarios.running import simulated, transport
+from simulator.analysis import metrics, traffic
+from simulator.mesh import family
+from simulator.schedule import Collective, Compute, Copy, Op, Schedule, Send
+from simulator.timeline import Timeline
+from simulator.transport import tuner
+from simulator.transport.channels import group_of
+
+Case = tuple[str, str]
+"""A shipped scenario, and one of its variants or nothing."""
+
+
+def cases() -> Iterator[Case]:
+    for name in shipped():
+        yield from ((name, variant) for variant in Scenario.load(name).variants or ("",))
+
+
+@cache
+def loaded(case: Case) -> Scenario:
+    scenario = Scenario.load(case[0])
+    return scenario.variants[case[1]] if case[1] else scenario
+
+
+@cache
+def timelines(case: Case) -> tuple[Timeline, ...]:
+    """Of the step, and of the broadcast before it where there is one."""
+    scenario = loaded(case)
+    schedules = [scenario.schedule(), scenario.initial()]
+    return tuple(simulated(scenario, schedule) for schedule in schedules if schedule is not None)
+
+
+every_case = pytest.mark.parametrize("case", list(cases()), ids=lambda case: "-".join(filter(None, case)))
+
+
+def asked(scenario: Scenario, timeline: Timeline) -> dict[int, float]:
+    """Bytes by link: each transfer of each op, on each link of its route, counted one by one."""
+    cluster, schedule, devices = scenario.cluster(), timeline.schedule, timeline.devices
+    total: defaultdict[int, float] = defaultdict(float)
+    for (source, target), nbytes in transfers(scenario, schedule, timeline).items():
+        if devices[source] != target:
+            for link in cluster.route(devices[source], target):
+                total[link] += nbytes * schedule.steps
+    return dict(total)
+
+
+def transfers(scenario: Scenario, schedule: Schedule, timeline: Timeline) -> dict[tuple[int, str], float]:
+    """Bytes by (sending rank, receiving device)."""
+    total: defaultdict[tuple[int, str], float] = defaultdict(float)
+    for rank, index in enumerate(schedule.program_of):
+        for op in schedule.programs[index].ops:
+            for source, target, nbytes in moved(scenario, timeline, op, rank):
+                total[source, target] += nbytes
+    return total
+
+
+def moved(scenario: Scenario, timeline: Timeline, op: Op, rank: int) -> Iterable[tuple[int, str, float]]:
+    """(sender, device that receives, bytes) of *op*; of a collective only at the first rank of its group."""
+    if isinstance(op, Copy):
+        device = timeline.devices[rank]
+        host = scenario.cluster().host_of(device)
+        if op.to == "host":
+            yield rank, host, op.nbytes
+        else:
+            pytest.fail("no shipped scenario copies to a GPU; count it here when one does")
+    if not isinstance(op, Collective | Send):
+        return
+    axis = timeline.schedule.mesh.axes[op.over]
+    place = axis.place(rank)
+    assert place is not None
+    ranks = axis.groups[place[0]]
+    if isinstance(op, Send):
+        yield rank, timeline.devices[ranks[op.peer]], op.nbytes
+    elif place[1] == 0 and op.nbytes and len(ranks) > 1:
+        devices = [timeline.devices[one] for one in ranks]
+        reorders = transport(scenario.specification.network.transport).reorders
+        group = group_of(scenario.cluster(), devices, reorders=reorders)
+        algorithm, _ = timeline.algorithms[family(op.over), op.kind, op.nbytes]
+        for step in tuner.steps(algorithm, op.kind, group, op.nbytes, op.root):
+            for sender, receiver in step.transfers:
+                yield ranks[sender], devices[receiver], step.nbytes * step.repeat
+
+
+@every_case
+def test_bytes_on_each_link_are_those_that_the_schedule_asks_for(case: Case) -> None:
+    for timeline in timelines(case):
+        expected = asked(loaded(case), timeline)
+        carried = {link: nbytes for link, nbytes in timeline.link_bytes.items() if nbytes}
+        assert carried == pytest.approx(expected, rel=1e-9)
+        # the same, as the integral over time of what lay on each link
+        assert traffic.carried(timeline) == pytest.approx(expected, rel=1e-9)
+
+
+@every_case
+def test_what_ranks_send_is_no_less_than_the_theory_asks_for(case: Case) -> None:
+    for timeline in timelines(case):
+        least, sent = traffic.least_bytes(timeline.schedule), traffic.by_axis(timeline)
+        assert all(sent[axis] >= nbytes * (1 - 1e-9) for axis, nbytes in least.items())
+
+
+@every_case
+def test_no_link_carries_more_than_its_bandwidth_at_any_time(case: Case) -> None:
+    for timeline in timelines(case):
+        events: dict[int, list[tuple[float, float]]] = {}
+        for use in timeline.uses:
+            assert use.begin < use.end
+            for link, rate in use.links.items():
+                events.setdefault(link, []).extend([(use.end, -rate), (use.begin, rate)])
+        assert events
+        for link, changes in events.items():
+            # what ends goes before what begins at the same time
+            load = np.cumsum([rate for _, rate in sorted(changes)])
+            assert load.max() <= scenario_bandwidth(timeline, link) * (1 + 1e-9)
+
+
+def scenario_bandwidth(timeline: Timeline, link: int) -> float:
+    assert timeline.cluster is not None
+    return timeline.cluster.links[link].bandwidth
+
+
+def covered(intervals: Iterable[tuple[float, float]]) -> float:
+    """Seconds that lie in at least one of *intervals*."""
+    total, reached = 0.0, 0.0
+    for begin, end in sorted(intervals):
+        total += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total
+
+
+@every_case
+def test_computing_exposed_communication_and_bubble_make_up_the_step_of_every_rank(case: Case) -> None:
+    timeline = timelines(case)[0]
+    begin, end = timeline.window
+    steps = max(1, timeline.schedule.steps - 1)
+    for rank in range(timeline.world_size):
+        parts = metrics.rank_breakdown(timeline, rank)
+        computing = sum(parts[name] for name in ("compute", "recompute", "optimizer"))
+        bubble = parts["bubble"]
+        exposed = sum(seconds for name, seconds in parts.items() if name.startswith("exposed_") or name == "copy")
+        assert computing + exposed + bubble == pytest.approx(timeline.step_time, rel=1e-9)
+        # and each of them is what the spans say, clipped to where metrics are taken
+        spans = [(max(s.begin, begin), min(s.end, end), isinstance(s.op, Compute)) for s in timeline.spans(rank)]
+        busy = covered((b, e) for b, e, _ in spans if b < e) / steps
+        assert computing == pytest.approx(covered((b, e) for b, e, computes in spans if computes and b < e) / steps)
+        assert bubble == pytest.approx(timeline.step_time - busy, rel=1e-9, abs=1e-9 * timeline.step_time)
