@@ -18,7 +18,7 @@ from simulator.cluster import Cluster
 from simulator.document import Bandwidth, Count, Document, Fault, Index, Ratio, Section, Time, merged, read, validated
 from simulator.errors import ClusterError
 from topologies.assembly import assemble, cable_of
-from topologies.catalogue import CPUS, GPUS, LINKS, device, known, link_data
+from topologies.catalogue import CPUS, GPUS, LinkData, device, known, link_data
 from topologies.parameters import one_or_list
 from topologies.sections import FABRICS, Cpu, FabricSection, Gpu, NodeSection
 
@@ -26,6 +26,18 @@ CLUSTERS = "topologies.clusters"
 
 MOST_DEVICES = 1_000_000
 """GPUs, or hosts, of a cluster: more than any machine has; a graph of them takes a minute and gigabytes."""
+
+
+DEFAULT_RADIX = 40
+"""Ports of a switch where the catalogue does not know the NIC's kind: those of an HDR switch (NVIDIA QM8700)."""
+
+
+def _catalogue_link(kind: str) -> LinkData | None:
+    """What the catalogue says of links of *kind*, if anything."""
+    try:
+        return link_data(kind)
+    except lookup.UnknownName:
+        return None
 
 
 def _not_absurd(path: str, devices: int) -> None:
@@ -140,14 +152,13 @@ class NodesSection(ClusterSection):
     def _whole_cluster(self, folder: Path) -> Cluster:
         function, arguments = lookup.function(FABRICS, self.fabric.kind), self.fabric.parameters()
         wirings = [kind.wiring() for kind in self.kinds]
-        cable, radix = None, 40
+        cable, radix = None, DEFAULT_RADIX
         nic = self.kinds[0].nic
         if nic is not None:
-            latency = self.fabric.latency
-            if "." in nic.kind or nic.kind in lookup.names(LINKS):
-                data = link_data(nic.kind)
-                latency, radix = data.switch_latency if latency is None else latency, data.radix or radix
-            cable = cable_of(nic.link(), latency, self.fabric.bandwidth)
+            data = _catalogue_link(nic.kind)
+            hop = data.switch_latency if data and self.fabric.latency is None else self.fabric.latency
+            radix = data.radix if data and data.radix else radix
+            cable = cable_of(nic.link(), hop, self.fabric.bandwidth)
         return assemble(
             list(zip(wirings, self.counts, strict=True)),
             lambda network: function(network, **arguments),

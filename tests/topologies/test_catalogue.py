@@ -1,0 +1,90 @@
+"""The catalogue: every file loads, every datum has its source, and figures agree with the published table."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from simulator import lookup
+from simulator.document import read
+from topologies.catalogue import CPUS, GPUS, LINKS, device, link, link_data
+from topologies.specification import CLUSTERS
+
+DATA = Path(__file__).parents[2] / "../shared/data"
+FOLDERS = (GPUS, CPUS, LINKS, CLUSTERS)
+FILES = [(folder, name) for folder in FOLDERS for name in lookup.names(folder)]
+
+GPU_NAMES = {"v100_16gb", "v100_32gb", "a100_40gb", "a100_80gb", "h100", "h200", "b200", "mi250x_gcd", "unit"}
+CLUSTER_NAMES = {
+    *("zhores", "dgx1", "dgx_a100_40gb", "dgx_a100_80gb", "dgx_h100"),
+    *("selene", "perlmutter", "frontier", "p3_16xlarge", "p4d_24xlarge"),
+}
+
+
+def test_the_names_that_were_promised_are_there() -> None:
+    assert set(lookup.names(GPUS)) >= GPU_NAMES
+    assert set(lookup.names(CLUSTERS)) == CLUSTER_NAMES
+    assert {"nvlink2", "nvlink5", "pcie3", "pcie5", "ib_edr", "ib_hdr", "ib_ndr", "slingshot11"} <= set(
+        lookup.names(LINKS)
+    )
+
+
+@pytest.mark.parametrize(("folder", "name"), FILES)
+def test_every_datum_has_its_source(folder: str, name: str) -> None:
+    data = read(lookup.data_file(folder, name)).data
+    sources = data.pop("sources")
+    if folder == CLUSTERS:
+        node = data.pop("node")
+        # the shape of the fabric is one datum, and so is the way GPUs are joined
+        assert set(sources) == {*data, *(f"node.{key}" for key in node)}
+    else:
+        assert set(sources) == set(data)
+    assert all(len(text) > 8 for text in sources.values())
+
+
+@pytest.mark.parametrize("name", lookup.names(GPUS))
+def test_gpus_load_and_price(name: str) -> None:
+    accelerator = device(GPUS, name).accelerator()
+    assert accelerator.name == name
+    assert accelerator.peak("fp32") > 0
+    assert 0 < accelerator.matmul_efficiency <= 1
+
+
+@pytest.mark.parametrize("name", lookup.names(LINKS))
+def test_links_load(name: str) -> None:
+    data = link_data(name)
+    assert 1e9 <= data.bandwidth <= 1e12
+    assert 0 < data.latency < 10e-6
+
+
+def rows() -> dict[str, dict[str, str]]:
+    path = DATA / "hardware_specs.csv"
+    if not path.exists():
+        pytest.skip("the published data sheets are not here")
+    with path.open() as file:
+        return {row["device"]: row for row in csv.DictReader(file)}
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("v100_16gb", "V100-SXM2-16GB"),
+        ("v100_32gb", "V100-SXM2-32GB"),
+        ("a100_40gb", "A100-SXM-40GB"),
+        ("a100_80gb", "A100-SXM-80GB"),
+        ("h100", "H100-SXM-80GB"),
+        ("h200", "H200-SXM"),
+        ("b200", "B200-SXM"),
+        ("mi250x_gcd", "MI250X single GCD"),
+    ],
+)
+def test_gpus_agree_with_the_published_table(name: str, row: str) -> None:
+    published, gpu = rows()[row], device(GPUS, name)
+    accelerator = gpu.accelerator()
+    assert accelerator.peak("fp16") == pytest.approx(float(published["fp16_bf16_dense_TFLOPs"]) * 1e12, rel=2e-3)
+    assert accelerator.memory_bandwidth == pytest.approx(float(published["hbm_GBps"]) * 1e9, rel=0.03)
+    assert accelerator.memory_bytes == pytest.approx(float(published["hbm_GB"]) * 1e9, rel=0.08)
+    if published["nvlink_unidir_GBps"]:
+        assert gpu.links is not None
+        whole = link(gpu.links.kind, count=gpu.links.count)
+        assert whole.bandwidth == pytest.approx(float(published["nvlink_unidir_GBps"]) * 1e9)

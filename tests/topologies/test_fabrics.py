@@ -1,0 +1,226 @@
+"""Fabrics against theory: bandwidth across cuts, distances, and routes by structure that are as short as any."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+
+import networkx as nx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.cluster import Link
+from simulator.errors import ClusterError
+from topologies.clos import down_ports
+from topologies.fabrics.dragonfly import dragonfly
+from topologies.fabrics.fat_tree import fat_tree
+from topologies.fabrics.rail import rail
+from topologies.fabrics.switch import switch
+from topologies.fabrics.torus import torus
+from topologies.network import Network, Port, Way
+
+LINK = Link("ib_hdr", 25e9, 1e-6)
+few = settings(max_examples=40, deadline=None)
+
+
+def network(nodes: int, nics: int = 1, radix: int = 40) -> Network:
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    ports = [Port(n * nics + i, f"nic {n * nics + i}", n, i, LINK) for n in range(nodes) for i in range(nics)]
+    graph.add_nodes_from((port.nic, {"kind": "nic"}) for port in ports)
+    return Network(graph, ports, LINK, radix)
+
+
+def uplink(net: Network, leaf: str, spine: str) -> float:
+    link: Link = net.graph.edges[leaf, spine]["link"]
+    return link.bandwidth
+
+
+def walk(net: Network, way: Way, a: int, b: int) -> list[str]:
+    source, target = net.ports[a], net.ports[b]
+    return [source.nic, *way(source, target), target.nic]
+
+
+def check_routes(net: Network, way: Way) -> set[int]:
+    """Every route exists, is simple, and none is shorter than a shortest path; the surplus of each."""
+    lengths = dict(nx.all_pairs_shortest_path_length(net.graph))
+    surplus = set()
+    for a, b in combinations(range(len(net.ports)), 2):
+        passed = walk(net, way, a, b)
+        assert all(net.graph.has_edge(*pair) for pair in pairwise(passed))
+        assert len(set(passed)) == len(passed)
+        assert not any(vertex.startswith("nic") for vertex in passed[1:-1])
+        surplus.add(len(passed) - 1 - lengths[passed[0]][passed[-1]])
+    return surplus
+
+
+@few
+@given(st.integers(2, 24), st.integers(1, 3), st.sampled_from([6, 8, 40]), st.sampled_from([1.0, 2.0, 3.0]))
+def test_clos_routes_are_shortest(nodes: int, nics: int, radix: int, ratio: float) -> None:
+    for fabric in (fat_tree, rail):
+        net = network(nodes, nics, radix)
+        try:
+            way = fabric(net, oversubscription=ratio)
+        except ClusterError as error:
+            assert "radix" in str(error)
+            continue
+        assert check_routes(net, way) <= {0}
+
+
+@few
+@given(st.integers(2, 24), st.integers(1, 3), st.sampled_from([1.0, 1.5, 4.0]))
+def test_a_leaf_has_its_ports_over_oversubscription_upward(nodes: int, nics: int, ratio: float) -> None:
+    net = network(nodes, nics)
+    fat_tree(net, oversubscription=ratio)
+    leaves = [vertex for vertex, data in net.graph.nodes.items() if data["kind"] == "leaf"]
+    assert len(leaves) == max(2, -(-nodes // (down_ports(40, ratio) // nics)))
+    for leaf in leaves:
+        down = sum(d["link"].bandwidth for _, v, d in net.graph.out_edges(leaf, data=True) if v.startswith("nic"))
+        up = sum(d["link"].bandwidth for _, v, d in net.graph.out_edges(leaf, data=True) if v.startswith("spine"))
+        assert up == pytest.approx(down / ratio)
+
+
+@pytest.mark.parametrize("ratio", [1.0, 2.0, 5.0])
+def test_bisection_of_a_fat_tree(ratio: float) -> None:
+    net = network(16)  # two leaves of eight
+    fat_tree(net, oversubscription=ratio)
+    cut, _ = nx.maximum_flow(capacities(net, [port.nic for port in net.ports[:8]]), "all", "rest")
+    assert cut == pytest.approx(8 * 25e9 / ratio)
+
+
+@pytest.mark.parametrize("ratio", [1.0, 2.0])
+def test_bisection_of_three_levels(ratio: float) -> None:
+    net = network(16, radix=4)
+    fat_tree(net, oversubscription=[1.0, ratio])
+    cut, _ = nx.maximum_flow(capacities(net, [port.nic for port in net.ports[:8]]), "all", "rest")
+    assert cut == pytest.approx(8 * 25e9 / ratio)
+
+
+def capacities(net: Network, half: list[str]) -> nx.DiGraph[str]:
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    for a, b, data in net.graph.edges(data=True):
+        graph.add_edge(a, b, capacity=data["link"].bandwidth)
+    for port in net.ports:
+        pair = ("all", port.nic) if port.nic in half else (port.nic, "rest")
+        graph.add_edge(*pair)  # without capacity: unlimited
+    return graph
+
+
+def test_three_levels_where_a_spine_cannot_reach_all_leaves() -> None:
+    net = network(32, 1, radix=4)  # 2 ports down, 16 leaves, 4 ports of a spine: pods of 2 leaves are too many
+    with pytest.raises(ClusterError, match="at most 4 pods of 2 leaves, not 8"):
+        fat_tree(net)
+    net = network(16, 1, radix=4)
+    way = fat_tree(net, oversubscription=[1.0, 2.0])
+    assert walk(net, way, 0, 15) == ["nic 0", "leaf 0", "spine 0", "core 0", "spine 3", "leaf 7", "nic 15"]
+    assert walk(net, way, 0, 2) == ["nic 0", "leaf 0", "spine 0", "leaf 1", "nic 2"]
+    assert uplink(net, "leaf 0", "spine 0") == 2 * 25e9
+    assert uplink(net, "spine 0", "core 0") == 4 * 25e9 / 2
+    assert check_routes(net, way) == {0}
+
+
+def test_a_fat_tree_tells_what_does_not_fit() -> None:
+    with pytest.raises(ClusterError, match="the 8 NICs of a node do not fit the 2 ports"):
+        fat_tree(network(4, 8, radix=4))
+    with pytest.raises(ClusterError, match="one number, or two"):
+        fat_tree(network(4), oversubscription=[1.0, 1.0, 1.0])
+
+
+def test_equal_rails_of_a_pod_meet_at_one_switch() -> None:
+    net = network(40, 8)
+    way = rail(net)
+    assert walk(net, way, 0, 8 * 19) == ["nic 0", "leaf 0", "nic 152"]  # node 19 of the first pod
+    assert walk(net, way, 0, 9) == ["nic 0", "leaf 0", "spine 0", "leaf 1", "nic 9"]  # another rail
+    assert walk(net, way, 3, 8 * 20 + 3) == ["nic 3", "leaf 3", "spine 0", "leaf 11", "nic 163"]  # another pod
+    assert sum(vertex.startswith("leaf") for vertex in net.graph) == 16
+
+
+def test_selene_has_three_levels_and_pods_of_twenty() -> None:
+    net = network(560, 8)
+    way = rail(net)
+    kinds = [vertex.rpartition(" ")[0] for vertex in net.graph]
+    assert kinds.count("leaf") == 28 * 8
+    assert kinds.count("core") == 1
+    assert len(walk(net, way, 0, 4479)) == 7
+
+
+@few
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=3))
+def test_torus_distance_is_the_sum_of_the_shorter_ways_round(dims: list[int]) -> None:
+    nodes = 1
+    for size in dims:
+        nodes *= size
+    if nodes < 2:
+        return
+    net = network(nodes)
+    way = torus(net, dims)
+    assert check_routes(net, way) == {0}
+    for a, b in combinations(range(nodes), 2):
+        left, expected = (a, b), 0
+        for size in reversed(dims):  # the last dimension varies fastest
+            one, other = left[0] % size, left[1] % size
+            left = left[0] // size, left[1] // size
+            expected += min((one - other) % size, (other - one) % size)
+        assert len(walk(net, way, a, b)) - 3 == expected
+
+
+@pytest.mark.parametrize(("dims", "largest"), [([4, 4], 4), ([8, 4], 8), ([4, 4, 4], 4), ([2, 2, 2], 2), ([6, 2], 6)])
+def test_bisection_of_a_torus(dims: list[int], largest: int) -> None:
+    """2 N / k links each way across the middle of the longest dimension k (Dally and Towles, section 5.2)."""
+    nodes = 1
+    for size in dims:
+        nodes *= size
+    net = network(nodes)
+    torus(net, dims)
+    slowest = dims.index(largest)
+    stride = 1
+    for size in dims[slowest + 1 :]:
+        stride *= size
+    half = {f"router {n}" for n in range(nodes) if (n // stride) % largest < largest // 2}
+    cut = sum(
+        d["link"].bandwidth
+        for a, b, d in net.graph.edges(data=True)
+        if a in half and b in set(net.graph) - half and b.startswith("router")
+    )
+    assert cut == pytest.approx(2 * nodes / largest * 25e9)
+
+
+def test_a_torus_has_as_many_routers_as_nodes() -> None:
+    with pytest.raises(ClusterError, match=r"dims \[3, 3\] make 9 routers, but there are 8 nodes"):
+        torus(network(8), [3, 3])
+    net = network(12, 2)
+    torus(net)  # 3 x 4, the NICs of a node at its own router
+    assert sum(vertex.startswith("router") for vertex in net.graph) == 12
+
+
+@few
+@given(st.integers(2, 40), st.sampled_from([None, 2, 4]), st.sampled_from([None, 1, 3]))
+def test_dragonfly_routes_pass_three_links_at_most(ports: int, routers: int | None, each: int | None) -> None:
+    net = network(ports)
+    way = dragonfly(net, routers, each)
+    # minimal: one global link at most; two global links may be shorter only in hops, never used
+    for a, b in combinations(range(ports), 2):
+        passed = walk(net, way, a, b)
+        assert all(net.graph.has_edge(*pair) for pair in pairwise(passed))
+        assert len(set(passed)) == len(passed)
+        assert 3 <= len(passed) <= 6
+
+
+def test_global_links_of_a_dragonfly() -> None:
+    net = network(72)  # the balanced one with 2 ports, 4 routers a group and 9 groups: Kim et al. 2008, figure 5
+    dragonfly(net, oversubscription=2.0)
+    assert sum(vertex.startswith("router") for vertex in net.graph) == 36
+    across = [
+        data["link"].bandwidth
+        for a, b, data in net.graph.edges(data=True)
+        if a.startswith("router") and b.startswith("router") and int(a.split()[1]) // 4 != int(b.split()[1]) // 4
+    ]
+    assert len(across) == 9 * 8
+    assert across == [pytest.approx(8 * 25e9 / 2 / 8)] * 72
+    degree = [sum(v.startswith("router") for v in net.graph[f"router {r}"]) for r in range(36)]
+    assert degree == [3 + 2] * 36
+
+
+def test_one_switch_joins_all() -> None:
+    net = network(5, 2)
+    assert check_routes(net, switch(net)) == {0}
+    assert net.graph.number_of_edges() == 20

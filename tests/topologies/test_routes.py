@@ -1,0 +1,53 @@
+"""Every route of every named cluster is a way through the graph, and crosses what it must."""
+
+from itertools import pairwise, permutations
+
+import pytest
+
+from simulator import lookup
+from simulator.cluster import Cluster
+from topologies import cluster
+from topologies.specification import CLUSTERS
+
+ONE_SOCKET = ("perlmutter", "frontier")
+
+
+def path(machine: Cluster, source: str, target: str) -> list[str]:
+    route = machine.route(source, target)
+    ends = [machine.ends[number] for number in route]
+    assert all(before[1] == after[0] for before, after in pairwise(ends))  # contiguous
+    return [ends[0][0], *(end for _, end in ends)]
+
+
+@pytest.mark.parametrize("name", lookup.names(CLUSTERS))
+def test_all_pairs(name: str) -> None:
+    machine = cluster({"preset": name, "nodes": 2})
+    devices = (*machine.gpus, *machine.hosts)
+    assert len(machine.hosts) == (2 if name in ONE_SOCKET else 4)
+    for source, target in permutations(devices, 2):
+        passed = path(machine, source, target)
+        assert (passed[0], passed[-1]) == (source, target)
+        assert len(set(passed)) == len(passed)
+        between = [vertex.rpartition(" ")[0] for vertex in passed[1:-1]]
+        if name != "frontier":  # where dies do pass on what is for others
+            assert "gpu" not in between
+        apart = machine.node_of(source) != machine.node_of(target)
+        assert between.count("nic") == (2 if apart else 0)
+        if apart and source.startswith("gpu") and name != "frontier":
+            first = machine.links[machine.route(source, target)[0]]
+            assert first.kind.startswith("pcie")  # GPU memory to NIC
+
+
+@pytest.mark.parametrize("name", lookup.names(CLUSTERS))
+def test_there_and_back_is_the_same_way(name: str) -> None:
+    machine = cluster({"preset": name, "nodes": 3})
+    for source, target in (("gpu 0", machine.gpus[-1]), ("gpu 1", "gpu 2"), ("gpu 3", machine.hosts[-1])):
+        assert path(machine, source, target) == path(machine, target, source)[::-1]
+
+
+def test_ten_thousand_gpus_have_routes_on_demand() -> None:
+    machine = cluster({"preset": "dgx_a100_80gb", "nodes": 1280})
+    assert len(machine.gpus) == 10240
+    assert len(machine.route("gpu 0", "gpu 10239")) == 4 + 6  # up to a core and down
+    assert len(machine.route("gpu 0", "gpu 8")) == 4 + 2
+    assert machine.graph.number_of_edges() / len(machine.gpus) < 12
