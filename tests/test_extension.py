@@ -1,0 +1,241 @@
+"""What a person adds is one new file, found by its import path in a package of the user's own; the project stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scenarios import Scenario
+from scenarios.result import Result
+from simulator.errors import ScenarioError
+from simulator.lookup import function
+from simulator.order import Order
+
+FILES = {
+    "fabrics/twin.py": '''
+        """Two switches joined by one trunk; nodes are plugged into them in turn."""
+        from simulator.document import Bandwidth
+        from topologies.network import Network, Port, Way
+
+        def twin(network: Network, trunk: Bandwidth) -> Way:
+            switches = network.switch(), network.switch()
+            network.join(*switches, trunk)
+            for ports in network.nodes:
+                network.plug(ports, switches[ports[0].node % 2])
+
+            def way(source: Port, target: Port) -> list[str]:
+                ends = switches[source.node % 2], switches[target.node % 2]
+                return [ends[0]] if ends[0] == ends[1] else [*ends]
+
+            return way
+        ''',
+    "nodes/daisy.py": '''
+        """GPUs in a row, each joined to the next with all of its links."""
+        from itertools import pairwise
+        from topologies.wiring import Server, Wiring, pcie_tree
+
+        def daisy(server: Server) -> Wiring:
+            wiring = pcie_tree(server)
+            for pair in pairwise(wiring.gpus):
+                wiring.join(*pair, server.joint())
+            return wiring
+        ''',
+    "algorithms/centre.py": '''
+        """Everything to position 0, which adds it up and sends the sum back."""
+        from simulator.step import Group, Step
+
+        def all_reduce(group: Group, nbytes: float) -> list[Step]:
+            others = range(1, group.size)
+            return [
+                Step(tuple((i, 0) for i in others), nbytes, coupled=False, reduces=True),
+                Step(tuple((0, i) for i in others), nbytes, coupled=False),
+            ]
+        ''',
+    "transports/postal.py": '''
+        """A library that takes a millisecond over every message."""
+        from simulator.transport.transport import NET, NVLINK, PCI, Transport
+
+        def postal() -> Transport:
+            hops = {(hop, "ring", "simple"): 1e-3 for hop in (NVLINK, PCI, NET)}
+            return Transport("postal", algorithms={"all_reduce": ("ring",)}, hop_latency=hops)
+        ''',
+    "orders/patient.py": '''
+        """All forwards, then all backwards, first micro-batch first."""
+        from simulator.order import Action, Order
+
+        def patient(stages: int, micro_batches: int) -> Order:
+            return Order(tuple(
+                tuple(Action(phase, s, m) for phase in "FB" for m in range(micro_batches)) for s in range(stages)
+            ))
+        ''',
+    "models/tiny.yaml": """
+        kind: transformer
+        name: tiny
+        num_layers: 2
+        hidden_size: 64
+        num_attention_heads: 4
+        seq_length: 32
+        vocab_size: 1000
+        """,
+    "gpus/chip.yaml": """
+        peak_flops: {fp32: 1 TFLOP/s}
+        memory: 1 GiB
+        memory_bandwidth: 100 GB/s
+        links: {kind: nvlink2, count: 2}
+        bus: pcie3
+        """,
+    "links/copper.yaml": """
+        bandwidth: 2 GB/s
+        latency: 1 us
+        switch_latency: 2 us
+        radix: 8
+        """,
+    "clusters/closet.yaml": """
+        nodes: 2
+        node:
+          accelerator: LAB.gpus.chip
+          accelerators: 2
+          intra: {shape: LAB.nodes.daisy}
+          nic: {kind: LAB.links.copper}
+        fabric: {kind: LAB.fabrics.twin, trunk: 500 MB/s}
+        """,
+    "scenarios/evening.yaml": """
+        version: 1
+        cluster: {preset: LAB.clusters.closet}
+        model: {preset: LAB.models.tiny}
+        training: {global_batch_size: 8}
+        network: {transport: ideal, algorithms: {all_reduce: LAB.algorithms.centre}}
+        """,
+}
+
+
+@pytest.fixture
+def lab(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A package of the user's own, one file for each thing that can be added; its name is like no other test's."""
+    name = f"lab_{abs(hash(request.node.nodeid))}"
+    for path, text in FILES.items():
+        lines = text.strip("\n").split("\n")
+        indent = len(lines[0]) - len(lines[0].lstrip())
+        file = tmp_path / name / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("\n".join(line[indent:] for line in lines).replace("LAB", name))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return name
+
+
+def measured(cluster: Mapping[str, Any], network: Mapping[str, Any], size: str = "1 GB") -> dict[str, Any]:
+    """The row of an all-reduce of *size* over all GPUs of *cluster*."""
+    collective = {"kind": "all_reduce", "size": size}
+    data = {"version": 1, "cluster": cluster, "collective": collective, "network": network}
+    row: dict[str, Any] = Scenario.model_validate(data).run().summary()["collective"][0]
+    return row
+
+
+def node(**keys: Any) -> dict[str, Any]:
+    return {"accelerator": "v100_16gb", "accelerators": 1, "nic": {"kind": "ib_edr"}, **keys}
+
+
+PORTS = {"preset": "uniform", "gpus": 5, "bandwidth": "10 GB/s", "latency": "5 us"}
+
+
+def test_a_fabric(lab: str) -> None:
+    """A ring of two nodes sends d over the trunk each way; the trunk is what it is said to be."""
+    fabric = {"kind": f"{lab}.fabrics.twin", "trunk": "1 GB/s"}
+    row = measured({"nodes": 2, "node": node(), "fabric": fabric}, {"transport": "ideal"})
+    assert row["time_s"] == pytest.approx(1.0, rel=1e-4)
+
+
+def test_a_parameter_of_a_fabric_is_held_to_its_annotation(lab: str) -> None:
+    fabric = {"kind": f"{lab}.fabrics.twin", "trunk": 25}
+    with pytest.raises(ScenarioError, match=r'cluster\.fabric\.trunk: needs a unit, e\.g\. "25 GB/s"'):
+        measured({"nodes": 2, "node": node(), "fabric": fabric}, {})
+
+
+def test_a_node_shape(lab: str) -> None:
+    """In a row of four the ring's last hop goes back over PCIe, which is the slowest link."""
+    four = node(accelerators=4, intra={"kind": "nvlink2", "shape": f"{lab}.nodes.daisy"}, host={"kind": "pcie3"})
+    row = measured({"nodes": 1, "node": four}, {"transport": "ideal"})
+    assert row["time_s"] == pytest.approx(2 * 3 / 4 * 1e9 / 15.75e9, rel=1e-4)
+
+
+def test_a_collective_algorithm(lab: str) -> None:
+    name = f"{lab}.algorithms.centre"
+    row = measured(PORTS, {"transport": "ideal", "algorithms": {"all_reduce": name}})
+    assert row["time_s"] == pytest.approx(2 * 5e-6 + 2 * 4 * 1e9 / 10e9, rel=1e-9)
+    assert row["algorithm"] == name
+
+
+def test_a_transport(lab: str) -> None:
+    row = measured(PORTS, {"transport": f"{lab}.transports.postal"}, size="1 B")
+    assert row["time_s"] == pytest.approx(2 * 4 * 1e-3, rel=1e-3)
+
+
+def trained(cluster: Mapping[str, Any], model: Mapping[str, Any], **sections: Any) -> Result:
+    data = {"version": 1, "cluster": cluster, "model": model, "training": {"global_batch_size": 8}, **sections}
+    return Scenario.model_validate(data).run()
+
+
+def test_a_model(lab: str) -> None:
+    result = trained({"preset": "zhores", "nodes": 1}, {"preset": f"{lab}.models.tiny"})
+    model = result.scenario.model
+    assert model is not None
+    # per layer 12 h^2 + 13 h; the embeddings of 1,000 words and 32 places; the last norm
+    assert (model.name, model.parameters) == ("tiny", 2 * (12 * 64**2 + 13 * 64) + 1032 * 64 + 2 * 64)
+
+
+def test_a_gpu(lab: str) -> None:
+    four = node(accelerator=f"{lab}.gpus.chip", accelerators=4, intra={"shape": "ring"})
+    result = trained({"nodes": 1, "node": four}, {"preset": "gpt2", "num_layers": 2})
+    accelerator = result.scenario.cluster().accelerator("gpu 0")
+    assert (accelerator.peak("fp32"), accelerator.memory_bytes) == (1e12, 2**30)
+    assert not result.fits
+
+
+def test_a_link(lab: str) -> None:
+    row = measured({"nodes": 2, "node": node(nic={"kind": f"{lab}.links.copper"})}, {"transport": "ideal"})
+    assert row["time_s"] == pytest.approx(1e9 / 2e9, rel=1e-4)
+
+
+def test_a_cluster(lab: str) -> None:
+    row = measured({"preset": f"{lab}.clusters.closet"}, {"transport": "ideal"})
+    assert row["time_s"] == pytest.approx(2 * 3 / 4 * 1e9 / 500e6, rel=1e-3)
+
+
+def test_a_pipeline_order(lab: str) -> None:
+    name = f"{lab}.orders.patient"
+    order: Order = function("workloads.pipelines", name)(2, 2)
+    assert order.csv() == "0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n"
+    result = trained(PORTS | {"gpus": 4}, {"preset": f"{lab}.models.tiny"}, parallelism={"schedule": name})
+    assert result.scenario.specification.parallelism.schedule == name
+
+
+def clustersim(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).with_name("clustersim")), *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_scenario_on_all_of_these_from_the_command_line(lab: str, tmp_path: Path) -> None:
+    done = clustersim("run", f"{lab}/scenarios/evening.yaml", "--json", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    result = json.loads(done.stdout)
+    assert result["name"] == "evening"
+    # each of three GPUs sends its gradients to the fourth, which sends their sum back
+    gradients = result["memory"]["by_category_bytes"]["gradients"]
+    assert result["traffic_bytes"]["dp"] == pytest.approx(2 * 3 * gradients)
+    assert {"nvlink2", f"{lab}.links.copper"} <= set(result["link_traffic_bytes"])
+
+
+def test_a_name_that_there_is_not_is_told_with_those_that_there_are(lab: str, tmp_path: Path) -> None:
+    option = f"network.algorithms.all_reduce={lab}.algorithms.center"
+    done = clustersim("check", f"{lab}/scenarios/evening.yaml", "--set", option, folder=tmp_path)
+    assert done.returncode == 2
+    assert f"there is no center in {lab}.algorithms" in done.stderr
+    assert "Traceback" not in done.stderr
