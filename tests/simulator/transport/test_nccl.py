@@ -134,6 +134,25 @@ def test_eight_a100_at_16_gib_carry_what_was_measured() -> None:
     assert busbw / 1e9 == pytest.approx(float(row["busbw_GBps"]), rel=0.02)
 
 
+def test_all_rings_of_an_ampere_server_together_carry_235_gbyte() -> None:
+    """The limit of v2.10.3 is a rank's, however many rings share it: one through NVSwitch, six over a mesh of four."""
+    for preset, ranks in (("dgx_a100_80gb", 8), ("perlmutter", 4)):
+        cluster = topologies.cluster({"preset": preset, "nodes": 1})
+        busbw = 2 * (ranks - 1) / ranks * 2**36 / seconds(cluster, ranks, 2**36)
+        assert busbw == pytest.approx(235e9, rel=1e-3)
+
+
+def test_a_message_between_servers_pays_library_and_wire() -> None:
+    """v2.10.3, Simple: 8.4 us at once, 9.6 us for the network, on top of what the wires take."""
+    cluster = topologies.cluster({"preset": "zhores", "nodes": 2})
+    plan = Communicator(cluster, cluster.gpus, nccl()).send(0, 4, 1.0)
+    wire = cluster.latency(cluster.route("gpu 0", "gpu 4"))
+    assert wire > 1e-6
+    assert plan.phases[0].latency == pytest.approx(18.0e-6 + wire)
+    inside = Communicator(cluster, cluster.gpus, nccl()).send(0, 1, 1.0)
+    assert inside.phases[0].latency == pytest.approx(11.8e-6)
+
+
 def test_the_nic_that_four_gpus_share_limits_zhores() -> None:
     """100 GPUs, EDR: 12 GB/s is what NCCL gets of a port; the bus cannot carry more."""
     cluster = topologies.cluster({"preset": "zhores", "nodes": 25})
