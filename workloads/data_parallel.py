@@ -6,12 +6,13 @@ is still being computed. Li et al., "PyTorch Distributed", VLDB 2020 (arXiv:2006
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from simulator.kernel import BYTES
 from simulator.order import Action
-from simulator.schedule import Collective, Op, Program, Schedule
+from simulator.schedule import Collective, Program, Schedule
+from workloads.gradients import Bucket, backward_ops, layers_by_stage, reduce_gradients
 from workloads.model import Layer, Model
 
 BUCKET_BYTES = 25 * 2**20
@@ -19,14 +20,6 @@ BUCKET_BYTES = 25 * 2**20
 
 FIRST_BUCKET_BYTES = 2**20
 """torch.distributed: ``_DEFAULT_FIRST_BUCKET_BYTES``; used where no bucket size is given."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """*nbytes* of gradients, complete when the backward pass has gone through *layer*, the last of its layers."""
-
-    nbytes: float
-    layer: str
 
 
 def buckets(
@@ -68,62 +61,33 @@ def data_parallel(
     """
     if replicas == 1:
         return schedule.replicate("dp", 1)
-    layers = {layer.name: layer for layer in model.layers}
     dtype = gradient_dtype or model.precision
 
+    def reduction(name: str, action: Action, part: Bucket, completed: str) -> tuple[Collective]:
+        op = Collective(name=name, action=action, kind="all_reduce", over="dp", nbytes=part.nbytes)
+        return (replace(op, stream="dp", after=(completed,)) if overlap else op,)
+
     def reduced(program: Program) -> Program:
-        own = _layers_of(program, layers)
-        parts = buckets(own, dtype, bucket, first_bucket)
-        if not overlap:
-            parts = [Bucket(sum(part.nbytes for part in parts), own[0].name)] if parts else []
-        program = _with_all_reduces(program, parts, overlap, no_sync)
+        stages = layers_by_stage(program, model)
+        parts = {stage: buckets(layers, dtype, bucket, first_bucket) for stage, layers in stages.items()}
+        parts = parts if overlap else _whole(program, parts, no_sync)
+        program = reduce_gradients(program, parts, reduction, every=not no_sync)
         # torch keeps the buckets beside the gradients unless gradient_as_bucket_view is set
-        copies = sum(part.nbytes for part in parts) if overlap else 0.0
+        copies = sum(part.nbytes for own in parts.values() for part in own) if overlap else 0.0
         held = {**program.resident, "buffers": program.resident.get("buffers", 0.0) + copies}
         return replace(program, resident=held)
 
     return schedule.replicate("dp", replicas).weave(reduced)
 
 
-def _layers_of(program: Program, layers: dict[str, Layer]) -> list[Layer]:
-    """The program's layers in order of the forward pass."""
-    seen = dict.fromkeys(op.layer for op in program.ops if op.action and op.action.phase == "F" and op.layer)
-    return [layers[name] for name in seen]
-
-
-def _with_all_reduces(program: Program, parts: list[Bucket], overlap: bool, no_sync: bool) -> Program:
-    last = {op.action.stage: op.action for op in program.ops if op.action and op.action.phase in "BW"}
-    reduced: list[str] = []
-
-    def change(op: Op) -> Iterator[Op]:
-        if op.action and op.action.phase == "O":
-            yield replace(op, after=(*op.after, *reduced))
-            return
-        yield op
-        if op.action is None or op.action.phase not in "BW" or (no_sync and last[op.action.stage] != op.action):
-            return
-        for number, part in enumerate(parts):
-            if part.layer == op.layer:
-                yield _all_reduce(op.action, number, part, op.name, overlap)
-                reduced.append(_name(op.action, number))
-
-    return program.weave(change)
-
-
-def _name(action: Action, number: int) -> str:
-    return f"{action}.bucket{number}"
-
-
-def _all_reduce(action: Action, number: int, part: Bucket, after: str, overlap: bool) -> Collective:
-    return Collective(
-        name=_name(action, number),
-        action=action,
-        kind="all_reduce",
-        over="dp",
-        nbytes=part.nbytes,
-        stream="dp" if overlap else "compute",
-        after=(after,) if overlap else (),
-    )
+def _whole(program: Program, parts: dict[int, list[Bucket]], no_sync: bool) -> dict[int, list[Bucket]]:
+    """One bucket for all stages, after the last backward of all; without *no_sync* one for each stage."""
+    last = {action.stage: layer for action, layer in backward_ops(program)}
+    nbytes = {stage: sum(part.nbytes for part in own) for stage, own in parts.items()}
+    if no_sync and last:
+        end = list(backward_ops(program))[-1][0].stage
+        nbytes = {stage: sum(nbytes.values()) if stage == end else 0.0 for stage in nbytes}
+    return {stage: [Bucket(own, last[stage])] if own else [] for stage, own in nbytes.items()}
 
 
 def initial_broadcast(schedule: Schedule, model: Model) -> Schedule:
@@ -131,10 +95,10 @@ def initial_broadcast(schedule: Schedule, model: Model) -> Schedule:
 
     A schedule of its own, on the same mesh, so that it is simulated and shown apart from the step.
     """
-    layers = {layer.name: layer for layer in model.layers}
 
     def broadcast(program: Program) -> Program:
-        nbytes = float(sum(layer.parameters for layer in _layers_of(program, layers)) * BYTES[model.precision])
+        own = (layer for stage in layers_by_stage(program, model).values() for layer in stage)
+        nbytes = float(sum(layer.parameters for layer in own) * BYTES[model.precision])
         op = Collective(name="broadcast", kind="broadcast", over="dp", nbytes=nbytes)
         return replace(program, ops=(op,) if nbytes else ())
 
