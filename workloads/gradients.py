@@ -52,20 +52,21 @@ def reduce_gradients(
     """
     final = None if every else final_backwards(program)
     completing = {names[-1] for place, names in backward_ops(program).items() if final is None or place[0] in final}
-    pending: list[str] = []
+    # a stream is an order of issue: who waits for its last op has waited for all
+    pending: dict[str, str] = {}
 
     def change(op: Op) -> Iterator[Op]:
         if op.action and op.action.phase == "O":
-            yield replace(op, after=(*op.after, *pending))
+            yield replace(op, after=(*op.after, *pending.values()))
             pending.clear()
             return
         yield op
         if op.action and op.name in completing:
             for number, bucket in enumerate(buckets[op.action.stage]):
                 if bucket.layer == op.layer:
-                    made = tuple(reduction(f"{op.action}.bucket{number}", op.action, bucket, op.name))
-                    yield from made
-                    pending.append(made[-1].name)
+                    for reduced in reduction(f"{op.action}.bucket{number}", op.action, bucket, op.name):
+                        yield reduced
+                        pending[reduced.stream] = reduced.name
 
     return program.weave(change)
 

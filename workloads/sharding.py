@@ -1,0 +1,117 @@
+"""Sharded data parallelism: each rank keeps one part of the states and updates its part of the parameters.
+
+What ZeRO and FSDP share: resident states divided, an optimizer step over a shard, and gradients that live in two
+buffers, one being filled while the other is reduced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import ceil
+
+from simulator.kernel import BYTES, Kernel
+from simulator.order import Action
+from simulator.schedule import Collective, Compute, Op, Program
+from workloads.gradients import Bucket, Reduction, backward_ops
+from workloads.model import Layer
+
+NORM_BYTES = 4.0
+"""The squared norm of a rank's gradients, one fp32 number (DeepSpeed, runtime/zero/stage3.py,
+``complete_grad_norm_calculation_for_cpu_offload``; torch, ``nn.utils.get_total_norm`` over DTensors)."""
+
+
+def sharded_states(program: Program, categories: Collection[str], shards: int) -> Program:
+    """*program* with the resident states of *categories* divided by *shards*, and its optimizer step with its states.
+
+    A shard is exactly one part in *shards*: the padding that makes all shards equal is not counted.
+    """
+    resident = {name: nbytes / (shards if name in categories else 1) for name, nbytes in program.resident.items()}
+    if "optimizer" not in categories:
+        return replace(program, resident=resident)
+
+    def change(op: Op) -> Iterator[Op]:
+        if isinstance(op, Compute) and op.action and op.action.phase == "O":
+            op = replace(op, kernels=tuple(_share(kernel, shards) for kernel in op.kernels))
+        yield op
+
+    return replace(program.weave(change), resident=resident)
+
+
+def _share(kernel: Kernel, shards: int) -> Kernel:
+    seconds = None if kernel.seconds is None else kernel.seconds / shards
+    launches = ceil(kernel.launches / shards)
+    return replace(
+        kernel, flops=kernel.flops / shards, nbytes=kernel.nbytes / shards, seconds=seconds, launches=launches
+    )
+
+
+def bucket_reduction(kind: str, over: str, overlap: bool, across: tuple[str, int] | None = None) -> Reduction:
+    """Each bucket goes through one collective of *kind* over the axis *over*, on ``dp.reduce`` if *overlap*.
+
+    The collective frees what the backward pass has put into the bucket. *across*: (axis, shards) over which what it
+    leaves, one of so many shards, is then all-reduced, on ``dp.across``.
+    """
+
+    def reduction(name: str, action: Action, bucket: Bucket, completed: str) -> Iterator[Collective]:
+        op = Collective(
+            name=name, action=action, kind=kind, over=over, nbytes=bucket.nbytes, frees={"buffers": bucket.nbytes}
+        )
+        yield replace(op, stream="dp.reduce", after=(completed,)) if overlap else op
+        if across is not None:
+            axis, shards = across
+            op = Collective(
+                name=f"{name}.across", action=action, kind="all_reduce", over=axis, nbytes=bucket.nbytes / shards
+            )
+            yield replace(op, stream="dp.across", after=(name,)) if overlap else op
+
+    return reduction
+
+
+def double_buffered(program: Program, layers: Sequence[Layer], gradient_dtype: str) -> Program:
+    """*program* whose backward passes fill the buckets that its reductions free, one being filled, one being reduced.
+
+    Once a bucket is full the computation waits until the one before it is reduced, whose place the next one takes:
+    unreduced gradients are never more than two buckets and what one layer brings over. As DeepSpeed's two buffers
+    under ``contiguous_gradients`` and ``overlap_comm``, and torch's FSDP (``reduce_scatter_max_input_buffers``).
+    """
+    nbytes = {layer.name: float(layer.parameters * BYTES[gradient_dtype]) for layer in layers}
+    reductions = [op for op in program.ops if isinstance(op, Collective) and "buffers" in op.frees]
+    reduced = {op.action for op in reductions}
+    filling = {names[0] for (action, _layer), names in backward_ops(program).items() if action in reduced}
+    names = {op.name for op in reductions if op.stream != "compute"}
+    issued: list[str] = []
+
+    def change(op: Op) -> Iterator[Op]:
+        if op.name in filling and op.layer and nbytes[op.layer]:
+            op = replace(op, allocates=added(op.allocates, "buffers", nbytes[op.layer]))
+        if isinstance(op, Compute) and op.stream == "compute" and len(issued) > 1:
+            op = op if issued[-1] in op.after else replace(op, after=(*op.after, issued[-2]))
+            del issued[:-1]
+        yield op
+        if op.name in names:
+            issued.append(op.name)
+
+    return program.weave(change)
+
+
+def added(amounts: Mapping[str, float], category: str, nbytes: float) -> dict[str, float]:
+    """*amounts* with *nbytes* more of *category*."""
+    return {**amounts, category: amounts.get(category, 0.0) + nbytes}
+
+
+def norm_before_update(program: Program, over: str) -> Program:
+    """*program* with an all-reduce of the gradient's norm over *over* before each optimizer step, which it clips.
+
+    Each rank knows the norm of its own shard alone. It waits for what the optimizer step waits for.
+    """
+
+    def change(op: Op) -> Iterator[Op]:
+        if op.action and op.action.phase == "O":
+            norm = f"{op.name}.norm"
+            yield Collective(
+                name=norm, action=op.action, kind="all_reduce", over=over, nbytes=NORM_BYTES, after=op.after
+            )
+        yield op
+
+    return program.weave(change)

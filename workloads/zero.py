@@ -1,0 +1,130 @@
+"""ZeRO is data parallelism without redundancy: optimizer states, then gradients, then parameters live in shards.
+
+Rajbhandari et al., "ZeRO", SC 2020 (arXiv:1910.02054), as DeepSpeed runs it: stage 1 shards the optimizer states,
+stage 2 the gradients too, stage 3 also the parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from simulator.errors import ScenarioError
+from simulator.kernel import BYTES
+from simulator.schedule import Collective, Op, Program, Schedule
+from workloads.gradients import Bucket, layers_by_stage, reduce_gradients
+from workloads.model import Layer, Model
+from workloads.optimizer import state_bytes
+from workloads.sharding import bucket_reduction, double_buffered, norm_before_update, sharded_states
+from workloads.unshard import unsharded
+
+SHARDED: Mapping[int, tuple[str, ...]] = {
+    0: (),
+    1: ("optimizer",),
+    2: ("optimizer", "gradients"),
+    3: ("optimizer", "gradients", "parameters"),
+}
+"""The states of which each rank keeps one part in d, by stage (arXiv:1910.02054, section 5 and figure 1)."""
+
+BUCKET_ELEMENTS = 500_000_000
+"""DeepSpeed, runtime/zero/config.py: ``reduce_bucket_size`` and ``allgather_bucket_size`` of 5e8 elements."""
+
+
+def zero(
+    schedule: Schedule,
+    model: Model,
+    replicas: int,
+    *,
+    stage: int = 1,
+    gradient_dtype: str | None = None,
+    overlap: bool = True,
+    bucket: float | None = None,
+    gradient_norm: bool = True,
+) -> Schedule:
+    """*replicas* copies of *schedule* over a new, slowest axis ``dp``, sharded as *stage* (0 to 3) says.
+
+    *model* has its layers as one rank holds them (under tensor parallelism, its share). Gradients are reduced in
+    buckets of *bucket* bytes (5e8 elements unless given), with *overlap* on a stream of their own, ``dp.reduce``, as
+    DeepSpeed's ``overlap_comm`` does (off by default there but in stage 3), else blocking. Stage 0 all-reduces and
+    stage 1 reduce-scatters in the last micro-batch's backward, stages 2 and 3 reduce-scatter in every one. Stages 1
+    and 2 gather the updated parameters after the optimizer step. Stage 3 gathers each layer before its forward pass
+    and again before its backward pass, one layer ahead, on the stream ``dp.gather``. With *gradient_norm*, sharded
+    stages all-reduce 4 bytes before the optimizer step.
+
+    Each rank sends, by rings over d ranks and m micro-batches, so many times the parameters' bytes, where gradients
+    are as wide as parameters: stages 0 and 1 2 (d - 1) / d, stage 2 (m + 1) (d - 1) / d, stage 3 3 m (d - 1) / d.
+    It holds the states of `zero_state_bytes`, and buffers: unreduced gradients of two buckets and a layer and, in stage
+    3, two gathered layers (`unshard.gathered_at_most`).
+
+    Not modelled: parameters under ``stage3_param_persistence_threshold`` that stage 3 leaves whole, the split of a
+    layer by ``stage3_prefetch_bucket_size``, and that DeepSpeed's ``use_multi_rank_bucket_allreduce`` trades stage 1's
+    reduce-scatter for an all-reduce of each bucket.
+    """
+    if stage not in SHARDED:
+        raise ScenarioError(f"ZeRO has the stages 0, 1, 2 and 3, not {stage}")
+    if replicas == 1:
+        return schedule.replicate("dp", 1)
+    dtype = gradient_dtype or model.precision
+    size = bucket or BUCKET_ELEMENTS * BYTES[dtype]
+    reduction = bucket_reduction("reduce_scatter" if stage else "all_reduce", "dp", overlap)
+
+    def change(program: Program) -> Program:
+        stages = layers_by_stage(program, model)
+        layers = [layer for own in stages.values() for layer in own]
+        buckets = {number: zero_buckets(own, dtype, size) for number, own in stages.items()}
+        program = sharded_states(program, SHARDED[stage], replicas)
+        program = reduce_gradients(program, buckets, reduction, every=stage > 1)
+        program = double_buffered(program, layers, dtype)
+        if stage == 3:
+            program = unsharded(program, model, "dp", overlap=overlap)
+        elif stage:
+            program = _with_gathers(program, sum(layer.parameters for layer in layers), BYTES[model.precision])
+        return norm_before_update(program, "dp") if gradient_norm and stage else program
+
+    return schedule.replicate("dp", replicas).weave(change)
+
+
+def zero_state_bytes(
+    stage: int, replicas: int, optimizer: str, precision: str, gradient_dtype: str | None = None
+) -> dict[str, float]:
+    """Bytes per parameter that each of *replicas* ranks holds all step, by category.
+
+    With Adam in 16 bits (K = 12) and N ranks 4 + K/N in stage 1, 2 + (2 + K)/N in stage 2, (4 + K)/N in stage 3:
+    arXiv:1910.02054, table 1.
+
+    >>> zero_state_bytes(2, 4, "adam", "fp16")
+    {'parameters': 2.0, 'gradients': 0.5, 'optimizer': 3.0}
+    """
+    whole = state_bytes(optimizer, precision, gradient_dtype)
+    return {name: nbytes / (replicas if name in SHARDED[stage] else 1) for name, nbytes in whole.items()}
+
+
+def zero_buckets(layers: Sequence[Layer], gradient_dtype: str, size: float) -> list[Bucket]:
+    """The buckets of *layers* (in order of the forward pass), filled in reverse order of parameters as DeepSpeed does.
+
+    A bucket closes before the tensor that would bring it over *size* bytes; a tensor is never cut
+    (runtime/zero/stage_1_and_2.py, ``reduce_independent_p_g_buckets_and_remove_grads``).
+    """
+    made: list[Bucket] = []
+    filled, at = 0.0, ""
+    for layer in reversed(layers):
+        for elements in reversed(layer.tensors):
+            nbytes = float(elements * BYTES[gradient_dtype])
+            if filled and filled + nbytes > size:
+                made.append(Bucket(filled, at))
+                filled = 0.0
+            filled, at = filled + nbytes, layer.name
+    return [*made, Bucket(filled, at)] if filled else made
+
+
+def _with_gathers(program: Program, parameters: int, width: int) -> Program:
+    """*program* whose optimizer steps are followed by all-gathers of the updated *parameters*, in place."""
+    sizes = [min(BUCKET_ELEMENTS, parameters - begin) for begin in range(0, parameters, BUCKET_ELEMENTS)]
+
+    def change(op: Op) -> Iterator[Op]:
+        yield op
+        if op.action and op.action.phase == "O":
+            for number, elements in enumerate(sizes):
+                name, nbytes = f"{op.name}.gather{number}", float(elements * width)
+                yield Collective(name=name, action=op.action, kind="all_gather", over="dp", nbytes=nbytes)
+
+    return program.weave(change)
