@@ -39,8 +39,8 @@ def run(arguments: list[str]) -> int:
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
-    except BrokenPipeError:
-        # what read the output has gone; nothing more can be flushed to it when the interpreter ends
+    except (BrokenPipeError, SystemExit):
+        # what read the output has gone, on which click exits; nothing more can be flushed to it at the end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (SimulatorError, OSError) as error:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from scenarios.parallelism import DistributedDataParallel
 from scenarios.scenario import Scenario
 from scenarios.writing import yaml_text
 from simulator.analysis import text
 from simulator.cluster import Cluster
 from simulator.errors import ClusterError, ScenarioError
 from simulator.units import show
+from workloads.data_parallel import BUCKET_BYTES, FIRST_BUCKET_BYTES
 from workloads.pipelines.one_f_one_b import one_f_one_b
 
 MOST = 16
@@ -54,10 +56,13 @@ def _thinned(group: Sequence[int]) -> str:
 
 
 def derived(scenario: Scenario) -> str:
-    """Every value of the scenario, given or default, as YAML; and what follows from them."""
+    """Every value of the scenario, given or default, as a scenario again; what follows from them as comments."""
     specification, facts = scenario.specification, scenario.derived
-    values = specification.model_dump(mode="json", exclude={"variants"}, exclude_none=True)
-    values["name"] = scenario.name
+    data = scenario.document.data
+    sections = [key for key in ("cluster", "model") if key in data]
+    given: dict[str, Any] = {key: _without_empty({**data[key], "sources": ""}) for key in sections}
+    values = specification.model_dump(mode="json", exclude={"variants", *given}, exclude_none=True)
+    values = {"version": 1, "name": scenario.name, **given, **_without_empty(values)}
     found: dict[str, Any] = {"gpus": facts.gpus, "idle_gpus": len(facts.idle), "ranks": len(facts.devices)}
     if scenario.model is None:
         for section in ("parallelism", "software"):
@@ -65,13 +70,24 @@ def derived(scenario: Scenario) -> str:
     else:
         found |= _training(scenario)
     found["hosts"] = len(scenario.cluster().hosts)
-    return yaml_text(values) + "\n# what follows (SI units)\n" + yaml_text({"derived": found}).rstrip()
+    follows = "".join(f"# {line}\n" for line in yaml_text(found).splitlines())
+    return f"{yaml_text(values)}\n# what follows\n{follows}".rstrip()
+
+
+def _without_empty(values: Any) -> Any:
+    if isinstance(values, dict):
+        return {key: _without_empty(value) for key, value in values.items() if value not in ("", {}, [])}
+    return values
 
 
 def _training(scenario: Scenario) -> dict[str, Any]:
     model, facts, training = scenario.model, scenario.derived, scenario.specification.training
     assert model is not None
     assert training is not None
+    data, buckets = scenario.specification.parallelism.data, {}
+    if isinstance(data, DistributedDataParallel) and data.overlap:
+        first, rest = data.first_bucket or data.bucket or FIRST_BUCKET_BYTES, data.bucket or BUCKET_BYTES
+        buckets = {"first_bucket": show(first, "size"), "bucket": show(rest, "size")}
     return {
         "tp": 1,
         "pp": 1,
@@ -79,6 +95,7 @@ def _training(scenario: Scenario) -> dict[str, Any]:
         "micro_batch_size": facts.micro_batch_size,
         "micro_batches": facts.micro_batches,
         "gradient_dtype": training.gradient_dtype or training.precision,
+        **buckets,
         "layers": len(model.layers),
         "parameters": model.parameters,
         "model_flops_per_step": model.flops(1) * training.global_batch_size,

@@ -45,7 +45,9 @@ def simulated(scenario: Scenario, schedule: Schedule, watch: Callable[[Simulatio
         communicator = Communicator(
             cluster, devices, transport(network.transport), network.fidelity, network.algorithms
         )
-        simulation = Simulation(schedule, cluster, devices, communicator, scenario.software, variation)
+        simulation = Simulation(
+            schedule, cluster, devices, communicator, scenario.software, variation, fold=options.fold
+        )
         if watch is not None:
             watch(simulation)
         return simulation.run()

@@ -92,7 +92,8 @@ def _compose(text: str, name: str, lines: list[str]) -> Any:
         raise _syntax(error, name, lines) from None
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise ScenarioError(f"{name}:{line}: is not a text file: it has the character {error.character!r}") from None
+        character = chr(error.character) if isinstance(error.character, int) else error.character
+        raise ScenarioError(f"{name}:{line}: is not a text file: it has the character {character!r}") from None
     except RecursionError:
         raise ScenarioError(f"{name}: is nested deeper than {DEEPEST} levels") from None
     except (YAMLError, ValueError, KeyError) as error:

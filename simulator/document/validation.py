@@ -58,7 +58,7 @@ def _faults(document: Document, model: type[BaseModel], at: Path, data: Any, err
             at_key = detail["type"] in ("missing", "union_tag_not_found")
             found.setdefault(path, []).append((*_message(detail), at_key))
     texts = []
-    undecided = {path[:-1] for path in found if path[-1:] in (("kind",), ("method",))}
+    undecided = {path[:-1] for path in found if path[-1:] in (("kind",), ("method",)) and not found[path][0][2]}
     for path, faults in found.items():
         if path[:-1] in undecided and faults[0][2] and path[-1:] not in (("kind",), ("method",)):
             continue  # what else belongs here depends on the choice
@@ -89,7 +89,7 @@ def _ways(data: Any, location: tuple[int | str, ...], kind: str) -> list[tuple[P
         ways += [((key, *path), last) for path, last in _ways(data[key], rest, kind)]
     if isinstance(data, list) and isinstance(head, int) and head < len(data):
         ways += [((head, *path), last) for path, last in _ways(data[head], rest, kind)]
-    if kind == "missing" and not rest and isinstance(data, dict) and head not in data:
+    if kind == "missing" and not rest and not ways and isinstance(data, list if isinstance(head, int) else dict):
         ways.append(((head,), True))
     skipped = _ways(data, rest, kind) if rest else [((), False)]
     return ways + skipped
@@ -173,8 +173,10 @@ def near(name: str, names: Iterable[str]) -> str:
 
 def _one(faults: list[tuple[str, str]]) -> tuple[str, str]:
     """Several faults of one value, each from a member of a union, as one: must be A or B, not C."""
-    precise = [fault for fault in faults if not fault[0].startswith("must be a ")]
-    faults = list(dict.fromkeys(precise or faults))
+    ranged = [fault for fault in faults if not fault[0].startswith(("must be a list", "must be a mapping"))]
+    if any(not fault[0].startswith("must be a ") for fault in ranged):
+        faults = ranged
+    faults = list(dict.fromkeys(faults))
     messages = [message for message, _ in faults]
     hint = next((hint for _, hint in faults if hint), "")
     parts = [re.fullmatch(r"must be (.*), (not .*)", message, re.DOTALL) for message in messages]

@@ -1,0 +1,125 @@
+"""The scenarios that come with clustersim: each runs, and says what it is there to say."""
+
+import itertools
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from scenarios import Scenario
+from scenarios.commands.schema import for_files
+from scenarios.loading import shipped
+from scenarios.result import Result
+from scenarios.specification import Specification
+
+Results = dict[str, Result]
+
+
+@pytest.fixture(scope="module")
+def results() -> Results:
+    return {name: Scenario.load(name).run() for name in shipped()}
+
+
+def test_what_is_shipped() -> None:
+    assert shipped() == [
+        "allreduce_dgx_a100",
+        "dgx_a100_gpt2_xl_ddp",
+        "hello",
+        "naive_vs_ddp",
+        "zhores_resnet50_ddp",
+        "zhores_vgg16_parameter_server_vs_ring",
+    ]
+    assert all(Scenario.load(name).specification.description for name in shipped())
+
+
+def test_each_has_a_result_and_a_report(results: Results) -> None:
+    for name, result in results.items():
+        summary = result.summary()
+        assert summary["name"] == name
+        # no nan and no infinity: they are no JSON
+        assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+        assert result.report().startswith(f"{name} - ")
+        assert result.fits
+
+
+def steps(results: Results) -> Iterator[dict[str, Any]]:
+    for result in results.values():
+        for one in result.summary().get("variants", {"": result.summary()}).values():
+            if "breakdown_s" in one:
+                yield one
+
+
+def test_the_breakdown_is_the_step_time(results: Results) -> None:
+    seen = list(steps(results))
+    assert len(seen) == 11
+    for summary in seen:
+        assert math.isclose(sum(summary["breakdown_s"].values()), summary["step_time_s"], rel_tol=1e-9)
+        assert math.isclose(summary["bubble_fraction"], summary["breakdown_s"]["bubble"] / summary["step_time_s"])
+
+
+def test_utilisation_is_a_share(results: Results) -> None:
+    for summary in steps(results):
+        assert 0 <= summary["mfu"] <= summary["hfu"] <= 1
+        assert all(0 <= use["mean"] <= use["max"] + 1e-12 <= 1 + 1e-9 for use in summary["link_utilisation"].values())
+
+
+def test_hello_is_the_alpha_beta_model(results: Results) -> None:
+    # four layers of 10 + 20 ms; of the all-reduces only the last is not hidden
+    ring = 6 * 5e-6 + 2 * 3 / 4 * 100e6 / 10e9
+    assert math.isclose(results["hello"].summary()["step_time_s"], 4 * 0.030 + ring, rel_tol=1e-9)
+
+
+def test_zhores_times_follow_from_its_step(results: Results) -> None:
+    result = results["zhores_resnet50_ddp"]
+    summary = result.summary()
+    assert summary["simulation"]["ranks"] == 100
+    assert math.isclose(summary["samples_per_s"], 6400 / summary["step_time_s"])
+    hours = 100 * 115.3e6 / summary["samples_per_s"] / 3600
+    assert math.isclose(summary["training"]["gpu_hours"], hours)
+    assert math.isclose(summary["training"]["days"], hours / 100 / 24)
+    # 300 W each, as the data sheet of the V100 SXM2 has it; no cost is given
+    assert math.isclose(summary["training"]["energy_mwh"], hours * 300e-6)
+    assert summary["training"]["cost"] is None
+
+
+def test_gpt2_xl_flops_are_those_of_the_formula(results: Results) -> None:
+    summary = results["dgx_a100_gpt2_xl_ddp"].summary()
+    # 72 B s l h^2 (1 + s/6h + V/12lh) for the step, Narayanan et al. 2021, arXiv:2104.04473, without recomputation
+    batch, s, layers, h, vocabulary = 512, 1024, 48, 1600, 50257
+    flops = 72 * batch * s * layers * h**2 * (1 + s / (6 * h) + vocabulary / (12 * layers * h))
+    achieved = summary["model_tflops_per_gpu"] * 1e12 * 32 * summary["step_time_s"]
+    assert math.isclose(achieved, flops, rel_tol=1e-6)
+    assert math.isclose(summary["mfu"], achieved / 32 / summary["step_time_s"] / 312e12, rel_tol=1e-9)
+    assert summary["tokens_per_s"] == summary["samples_per_s"] * 1024
+
+
+def test_the_parameter_server_falls_behind_the_ring(results: Results) -> None:
+    variants = results["zhores_vgg16_parameter_server_vs_ring"].summary()["variants"]
+    times = {name: variant["step_time_s"] for name, variant in variants.items()}
+    assert times["one_server"] > times["server_per_node"] > times["ring"]
+    # one server: 138,357,544 parameters of 4 bytes go out to and come back from 96 GPUs of other nodes through one NIC
+    assert times["one_server"] > 2 * 96 * 138_357_544 * 4 / 12.5e9
+
+
+def test_sharing_the_work_beats_the_main_gpu(results: Results) -> None:
+    times = {name: v["step_time_s"] for name, v in results["naive_vs_ddp"].summary()["variants"].items()}
+    assert times["naive"] > times["ddp_without_overlap"] > times["ddp"]
+
+
+def test_the_table_of_collectives(results: Results) -> None:
+    rows = results["allreduce_dgx_a100"].summary()["collective"]
+    assert list(results["allreduce_dgx_a100"].summary()) == ["name", "collective"]
+    assert [row["size_bytes"] for row in rows] == [2.0**n for n in (15, 18, 20, 22, 24, 26, 28, 30)]
+    for row in rows:
+        assert math.isclose(row["algbw"], row["size_bytes"] / row["time_s"])
+        assert math.isclose(row["busbw"], row["algbw"] * 2 * 7 / 8)
+    assert all(a["time_s"] < b["time_s"] for a, b in itertools.pairwise(rows))
+
+
+def test_the_schema_takes_every_shipped_scenario() -> None:
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
+    schema = for_files(Specification.model_json_schema())
+    for name in shipped():
+        jsonschema.validate(Scenario.load(name).source.data, schema)
