@@ -6,22 +6,27 @@ The transport makes plans, the engine carries them out; so the network knows nei
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Flow:
     """Transfers that advance together, at one rate each: one variable of the fluid system.
 
-    Of the links numbered *links*, *crossings* says how many of the transfers pass each, and *weights* the capacity (in
-    bytes/s) that each takes for 1 byte/s of rate: the crossings over the protocol's efficiency. *alone* is the rate in
-    bytes/s when nothing else is on the links. Flows are compared by identity, and the same flow object stands for the
-    same transfers every time, so that the network can remember what it solved.
+    Of the links numbered *links*, *crossings* says how many of the transfers pass each: what is accounted for. Of the
+    rows of the system (links, or classes of them) that the flow shares with others, *rows* are the numbers, and
+    *weights* the capacity (in bytes/s) that each takes for 1 byte/s of rate: the crossings over the protocol's
+    efficiency. The rate is at most *bound*, which the protocol sets, and *alone* when nothing else is on the rows, all
+    in bytes/s. Flows are compared by identity, and the same flow object stands for the same transfers every time, so
+    that the network can remember what it solved.
     """
 
     links: tuple[int, ...]
     crossings: tuple[int, ...]
+    rows: tuple[int, ...]
     weights: tuple[float, ...]
     alone: float
+    bound: float = inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,8 +54,9 @@ class Timeline:
     """*records* by rank, in order of their ends within a stream.
 
     *axis_bytes*: what all ranks together sent, by family of axis. *link_bytes*: what each link of *cluster* carried,
-    by its number. *uses*: link use over time. *algorithms*: (axis family, kind, bytes) of a collective to the
-    algorithm and protocol that ran it. *representatives*: how many ranks were simulated one by one.
+    by its number, and *alike* how many links that link stands for (one, unless named). *uses*: link use over time.
+    *algorithms*: (axis family, kind, bytes) of a collective to the algorithm and protocol that ran it.
+    *representatives*: how many ranks were simulated, each for all that are equal to it.
     """
 
     schedule: Schedule
@@ -67,6 +68,7 @@ class Timeline:
     uses: Sequence[Use] = ()
     algorithms: Mapping[tuple[str, str, float], tuple[str, str]] = field(default_factory=dict)
     representatives: int = 0
+    alike: Mapping[int, int] = field(default_factory=dict)
 
     def spans(self, rank: int) -> Iterator[Span]:
         """The spans of *rank* in order of record."""

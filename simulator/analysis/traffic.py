@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import NamedTuple
@@ -55,7 +56,7 @@ def by_link_kind(timeline: Timeline) -> dict[str, float]:
         return {}
     total = dict.fromkeys((link.kind for link in timeline.cluster.links), 0.0)
     for number, nbytes in timeline.link_bytes.items():
-        total[timeline.cluster.links[number].kind] += nbytes / timeline.schedule.steps
+        total[timeline.cluster.links[number].kind] += nbytes * timeline.alike.get(number, 1) / timeline.schedule.steps
     return total
 
 
@@ -66,11 +67,14 @@ def utilisation(timeline: Timeline) -> dict[str, dict[str, float]]:
     """
     if timeline.cluster is None or not timeline.makespan:
         return {}
-    shares: dict[str, list[float]] = {}
-    for number, link in enumerate(timeline.cluster.links):
-        share = timeline.link_bytes.get(number, 0.0) / (link.bandwidth * timeline.makespan)
-        shares.setdefault(link.kind, []).append(share)
-    return {kind: {"mean": sum(values) / len(values), "max": max(values)} for kind, values in shares.items()}
+    links = timeline.cluster.links
+    count = Counter(link.kind for link in links)
+    mean, most = dict.fromkeys(count, 0.0), dict.fromkeys(count, 0.0)
+    for number, nbytes in timeline.link_bytes.items():
+        kind, share = links[number].kind, nbytes / (links[number].bandwidth * timeline.makespan)
+        mean[kind] += share * timeline.alike.get(number, 1) / count[kind]
+        most[kind] = max(most[kind], share)
+    return {kind: {"mean": mean[kind], "max": most[kind]} for kind in count}
 
 
 def least_bytes(schedule: Schedule) -> dict[str, float]:
@@ -92,7 +96,10 @@ def least_bytes(schedule: Schedule) -> dict[str, float]:
 
 
 def carried(timeline: Timeline) -> dict[int, float]:
-    """Bytes on each link by the integral of its use over time; equals `Timeline.link_bytes` where use is recorded."""
+    """Bytes on each link by the integral of its use over time; equals `Timeline.link_bytes` where use is recorded.
+
+    Of links that are alike, as folding finds them, only the one that stands for all.
+    """
     link, begin, end, rate = _uses(timeline)
     numbers, place = np.unique(link, return_inverse=True)
     return dict(zip(numbers.tolist(), np.bincount(place, rate * (end - begin)).tolist(), strict=True))
@@ -144,9 +151,12 @@ def over_time(timeline: Timeline, window: tuple[float, float] | None = None, bin
         place = np.searchsorted(members, link[mine])
         load = averages(begin[mine], end[mine], rate[mine], place, len(members), edges)
         load /= np.array([cluster.links[number].bandwidth for number in members])[:, None]
+        alike = np.array([timeline.alike.get(int(number), 1) for number in members])[:, None]
         count = sum(other.kind == kind for other in cluster.links)
         top = int(load.sum(axis=1).argmax())
-        result[kind] = LinkUse(edges, load.sum(axis=0) / count, load[top], load.max(axis=0), int(members[top]))
+        result[kind] = LinkUse(
+            edges, (load * alike).sum(axis=0) / count, load[top], load.max(axis=0), int(members[top])
+        )
     return dict(sorted(result.items(), key=lambda item: -float(item[1].busiest.sum())))
 
 

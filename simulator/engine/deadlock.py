@@ -15,14 +15,20 @@ _Place = tuple[int, str]
 """A rank and one of its streams."""
 
 
-def deadlock(schedule: Schedule, ranks: Mapping[int, Rank], rendezvous: Rendezvous) -> DeadlockError | None:
-    """The error that says who waits for whom; None if every rank has finished."""
+def deadlock(
+    schedule: Schedule, ranks: Mapping[int, Rank], stands_for: Sequence[int], rendezvous: Rendezvous
+) -> DeadlockError | None:
+    """The error that says who waits for whom; None if every rank has finished.
+
+    *stands_for*: by rank, the one of *ranks* that is simulated for it.
+    """
     heads = {(rank.number, head.stream): head for rank in ranks.values() for head in rank.heads if head.run}
     if not heads:
         return None
     waits: nx.DiGraph[_Place] = nx.DiGraph()
     for place, head in heads.items():
-        waits.add_edges_from((place, other) for other in _awaited(schedule, place, head, rendezvous))
+        awaited = _awaited(schedule, place, head, rendezvous.came(head.meeting))
+        waits.add_edges_from((place, (stands_for[other], stream)) for other, stream in awaited)
     try:
         circle = [place for place, _ in nx.find_cycle(waits)]
         title = f"deadlock: {len({rank for rank, _ in heads})} ranks have not finished; in a circle"
@@ -45,7 +51,7 @@ def _line(schedule: Schedule, place: _Place, head: Head | None, waits: nx.DiGrap
     return f"  rank {rank} [{stream}] {op.name}: {op._what()}, step {head.step}, waits for {shown}{why}"
 
 
-def _awaited(schedule: Schedule, place: _Place, head: Head, rendezvous: Rendezvous) -> Sequence[_Place]:
+def _awaited(schedule: Schedule, place: _Place, head: Head, came: set[int]) -> Sequence[_Place]:
     rank, stream = place
     program = schedule.program(rank)
     if head.awaits is not None:
@@ -55,7 +61,7 @@ def _awaited(schedule: Schedule, place: _Place, head: Head, rendezvous: Rendezvo
     op = head.run.op
     if isinstance(op, Collective):
         group = _group(schedule, op, rank)
-        return [(other, stream) for other in group if other not in rendezvous.came(head.meeting)]
+        return [(other, stream) for other in group if other not in came]
     if isinstance(op, Send | Recv):
         peer = _group(schedule, op, rank)[op.peer]
         return [(peer, _partner_stream(schedule.program(peer), op))]

@@ -15,11 +15,13 @@ from typing import TypeVar
 F = TypeVar("F", bound=Hashable)
 
 
-def max_min(demands: Mapping[F, Mapping[int, float]], capacity: Sequence[float]) -> dict[F, float]:
+def max_min(
+    demands: Mapping[F, Mapping[int, float]], capacity: Sequence[float], bounds: Mapping[F, float] | None = None
+) -> dict[F, float]:
     """The fair rate of each flow, in units of *capacity* per weight.
 
-    *demands* maps a flow to the weights with which it lies on links, by number; *capacity* is by link. A flow on no
-    link is not bound: its rate is infinite.
+    *demands* maps a flow to the weights with which it lies on links, by number; *capacity* is by link; *bounds* are
+    rates that flows cannot exceed. A flow on no link and without bound has an infinite rate.
 
     >>> max_min({"a": {0: 1.0}, "b": {0: 1.0, 1: 1.0}}, [10.0, 2.0])
     {'b': 2.0, 'a': 8.0}
@@ -31,7 +33,15 @@ def max_min(demands: Mapping[F, Mapping[int, float]], capacity: Sequence[float])
             weight[link] = weight.get(link, 0.0) + w
             flows.setdefault(link, []).append(flow)
     left = {link: capacity[link] for link in weight}
-    rates: dict[F, float] = {flow: inf for flow, links in demands.items() if not links}
+    rates: dict[F, float] = {}
+    # a bound is a link of the flow's own, numbered below zero
+    for number, flow in enumerate(demands):
+        bound = bounds.get(flow, inf) if bounds else inf
+        if bound < inf:
+            demands = {**demands, flow: {**demands[flow], -1 - number: 1.0}}
+            weight[-1 - number], left[-1 - number], flows[-1 - number] = 1.0, bound, [flow]
+        elif not demands[flow]:
+            rates[flow] = inf
     # a lazy heap: a link's level only rises as flows are fixed elsewhere, so a stale entry is one that is too low
     heap = [(left[link] / weight[link], link) for link in weight]
     heapify(heap)

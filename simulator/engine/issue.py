@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from simulator.schedule import Collective, Compute, Op, Program, Recv, Send
+from simulator.schedule import Collective, Compute, Copy, Op, Program, Recv, Send
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class Run:
 
     A run of several is all computation, on a GPU that nothing else touches; *waits* are the numbers of ops on
     other streams that must have ended. *watched*: an op of another stream waits for its last. *meeting*: for a
-    communication, how its partners find it: (axis, what they have in common, how many of that before).
+    communication, how its partners find it: (what they all call it, how many of that came before).
     """
 
     ops: tuple[int, ...]
@@ -70,17 +70,24 @@ def _parts(ops: Sequence[Op], breaks: Callable[[Op, Op], bool]) -> Iterator[list
 
 
 def _meetings(program: Program) -> dict[str, tuple[object, ...]]:
-    """By name of each communication: what it has in common with its partners', and how many of that came before."""
+    """By name of each communication: what its partners also call it, and how many of that came before.
+
+    Of a collective its stream, of a message its action, of a copy its name.
+    """
     counts: dict[tuple[object, ...], int] = {}
     found: dict[str, tuple[object, ...]] = {}
+    where: tuple[object, ...]
+    common: object
     for op in program.ops:
-        common: tuple[object, ...]
         if isinstance(op, Collective):
-            common = op.over, op.stream
+            where, common = (op.over,), op.stream
         elif isinstance(op, Send | Recv):
-            common = op.over, isinstance(op, Send), op.peer, op.action
+            where, common = (op.over, op.peer, isinstance(op, Send)), op.action
+        elif isinstance(op, Copy):
+            where, common = (), op.name
         else:
             continue
-        found[op.name] = (*common, counts.get(common, 0))
-        counts[common] = counts.get(common, 0) + 1
+        before = counts.get((where, common), 0)
+        counts[where, common] = before + 1
+        found[op.name] = (common, before)
     return found

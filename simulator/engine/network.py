@@ -58,10 +58,10 @@ class LinkUses(Sequence[Use]):
 
 @dataclass
 class Network:
-    """Links of *bandwidth* bytes/s, by number, and the transfers under way."""
+    """Rows of *capacity* bytes/s, by number - links, or classes of them - and the transfers under way."""
 
     env: Environment
-    bandwidth: Sequence[float]
+    capacity: Sequence[float]
     stretches: list[_Stretch] = field(default_factory=list)
     bytes_of: dict[Flow, float] = field(default_factory=dict)
     _on: dict[int, dict[_Transfer, None]] = field(default_factory=dict)
@@ -75,8 +75,8 @@ class Network:
         self.carried(flow, nbytes)
         transfer = _Transfer(flow, nbytes, self.env.event(), self.env.now)
         shared = False
-        for link in flow.links:
-            there = self._on.setdefault(link, {})
+        for row in flow.rows:
+            there = self._on.setdefault(row, {})
             shared = shared or bool(there)
             there[transfer] = None
         if shared:
@@ -127,14 +127,14 @@ class Network:
 
     def _sharing(self, transfer: _Transfer) -> dict[_Transfer, None]:
         """The transfers that share links with *transfer*, directly or through others; itself among them."""
-        found, links = {transfer: None}, set(transfer.flow.links)
-        frontier = list(transfer.flow.links)
+        found, rows = {transfer: None}, set(transfer.flow.rows)
+        frontier = list(transfer.flow.rows)
         while frontier:
             for other in self._on[frontier.pop()]:
                 if other not in found:
                     found[other] = None
-                    fresh = [link for link in other.flow.links if link not in links]
-                    links.update(fresh)
+                    fresh = [row for row in other.flow.rows if row not in rows]
+                    rows.update(fresh)
                     frontier += fresh
         return found
 
@@ -148,8 +148,8 @@ class Network:
             for flow in flows:
                 count[flow] = count.get(flow, 0) + 1
             # equal flows get equal rates, so they are solved as one of their summed weights
-            demands = {f: {n: w * count[f] for n, w in zip(f.links, f.weights, strict=True)} for f in count}
-            self._solved[key] = max_min(demands, self.bandwidth)
+            demands = {f: {n: w * count[f] for n, w in zip(f.rows, f.weights, strict=True)} for f in count}
+            self._solved[key] = max_min(demands, self.capacity, {f: f.bound for f in count})
         return self._solved[key]
 
     def _set_rate(self, transfer: _Transfer, rate: float) -> None:
@@ -176,8 +176,8 @@ class Network:
             return
         self._flowed(transfer)
         touched: dict[_Transfer, None] = {}
-        for link in transfer.flow.links:
-            there = self._on[link]
+        for row in transfer.flow.rows:
+            there = self._on[row]
             del there[transfer]
             touched.update(there)
         transfer.version += 1

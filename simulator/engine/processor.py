@@ -1,7 +1,7 @@
 """A processor is shared by the computations that run on it at once, and by the SMs that collectives take.
 
-Each of n computations gets the n-th part of what the collectives leave. A computation alone on a free processor takes
-its modelled time.
+Each of n computations gets the n-th part of what the collectives leave; one that stands for several counts as many. A
+computation alone on a free processor takes its modelled time.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from simpy import Environment, Event
 class _Task:
     left: float
     done: Event
+    crowd: int
     speed: float = 0.0
     since: float = 0.0
     version: int = 0
@@ -28,9 +29,9 @@ class Processor:
     _tasks: list[_Task] = field(default_factory=list)
     _reserved: list[float] = field(default_factory=list)
 
-    def compute(self, seconds: float) -> Event:
-        """Begin a computation that takes *seconds* alone; the event returned succeeds at its end."""
-        task = _Task(seconds, self.env.event(), since=self.env.now)
+    def compute(self, seconds: float, crowd: int = 1) -> Event:
+        """Begin a computation that takes *seconds* alone and stands for *crowd* equal ones; the event is its end."""
+        task = _Task(seconds, self.env.event(), crowd, since=self.env.now)
         self._tasks.append(task)
         self._share()
         return task.done
@@ -50,8 +51,9 @@ class Processor:
         free = 1.0
         for share in self._reserved:
             free *= 1.0 - share
+        present = sum(task.crowd for task in self._tasks)
         for task in self._tasks:
-            self._set_speed(task, free / len(self._tasks))
+            self._set_speed(task, free / present)
 
     def _set_speed(self, task: _Task, speed: float) -> None:
         if speed == task.speed:

@@ -33,6 +33,7 @@ class Rank:
     """Rank *number*: *issue* is its program, *seconds* its computing times by op, step after step.
 
     *processors* are those that it computes on, by where: ``gpu``, ``host``; None where nothing disturbs it.
+    On the host it stands for a *crowd* of ranks that do the same.
     """
 
     env: Environment
@@ -42,6 +43,7 @@ class Rank:
     steps: int
     meet: Meet
     processors: Mapping[str, Processor | None]
+    crowd: int = 1
     records: list[Record] = field(default_factory=list)
     heads: list[Head] = field(default_factory=list)
     _ops: int = 0
@@ -74,7 +76,7 @@ class Rank:
                     yield from self._undisturbed(run, step, base)
                 else:
                     ready = self.env.now
-                    yield processor.compute(self.seconds[base + run.ops[0]])
+                    yield processor.compute(self.seconds[base + run.ops[0]], self.crowd if run.op.on == "host" else 1)
                     self.records.append(Record(run.ops[0], step, ready, ready, self.env.now))
                 if run.watched:
                     self._end(base + run.ops[-1])

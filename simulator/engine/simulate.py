@@ -10,7 +10,9 @@ from simpy import Environment
 
 from simulator.accelerator import Accelerator, Software
 from simulator.cluster import Cluster
+from simulator.engine.cast import Communication, Everyone
 from simulator.engine.deadlock import deadlock
+from simulator.engine.folding import Folding
 from simulator.engine.issue import Issue, Run, issue
 from simulator.engine.network import LinkUses, Network
 from simulator.engine.processor import Processor
@@ -20,7 +22,7 @@ from simulator.engine.variation import Variation
 from simulator.errors import ClusterError
 from simulator.mesh import family
 from simulator.plan import Plan
-from simulator.schedule import Collective, Compute, Copy, Op, Program, Recv, Schedule, Send
+from simulator.schedule import Collective, Compute, Op, Program, Recv, Schedule, Send
 from simulator.timeline import Timeline
 from simulator.transport.communicator import Communicator
 from simulator.transport.ideal import ideal
@@ -37,17 +39,19 @@ def simulate(
     software: Software | None = None,
     placement: Sequence[str] | None = None,
     variation: Variation | None = None,
+    fold: bool = True,
 ) -> Timeline:
     """What happens when *schedule* runs on *cluster*.
 
     *transport* is the communication library (none: `ideal`), *fidelity* ``alpha_beta``, ``flow`` or ``chunk``,
     *algorithms* fixes the algorithm by collective or by ``axis.collective``, *software* issues the kernels (none:
     launching costs nothing), *placement* names the device of each rank (none: `packed`), *variation* brings stragglers
-    and jitter. Raises `DeadlockError` with the circle of who waits for whom.
+    and jitter. With *fold*, equal ranks are simulated once, exactly (`simulator.engine.folding`).
+    Raises `DeadlockError` with the circle of who waits for whom.
     """
     devices = tuple(placement or packed(schedule, cluster))
     communicator = Communicator(cluster, devices, transport or ideal(), fidelity, algorithms or {})
-    simulation = Simulation(schedule, cluster, devices, communicator, software, variation or Variation())
+    simulation = Simulation(schedule, cluster, devices, communicator, software, variation or Variation(), fold=fold)
     return simulation.run()
 
 
@@ -82,6 +86,7 @@ class Simulation:
     software: Software | None
     variation: Variation
     ranks: dict[int, Rank] = field(default_factory=dict)
+    fold: bool = True
     _axis_bytes: dict[str, float] = field(default_factory=dict)
     _algorithms: dict[tuple[str, str, float], tuple[str, str]] = field(default_factory=dict)
     _issues: dict[int, Issue] = field(default_factory=dict)
@@ -89,32 +94,42 @@ class Simulation:
 
     def __post_init__(self) -> None:
         self.env = Environment()
-        self.network = Network(self.env, [link.bandwidth for link in self.cluster.links])
+        self.cast = self._cast()
+        self.network = Network(self.env, self.cast.capacity)
         self._hosts: dict[str, Processor] = {}
         self._gpus: dict[int, Processor] = {}
         self.rendezvous = Rendezvous(self.env, self.network, self._gpus)
 
     def run(self) -> Timeline:
         """Start the ranks, run until nothing more happens, collect."""
-        for number in range(self.schedule.mesh.world_size):
+        stands_for = self.cast.stands_for
+        for number in dict.fromkeys(stands_for):
             self.ranks[number] = self._rank(number)
         for rank in self.ranks.values():
             rank.start()
         self.env.run()
-        error = deadlock(self.schedule, self.ranks, self.rendezvous)
+        error = deadlock(self.schedule, self.ranks, stands_for, self.rendezvous)
         if error is not None:
             raise error
         return Timeline(
             schedule=self.schedule,
             cluster=self.cluster,
-            records=[rank.records for rank in self.ranks.values()],
+            records=[self.ranks[number].records for number in stands_for],
             devices=self.devices,
             axis_bytes=self._axis_bytes,
             link_bytes=self.network.link_bytes(),
+            alike=self.cast.alike,
             uses=LinkUses(self.network.stretches),
             algorithms=self._algorithms,
             representatives=len(self.ranks),
         )
+
+    def _cast(self) -> Everyone | Folding:
+        if not self.fold or self.variation.jitter or self.schedule.mesh.world_size == 1:
+            return Everyone(self.schedule, self.communicator)
+        computing = [_computes_on_host(program) for program in self.schedule.programs]
+        hosts = {rank: self._host(rank) for rank, index in enumerate(self.schedule.program_of) if computing[index]}
+        return Folding(self.schedule, self.communicator, self.variation, hosts)
 
     @property
     def fraction(self) -> float:
@@ -124,7 +139,7 @@ class Simulation:
     @cached_property
     def _total(self) -> int:
         lengths = [len(program.ops) for program in self.schedule.programs]
-        return self.schedule.steps * sum(lengths[index] for index in self.schedule.program_of)
+        return self.schedule.steps * sum(lengths[self.schedule.program_of[number]] for number in self.ranks)
 
     def _rank(self, number: int) -> Rank:
         index = self.schedule.program_of[number]
@@ -137,7 +152,8 @@ class Simulation:
             processors["gpu"] = self._gpus[number] = Processor(self.env)
         if _computes_on_host(self.schedule.programs[index]):
             processors["host"] = self._hosts.setdefault(self._host(number), Processor(self.env))
-        return Rank(self.env, number, issued, self._seconds(number), self.schedule.steps, self._meet, processors)
+        crowd = self.cast.crowd(number)
+        return Rank(self.env, number, issued, self._seconds(number), self.schedule.steps, self._meet, processors, crowd)
 
     def _host(self, rank: int) -> str:
         device = self.devices[rank]
@@ -165,39 +181,18 @@ class Simulation:
 
     def _meet(self, rank: int, run: Run, step: int) -> tuple[Hashable, Meeting]:
         """Take *rank* to the meeting of its communication, known to all partners by the same key."""
-        op = run.op
-        key: Hashable
-        if isinstance(op, Copy):
-            key, size = (rank, run.ops[0], step), 1
-        elif isinstance(op, Collective):
-            place = self._place(op, rank)
-            key, size = (place[0], step, run.meeting), len(self.schedule.mesh.axes[op.over].groups[place[0]])
-        else:
-            assert isinstance(op, Send | Recv)
-            group, me = self._place(op, rank)
-            sender, receiver = (me, op.peer) if isinstance(op, Send) else (op.peer, me)
-            assert run.meeting is not None
-            key, size = (group, step, op.over, sender, receiver, op.action, run.meeting[-1]), 2
-        return key, self.rendezvous.arrive(key, rank, size, lambda: self._plan(op, rank))
+        op, cast = run.op, self.cast
+        name = cast.communication(rank, op)
+        key = name, run.meeting, step
+        return key, self.rendezvous.arrive(key, rank, cast.partners(name, op), lambda: self._plan(name, op))
 
-    def _place(self, op: Collective | Send | Recv, rank: int) -> tuple[int, int]:
-        place = self.schedule.mesh.axes[op.over].place(rank)
-        assert place is not None, f"rank {rank} is not on {op.over}: Schedule.check() would have told"
-        return place
-
-    def _plan(self, op: Op, rank: int) -> Plan:
-        if isinstance(op, Copy):
-            return self.communicator.copy(rank, op.nbytes, op.to)
-        assert isinstance(op, Collective | Send | Recv)
-        group, me = self._place(op, rank)
-        ranks, axis = self.schedule.mesh.axes[op.over].groups[group], family(op.over)
-        if isinstance(op, Collective):
-            plan = self.communicator.collective(op.kind, axis, ranks, op.nbytes, op.root, op.algorithm)
-            self._algorithms[axis, op.kind, op.nbytes] = plan.algorithm, plan.protocol
-        else:
-            sender, receiver = (me, op.peer) if isinstance(op, Send) else (op.peer, me)
-            plan = self.communicator.send(ranks[sender], ranks[receiver], op.nbytes)
-        self._axis_bytes[axis] = self._axis_bytes.get(axis, 0.0) + plan.sent_bytes
+    def _plan(self, name: Communication, op: Op) -> Plan:
+        plan = self.cast.plan(name, op)
+        if isinstance(op, Collective | Send | Recv):
+            axis = family(op.over)
+            self._axis_bytes[axis] = self._axis_bytes.get(axis, 0.0) + plan.sent_bytes * self.cast.copies(name)
+            if isinstance(op, Collective):
+                self._algorithms[axis, op.kind, op.nbytes] = plan.algorithm, plan.protocol
         return plan
 
 

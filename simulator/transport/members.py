@@ -80,19 +80,18 @@ class Members:
         efficiency = [self.transport.link_efficiency(link) * share for link in links]
         weights = [crossings / e for crossings, e in zip(on.crossings, efficiency, strict=True)]
         alone = min((link.bandwidth / w for link, w in zip(links, weights, strict=True)), default=inf)
-        if limit < alone:
-            weights, alone = [w * alone / limit for w in weights], limit
-        return Flow(on.links, on.crossings, tuple(weights), alone)
+        return Flow(on.links, on.crossings, on.links, tuple(weights), min(alone, limit), limit)
 
     def _busy(self, flows: Sequence[Flow]) -> float:
-        """Seconds for 1 byte by every transfer, if only these flows are on the links: the busiest link's."""
+        """Seconds for 1 byte by every transfer, if only these flows are on the links: as the busiest link has it."""
+        slowest = 1.0 / min(flow.alone for flow in flows)
         if len(flows) == 1:
-            return 1.0 / flows[0].alone
+            return slowest
         taken: dict[int, float] = {}
         for flow in flows:
             for link, weight in zip(flow.links, flow.weights, strict=True):
                 taken[link] = taken.get(link, 0.0) + weight
-        return max((weight / self.cluster.links[link].bandwidth for link, weight in taken.items()), default=0.0)
+        return max([slowest, *(weight / self.cluster.links[link].bandwidth for link, weight in taken.items())])
 
     def _load(self, transfers: tuple[Transfer, ...]) -> Load:
         if transfers not in self._loads:

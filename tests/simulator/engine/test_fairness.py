@@ -52,3 +52,8 @@ def test_a_flow_of_weight_two_takes_twice_the_capacity_at_the_same_rate():
 
 def test_a_flow_on_no_link_is_not_bound():
     assert max_min({"a": {}}, []) == {"a": float("inf")}
+
+
+def test_a_bound_leaves_the_rest_to_others():
+    assert max_min({"a": {0: 1.0}, "b": {0: 1.0}}, [10.0], {"a": 2.0}) == {"a": 2.0, "b": 8.0}
+    assert max_min({"a": {}}, [], {"a": 3.0}) == {"a": 3.0}

@@ -10,7 +10,7 @@ from simulator.plan import Flow
 
 
 def flow(capacity, *links):
-    return Flow(links, (1,) * len(links), (1.0,) * len(links), min(capacity[n] for n in links))
+    return Flow(links, (1,) * len(links), links, (1.0,) * len(links), min(capacity[n] for n in links))
 
 
 def run(capacity, transfers):

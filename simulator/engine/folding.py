@@ -1,0 +1,303 @@
+"""Equal ranks are simulated once: one representative for each class of an equitable partition, exactly.
+
+*The system.* Ranks, the communications between them, the flows of their plans, the links under the flows and the host
+processors form a graph: a rank takes part in communications (as member, sender or receiver), a communication consists
+of flows, a flow lies on links with weights, ranks compute on hosts. Colours to start with: of a rank its program, its
+accelerator and its slow-down; of a communication all that its operations ask - kind, bytes, algorithm, latencies; of a
+link its bandwidth. `refine` gives the coarsest equitable partition of it.
+
+*Theorem.* Let the partition be equitable, and let no two ranks of a class draw different jitter. Then in the simulation
+of all ranks, all members of a class do the same at the same times.
+
+*Proof sketch.* By induction over events. Suppose that all members of each class have the same history until t. Then the
+same communications, up to class, are under way: a meeting begins when the last of its members has come, its members'
+classes and how many of each there are is told by its own class, so equal meetings begin at the same time. Rates are the
+max-min fair vector, which is unique, so it has every symmetry that the system of constraints has; equal flows lie with
+equal weights on equally many links of each class, equal links carry equally many flows of each class with equal
+weights, so a vector that is constant on classes and max-min fair in the folded system - one variable for a class of
+flows, one row for a class of links, with the weights that all flows of the class together lay on one link of it - is
+feasible in the whole system, and every flow keeps its bottleneck: it is *the* fair vector. So equal flows end at the
+same time, and so do equal computations, which the same accelerator prices. Until the next event nothing else changes.
+
+*Condition.* One variable for an axis regardless of class would be wrong: flows in unequal surroundings get unequal
+rates. A straggler, a slow link, an uneven last node splits the classes by itself, as far as it makes a difference.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from simulator.engine.cast import Communication, communication, partners, planned
+from simulator.engine.refinement import Edges, Indices, hashed, refine
+from simulator.engine.variation import Variation
+from simulator.plan import Flow, Phase, Plan
+from simulator.schedule import Collective, Copy, Op, Program, Recv, Schedule, Send
+from simulator.transport.communicator import Communicator
+
+RANK, COMMUNICATION, FLOW, LINK, HOST = range(5)
+MEMBER, SENDER, RECEIVER = range(3)
+
+
+class Folding:
+    """The partition of *schedule* on the devices of *communicator*, and what its representatives do.
+
+    *hosts* is by rank the host that it computes on, where it does.
+    """
+
+    def __init__(
+        self, schedule: Schedule, communicator: Communicator, variation: Variation, hosts: Mapping[int, str]
+    ) -> None:
+        self.schedule, self.communicator = schedule, communicator
+        self._names: list[Communication] = []
+        self._ops: list[tuple[Op, ...]] = []
+        self._flows: list[Flow] = []
+        self._parts: list[tuple[int, int, int]] = []  # communication, rank, role
+        self._made_of: list[tuple[int, object]] = []  # by flow: its communication, what it is in it
+        self._collect()
+        self._number = {name: number for number, name in enumerate(self._names)}
+        self._refine(variation, hosts)
+        self._plans: dict[tuple[int, Hashable], Plan] = {}
+
+    def _collect(self) -> None:
+        """Every communication with its partners and its flows."""
+        schedule = self.schedule
+        self._labels: list[Hashable] = []
+        for name, ops in _communications(schedule):
+            number = len(self._names)
+            self._names.append(name)
+            self._ops.append(ops)
+            roles = [SENDER, RECEIVER] if isinstance(ops[0], Send) else None
+            for place, rank in enumerate(partners(schedule, name)):
+                self._parts.append((number, rank, roles[place] if roles else MEMBER))
+            label: list[Hashable] = []
+            seen: set[Flow] = set()
+            for index, op in enumerate(ops):
+                plan = planned(schedule, self.communicator, name, op)
+                label.append((_asked(op), plan.algorithm, plan.protocol, plan.sms, _outline(plan)))
+                for place, phase in enumerate(dict.fromkeys(plan.phases)):
+                    for flow in phase.flows:
+                        if flow not in seen:
+                            seen.add(flow)
+                            self._flows.append(flow)
+                            self._made_of.append((number, (index, place, flow.bound)))
+            self._labels.append((type(ops[0]), tuple(label)))
+
+    def _refine(self, variation: Variation, hosts: Mapping[int, str]) -> None:
+        cluster, devices, schedule = self.communicator.cluster, self.communicator.devices, self.schedule
+        ranks = [
+            (index, cluster.accelerator(devices[rank]), variation.stragglers.get(rank, 1.0))
+            for rank, index in enumerate(schedule.program_of)
+        ]
+        places = {host: number for number, host in enumerate(dict.fromkeys(hosts.values()))}
+        lies = [
+            (number, link, (weight, crossings))
+            for number, flow in enumerate(self._flows)
+            for link, weight, crossings in zip(flow.links, flow.weights, flow.crossings, strict=True)
+        ]
+        self._flow_at = np.fromiter((f for f, _, _ in lies), np.int64, len(lies))
+        numbers = np.fromiter((link for _, link, _ in lies), np.int64, len(lies))
+        self._links, self._link_at = np.unique(numbers, return_inverse=True)
+        self._lies = [what for _, _, what in lies]
+        colours = [
+            hashed(ranks),
+            hashed(self._labels),
+            hashed([what for _, what in self._made_of]),
+            hashed([cluster.links[number].bandwidth for number in self._links]),
+            hashed([cluster.accelerator(host) for host in places]),
+        ]
+        edges = [
+            _edges(COMMUNICATION, RANK, [(c, r) for c, r, _ in self._parts], [role for _, _, role in self._parts]),
+            _edges(COMMUNICATION, FLOW, [(c, f) for f, (c, _) in enumerate(self._made_of)]),
+            Edges(FLOW, LINK, self._flow_at, np.asarray(self._link_at), hashed(self._lies)),
+            _edges(RANK, HOST, [(rank, places[host]) for rank, host in hosts.items()]),
+        ]
+        self.classes = refine(colours, edges)
+        self._crowds(hosts)
+
+    def _crowds(self, hosts: Mapping[int, str]) -> None:
+        count: dict[tuple[str, int], int] = defaultdict(int)
+        classes = self.classes[RANK].tolist()
+        for rank, host in hosts.items():
+            count[host, classes[rank]] += 1
+        self._crowd = {rank: count[host, classes[rank]] for rank, host in hosts.items()}
+
+    @cached_property
+    def stands_for(self) -> Sequence[int]:
+        """By rank: the first of its class."""
+        first = _firsts(self.classes[RANK])
+        return [int(rank) for rank in first[self.classes[RANK]]]
+
+    def crowd(self, rank: int) -> int:
+        """How many ranks of the class of *rank* compute on its host."""
+        return self._crowd.get(rank, 1)
+
+    def communication(self, rank: int, op: Op) -> Communication:
+        """The class of what *rank* takes part in with *op*."""
+        return int(self.classes[COMMUNICATION][self._number[communication(self.schedule, rank, op)]])
+
+    @cached_property
+    def _partners(self) -> list[set[tuple[int, int]]]:
+        """By class of communication: the (class, role) of those who take part."""
+        kinds: list[set[tuple[int, int]]] = [set() for _ in range(len(self._first_communications))]
+        ranks, classes = self.classes[RANK].tolist(), self.classes[COMMUNICATION].tolist()
+        for number, rank, role in self._parts:
+            kinds[classes[number]].add((ranks[rank], role))
+        return kinds
+
+    @cached_property
+    def _first_communications(self) -> Indices:
+        return _firsts(self.classes[COMMUNICATION])
+
+    @cached_property
+    def _copies(self) -> list[int]:
+        return [int(count) for count in np.bincount(self.classes[COMMUNICATION])]
+
+    def partners(self, name: Communication, op: Op) -> int:
+        """How many representatives come: one for each class among the partners, in each role."""
+        assert isinstance(name, int)
+        return len(self._partners[name])
+
+    def copies(self, name: Communication) -> int:
+        """How many communications the class has."""
+        assert isinstance(name, int)
+        return self._copies[name]
+
+    def plan(self, name: Communication, op: Op) -> Plan:
+        """The plan of the class's first communication, its flows given way to those of their classes."""
+        assert isinstance(name, int)
+        key = name, _asked(op)
+        if key not in self._plans:
+            number = int(self._first_communications[name])
+            plan = planned(self.schedule, self.communicator, self._names[number], op)
+            again: dict[Phase, Phase] = {}
+            for phase in plan.phases:
+                if phase not in again:
+                    flows = dict.fromkeys(self._folded[self._class_of[number, flow]] for flow in phase.flows)
+                    again[phase] = Phase(phase.latency, tuple(flows), phase.nbytes, phase.contended)
+            phases = tuple(again[phase] for phase in plan.phases)
+            self._plans[key] = Plan(plan.algorithm, plan.protocol, phases, plan.sent_bytes, plan.sms)
+        return self._plans[key]
+
+    @cached_property
+    def _class_of(self) -> dict[tuple[int, Flow], int]:
+        """By communication and flow: the class of the flow."""
+        classes = self.classes[FLOW].tolist()
+        return {(number, self._flows[f]): classes[f] for f, (number, _) in enumerate(self._made_of)}
+
+    @cached_property
+    def alike(self) -> Mapping[int, int]:
+        """By number of the first link of a class: how many links are in it."""
+        first, count = _firsts(self.classes[LINK]), np.bincount(self.classes[LINK])
+        return {int(self._links[link]): int(n) for link, n in zip(first, count, strict=True)}
+
+    @cached_property
+    def capacity(self) -> Sequence[float]:
+        """What each row can carry: one row for each class of links, by the capacity of its first."""
+        links = self.communicator.cluster.links
+        return [links[self._links[link]].bandwidth for link in _firsts(self.classes[LINK])]
+
+    @cached_property
+    def _folded(self) -> list[Flow]:
+        """By class of flows: what all of them together lay on the first link of each class."""
+        classes = self.classes[FLOW]
+        first = _firsts(self.classes[LINK])
+        row = self.classes[LINK][self._link_at]
+        on: list[dict[int, list[float]]] = [defaultdict(lambda: [0.0, 0.0]) for _ in range(len(_firsts(classes)))]
+        for place in np.flatnonzero(first[row] == self._link_at).tolist():
+            weight, crossings = self._lies[place]
+            laid = on[int(classes[self._flow_at[place]])][int(row[place])]
+            laid[0] += weight
+            laid[1] += crossings
+        kept = _binding(on, self.capacity)
+        return [self._flow(int(flow), laid, kept) for flow, laid in zip(_firsts(classes), on, strict=True)]
+
+    def _flow(self, member: int, laid: Mapping[int, Sequence[float]], kept: set[int]) -> Flow:
+        first = _firsts(self.classes[LINK])
+        rows = tuple(row for row in laid if row in kept)
+        weights = tuple(laid[row][0] for row in rows)
+        bound = self._flows[member].bound
+        alone = min((self.capacity[row] / w for row, w in zip(rows, weights, strict=True)), default=bound)
+        links = tuple(int(self._links[first[row]]) for row in laid)
+        return Flow(links, tuple(int(laid[row][1]) for row in laid), rows, weights, min(alone, bound), bound)
+
+
+def _binding(on: Sequence[Mapping[int, Sequence[float]]], capacity: Sequence[float]) -> set[int]:
+    """The rows that can bind: of rows that ask the same, the first; none that another row dominates.
+
+    A row is dominated if another one asks at least its share of capacity of every flow.
+    """
+    shares: dict[int, dict[int, float]] = defaultdict(dict)
+    for flow, laid in enumerate(on):
+        for row, (weight, _) in laid.items():
+            shares[row][flow] = weight / capacity[row]
+    distinct = {tuple(sorted(asked.items())): row for row, asked in reversed(shares.items())}
+    rows_of: dict[int, set[int]] = defaultdict(set)
+    for row in distinct.values():
+        for flow in shares[row]:
+            rows_of[flow].add(row)
+
+    def dominated(row: int) -> bool:
+        above = set.intersection(*(rows_of[flow] for flow in shares[row])) - {row}
+        return any(all(shares[other][flow] >= share for flow, share in shares[row].items()) for other in above)
+
+    return {row for row in distinct.values() if not dominated(row)}
+
+
+def _communications(schedule: Schedule) -> Iterator[tuple[Communication, tuple[Op, ...]]]:
+    """Every communication there is, and its distinct operations, as the first of its ranks or its sender has them."""
+    distinct = [_distinct(program) for program in schedule.programs]
+    for axis_name, axis in schedule.mesh.axes.items():
+        for number, group in enumerate(axis.groups):
+            ops = distinct[schedule.program_of[group[0]]].get((axis_name,))
+            if ops:
+                yield (axis_name, number), ops
+    for rank, index in enumerate(schedule.program_of):
+        for where, ops in distinct[index].items():
+            if isinstance(ops[0], Send | Copy):
+                assert len(where) != 1
+                yield communication(schedule, rank, ops[0]), ops
+
+
+def _distinct(program: Program) -> dict[tuple[Hashable, ...], tuple[Op, ...]]:
+    """The operations of a program that ask for different things, by axis, by axis and peer, or of copies."""
+    found: dict[tuple[Hashable, ...], dict[Hashable, Op]] = defaultdict(dict)
+    for op in program.ops:
+        if isinstance(op, Collective):
+            found[op.over,].setdefault(_asked(op), op)
+        elif isinstance(op, Send):
+            found[op.over, op.peer].setdefault(_asked(op), op)
+        elif isinstance(op, Copy):
+            found["copies", program.role].setdefault(_asked(op), op)
+    return {where: tuple(ops.values()) for where, ops in found.items()}
+
+
+def _asked(op: Op) -> Hashable:
+    """What tells the plans of two operations between the same partners apart."""
+    if isinstance(op, Collective):
+        return op.kind, op.nbytes, op.root, op.algorithm
+    if isinstance(op, Copy):
+        return op.nbytes, op.to
+    assert isinstance(op, Send | Recv)
+    return op.nbytes
+
+
+def _outline(plan: Plan) -> Hashable:
+    """A plan's phases without its links; latencies to 1e-16 s, since sums over other routes round otherwise."""
+    counts: dict[Phase, int] = {}
+    for phase in plan.phases:
+        counts[phase] = counts.get(phase, 0) + 1
+    return tuple((round(p.latency, 16), p.nbytes, len(p.flows), n) for p, n in counts.items())
+
+
+def _edges(one: int, other: int, pairs: Sequence[tuple[int, int]], labels: Sequence[Hashable] | None = None) -> Edges:
+    flat = np.array(pairs, np.int64).reshape(-1, 2)
+    return Edges(one, other, flat[:, 0], flat[:, 1], hashed(labels if labels is not None else [0] * len(pairs)))
+
+
+def _firsts(classes: Indices) -> Indices:
+    """The first vertex of each class."""
+    return np.unique(classes, return_index=True)[1]

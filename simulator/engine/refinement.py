@@ -1,0 +1,93 @@
+"""Colour refinement finds the coarsest equitable partition of a graph whose vertices and edges are labelled.
+
+Start from given colours; give every vertex a new colour from its old one and the multiset of (edge label, neighbour's
+colour); repeat until the number of colours stands still (Berkholz, Bonsma and Grohe, "Tight lower and upper bounds for
+the complexity of canonical colour refinement", ESA 2013). Two vertices of one colour then have equally many neighbours
+of every colour over every kind of edge.
+
+Multisets are compared by sums of 64-bit hashes, modulo 2^64: n vertices collide with probability below n^2 / 2^64, for
+a million vertices one in ten million.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Colours = NDArray[np.uint64]
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """Edges between vertices of the kinds numbered *one* and *other*: from ``ones[i]`` to ``others[i]``, labelled."""
+
+    one: int
+    other: int
+    ones: Indices
+    others: Indices
+    labels: Colours
+
+
+def refine(colours: Sequence[Colours], edges: Sequence[Edges]) -> list[Indices]:
+    """The class of each vertex, by kind, in the coarsest equitable partition finer than *colours*.
+
+    Classes of a kind are numbered from 0 in order of their first vertex.
+    """
+    colours = [mixed(colour) for colour in colours]
+    ways = [(e.one, e.ones, e.other, e.others, e.labels) for e in edges]
+    ways += [(e.other, e.others, e.one, e.ones, e.labels) for e in edges]
+    sides = [_Side(*way, salt=number) for number, way in enumerate(ways)]
+    known = sum(len(np.unique(colour)) for colour in colours)
+    while True:
+        fresh = [colour.copy() for colour in colours]
+        for side in sides:
+            side.add(fresh, colours)
+        colours = [mixed(colour) for colour in fresh]
+        count = sum(len(np.unique(colour)) for colour in colours)
+        if count == known:
+            return [_numbered(colour) for colour in colours]
+        known = count
+
+
+class _Side:
+    """One direction of edges, sorted by the vertices that receive, so that a round is a sum over segments."""
+
+    def __init__(self, kind: int, at: Indices, other: int, others: Indices, labels: Colours, *, salt: int) -> None:
+        order = np.argsort(at, kind="stable")
+        self.kind, self.other = kind, other
+        self.salt = mixed(np.array([salt], np.uint64))
+        self.others, self.labels = others[order], mixed(labels[order])
+        at = at[order]
+        self.starts = np.flatnonzero(np.r_[True, at[1:] != at[:-1]]) if len(at) else np.zeros(0, np.int64)
+        self.at = at[self.starts]
+
+    def add(self, fresh: list[Colours], colours: list[Colours]) -> None:
+        if len(self.at):
+            seen = mixed(colours[self.other][self.others] ^ self.labels)
+            fresh[self.kind][self.at] += mixed(np.add.reduceat(seen, self.starts) ^ self.salt)
+
+
+def mixed(values: Colours) -> Colours:
+    """A well-spread 64-bit hash of each value (the finaliser of splitmix64, Steele, Lea and Flood, OOPSLA 2014)."""
+    with np.errstate(over="ignore"):
+        z = values + np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return z ^ (z >> np.uint64(31))
+
+
+def hashed(labels: Sequence[object]) -> Colours:
+    """A colour for each label, the same for equal ones within a call."""
+    numbers: dict[object, int] = {}
+    return np.fromiter((numbers.setdefault(label, len(numbers)) for label in labels), np.uint64, len(labels))
+
+
+def _numbered(colours: Colours) -> Indices:
+    _, first, inverse = np.unique(colours, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return np.asarray(rank[inverse])

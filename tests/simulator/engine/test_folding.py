@@ -1,0 +1,162 @@
+"""Folded equals unfolded, span by span, whatever breaks the symmetry; and classes split no further than they must."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import topologies
+from simulator.engine.simulate import simulate
+from simulator.engine.variation import Variation
+from simulator.kernel import measured
+from simulator.mesh import Axis, Mesh
+from simulator.order import Action
+from simulator.schedule import Collective, Compute, Program, Recv, Schedule, Send
+from simulator.transport.nccl import nccl
+from topologies.uniform import uniform
+
+NODE = {
+    "accelerator": "v100_16gb",
+    "accelerators": 4,
+    "intra": {"kind": "nvlink2", "shape": "full_mesh"},
+    "host": {"kind": "pcie3"},
+    "nics": 1,
+    "nic": {"kind": "ib_edr"},
+}
+FABRICS = [
+    {"kind": "switch"},
+    {"kind": "fat_tree", "oversubscription": 4.0},
+    {"kind": "torus", "dims": [2, 2]},
+    {"kind": "dragonfly"},
+]
+
+
+def cluster_of(fabric, nics):
+    node = {**NODE, "nics": nics}
+    return topologies.cluster({"nodes": 4, "node": node, "fabric": fabric})
+
+
+@st.composite
+def schedules(draw, ranks):
+    """Random programs on a random regular mesh: computation, collectives over its axes, a ring of messages."""
+    sizes = draw(st.permutations(draw(st.sampled_from([(2, 4, 2), (4, 4, 1), (2, 2, 4), (16, 1, 1), (8, 2, 1)]))))
+    mesh = Mesh.regular(dict(zip(("tp", "dp", "pp"), sizes, strict=True)))
+    assert mesh.world_size == ranks
+    stages = len(mesh.axes["pp"].groups[0])
+    lengths = [draw(st.sampled_from([0.0, 1e-3, 3e-3])) for _ in range(stages)]
+    kinds = st.sampled_from(["all_reduce", "all_gather", "broadcast", "all_to_all"])
+    rounds = draw(
+        st.lists(st.tuples(kinds, st.sampled_from(["tp", "dp"]), st.sampled_from([1e4, 3e6, 2e8])), max_size=4)
+    )
+    programs = tuple(_program(stage, stages, lengths[stage], rounds) for stage in range(stages))
+    place = mesh.axes["pp"].place
+    return Schedule(mesh, programs, tuple(place(rank)[1] for rank in range(ranks)), steps=draw(st.integers(1, 2)))
+
+
+def _program(stage, stages, seconds, rounds):
+    ops = []
+    for number, (kind, axis, nbytes) in enumerate(rounds):
+        action = Action("F", 0, number)
+        ops.append(Compute(name=f"work {number}", kernels=(measured(seconds),)))
+        ops.append(
+            Collective(name=f"{kind} {number}", kind=kind, over=axis, nbytes=nbytes, stream=axis, after=(ops[-1].name,))
+        )
+        if stages > 1:
+            ends = (stage + 1) % stages, (stage - 1) % stages
+            common = {"over": "pp", "nbytes": 1e6, "action": action}
+            ops.append(Send(name=f"send {number}", peer=ends[0], stream="to", after=(f"work {number}",), **common))
+            ops.append(Recv(name=f"recv {number}", peer=ends[1], stream="from", **common))
+            ops.append(Compute(name=f"more {number}", kernels=(measured(seconds),), after=(f"recv {number}",)))
+    return Program(f"stage {stage}", tuple(ops))
+
+
+def assert_equal(schedule, cluster, **how):
+    """Every span of every rank the same, folded and unfolded, and what the links carried; returns the folded run."""
+    schedule.check()
+    folded = simulate(schedule, cluster, **how)
+    plain = simulate(schedule, cluster, fold=False, **how)
+    for mine, theirs in zip(folded.records, plain.records, strict=True):
+        key = [(r.step, r.op) for r in sorted(mine)]
+        assert key == [(r.step, r.op) for r in sorted(theirs)]
+        for a, b in zip(sorted(mine), sorted(theirs), strict=True):
+            assert (a.ready, a.begin, a.end) == pytest.approx((b.ready, b.begin, b.end), rel=1e-9, abs=1e-12)
+    assert dict(folded.axis_bytes) == pytest.approx(dict(plain.axis_bytes))
+    for link, nbytes in folded.link_bytes.items():
+        assert nbytes == pytest.approx(plain.link_bytes[link])
+    assert sum(n * folded.alike.get(link, 1) for link, n in folded.link_bytes.items()) == pytest.approx(
+        sum(plain.link_bytes.values())
+    )
+    return folded
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_folded_equals_unfolded_in_every_span(data):
+    cluster = cluster_of(data.draw(st.sampled_from(FABRICS)), data.draw(st.sampled_from([1, 4])))
+    gpu = st.integers(0, 15)
+    broken = data.draw(st.lists(gpu, max_size=2, unique=True))
+    cluster = cluster.degraded((f"gpu {g}", f"gpu {g ^ 1}", 0.25) for g in broken)
+    placement = data.draw(st.sampled_from([None, "reversed", "shuffled"]))
+    devices = list(cluster.gpus)
+    if placement:
+        devices = devices[::-1] if placement == "reversed" else data.draw(st.permutations(devices))
+    variation = Variation(stragglers=data.draw(st.dictionaries(gpu, st.sampled_from([1.5, 2.0]), max_size=2)))
+    fidelity = data.draw(st.sampled_from(["flow", "chunk", "alpha_beta"]))
+    how = {"placement": devices, "variation": variation, "fidelity": fidelity}
+    if data.draw(st.booleans()):
+        how["transport"] = nccl()
+    assert_equal(data.draw(schedules(16)), cluster, **how)
+
+
+def all_reduce(ranks, **fields):
+    work = Compute(name="work", kernels=(measured(1e-3),))
+    op = Collective(name="reduce", kind="all_reduce", over="dp", nbytes=1e6, **fields)
+    return Schedule(Mesh.regular({"dp": ranks}), (Program("all", (work, op)),), (0,) * ranks)
+
+
+def test_equal_ranks_have_one_representative():
+    assert assert_equal(all_reduce(16), cluster_of({"kind": "switch"}, 4)).representatives == 1
+
+
+def test_a_straggler_splits_only_itself_off_a_ring_of_equals():
+    folded = assert_equal(
+        all_reduce(16), cluster_of({"kind": "switch"}, 4), variation=Variation(stragglers={5: 2.0}), transport=nccl()
+    )
+    assert folded.representatives <= 16
+    one = folded.records[5]
+    assert one is not folded.records[0]
+    assert [r.end for r in one] == pytest.approx([2e-3, folded.makespan])
+
+
+def test_on_a_crossbar_two_classes_are_left_of_a_straggler():
+    folded = assert_equal(
+        all_reduce(64),
+        uniform(gpus=64, hosts=0, bandwidth=1e9, latency=0.0),
+        variation=Variation(stragglers={5: 2.0}),
+        algorithms={"all_reduce": "direct"},
+    )
+    assert folded.representatives == 2
+
+
+def test_with_jitter_every_rank_plays_itself():
+    timeline = simulate(all_reduce(16), cluster_of({"kind": "switch"}, 4), variation=Variation(jitter=0.1))
+    assert timeline.representatives == 16
+
+
+def test_ranks_that_share_a_host_share_it_folded_too():
+    ops = (Compute(name="update", kernels=(measured(1.0),), on="host"),)
+    schedule = Schedule(Mesh.regular({"dp": 6}), (Program("all", ops),), (0,) * 6)
+    cluster = uniform(gpus=6, hosts=1, bandwidth=1e9, latency=0.0)
+    folded = assert_equal(schedule, cluster)
+    assert (folded.representatives, folded.makespan) == (1, 6.0)
+
+
+def test_unequal_groups_of_one_axis_get_unequal_rates():
+    # two groups on one axis; the second shares a port with a message: one variable for the axis would be wrong
+    mesh = Mesh(4, {"dp": Axis(((0, 1), (2, 3))), "pp": Axis(((2, 1),))})
+    reduce = Collective(name="reduce", kind="all_reduce", over="dp", nbytes=1e9)
+    send = Send(name="send", over="pp", peer=1, nbytes=1e9, stream="out")
+    recv = Recv(name="recv", over="pp", peer=0, nbytes=1e9, stream="in")
+    programs = (Program("plain", (reduce,)), Program("sends", (send, reduce)), Program("receives", (recv, reduce)))
+    schedule = Schedule(mesh, programs, (0, 2, 1, 0))
+    folded = assert_equal(schedule, uniform(gpus=4, hosts=0, bandwidth=1e9, latency=0.0))
+    assert folded.representatives == 4
