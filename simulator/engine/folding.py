@@ -84,7 +84,8 @@ class Folding:
                             seen.add(flow)
                             self._flows.append(flow)
                             self._made_of.append((number, (index, place, flow.bound)))
-            self._labels.append((type(ops[0]), tuple(label)))
+            # a rank's messages to several peers are told apart by the coordinates, as its ops tell them
+            self._labels.append((getattr(ops[0], "over", ""), type(ops[0]), name[2:], tuple(label)))
 
     def _refine(self, variation: Variation, hosts: Mapping[int, str]) -> None:
         cluster, devices, schedule = self.communicator.cluster, self.communicator.devices, self.schedule
@@ -247,7 +248,7 @@ def _binding(on: Sequence[Mapping[int, Sequence[float]]], capacity: Sequence[flo
     return {row for row in distinct.values() if not dominated(row)}
 
 
-def _communications(schedule: Schedule) -> Iterator[tuple[Communication, tuple[Op, ...]]]:
+def _communications(schedule: Schedule) -> Iterator[tuple[tuple[object, ...], tuple[Op, ...]]]:
     """Every communication there is, and its distinct operations, as the first of its ranks or its sender has them."""
     distinct = [_distinct(program) for program in schedule.programs]
     for axis_name, axis in schedule.mesh.axes.items():

@@ -160,3 +160,15 @@ def test_unequal_groups_of_one_axis_get_unequal_rates():
     schedule = Schedule(mesh, programs, (0, 2, 1, 0))
     folded = assert_equal(schedule, uniform(gpus=4, hosts=0, bandwidth=1e9, latency=0.0))
     assert folded.representatives == 4
+
+
+def test_a_hub_that_talks_to_equals_keeps_them_apart():
+    def message(kind, rank, peer):
+        return kind(name=f"{kind.__name__} {peer}", over="dp", peer=peer, nbytes=1e9, stream=f"{kind.__name__} {peer}")
+
+    mesh = Mesh.regular({"dp": 4})
+    hub = Program("hub", tuple(message(kind, 0, peer) for peer in (1, 2, 3) for kind in (Send, Recv)))
+    rim = Program("rim", (message(Recv, 1, 0), message(Send, 1, 0)))
+    schedule = Schedule(mesh, (hub, rim), (0, 1, 1, 1))
+    folded = assert_equal(schedule, uniform(gpus=4, hosts=0, bandwidth=1e9, latency=0.0))
+    assert folded.makespan == pytest.approx(3.0)
