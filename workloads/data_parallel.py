@@ -12,7 +12,7 @@ from dataclasses import replace
 from simulator.kernel import BYTES
 from simulator.order import Action
 from simulator.schedule import Collective, Program, Schedule
-from workloads.gradients import Bucket, backward_ops, layers_by_stage, reduce_gradients
+from workloads.gradients import Bucket, Weights, backward_ops, reduce_gradients, weights_by_stage
 from workloads.model import Layer, Model
 
 BUCKET_BYTES = 25 * 2**20
@@ -23,7 +23,10 @@ FIRST_BUCKET_BYTES = 2**20
 
 
 def buckets(
-    layers: Sequence[Layer], gradient_dtype: str, bucket: float | None = None, first_bucket: float | None = None
+    layers: Sequence[Layer | Weights],
+    gradient_dtype: str,
+    bucket: float | None = None,
+    first_bucket: float | None = None,
 ) -> list[Bucket]:
     """The buckets of *layers* (in order of the forward pass), filled in reverse order of parameters as torch does.
 
@@ -68,8 +71,8 @@ def data_parallel(
         return (replace(op, stream="dp", after=(completed,)) if overlap else op,)
 
     def reduced(program: Program) -> Program:
-        stages = layers_by_stage(program, model)
-        parts = {stage: buckets(layers, dtype, bucket, first_bucket) for stage, layers in stages.items()}
+        stages = weights_by_stage(program, model)
+        parts = {stage: buckets(own, dtype, bucket, first_bucket) for stage, own in stages.items()}
         parts = parts if overlap else _whole(program, parts, no_sync)
         program = reduce_gradients(program, parts, reduction, every=not no_sync)
         # torch keeps the buckets beside the gradients unless gradient_as_bucket_view is set
@@ -97,8 +100,8 @@ def initial_broadcast(schedule: Schedule, model: Model) -> Schedule:
     """
 
     def broadcast(program: Program) -> Program:
-        own = (layer for stage in layers_by_stage(program, model).values() for layer in stage)
-        nbytes = float(sum(layer.parameters for layer in own) * BYTES[model.precision])
+        own = (weights for stage in weights_by_stage(program, model).values() for weights in stage)
+        nbytes = float(sum(weights.parameters for weights in own) * BYTES[model.precision])
         op = Collective(name="broadcast", kind="broadcast", over="dp", nbytes=nbytes)
         return replace(program, ops=(op,) if nbytes else ())
 

@@ -13,8 +13,8 @@ from simulator.errors import ScenarioError
 from simulator.kernel import BYTES
 from simulator.mesh import Axis
 from simulator.schedule import Program, Schedule
-from workloads.gradients import Bucket, layers_by_stage, reduce_gradients
-from workloads.model import Layer, Model
+from workloads.gradients import Bucket, Weights, reduce_gradients, weights_by_stage
+from workloads.model import Model
 from workloads.shape import nearest_divisors
 from workloads.sharding import bucket_reduction, double_buffered, norm_before_update, sharded_states
 from workloads.unshard import unsharded
@@ -64,18 +64,18 @@ def fsdp(
     reduction = bucket_reduction("reduce_scatter", over, overlap, across)
 
     def change(program: Program) -> Program:
-        stages = layers_by_stage(program, model)
+        stages = weights_by_stage(program, model)
         buckets = {stage: unit_buckets(own, dtype) for stage, own in stages.items()}
-        program = sharded_states(program, STATES, shards)
+        program = sharded_states(program, STATES, shards, stages)
         program = reduce_gradients(program, buckets, reduction, every=True)
-        program = double_buffered(program, [layer for own in stages.values() for layer in own], dtype)
+        program = double_buffered(program, stages, dtype)
         program = unsharded(program, model, over, reshard=reshard, prefetch=prefetch, overlap=overlap)
         return norm_before_update(program, over) if gradient_norm else program
 
     return spread.weave(change)
 
 
-def unit_buckets(layers: Sequence[Layer], gradient_dtype: str) -> list[Bucket]:
+def unit_buckets(layers: Sequence[Weights], gradient_dtype: str) -> list[Bucket]:
     """One bucket for each of *layers* that has parameters: FSDP reduces unit by unit."""
     width = BYTES[gradient_dtype]
     return [Bucket(float(layer.parameters * width), layer.name) for layer in reversed(layers) if layer.parameters]

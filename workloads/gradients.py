@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from simulator.errors import ScheduleError
 from simulator.order import Action
 from simulator.schedule import Collective, Compute, Op, Program
-from workloads.model import Layer, Model
+from workloads.model import Model
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +27,36 @@ Reduction = Callable[[str, Action, Bucket, str], Iterable[Collective]]
 """(name, action, bucket, op that completes it) -> the collectives that reduce it, one after the other."""
 
 
-def layers_by_stage(program: Program, model: Model) -> dict[int, list[Layer]]:
-    """The layers of each stage of *program* in order of the forward pass.
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What a program holds of the layer *name*: *tensors*, by element counts, in order of registration."""
 
-    Raises `ScheduleError` for a layer that *model* has not.
+    name: str
+    tensors: tuple[int, ...]
+
+    @property
+    def parameters(self) -> int:
+        """How many parameters they have."""
+        return sum(self.tensors)
+
+
+def weights_by_stage(program: Program, model: Model) -> dict[int, list[Weights]]:
+    """The weights of each stage of *program* in order of the forward pass.
+
+    Where the first and the last layer share parameters and the program has the last one alone, it holds a copy, whose
+    gradients are summed over replicas like all others. Raises `ScheduleError` for a layer that *model* has not.
     """
     layers = {layer.name: layer for layer in model.layers}
-    found: dict[int, dict[str, Layer]] = {}
+    found: dict[int, dict[str, Weights]] = {}
+    first, last = model.layers[0].name, model.layers[-1].name
+    copied = model.tied_parameters if all(op.layer != first for op in program.ops) else 0
     for op in program.ops:
         if op.action and op.action.phase == "F" and op.layer:
             if op.layer not in layers:
                 raise ScheduleError(f"{program.role}, {op.name}: {model.name} has no layer {op.layer}")
-            found.setdefault(op.action.stage, {})[op.layer] = layers[op.layer]
+            copy = (copied,) if copied and op.layer == last else ()
+            weights = Weights(op.layer, (*layers[op.layer].tensors, *copy))
+            found.setdefault(op.action.stage, {})[op.layer] = weights
     return {stage: list(named.values()) for stage, named in found.items()}
 
 
@@ -48,17 +66,18 @@ def reduce_gradients(
     """*program* with a *reduction* of each of its *buckets*, by stage, hung on the op that completes the bucket.
 
     In the backward pass of the last micro-batch before an optimizer step, or with *every* in each. The optimizer waits
-    for all of them.
+    for those of the stages that it updates.
     """
-    final = None if every else final_backwards(program)
+    updates = updated_stages(program)
+    final = None if every else _final_backwards(program, updates)
     completing = {names[-1] for place, names in backward_ops(program).items() if final is None or place[0] in final}
     # a stream is an order of issue: who waits for its last op has waited for all
-    pending: dict[str, str] = {}
+    pending: dict[tuple[int, str], str] = {}
 
     def change(op: Op) -> Iterator[Op]:
-        if op.action and op.action.phase == "O":
-            yield replace(op, after=(*op.after, *pending.values()))
-            pending.clear()
+        if op.name in updates:
+            awaited = [key for key in pending if key[0] in updates[op.name]]
+            yield replace(op, after=(*op.after, *dict.fromkeys(pending.pop(key) for key in awaited)))
             return
         yield op
         if op.action and op.name in completing:
@@ -66,9 +85,32 @@ def reduce_gradients(
                 if bucket.layer == op.layer:
                     for reduced in reduction(f"{op.action}.bucket{number}", op.action, bucket, op.name):
                         yield reduced
-                        pending[reduced.stream] = reduced.name
+                        pending[op.action.stage, reduced.stream] = reduced.name
 
     return program.weave(change)
+
+
+def updated_stages(program: Program) -> dict[str, frozenset[int]]:
+    """The stages whose parameters each optimizer step updates, by its op's name, in order of issue.
+
+    Its own, and those that have no step of their own: one step at the end is for all stages of its rank.
+    """
+    stages = {op.action.stage for op in program.ops if op.action and op.action.phase == "F"}
+    updates = {op.name: op.action.stage for op in program.ops if op.action and op.action.phase == "O"}
+    shared = stages - set(updates.values())
+    return {name: frozenset({stage, *shared}) for name, stage in updates.items()}
+
+
+def _final_backwards(program: Program, updates: Mapping[str, frozenset[int]]) -> set[Action]:
+    """The B or W of each stage after which its gradients are complete: the last before each optimizer step."""
+    last: dict[int, Action] = {}
+    final: set[Action] = set()
+    for op in program.ops:
+        if op.name in updates:
+            final.update(last.pop(stage) for stage in updates[op.name] & set(last))
+        elif isinstance(op, Compute) and op.action and op.action.phase in "BW":
+            last[op.action.stage] = op.action
+    return final | set(last.values())
 
 
 def backward_ops(program: Program) -> dict[tuple[Action, str], list[str]]:
@@ -78,16 +120,3 @@ def backward_ops(program: Program) -> dict[tuple[Action, str], list[str]]:
         if isinstance(op, Compute) and op.action and op.layer and op.action.phase in "BW":
             found.setdefault((op.action, op.layer), []).append(op.name)
     return found
-
-
-def final_backwards(program: Program) -> set[Action]:
-    """The B or W of each stage after which its gradients are complete: the last before each optimizer step."""
-    last: dict[int, Action] = {}
-    final: set[Action] = set()
-    for op in program.ops:
-        if op.action and op.action.phase == "O":
-            final.update(last.values())
-            last = {}
-        elif isinstance(op, Compute) and op.action and op.action.phase in "BW":
-            last[op.action.stage] = op.action
-    return final | set(last.values())

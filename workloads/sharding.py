@@ -13,36 +13,45 @@ from math import ceil
 from simulator.kernel import BYTES, Kernel
 from simulator.order import Action
 from simulator.schedule import Collective, Compute, Op, Program
-from workloads.gradients import Bucket, Reduction, backward_ops
-from workloads.model import Layer
+from workloads.gradients import Bucket, Reduction, Weights, backward_ops, updated_stages
+from workloads.optimizer import CHUNK
 
 NORM_BYTES = 4.0
 """The squared norm of a rank's gradients, one fp32 number (DeepSpeed, runtime/zero/stage3.py,
 ``complete_grad_norm_calculation_for_cpu_offload``; torch, ``nn.utils.get_total_norm`` over DTensors)."""
 
 
-def sharded_states(program: Program, categories: Collection[str], shards: int) -> Program:
+def sharded_states(
+    program: Program, categories: Collection[str], shards: int, stages: Mapping[int, Sequence[Weights]]
+) -> Program:
     """*program* with the resident states of *categories* divided by *shards*, and its optimizer step with its states.
 
-    A shard is exactly one part in *shards*: the padding that makes all shards equal is not counted.
+    *stages*: the weights of each. A shard is exactly one part in *shards*: the padding that makes all shards equal is
+    not counted.
     """
     resident = {name: nbytes / (shards if name in categories else 1) for name, nbytes in program.resident.items()}
     if "optimizer" not in categories:
         return replace(program, resident=resident)
+    updates = updated_stages(program)
 
     def change(op: Op) -> Iterator[Op]:
-        if isinstance(op, Compute) and op.action and op.action.phase == "O":
-            op = replace(op, kernels=tuple(_share(kernel, shards) for kernel in op.kernels))
+        if isinstance(op, Compute) and op.name in updates:
+            elements = sum(weights.parameters for stage in updates[op.name] for weights in stages.get(stage, ()))
+            op = replace(op, kernels=tuple(_share(kernel, elements, shards) for kernel in op.kernels))
         yield op
 
     return replace(program.weave(change), resident=resident)
 
 
-def _share(kernel: Kernel, shards: int) -> Kernel:
-    seconds = None if kernel.seconds is None else kernel.seconds / shards
-    launches = ceil(kernel.launches / shards)
+def _share(kernel: Kernel, elements: int, shards: int) -> Kernel:
+    """The kernel, made for all of *elements*, over one of *shards*: its passes stay, each of fewer launches."""
+    passes = ceil(kernel.launches / max(1, ceil(elements / CHUNK)))
     return replace(
-        kernel, flops=kernel.flops / shards, nbytes=kernel.nbytes / shards, seconds=seconds, launches=launches
+        kernel,
+        flops=kernel.flops / shards,
+        nbytes=kernel.nbytes / shards,
+        seconds=None if kernel.seconds is None else kernel.seconds / shards,
+        launches=passes * max(1, ceil(elements / shards / CHUNK)),
     )
 
 
@@ -68,14 +77,15 @@ def bucket_reduction(kind: str, over: str, overlap: bool, across: tuple[str, int
     return reduction
 
 
-def double_buffered(program: Program, layers: Sequence[Layer], gradient_dtype: str) -> Program:
+def double_buffered(program: Program, stages: Mapping[int, Sequence[Weights]], gradient_dtype: str) -> Program:
     """*program* whose backward passes fill the buckets that its reductions free, one being filled, one being reduced.
 
     Once a bucket is full the computation waits until the one before it is reduced, whose place the next one takes:
     unreduced gradients are never more than two buckets and what one layer brings over. As DeepSpeed's two buffers
     under ``contiguous_gradients`` and ``overlap_comm``, and torch's FSDP (``reduce_scatter_max_input_buffers``).
     """
-    nbytes = {layer.name: float(layer.parameters * BYTES[gradient_dtype]) for layer in layers}
+    width = BYTES[gradient_dtype]
+    nbytes = {weights.name: float(weights.parameters * width) for own in stages.values() for weights in own}
     reductions = [op for op in program.ops if isinstance(op, Collective) and "buffers" in op.frees]
     reduced = {op.action for op in reductions}
     filling = {names[0] for (action, _layer), names in backward_ops(program).items() if action in reduced}

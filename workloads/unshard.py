@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from simulator.kernel import BYTES
 from simulator.order import Action
 from simulator.schedule import Collective, Compute, Op, Program
-from workloads.gradients import layers_by_stage
-from workloads.model import Layer, Model
+from workloads.gradients import Weights, updated_stages, weights_by_stage
+from workloads.model import Model
 from workloads.sharding import added
 
 
@@ -47,10 +47,15 @@ def unshards(program: Program, model: Model, *, reshard: bool = True, prefetch: 
     """
     made: list[Unshard] = []
     there: dict[str, Unshard] = {}
-    updates = [place for place, op in enumerate(program.ops) if op.action and op.action.phase == "O"]
+    stages = updated_stages(program)
+    updates = {
+        stage: [place for place, op in enumerate(program.ops) if stage in stages.get(op.name, ())]
+        for stage in weights_by_stage(program, model)
+    }
     for use in _passes(program, model):
         kept = there.pop(use.layer, None)
-        if kept is None or bisect_left(updates, kept.begin) < bisect_left(updates, use.begin):
+        own = updates[use.action.stage]
+        if kept is None or bisect_left(own, kept.begin) < bisect_left(own, use.begin):
             kept = use
             made.append(use)
         kept.last = max(kept.last, use.last)
@@ -58,14 +63,15 @@ def unshards(program: Program, model: Model, *, reshard: bool = True, prefetch: 
             there[use.layer] = kept
     for number, unshard in enumerate(made):
         # issued as the layer that is `prefetch` before it comes up, but not ahead of an update
-        ahead, updated = made[max(0, number - prefetch)].begin, bisect_left(updates, unshard.begin)
-        unshard.issue = max(ahead, updates[updated - 1] + 1) if updated else ahead
+        ahead, own = made[max(0, number - prefetch)].begin, updates[unshard.action.stage]
+        updated = bisect_left(own, unshard.begin)
+        unshard.issue = max(ahead, own[updated - 1] + 1) if updated else ahead
     return made
 
 
 def _passes(program: Program, model: Model) -> list[Unshard]:
     """Each pass of a layer that reads its weights, as if it gathered them for itself alone; in order of issue."""
-    sizes = {layer.name: layer.parameters for own in layers_by_stage(program, model).values() for layer in own}
+    sizes = {weights.name: weights.parameters for own in weights_by_stage(program, model).values() for weights in own}
     begins: dict[tuple[Action, str], int] = {}
     found: dict[tuple[Action, str], Unshard] = {}
     for place, op in enumerate(program.ops):
@@ -78,15 +84,16 @@ def _passes(program: Program, model: Model) -> list[Unshard]:
     return sorted(found.values(), key=lambda one: one.begin)
 
 
-def gathered_at_most(program: Program, model: Model, *, reshard: bool = True, prefetch: int = 1) -> tuple[Layer, ...]:
-    """The layers of *program* whose parameters are gathered at once when most bytes of them are.
+def gathered_at_most(program: Program, model: Model, *, reshard: bool = True, prefetch: int = 1) -> tuple[Weights, ...]:
+    """The layers whose parameters *program* has gathered at once when it has most, each as often as it is there.
 
     Of several such moments the first. Takes a program before or after its gathers are woven in.
     """
-    layers = {layer.name: layer for layer in model.layers}
+    layers = {weights.name: weights for own in weights_by_stage(program, model).values() for weights in own}
     alive: list[Unshard] = []
     most: list[Unshard] = []
-    for unshard in unshards(program, model, reshard=reshard, prefetch=prefetch):
+    gathers = unshards(program, model, reshard=reshard, prefetch=prefetch)
+    for unshard in sorted(gathers, key=lambda one: one.issue):
         alive = [*(one for one in alive if one.last >= unshard.issue), unshard]
         most = max(most, alive, key=lambda those: sum(layers[one.layer].parameters for one in those))
     return tuple(layers[one.layer] for one in most)
@@ -101,7 +108,8 @@ def unsharded(
     of a step stands with the computation in any case: it follows the previous step's update, and nothing could run
     beside it. What is gathered is allocated as the gather begins and freed as its last use ends.
     """
-    nbytes = {layer.name: float(layer.parameters * BYTES[model.precision]) for layer in model.layers}
+    width, stages = BYTES[model.precision], weights_by_stage(program, model)
+    nbytes = {weights.name: float(weights.parameters * width) for own in stages.values() for weights in own}
     gathers = unshards(program, model, reshard=reshard, prefetch=prefetch if overlap else 0)
     issued: dict[int, list[Unshard]] = {}
     for one in gathers:

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from simulator.errors import ScenarioError
 from simulator.kernel import BYTES
 from simulator.schedule import Collective, Op, Program, Schedule
-from workloads.gradients import Bucket, layers_by_stage, reduce_gradients
-from workloads.model import Layer, Model
+from workloads.gradients import Bucket, Weights, reduce_gradients, updated_stages, weights_by_stage
+from workloads.model import Model
 from workloads.optimizer import state_bytes
 from workloads.sharding import bucket_reduction, double_buffered, norm_before_update, sharded_states
 from workloads.unshard import unsharded
@@ -68,16 +68,15 @@ def zero(
     reduction = bucket_reduction("reduce_scatter" if stage else "all_reduce", "dp", overlap)
 
     def change(program: Program) -> Program:
-        stages = layers_by_stage(program, model)
-        layers = [layer for own in stages.values() for layer in own]
+        stages = weights_by_stage(program, model)
         buckets = {number: zero_buckets(own, dtype, size) for number, own in stages.items()}
-        program = sharded_states(program, SHARDED[stage], replicas)
+        program = sharded_states(program, SHARDED[stage], replicas, stages)
         program = reduce_gradients(program, buckets, reduction, every=stage > 1)
-        program = double_buffered(program, layers, dtype)
+        program = double_buffered(program, stages, dtype)
         if stage == 3:
             program = unsharded(program, model, "dp", overlap=overlap)
         elif stage:
-            program = _with_gathers(program, sum(layer.parameters for layer in layers), BYTES[model.precision])
+            program = _with_gathers(program, stages, BYTES[model.precision])
         return norm_before_update(program, "dp") if gradient_norm and stage else program
 
     return schedule.replicate("dp", replicas).weave(change)
@@ -98,7 +97,7 @@ def zero_state_bytes(
     return {name: nbytes / (replicas if name in SHARDED[stage] else 1) for name, nbytes in whole.items()}
 
 
-def zero_buckets(layers: Sequence[Layer], gradient_dtype: str, size: float) -> list[Bucket]:
+def zero_buckets(layers: Sequence[Weights], gradient_dtype: str, size: float) -> list[Bucket]:
     """The buckets of *layers* (in order of the forward pass), filled in reverse order of parameters as DeepSpeed does.
 
     A bucket closes before the tensor that would bring it over *size* bytes; a tensor is never cut
@@ -116,15 +115,17 @@ def zero_buckets(layers: Sequence[Layer], gradient_dtype: str, size: float) -> l
     return [*made, Bucket(filled, at)] if filled else made
 
 
-def _with_gathers(program: Program, parameters: int, width: int) -> Program:
-    """*program* whose optimizer steps are followed by all-gathers of the updated *parameters*, in place."""
-    sizes = [min(BUCKET_ELEMENTS, parameters - begin) for begin in range(0, parameters, BUCKET_ELEMENTS)]
+def _with_gathers(program: Program, stages: Mapping[int, Sequence[Weights]], width: int) -> Program:
+    """*program* whose optimizer steps are followed by all-gathers of what they have updated, in place."""
+    updates = updated_stages(program)
 
     def change(op: Op) -> Iterator[Op]:
         yield op
-        if op.action and op.action.phase == "O":
-            for number, elements in enumerate(sizes):
-                name, nbytes = f"{op.name}.gather{number}", float(elements * width)
+        if op.name in updates:
+            elements = sum(weights.parameters for stage in updates[op.name] for weights in stages.get(stage, ()))
+            for number, begin in enumerate(range(0, elements, BUCKET_ELEMENTS)):
+                nbytes = float(min(BUCKET_ELEMENTS, elements - begin) * width)
+                name = f"{op.name}.gather{number}"
                 yield Collective(name=name, action=op.action, kind="all_gather", over="dp", nbytes=nbytes)
 
     return program.weave(change)
