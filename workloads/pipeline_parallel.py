@@ -152,4 +152,3 @@ def tied_embeddings(schedule: Schedule, model: Model, *, gradient_dtype: str | N
         for rank, program in enumerate(schedule.programs)
     )
     return replace(schedule, mesh=mesh, programs=programs)
-
