@@ -46,6 +46,10 @@ class CoreAttention(Part):
         inputs = samples * self.length * self.head_size * rows * BYTES[self.precision]
         return inputs + self.recomputable_bytes(samples)
 
+    def recomputable_forward(self, samples: int) -> tuple[Kernel, ...]:
+        """All of it (Korthikanti et al. 2022, arXiv:2205.05198, section 5)."""
+        return self.forward(samples)
+
     def recomputable_bytes(self, samples: int) -> float:
         """What selective recomputation does not keep: softmax output, dropout mask and output; 5 a s^2 b in 16 bits."""
         width = BYTES[self.precision]

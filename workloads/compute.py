@@ -1,19 +1,24 @@
 """The first pass: from a model and a pipeline order to the computation of every pipeline rank, nothing communicated.
 
-There is one Compute per layer and phase, named ``<action>.<layer>``, so that later passes find their place.
+There is one Compute per layer and phase, named ``<action>.<layer>``, so that later passes find their place. Actions
+that an order runs together are computed one after the other, as it lists them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from simulator.errors import ScheduleError
 from simulator.kernel import Kernel
 from simulator.mesh import Mesh
 from simulator.order import Action, Order
 from simulator.schedule import Compute, Program, Schedule
+from workloads.activations import with_activations
 from workloads.model import Layer, Model
 from workloads.optimizer import optimizer_kernels, state_bytes
+
+WeightVersions = Callable[[int, int], int]
+"""(stage, stages) -> how many versions of its weights the stage keeps: that of pipedream and of pipedream_2bw."""
 
 
 def compute(
@@ -24,11 +29,13 @@ def compute(
     stages: Sequence[Sequence[Layer]] | None = None,
     optimizer: str = "sgd",
     gradient_dtype: str | None = None,
+    weight_versions: WeightVersions | None = None,
 ) -> Schedule:
     """One program for each row of *order*, on a mesh of one axis, ``pp``.
 
     *stages* are the layers of each stage; none given, the model is one stage. *gradient_dtype* is the model's precision
-    unless given. Each program ends with the optimizer step over its own parameters.
+    unless given. Where the order does not say when the optimizer runs, each program ends with the step over its own
+    parameters. *weight_versions* of an asynchronous order; one version unless given. Raises `ScheduleError`.
     """
     stages = stages or [model.layers]
     if order.stages != len(stages):
@@ -37,38 +44,64 @@ def compute(
     names = [layer.name for layer in model.layers]
     if len(set(names)) != len(names):
         raise ScheduleError(f"the layers of {model.name} must have names of their own")
-    programs = []
-    for rank, row in enumerate(order.rows):
-        ops = [op for action in row for op in _passes(action, stages[action.stage], micro_batch_size)]
-        own = {action.stage for action in row}
-        parameters = sum(layer.parameters for stage in own for layer in stages[stage])
-        update = update_op(model, min(own), parameters, optimizer, gradient_dtype)
-        held = state_bytes(optimizer, model.precision, gradient_dtype)
-        resident = {category: share * parameters for category, share in held.items()}
-        programs.append(Program(f"stage {rank}", (*ops, update), resident))
-    pipeline = len(programs)
-    return Schedule(Mesh.regular({"pp": pipeline}), tuple(programs), tuple(range(pipeline)))
+    held = state_bytes(optimizer, model.precision, gradient_dtype)
+
+    def update(action: Action, covered: Sequence[int]) -> Compute:
+        parameters = _parameters(model, stages, covered)
+        return update_op(model, action.stage, parameters, optimizer, gradient_dtype, action.micro_batch)
+
+    def program(rank: int, row: Sequence[Action]) -> Program:
+        own = sorted({action.stage for action in row})
+        ops = list[Compute]()
+        for action in row:
+            ops += (
+                [update(action, [action.stage])]
+                if action.phase == "O"
+                else _passes(action, stages[action.stage], micro_batch_size)
+            )
+        if not any(action.phase == "O" for action in row):
+            ops.append(update(Action("O", own[0]), own))
+        resident = {category: share * _parameters(model, stages, own) for category, share in held.items()}
+        if weight_versions:
+            versions = {stage: weight_versions(stage, len(stages)) - 1 for stage in own}
+            copies = sum(more * _parameters(model, stages, [stage]) for stage, more in versions.items())
+            resident["parameters"] += held["parameters"] * copies
+        return with_activations(Program(f"stage {rank}", tuple(ops), resident), model, micro_batch_size)
+
+    programs = tuple(program(rank, row) for rank, row in enumerate(order.rows))
+    return Schedule(Mesh.regular({"pp": len(programs)}), programs, tuple(range(len(programs))))
 
 
-def update_op(model: Model, stage: int, parameters: float, optimizer: str, gradient_dtype: str) -> Compute:
-    """The optimizer step over *parameters* (a count), as the last op of a program."""
+def update_op(
+    model: Model,
+    stage: int,
+    parameters: float,
+    optimizer: str,
+    gradient_dtype: str,
+    micro_batch: int | None = None,
+) -> Compute:
+    """The optimizer step over *parameters* (a count), after *micro_batch* if it is one of an asynchronous order."""
     kernels: tuple[Kernel, ...]
     if model.optimizer_seconds is None:
-        kernels = optimizer_kernels(parameters, optimizer, model.precision, gradient_dtype)
+        kernels = optimizer_kernels(parameters, optimizer, model.precision, gradient_dtype, fused=model.fused)
     else:
         kernels = (Kernel(seconds=model.optimizer_seconds),) if model.optimizer_seconds else ()
-    return Compute(name=f"{stage}O", action=Action("O", stage), kernels=kernels)
+    action = Action("O", stage, micro_batch)
+    return Compute(name=str(action), action=action, kernels=kernels)
+
+
+def _parameters(model: Model, stages: Sequence[Sequence[Layer]], own: Sequence[int]) -> int:
+    """Of a rank that holds the stages *own*, tied embeddings on the last stage included."""
+    return model.parameters_of({layer.name for stage in own for layer in stages[stage]})
 
 
 def _passes(action: Action, layers: Sequence[Layer], micro_batch_size: int) -> Iterator[Compute]:
-    forward = action.phase == "F"
-    for layer in layers if forward else reversed(layers):
-        kept: Mapping[str, float] = {"activations": layer.activation_bytes(micro_batch_size)}
-        yield Compute(
-            name=f"{action}.{layer.name}",
-            action=action,
-            layer=layer.name,
-            kernels=layer.forward(micro_batch_size) if forward else layer.backward(micro_batch_size),
-            allocates=kept if forward else {},
-            frees={} if forward else kept,
-        )
+    for layer in layers if action.phase in "FR" else reversed(layers):
+        kernels = {
+            "F": layer.forward,
+            "R": layer.forward,
+            "B": layer.backward,
+            "I": layer.backward_input,
+            "W": layer.backward_weights,
+        }[action.phase]
+        yield Compute(name=f"{action}.{layer.name}", action=action, layer=layer.name, kernels=kernels(micro_batch_size))

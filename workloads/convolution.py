@@ -103,6 +103,10 @@ class Convolution(Part):
         """Its input."""
         return 0.0 if self.held else float(samples * self.source.elements * BYTES[self.precision])
 
+    def weight_bytes(self, samples: int) -> float:
+        """Its input and the gradient of its output."""
+        return self.kept_bytes(samples) + samples * self.target.elements * BYTES[self.precision]
+
     def _kernel(self, samples: int, product: tuple[int, int, int], tiled: tuple[int, int, int]) -> Kernel:
         """FLOPs and bytes are the convolution's own; *product* reads pixels again, *tiled* is one of Winograd's 16."""
         filters = self.target.channels * self.source.channels * self.window**2

@@ -6,11 +6,13 @@ Workload passes see models only through these classes; what makes them (shapes, 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from simulator.errors import ScenarioError
 from simulator.kernel import Kernel
+from workloads.passage import Passage
 
 
 class Layer(ABC):
@@ -54,6 +56,28 @@ class Layer(ABC):
         """How many parameters the layer has."""
         return sum(self.tensors)
 
+    @property
+    def partial_parameters(self) -> int:
+        """Those of which each tensor-parallel rank has the gradient of its own part of the sequence only."""
+        return 0
+
+    def passages(self, phase: str, micro_batch_size: int) -> tuple[Passage, ...]:
+        """The kernels of *phase*, F, B, I or W, cut where the ranks of a tensor-parallel group exchange."""
+        kernels = {"F": self.forward, "B": self.backward, "I": self.backward_input, "W": self.backward_weights}
+        return (Passage(kernels[phase](micro_batch_size)),)
+
+    def weight_bytes(self, micro_batch_size: int) -> float:
+        """What phase W needs, held between I and W: all activations unless the layer knows better."""
+        return self.activation_bytes(micro_batch_size) if self.backward_weights(micro_batch_size) else 0.0
+
+    def recomputable_forward(self, micro_batch_size: int) -> tuple[Kernel, ...]:
+        """The kernels that selective recomputation runs again: those of core attention, where there is one."""
+        return ()
+
+    def recomputable_bytes(self, micro_batch_size: int) -> float:
+        """What those kernels make and selective recomputation does not keep."""
+        return 0.0
+
 
 @dataclass(frozen=True)
 class Model:
@@ -80,6 +104,21 @@ class Model:
     def parameters(self) -> int:
         """How many parameters the model has."""
         return sum(layer.parameters for layer in self.layers)
+
+    def sharded(self, tensor_parallel: int, sequence_parallel: bool = False) -> Model:
+        """One rank's share under tensor parallelism. Raises `ScenarioError` for a model that cannot be cut."""
+        if tensor_parallel == 1:
+            return self
+        raise ScenarioError(f"tp = {tensor_parallel}: only a transformer is cut by tensors, {self.name} is not; try 1")
+
+    def parameters_of(self, layers: Collection[str]) -> int:
+        """How many parameters a rank holds with the layers of these names: with the last one all that it shares.
+
+        The shared ones stand with the first layer; a rank that holds the last but not the first has its own copy.
+        """
+        own = sum(layer.parameters for layer in self.layers if layer.name in layers)
+        copied = self.layers[-1].name in layers and self.layers[0].name not in layers
+        return own + (self.tied_parameters if copied else 0)
 
     def flops(self, samples: int = 1) -> float:
         """Model FLOPs, forward and backward, of a training step over *samples*: products only, nothing recomputed."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from simulator.kernel import BYTES, Kernel, matmul, memory_bound
 from workloads.model import Layer
+from workloads.passage import Exchange, Passage
 
 
 class Part(ABC):
@@ -37,6 +38,32 @@ class Part(ABC):
         """What it keeps from the forward to the backward pass."""
         return 0.0
 
+    def weight_bytes(self, samples: int) -> float:
+        """What `backward_weights` needs, held from `backward_input` on where the two stand apart."""
+        return 0.0
+
+    def recomputable_forward(self, samples: int) -> tuple[Kernel, ...]:
+        """What selective recomputation runs again."""
+        return ()
+
+    def recomputable_bytes(self, samples: int) -> float:
+        """What selective recomputation does not keep."""
+        return 0.0
+
+    @property
+    def partial_parameters(self) -> int:
+        """Those of which each tensor-parallel rank has the gradient of its own part of the sequence only."""
+        return 0
+
+    def exchanges(self, phase: str, samples: int) -> tuple[tuple[Exchange, ...], tuple[Exchange, ...]]:
+        """What tensor-parallel ranks exchange before and after its kernels in *phase*: F, I or W."""
+        return (), ()
+
+    def passage(self, phase: str, samples: int) -> Passage:
+        """Its kernels in *phase*, F, I or W, between the exchanges."""
+        kernels = {"F": self.forward, "I": self.backward_input, "W": self.backward_weights}[phase]
+        return Passage(kernels(samples), *self.exchanges(phase, samples))
+
 
 @dataclass(frozen=True)
 class PartedLayer(Layer):
@@ -47,6 +74,9 @@ class PartedLayer(Layer):
     parts: tuple[Part, ...]
     sample_output_bytes: float
     _kernels: dict[tuple[str, int], tuple[Kernel, ...]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
+    _passages: dict[tuple[str, int], tuple[Passage, ...]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
 
@@ -74,6 +104,32 @@ class PartedLayer(Layer):
     def output_bytes(self, micro_batch_size: int) -> float:
         """The output of all samples."""
         return self.sample_output_bytes * micro_batch_size
+
+    def weight_bytes(self, micro_batch_size: int) -> float:
+        """What the parts need."""
+        return sum(part.weight_bytes(micro_batch_size) for part in self.parts)
+
+    def recomputable_forward(self, micro_batch_size: int) -> tuple[Kernel, ...]:
+        """That of the parts, one after the other."""
+        return self._remembered("recomputable_forward", micro_batch_size, self.parts)
+
+    def recomputable_bytes(self, micro_batch_size: int) -> float:
+        """That of the parts."""
+        return sum(part.recomputable_bytes(micro_batch_size) for part in self.parts)
+
+    @property
+    def partial_parameters(self) -> int:
+        """Those of the parts."""
+        return sum(part.partial_parameters for part in self.parts)
+
+    def passages(self, phase: str, micro_batch_size: int) -> tuple[Passage, ...]:
+        """Part by part, in reverse in the backward pass; in phase B each part's I, then its W."""
+        key = phase, micro_batch_size
+        if key not in self._passages:
+            parts, phases = (self.parts, "F") if phase == "F" else (self.parts[::-1], "IW" if phase == "B" else phase)
+            made = (part.passage(one, micro_batch_size) for part in parts for one in phases)
+            self._passages[key] = tuple(passage for passage in made if passage.kernels or passage.exchanges)
+        return self._passages[key]
 
     def _remembered(self, phase: str, samples: int, parts: tuple[Part, ...]) -> tuple[Kernel, ...]:
         """A schedule asks for the same kernels for every micro-batch."""
@@ -126,6 +182,10 @@ class Linear(Part):
     def kept_bytes(self, samples: int) -> float:
         """Its input."""
         return samples * self.rows * self.inputs * BYTES[self.precision] / self.kept_share
+
+    def weight_bytes(self, samples: int) -> float:
+        """Its input and the gradient of its output."""
+        return self.kept_bytes(samples) + samples * self.rows * self.outputs * BYTES[self.precision]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,14 @@ from workloads.elementwise import cross_entropy, dropout, gelu, layer_norm, resi
 from workloads.model import Model
 from workloads.part import Elementwise, Linear, Part, PartedLayer
 from workloads.shape import Shape, nearest_divisors
+from workloads.sharded_part import (
+    column_parallel,
+    on_the_sequence,
+    row_parallel,
+    sequence_gathered,
+    vocabulary_parallel_embedding,
+    vocabulary_parallel_loss,
+)
 
 TOKEN_BYTES = 8
 """A token on its way to the GPU is an int64, torch's index type."""
@@ -100,18 +108,19 @@ def embedding_parts(shape: Shape) -> tuple[Part, ...]:
     )
     norm = (_norm(shape),) if shape.embedding_norm else ()
     drop = (dropout(elements // shape.shard, shape.precision),) if shape.dropout else ()
-    return (lookup, *norm, *drop)
+    return (vocabulary_parallel_embedding(lookup, shape, len(counts)), *norm, *drop)
 
 
 def head_parts(shape: Shape) -> tuple[Part, ...]:
     """The final norm or BERT's transform, the logits over the vocabulary and the loss."""
     rows, hidden, precision = shape.seq_length, shape.hidden_size, shape.precision
-    dense = Linear(rows, hidden, hidden, precision=precision)
     before: tuple[Part, ...] = (_norm(shape),)
     if not shape.causal:
-        before = (dense, gelu(rows * hidden, precision), _norm(shape))
+        own = rows // shape.shard
+        dense = on_the_sequence(Linear(own, hidden, hidden, precision=precision), shape)
+        before = (dense, gelu(own * hidden, precision), _norm(shape))
     if shape.head == "pretraining":
-        pooler = Linear(1, hidden, hidden, precision=precision)
+        pooler = sequence_gathered(Linear(1, hidden, hidden, precision=precision), shape)
         before = (pooler, gelu(hidden, precision), *before)
     logits = Linear(
         rows,
@@ -124,14 +133,14 @@ def head_parts(shape: Shape) -> tuple[Part, ...]:
     )
     loss = cross_entropy(rows, shape.vocabulary, precision, fused=shape.fused)
     next_sentence = (Linear(1, hidden, 2, precision=precision),) if shape.head == "pretraining" else ()
-    return (*before, logits, loss, *next_sentence)
+    return (*before, column_parallel(logits, shape), vocabulary_parallel_loss(loss, shape), *next_sentence)
 
 
 def _norm(shape: Shape) -> Part:
     rows = shape.seq_length // shape.shard
     if shape.normalization == "rmsnorm":
-        return rms_norm(rows, shape.hidden_size, shape.precision, fused=shape.fused)
-    return layer_norm(rows, shape.hidden_size, shape.precision)
+        return on_the_sequence(rms_norm(rows, shape.hidden_size, shape.precision, fused=shape.fused), shape)
+    return on_the_sequence(layer_norm(rows, shape.hidden_size, shape.precision), shape)
 
 
 def _attention(shape: Shape) -> tuple[Part, ...]:
@@ -151,7 +160,7 @@ def _attention(shape: Shape) -> tuple[Part, ...]:
     turned = (rotary(rows * (queries + keys), precision, fused=shape.fused),)
     output = Linear(rows, queries, shape.hidden_size, shape.add_bias_linear, precision)
     position = turned if shape.position_embedding_type == "rope" else ()
-    return (columns, *position, _core(shape), output, _residual(shape))
+    return (column_parallel(columns, shape), *position, _core(shape), row_parallel(output, shape), _residual(shape))
 
 
 def _core(shape: Shape) -> Part:
@@ -175,7 +184,7 @@ def _feed_forward(shape: Shape) -> tuple[Part, ...]:
     )
     between = swiglu(rows * width, precision, fused=shape.fused) if gated else gelu(rows * width, precision)
     down = Linear(rows, width, shape.hidden_size, shape.add_bias_linear, precision)
-    return (up, between, down, _residual(shape))
+    return (column_parallel(up, shape), between, row_parallel(down, shape), _residual(shape))
 
 
 def _residual(shape: Shape) -> Part:

@@ -1,0 +1,110 @@
+"""Activations live from a layer's forward pass to its backward pass; recomputing them shortens their life.
+
+F allocates what the layer keeps and B frees it. Where the backward pass is split, I frees what W has no use for: W
+needs the inputs of products and the gradients of their outputs, 32 s b h bytes in 16 bits for a layer of a transformer
+(Qi et al. 2024, arXiv:2401.10241, table 1). A layer that R runs again keeps only its input, 2 s b h (Korthikanti et al.
+2022, arXiv:2205.05198, section 5), unless the layer before it has just been recomputed and hands it on; R allocates the
+rest.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from simulator.schedule import Compute, Op, Program
+from workloads.model import Layer, Model
+
+Place = tuple[int, int | None, str]
+"""(stage, micro-batch, layer)."""
+
+Amounts = Mapping[str, tuple[float, float]]
+"""By phase: what its first op allocates and what its last one frees, in bytes."""
+
+
+def with_activations(program: Program, model: Model, micro_batch_size: int) -> Program:
+    """*program* whose ops allocate and free the activations of *model*'s layers, and no others than before.
+
+    A phase of a layer may be several ops: the first allocates, the last frees.
+    """
+    ops = list(program.ops)
+    memory = _Memory(model, micro_batch_size)
+    passes = _passes(ops)
+    for place, phases in passes.items():
+        before = memory.before(place)
+        handed = "R" in phases and before in passes and _recomputed_before(passes[before], phases)
+        amounts = memory.amounts(place[2], _kind(memory, place[2], phases, ops), handed, "W" in phases)
+        for phase, indices in phases.items():
+            allocated, freed = amounts[phase]
+            for index in indices:
+                op = ops[index]
+                first, last = allocated * (index == indices[0]), freed * (index == indices[-1])
+                ops[index] = replace(op, allocates=_with(op.allocates, first), frees=_with(op.frees, last))
+    return replace(program, ops=tuple(ops))
+
+
+class _Memory:
+    """The activations of a model's layers, counted once for each way of keeping them."""
+
+    def __init__(self, model: Model, micro_batch_size: int) -> None:
+        self.layers = {layer.name: layer for layer in model.layers}
+        self.previous = {two.name: one for one, two in zip(model.layers, model.layers[1:], strict=False)}
+        self.micro_batch_size = micro_batch_size
+        self._known: dict[tuple[str, str, bool, bool], Amounts] = {}
+
+    def before(self, place: Place) -> Place | None:
+        """The layer that hands its output to the one at *place*."""
+        previous = self.previous.get(place[2])
+        return (*place[:2], previous.name) if previous else None
+
+    def amounts(self, layer: str, recomputed: str, handed: bool, split: bool) -> Amounts:
+        """By phase; *recomputed* is none, selective or full, *handed* whether R gets its input from another R."""
+        key = layer, recomputed, handed, split
+        if key not in self._known:
+            previous = None if handed else self.previous.get(layer)
+            self._known[key] = _amounts(self.layers[layer], previous, recomputed, split, self.micro_batch_size)
+        return self._known[key]
+
+
+def _amounts(layer: Layer, previous: Layer | None, recomputed: str, split: bool, samples: int) -> Amounts:
+    every = layer.activation_bytes(samples)
+    kept = every
+    if recomputed == "selective":
+        kept -= layer.recomputable_bytes(samples)
+    if recomputed == "full":
+        kept = previous.output_bytes(samples) if previous else 0.0
+    again = max(0.0, every - kept)
+    held, needed = kept + again, layer.weight_bytes(samples) if split else 0.0
+    # gradients take the place of activations; where those are less, I allocates the difference
+    halves = {"I": (max(0.0, needed - held), max(0.0, held - needed)), "W": (0.0, needed)}
+    return {"F": (kept, 0.0), "R": (again, 0.0), "B": (0.0, held), **halves}
+
+
+def _passes(ops: Iterable[Op]) -> dict[Place, dict[str, list[int]]]:
+    """Where in the program each layer's phases stand, for each micro-batch."""
+    found: defaultdict[Place, dict[str, list[int]]] = defaultdict(dict)
+    for index, op in enumerate(ops):
+        if op.action and op.layer and op.action.phase in "FRBIW":
+            phase, stage, micro_batch = op.action
+            found[stage, micro_batch, op.layer].setdefault(phase, []).append(index)
+    return dict(found)
+
+
+def _recomputed_before(previous: Mapping[str, list[int]], phases: Mapping[str, list[int]]) -> bool:
+    return "R" in previous and previous["R"][-1] < phases["R"][0]
+
+
+def _kind(memory: _Memory, layer: str, phases: Mapping[str, list[int]], ops: list[Op]) -> str:
+    """How much R runs again: all kernels of the forward pass, or some of them."""
+    if "R" not in phases:
+        return "none"
+    computes = (op for op in map(ops.__getitem__, phases["R"]) if isinstance(op, Compute))
+    count = sum(len(op.kernels) for op in computes)
+    return "full" if count == len(memory.layers[layer].forward(memory.micro_batch_size)) else "selective"
+
+
+def _with(given: Mapping[str, float], nbytes: float) -> Mapping[str, float]:
+    """*given* with *nbytes* of activations in place of those that it has."""
+    others = {category: held for category, held in given.items() if category != "activations"}
+    return {**others, "activations": nbytes} if nbytes else others

@@ -1,0 +1,189 @@
+"""Tensor parallelism: the ranks of a group hold a share of every layer and exchange what its products need.
+
+Each layer's computation is cut at the exchanges that its parts ask for; forward, backward and recomputation alike.
+Shoeybi et al. 2019, "Megatron-LM" (arXiv:1909.08053); sequence parallelism as in Korthikanti et al. 2022
+(arXiv:2205.05198).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil
+
+from simulator.kernel import BYTES, Kernel
+from simulator.schedule import Collective, Compute, Op, Program, Schedule
+from workloads.activations import with_activations
+from workloads.model import Model
+from workloads.optimizer import CHUNK
+from workloads.passage import Exchange, Passage
+
+
+def tensor_parallel(
+    schedule: Schedule,
+    model: Model,
+    degree: int,
+    *,
+    micro_batch_size: int,
+    sequence_parallel: bool = False,
+    overlap: float = False,
+    gradient_dtype: str | None = None,
+) -> Schedule:
+    """*schedule* of *model*, each rank now *degree* ranks joined by the axis ``tp``, the slowest one.
+
+    Exchanges stand on the compute stream and block. The part *overlap*, none to all, of those of a product runs beside
+    it on the stream ``tp``, both in pieces, as with Transformer Engine's user buffers: they begin together, and what
+    follows waits for both. Under *sequence_parallel* the gradients of norms and biases, which each rank has for its own
+    positions only, are all-reduced before the optimizer step, in *gradient_dtype* (unless given, the model's
+    precision). Later passes take ``model.sharded(degree, sequence_parallel)``. Raises `ScenarioError` for a degree that
+    does not divide.
+    """
+    spread = schedule.replicate("tp", degree)
+    if degree == 1:
+        return spread
+    share = model.sharded(degree, sequence_parallel)
+    dtype = gradient_dtype or model.precision
+    cut = _Cut(model, share, micro_batch_size, overlap)
+
+    def of_one_rank(program: Program) -> Program:
+        ops: list[Op] = []
+        for op in program.ops:
+            if isinstance(op, Compute) and op.layer and op.action:
+                ops += cut.pieces(op)
+            elif isinstance(op, Compute) and op.action and op.action.phase == "O":
+                covered = _layers(program, None if op.action.micro_batch is None else op.action.stage)
+                ops += _partial_gradients(op, share, covered, dtype)
+                ops.append(_smaller_update(op, model.parameters_of(covered), share.parameters_of(covered)))
+            else:
+                ops.append(op)
+        own = _layers(program)
+        part = share.parameters_of(own) / max(1, model.parameters_of(own))
+        resident = {category: nbytes * part for category, nbytes in program.resident.items()}
+        return with_activations(replace(program, ops=tuple(ops), resident=resident), share, micro_batch_size)
+
+    return spread.weave(of_one_rank)
+
+
+def _layers(program: Program, stage: int | None = None) -> set[str]:
+    """The layers that *program* computes, all or those of one *stage*."""
+    ops = (op for op in program.ops if op.action and op.action.phase == "F")
+    return {op.layer for op in ops if op.layer and op.action and stage in (None, op.action.stage)}
+
+
+def _partial_gradients(update: Compute, share: Model, covered: Collection[str], dtype: str) -> Iterator[Collective]:
+    """The all-reduce of what is the same on all ranks but summed over positions (Megatron-LM, finalize_model_grads)."""
+    count = sum(layer.partial_parameters for layer in share.layers if layer.name in covered)
+    if count:
+        name, nbytes = f"{update.name}.partial gradients", float(count * BYTES[dtype])
+        yield Collective(name=name, kind="all_reduce", over="tp", nbytes=nbytes)
+
+
+def _smaller_update(op: Compute, whole: int, share: int) -> Compute:
+    """The optimizer step *op* over *whole* parameters, over *share* of them."""
+
+    def smaller(kernel: Kernel) -> Kernel:
+        passes = kernel.launches // ceil(whole / CHUNK)
+        return replace(kernel, nbytes=kernel.nbytes * share / whole, launches=passes * ceil(share / CHUNK))
+
+    return replace(op, kernels=tuple(smaller(kernel) if kernel.nbytes else kernel for kernel in op.kernels))
+
+
+class _Cut:
+    """From the computation of a layer to that of its share, in pieces between exchanges."""
+
+    def __init__(self, model: Model, share: Model, micro_batch_size: int, overlap: float) -> None:
+        self.whole = {layer.name: layer for layer in model.layers}
+        self.share = {layer.name: layer for layer in share.layers}
+        self.micro_batch_size, self.overlap = micro_batch_size, overlap
+
+    def pieces(self, op: Compute) -> Sequence[Op]:
+        """What takes the place of *op*."""
+        assert op.layer and op.action
+        phase = op.action.phase
+        layer, samples = self.share[op.layer], self.micro_batch_size
+        if phase == "R" and len(op.kernels) < len(self.whole[op.layer].forward(samples)):
+            return (replace(op, kernels=layer.recomputable_forward(samples)),)
+        row = _Row(op, self.overlap)
+        for passage in layer.passages("F" if phase == "R" else phase, samples):
+            row.add(passage)
+        return row.closed()
+
+
+@dataclass
+class _Row:
+    """The pieces of *op* as they are laid; first and last are computations, be they empty.
+
+    *kernels* are not yet in a piece, *last* is the last computation; the next one waits for the exchanges *waits* and
+    at its end frees *gathered* bytes of buffers.
+    """
+
+    op: Compute
+    overlap: float
+    pieces: list[Op] = field(default_factory=list)
+    kernels: tuple[Kernel, ...] = ()
+    last: str = ""
+    waits: tuple[str, ...] = ()
+    gathered: float = 0.0
+
+    def add(self, passage: Passage) -> None:
+        """Lay *passage*."""
+        beside = [self._part(exchange, hidden=True) for exchange in passage.exchanges]
+        self._blocking(self._part(exchange, hidden=False) for exchange in passage.before)
+        if any(exchange.nbytes for exchange in beside):
+            self._beside(passage.kernels, beside)
+        else:
+            self.kernels += passage.kernels
+        self._blocking(self._part(exchange, hidden=False) for exchange in passage.after)
+
+    def closed(self) -> Sequence[Op]:
+        """All pieces; the last has the name of the op."""
+        self._compute(self.op.name)
+        return self.pieces
+
+    def _part(self, exchange: Exchange, *, hidden: bool) -> Exchange:
+        part = self.overlap if exchange.divisible else 0.0
+        return replace(exchange, nbytes=exchange.nbytes * (part if hidden else 1.0 - part))
+
+    def _blocking(self, exchanges: Iterable[Exchange]) -> None:
+        for exchange in exchanges:
+            if exchange.nbytes:
+                if self.kernels or self.waits or not self.pieces:
+                    self._compute()
+                self._collective(exchange)
+
+    def _beside(self, kernels: tuple[Kernel, ...], exchanges: Sequence[Exchange]) -> None:
+        if self.kernels or not self.pieces:
+            self._compute()
+        begun = (self.last, *self.waits)
+        # a product waits for what came before it, not for what runs beside it
+        self.kernels = kernels
+        self._compute()
+        self.waits = tuple(self._collective(exchange, "tp", begun) for exchange in exchanges if exchange.nbytes)
+
+    def _compute(self, name: str = "") -> None:
+        """Put the kernels that there are, if any, into a piece."""
+        after = (self.op.after if not self.pieces else ()) + self.waits
+        frees: Mapping[str, float] = {"buffers": self.gathered} if self.gathered else {}
+        self.last = name or f"{self.op.name}.{len(self.pieces)}"
+        self.pieces.append(
+            replace(self.op, name=self.last, kernels=self.kernels, after=after, allocates={}, frees=frees)
+        )
+        self.kernels, self.waits, self.gathered = (), (), 0.0
+
+    def _collective(self, exchange: Exchange, stream: str = "compute", after: tuple[str, ...] = ()) -> str:
+        name = f"{self.op.name}.{len(self.pieces)} {exchange.kind}"
+        gathered = exchange.nbytes if exchange.kind == "all_gather" else 0.0
+        op = Collective(
+            name=name,
+            action=self.op.action,
+            layer=self.op.layer,
+            stream=stream,
+            after=after,
+            allocates={"buffers": gathered} if gathered else {},
+            kind=exchange.kind,
+            over="tp",
+            nbytes=exchange.nbytes,
+        )
+        self.pieces.append(op)
+        self.gathered += gathered
+        return name
