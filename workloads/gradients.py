@@ -96,7 +96,8 @@ def updated_stages(program: Program) -> dict[str, frozenset[int]]:
     Its own, and those that have no step of their own: one step at the end is for all stages of its rank.
     """
     stages = {op.action.stage for op in program.ops if op.action and op.action.phase == "F"}
-    updates = {op.name: op.action.stage for op in program.ops if op.action and op.action.phase == "O"}
+    steps = (op for op in program.ops if isinstance(op, Compute))
+    updates = {op.name: op.action.stage for op in steps if op.action and op.action.phase == "O"}
     shared = stages - set(updates.values())
     return {name: frozenset({stage, *shared}) for name, stage in updates.items()}
 

@@ -116,8 +116,10 @@ def norm_before_update(program: Program, over: str) -> Program:
     Each rank knows the norm of its own shard alone. It waits for what the optimizer step waits for.
     """
 
+    updates = updated_stages(program)
+
     def change(op: Op) -> Iterator[Op]:
-        if op.action and op.action.phase == "O":
+        if op.name in updates:
             norm = f"{op.name}.norm"
             yield Collective(
                 name=norm, action=op.action, kind="all_reduce", over=over, nbytes=NORM_BYTES, after=op.after

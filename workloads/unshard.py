@@ -131,7 +131,6 @@ def _gather(unshard: Unshard, over: str, nbytes: float, after: str) -> Collectiv
     return Collective(
         name=unshard.name,
         action=unshard.action,
-        layer=unshard.layer,
         kind="all_gather",
         over=over,
         nbytes=nbytes,
