@@ -1,0 +1,58 @@
+"""The README's commands exist and its figures are what they print."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scenarios import Scenario
+from scenarios.command import run
+
+README = Path(__file__).parents[1] / "README.md"
+TEXT = README.read_text()
+FIGURES = re.findall(r"^clustersim run (.+?) {4}# (step time|exposed dp|busbw) ([\d.]+) (ms|GB/s)$", TEXT, re.M)
+
+
+def printed(summary: dict[str, Any], what: str) -> float:
+    """The figure *what* in the README's unit."""
+    if what == "busbw":
+        return float(summary["collective"][0]["busbw"]) / 1e9
+    return 1e3 * float(summary["step_time_s"] if what == "step time" else summary["breakdown_s"]["exposed_dp"])
+
+
+def test_every_command_of_the_results_tells_its_figure() -> None:
+    section = TEXT.partition("## Four results")[2].partition("\n## ")[0]
+    assert len(FIGURES) == len(re.findall(r"^clustersim ", section, re.M)) == 13
+
+
+@pytest.mark.parametrize(("arguments", "what", "figure", "unit"), FIGURES)
+def test_figures_are_those_that_the_commands_print(arguments: str, what: str, figure: str, unit: str) -> None:
+    scenario, *rest = shlex.split(arguments)
+    settings = [word for word in rest if word != "--set"]
+    summary = Scenario.load(scenario, options=settings).run().summary()
+    # half of the last digit, and what pricing may change without a new table: one in two hundred
+    assert printed(summary, what) == pytest.approx(float(figure), rel=5e-3), "measure anew, and tell the table too"
+    table = [line for line in TEXT.splitlines() if re.match(r"\| [1-4]\. ", line)]
+    assert any(f"{figure} {unit}" in line for line in table)
+
+
+@pytest.mark.parametrize("command", sorted(set(re.findall(r"\bclustersim ([a-z]+)", TEXT)) - {"predicts"}))
+def test_commands_exist(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([command, "--help"]) == 0
+    assert f"clustersim {command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\(([^)]+)\)", TEXT))))
+def test_links_lead_somewhere(target: str) -> None:
+    assert (README.parent / target).is_file()
+
+
+def test_the_scenario_is_one() -> None:
+    from simulator.document import read_value
+
+    (text,) = re.findall(r"```yaml\n(.*?)```", TEXT, re.S)
+    assert Scenario.model_validate(read_value(text)).derived.replicas == 40
