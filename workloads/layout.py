@@ -47,7 +47,8 @@ def stages_of(model: Model, stages: int, layout: str | Sequence[int] | None = No
     for size in sizes:
         cut.append(between[begin : begin + size])
         begin += size
-    cut[0], cut[-1] = first + cut[0], cut[-1] + last
+    cut[0] = first + cut[0]
+    cut[-1] = cut[-1] + last
     if not all(cut):
         raise ScenarioError(f"stage {cut.index([])} of {stages} has no layer; {model.name} has {len(model.layers)}")
     return cut
