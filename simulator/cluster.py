@@ -52,6 +52,8 @@ class Cluster:
         self.ends: tuple[tuple[str, str], ...] = tuple(graph.edges)
         self.links: tuple[Link, ...] = tuple(graph.edges[ends]["link"] for ends in self.ends)
         self._number = {ends: number for number, ends in enumerate(self.ends)}
+        self._sorts: dict[tuple[str, str, int], int] = {}
+        self._sort_of: dict[int, int] = {}
         for (source, target), link in zip(self.ends, self.links, strict=True):
             if not link.bandwidth > 0 or not link.latency >= 0:
                 raise ClusterError(f"{source} - {target}: bandwidth must be above 0, latency at least 0: {link}")
@@ -94,6 +96,14 @@ class Cluster:
             path = self._router(source, target) if self._router else self._shortest(source, target)
             self._routes[key] = tuple(self._number[pair] for pair in pairwise(path))
         return self._routes[key]
+
+    def sort(self, number: int) -> int:
+        """A number that two links share only if they are one `Link` between vertices of the same kinds."""
+        if number not in self._sort_of:
+            source, target = self.ends[number]
+            kinds = self.graph.nodes[source]["kind"], self.graph.nodes[target]["kind"], id(self.links[number])
+            self._sort_of[number] = self._sorts.setdefault(kinds, len(self._sorts))
+        return self._sort_of[number]
 
     def latency(self, route: Iterable[int]) -> float:
         """The sum of the links' latencies, in s."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from simulator.errors import ScheduleError
 from simulator.mesh import Axis
@@ -81,6 +81,7 @@ def _memory(program: Program) -> None:
 def _axes(schedule: Schedule, number: int, program: Program) -> None:
     """Every axis that a program names is there, and the ranks that run the program stand on it."""
     ranks = schedule.ranks_of(number)
+    stands: dict[str, tuple[int | None, int]] = {}
     for index, op in enumerate(program.ops):
         if isinstance(op, Collective) and op.kind not in COLLECTIVES:
             raise _broken(program, index, f"{op.kind} is no collective; there are {', '.join(COLLECTIVES)}")
@@ -88,15 +89,21 @@ def _axes(schedule: Schedule, number: int, program: Program) -> None:
             continue
         if op.over not in schedule.mesh.axes:
             raise _broken(program, index, f"no axis {op.over}; the mesh has {', '.join(schedule.mesh.axes)}")
-        axis = schedule.mesh.axes[op.over]
+        if op.over not in stands:
+            stands[op.over] = _stand(schedule.mesh.axes[op.over], ranks)
+        missing, size = stands[op.over]
+        if missing is not None:
+            raise _broken(program, index, f"rank {missing} runs it, but is not on the axis {op.over}")
         coordinate = op.root if isinstance(op, Collective) else op.peer
-        for rank in ranks:
-            place = axis.place(rank)
-            if place is None:
-                raise _broken(program, index, f"rank {rank} runs it, but is not on the axis {op.over}")
-            if not 0 <= coordinate < len(axis.groups[place[0]]):
-                size = len(axis.groups[place[0]])
-                raise _broken(program, index, f"coordinate {coordinate} is not on the axis {op.over} of {size}")
+        if not 0 <= coordinate < size:
+            raise _broken(program, index, f"coordinate {coordinate} is not on the axis {op.over} of {size}")
+
+
+def _stand(axis: Axis, ranks: Sequence[int]) -> tuple[int | None, int]:
+    """The first of *ranks* that is not on *axis*, and the size of the smallest group that one of them is in."""
+    places = [(rank, axis.place(rank)) for rank in ranks]
+    missing = next((rank for rank, place in places if place is None), None)
+    return missing, min((len(axis.groups[place[0]]) for _, place in places if place), default=0)
 
 
 def _members(schedule: Schedule, name: str) -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from math import inf
 
 from simulator.cluster import Cluster
 from simulator.errors import SimulatorError
 from simulator.plan import Phase, Plan
-from simulator.step import Step
+from simulator.step import Group, Step, Transfer
 from simulator.transport import tuner
+from simulator.transport.likeness import moved
 from simulator.transport.members import Laid, Members
 from simulator.transport.transport import Transport
 from simulator.transport.wires import route
 
 FIDELITIES = ("alpha_beta", "flow", "chunk")
+
+_Shape = tuple[str, str, Group, float, int, str]
+"""kind, axis, group, bytes, root, algorithm: what two collectives that may share a plan have in common."""
 
 NOTHING = Plan("none", "none", (), 0.0)
 """The plan of what needs no network: one rank, or no bytes."""
@@ -43,6 +47,7 @@ class Communicator:
         self.cluster, self.devices, self.transport, self.fidelity = cluster, tuple(devices), transport, fidelity
         self._members: dict[tuple[int, ...], Members] = {}
         self._plans: dict[tuple[object, ...], Plan] = {}
+        self._models: dict[tuple[Hashable, ...], tuple[Plan, tuple[Transfer, ...], Sequence[str]]] = {}
 
     def collective(
         self, kind: str, axis: str, ranks: tuple[int, ...], nbytes: float, root: int = 0, algorithm: str = "auto"
@@ -56,10 +61,26 @@ class Communicator:
         key = kind, axis, ranks, nbytes, root, algorithm
         if key not in self._plans:
             members = self.members(ranks)
-            names = tuner.candidates(self.transport, self.algorithms, axis, kind, algorithm)
-            choices = {name: tuner.steps(name, kind, members.group, nbytes, root) for name in names}
-            self._plans[key] = self._plan(kind, members, choices, nbytes, members.sms)
+            shape = kind, axis, members.group, nbytes, root, algorithm
+            self._plans[key] = self._as_before(shape, members) or self._first(shape, members)
         return self._plans[key]
+
+    def _as_before(self, shape: tuple[Hashable, ...], members: Members) -> Plan | None:
+        """The plan of a group of the same shape, moved here, if the two lie alike."""
+        if shape not in self._models:
+            return None
+        plan, transfers, devices = self._models[shape]
+        return moved(self.cluster, plan, transfers, devices, members.devices)
+
+    def _first(self, shape: _Shape, members: Members) -> Plan:
+        """The plan of a group the shape or the lie of which is new."""
+        kind, axis, group, nbytes, root, algorithm = shape
+        names = tuner.candidates(self.transport, self.algorithms, axis, kind, algorithm)
+        choices = {name: tuner.steps(name, kind, group, nbytes, root) for name in names}
+        plan = self._plan(kind, members, choices, nbytes, members.sms)
+        transfers = dict.fromkeys(transfer for step in choices[plan.algorithm] for transfer in step.transfers)
+        self._models[shape] = plan, tuple(transfers), members.devices
+        return plan
 
     def send(self, sender: int, receiver: int, nbytes: float) -> Plan:
         """The plan of a message from rank to rank."""
@@ -67,9 +88,16 @@ class Communicator:
             return NOTHING
         key = "send", sender, receiver, nbytes
         if key not in self._plans:
-            choices = {"direct": [Step(((0, 1),), nbytes)]}
-            members = self.members((sender, receiver))
-            self._plans[key] = self._plan("send", members, choices, nbytes, self._sms_of_send(members))
+            ends = self.devices[sender], self.devices[receiver]
+            path = tuple(map(self.cluster.sort, route(self.cluster, *ends)))
+            shape = "send", path, self.cluster.node_of(ends[0]) == self.cluster.node_of(ends[1]), nbytes
+            if shape not in self._models:
+                members = self.members((sender, receiver))
+                choices = {"direct": [Step(((0, 1),), nbytes)]}
+                plan = self._plan("send", members, choices, nbytes, self._sms_of_send(members))
+                self._models[shape] = plan, ((0, 1),), ends
+            plan, transfers, before = self._models[shape]
+            self._plans[key] = moved(self.cluster, plan, transfers, before, ends) or plan
         return self._plans[key]
 
     def copy(self, rank: int, nbytes: float, to: str) -> Plan:

@@ -77,7 +77,8 @@ class Members:
 
     def _flow(self, on: Load, share: float, limit: float) -> Flow:
         links = [self.cluster.links[number] for number in on.links]
-        efficiency = [self.transport.link_efficiency(link) * share for link in links]
+        each = {link: self.transport.link_efficiency(link) * share for link in dict.fromkeys(links)}
+        efficiency = [each[link] for link in links]
         weights = [crossings / e for crossings, e in zip(on.crossings, efficiency, strict=True)]
         alone = min((link.bandwidth / w for link, w in zip(links, weights, strict=True)), default=inf)
         return Flow(on.links, on.crossings, on.links, tuple(weights), min(alone, limit), limit)
