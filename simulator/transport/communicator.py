@@ -78,7 +78,8 @@ class Communicator:
         names = tuner.candidates(self.transport, self.algorithms, axis, kind, algorithm)
         choices = {name: tuner.steps(name, kind, group, nbytes, root) for name in names}
         plan = self._plan(kind, members, choices, nbytes, members.sms)
-        transfers = dict.fromkeys(transfer for step in choices[plan.algorithm] for transfer in step.transfers)
+        # of all choices: who lies alike under the best one alone may have a better one
+        transfers = dict.fromkeys(t for steps in choices.values() for step in steps for t in step.transfers)
         self._models[shape] = plan, tuple(transfers), members.devices
         return plan
 
