@@ -51,12 +51,12 @@ def weights_by_stage(program: Program, model: Model) -> dict[int, list[Weights]]
     first, last = model.layers[0].name, model.layers[-1].name
     copied = model.tied_parameters if all(op.layer != first for op in program.ops) else 0
     for op in program.ops:
-        if op.action and op.action.phase == "F" and op.layer:
-            if op.layer not in layers:
-                raise ScheduleError(f"{program.role}, {op.name}: {model.name} has no layer {op.layer}")
-            copy = (copied,) if copied and op.layer == last else ()
-            weights = Weights(op.layer, (*layers[op.layer].tensors, *copy))
-            found.setdefault(op.action.stage, {})[op.layer] = weights
+        if not (op.action and op.action.phase == "F" and op.layer) or op.layer in found.get(op.action.stage, ()):
+            continue
+        if op.layer not in layers:
+            raise ScheduleError(f"{program.role}, {op.name}: {model.name} has no layer {op.layer}")
+        copy = (copied,) if copied and op.layer == last else ()
+        found.setdefault(op.action.stage, {})[op.layer] = Weights(op.layer, (*layers[op.layer].tensors, *copy))
     return {stage: list(named.values()) for stage, named in found.items()}
 
 

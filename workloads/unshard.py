@@ -42,19 +42,20 @@ def unshards(program: Program, model: Model, *, reshard: bool = True, prefetch: 
     """The gathers that *program* needs, in order of use, if each layer that has parameters is sharded.
 
     F, R, B and I read the weights, W does not. A layer is given up after B or I and, with *reshard*, after F; after R
-    it is kept for the backward pass that follows (torch FSDP: ``_post_forward`` in ``PRE_BACKWARD``). A layer that is
-    still there is not gathered again, but after an optimizer step, which changes it.
+    it is kept for the backward pass that follows (torch FSDP: ``_post_forward`` in ``PRE_BACKWARD``), which of an order
+    that recomputes a stage as a whole, as Varuna's, keeps the stage. A layer that is still there is not gathered again,
+    but after an optimizer step, which changes it.
     """
     made: list[Unshard] = []
     there: dict[str, Unshard] = {}
+    updates: dict[int, list[int]] = {}
     stages = updated_stages(program)
-    updates = {
-        stage: [place for place, op in enumerate(program.ops) if stage in stages.get(op.name, ())]
-        for stage in weights_by_stage(program, model)
-    }
+    for place, op in enumerate(program.ops):
+        for stage in stages.get(op.name, ()):
+            updates.setdefault(stage, []).append(place)
     for use in _passes(program, model):
         kept = there.pop(use.layer, None)
-        own = updates[use.action.stage]
+        own = updates.get(use.action.stage, [])
         if kept is None or bisect_left(own, kept.begin) < bisect_left(own, use.begin):
             kept = use
             made.append(use)
@@ -63,7 +64,7 @@ def unshards(program: Program, model: Model, *, reshard: bool = True, prefetch: 
             there[use.layer] = kept
     for number, unshard in enumerate(made):
         # issued as the layer that is `prefetch` before it comes up, but not ahead of an update
-        ahead, own = made[max(0, number - prefetch)].begin, updates[unshard.action.stage]
+        ahead, own = made[max(0, number - prefetch)].begin, updates.get(unshard.action.stage, [])
         updated = bisect_left(own, unshard.begin)
         unshard.issue = max(ahead, own[updated - 1] + 1) if updated else ahead
     return made

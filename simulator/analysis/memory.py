@@ -82,8 +82,8 @@ def bound(schedule: Schedule, ranks_per_host: int = 1) -> Memory:
     """The memory that *schedule* needs, from program order alone, nothing simulated; times are places in the program.
 
     Ops are taken to allocate in program order. What an op outside the compute stream frees counts until its stream
-    goes on, or an op that waits for it comes up. So this is an upper bound as long as no stream runs further ahead of
-    the compute stream than program order has it. *ranks_per_host* ranks share the memory of one host.
+    goes on, or a computation that waits for it comes up. So this is an upper bound as long as no stream runs further
+    ahead of the compute stream than program order has it. *ranks_per_host* ranks share the memory of one host.
     """
     changes = [(program, list(_program_changes(program))) for program in schedule.programs]
     held = [_highest(_curve(_resident(program, False), _in(steps, program, False))) for program, steps in changes]
@@ -128,7 +128,8 @@ def _program_changes(program: Program) -> Iterator[Change]:
     """Allocations and frees by place in the program."""
     pending: dict[str, Op] = {}
     for place, op in enumerate(program.ops):
-        over = [stream for stream, last in pending.items() if stream == op.stream or last.name in op.after]
+        waits = op.after if op.stream == "compute" else ()
+        over = [stream for stream, last in pending.items() if stream == op.stream or last.name in waits]
         yield from ((float(place), pending.pop(stream).frees, -1) for stream in over)
         yield float(place), op.allocates, 1
         if op.stream == "compute":
