@@ -10,7 +10,7 @@ import pytest
 
 from scenarios import Scenario
 from scenarios.commands.schema import for_files
-from scenarios.loading import shipped
+from scenarios.loading import SHIPPED, shipped
 from scenarios.result import Result
 from scenarios.specification import Specification
 
@@ -123,3 +123,10 @@ def test_the_schema_takes_every_shipped_scenario() -> None:
     schema = for_files(Specification.model_json_schema())
     for name in shipped():
         jsonschema.validate(Scenario.load(name).source.data, schema)
+
+
+def test_the_schema_beside_the_scenarios_is_that_of_the_command() -> None:
+    path = SHIPPED / "scenario.schema.json"
+    assert json.loads(path.read_text()) == for_files(Specification.model_json_schema()), (
+        f"renew it: clustersim schema > {path.relative_to(SHIPPED.parent)}"
+    )
