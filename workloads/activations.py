@@ -38,9 +38,8 @@ def with_activations(program: Program, model: Model, micro_batch_size: int) -> P
         for phase, indices in phases.items():
             allocated, freed = amounts[phase]
             for index in indices:
-                op = ops[index]
-                first, last = allocated * (index == indices[0]), freed * (index == indices[-1])
-                ops[index] = replace(op, allocates=_with(op.allocates, first), frees=_with(op.frees, last))
+                first, last = index == indices[0], index == indices[-1]
+                ops[index] = _holding(ops[index], allocated if first else 0.0, freed if last else 0.0)
     return replace(program, ops=tuple(ops))
 
 
@@ -102,6 +101,13 @@ def _kind(memory: _Memory, layer: str, phases: Mapping[str, list[int]], ops: lis
     computes = (op for op in map(ops.__getitem__, phases["R"]) if isinstance(op, Compute))
     count = sum(len(op.kernels) for op in computes)
     return "full" if count == len(memory.layers[layer].forward(memory.micro_batch_size)) else "selective"
+
+
+def _holding(op: Op, allocated: float, freed: float) -> Op:
+    """*op* that allocates and frees so many bytes of activations."""
+    if (op.allocates.get("activations", 0.0), op.frees.get("activations", 0.0)) == (allocated, freed):
+        return op
+    return replace(op, allocates=_with(op.allocates, allocated), frees=_with(op.frees, freed))
 
 
 def _with(given: Mapping[str, float], nbytes: float) -> Mapping[str, float]:

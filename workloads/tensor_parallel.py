@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
+from typing import Any
 
 from simulator.kernel import BYTES, Kernel
 from simulator.schedule import Collective, Compute, Op, Program, Schedule
@@ -95,31 +96,61 @@ class _Cut:
         self.whole = {layer.name: layer for layer in model.layers}
         self.share = {layer.name: layer for layer in share.layers}
         self.micro_batch_size, self.overlap = micro_batch_size, overlap
+        self._rows: dict[tuple[str, str], Sequence[_Piece]] = {}
 
     def pieces(self, op: Compute) -> Sequence[Op]:
-        """What takes the place of *op*."""
+        """What takes the place of *op*; the last of them has its name, the first waits for what it waited for."""
         assert op.layer and op.action
-        phase = op.action.phase
-        layer, samples = self.share[op.layer], self.micro_batch_size
+        layer, phase, samples = self.share[op.layer], op.action.phase, self.micro_batch_size
         if phase == "R" and len(op.kernels) < len(self.whole[op.layer].forward(samples)):
-            return (replace(op, kernels=layer.recomputable_forward(samples)),)
-        row = _Row(op, self.overlap)
-        for passage in layer.passages("F" if phase == "R" else phase, samples):
-            row.add(passage)
-        return row.closed()
+            return (replace(op, kernels=layer.recomputable_forward(samples), allocates={}, frees={}),)
+        key = op.layer, "F" if phase == "R" else phase
+        if key not in self._rows:
+            row = _Row(self.overlap)
+            for passage in layer.passages(key[1], samples):
+                row.add(passage)
+            self._rows[key] = row.closed()
+        return [piece.of(op, op.after if number == 0 else ()) for number, piece in enumerate(self._rows[key])]
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """An op to be, without its layer's name: *kernels* to compute, or else an *exchange*."""
+
+    suffix: str
+    kernels: tuple[Kernel, ...] = ()
+    exchange: Exchange | None = None
+    stream: str = "compute"
+    after: tuple[str, ...] = ()
+    allocates: Mapping[str, float] = field(default_factory=dict)
+    frees: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, op: Compute, after: tuple[str, ...]) -> Op:
+        """This piece of *op*, waiting for *after* too."""
+        common: dict[str, Any] = {
+            "name": op.name + self.suffix,
+            "action": op.action,
+            "layer": op.layer,
+            "stream": self.stream,
+            "after": after + tuple(op.name + suffix for suffix in self.after),
+            "allocates": self.allocates,
+            "frees": self.frees,
+        }
+        if self.exchange is None:
+            return Compute(kernels=self.kernels, on=op.on, **common)
+        return Collective(kind=self.exchange.kind, over="tp", nbytes=self.exchange.nbytes, **common)
 
 
 @dataclass
 class _Row:
-    """The pieces of *op* as they are laid; first and last are computations, be they empty.
+    """The pieces of a layer in one phase as they are laid; first and last are computations, be they empty.
 
     *kernels* are not yet in a piece, *last* is the last computation; the next one waits for the exchanges *waits* and
     at its end frees *gathered* bytes of buffers.
     """
 
-    op: Compute
     overlap: float
-    pieces: list[Op] = field(default_factory=list)
+    pieces: list[_Piece] = field(default_factory=list)
     kernels: tuple[Kernel, ...] = ()
     last: str = ""
     waits: tuple[str, ...] = ()
@@ -135,9 +166,9 @@ class _Row:
             self.kernels += passage.kernels
         self._blocking(self._part(exchange, hidden=False) for exchange in passage.after)
 
-    def closed(self) -> Sequence[Op]:
-        """All pieces; the last has the name of the op."""
-        self._compute(self.op.name)
+    def closed(self) -> Sequence[_Piece]:
+        """All pieces; the last has no name of its own."""
+        self._compute("")
         return self.pieces
 
     def _part(self, exchange: Exchange, *, hidden: bool) -> Exchange:
@@ -149,7 +180,7 @@ class _Row:
             if exchange.nbytes:
                 if self.kernels or self.waits or not self.pieces:
                     self._compute()
-                self._collective(exchange)
+                self._communicate(exchange)
 
     def _beside(self, kernels: tuple[Kernel, ...], exchanges: Sequence[Exchange]) -> None:
         if self.kernels or not self.pieces:
@@ -158,32 +189,19 @@ class _Row:
         # a product waits for what came before it, not for what runs beside it
         self.kernels = kernels
         self._compute()
-        self.waits = tuple(self._collective(exchange, "tp", begun) for exchange in exchanges if exchange.nbytes)
+        self.waits = tuple(self._communicate(exchange, "tp", begun) for exchange in exchanges if exchange.nbytes)
 
-    def _compute(self, name: str = "") -> None:
+    def _compute(self, suffix: str | None = None) -> None:
         """Put the kernels that there are, if any, into a piece."""
-        after = (self.op.after if not self.pieces else ()) + self.waits
-        frees: Mapping[str, float] = {"buffers": self.gathered} if self.gathered else {}
-        self.last = name or f"{self.op.name}.{len(self.pieces)}"
-        self.pieces.append(
-            replace(self.op, name=self.last, kernels=self.kernels, after=after, allocates={}, frees=frees)
-        )
+        self.last = f".{len(self.pieces)}" if suffix is None else suffix
+        frees = {"buffers": self.gathered} if self.gathered else {}
+        self.pieces.append(_Piece(self.last, self.kernels, after=self.waits, frees=frees))
         self.kernels, self.waits, self.gathered = (), (), 0.0
 
-    def _collective(self, exchange: Exchange, stream: str = "compute", after: tuple[str, ...] = ()) -> str:
-        name = f"{self.op.name}.{len(self.pieces)} {exchange.kind}"
+    def _communicate(self, exchange: Exchange, stream: str = "compute", after: tuple[str, ...] = ()) -> str:
+        suffix = f".{len(self.pieces)} {exchange.kind}"
         gathered = exchange.nbytes if exchange.kind == "all_gather" else 0.0
-        op = Collective(
-            name=name,
-            action=self.op.action,
-            layer=self.op.layer,
-            stream=stream,
-            after=after,
-            allocates={"buffers": gathered} if gathered else {},
-            kind=exchange.kind,
-            over="tp",
-            nbytes=exchange.nbytes,
-        )
-        self.pieces.append(op)
+        allocates = {"buffers": gathered} if gathered else {}
+        self.pieces.append(_Piece(suffix, (), exchange, stream, after, allocates))
         self.gathered += gathered
-        return name
+        return suffix
