@@ -1,7 +1,9 @@
 """Tensor and sequence parallelism: what is exchanged, phase by phase, and what each rank computes and holds."""
 
+import csv
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -11,9 +13,11 @@ from simulator.accelerator import Accelerator
 from simulator.analysis.metrics import model_flops
 from simulator.engine.simulate import simulate
 from simulator.errors import ScenarioError
-from simulator.lookup import function, names
+from simulator.lookup import function
 from simulator.order import Order
 from simulator.schedule import Collective, Compute
+from simulator.transport.nccl import nccl
+from topologies import cluster
 from topologies.uniform import uniform
 from workloads.compute import compute
 from workloads.data_parallel import data_parallel
@@ -23,11 +27,14 @@ from workloads.pipeline_parallel import pipeline_parallel, tied_embeddings
 from workloads.pipelines.one_f_one_b import one_f_one_b
 from workloads.recompute import recompute
 from workloads.shape import Shape
+from workloads.specification import model
+from workloads.stack import software
 from workloads.tensor_parallel import tensor_parallel
 from workloads.transformer import transformer
 from workloads.unit import unit_model
 from workloads.zero import zero
 
+DATA = Path(__file__).parents[2] / "../shared/data"
 SHAPE = Shape(2, 256, 8, 8, 1024, 128, 1024, precision="bf16")
 GPT = transformer(SHAPE)
 LLAMA = transformer(
@@ -232,7 +239,36 @@ def test_gathered_inputs_are_buffers_for_as_long_as_they_are_used():
     assert max(op.allocates.get("buffers", 0) for op in schedule.programs[0].ops) == FULL
 
 
-ORDERS = names("workloads.pipelines")
+TIMED = {  # sequence parallelism, recomputation
+    "baseline no recompute": (False, "none"),
+    "sequence parallelism": (True, "none"),
+    "full recompute (baseline)": (False, "full"),
+    "selective recompute": (False, "selective"),
+    "selective + sequence": (True, "selective"),
+}
+
+
+@pytest.mark.parametrize("name", TIMED)
+def test_a_layer_takes_about_as_long_as_korthikanti_measured(name):
+    """Table 4: one layer of the 22B model over 8 A100 of a node, micro-batches of 4."""
+    path = DATA / "korthikanti_table4_layer_timing_22B.csv"
+    if not path.exists():
+        pytest.skip(f"{path.name} is not here; published measurements are not part of the project")
+    with path.open() as file:
+        published = {next(iter(row.values())): row for row in csv.DictReader(file)}[name]
+    sequence, how = TIMED[name]
+    what = transformer(replace(model("gpt_22b", "bf16").shape, num_layers=1))
+    schedule = compute(what, WHOLE, micro_batch_size=4)
+    schedule = tensor_parallel(schedule, what, 8, micro_batch_size=4, sequence_parallel=sequence)
+    schedule = recompute(schedule, what.sharded(8, sequence), how, micro_batch_size=4)
+    node = cluster({"preset": "dgx_a100_80gb", "nodes": 1})
+    timeline = simulate(schedule, node, transport=nccl(), software=software("megatron"))
+    took = Counter()
+    for span in timeline.spans(0):
+        if span.op.layer == "layer 0":
+            took[span.op.action.phase] += 1e3 * (span.end - span.begin)
+    assert took["F"] == pytest.approx(float(published["forward_ms"]), rel=0.12)
+    assert took["R"] + took["B"] == pytest.approx(float(published["backward_ms"]), rel=0.12)
 
 
 @pytest.mark.parametrize("how", ["none", "full"])
