@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any
 
+from simulator.errors import ScheduleError
 from simulator.kernel import BYTES, Kernel
 from simulator.schedule import Collective, Compute, Op, Program, Schedule
 from workloads.activations import with_activations
@@ -37,8 +38,10 @@ def tensor_parallel(
     follows waits for both. Under *sequence_parallel* the gradients of norms and biases, which each rank has for its own
     positions only, are all-reduced before the optimizer step, in *gradient_dtype* (unless given, the model's
     precision). Later passes take ``model.sharded(degree, sequence_parallel)``. Raises `ScenarioError` for a degree that
-    does not divide.
+    does not divide, `ScheduleError` for an *overlap* outside 0 to 1.
     """
+    if not 0 <= overlap <= 1:
+        raise ScheduleError(f"overlap = {overlap}: must be between 0, nothing beside its product, and 1, all of it")
     spread = schedule.replicate("tp", degree)
     if degree == 1:
         return spread

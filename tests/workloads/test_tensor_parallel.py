@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from simulator.accelerator import Accelerator
 from simulator.analysis.metrics import model_flops
 from simulator.engine.simulate import simulate
-from simulator.errors import ScenarioError
+from simulator.errors import ScenarioError, ScheduleError
 from simulator.lookup import function
 from simulator.order import Order
 from simulator.schedule import Collective, Compute
@@ -170,6 +170,8 @@ def test_what_cannot_be_cut_is_told():
         tensor_parallel(compute(free, WHOLE, micro_batch_size=1), free, 2, micro_batch_size=1)
     with pytest.raises(ScenarioError, match="tp = 3 does not divide the 8 heads of transformer; try 2 or 4"):
         parallel(3)
+    with pytest.raises(ScheduleError, match=r"overlap = 1.5: must be between 0"):
+        parallel(2, overlap=1.5)
     with pytest.raises(ScenarioError, match="tp = 8 does not divide seq_length = 100, which sequence parallelism"):
         parallel(8, transformer(replace(SHAPE, seq_length=100)), sequence_parallel=True)
 
