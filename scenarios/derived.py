@@ -12,12 +12,14 @@ from simulator.document import Document
 
 @dataclass(frozen=True)
 class Derived:
-    """Numbers of *gpus* there are, of *replicas*, of *micro_batches* of *micro_batch_size* samples each.
+    """Numbers of *gpus* there are, of *replicas* of *tp* x *pp* ranks, of *micro_batches* and of samples in each.
 
     *devices* names the GPU or host of each rank, *idle* the GPUs that have none.
     """
 
     gpus: int
+    tp: int
+    pp: int
     replicas: int
     micro_batch_size: int
     micro_batches: int
@@ -27,24 +29,26 @@ class Derived:
 
 def derive(specification: Specification, cluster: Cluster, document: Document) -> Derived:
     """The facts that follow. Raises `ScenarioError`, at the key to change, where they contradict the scenario."""
-    replicas = _ranks(specification, cluster, document)
+    parallelism = specification.parallelism
+    tp, pp = (1, 1) if specification.training is None else (parallelism.tp, parallelism.pp)
+    replicas = _replicas(specification, cluster, document)
     micro_batch_size = micro_batches = 0
     if specification.training is not None:
         micro_batch_size, micro_batches = _batches(specification, replicas, document)
-    gpus = _gpus(specification, cluster, replicas, document)
+    gpus = _gpus(specification, cluster, tp * pp * replicas, document)
     hosts = _hosts(specification, cluster, document)
-    ranks = replicas + len(hosts)
+    ranks = len(gpus) + len(hosts)
     for place, straggler in enumerate(specification.simulation.stragglers):
         if straggler.rank >= ranks:
             path = ("simulation", "stragglers", place, "rank")
             raise document.error(path, f"there is no rank {straggler.rank}; ranks go from 0 to {ranks - 1}")
     used = set(gpus)
     idle = tuple(gpu for gpu in cluster.gpus if gpu not in used)
-    return Derived(len(cluster.gpus), replicas, micro_batch_size, micro_batches, gpus + hosts, idle)
+    return Derived(len(cluster.gpus), tp, pp, replicas, micro_batch_size, micro_batches, gpus + hosts, idle)
 
 
-def _ranks(specification: Specification, cluster: Cluster, document: Document) -> int:
-    """How many GPUs take part."""
+def _replicas(specification: Specification, cluster: Cluster, document: Document) -> int:
+    """How many replicas of the model there are; of a collective, ranks."""
     there, benchmark = len(cluster.gpus), specification.collective
     if there == 0:
         raise document.error(("cluster",), "has no GPU")
@@ -57,13 +61,13 @@ def _ranks(specification: Specification, cluster: Cluster, document: Document) -
                 ("collective", "root"), f"there is no rank {benchmark.root}; ranks go from 0 to {ranks - 1}"
             )
         return ranks
-    degree = specification.parallelism.dp
-    if degree == "auto":
-        return there
-    if degree > there:
-        raise document.error(
-            ("parallelism", "dp"), f"tp 1 x pp 1 x dp {degree} needs {degree} GPUs, but there are {there}"
-        )
+    parallelism = specification.parallelism
+    each = parallelism.tp * parallelism.pp
+    degree = max(1, there // each) if parallelism.dp == "auto" else parallelism.dp
+    if each * degree > there:
+        key = "dp" if parallelism.dp != "auto" else "pp" if parallelism.pp > 1 else "tp"
+        message = f"tp {parallelism.tp} x pp {parallelism.pp} x dp {degree} needs {each * degree} GPUs"
+        raise document.error(("parallelism", key), f"{message}, but there are {there}")
     return degree
 
 

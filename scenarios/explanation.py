@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from scenarios.parallelism import DistributedDataParallel
+from scenarios.programs import pipeline_order
 from scenarios.scenario import Scenario
 from scenarios.writing import yaml_text
 from simulator.analysis import text
@@ -13,7 +14,6 @@ from simulator.cluster import Cluster
 from simulator.errors import ClusterError, ScenarioError
 from simulator.units import show
 from workloads.data_parallel import BUCKET_BYTES, FIRST_BUCKET_BYTES
-from workloads.pipelines.one_f_one_b import one_f_one_b
 
 MOST = 16
 """Ranks of a group, or groups of an axis, that are printed one by one."""
@@ -23,7 +23,8 @@ def order(scenario: Scenario) -> str:
     """The pipeline order as CSV, in the form of torch.distributed.pipelining. Raises `ScenarioError` if none."""
     if scenario.model is None:
         raise ScenarioError(f"{scenario.name} measures a collective; it has no pipeline order")
-    return one_f_one_b(1, scenario.derived.micro_batches).csv().rstrip("\n")
+    made = pipeline_order(scenario.specification.parallelism, scenario.derived, scenario.document)
+    return made.csv().rstrip("\n")
 
 
 def groups(scenario: Scenario) -> str:
@@ -89,8 +90,8 @@ def _training(scenario: Scenario) -> dict[str, Any]:
         first, rest = data.first_bucket or data.bucket or FIRST_BUCKET_BYTES, data.bucket or BUCKET_BYTES
         buckets = {"first_bucket": show(first, "size"), "bucket": show(rest, "size")}
     return {
-        "tp": 1,
-        "pp": 1,
+        "tp": facts.tp,
+        "pp": facts.pp,
         "dp": facts.replicas,
         "micro_batch_size": facts.micro_batch_size,
         "micro_batches": facts.micro_batches,

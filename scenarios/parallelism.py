@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from inspect import signature
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from scenarios.names import known
 from simulator.document import Count, Fault, Flag, Fraction, Index, Section, Size
+from simulator.lookup import function
+from simulator.order import Order
+
+ALIASES = {"1f1b": "one_f_one_b"}
+"""Names of orders that cannot be a function's."""
 
 
 class Naive(Section):
@@ -42,7 +49,11 @@ class DistributedDataParallel(Section):
 
 
 class Zero(Section):
-    """Optimizer states, gradients and parameters sharded; read, but not simulated in this version."""
+    """ZeRO of that *stage*: 1 shards optimizer states, 2 gradients too, 3 parameters too, 0 nothing.
+
+    Gradients are reduced in buckets of *bucket* bytes (unless given, DeepSpeed's 5e8 elements), while the backward pass
+    goes on if *overlap*.
+    """
 
     method: Literal["zero"]
     stage: Literal[0, 1, 2, 3] = 1
@@ -51,12 +62,23 @@ class Zero(Section):
 
 
 class FullyShardedDataParallel(Section):
-    """Parameters gathered layer by layer; read, but not simulated in this version."""
+    """Everything is sharded, and parameters are gathered layer by layer.
+
+    *reshard*: given up between forward and backward pass; *prefetch*: layers gathered ahead of the computation;
+    *hybrid*: shards inside groups of so many ranks, replicas across them.
+    """
 
     method: Literal["fsdp"]
+    overlap: Flag = True
     reshard: Flag = True
-    prefetch: Flag = True
+    prefetch: Index = 1
     hybrid: Count | None = None
+
+
+def takes_virtual_stages(schedule: str) -> bool:
+    """Whether the order of that name has virtual stages."""
+    order = function("workloads.pipelines", ALIASES.get(schedule, schedule))
+    return "virtual_stages" in signature(order).parameters
 
 
 def _with_method(value: Any) -> Any:
@@ -70,39 +92,50 @@ DataParallelism = Annotated[
 
 
 class Parallelism(Section):
-    """Degrees by axis; *dp* ``auto`` is GPUs / (tp * pp). *placement* maps ranks to GPUs."""
+    """Degrees by axis; *dp* ``auto`` is GPUs / (tp * pp). *placement* maps ranks to GPUs.
+
+    *virtual_stages* are those of a pipeline rank, for orders that have them. Without a *layout* every stage has equally
+    many layers. *tp_overlap* is the part of the tensor-parallel exchanges beside their products. *optimizer_sync*: the
+    optimizer waits for the norm of all gradients.
+    """
 
     tp: Count = 1
     sequence_parallel: Flag = False
     tp_overlap: Flag | Fraction = False
     pp: Count = 1
     schedule: str = "1f1b"
-    virtual_stages: Count = 1
-    layout: Literal["balanced", "embedding_as_layer"] | list[Count] = "balanced"
+    virtual_stages: Count | None = None
+    layout: Literal["balanced", "embedding_as_layer"] | list[Index] | None = None
+    optimizer_sync: Flag = True
     dp: Count | Literal["auto"] = "auto"
     data: Annotated[DataParallelism, BeforeValidator(_with_method)] = DistributedDataParallel(method="ddp")
     rank_order: list[Literal["tp", "dp", "pp"]] = Field(default=["tp", "dp", "pp"])
     placement: Literal["packed", "round_robin"] | list[Index] = "packed"
 
     @model_validator(mode="after")
-    def _simulated(self) -> Parallelism:
-        only: dict[str, Any] = {"tp": 1, "pp": 1, "virtual_stages": 1, "sequence_parallel": False, "tp_overlap": False}
-        for key, value in only.items():
-            given = getattr(self, key)
-            if given != value:
-                shown, needed = (str(v).lower() if isinstance(v, bool) else v for v in (given, value))
-                raise Fault(key, f"{shown} is not simulated in this version; only {needed} is")
-        if self.data.method in ("zero", "fsdp"):
-            message = f"{self.data.method} is not simulated in this version; naive, parameter_server and ddp are"
-            raise Fault(("data", "method"), message)
-        if isinstance(self.layout, list):
-            raise Fault("layout", "layers by virtual stage are not simulated in this version; only balanced is")
+    def _choices(self) -> Parallelism:
+        """Keys of a choice that is not taken, and choices that exclude each other."""
+        if self.tp == 1:
+            for key in ("sequence_parallel", "tp_overlap"):
+                if getattr(self, key):
+                    raise Fault(key, "belongs to tensor parallelism, but tp is 1")
+        if self.data.method in ("naive", "parameter_server"):
+            for key in ("tp", "pp"):
+                if getattr(self, key) != 1:
+                    raise Fault(key, f"must be 1: {self.data.method} keeps the whole model on every GPU")
+        if self.virtual_stages is not None and not takes_virtual_stages(self.schedule):
+            raise Fault("virtual_stages", f"belongs to an order that has them; {self.schedule} has not")
         return self
 
     @field_validator("schedule")
     @classmethod
     def _schedule(cls, name: str) -> str:
-        return known(name, "workloads.pipelines", ("1f1b",))
+        return known(name, "workloads.pipelines", tuple(ALIASES))
+
+    @property
+    def order(self) -> Callable[..., Order]:
+        """The function that makes the pipeline order."""
+        return function("workloads.pipelines", ALIASES.get(self.schedule, self.schedule))
 
     @field_validator("rank_order")
     @classmethod

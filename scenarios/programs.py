@@ -1,59 +1,149 @@
-"""The schedule of a scenario: the passes of its parallelism, one after the other."""
+"""The schedule of a scenario: the passes of its parallelism, one after the other, inner axis first."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from scenarios.derived import Derived
-from scenarios.parallelism import DistributedDataParallel, Naive, ParameterServer
+from scenarios.parallelism import (
+    DistributedDataParallel,
+    FullyShardedDataParallel,
+    Naive,
+    Parallelism,
+    ParameterServer,
+    Zero,
+)
 from scenarios.sections import CollectiveBenchmark
 from scenarios.specification import Specification
-from simulator.mesh import Mesh
+from simulator.document import Document
+from simulator.errors import ScenarioError, ScheduleError
+from simulator.lookup import attribute
+from simulator.mesh import Mesh, family
+from simulator.order import Order
 from simulator.schedule import Collective, Program, Schedule
 from workloads.compute import compute
 from workloads.data_parallel import data_parallel
+from workloads.fsdp import fsdp
+from workloads.gradient_norm import gradient_norm
+from workloads.layout import stages_of
 from workloads.model import Model
 from workloads.naive import naive
 from workloads.parameter_server import parameter_server
-from workloads.pipelines.one_f_one_b import one_f_one_b
+from workloads.pipeline_parallel import pipeline_parallel, tied_embeddings
+from workloads.recompute import recompute
+from workloads.tensor_parallel import tensor_parallel
+from workloads.zero import zero
 
 
-def training_schedule(specification: Specification, model: Model, derived: Derived) -> Schedule:
-    """What every rank does in a training step of *model*."""
+def training_schedule(specification: Specification, model: Model, derived: Derived, document: Document) -> Schedule:
+    """What every rank does in a training step of *model*. Raises `ScenarioError` at the key of what cannot be."""
+    training, parallelism = specification.training, specification.parallelism
+    assert training is not None
+    samples = derived.micro_batch_size
+    order = pipeline_order(parallelism, derived, document)
+    with _faults_at(document, "parallelism", "layout" if parallelism.layout else "pp"):
+        stages = stages_of(model, order.stages, parallelism.layout)
+    schedule = compute(
+        model,
+        order,
+        micro_batch_size=samples,
+        stages=stages,
+        optimizer=training.optimizer,
+        gradient_dtype=training.gradient_dtype,
+        weight_versions=attribute(parallelism.order, "weight_versions"),
+    )
+    with _faults_at(document, "training", "recompute"):
+        schedule = recompute(schedule, model, training.recompute, micro_batch_size=samples)
+    with _faults_at(document, "parallelism", "tp"):
+        share = model.sharded(derived.tp, parallelism.sequence_parallel) if derived.tp > 1 else model
+    scattered = derived.tp if parallelism.sequence_parallel else 1
+    schedule = pipeline_parallel(schedule, model, micro_batch_size=samples, boundary_share=1 / scattered)
+    schedule = tied_embeddings(schedule, share, gradient_dtype=training.gradient_dtype)
+    schedule = tensor_parallel(
+        schedule,
+        model,
+        derived.tp,
+        micro_batch_size=samples,
+        sequence_parallel=parallelism.sequence_parallel,
+        overlap=parallelism.tp_overlap,
+        gradient_dtype=training.gradient_dtype,
+    )
+    with _faults_at(document, "parallelism", "data"):
+        schedule = _data_parallel(schedule, specification, share, derived)
+    if not order.asynchronous:
+        schedule = gradient_norm(schedule, derived.tp * derived.pp, synchronous=parallelism.optimizer_sync)
+    return replace(_arranged(schedule, parallelism.rank_order), steps=training.steps)
+
+
+def pipeline_order(parallelism: Parallelism, derived: Derived, document: Document) -> Order:
+    """The order of the pipeline's ranks over the micro-batches of a step."""
+    virtual = () if parallelism.virtual_stages is None else (parallelism.virtual_stages,)
+    with _faults_at(document, "parallelism", "schedule"):
+        return parallelism.order(derived.pp, derived.micro_batches, *virtual)
+
+
+def _data_parallel(schedule: Schedule, specification: Specification, model: Model, derived: Derived) -> Schedule:
+    """The pass of the method of data parallelism; *model* as one rank holds it."""
     training, data = specification.training, specification.parallelism.data
     assert training is not None
-    micro_batch_size, dtype = derived.micro_batch_size, training.gradient_dtype
-    order = one_f_one_b(stages=1, micro_batches=derived.micro_batches)
-    schedule = compute(
-        model, order, micro_batch_size=micro_batch_size, optimizer=training.optimizer, gradient_dtype=dtype
-    )
+    replicas, dtype = derived.replicas, training.gradient_dtype
     match data:
         case Naive():
-            samples = micro_batch_size * derived.micro_batches
-            schedule = naive(
-                schedule, model, derived.replicas, samples=samples, gradient_dtype=dtype, update=data.update
-            )
+            samples = derived.micro_batch_size * derived.micro_batches
+            return naive(schedule, model, replicas, samples=samples, gradient_dtype=dtype, update=data.update)
         case ParameterServer():
-            schedule = parameter_server(
-                schedule,
-                model,
-                derived.replicas,
-                servers=data.servers,
-                optimizer=training.optimizer,
-                gradient_dtype=dtype,
+            return parameter_server(
+                schedule, model, replicas, servers=data.servers, optimizer=training.optimizer, gradient_dtype=dtype
             )
         case DistributedDataParallel():
-            schedule = data_parallel(
+            return data_parallel(
                 schedule,
                 model,
-                derived.replicas,
+                replicas,
                 gradient_dtype=dtype,
                 overlap=data.overlap,
                 bucket=data.bucket,
                 first_bucket=data.first_bucket,
                 no_sync=data.no_sync,
             )
-    return replace(schedule, steps=training.steps)
+        case Zero():
+            return zero(
+                schedule,
+                model,
+                replicas,
+                stage=data.stage,
+                gradient_dtype=dtype,
+                overlap=data.overlap,
+                bucket=data.bucket,
+            )
+        case FullyShardedDataParallel():
+            return fsdp(
+                schedule,
+                model,
+                replicas,
+                gradient_dtype=dtype,
+                reshard=data.reshard,
+                prefetch=data.prefetch,
+                hybrid=data.hybrid,
+                overlap=data.overlap,
+            )
+
+
+def _arranged(schedule: Schedule, rank_order: Sequence[str]) -> Schedule:
+    """The ranks numbered along *rank_order*, fastest first; an axis made of several stands for all of them."""
+    families = {name: [axis for axis in schedule.mesh.axes if family(axis) == name] for name in rank_order}
+    return schedule.arranged(*(axis for name in rank_order for axis in families[name]))
+
+
+@contextmanager
+def _faults_at(document: Document, *path: str) -> Iterator[None]:
+    """What a pass refuses is a fault of the scenario at *path*."""
+    try:
+        yield
+    except (ScheduleError, ScenarioError) as error:
+        raise document.error(path, str(error)) from None
 
 
 def collective_schedule(benchmark: CollectiveBenchmark, ranks: int) -> Schedule:

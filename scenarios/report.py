@@ -25,7 +25,8 @@ def heading(scenario: Scenario) -> str:
         lines[0] += f" - {' '.join(scenario.specification.description.split())}"
     derived, cluster = scenario.derived, scenario.cluster()
     idle = f"; {len(derived.idle)} idle" if derived.idle else ""
-    lines.append(f"{derived.replicas} of {derived.gpus} GPUs of {cluster.name}{idle}")
+    used = derived.tp * derived.pp * derived.replicas
+    lines.append(f"{used} of {derived.gpus} GPUs of {cluster.name}{idle}")
     return "\n".join(lines)
 
 
@@ -54,6 +55,8 @@ def batch(scenario: Scenario) -> str:
     assert model is not None
     micro = "1 micro-batch" if derived.micro_batches == 1 else f"{derived.micro_batches} micro-batches"
     cut = f"{derived.replicas} replicas x {micro} of {derived.micro_batch_size}"
+    if derived.tp * derived.pp > 1:
+        cut += f"; tp {derived.tp} x pp {derived.pp} x dp {derived.replicas}"
     return f"{model.name}, {training.precision}, batch {training.global_batch_size} = {cut}"
 
 

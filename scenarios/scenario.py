@@ -147,13 +147,17 @@ class Scenario:
         if self.specification.collective is not None:
             return collective_schedule(self.specification.collective, self.derived.replicas)
         assert self.model is not None
-        return training_schedule(self.specification, self.model, self.derived)
+        return training_schedule(self.specification, self.model, self.derived, self.document)
 
     def initial(self) -> Schedule | None:
-        """The broadcast of the model that precedes the first step of DDP; None where there is none."""
-        if self.model is None or self.specification.parallelism.data.method != "ddp" or self.derived.replicas == 1:
+        """The broadcast of the model that precedes the first step where replicas hold it; None where there is none."""
+        parallelism, model = self.specification.parallelism, self.model
+        data = parallelism.data
+        broadcasts = data.method == "ddp" or (data.method == "zero" and data.stage < 3)
+        if model is None or not broadcasts or self.derived.replicas == 1:
             return None
-        return initial_broadcast(self._schedule, self.model)
+        share = model.sharded(parallelism.tp, parallelism.sequence_parallel) if parallelism.tp > 1 else model
+        return initial_broadcast(self._schedule, share)
 
     def run(self, watch: Watch | None = None) -> Result:
         """What happens. *watch* is told of each simulation as it starts. Raises `DeadlockError` with the circle."""

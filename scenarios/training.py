@@ -29,8 +29,6 @@ class Training(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Training:
-        if self.recompute != "none":
-            raise Fault("recompute", f"{self.recompute} is not simulated in this version; only none is")
         if self.tokens is not None and self.samples is not None:
             raise Fault("samples", "give tokens or samples, not both")
         batch, micro = self.global_batch_size, self.micro_batch_size

@@ -43,6 +43,11 @@ def function(package: str, name: str) -> Callable[..., Any]:
     return attribute  # type: ignore[no-any-return]
 
 
+def attribute(function: Callable[..., Any], name: str) -> Any:
+    """What stands under *name* in the file of *function*; None if nothing does."""
+    return getattr(importlib.import_module(function.__module__), name, None)
+
+
 def data_file(package: str, name: str) -> Path:
     """The path of ``name.yaml`` in *package*, or in the user's own package if *name* is dotted."""
     path = find(package, name)

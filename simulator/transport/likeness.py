@@ -19,7 +19,7 @@ from simulator.transport.wires import route
 def moved(
     cluster: Cluster, plan: Plan, transfers: Iterable[Transfer], source: Sequence[str], target: Sequence[str]
 ) -> Plan | None:
-    """*plan*, made for the devices *source* out of *transfers*, on the links of *target*; None if they lie otherwise."""
+    """*plan*, made of *transfers* between devices *source*, for the links of *target*; None if they lie otherwise."""
     links = _translation(cluster, transfers, source, target)
     if links is None:
         return None
