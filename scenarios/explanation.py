@@ -23,7 +23,7 @@ def order(scenario: Scenario) -> str:
     """The pipeline order as CSV, in the form of torch.distributed.pipelining. Raises `ScenarioError` if none."""
     if scenario.model is None:
         raise ScenarioError(f"{scenario.name} measures a collective; it has no pipeline order")
-    made = pipeline_order(scenario.specification.parallelism, scenario.derived, scenario.document)
+    made = pipeline_order(scenario.specification, scenario.derived, scenario.document)
     return made.csv().rstrip("\n")
 
 

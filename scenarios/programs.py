@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from inspect import signature
 
 from scenarios.derived import Derived
 from scenarios.parallelism import (
     DistributedDataParallel,
     FullyShardedDataParallel,
     Naive,
-    Parallelism,
     ParameterServer,
     Zero,
 )
@@ -42,7 +42,7 @@ def training_schedule(specification: Specification, model: Model, derived: Deriv
     training, parallelism = specification.training, specification.parallelism
     assert training is not None
     samples = derived.micro_batch_size
-    order = pipeline_order(parallelism, derived, document)
+    order = pipeline_order(specification, derived, document)
     with _faults_at(document, "parallelism", "layout" if parallelism.layout else "pp"):
         stages = stages_of(model, order.stages, parallelism.layout)
     schedule = compute(
@@ -55,7 +55,8 @@ def training_schedule(specification: Specification, model: Model, derived: Deriv
         weight_versions=attribute(parallelism.order, "weight_versions"),
     )
     with _faults_at(document, "training", "recompute"):
-        schedule = recompute(schedule, model, training.recompute, micro_batch_size=samples)
+        how = "none" if _recomputes(specification) else training.recompute
+        schedule = recompute(schedule, model, how, micro_batch_size=samples)
     with _faults_at(document, "parallelism", "tp"):
         share = model.sharded(derived.tp, parallelism.sequence_parallel) if derived.tp > 1 else model
     scattered = derived.tp if parallelism.sequence_parallel else 1
@@ -77,11 +78,19 @@ def training_schedule(specification: Specification, model: Model, derived: Deriv
     return replace(_arranged(schedule, parallelism.rank_order), steps=training.steps)
 
 
-def pipeline_order(parallelism: Parallelism, derived: Derived, document: Document) -> Order:
+def pipeline_order(specification: Specification, derived: Derived, document: Document) -> Order:
     """The order of the pipeline's ranks over the micro-batches of a step."""
+    parallelism = specification.parallelism
     virtual = () if parallelism.virtual_stages is None else (parallelism.virtual_stages,)
+    recomputation = {"recompute": True} if _recomputes(specification) else {}
     with _faults_at(document, "parallelism", "schedule"):
-        return parallelism.order(derived.pp, derived.micro_batches, *virtual)
+        return parallelism.order(derived.pp, derived.micro_batches, *virtual, **recomputation)
+
+
+def _recomputes(specification: Specification) -> bool:
+    """Whether the order itself runs whole stages again, as GPipe's does, in place of the pass layer by layer."""
+    training, order = specification.training, specification.parallelism.order
+    return training is not None and training.recompute == "full" and "recompute" in signature(order).parameters
 
 
 def _data_parallel(schedule: Schedule, specification: Specification, model: Model, derived: Derived) -> Schedule:

@@ -35,6 +35,34 @@ def called(case: Case) -> str:
 
 SMALLER: dict[str, dict[str, int]] = {
     "gpt3_175b_1024a100": {"cluster.nodes": 16, "training.global_batch_size": 16, "model.num_layers": 24},
+    "bloom_176b_384a100": {
+        "cluster.nodes": 4,
+        "training.global_batch_size": 32,
+        "model.num_layers": 14,
+        "parallelism.pp": 4,
+        "parallelism.dp": 2,
+    },
+    "megascale_175b_12288a100": {
+        "cluster.nodes": 8,
+        "training.global_batch_size": 16,
+        "model.num_layers": 12,
+        "parallelism.pp": 2,
+        "parallelism.dp": 4,
+    },
+    "megatron_1t_3072a100": {
+        "cluster.nodes": 8,
+        "training.global_batch_size": 16,
+        "model.num_layers": 8,
+        "parallelism.pp": 4,
+        "parallelism.dp": 2,
+    },
+    "mt_nlg_530b": {
+        "cluster.nodes": 8,
+        "training.global_batch_size": 16,
+        "model.num_layers": 8,
+        "parallelism.pp": 4,
+        "parallelism.dp": 2,
+    },
 }
 """What a scenario of many ranks is cut down to, so that each of them can be simulated for itself in seconds."""
 
