@@ -54,18 +54,23 @@ def pipeline_ranks(timeline: Timeline, ranks: Sequence[int] | None = None) -> li
 
 
 def pipeline_rows(timeline: Timeline, ranks: Sequence[int] | None, window: tuple[float, float]) -> list[Row]:
-    """The rows of a pipeline chart within *window* (s); boxes carry the number of their micro-batch."""
+    """The rows of a pipeline chart within *window* (s); boxes carry the number of their micro-batch.
+
+    What takes no time, as the optimizer of a unit model, has no box.
+    """
     return [_row(timeline, rank, window) for rank in pipeline_ranks(timeline, ranks)]
 
 
 def _row(timeline: Timeline, rank: int, window: tuple[float, float]) -> Row:
-    done = [s for s in stretches(timeline, rank) if s.end > window[0] and s.begin < window[1]]
+    lasting = [s for s in stretches(timeline, rank) if s.end > s.begin]
+    done = [s for s in lasting if s.end > window[0] and s.begin < window[1]]
     boxes = []
-    for phase, paint in PHASE_PAINTS.items():
-        mine = [s for s in done if s.action.phase == phase]
-        if mine:
-            begin, end = np.array([s.begin for s in mine]), np.array([s.end for s in mine])
-            boxes.append(Boxes(paint, np.clip(begin, *window), np.clip(end, *window)))
+    for virtual, stage in enumerate(sorted({s.action.stage for s in lasting})):
+        for phase, paint in PHASE_PAINTS.items():
+            mine = [s for s in done if s.action.stage == stage and s.action.phase == phase]
+            if mine:
+                begin, end = np.array([s.begin for s in mine]), np.array([s.end for s in mine])
+                boxes.append(Boxes(paint, np.clip(begin, *window), np.clip(end, *window), virtual=virtual))
     labels = [Label(_number(s.action), s.begin, s.end, PHASE_PAINTS[s.action.phase]) for s in done]
     return Row(rank, f"stage {stage_of(timeline.schedule, rank)}", True, boxes, labels)
 

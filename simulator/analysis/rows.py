@@ -21,12 +21,16 @@ MOST_ROWS = 96
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """Boxes of one *paint* in one row, *begin* to *end* (s); *apart* if each is one span, to be told from the next."""
+    """Boxes of one *paint* in one row, *begin* to *end* (s); *apart* if each is one span, to be told from the next.
+
+    *virtual*: which of the virtual stages of a pipeline rank they are of, counted from 0.
+    """
 
     paint: Paint
     begin: Floats
     end: Floats
     apart: bool = True
+    virtual: int = 0
 
 
 @dataclass(frozen=True, slots=True)

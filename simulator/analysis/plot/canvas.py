@@ -26,6 +26,8 @@ WIDTH, DPI = 12.0, 120
 PIXELS = WIDTH * DPI
 HATCH: dict[str, Any] = {"hatch": "////", "edgecolor": "#BBBBBB"}
 """Of waits."""
+VIRTUAL_HATCHES = (None, "///", "xxx", "...", "|||", "---")
+"""Of the first virtual stage of a pipeline rank, the second ...; those beyond look like the last."""
 TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
@@ -71,6 +73,18 @@ def patch(paint: Paint) -> Patch:
     if paint == WAIT:
         return Patch(facecolor=paint.fill, label=paint.label, **HATCH)
     return Patch(facecolor=paint.fill, label=paint.label)
+
+
+def virtual_patch(virtual: int) -> Patch:
+    """The entry of the virtual stages that are number *virtual* of their ranks, from 0, in a legend."""
+    beyond = virtual >= len(VIRTUAL_HATCHES) - 1
+    label = f"virtual stage {virtual + 1}{' and up' if beyond else ''} of its rank"
+    return Patch(facecolor="#999999", edgecolor="white", linewidth=0, hatch=virtual_hatch(virtual), label=label)
+
+
+def virtual_hatch(virtual: int) -> str | None:
+    """The hatch of the virtual stages that are number *virtual* of their ranks, from 0."""
+    return VIRTUAL_HATCHES[min(virtual, len(VIRTUAL_HATCHES) - 1)]
 
 
 def legend(figure: Figure, entries: Sequence[Artist]) -> None:

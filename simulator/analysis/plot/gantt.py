@@ -13,7 +13,19 @@ from matplotlib.figure import Figure
 from simulator.analysis.intervals import Floats
 from simulator.analysis.palette import WAIT, Paint, in_order
 from simulator.analysis.pipeline import pipeline_rows
-from simulator.analysis.plot.canvas import DPI, HATCH, PIXELS, WIDTH, Window, legend, patch, time_axis
+from simulator.analysis.plot.canvas import (
+    DPI,
+    HATCH,
+    PIXELS,
+    VIRTUAL_HATCHES,
+    WIDTH,
+    Window,
+    legend,
+    patch,
+    time_axis,
+    virtual_hatch,
+    virtual_patch,
+)
 from simulator.analysis.rows import Row, chosen, rows, shown_window
 from simulator.timeline import Timeline
 
@@ -33,7 +45,7 @@ def timeline_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Wind
 
 
 def pipeline_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Window | None, title: str | None) -> Figure:
-    """A row for each stage of the pipeline, with boxes numbered by micro-batch."""
+    """A row for each stage of the pipeline, with boxes numbered by micro-batch, and hatched by virtual stage."""
     window = shown_window(timeline, window)
     chart = pipeline_rows(timeline, ranks, window)
     return _gantt(chart, window, title or "Pipeline", name=lambda row: row.stream)
@@ -54,26 +66,30 @@ def _gantt(chart: Sequence[Row], window: Window, title: str, name: Callable[[Row
         _texts(axes, chart, bottoms, heights, window)
     _row_names(axes, chart, bottoms, heights, pitch, name)
     time_axis(axes, window)
-    legend(figure, [patch(paint) for paint in in_order(paints)])
+    deepest = max((boxes.virtual for row in chart for boxes in row.boxes), default=0)
+    virtual = [virtual_patch(number) for number in range(min(deepest + 1, len(VIRTUAL_HATCHES)))] if deepest else []
+    legend(figure, [patch(paint) for paint in in_order(paints)] + virtual)
     return figure
 
 
 def _boxes(axes: Axes, chart: Sequence[Row], bottoms: Floats, heights: Floats, window: Window) -> list[Paint]:
-    """Draw the boxes, one collection for each paint, with edges or without; the paints that were used."""
+    """Draw the boxes, a collection for each paint and hatch, with edges or without; the paints that were used."""
     wide = (window[1] - window[0]) / PIXELS * LEAST_EDGED
-    parts: dict[tuple[Paint, bool], list[Floats]] = {}
+    parts: dict[tuple[Paint, bool, int], list[Floats]] = {}
     for row, bottom, height in zip(chart, bottoms, heights, strict=True):
         for boxes in row.boxes:
             edge = boxes.apart and float(np.median(boxes.end - boxes.begin)) > wide
             corners = _corners(boxes.begin, boxes.end, bottom + 0.04 * height, bottom + 0.96 * height)
-            parts.setdefault((boxes.paint, edge), []).append(corners)
+            parts.setdefault((boxes.paint, edge, boxes.virtual), []).append(corners)
     # waits first, so that work is drawn over them
-    for (paint, edge), pieces in sorted(parts.items(), key=lambda part: part[0][0] != WAIT):
+    for (paint, edge, virtual), pieces in sorted(parts.items(), key=lambda part: part[0][0] != WAIT):
         look: dict[str, Any] = HATCH if paint == WAIT else {"edgecolor": "white" if edge else "none"}
+        if virtual:
+            look = {"hatch": virtual_hatch(virtual), "edgecolor": "white"}
         width = 0.5 if edge and paint != WAIT else 0.0
         shapes = PolyCollection(list(np.concatenate(pieces)), facecolors=paint.fill, linewidths=width, **look)
         axes.add_collection(shapes, autolim=False)
-    return [paint for paint, _ in parts]
+    return [paint for paint, *_ in parts]
 
 
 def _corners(left: Floats, right: Floats, low: float, high: float) -> Floats:
@@ -94,7 +110,7 @@ def _texts(axes: Axes, chart: Sequence[Row], bottoms: Floats, heights: Floats, w
     fitting.sort(key=lambda item: item[0].begin - item[0].end)
     for label, middle in fitting[:most]:
         # the box hides the edges between the layers of one action
-        behind = {"facecolor": label.paint.fill, "edgecolor": "none", "pad": 1.0}
+        behind = {"facecolor": label.paint.fill, "edgecolor": "none", "pad": 1.5}
         place = (label.begin + label.end) / 2
         text = axes.text(place, middle, label.text, color=label.paint.ink, fontsize=7.5, bbox=behind, clip_on=True)
         text.set(horizontalalignment="center", verticalalignment="center")

@@ -2,6 +2,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,11 @@ from matplotlib.image import imread
 from simulator.analysis import metrics, plot
 from simulator.analysis.plot import canvas
 from simulator.errors import SimulatorError
-from simulator.timeline import Timeline
+from simulator.kernel import measured
+from simulator.mesh import Mesh
+from simulator.order import Action
+from simulator.schedule import Compute, Program, Schedule
+from simulator.timeline import Record, Timeline
 
 
 @pytest.mark.parametrize("chart", plot.CHARTS)
@@ -52,6 +57,39 @@ def test_breakdowns_are_labelled_with_their_values(ddp: Callable[[int], Timeline
     for word in ("slow", "fast", f"{slow['compute'] * 1e3:.3g}", "50 ms", "exposed dp communication"):
         assert f">{word}<" in text
     assert "recomputing" not in text
+
+
+def in_virtual_stages(count: int) -> Timeline:
+    """One rank that runs one micro-batch through *count* stages of its own and back; the optimizer is free."""
+    forward = [Action("F", stage, 0) for stage in range(count)]
+    backward = [Action("B", action.stage, 0) for action in reversed(forward)]
+    actions = (*forward, *backward, Action("O", 0))
+    seconds = {"F": 1.0, "B": 2.0, "O": 0.0}
+    ops = tuple(Compute(name=str(a), action=a, kernels=(measured(seconds[a.phase]),)) for a in actions)
+    ends = accumulate(seconds[a.phase] for a in actions)
+    records = [Record(i, 0, end - seconds[a.phase], end - seconds[a.phase], end)
+               for i, (a, end) in enumerate(zip(actions, ends, strict=True))]  # fmt: skip
+    schedule = Schedule(Mesh.regular({"pp": 1}), (Program("rank", ops),), (0,))
+    return Timeline(schedule, None, [records], ["gpu 0"], {}, {}, [], {}, 1)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+def test_virtual_stages_are_told_apart(tmp_path: Path, count: int) -> None:
+    plot.draw(in_virtual_stages(count), "pipeline", tmp_path / "p.svg")
+    text = (tmp_path / "p.svg").read_text()
+    named = [number for number in range(1, 10) if f">virtual stage {number} of its rank<" in text]
+    # one stage needs no telling apart, and those beyond the hatches look like the last
+    assert named == {1: [], 2: [1, 2], 3: [1, 2, 3], 8: [1, 2, 3, 4, 5]}[count]
+    assert (">virtual stage 6 and up of its rank<" in text) == (count == 8)
+    # a pattern for each hatch on the fills of F, B and the legend
+    assert text.count("<pattern ") == 3 * {1: 0, 2: 1, 3: 2, 8: 5}[count]
+
+
+def test_what_takes_no_time_is_not_in_the_legend_of_a_pipeline(tmp_path: Path) -> None:
+    plot.draw(in_virtual_stages(2), "pipeline", tmp_path / "p.svg")
+    text = (tmp_path / "p.svg").read_text()
+    assert ">F forward<" in text
+    assert "optimizer" not in text
 
 
 def test_what_cannot_be_drawn_is_told(ddp: Callable[[int], Timeline], tmp_path: Path) -> None:
