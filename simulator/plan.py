@@ -5,6 +5,7 @@ The transport makes plans, the engine carries them out; so the network knows nei
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
 
@@ -56,3 +57,17 @@ class Plan:
     phases: tuple[Phase, ...]
     sent_bytes: float
     sms: float = 0.0
+
+    def moments(self, begin: float) -> Iterator[tuple[float, float, Phase]]:
+        """Begin and end of what each phase moves, where the plan begins at *begin* and has its links to itself."""
+        for phase in self.phases:
+            start = begin + phase.latency if phase.contended else begin
+            begin += phase.latency
+            if phase.contended and phase.nbytes:
+                begin += max((phase.nbytes / flow.alone for flow in phase.flows), default=0.0)
+            yield start, begin, phase
+
+    @property
+    def alone(self) -> float:
+        """Seconds that it takes with its links to itself, if each phase has one flow."""
+        return max((end for _, end, _ in self.moments(0.0)), default=0.0)

@@ -88,14 +88,19 @@ class Timeline:
     @cached_property
     def makespan(self) -> float:
         """When the last op ended, s."""
-        return max((record.end for records in self.records for record in records), default=0.0)
+        return max((record.end for records in self._distinct for record in records), default=0.0)
+
+    @cached_property
+    def _distinct(self) -> Sequence[Sequence[Record]]:
+        """The records, those that ranks share but once."""
+        return list({id(records): records for records in self.records}.values())
 
     @cached_property
     def window(self) -> tuple[float, float]:
         """Where metrics are taken: the whole of a single step; of several, what comes after the first has ended."""
         if self.schedule.steps == 1:
             return 0.0, self.makespan
-        first = max((r.end for records in self.records for r in records if r.step == 0), default=0.0)
+        first = max((r.end for records in self._distinct for r in records if r.step == 0), default=0.0)
         return first, self.makespan
 
     @property

@@ -54,6 +54,10 @@ class Everyone:
         """How many ranks that compute on one host stand behind *rank*."""
         return 1
 
+    def private_axes(self, rank: int) -> frozenset[str]:
+        """The axes whose collectives *rank* runs with nobody else that is simulated, over links of its own."""
+        return frozenset()
+
     def plan(self, name: Communication, op: Op) -> Plan:
         """What *op* asks of the network."""
         return planned(self.schedule, self.communicator, name, op)

@@ -167,6 +167,52 @@ class Folding:
         assert isinstance(name, int)
         return self._copies[name]
 
+    def private_axes(self, rank: int) -> frozenset[str]:
+        """The axes whose collectives *rank* runs on its compute stream with nobody but ranks that it stands for, over
+        links that nothing else of another stream or rank ever touches; how long they take is known beforehand.
+        """
+        axes = (name for name, axis in self.schedule.mesh.axes.items() if axis.place(rank) is not None)
+        numbers = {axis: self._number.get((axis, self._group(axis, rank))) for axis in axes}
+        classes = self.classes[COMMUNICATION]
+        return frozenset(
+            axis for axis, number in numbers.items() if number is not None and self._private[classes[number]]
+        )
+
+    def _group(self, axis: str, rank: int) -> int:
+        place = self.schedule.mesh.axes[axis].place(rank)
+        assert place is not None
+        return place[0]
+
+    @cached_property
+    def _private(self) -> list[bool]:
+        """By class of communication: whether it shares nothing with anyone but its one class of ranks, op after op."""
+        owners = [self._owner(number) for number in range(len(self._first_communications))]
+        made_of = np.fromiter((number for number, _ in self._made_of), np.int64, len(self._made_of))
+        pairs = np.stack([self.classes[COMMUNICATION][made_of], self.classes[FLOW]], axis=1)
+        rows: list[set[int]] = [set() for _ in owners]
+        users: dict[int, set[int | None]] = defaultdict(set)
+        for number, flow in np.unique(pairs, axis=0).tolist():
+            for row in self._folded[flow].rows:
+                rows[number].add(row)
+                users[row].add(owners[number])
+        return [
+            owner is not None and all(users[row] == {owner} for row in mine)
+            for owner, mine in zip(owners, rows, strict=True)
+        ]
+
+    def _owner(self, number: int) -> int | None:
+        """The class of ranks that alone takes part in a class of collectives, all on its compute stream; else None."""
+        first = int(self._first_communications[number])
+        ops = self._ops[first]
+        if not isinstance(ops[0], Collective) or len(self._partners[number]) != 1:
+            return None
+        axis, rank = ops[0].over, partners(self.schedule, self._names[first])[0]
+        program = self.schedule.program(rank)
+        if any(op.stream != "compute" for op in program.ops if isinstance(op, Collective) and op.over == axis):
+            return None
+        phases = (phase for op in ops for phase in dict.fromkeys(self.plan(number, op).phases))
+        return int(self.classes[RANK][rank]) if all(len(phase.flows) < 2 for phase in phases) else None
+
     def plan(self, name: Communication, op: Op) -> Plan:
         """The plan of the class's first communication, its flows given way to those of their classes."""
         assert isinstance(name, int)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -13,15 +13,19 @@ from simulator.schedule import Collective, Compute, Copy, Op, Program, Recv, Sen
 class Run:
     """Ops of one stream that begin one after the other with nothing from outside between them.
 
-    A run of several is all computation, on a GPU that nothing else touches; *waits* are the numbers of ops on
-    other streams that must have ended. *watched*: an op of another stream waits for its last. *meeting*: for a
-    communication, how its partners find it: (what they all call it, how many of that came before).
+    Their durations are known beforehand: computations *on* the ``gpu`` or ``host``, and collectives that share nothing
+    with anyone, which a GPU's other users do not slow down: *steady*, by op. A communication with partners is a run of
+    its own, *op*; *meeting* says how its partners find it: (what they all call it, how many of that came before).
+    *waits* are the numbers of ops on other streams that must have ended; *watched*: an op of another stream waits for
+    the run's last.
     """
 
     ops: tuple[int, ...]
     waits: tuple[int, ...]
     watched: bool
     op: Op
+    on: str
+    steady: tuple[bool, ...]
     meeting: tuple[object, ...] | None = None
 
 
@@ -33,8 +37,12 @@ class Issue:
     shares: bool
 
 
-def issue(program: Program, collectives_take_sms: bool) -> Issue:
-    """Resolve *program*; *collectives_take_sms* says whether its transport lets collectives slow computation."""
+def issue(program: Program, collectives_take_sms: bool, private: Collection[str] = ()) -> Issue:
+    """Resolve *program*.
+
+    *collectives_take_sms*: its transport lets collectives slow computation. *private* axes are those whose collectives
+    share nothing with anyone (`simulator.engine.folding`).
+    """
     streams = program.streams()
     number = {op.name: index for index, op in enumerate(program.ops)}
     stream_of = {op.name: op.stream for op in program.ops}
@@ -46,15 +54,28 @@ def issue(program: Program, collectives_take_sms: bool) -> Issue:
     )
     meetings = _meetings(program)
 
+    def steady(op: Op) -> bool:
+        return isinstance(op, Collective) and op.over in private
+
+    def timed(op: Op) -> bool:
+        return (isinstance(op, Compute) and op.on == "gpu") or steady(op)
+
     def run(ops: Sequence[Op]) -> Run:
         waits = tuple(number[name] for name in ops[0].after if stream_of[name] != ops[0].stream)
         last = ops[-1]
-        return Run(tuple(number[op.name] for op in ops), waits, last.name in watched, last, meetings.get(last.name))
+        return Run(
+            ops=tuple(number[op.name] for op in ops),
+            waits=waits,
+            watched=last.name in watched,
+            op=last,
+            on=last.on if isinstance(last, Compute) else "gpu",
+            steady=tuple(map(steady, ops)),
+            meeting=None if steady(last) else meetings.get(last.name),
+        )
 
     def breaks(before: Op, op: Op) -> bool:
         own = all(stream_of[name] == op.stream for name in op.after)
-        private = not shares and all(isinstance(one, Compute) and one.on == "gpu" for one in (before, op))
-        return not (private and own) or before.name in watched
+        return not (own and timed(before) and timed(op)) or before.name in watched
 
     return Issue({name: tuple(run(part) for part in _parts(ops, breaks)) for name, ops in streams.items()}, shares)
 

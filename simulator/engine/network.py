@@ -7,8 +7,9 @@ by comparing what is left with a threshold.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf
 
 from simpy import Environment, Event
@@ -33,7 +34,9 @@ class _Transfer:
 
 
 @dataclass(slots=True)
-class _Stretch:
+class Stretch:
+    """*flow* moved each of its transfers at *rate* bytes/s from *begin* to *end*."""
+
     begin: float
     end: float
     flow: Flow
@@ -41,10 +44,17 @@ class _Stretch:
 
 
 class LinkUses(Sequence[Use]):
-    """What lay on the links, stretch by stretch of constant rate; expanded to links when read."""
+    """What lay on the links, stretch by stretch of constant rate; expanded to links when read.
 
-    def __init__(self, stretches: list[_Stretch]) -> None:
-        self._stretches = stretches
+    *private* makes, when it is asked for, those that were not simulated one by one.
+    """
+
+    def __init__(self, stretches: list[Stretch], private: Callable[[], Iterable[Stretch]] = tuple) -> None:
+        self._shared, self._private = stretches, private
+
+    @cached_property
+    def _stretches(self) -> list[Stretch]:
+        return [*self._shared, *self._private()]
 
     def __len__(self) -> int:
         return len(self._stretches)
@@ -62,7 +72,7 @@ class Network:
 
     env: Environment
     capacity: Sequence[float]
-    stretches: list[_Stretch] = field(default_factory=list)
+    stretches: list[Stretch] = field(default_factory=list)
     bytes_of: dict[Flow, float] = field(default_factory=dict)
     _on: dict[int, dict[_Transfer, None]] = field(default_factory=dict)
     _unsettled: dict[_Transfer, None] = field(default_factory=dict)
@@ -93,7 +103,7 @@ class Network:
         """Account for a transfer of the alpha-beta model, which took from *begin* to now and shared with no one."""
         self.carried(flow, nbytes)
         if self.env.now > begin:
-            self.stretches.append(_Stretch(begin, self.env.now, flow, nbytes / (self.env.now - begin)))
+            self.stretches.append(Stretch(begin, self.env.now, flow, nbytes / (self.env.now - begin)))
 
     def link_bytes(self) -> dict[int, float]:
         """What each link has carried, by its number."""
@@ -168,7 +178,7 @@ class Network:
         """Book what has flowed since the last change of rate."""
         now = self.env.now
         if now > transfer.since and transfer.rate:
-            self.stretches.append(_Stretch(transfer.since, now, transfer.flow, transfer.rate))
+            self.stretches.append(Stretch(transfer.since, now, transfer.flow, transfer.rate))
             transfer.left = max(0.0, transfer.left - transfer.rate * (now - transfer.since))
 
     def _end(self, transfer: _Transfer, version: int) -> None:

@@ -6,6 +6,7 @@ computation alone on a free processor takes its modelled time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from simpy import Environment, Event
@@ -13,12 +14,43 @@ from simpy import Environment, Event
 
 @dataclass(slots=True, eq=False)
 class _Task:
-    left: float
+    """*seconds* of each part alone, of which those not *steady* slow down; *ends* are those of the parts so far.
+
+    *spent* seconds of work have gone into the next part; *since* when the *speed* is what it is.
+    """
+
+    seconds: Sequence[float]
+    steady: Sequence[bool]
     done: Event
     crowd: int
+    since: float
+    ends: list[float] = field(default_factory=list)
+    spent: float = 0.0
     speed: float = 0.0
-    since: float = 0.0
     version: int = 0
+
+    def advance(self, now: float) -> None:
+        """Write down which parts have ended since the speed last changed."""
+        moment = self.since
+        while self.speed and len(self.ends) < len(self.seconds):
+            part = len(self.ends)
+            speed = 1.0 if self.steady[part] else self.speed
+            end = moment + (self.seconds[part] - self.spent) / speed
+            if end > now:
+                self.spent += (now - moment) * speed
+                break
+            self.ends.append(end)
+            self.spent, moment = 0.0, end
+        self.since = now
+
+    def remaining(self) -> float:
+        """Seconds until the last part ends if the speed stays."""
+        part = len(self.ends)
+        rest = zip(self.seconds[part:], self.steady[part:], strict=True)
+        total = sum(seconds if steady else seconds / self.speed for seconds, steady in rest)
+        if part < len(self.seconds):
+            total -= self.spent if self.steady[part] else self.spent / self.speed
+        return max(0.0, total)
 
 
 @dataclass(slots=True)
@@ -29,9 +61,12 @@ class Processor:
     _tasks: list[_Task] = field(default_factory=list)
     _reserved: list[float] = field(default_factory=list)
 
-    def compute(self, seconds: float, crowd: int = 1) -> Event:
-        """Begin a computation that takes *seconds* alone and stands for *crowd* equal ones; the event is its end."""
-        task = _Task(seconds, self.env.event(), crowd, since=self.env.now)
+    def compute(self, seconds: Sequence[float], steady: Sequence[bool], crowd: int = 1) -> Event:
+        """Begin computations that take *seconds* alone, one after the other, and stand for *crowd* equal ones.
+
+        The *steady* ones only pass the time. The event returned succeeds at the end, with the end of each as value.
+        """
+        task = _Task(seconds, steady, self.env.event(), crowd, self.env.now)
         self._tasks.append(task)
         self._share()
         return task.done
@@ -58,16 +93,20 @@ class Processor:
     def _set_speed(self, task: _Task, speed: float) -> None:
         if speed == task.speed:
             return
-        now = self.env.now
-        task.left = max(0.0, task.left - task.speed * (now - task.since))
-        task.speed, task.since = speed, now
+        task.advance(self.env.now)
+        task.speed = speed
         task.version += 1
         version = task.version
-        timeout = self.env.timeout(task.left / speed)
+        timeout = self.env.timeout(task.remaining())
         timeout.callbacks.append(lambda _event: self._end(task, version))
 
     def _end(self, task: _Task, version: int) -> None:
-        if version == task.version:
-            self._tasks.remove(task)
-            task.done.succeed()
-            self._share()
+        if version != task.version:
+            return
+        task.advance(self.env.now)
+        # the clock may be off by the last digits
+        task.ends[len(task.seconds) - 1 :] = [self.env.now]
+        task.ends += [self.env.now] * (len(task.seconds) - len(task.ends))
+        self._tasks.remove(task)
+        task.done.succeed(task.ends)
+        self._share()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from simpy import Environment, Event
 
 from simulator.engine.issue import Issue, Run
 from simulator.engine.processor import Processor
 from simulator.engine.rendezvous import Meeting
-from simulator.schedule import Compute
 from simulator.timeline import Record
 
 Meet = Callable[[int, Run, int], tuple[Hashable, Meeting]]
@@ -30,7 +30,7 @@ class Head:
 
 @dataclass(eq=False)
 class Rank:
-    """Rank *number*: *issue* is its program, *seconds* its computing times by op, step after step.
+    """Rank *number*: *issue* is its program, *seconds* the times of its ops where they are known, step after step.
 
     *processors* are those that it computes on, by where: ``gpu``, ``host``; None where nothing disturbs it.
     On the host it stands for a *crowd* of ranks that do the same.
@@ -59,7 +59,7 @@ class Rank:
             self.heads.append(head)
             self.env.process(self._stream(head, runs))
 
-    def _stream(self, head: Head, runs: tuple[Run, ...]) -> Generator[Event, None, None]:
+    def _stream(self, head: Head, runs: tuple[Run, ...]) -> Generator[Event, Any, None]:
         for step in range(self.steps):
             base = step * self._ops
             head.step = step
@@ -70,14 +70,15 @@ class Rank:
                         head.awaits = op
                         yield self._end_of(base + op)
                         head.awaits = None
-                if not isinstance(run.op, Compute):
+                if run.meeting is not None:
                     yield from self._communicate(head, run, step)
-                elif (processor := self.processors[run.op.on]) is None:
+                elif (processor := self.processors[run.on]) is None:
                     yield from self._undisturbed(run, step, base)
                 else:
                     ready = self.env.now
-                    yield processor.compute(self.seconds[base + run.ops[0]], self.crowd if run.op.on == "host" else 1)
-                    self.records.append(Record(run.ops[0], step, ready, ready, self.env.now))
+                    seconds = [self.seconds[base + op] for op in run.ops]
+                    ends = yield processor.compute(seconds, run.steady, self.crowd if run.on == "host" else 1)
+                    self._write_down(run, step, [ready, *ends[:-1]], ends)
                 if run.watched:
                     self._end(base + run.ops[-1])
         head.run = None
@@ -90,7 +91,7 @@ class Rank:
         self.records.append(Record(run.ops[0], step, ready, meeting.began, self.env.now))
 
     def _undisturbed(self, run: Run, step: int, base: int) -> Generator[Event, None, None]:
-        """A run of computations as one event; when each op ends is known beforehand."""
+        """A run as one event; when each op ends is known beforehand."""
         end = self.env.now
         ends = [end := end + self.seconds[base + op] for op in run.ops]
         begins = [self.env.now, *ends[:-1]]
@@ -99,6 +100,9 @@ class Rank:
             # the clock may be off by the last digit
             ends[-1] = self.env.now
             begins[-1] = min(begins[-1], self.env.now)
+        self._write_down(run, step, begins, ends)
+
+    def _write_down(self, run: Run, step: int, begins: Sequence[float], ends: Sequence[float]) -> None:
         self.records += [Record(op, step, b, b, e) for op, b, e in zip(run.ops, begins, ends, strict=True)]
 
     def _end_of(self, op: int) -> Event:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -14,7 +14,7 @@ from simulator.engine.cast import Communication, Everyone
 from simulator.engine.deadlock import deadlock
 from simulator.engine.folding import Folding
 from simulator.engine.issue import Issue, Run, issue
-from simulator.engine.network import LinkUses, Network
+from simulator.engine.network import LinkUses, Network, Stretch
 from simulator.engine.processor import Processor
 from simulator.engine.rank import Rank
 from simulator.engine.rendezvous import Meeting, Rendezvous
@@ -89,7 +89,8 @@ class Simulation:
     fold: bool = True
     _axis_bytes: dict[str, float] = field(default_factory=dict)
     _algorithms: dict[tuple[str, str, float], tuple[str, str]] = field(default_factory=dict)
-    _issues: dict[int, Issue] = field(default_factory=dict)
+    _private: dict[int, dict[int, Plan]] = field(default_factory=dict)
+    _issues: dict[tuple[int, frozenset[str]], Issue] = field(default_factory=dict)
     _prices: dict[tuple[int, Accelerator, Accelerator | None], list[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -119,7 +120,7 @@ class Simulation:
             axis_bytes=self._axis_bytes,
             link_bytes=self.network.link_bytes(),
             alike=self.cast.alike,
-            uses=LinkUses(self.network.stretches),
+            uses=LinkUses(self.network.stretches, self._private_stretches),
             algorithms=self._algorithms,
             representatives=len(self.ranks),
         )
@@ -142,18 +143,45 @@ class Simulation:
         return self.schedule.steps * sum(lengths[self.schedule.program_of[number]] for number in self.ranks)
 
     def _rank(self, number: int) -> Rank:
-        index = self.schedule.program_of[number]
-        if index not in self._issues:
-            takes_sms = self.communicator.transport.sms > 0
-            self._issues[index] = issue(self.schedule.programs[index], takes_sms)
-        issued = self._issues[index]
+        index, private = self.schedule.program_of[number], self.cast.private_axes(number)
+        program = self.schedule.programs[index]
+        if (index, private) not in self._issues:
+            self._issues[index, private] = issue(program, self.communicator.transport.sms > 0, private)
+        issued = self._issues[index, private]
         processors: dict[str, Processor | None] = {"gpu": None}
         if issued.shares:
             processors["gpu"] = self._gpus[number] = Processor(self.env)
-        if _computes_on_host(self.schedule.programs[index]):
+        if _computes_on_host(program):
             processors["host"] = self._hosts.setdefault(self._host(number), Processor(self.env))
+        seconds = self._seconds(number)
+        if private:
+            seconds = self._with_private(number, private, seconds)
         crowd = self.cast.crowd(number)
-        return Rank(self.env, number, issued, self._seconds(number), self.schedule.steps, self._meet, processors, crowd)
+        return Rank(self.env, number, issued, seconds, self.schedule.steps, self._meet, processors, crowd)
+
+    def _with_private(self, number: int, private: frozenset[str], seconds: Sequence[float]) -> Sequence[float]:
+        """*seconds* of the ops of rank *number*, with those of its *private* collectives, which are accounted for."""
+        times = list(seconds)
+        ops = self.schedule.program(number).ops
+        plans: dict[int, Plan] = {}
+        for place, op in enumerate(ops):
+            if isinstance(op, Collective) and op.over in private:
+                plan = plans[place] = self._plan(self.cast.communication(number, op), op, self.schedule.steps)
+                for phase in plan.phases:
+                    for flow in phase.flows:
+                        self.network.carried(flow, phase.nbytes * self.schedule.steps)
+                times[place :: len(ops)] = [plan.alone] * self.schedule.steps
+        self._private[number] = plans
+        return times
+
+    def _private_stretches(self) -> Iterator[Stretch]:
+        """What private collectives laid on the links."""
+        for number, plans in self._private.items():
+            for record in self.ranks[number].records:
+                if record.op in plans:
+                    for begin, end, phase in plans[record.op].moments(record.begin):
+                        for flow in phase.flows if end > begin else ():
+                            yield Stretch(begin, end, flow, phase.nbytes / (end - begin))
 
     def _host(self, rank: int) -> str:
         device = self.devices[rank]
@@ -186,11 +214,12 @@ class Simulation:
         key = name, run.meeting, step
         return key, self.rendezvous.arrive(key, rank, cast.partners(name, op), lambda: self._plan(name, op))
 
-    def _plan(self, name: Communication, op: Op) -> Plan:
+    def _plan(self, name: Communication, op: Op, times: int = 1) -> Plan:
         plan = self.cast.plan(name, op)
         if isinstance(op, Collective | Send | Recv):
             axis = family(op.over)
-            self._axis_bytes[axis] = self._axis_bytes.get(axis, 0.0) + plan.sent_bytes * self.cast.copies(name)
+            sent = times * plan.sent_bytes * self.cast.copies(name)
+            self._axis_bytes[axis] = self._axis_bytes.get(axis, 0.0) + sent
             if isinstance(op, Collective):
                 self._algorithms[axis, op.kind, op.nbytes] = plan.algorithm, plan.protocol
         return plan

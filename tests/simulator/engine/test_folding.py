@@ -44,9 +44,8 @@ def schedules(draw, ranks):
     stages = len(mesh.axes["pp"].groups[0])
     lengths = [draw(st.sampled_from([0.0, 1e-3, 3e-3])) for _ in range(stages)]
     kinds = st.sampled_from(["all_reduce", "all_gather", "broadcast", "all_to_all"])
-    rounds = draw(
-        st.lists(st.tuples(kinds, st.sampled_from(["tp", "dp"]), st.sampled_from([1e4, 3e6, 2e8])), max_size=4)
-    )
+    one = st.tuples(kinds, st.sampled_from(["tp", "dp"]), st.sampled_from([1e4, 3e6, 2e8]), st.booleans())
+    rounds = draw(st.lists(one, max_size=4))
     programs = tuple(_program(stage, stages, lengths[stage], rounds) for stage in range(stages))
     place = mesh.axes["pp"].place
     return Schedule(mesh, programs, tuple(place(rank)[1] for rank in range(ranks)), steps=draw(st.integers(1, 2)))
@@ -54,12 +53,11 @@ def schedules(draw, ranks):
 
 def _program(stage, stages, seconds, rounds):
     ops = []
-    for number, (kind, axis, nbytes) in enumerate(rounds):
+    for number, (kind, axis, nbytes, blocks) in enumerate(rounds):
         action = Action("F", 0, number)
         ops.append(Compute(name=f"work {number}", kernels=(measured(seconds),)))
-        ops.append(
-            Collective(name=f"{kind} {number}", kind=kind, over=axis, nbytes=nbytes, stream=axis, after=(ops[-1].name,))
-        )
+        where = {"stream": "compute" if blocks else axis, "after": (ops[-1].name,)}
+        ops.append(Collective(name=f"{kind} {number}", kind=kind, over=axis, nbytes=nbytes, **where))
         if stages > 1:
             ends = (stage + 1) % stages, (stage - 1) % stages
             common = {"over": "pp", "nbytes": 1e6, "action": action}
@@ -160,6 +158,28 @@ def test_unequal_groups_of_one_axis_get_unequal_rates():
     schedule = Schedule(mesh, programs, (0, 2, 1, 0))
     folded = assert_equal(schedule, uniform(gpus=4, hosts=0, bandwidth=1e9, latency=0.0))
     assert folded.representatives == 4
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_collectives_that_share_nothing_are_known_beforehand_and_told_the_same(beside):
+    # tensor parallelism inside the servers, beside gradients that cross them and take multiprocessors
+    mesh = Mesh.regular({"tp": 4, "dp": 4})
+    ops = []
+    for number in range(6):
+        ops.append(Compute(name=f"work {number}", kernels=(measured(1e-3),)))
+        ops.append(Collective(name=f"exchange {number}", kind="all_reduce", over="tp", nbytes=1e7))
+        if beside and number == 2:
+            after = (ops[-1].name,)
+            ops.append(Collective(name="gradient", kind="all_reduce", over="dp", nbytes=1e7, stream="dp", after=after))
+    schedule = Schedule(mesh, (Program("all", tuple(ops)),), (0,) * 16, steps=2)
+    folded = assert_equal(schedule, cluster_of({"kind": "switch"}, 4), transport=nccl())
+    plain = simulate(schedule, cluster_of({"kind": "switch"}, 4), transport=nccl(), fold=False)
+    assert folded.representatives == 1
+    links = folded.link_bytes
+    for link in links:
+        moved = [sum((u.end - u.begin) * u.links.get(link, 0.0) for u in t.uses) for t in (folded, plain)]
+        assert moved[0] == pytest.approx(moved[1])
+        assert moved[0] == pytest.approx(links[link])
 
 
 def test_a_hub_that_talks_to_equals_keeps_them_apart():
