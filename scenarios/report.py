@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from simulator.analysis import memory, report, text, traffic
+from scenarios import theory
+from simulator.analysis import memory, metrics, report, text, traffic
 from simulator.units import show
 
 if TYPE_CHECKING:
@@ -65,9 +66,21 @@ def _times(result: StepResult) -> str:
     mean = f" (mean of {steps.steps - 1} steps after the first)" if steps and steps.steps > 1 else ""
     lines = [f"step time {show(result.timeline.step_time, 'time')}{mean}"]
     lines.append(indented(report.breakdown_table(result.breakdown)))
+    expected = theory.bubble(result.scenario)
+    if expected is not None:
+        lines.append(f"  bubble {metrics.bubble_fraction(result.breakdown):.1%}; in theory {told(expected)}")
     if result.initial_broadcast:
         lines.append(f"  before the first step: broadcast of the model, {show(result.initial_broadcast, 'time')}")
     return "\n".join(lines)
+
+
+def told(expected: theory.ClosedForm) -> str:
+    """A closed form of the bubble, its value first.
+
+    >>> told(theory.ClosedForm("1 - 1/p", 0.75))
+    '75.0% = 1 - 1/p, for equal stages, free messages and no recomputation'
+    """
+    return f"{expected.fraction:.1%} = {expected.formula}, for equal stages, free messages and no recomputation"
 
 
 def _throughput(result: StepResult, summary: Mapping[str, Any]) -> str:
@@ -160,6 +173,10 @@ def _numbers(results: Mapping[str, StepResult]) -> list[list[str]]:
         ["fits", *("yes" if s["memory"]["fits"] else "NO" for s in summaries.values())],
         ["GPUs", *(f"{len(result.timeline.gpu_ranks)}" for result in results.values())],
     ]
+    forms = [theory.bubble(result.scenario) for result in results.values()]
+    if any(forms):
+        rows.append(["bubble", *(f"{s['bubble_fraction']:.1%}" for s in summaries.values())])
+        rows.append(["  in theory, without recomputation", *(f"{form.fraction:.1%}" if form else "" for form in forms)])
     kinds = dict.fromkeys(kind for s in summaries.values() for kind in s["link_utilisation"])
     for kind in kinds:
         uses = [s["link_utilisation"].get(kind, {"max": 0.0})["max"] for s in summaries.values()]
