@@ -109,8 +109,9 @@ def _texts(axes: Axes, chart: Sequence[Row], bottoms: Floats, heights: Floats, w
     ]
     fitting.sort(key=lambda item: item[0].begin - item[0].end)
     for label, middle in fitting[:most]:
-        # the box hides the edges between the layers of one action
-        behind = {"facecolor": label.paint.fill, "edgecolor": "none", "pad": 1.5}
+        # the box hides the edges between the layers of one action, and the hatch; it stays inside the action's own
+        room = (label.end - label.begin) / letter - len(label.text)
+        behind = {"facecolor": label.paint.fill, "edgecolor": "none", "pad": min(1.5, 2.0 * room)}
         place = (label.begin + label.end) / 2
         text = axes.text(place, middle, label.text, color=label.paint.ink, fontsize=7.5, bbox=behind, clip_on=True)
         text.set(horizontalalignment="center", verticalalignment="center")
