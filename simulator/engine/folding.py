@@ -26,7 +26,7 @@ rates. A straggler, a slow link, an uneven last node splits the classes by itsel
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -52,7 +52,7 @@ class Folding:
         self, schedule: Schedule, communicator: Communicator, variation: Variation, hosts: Mapping[int, str]
     ) -> None:
         self.schedule, self.communicator = schedule, communicator
-        self._names: list[Communication] = []
+        self._names: list[tuple[object, ...]] = []
         self._ops: list[tuple[Op, ...]] = []
         self._flows: list[Flow] = []
         self._parts: list[tuple[int, int, int]] = []  # communication, rank, role
@@ -61,6 +61,7 @@ class Folding:
         self._number = {name: number for number, name in enumerate(self._names)}
         self._refine(variation, hosts)
         self._plans: dict[tuple[int, Hashable], Plan] = {}
+        self._member_sets: dict[int, frozenset[int]] = {}
 
     def _collect(self) -> None:
         """Every communication with its partners and its flows."""
@@ -168,8 +169,10 @@ class Folding:
         return self._copies[name]
 
     def private_axes(self, rank: int) -> frozenset[str]:
-        """The axes whose collectives *rank* runs on its compute stream with nobody but ranks that it stands for, over
-        links that nothing else of another stream or rank ever touches; how long they take is known beforehand.
+        """The axes whose collectives *rank* runs with nobody but ranks that it stands for, over links of their own.
+
+        Whatever else lies on such a link stands in turn with them on the compute stream of a rank, so that it is never
+        there at the same time. How long these collectives take is known beforehand.
         """
         axes = (name for name, axis in self.schedule.mesh.axes.items() if axis.place(rank) is not None)
         numbers = {axis: self._number.get((axis, self._group(axis, rank))) for axis in axes}
@@ -185,33 +188,56 @@ class Folding:
 
     @cached_property
     def _private(self) -> list[bool]:
-        """By class of communication: whether it shares nothing with anyone but its one class of ranks, op after op."""
-        owners = [self._owner(number) for number in range(len(self._first_communications))]
-        made_of = np.fromiter((number for number, _ in self._made_of), np.int64, len(self._made_of))
-        pairs = np.stack([self.classes[COMMUNICATION][made_of], self.classes[FLOW]], axis=1)
-        rows: list[set[int]] = [set() for _ in owners]
-        users: dict[int, set[int | None]] = defaultdict(set)
-        for number, flow in np.unique(pairs, axis=0).tolist():
-            for row in self._folded[flow].rows:
-                rows[number].add(row)
-                users[row].add(owners[number])
-        return [
-            owner is not None and all(users[row] == {owner} for row in mine)
-            for owner, mine in zip(owners, rows, strict=True)
-        ]
+        """By class of communication: whether it is of one class of ranks alone, and nothing ever shares its links."""
+        alone = [self._of_one_class(number) for number in range(len(self._first_communications))]
+        classes = self.classes[COMMUNICATION].tolist()
+        made_of = [number for number, _ in self._made_of]
+        on: dict[int, set[int]] = defaultdict(set)
+        for flow, link in zip(self._flow_at.tolist(), self._link_at.tolist(), strict=True):
+            on[link].add(made_of[flow])
+        for together in on.values():
+            ours = [number for number in together if alone[classes[number]]]
+            if ours and not self._in_turn(together):
+                for number in ours:
+                    alone[classes[number]] = False
+        return alone
 
-    def _owner(self, number: int) -> int | None:
-        """The class of ranks that alone takes part in a class of collectives, all on its compute stream; else None."""
-        first = int(self._first_communications[number])
-        ops = self._ops[first]
+    def _of_one_class(self, number: int) -> bool:
+        """Whether a class of collectives has ranks of one class only, and plans of one flow at a time."""
+        ops = self._ops[int(self._first_communications[number])]
         if not isinstance(ops[0], Collective) or len(self._partners[number]) != 1:
-            return None
-        axis, rank = ops[0].over, partners(self.schedule, self._names[first])[0]
-        program = self.schedule.program(rank)
-        if any(op.stream != "compute" for op in program.ops if isinstance(op, Collective) and op.over == axis):
-            return None
+            return False
         phases = (phase for op in ops for phase in dict.fromkeys(self.plan(number, op).phases))
-        return int(self.classes[RANK][rank]) if all(len(phase.flows) < 2 for phase in phases) else None
+        first = int(self._first_communications[number])
+        return self._in_turn({first}) and all(len(phase.flows) < 2 for phase in phases)
+
+    def _in_turn(self, together: Collection[int]) -> bool:
+        """Whether some rank takes part in all communications of *together*, always on its compute stream."""
+        names = [self._names[number] for number in together]
+        smallest = min((partners(self.schedule, name) for name in names), key=len)
+        groups = [self._members(number) for number in together]
+        return any(
+            all(rank in group for group in groups)
+            and all(name[:1] in self._blocking[self.schedule.program_of[rank]] for name in names)
+            for rank in smallest
+        )
+
+    def _members(self, number: int) -> frozenset[int]:
+        if number not in self._member_sets:
+            self._member_sets[number] = frozenset(partners(self.schedule, self._names[number]))
+        return self._member_sets[number]
+
+    @cached_property
+    def _blocking(self) -> list[set[tuple[object, ...]]]:
+        """By program: the axes, as names of one, over which it runs collectives on its compute stream and no other."""
+        found = []
+        for program in self.schedule.programs:
+            streams: dict[tuple[object, ...], set[str]] = defaultdict(set)
+            for op in program.ops:
+                if isinstance(op, Collective | Send | Recv):
+                    streams[(op.over,)].add(op.stream)
+            found.append({axis for axis, used in streams.items() if used == {"compute"}})
+        return found
 
     def plan(self, name: Communication, op: Op) -> Plan:
         """The plan of the class's first communication, its flows given way to those of their classes."""
