@@ -20,6 +20,8 @@ from simulator.units import show
 
 MOST_KINDS, MOST_CURVES = 6, 10
 """Of links and of ranks, in one chart."""
+FAR = 2.5
+"""Times the peak; where the capacity lies further above it, the chart tells it in words rather than go flat."""
 
 
 def links_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Window | None, title: str | None) -> Figure:
@@ -66,7 +68,7 @@ def memory_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Window
         text = "by rank" if ranks else "by pipeline stage, the first rank of each"
         some = "" if len(shown) == len(every) else f"; {len(shown)} of {len(every)}"
         panels[1].set_title(text + some, fontsize=9, loc="left")
-    _capacity(timeline, top.rank, panels)
+    _capacity(timeline, top, panels)
     for axes in panels:
         axes.set_ylim(0, None)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: show(nbytes, "size", 3)))
@@ -94,10 +96,16 @@ def _stacked(axes: Axes, held: memory.Curve, end: float) -> None:
         below = below + nbytes
 
 
-def _capacity(timeline: Timeline, rank: int, panels: Iterable[Axes]) -> None:
+def _capacity(timeline: Timeline, top: memory.Peak, panels: Iterable[Axes]) -> None:
+    """The capacity of the GPU of the fullest rank: a line, or its value where it is `FAR` away."""
     if timeline.cluster is None or not timeline.devices:
         return
-    capacity = timeline.cluster.accelerator(timeline.devices[rank]).memory_bytes
-    if np.isfinite(capacity):
-        for axes in panels:
+    capacity = timeline.cluster.accelerator(timeline.devices[top.rank]).memory_bytes
+    if not np.isfinite(capacity):
+        return
+    for axes in panels:
+        if capacity > FAR * top.nbytes:
+            text = f"{axes.get_title(loc='left')}; capacity {show(capacity, 'size', 3)}, above the chart"
+            axes.set_title(text, fontsize=9, loc="left")
+        else:
             axes.axhline(capacity, color="#D55E00", linestyle="--", linewidth=1.2, label="capacity")

@@ -92,6 +92,17 @@ def test_what_takes_no_time_is_not_in_the_legend_of_a_pipeline(tmp_path: Path) -
     assert "optimizer" not in text
 
 
+@pytest.mark.parametrize("micro_batches", [3, 20])
+def test_the_capacity_is_a_line_or_told_where_it_is_far_above(
+    gpipe: Callable[[int, int], Timeline], tmp_path: Path, micro_batches: int
+) -> None:
+    # a micro-batch keeps 1 GB of 40 GB: the peak is a thirteenth of the capacity, or half of it
+    plot.draw(gpipe(2, micro_batches), "memory", tmp_path / "m.svg")
+    text = (tmp_path / "m.svg").read_text()
+    assert (">capacity<" in text) == (micro_batches == 20)
+    assert ("capacity 40 GB, above the chart" in text) == (micro_batches == 3)
+
+
 def test_what_cannot_be_drawn_is_told(ddp: Callable[[int], Timeline], tmp_path: Path) -> None:
     line = ddp(2)
     with pytest.raises(SimulatorError, match='no chart "gantt"; there are: timeline, pipeline, memory'):
