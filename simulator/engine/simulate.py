@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -89,7 +91,8 @@ class Simulation:
     fold: bool = True
     _axis_bytes: dict[str, float] = field(default_factory=dict)
     _algorithms: dict[tuple[str, str, float], tuple[str, str]] = field(default_factory=dict)
-    _private: dict[int, dict[int, Plan]] = field(default_factory=dict)
+    _private: dict[int, dict[tuple[int, ...], Plan]] = field(default_factory=dict)
+    _places: dict[tuple[int, frozenset[str]], list[list[int]]] = field(default_factory=dict)
     _issues: dict[tuple[int, frozenset[str]], Issue] = field(default_factory=dict)
     _prices: dict[tuple[int, Accelerator, Accelerator | None], list[float]] = field(default_factory=dict)
 
@@ -108,7 +111,8 @@ class Simulation:
             self.ranks[number] = self._rank(number)
         for rank in self.ranks.values():
             rank.start()
-        self.env.run()
+        with _collecting_no_garbage():
+            self.env.run()
         error = deadlock(self.schedule, self.ranks, stands_for, self.rendezvous)
         if error is not None:
             raise error
@@ -161,25 +165,39 @@ class Simulation:
 
     def _with_private(self, number: int, private: frozenset[str], seconds: Sequence[float]) -> Sequence[float]:
         """*seconds* of the ops of rank *number*, with those of its *private* collectives, which are accounted for."""
+        steps, ops = self.schedule.steps, self.schedule.program(number).ops
         times = list(seconds)
-        ops = self.schedule.program(number).ops
-        plans: dict[int, Plan] = {}
-        for place, op in enumerate(ops):
-            if isinstance(op, Collective) and op.over in private:
-                plan = plans[place] = self._plan(self.cast.communication(number, op), op, self.schedule.steps)
-                for phase in plan.phases:
-                    for flow in phase.flows:
-                        self.network.carried(flow, phase.nbytes * self.schedule.steps)
-                times[place :: len(ops)] = [plan.alone] * self.schedule.steps
-        self._private[number] = plans
+        self._private[number] = plans = {}
+        for places in self._alike(self.schedule.program_of[number], private):
+            op = ops[places[0]]
+            plan = self._plan(self.cast.communication(number, op), op, len(places) * steps)
+            for phase in plan.phases:
+                for flow in phase.flows:
+                    self.network.carried(flow, phase.nbytes * len(places) * steps)
+            alone = plan.alone
+            for step in range(steps):
+                for place in places:
+                    times[step * len(ops) + place] = alone
+            plans[tuple(places)] = plan
         return times
+
+    def _alike(self, index: int, private: frozenset[str]) -> list[list[int]]:
+        """The places of private collectives in a program, those together that ask for the same."""
+        if (index, private) not in self._places:
+            found: dict[Hashable, list[int]] = {}
+            for place, op in enumerate(self.schedule.programs[index].ops):
+                if isinstance(op, Collective) and op.over in private:
+                    found.setdefault((op.over, op.kind, op.nbytes, op.root, op.algorithm), []).append(place)
+            self._places[index, private] = list(found.values())
+        return self._places[index, private]
 
     def _private_stretches(self) -> Iterator[Stretch]:
         """What private collectives laid on the links."""
         for number, plans in self._private.items():
+            plan_of = {place: plan for places, plan in plans.items() for place in places}
             for record in self.ranks[number].records:
-                if record.op in plans:
-                    for begin, end, phase in plans[record.op].moments(record.begin):
+                if record.op in plan_of:
+                    for begin, end, phase in plan_of[record.op].moments(record.begin):
                         for flow in phase.flows if end > begin else ():
                             yield Stretch(begin, end, flow, phase.nbytes / (end - begin))
 
@@ -227,3 +245,15 @@ class Simulation:
 
 def _computes_on_host(program: Program) -> bool:
     return any(isinstance(op, Compute) and op.on == "host" for op in program.ops)
+
+
+@contextmanager
+def _collecting_no_garbage() -> Iterator[None]:
+    """Events live shortly and records to the end, in no circles: looking for garbage among them costs a third."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
