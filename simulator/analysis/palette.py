@@ -94,6 +94,20 @@ def category_fill(category: str) -> str:
     return CATEGORY_FILLS.get(category.removeprefix("host."), "#999933")
 
 
+def categories_in_order(categories: Iterable[str]) -> list[str]:
+    """The *categories* of memory as they are stacked: what is held all step, activations, buffers; on the GPU first.
+
+    >>> categories_in_order(["buffers", "mine", "host.optimizer", "parameters"])
+    ['parameters', 'buffers', 'mine', 'host.optimizer']
+    """
+    known = list(CATEGORY_FILLS)
+    named = list(dict.fromkeys(categories))
+    gpu = [name for name in known if name in named]
+    host = [f"host.{name}" for name in known if f"host.{name}" in named]
+    others = sorted(name for name in named if name not in gpu and name not in host)
+    return gpu + others + host
+
+
 def in_order(paints: Iterable[Paint]) -> list[Paint]:
     """*paints* once each in the order of a legend: phases, other computation, axes, copies, waits."""
     first = [*PHASE_PAINTS.values(), OTHER_COMPUTE]

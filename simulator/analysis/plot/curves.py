@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from simulator.analysis import memory, traffic
-from simulator.analysis.palette import category_fill
+from simulator.analysis.palette import categories_in_order, category_fill
 from simulator.analysis.pipeline import pipeline_ranks
 from simulator.analysis.plot.canvas import WIDTH, Window, legend, time_axis
 from simulator.analysis.rows import shown_window
@@ -89,9 +89,11 @@ def _lines(axes: Axes, timeline: Timeline, shown: Sequence[int], end: float, of:
 
 
 def _stacked(axes: Axes, held: memory.Curve, end: float) -> None:
+    """The categories of *held* one on top of the other, in the same order in every chart."""
     below = np.zeros(len(held.times))
     edges = np.append(held.times, max(end, held.times[-1]))
-    for category, nbytes in held.by_category.items():
+    for category in categories_in_order(held.by_category):
+        nbytes = held.by_category[category]
         axes.stairs(below + nbytes, edges, baseline=below, fill=True, color=category_fill(category), label=category)
         below = below + nbytes
 
