@@ -1,4 +1,4 @@
-"""`clustersim show` lays open what follows from a scenario: its order, its groups, its defaults, its topology."""
+"""`clustersim show` lays open what follows from a scenario: its order, groups, defaults, topology, and advice."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 @app.command()
 def show(
     scenario: OneScenario,
-    what: Annotated[str, typer.Argument(help="order, groups, derived or topology.")] = "derived",
+    what: Annotated[str, typer.Argument(help="order, groups, derived, topology or advice.")] = "derived",
     settings: Settings = None,
 ) -> None:
-    """Show the order, groups, derived values or topology of a scenario."""
+    """Show the order, groups, derived values or topology of a scenario, or which parallelism its memory asks for."""
     from scenarios import explanation
+    from scenarios.advice import advice
     from scenarios.scenario import Scenario
     from simulator.document.validation import listed, near
     from simulator.errors import ScenarioError
@@ -31,9 +32,8 @@ def show(
         "groups": explanation.groups,
         "derived": explanation.derived,
         "topology": explanation.topology,
+        "advice": advice,
     }
-    if what == "advice":
-        raise ScenarioError("show advice is not part of this version")
     if what not in views:
         hint = near(what, views)
         raise ScenarioError(f'there is no "{what}" to show; ask for {listed(views)}' + (f"; {hint}" if hint else ""))
