@@ -12,8 +12,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from simulator.analysis.intervals import Floats
+from simulator.analysis.intervals import Floats, columns
 from simulator.schedule import Op, Program, Schedule
 from simulator.timeline import Timeline
 
@@ -59,20 +60,68 @@ class Memory:
     host_bytes: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """What is *resident* in a program, and what its ops allocate and free: bytes by op, for each category.
+
+    *allocating* and *freeing* say by op whether it does.
+    """
+
+    resident: Mapping[str, float]
+    allocates: Mapping[str, Floats]
+    frees: Mapping[str, Floats]
+    allocating: npt.NDArray[np.bool_]
+    freeing: npt.NDArray[np.bool_]
+
+
+def _table(program: Program, host: bool) -> _Table:
+    named = dict.fromkeys(name for op in program.ops for amounts in (op.allocates, op.frees) for name in amounts)
+    names = [name for name in named if _on_host(name, program) == host]
+    return _Table(
+        _resident(program, host),
+        {name: np.array([op.allocates.get(name, 0.0) for op in program.ops]) for name in names},
+        {name: np.array([op.frees.get(name, 0.0) for op in program.ops]) for name in names},
+        np.array([any(name in op.allocates for name in names) for op in program.ops], np.bool_),
+        np.array([any(name in op.frees for name in names) for op in program.ops], np.bool_),
+    )
+
+
 def curve(timeline: Timeline, rank: int, *, host: bool = False) -> Curve:
     """What *rank* holds over time in its GPU, or with *host* in the memory of its host."""
-    return _curve(*_changes(timeline, rank, host))
+    return _traced(timeline, rank, _table(timeline.schedule.program(rank), host))
+
+
+def _traced(timeline: Timeline, rank: int, table: _Table) -> Curve:
+    """What the ops of *table* hold as *rank* ran them."""
+    number, _, _, begin, end = columns(timeline.records[rank])
+    op = number.astype(np.int64)
+    # by end, then begin: what ends when another begins stands before it, and an op of no length allocates, then frees
+    spans = np.lexsort((begin, end))
+    op = op[spans]
+    moments = np.stack([begin[spans], end[spans]], axis=1).ravel()
+    kept = np.flatnonzero(np.stack([table.allocating[op], table.freeing[op]], axis=1).ravel())
+    kept = kept[np.argsort(moments[kept], kind="stable")]
+    by_category = {}
+    for name in dict.fromkeys([*table.resident, *table.allocates]):
+        steps = np.full(1 + len(kept), table.resident.get(name, 0.0))
+        if name in table.allocates:
+            steps[1:] = np.stack([table.allocates[name][op], -table.frees[name][op]], axis=1).ravel()[kept]
+        else:
+            steps[1:] = 0.0
+        by_category[name] = np.cumsum(steps)
+    return Curve(np.concatenate([[0.0], moments[kept]]), by_category)
 
 
 def peak(timeline: Timeline) -> Memory:
     """The memory that the ranks of *timeline* hold at most. Of equal peaks the first rank's, at its first moment."""
     seen: dict[tuple[int, int], tuple[float, float, Mapping[str, float]]] = {}
+    tables = [_table(program, False) for program in timeline.schedule.programs]
     peaks = []
     for rank in timeline.gpu_ranks:
         # ranks that share their records, as folded ones do, are measured once
         same = id(timeline.records[rank]), timeline.schedule.program_of[rank]
         if same not in seen:
-            seen[same] = _highest(curve(timeline, rank))
+            seen[same] = _highest(_traced(timeline, rank, tables[same[1]]))
         nbytes, time, by_category = seen[same]
         peaks.append(Peak(nbytes, rank, time, by_category))
     return _memory(timeline.schedule, peaks, _host_peak(timeline))
