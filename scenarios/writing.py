@@ -50,14 +50,20 @@ def _written(result: Result, folder: Path) -> Iterator[Path]:
 
 
 def _spans(timeline: Timeline, path: Path) -> None:
-    """One line for each span, in s: ready to begin it waited for partners, begin to end it worked."""
+    """One line for each span, in s: ready to begin it waited for partners, begin to end it worked.
+
+    Equal ranks, which were simulated as one, are written as one: the first of them, and of how many *ranks* it tells.
+    """
+    alike: dict[int, list[int]] = {}
+    for rank, records in enumerate(timeline.records):
+        alike.setdefault(id(records), []).append(rank)
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["rank", "step", "op", "stream", "ready_s", "begin_s", "end_s"])
-        for rank in range(timeline.world_size):
+        writer.writerow(["rank", "ranks", "step", "op", "stream", "ready_s", "begin_s", "end_s"])
+        for ranks in alike.values():
             writer.writerows(
-                (rank, span.step, span.op.name, span.op.stream, span.ready, span.begin, span.end)
-                for span in timeline.spans(rank)
+                (ranks[0], len(ranks), span.step, span.op.name, span.op.stream, span.ready, span.begin, span.end)
+                for span in timeline.spans(ranks[0])
             )
 
 

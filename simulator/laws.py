@@ -110,9 +110,10 @@ def _members(schedule: Schedule, name: str) -> None:
     """Partners agree; groups whose members run the same programs in the same places are looked at once."""
     axis: Axis = schedule.mesh.axes[name]
     ops = [_communication(program, name) for program in schedule.programs]
+    collectives = [_collectives(program, name) for program in schedule.programs]
     for members in dict.fromkeys(tuple(schedule.program_of[rank] for rank in group) for group in axis.groups):
-        for member in members[1:]:
-            _agree(schedule, name, members[0], member)
+        for member in dict.fromkeys(members[1:]):
+            _agree(schedule, collectives, members[0], member)
         for sender, program in enumerate(members):
             for (receiver, key), (index, nbytes) in ops[program][0].items():
                 if receiver >= len(members):
@@ -129,12 +130,12 @@ def _members(schedule: Schedule, name: str) -> None:
                     raise _broken(schedule.programs[program], index, f"{role}, its peer, has no such send")
 
 
-def _agree(schedule: Schedule, name: str, one: int, other: int) -> None:
-    """The collectives of two programs over an axis are the same, stream by stream, one after the other."""
+def _agree(schedule: Schedule, collectives: Sequence[_Collectives], one: int, other: int) -> None:
+    """The *collectives* of two programs over an axis are the same, stream by stream, one after the other."""
     if one == other:
         return
     mine, theirs = schedule.programs[one], schedule.programs[other]
-    first, second = _collectives(mine, name), _collectives(theirs, name)
+    first, second = collectives[one], collectives[other]
     for stream in {**first, **second}:
         a, b = first.get(stream, []), second.get(stream, [])
         for (i, x), (j, y) in zip(a, b, strict=False):
@@ -146,13 +147,16 @@ def _agree(schedule: Schedule, name: str, one: int, other: int) -> None:
             raise _broken(program, index, f"{partner.role} of its group has no such collective on stream {stream}")
 
 
-def _collectives(program: Program, axis: str) -> dict[str, list[tuple[int, Collective]]]:
-    found: dict[str, list[tuple[int, Collective]]] = defaultdict(list)
+def _collectives(program: Program, axis: str) -> _Collectives:
+    found: _Collectives = defaultdict(list)
     for index, op in enumerate(program.ops):
         if isinstance(op, Collective) and op.over == axis:
             found[op.stream].append((index, op))
     return found
 
+
+_Collectives = dict[str, list[tuple[int, Collective]]]
+"""By stream: (index, op)."""
 
 _Messages = dict[tuple[int, object], tuple[int, float]]
 

@@ -43,7 +43,7 @@ def test_run_reports_and_writes(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     result = json.loads((folder / "result.json").read_text())
     with (folder / "spans.csv").open() as file:
         spans = list(csv.DictReader(file))
-    assert len(spans) == result["simulation"]["ops"] == 4 * (4 + 4 + 4 + 1)
+    assert sum(int(span["ranks"]) for span in spans) == result["simulation"]["ops"] == 4 * (4 + 4 + 4 + 1)
     assert max(float(span["end_s"]) for span in spans) == result["step_time_s"]
 
 
