@@ -1,1 +1,70 @@
-"""The ground of clustersim: schedules, clusters, timelines, and the engine that runs the first on the second."""
+"""The ground of clustersim: schedules, clusters, timelines, and the engine that runs the first on the second.
+
+The public face: what one's own experiments need stands here, and is loaded when it is asked for.
+
+>>> import simulator
+>>> simulator.Link("nvlink3", 25e9, 1e-6).kind
+'nvlink3'
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from simulator.accelerator import Accelerator, Software
+    from simulator.cluster import Cluster, Link
+    from simulator.engine.simulate import simulate
+    from simulator.engine.variation import Variation
+    from simulator.errors import SimulatorError
+    from simulator.kernel import Kernel
+    from simulator.mesh import Axis, Mesh
+    from simulator.order import Action, Order
+    from simulator.schedule import Collective, Compute, Copy, Program, Recv, Schedule, Send
+    from simulator.timeline import Span, Timeline
+
+__all__ = [
+    "Accelerator",
+    "Action",
+    "Axis",
+    "Cluster",
+    "Collective",
+    "Compute",
+    "Copy",
+    "Kernel",
+    "Link",
+    "Mesh",
+    "Order",
+    "Program",
+    "Recv",
+    "Schedule",
+    "Send",
+    "SimulatorError",
+    "Software",
+    "Span",
+    "Timeline",
+    "Variation",
+    "simulate",
+]
+
+_HOMES = {
+    "accelerator": ("Accelerator", "Software"),
+    "cluster": ("Cluster", "Link"),
+    "engine.simulate": ("simulate",),
+    "engine.variation": ("Variation",),
+    "errors": ("SimulatorError",),
+    "kernel": ("Kernel",),
+    "mesh": ("Axis", "Mesh"),
+    "order": ("Action", "Order"),
+    "schedule": ("Collective", "Compute", "Copy", "Program", "Recv", "Schedule", "Send"),
+    "timeline": ("Span", "Timeline"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    from simulator.lookup import module
+
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(module(f"simulator.{home}"), name)
+    raise AttributeError(f"module simulator has no attribute {name}")

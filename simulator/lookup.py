@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from simulator.errors import SimulatorError
@@ -43,9 +44,14 @@ def function(package: str, name: str) -> Callable[..., Any]:
     return attribute  # type: ignore[no-any-return]
 
 
+def module(name: str) -> ModuleType:
+    """The module of that dotted name."""
+    return importlib.import_module(name)
+
+
 def attribute(function: Callable[..., Any], name: str) -> Any:
     """What stands under *name* in the file of *function*; None if nothing does."""
-    return getattr(importlib.import_module(function.__module__), name, None)
+    return getattr(module(function.__module__), name, None)
 
 
 def data_file(package: str, name: str) -> Path:
@@ -61,7 +67,7 @@ def find(package: str, name: str) -> Any:
     home, _, stem = name.rpartition(".")
     for path in _files(home or package):
         if path.stem == stem:
-            return path if path.suffix == ".yaml" else importlib.import_module(f"{home or package}.{stem}")
+            return path if path.suffix == ".yaml" else module(f"{home or package}.{stem}")
     raise UnknownName(name, nearest(name, names(package)))
 
 
