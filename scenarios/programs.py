@@ -36,6 +36,9 @@ from workloads.recompute import recompute
 from workloads.tensor_parallel import tensor_parallel
 from workloads.zero import zero
 
+BATCHES = 3
+"""Global batches that an asynchronous order runs through: the first fills the pipeline, the others are measured."""
+
 
 def training_schedule(specification: Specification, model: Model, derived: Derived, document: Document) -> Schedule:
     """What every rank does in a training step of *model*. Raises `ScenarioError` at the key of what cannot be."""
@@ -75,7 +78,8 @@ def training_schedule(specification: Specification, model: Model, derived: Deriv
         schedule = _data_parallel(schedule, specification, share, derived)
     if not order.asynchronous:
         schedule = gradient_norm(schedule, derived.tp * derived.pp, synchronous=parallelism.optimizer_sync)
-    return replace(_arranged(schedule, parallelism.rank_order), steps=training.steps)
+    batches = order.micro_batches // derived.micro_batches
+    return replace(_arranged(schedule, parallelism.rank_order), steps=training.steps, batches=batches)
 
 
 def pipeline_order(specification: Specification, derived: Derived, document: Document) -> Order:
@@ -84,7 +88,11 @@ def pipeline_order(specification: Specification, derived: Derived, document: Doc
     virtual = () if parallelism.virtual_stages is None else (parallelism.virtual_stages,)
     recomputation = {"recompute": True} if _recomputes(specification) else {}
     with _faults_at(document, "parallelism", "schedule"):
-        return parallelism.order(derived.pp, derived.micro_batches, *virtual, **recomputation)
+        order = parallelism.order(derived.pp, derived.micro_batches, *virtual, **recomputation)
+        if order.asynchronous and order.micro_batches == derived.micro_batches:
+            # numbered through, so that the steady state shows
+            order = parallelism.order(derived.pp, BATCHES * derived.micro_batches, *virtual)
+    return order
 
 
 def _recomputes(specification: Specification) -> bool:

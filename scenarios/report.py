@@ -62,8 +62,8 @@ def batch(scenario: Scenario) -> str:
 
 
 def _times(result: StepResult) -> str:
-    steps = result.scenario.specification.training
-    mean = f" (mean of {steps.steps - 1} steps after the first)" if steps and steps.steps > 1 else ""
+    count = result.timeline.steps_measured
+    mean = f" (mean of {count} steps after the first)" if result.timeline.steps_run > 1 else ""
     lines = [f"step time {show(result.timeline.step_time, 'time')}{mean}"]
     lines.append(indented(report.breakdown_table(result.breakdown)))
     expected = theory.bubble(result.scenario)

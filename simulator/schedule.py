@@ -166,12 +166,17 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """*programs*, and for each rank of the *mesh* the index of the one it runs; repeated *steps* times."""
+    """*programs*, and for each rank of the *mesh* the index of the one it runs; repeated *steps* times.
+
+    *batches*: how many global batches one run of the programs spans; more than one where the optimizer steps of an
+    asynchronous order stand between them, which never drains.
+    """
 
     mesh: Mesh
     programs: tuple[Program, ...]
     program_of: tuple[int, ...]
     steps: int = 1
+    batches: int = 1
 
     def __post_init__(self) -> None:
         if len(self.program_of) != self.mesh.world_size:

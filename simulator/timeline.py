@@ -97,17 +97,46 @@ class Timeline:
 
     @cached_property
     def window(self) -> tuple[float, float]:
-        """Where metrics are taken: the whole of a single step; of several, what comes after the first has ended."""
+        """Where metrics are taken: the whole of a single step; of several, what comes after the first has ended.
+
+        Of an asynchronous order, from the optimizer step with which the first global batch ends to the last one.
+        """
+        if self.schedule.batches > 1:
+            return self._updates[self._warm_up - 1], self._updates[-1]
         if self.schedule.steps == 1:
             return 0.0, self.makespan
         first = max((r.end for records in self._distinct for r in records if r.step == 0), default=0.0)
         return first, self.makespan
 
+    @cached_property
+    def _updates(self) -> list[float]:
+        """When the optimizer steps of stage 0 ended, ascending: those of the first rank that has them."""
+        for rank in self.gpu_ranks:
+            ops = self.schedule.program(rank).ops
+            places = {i for i, op in enumerate(ops) if op.action and op.action[:2] == ("O", 0)}
+            if places:
+                return sorted(record.end for record in self.records[rank] if record.op in places)
+        return []
+
+    @property
+    def _warm_up(self) -> int:
+        return len(self._updates) // (self.schedule.steps * self.schedule.batches)
+
+    @property
+    def steps_run(self) -> int:
+        """How many training steps, global batches, were run in all."""
+        return self.schedule.steps * self.schedule.batches
+
+    @property
+    def steps_measured(self) -> int:
+        """How many of them lie in the window."""
+        return max(1, self.steps_run - 1)
+
     @property
     def step_time(self) -> float:
         """Seconds per training step; of several steps the mean interval after the first, which warms up."""
         begin, end = self.window
-        return (end - begin) / max(1, self.schedule.steps - 1)
+        return (end - begin) / self.steps_measured
 
     @property
     def ops(self) -> int:

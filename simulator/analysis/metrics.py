@@ -99,7 +99,7 @@ def _parts(timeline: Timeline, rank: int, kinds: Integers) -> Floats:
     op, _, _, begin, end = columns(timeline.records[rank])
     bubble = len(keys(timeline.schedule)) - 1
     seconds = partition(begin, end, kinds[op.astype(np.int64)], bubble, timeline.window)
-    return seconds / max(1, timeline.schedule.steps - 1)
+    return seconds / timeline.steps_measured
 
 
 def model_flops(schedule: Schedule) -> float:
@@ -119,7 +119,7 @@ def _flops(schedule: Schedule, phases: frozenset[str]) -> float:
             computes = (op for op in program.ops if isinstance(op, Compute) and op.on == "gpu")
             counted = (op for op in computes if op.action and op.action.phase in phases)
             total += len(schedule.ranks_of(number)) * sum(kernel.flops for op in counted for kernel in op.kernels)
-    return total
+    return total / schedule.batches
 
 
 def flops_per_gpu(timeline: Timeline) -> tuple[float, float]:

@@ -43,7 +43,7 @@ class Overload(NamedTuple):
 
 def by_axis(timeline: Timeline) -> dict[str, float]:
     """Bytes that all ranks together send in one training step, by family of axis, inner axis first."""
-    steps = timeline.schedule.steps
+    steps = timeline.steps_run
     return {name: timeline.axis_bytes.get(name, 0.0) / steps for name in families(timeline.schedule)}
 
 
@@ -56,7 +56,7 @@ def by_link_kind(timeline: Timeline) -> dict[str, float]:
         return {}
     total = dict.fromkeys((link.kind for link in timeline.cluster.links), 0.0)
     for number, nbytes in timeline.link_bytes.items():
-        total[timeline.cluster.links[number].kind] += nbytes * timeline.alike.get(number, 1) / timeline.schedule.steps
+        total[timeline.cluster.links[number].kind] += nbytes * timeline.alike.get(number, 1) / timeline.steps_run
     return total
 
 
