@@ -152,7 +152,9 @@ def advice(scenario: Scenario) -> str:
     return "\n".join([*lines, *_sentences(known, tried), "", NOT_COUNTED])
 
 
-NOT_COUNTED = "Not counted: what CUDA, NCCL and the allocator's slack take of each GPU; leave room for them."
+NOT_COUNTED = (
+    "Not counted here: what CUDA, NCCL and the allocator's slack take of each GPU (`run` tells); leave room for them."
+)
 
 
 def _sentences(known: Account, tried: list[Way]) -> Iterator[str]:

@@ -39,14 +39,21 @@ def step_report(result: StepResult) -> str:
         f"{heading(result.scenario)}; {batch(result.scenario)}",
         _times(result),
         _throughput(result, result.summary()),
-        f"memory of the fullest GPU, by category\n{indented(report.memory_table(result.memory, result.capacity))}"
-        + ("" if result.fits else "\n  DOES NOT FIT: take a smaller micro-batch, a 16-bit precision, or a larger GPU"),
+        _memory(result),
         _links(result),
     ]
     if report.fits_in_text(result.timeline):
         sections.append(report.pipeline_chart(result.timeline))
     sections += [f"note: {note}" for note in model.notes]
     return "\n\n".join(section for section in sections if section)
+
+
+def _memory(result: StepResult) -> str:
+    table = report.memory_table(result.memory, result.capacity, result.allowance)
+    lines = ["memory of the fullest GPU, by category", indented(table)]
+    if not result.fits:
+        lines.append("  DOES NOT FIT: take a smaller micro-batch, a 16-bit precision, or a larger GPU")
+    return "\n".join(lines)
 
 
 def batch(scenario: Scenario) -> str:
@@ -120,7 +127,9 @@ def _links(result: StepResult) -> str:
         [kind, show(nbytes[kind], "size", 3), f"{used[kind]['mean']:.1%}", f"{used[kind]['max']:.1%}"]
         for kind in busiest
     ]
-    return "links, by kind\n" + indented(text.table(rows, ["", "bytes a step", "mean use", "busiest"], "lrrr"))
+    table = text.table(rows, ["", "bytes a step", "mean use", "busiest"], "lrrr")
+    sent = [f"{axis} {show(nbytes, 'size', 3)}" for axis, nbytes in traffic.by_axis(result.timeline).items() if nbytes]
+    return f"links, by kind\n{indented(table)}\n  all ranks together send, by axis: {', '.join(sent)}"
 
 
 def collective_report(result: CollectiveResult) -> str:

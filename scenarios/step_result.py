@@ -8,6 +8,7 @@ from functools import cached_property
 from math import isfinite
 from typing import Any
 
+from scenarios.allowance import allowance
 from scenarios.result import Result
 from simulator.accelerator import Accelerator
 from simulator.analysis import memory, metrics, traffic
@@ -53,15 +54,21 @@ class StepResult(Result):
         """Bytes of memory of the GPU that holds most."""
         return self._accelerator(self.memory.peak.rank).memory_bytes
 
+    @cached_property
+    def allowance(self) -> dict[str, float]:
+        """What the process on the fullest GPU takes beyond its tensors, bytes."""
+        return allowance(self.scenario, self._timeline.schedule, self.memory.peak.rank)
+
     @property
     def fits(self) -> bool:
-        """Whether every GPU in use has the memory that it needs."""
+        """Whether every GPU in use has the memory that it needs, the allowance of the fullest included."""
+        extra = sum(self.allowance.values())
         ranks = self._timeline.gpu_ranks
         capacities = {rank: self._accelerator(rank).memory_bytes for rank in ranks}
         if len(set(capacities.values())) == 1:
-            return self.memory.peak.nbytes <= self.capacity
+            return self.memory.peak.nbytes + extra <= self.capacity
         held = {rank: float(memory.curve(self._timeline, rank).total.max(initial=0.0)) for rank in ranks}
-        return all(held[rank] <= capacities[rank] for rank in ranks)
+        return all(held[rank] + extra <= capacities[rank] for rank in ranks)
 
     def _accelerator(self, rank: int) -> Accelerator:
         return self.scenario.cluster().accelerator(self._timeline.devices[rank])
@@ -126,6 +133,7 @@ class StepResult(Result):
         return {
             "peak_bytes": peak.nbytes,
             "peak_rank": peak.rank,
+            "allowance_bytes": sum(self.allowance.values()),
             "capacity_bytes": self.capacity if isfinite(self.capacity) else None,
             "fits": self.fits,
             "by_category_bytes": {name: float(peak.by_category.get(name, 0.0)) for name in categories},

@@ -30,13 +30,15 @@ SPLIT_DEPTH = 256
 class Software:
     """What a software stack adds: *launch_seconds* of host time per kernel; *fused* elementwise kernels or not.
 
-    *sharpness* q makes the maximum of host time h and GPU time g smooth: (h^q + g^q)^(1/q).
+    *sharpness* q makes the maximum of host time h and GPU time g smooth: (h^q + g^q)^(1/q). *context_bytes*: what a
+    process takes of its GPU before it holds a tensor, CUDA's context and the kernels that are loaded.
     """
 
     name: str = "ideal"
     launch_seconds: float = 0.0
     fused: bool = True
     sharpness: float = 4.0
+    context_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

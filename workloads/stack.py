@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from simulator.accelerator import Software
-from simulator.document import Flag, Ratio, Section, Time, read, validated
+from simulator.document import Amount, Flag, Ratio, Section, Time, read, validated
 from simulator.lookup import data_file
 
 
 class SoftwareSpecification(Section):
-    """The keys of such a file: *launch*, host time per kernel; *fused*; *sharpness* of the smooth maximum."""
+    """The keys of such a file: *launch*, host time per kernel; *fused*; *sharpness* of the smooth maximum.
+
+    *context* is memory of the GPU.
+    """
 
     name: str
     description: str = ""
@@ -16,10 +19,11 @@ class SoftwareSpecification(Section):
     launch: Time
     fused: Flag
     sharpness: Ratio = Software().sharpness
+    context: Amount = 0.0
 
     def build(self) -> Software:
         """The parameter set that an accelerator takes."""
-        return Software(self.name, self.launch, self.fused, self.sharpness)
+        return Software(self.name, self.launch, self.fused, self.sharpness, self.context)
 
 
 def software(name: str) -> Software:

@@ -80,10 +80,10 @@ class Network:
     _solved: dict[tuple[int, ...], dict[Flow, float]] = field(default_factory=dict)
     _numbers: dict[Flow, int] = field(default_factory=dict)
 
-    def transfer(self, flow: Flow, nbytes: float) -> Event:
-        """Begin to move *nbytes* by each transfer of *flow*; the event returned succeeds at the end."""
+    def transfer(self, flow: Flow, nbytes: float, done: Event | None = None) -> Event:
+        """Begin to move *nbytes* by each transfer of *flow*; *done*, or the event returned, succeeds at the end."""
         self.carried(flow, nbytes)
-        transfer = _Transfer(flow, nbytes, self.env.event(), self.env.now)
+        transfer = _Transfer(flow, nbytes, done or self.env.event(), self.env.now)
         shared = False
         for row in flow.rows:
             there = self._on.setdefault(row, {})

@@ -9,7 +9,7 @@ from simpy import Environment, Event
 
 from simulator.engine.network import Network
 from simulator.engine.processor import Processor
-from simulator.plan import Plan
+from simulator.plan import Phase, Plan
 
 
 @dataclass(slots=True)
@@ -50,13 +50,23 @@ class Rendezvous:
         return set(meeting.came) if meeting else set()
 
     def _begin(self, meeting: Meeting, plan: Plan) -> None:
-        if plan.phases:
-            self.env.process(self._carry_out(meeting, plan))
-        else:
-            meeting.done.succeed()
-
-    def _carry_out(self, meeting: Meeting, plan: Plan) -> Generator[Event, None, None]:
         busy = [self.processors[r] for r in meeting.came if r in self.processors] if plan.sms else []
+        if not plan.phases:
+            meeting.done.succeed()
+        elif busy or len(plan.phases) > 1 or len(plan.phases[0].flows) > 1 or not plan.phases[0].contended:
+            self.env.process(self._carry_out(meeting, plan, busy))
+        else:
+            self._carry_across(meeting, plan.phases[0])
+
+    def _carry_across(self, meeting: Meeting, phase: Phase) -> None:
+        """One phase of one flow, such as a message: no process is needed for it."""
+
+        def flow(_event: Event) -> None:
+            self.network.transfer(phase.flows[0], phase.nbytes, meeting.done)
+
+        self.env.timeout(phase.latency).callbacks.append(flow)
+
+    def _carry_out(self, meeting: Meeting, plan: Plan, busy: list[Processor]) -> Generator[Event, None, None]:
         for processor in busy:
             processor.reserve(plan.sms)
         for phase in plan.phases:

@@ -117,6 +117,14 @@ class Communicator:
             self._plans[key] = Plan("copy", "copy", tuple(self._phases([laid], 0.0, 1.0)), nbytes)
         return self._plans[key]
 
+    def buffer_bytes(self, ranks: tuple[int, ...]) -> float:
+        """What the library holds on each GPU of the group *ranks* for its channels, in bytes."""
+        if len(ranks) < 2 or not self.transport.sms:
+            return 0.0
+        members = self.members(ranks)
+        channels = members.sms * self.cluster.accelerator(members.devices[0]).sms / self.transport.sms
+        return channels * self.transport.buffer_bytes
+
     def members(self, ranks: tuple[int, ...]) -> Members:
         """The group of *ranks*, found once."""
         if ranks not in self._members:

@@ -75,6 +75,11 @@ class Tables:
     limits: Mapping[str, float] = field(default_factory=dict)
 
 
+BUFFER_BYTES = 4 * 2**20 + 8 * 512 * 8 * 16 + 8 * 640 * 120 * 8
+"""Of a ring's channel: NCCL_BUFFSIZE, 4 MiB unless set (NCCL user guide), for Simple; for LL NCCL_STEPS x
+NCCL_LL_MAX_NTHREADS x NCCL_LL_LINES_PER_THREAD lines of 16 B; for LL128 NCCL_STEPS x NCCL_LL128_MAX_NTHREADS x
+NCCL_LL128_ELEMS_PER_THREAD elements of 8 B (src/include/devcomm.h, v2.10.3)."""
+
 TREE_CORRECTION: Mapping[tuple[str, str], tuple[float, ...]] = {
     ("tree", "LL"): (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1, 1),
     ("tree", "LL128"): (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7) + (0.6,) * 6 + (0.8, 0.9, 0.9, 0.9, 0.9, 1, 1),
@@ -174,6 +179,7 @@ def nccl(version: str = "2.10") -> Transport:
         corrections=tables.corrections,
         nvlink_only=frozenset({"LL128"}),
         sms=BLOCKS,
+        buffer_bytes=BUFFER_BYTES,
         reorders=True,
         tagged=False,
     )

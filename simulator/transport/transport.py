@@ -59,7 +59,8 @@ class Transport:
     for 64 B, 128 B ... of vector.
     *messages*: the protocols of single messages and of what is made of them, ``direct`` (none named: all).
     *nvlink_only*: protocols that need NVLink inside and NICs near. *sms*: multiprocessors for each channel.
-    *reorders*: rings follow the hardware, not the order of ranks. *tagged*: receives are matched by tag.
+    *buffer_bytes*: memory of the GPU for each channel of each group. *reorders*: rings follow the hardware, not the
+    order of ranks. *tagged*: receives are matched by tag.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Transport:
     corrections: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
     nvlink_only: frozenset[str] = frozenset()
     sms: int = 0
+    buffer_bytes: float = 0.0
     reorders: bool = False
     tagged: bool = True
 

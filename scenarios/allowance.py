@@ -1,0 +1,31 @@
+"""A real process takes more of its GPU than its tensors: an allowance for what no schedule allocates.
+
+CUDA's context with the loaded kernels, from the software stack, and the buffers of the communication library, from the
+transport, each with its source there. The allocator's slack is not counted: it rounds blocks to 2 MiB (PyTorch,
+``c10/cuda/CUDACachingAllocator``), and fragmentation depends on the history of a run; Rajbhandari et al. 2020
+(arXiv:1910.02054, section 3.2) saw out-of-memory with over 30 % of memory free in extreme cases.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simulator.schedule import Collective, Schedule
+from simulator.transport.communicator import Communicator
+
+if TYPE_CHECKING:
+    from scenarios.scenario import Scenario
+
+
+def allowance(scenario: Scenario, schedule: Schedule, rank: int) -> dict[str, float]:
+    """Bytes on the GPU of *rank* beyond those that *schedule* allocates: ``context`` and ``communication``."""
+    from scenarios.running import transport
+
+    network = scenario.specification.network
+    devices = scenario.derived.devices
+    communicator = Communicator(scenario.cluster(), devices, transport(network.transport))
+    used = dict.fromkeys(op.over for op in schedule.program(rank).ops if isinstance(op, Collective))
+    groups = (schedule.mesh.axes[name] for name in used)
+    places = ((axis, axis.place(rank)) for axis in groups)
+    held = sum(communicator.buffer_bytes(axis.groups[place[0]]) for axis, place in places if place)
+    return {"context": scenario.software.context_bytes, "communication": held}
