@@ -1,0 +1,64 @@
+"""A deadlock is found, and the circle of who waits for whom is printed."""
+
+import pytest
+
+from simulator.engine.simulate import simulate
+from simulator.errors import DeadlockError
+from simulator.kernel import measured
+from simulator.mesh import Mesh
+from simulator.order import Action
+from simulator.schedule import Collective, Compute, Program, Recv, Schedule, Send
+from topologies.uniform import uniform
+
+THERE, BACK = Action("F", 0, 0), Action("B", 1, 0)
+CLUSTER = uniform(gpus=2, hosts=0, bandwidth=1e9, latency=1e-6)
+
+
+def crossing():
+    """Each of two ranks wants to receive before it sends, both on one stream."""
+
+    def program(me, out, into):
+        message = {"over": "pp", "peer": 1 - me, "nbytes": 8.0, "stream": "messages"}
+        return Program(
+            f"stage {me}", (Recv(name="recv", action=into, **message), Send(name="send", action=out, **message))
+        )
+
+    programs = program(0, THERE, BACK), program(1, BACK, THERE)
+    return Schedule(Mesh.regular({"pp": 2}), programs, (0, 1))
+
+
+@pytest.mark.parametrize("fold", [True, False])
+def test_two_that_receive_first_wait_for_each_other(fold):
+    schedule = crossing()
+    schedule.check()
+    with pytest.raises(DeadlockError) as caught:
+        simulate(schedule, CLUSTER, fold=fold)
+    title, *lines = str(caught.value).splitlines()
+    assert title == "deadlock: 2 ranks have not finished; in a circle"
+    assert sorted(lines) == [
+        "  rank 0 [messages] recv: receive 8 B from pp 1, step 0, waits for rank 1 [messages]",
+        "  rank 1 [messages] recv: receive 8 B from pp 0, step 0, waits for rank 0 [messages]",
+    ]
+
+
+def test_an_op_that_waits_for_its_own_rank_is_named():
+    # rank 0 computes after a message that rank 1 sends only after a collective that rank 0 joins after computing
+    collective = Collective(name="reduce", kind="all_reduce", over="pp", nbytes=8.0)
+    message = {"over": "pp", "nbytes": 8.0, "action": BACK}
+    first = Program(
+        "first",
+        (
+            Recv(name="recv", peer=1, stream="in", **message),
+            Compute(name="work", kernels=(measured(1.0),), after=("recv",)),
+            collective,
+        ),
+    )
+    second = Program("second", (collective, Send(name="send", peer=0, stream="out", after=("reduce",), **message)))
+    schedule = Schedule(Mesh.regular({"pp": 2}), (first, second), (0, 1))
+    schedule.check()
+    with pytest.raises(DeadlockError) as caught:
+        simulate(schedule, CLUSTER)
+    text = str(caught.value)
+    assert "rank 0 [compute] work: compute 1 kernels, step 0, waits for rank 0 [in] to end recv" in text
+    assert "rank 1 [compute] reduce: all_reduce 8 B over pp, step 0, waits for rank 0 [compute]" in text
+    assert "rank 1 [out] send" in text

@@ -1,0 +1,43 @@
+"""A processor shared: computations beside each other, and beside collectives that take a part of it."""
+
+import pytest
+import simpy
+
+from simulator.engine.processor import Processor
+
+
+def ends(script):
+    """Run *script*(environment, processor), a generator function, beside nothing else; returns the clock at the end."""
+    env = simpy.Environment()
+    found = env.process(script(env, Processor(env)))
+    return env.run(found)
+
+
+def test_alone_it_takes_its_time_and_tells_when_each_part_ended():
+    def script(env, gpu):
+        return (yield gpu.compute([1.0, 2.0, 0.0], [False] * 3))
+
+    assert ends(script) == [1.0, 3.0, 3.0]
+
+
+def test_two_take_twice_as_long_and_a_crowd_counts_as_many():
+    def script(env, gpu):
+        first = gpu.compute([2.0], [False])
+        second = gpu.compute([4.0], [False], crowd=3)
+        return [(yield first), (yield second)]
+
+    # a quarter of the speed each, for the crowd is three: 2 s of work in 8 s; then a third, for 2 more
+    assert ends(script) == [[8.0], [pytest.approx(14.0)]]
+
+
+def test_a_collective_slows_what_computes_and_not_what_is_steady():
+    def script(env, gpu):
+        done = gpu.compute([1.0, 1.0, 1.0], [False, True, False])
+        yield env.timeout(0.5)
+        gpu.reserve(0.5)
+        yield env.timeout(2.5)
+        gpu.release(0.5)
+        return (yield done)
+
+    # half a second of the first is left at half speed; the steady one takes its second; the last has half done at 3 s
+    assert ends(script) == pytest.approx([1.5, 2.5, 3.75])
