@@ -62,8 +62,7 @@ def training_schedule(specification: Specification, model: Model, derived: Deriv
         schedule = recompute(schedule, model, how, micro_batch_size=samples)
     with _faults_at(document, "parallelism", "tp"):
         share = model.sharded(derived.tp, parallelism.sequence_parallel) if derived.tp > 1 else model
-    scattered = derived.tp if parallelism.sequence_parallel else 1
-    schedule = pipeline_parallel(schedule, model, micro_batch_size=samples, boundary_share=1 / scattered)
+    schedule = pipeline_parallel(schedule, share, micro_batch_size=samples)
     schedule = tied_embeddings(schedule, share, gradient_dtype=training.gradient_dtype)
     schedule = tensor_parallel(
         schedule,

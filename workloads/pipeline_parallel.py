@@ -53,25 +53,21 @@ class _Message:
         )
 
 
-def pipeline_parallel(
-    schedule: Schedule, model: Model, *, micro_batch_size: int, boundary_share: float = 1.0
-) -> Schedule:
+def pipeline_parallel(schedule: Schedule, model: Model, *, micro_batch_size: int) -> Schedule:
     """*schedule* with a Send and a Recv wherever an action needs what another rank of ``pp`` computes.
 
-    To be applied while ``pp`` is the mesh's only axis. *boundary_share*: the part of a boundary that one rank sends
-    (1/tp under sequence parallelism, whose ranks hold a shard each). Between stages on one rank nothing is sent.
+    To be applied while ``pp`` is the mesh's only axis. *model* has its layers as one rank holds them: under sequence
+    parallelism a rank sends its shard of a boundary. Between stages on one rank nothing is sent.
     """
     if list(schedule.mesh.axes) != ["pp"]:
         raise ScheduleError(f"pipeline_parallel wants the axis pp alone, not {', '.join(schedule.mesh.axes)}")
     layers = {layer.name: layer for layer in model.layers}
-    messages = list(_messages(schedule.programs, layers, micro_batch_size, boundary_share))
+    messages = list(_messages(schedule.programs, layers, micro_batch_size))
     programs = tuple(_with_messages(program, rank, messages) for rank, program in enumerate(schedule.programs))
     return replace(schedule, programs=programs)
 
 
-def _messages(
-    programs: Sequence[Program], layers: Mapping[str, Layer], micro_batch_size: int, share: float
-) -> Iterator[_Message]:
+def _messages(programs: Sequence[Program], layers: Mapping[str, Layer], micro_batch_size: int) -> Iterator[_Message]:
     """All that is sent, rank by rank in order of issue."""
     actions = [_actions(program) for program in programs]
     home = {action: rank for rank, row in enumerate(actions) for action in row}
@@ -79,7 +75,7 @@ def _messages(
     for row in actions:
         for action, layer in row.items():
             if action.phase == "F":
-                boundary[action.stage] = layers[layer].output_bytes(micro_batch_size) * share
+                boundary[action.stage] = layers[layer].output_bytes(micro_batch_size)
     for rank, row in enumerate(actions):
         for made in row:
             for wanted in _successors(made):

@@ -12,9 +12,6 @@ from simulator.analysis.pipeline import pipeline_ranks, stretches
 from simulator.timeline import Timeline
 from simulator.units import show
 
-MARKS = {"compute": "█", "recompute": "▓", "optimizer": "▒", "copy": "c", "bubble": "·"}
-"""Of a breakdown's parts in a bar; exposed communication has the first letter of its axis."""
-
 
 class Measurement(NamedTuple):
     """One line of a table of collectives: *size* in bytes, *time* in s, bandwidths in bytes/s."""
@@ -46,14 +43,6 @@ def breakdown_table(parts: Mapping[str, float], width: int = 40) -> str:
         for part, piece in zip(shown, bars, strict=True)
     ]
     return text.table(rows, align="lrrl")
-
-
-def breakdown_bar(parts: Mapping[str, float], width: int = 60) -> str:
-    """A breakdown as one stacked bar, with the meaning of its marks after it."""
-    shown = {part: parts[part] for part in in_claiming_order(parts) if parts[part] > 0}
-    marks = {part: MARKS.get(part) or part.removeprefix("exposed_")[:1] for part in shown}
-    legend = "  ".join(f"{mark} {label_of(part)}" for part, mark in marks.items())
-    return f"{text.bar(shown, marks, width)}  {legend}"
 
 
 def comparison(breakdowns: Mapping[str, Mapping[str, float]]) -> str:

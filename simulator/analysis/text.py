@@ -8,7 +8,7 @@ hierarchical   12
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 
 def table(rows: Iterable[Sequence[str]], header: Sequence[str] = (), align: str = "") -> str:
@@ -40,16 +40,6 @@ def shares(values: Sequence[float], cells: int) -> list[int]:
     for i in by_remainder[: cells - sum(counts)]:
         counts[i] += 1
     return counts
-
-
-def bar(values: Mapping[str, float], marks: Mapping[str, str], width: int = 60) -> str:
-    """One stacked bar of *width* letters: each value as so many of its mark.
-
-    >>> bar({"compute": 3, "bubble": 1}, {"compute": "#", "bubble": "."}, 8)
-    '######..'
-    """
-    counts = shares(list(values.values()), width)
-    return "".join(marks[name] * count for name, count in zip(values, counts, strict=True))
 
 
 def waterfall(values: Sequence[float], width: int = 40, mark: str = "█") -> list[str]:

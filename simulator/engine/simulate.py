@@ -98,6 +98,7 @@ class Simulation:
 
     def __post_init__(self) -> None:
         self.env = Environment()
+        self._on_host = [_computes_on_host(program) for program in self.schedule.programs]
         self.cast = self._cast()
         self.network = Network(self.env, self.cast.capacity)
         self._hosts: dict[str, Processor] = {}
@@ -132,8 +133,8 @@ class Simulation:
     def _cast(self) -> Everyone | Folding:
         if not self.fold or self.variation.jitter or self.schedule.mesh.world_size == 1:
             return Everyone(self.schedule, self.communicator)
-        computing = [_computes_on_host(program) for program in self.schedule.programs]
-        hosts = {rank: self._host(rank) for rank, index in enumerate(self.schedule.program_of) if computing[index]}
+        on_host = self._on_host
+        hosts = {rank: self._host(rank) for rank, index in enumerate(self.schedule.program_of) if on_host[index]}
         return Folding(self.schedule, self.communicator, self.variation, hosts)
 
     @property
@@ -155,7 +156,7 @@ class Simulation:
         processors: dict[str, Processor | None] = {"gpu": None}
         if issued.shares:
             processors["gpu"] = self._gpus[number] = Processor(self.env)
-        if _computes_on_host(program):
+        if self._on_host[index]:
             processors["host"] = self._hosts.setdefault(self._host(number), Processor(self.env))
         seconds = self._seconds(number)
         if private:
@@ -210,7 +211,7 @@ class Simulation:
         index = self.schedule.program_of[number]
         program = self.schedule.programs[index]
         device = self.cluster.accelerator(self.devices[number])
-        host = self.cluster.accelerator(self._host(number)) if _computes_on_host(program) else None
+        host = self.cluster.accelerator(self._host(number)) if self._on_host[index] else None
         key = index, device, host
         if key not in self._prices:
             self._prices[key] = [self._price(op, device, host) for op in program.ops] * self.schedule.steps

@@ -41,7 +41,6 @@ def test_breakdown_table_lists_what_took_time() -> None:
         "exposed dp  1 s  12.5%     █\n"
         "bubble      4 s  50.0%      ████"
     )  # fmt: skip
-    assert report.breakdown_bar(parts, 8) == "███d····  █ compute  d exposed dp  · bubble"
 
 
 def test_comparison_says_what_the_second_takes_more() -> None:
