@@ -1,0 +1,1 @@
+"""Validation runs schedules on real devices: replay, measurement, and a real network on one machine."""
