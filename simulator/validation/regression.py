@@ -1,0 +1,182 @@
+"""Robust regression fits positive parameters of a model to measured times, errors counted relative to the time.
+
+The residual of a row is log(predicted / measured), so a microsecond and a second weigh the same. Residuals beyond
+Huber's bound count linearly instead of squared, so one row that was disturbed does not bend the curve. The logarithms
+of the parameters are moved by Levenberg's and Marquardt's steps: no parameter becomes negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.errors import CalibrationError
+
+Vector = NDArray[np.float64]
+
+HUBER = 1.345
+"""Huber's bound in standard deviations: 95 % as efficient as least squares where errors are normal (Huber, "Robust
+Statistics", 1981; Holland and Welsch 1977)."""
+
+MAD = 1.4826
+"""Standard deviation of a normal distribution over its median absolute deviation."""
+
+LEAST_SCALE = 1e-6
+"""The residual's standard deviation is not taken smaller than this, so that exact data have weights."""
+
+MOST_STEPS = 100
+STILL = 1e-9
+"""A step that lowers the loss by less than this share ends the search."""
+
+DIFFERENCE = 1e-4
+"""Step of a logarithm in the finite differences: the root of a cost model's smoothness, far above rounding."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fit:
+    """*parameters*, and the relative standard error of each; *residuals* log(predicted / measured), row by row.
+
+    *covariance* is that of the parameters' logarithms; *scale* the robust standard deviation of the residuals; *loss*
+    what was minimised, in squared residuals.
+    """
+
+    parameters: Vector
+    errors: Vector
+    residuals: Vector
+    covariance: Vector
+    scale: float
+    loss: float
+
+    @property
+    def typical_error(self) -> float:
+        """The median of the relative errors |predicted / measured - 1|."""
+        return float(np.median(np.abs(np.expm1(self.residuals))))
+
+    @property
+    def information(self) -> float:
+        """Bayes' information criterion, n log(loss / n) + k log n; of two models the one with less is the better."""
+        rows = len(self.residuals)
+        return float(rows * np.log(max(self.loss / rows, LEAST_SCALE**2)) + len(self.parameters) * np.log(rows))
+
+
+def fit(
+    predict: Callable[[Vector], Vector],
+    start: Vector,
+    measured: Vector,
+    loosely: float | Vector = inf,
+) -> Fit:
+    """The parameters, above 0, with which *predict* comes nearest to *measured* (both n, above 0), from *start* (k).
+
+    *loosely* is how far a parameter is believed to lie from its start: a standard deviation of its logarithm. What the
+    rows do not determine then stays there, and its error tells so. Raises `CalibrationError` for rows that are not
+    positive and finite, and where rows and beliefs leave a parameter undetermined.
+    """
+    start, measured = np.asarray(start, float), np.asarray(measured, float)
+    _check(start, measured)
+    belief = np.broadcast_to(1.0 / np.asarray(loosely, float), start.shape)
+
+    def residuals(logs: Vector) -> Vector:
+        return _logs(predict(np.exp(logs))) - np.log(measured)
+
+    logs = _descend(residuals, np.log(start), belief)
+    rest = residuals(logs)
+    scale = _scale(rest, len(start))
+    weights = _weights(rest, scale)
+    slopes = _slopes(residuals, logs, rest)
+    covariance = _covariance(slopes, weights / scale**2, belief)
+    loss = float(_loss(rest, scale) * scale**2)
+    return Fit(np.exp(logs), np.sqrt(np.diag(covariance)), rest, covariance, scale, loss)
+
+
+def _check(start: Vector, measured: Vector) -> None:
+    if not len(measured):
+        raise CalibrationError("there are no measurements to fit")
+    wrong = np.flatnonzero(~(np.isfinite(measured) & (measured > 0)))
+    if len(wrong):
+        raise CalibrationError(f"row {wrong[0]}: a time must be above 0 and finite, not {measured[wrong[0]]}")
+    if not (np.isfinite(start) & (start > 0)).all():
+        raise CalibrationError(f"every parameter must start above 0 and finite, not {start.tolist()}")
+
+
+def _logs(times: Vector) -> Vector:
+    times = np.asarray(times, float)
+    if not (np.isfinite(times) & (times > 0)).all():
+        raise CalibrationError("the model predicts a time that is not above 0 and finite")
+    return np.asarray(np.log(times), float)
+
+
+def _descend(residuals: Callable[[Vector], Vector], logs: Vector, belief: Vector) -> Vector:
+    """Levenberg-Marquardt steps on weighted squares; the weights and the scale are renewed at every step."""
+    origin, damping = logs, 1e-3
+
+    def loss(at: Vector, rest: Vector, scale: float) -> float:
+        return float(_loss(rest, scale) + np.sum((belief * (at - origin)) ** 2))
+
+    rest = residuals(logs)
+    for _ in range(MOST_STEPS):
+        scale = _scale(rest, len(logs))
+        weights = _weights(rest, scale) / scale**2
+        slopes = _slopes(residuals, logs, rest)
+        normal = slopes.T @ (weights[:, None] * slopes) + np.diag(belief**2)
+        gradient = slopes.T @ (weights * rest) + belief**2 * (logs - origin)
+        before = loss(logs, rest, scale)
+        while damping < 1e12:
+            step = _step(normal, gradient, damping)
+            after = residuals(logs + step)
+            if loss(logs + step, after, scale) < before:
+                break
+            damping *= 4.0
+        else:
+            return logs
+        gained = before - loss(logs + step, after, scale)
+        logs, rest, damping = logs + step, after, damping / 8.0
+        if gained < STILL * before:
+            break
+    return logs
+
+
+def _step(normal: Vector, gradient: Vector, damping: float) -> Vector:
+    """The damped step, of no more than a factor of e in any parameter."""
+    damped = normal + damping * np.diag(np.maximum(np.diag(normal), np.diag(normal).max() * 1e-12))
+    step = -np.linalg.lstsq(damped, gradient, rcond=None)[0]
+    return np.asarray(step / max(1.0, float(np.abs(step).max())), float)
+
+
+def _scale(residuals: Vector, parameters: int) -> float:
+    """The robust standard deviation about 0, widened for the degrees of freedom that the parameters took."""
+    rows = len(residuals)
+    free = np.sqrt(rows / max(1, rows - parameters))
+    return max(LEAST_SCALE, float(MAD * np.median(np.abs(residuals)) * free))
+
+
+def _weights(residuals: Vector, scale: float) -> Vector:
+    return np.asarray(np.minimum(1.0, HUBER * scale / np.maximum(np.abs(residuals), LEAST_SCALE * scale)), float)
+
+
+def _loss(residuals: Vector, scale: float) -> float:
+    """Huber's loss of residuals in standard deviations: r^2 inside the bound, 2 c |r| - c^2 beyond."""
+    size = np.abs(residuals) / scale
+    return float(np.sum(np.where(size <= HUBER, size**2, 2 * HUBER * size - HUBER**2)))
+
+
+def _slopes(residuals: Callable[[Vector], Vector], logs: Vector, rest: Vector) -> Vector:
+    """Central differences, n x k."""
+    columns = []
+    for place in range(len(logs)):
+        step = np.zeros_like(logs)
+        step[place] = DIFFERENCE
+        columns.append((residuals(logs + step) - residuals(logs - step)) / (2 * DIFFERENCE))
+    return np.stack(columns, axis=1) if columns else np.zeros((len(rest), 0))
+
+
+def _covariance(slopes: Vector, weights: Vector, belief: Vector) -> Vector:
+    normal = slopes.T @ (weights[:, None] * slopes) + np.diag(belief**2)
+    if normal.size and np.linalg.matrix_rank(normal, hermitian=True) < len(normal):
+        raise CalibrationError(
+            f"{len(slopes)} rows do not determine {len(normal)} parameters; measure more sizes or kinds, or fit fewer"
+        )
+    return np.asarray(np.linalg.inv(normal), float)
