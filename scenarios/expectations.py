@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from simulator.document.validation import near
@@ -13,30 +15,89 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """*key* of the result was expected to be *expected* within the relative *tolerance*, and is *value*."""
+    """*key* of the result was expected to be *expected* within the relative *tolerance*, and is *value*.
+
+    *variant* is the run that it is of, where there are several; *fitted* says that cost parameters were fitted to it.
+    """
 
     key: str
     expected: float
     tolerance: float
     value: float
     source: str
+    variant: str = ""
+    relative_to: str = ""
+    fitted: bool = False
 
     @property
     def met(self) -> bool:
         """Whether the value is within the tolerance."""
         return abs(self.value - self.expected) <= self.tolerance * abs(self.expected)
 
+    @property
+    def error(self) -> float:
+        """How far the value lies above what was expected, as a share of that; infinite where 0 was expected."""
+        difference = self.value - self.expected
+        return difference / abs(self.expected) if self.expected else difference and inf * difference
+
 
 def held(scenario: Scenario, summary: dict[str, Any]) -> list[Outcome]:
-    """Each expectation of *scenario* against *summary*. Raises `ScenarioError` for a key that the result lacks."""
+    """Each expectation of *scenario*, or of its variants, against *summary*.
+
+    What is expected beside variants is expected of each of them, but for what begins with ``variants.`` and is of the
+    whole. Raises `ScenarioError` for a key that the result lacks.
+    """
+    if not scenario.variants:
+        return _held(scenario, flat(summary))
+    values = {name: flat(one) for name, one in summary["variants"].items()}
+    whole = _held(scenario, flat(summary), only="variants.")
+    return whole + [
+        replace(outcome, variant=name)
+        for name, one in scenario.variants.items()
+        for outcome in _held(one, values[name], values)
+    ]
+
+
+def _held(
+    scenario: Scenario,
+    values: Mapping[str, float],
+    others: Mapping[str, Mapping[str, float]] | None = None,
+    only: str = "",
+) -> list[Outcome]:
     outcomes = []
-    values = flat(summary)
     for key, expectation in scenario.specification.expect.items():
+        if not key.startswith(only):
+            continue
         if key not in values:
             message = f'the result has no number "{key}"'
             raise scenario.document.error(("expect", key), message, near(key, values), at_key=True)
-        outcomes.append(Outcome(key, expectation.value, expectation.tolerance, values[key], expectation.source))
+        value = values[key] / _reference(scenario, key, expectation.relative_to, others or {})
+        outcomes.append(
+            Outcome(
+                key,
+                expectation.value,
+                expectation.tolerance,
+                value,
+                expectation.source,
+                relative_to=expectation.relative_to,
+                fitted=expectation.fitted,
+            )
+        )
     return outcomes
+
+
+def _reference(scenario: Scenario, key: str, name: str, others: Mapping[str, Mapping[str, float]]) -> float:
+    """What the value of *key* is a multiple of: that of the variant *name*, or 1."""
+    if not name:
+        return 1.0
+    if name not in others:
+        told = f"there are {', '.join(others)}" if others else "there are no variants"
+        at = ("expect", key, "relative_to")
+        raise scenario.document.error(at, f'there is no variant "{name}"; {told}', near(name, others))
+    if not others[name].get(key):
+        message = f'"{name}" has no {key} other than 0, so nothing is a multiple of it'
+        raise scenario.document.error(("expect", key, "relative_to"), message)
+    return others[name][key]
 
 
 def flat(summary: Any, prefix: str = "") -> dict[str, float]:
@@ -58,7 +119,12 @@ def flat(summary: Any, prefix: str = "") -> dict[str, float]:
 def told(outcomes: list[Outcome]) -> str:
     """One line for each expectation."""
     return "\n".join(
-        f"{'ok    ' if one.met else 'MISSED'} {one.key} = {one.value:.6g}, expected {one.expected:g}"
+        f"{'ok    ' if one.met else 'MISSED'} {_of(one)} = {one.value:.6g}, expected {one.expected:g}"
         f" within {one.tolerance:.3g} of it" + (f" ({one.source})" if one.source else "")
         for one in outcomes
     )
+
+
+def _of(outcome: Outcome) -> str:
+    name = f"{outcome.variant}: {outcome.key}" if outcome.variant else outcome.key
+    return f"{name} / that of {outcome.relative_to}" if outcome.relative_to else name

@@ -62,7 +62,7 @@ def derived(scenario: Scenario) -> str:
     data = scenario.document.data
     sections = [key for key in ("cluster", "model") if key in data]
     given: dict[str, Any] = {key: _without_empty({**data[key], "sources": ""}) for key in sections}
-    values = specification.model_dump(mode="json", exclude={"variants", *given}, exclude_none=True)
+    values = specification.model_dump(mode="json", exclude={"variants", "table", *given}, exclude_none=True)
     values = {"version": 1, "name": scenario.name, **given, **_without_empty(values)}
     found: dict[str, Any] = {"gpus": facts.gpus, "idle_gpus": len(facts.idle), "ranks": len(facts.devices)}
     if scenario.model is None:

@@ -19,8 +19,12 @@ SHIPPED = pathlib.Path(__file__).parent
 PRESETS = {"cluster": "topologies.clusters", "model": "workloads.models"}
 """Sections that take a preset, and the package that holds its file."""
 
-FILES = (("cluster", "graph"), ("model", "profile"))
+FILES = (("cluster", "graph"), ("model", "profile"), ("table", "file"))
 """Keys that name a file of the user's, from the scenario's own folder."""
+
+
+EXPECTATION = ("value", "tolerance", "source", "relative_to", "fitted")
+"""Keys of an expectation, which may follow the key of the result that it is of."""
 
 
 def shipped() -> list[str]:
@@ -56,7 +60,7 @@ def split(key: str) -> Path:
         raise ScenarioError(f'"{key}" is not a key; write it as in cluster.nodes')
     for prefix in (["network", "algorithms"], ["expect"]):
         if parts[: len(prefix)] == prefix and len(parts) > len(prefix) + 1:
-            last = 1 if prefix == ["expect"] and parts[-1] in ("value", "tolerance", "source") else 0
+            last = 1 if prefix == ["expect"] and parts[-1] in EXPECTATION else 0
             end = len(parts) - last
             return (*prefix, ".".join(parts[len(prefix) : end]), *parts[end:])
     return tuple(int(part) if part.isdigit() else part for part in parts)
@@ -88,29 +92,12 @@ def overridden(document: Document, changes: Mapping[str, tuple[Any, str]]) -> Do
     return document
 
 
-def variants(document: Document) -> dict[str, Document]:
-    """The documents of the variants of *document* by name; each is *document* with that variant's keys set."""
-    given = document.get(("variants",)) or {}
-    if not isinstance(given, dict):
-        raise document.error(("variants",), "must be a mapping (name: changes)")
-    plain = Document({k: v for k, v in document.data.items() if k != "variants"}, document.positions)
-    return {str(name): _variant(plain, str(name), changes) for name, changes in given.items()}
+class AbsentData(ScenarioError):  # noqa: N818 - reads as what it is
+    """A scenario reads a file of a folder that is not there at all: data that do not come with clustersim."""
 
 
-def _variant(document: Document, name: str, changes: Any) -> Document:
-    at: Path = ("variants", name)
-    if not isinstance(changes, dict):
-        raise document.error(at, f"must be a mapping (key.path: value), not {written(changes)}")
-    for key, value in changes.items():
-        try:
-            path = split(key)
-        except ScenarioError as error:
-            raise document.error((*at, key), str(error), at_key=True) from None
-        inner = {where: p for where, p in document.positions.items() if where[: len(at) + 1] == (*at, key)}
-        document = replaced(document, path, value, document.position((*at, key)))
-        moved = {path + where[len(at) + 1 :]: position for where, position in inner.items()}
-        document = Document(document.data, {**document.positions, **moved})
-    return document
+def _missing(file: pathlib.Path) -> type[ScenarioError]:
+    return ScenarioError if file.parent.is_dir() else AbsentData
 
 
 def found_from(document: Document, folder: pathlib.Path) -> Document:
@@ -119,7 +106,7 @@ def found_from(document: Document, folder: pathlib.Path) -> Document:
         name = document.get(path)
         if isinstance(name, str) and name:
             if not (folder / name).is_file():
-                raise document.error(path, f"{name}: no such file")
+                raise _missing(folder / name)(document.fault(path, f"{name}: no such file"))
             document = Document(_with(document.data, path, str(folder / name)), document.positions)
     return document
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from scenarios import loading
+from scenarios import loading, variants
 from scenarios.derived import Derived, derive
 from scenarios.programs import collective_schedule, training_schedule
 from scenarios.specification import Specification
@@ -73,14 +73,14 @@ class Scenario:
     @classmethod
     def _made(cls, document: Document, folder: pathlib.Path, name: str) -> Scenario:
         source = loading.found_from(document, folder)
-        whole = loading.expanded(source)
+        whole = loading.expanded(variants.first_laid_in(source))
         specification = validated(whole, Specification)
-        variants = {}
-        for variant, changed in loading.variants(source).items():
+        several = {}
+        for variant, changed in variants.documents(source).items():
             its = loading.expanded(changed)
-            variants[variant] = cls(validated(its, Specification), its, variant, changed)
-        scenario = cls(specification, whole, specification.name or name, source, variants)
-        for one in variants.values() if variants else (scenario,):
+            several[variant] = cls(validated(its, Specification), its, variant, changed)
+        scenario = cls(specification, whole, specification.name or name, source, several)
+        for one in several.values() if several else (scenario,):
             one.check()
         return scenario
 

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from contextlib import suppress
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
 
 from scenarios.names import known
 from simulator.document import Count, Fault, Flag, Index, Number, Power, Section, Size
-from simulator.document.quantities import number
+from simulator.document.quantities import number, written
 from simulator.document.validation import listed, near
 from simulator.lookup import find, names
 from simulator.schedule import COLLECTIVES
+from simulator.units import UNITS, parse
 
 Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all"]
 
 Slowdown = Annotated[float, BeforeValidator(number(1.0, 1e6)), WithJsonSchema({"type": "number", "minimum": 1})]
 Variation = Annotated[float, BeforeValidator(number(0.0, 10.0)), WithJsonSchema({"type": "number", "minimum": 0})]
-Value = Annotated[float, BeforeValidator(number(-1e300, 1e300)), WithJsonSchema({"type": "number"})]
 
+
+def _measured(value: Any) -> float:
+    """A number as it is, a quantity of any dimension in SI."""
+    if not isinstance(value, str):
+        return number(-1e300, 1e300)(value)
+    for dimension in UNITS:
+        with suppress(ValueError):
+            return parse(value, dimension)
+    raise ValueError(f'must be a number, or one with its unit, e.g. "31.5 s" or "52 %", not {written(value)}')
+
+
+Value = Annotated[float, BeforeValidator(_measured), WithJsonSchema({"type": ["number", "string"]})]
 
 Sizes = Annotated[
     list[Size],
@@ -97,11 +110,17 @@ class Cost(Section):
 
 
 class Expectation(Section):
-    """The *value* of a key of the result, within a relative *tolerance*, and where it is from."""
+    """The *value* of a key of the result, within a relative *tolerance*, and where it is from.
+
+    *relative_to* names the variant whose value it is a multiple of. *fitted*: cost parameters were fitted to it, so
+    that to meet it proves little.
+    """
 
     value: Value
     tolerance: Variation = 0.01
     source: str = ""
+    relative_to: str = ""
+    fitted: Flag = False
 
 
 class CollectiveBenchmark(Section):

@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from scenarios.names import known
 from scenarios.parallelism import Parallelism
 from scenarios.sections import CollectiveBenchmark, Cost, Expectation, Network, Simulation
+from scenarios.table import Table
 from scenarios.training import Training, indivisible
 from simulator.document import Fault, Section
 from simulator.document.validation import near
@@ -58,6 +59,7 @@ class Specification(Section):
     cost: Cost | None = None
     expect: dict[str, Expectation] = Field(default_factory=dict)
     variants: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    table: Table | None = None
 
     @field_validator("software")
     @classmethod

@@ -24,6 +24,7 @@ UNITS: dict[str, dict[str, float]] = {
     "time": {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0},
     "rate": {f"{p}FLOP/s": f for p, f in _DECIMAL.items()} | {f"{p}FLOPS": f for p, f in _DECIMAL.items()},
     "power": {"W": 1.0, "kW": 1e3, "MW": 1e6},
+    "share": {"%": 0.01},
 }
 
 EXAMPLES = {
@@ -32,6 +33,7 @@ EXAMPLES = {
     "time": '"3 us" or "1.5 ms"',
     "rate": '"312 TFLOP/s"',
     "power": '"400 W"',
+    "share": '"52 %"',
 }
 
 _SHOWN = {

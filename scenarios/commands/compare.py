@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from scenarios.result import Result
 
 
-HIDDEN = {"name", "description", "variants", "expect", "source", "sources"}
+HIDDEN = {"name", "description", "variants", "table", "expect", "source", "sources"}
 """Keys that change nothing."""
 
 

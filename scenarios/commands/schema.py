@@ -6,7 +6,7 @@ from typing import Any
 
 from scenarios.command import app
 
-WHOLE = ("Training", "CollectiveBenchmark", "Expectation", "Straggler")
+WHOLE = ("Training", "CollectiveBenchmark", "Expectation", "Straggler", "Table")
 """Sections that no preset completes: what they require must stand in the file."""
 
 

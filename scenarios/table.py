@@ -1,0 +1,187 @@
+"""A table gives variants: each row of a CSV file is a run, its cells put where ``{column}`` stands.
+
+>>> row = Row("runs.csv", 2, "4,bf16", {"tp": "4", "precision": "bf16"})
+>>> row.filled("{tp}"), row.filled("tp {tp} in {precision}"), row.filled({"value": "{tp} ms"})
+(4, 'tp 4 in bf16', {'value': '4 ms'})
+"""
+
+from __future__ import annotations
+
+import csv
+import pathlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import Field
+
+from simulator.document import Document, Path, Position, Section, read_value, validated
+from simulator.document.validation import near
+from simulator.errors import ScenarioError
+
+PLACE = re.compile(r"\{([^{}]+)\}")
+"""Where a cell goes, and the name of its column."""
+
+CELL = re.compile(r'(?:^|,)("(?:[^"]|"")*"|[^,]*)')
+"""One cell of a line as it is written."""
+
+
+class Table(Section):
+    """Rows of the CSV *file*, of which *where* keeps those that have the value, or one of the values, of each column.
+
+    *name* names a row's variant, *set* says what it sets by dotted key, *expect* what is expected of it; ``{column}``
+    in them is the row's cell. *words* says, by column, what a cell stands for.
+    """
+
+    file: str
+    name: str = Field(min_length=1)
+    where: dict[str, Any] = Field(default_factory=dict)
+    words: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    set: dict[str, Any] = Field(default_factory=dict)
+    expect: dict[str, dict[str, Any]] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Row:
+    """The *cells* of *line* of *file* by column, what is written there, and what cells stand for by column."""
+
+    file: str
+    line: int
+    text: str
+    cells: Mapping[str, str]
+    words: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def value(self, column: str) -> Any:
+        """What the cell of *column* stands for: its word, else its plain value."""
+        cell = self.cells[column]
+        words = self.words.get(column, {})
+        try:
+            return words[cell] if cell in words else read_value(cell)
+        except ValueError:
+            return cell
+
+    def filled(self, template: Any) -> Any:
+        """*template* with the row's cells in their places; a text that is one place becomes the cell's value."""
+        if isinstance(template, dict):
+            return {key: self.filled(value) for key, value in template.items()}
+        if isinstance(template, list):
+            return [self.filled(value) for value in template]
+        if not isinstance(template, str):
+            return template
+        whole = PLACE.fullmatch(template)
+        return self.value(whole[1]) if whole else PLACE.sub(lambda place: self._text(place[1]), template)
+
+    def _text(self, column: str) -> str:
+        return str(self.words.get(column, {}).get(self.cells[column], self.cells[column]))
+
+    def position(self, column: str) -> Position:
+        """Where the cell of *column* stands."""
+        starts = [cell.start(1) + 1 for cell in CELL.finditer(self.text)]
+        index = list(self.cells).index(column)
+        start = starts[index] if len(starts) == len(self.cells) else 1
+        return Position(self.file, self.line, start, self.line, start, self.text, self.text)
+
+
+@dataclass(frozen=True)
+class Change:
+    """*key*, dotted, gets *value*; *positions* by path below it."""
+
+    key: str
+    value: Any
+    positions: Mapping[Path, Position]
+
+
+def rows(document: Document) -> dict[str, list[Change]]:
+    """The changes that each row of the table of *document* makes, by the name of its variant; none without a table.
+
+    Raises `ScenarioError` for a file that is no table, a column that it has not, and a name that stands twice.
+    """
+    if document.get(("table",)) is None:
+        return {}
+    table = validated(document, Table, ("table",))
+    found: dict[str, tuple[Row, list[Change]]] = {}
+    for row in _kept(document, table):
+        name = str(row.filled(table.name))
+        if name in found:
+            lines = f"lines {found[name][0].line} and {row.line}"
+            raise document.error(("table", "name"), f'gives {lines} of {row.file} the same name "{name}"')
+        found[name] = (row, list(_changes(document, table, row)))
+    return {name: changes for name, (_, changes) in found.items()}
+
+
+def _changes(document: Document, table: Table, row: Row) -> Iterator[Change]:
+    for section, templates in (("set", table.set), ("expect", table.expect)):
+        prefix = "expect." if section == "expect" else ""
+        for key, template in templates.items():
+            at: Path = ("table", section, key)
+            yield Change(f"{prefix}{key}", row.filled(template), dict(_positions(document, at, template, row)))
+
+
+def _positions(document: Document, at: Path, template: Any, row: Row, below: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Where each value of a filled *template* comes from: the cell in it, or the scenario."""
+    place = PLACE.search(template) if isinstance(template, str) else None
+    yield below, row.position(place[1]) if place else document.position((*at, *below))
+    items = (
+        template.items() if isinstance(template, dict) else enumerate(template) if isinstance(template, list) else ()
+    )
+    for key, value in items:
+        yield from _positions(document, at, value, row, (*below, key))
+
+
+def _kept(document: Document, table: Table) -> list[Row]:
+    rows = _read(document, table)
+    _check_columns(document, table, list(rows[0].cells))
+    kept = [row for row in rows if all(_meets(row, column, wanted) for column, wanted in table.where.items())]
+    if not kept:
+        raise document.error(("table", "where"), f"leaves none of the {len(rows)} rows of {table.file}")
+    return kept
+
+
+def _meets(row: Row, column: str, wanted: Any) -> bool:
+    choices = wanted if isinstance(wanted, list) else [wanted]
+    return row.cells[column] in choices or read_value(row.cells[column]) in choices
+
+
+def _check_columns(document: Document, table: Table, columns: list[str]) -> None:
+    used = [(("table", "name"), table.name), (("table", "set"), table.set), (("table", "expect"), table.expect)]
+    named = [((*at, *path), column) for at, template in used for path, column in _places(template)]
+    named += [(("table", key, column), column) for key in ("where", "words") for column in getattr(table, key)]
+    for path, column in named:
+        if column not in columns:
+            message = f'the table has no column "{column}"; there are {", ".join(columns)}'
+            raise document.error(path, message, near(column, columns))
+
+
+def _places(template: Any) -> Iterator[tuple[Path, str]]:
+    if isinstance(template, str):
+        yield from (((), column) for column in PLACE.findall(template))
+    items = (
+        template.items() if isinstance(template, dict) else enumerate(template) if isinstance(template, list) else ()
+    )
+    for key, value in items:
+        yield from (((key, *path), column) for path, column in _places(value))
+
+
+def _read(document: Document, table: Table) -> list[Row]:
+    try:
+        text = pathlib.Path(table.file).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "is not a text file in UTF-8"
+        raise document.error(("table", "file"), f"{table.file}: {reason}") from None
+    lines = text.splitlines()
+    reader = csv.reader(lines, strict=True)
+    try:
+        columns = next(reader, [])
+        rows = [_row(table, reader.line_num, lines, columns, cells) for cells in reader if cells]
+    except csv.Error as error:
+        raise ScenarioError(f"{table.file}:{reader.line_num}: is no table of comma-separated values: {error}") from None
+    if not rows:
+        raise document.error(("table", "file"), f"{table.file}: has no row below its header")
+    return rows
+
+
+def _row(table: Table, line: int, lines: list[str], columns: list[str], cells: list[str]) -> Row:
+    if len(cells) != len(columns):
+        raise ScenarioError(f"{table.file}:{line}: has {len(cells)} cells for {len(columns)} columns")
+    return Row(table.file, line, lines[line - 1], dict(zip(columns, cells, strict=True)), table.words)
