@@ -27,9 +27,14 @@ EXPECTATION = ("value", "tolerance", "source", "relative_to", "fitted")
 """Keys of an expectation, which may follow the key of the result that it is of."""
 
 
-def shipped() -> list[str]:
-    """The names of the scenarios that come with clustersim."""
-    return sorted(path.stem for path in SHIPPED.glob("*.yaml"))
+def shipped(folder: str = "") -> list[str]:
+    """The names of the scenarios that come with clustersim: those to begin with, or those of a *folder* below."""
+    return sorted(path.stem for path in (SHIPPED / folder).glob("*.yaml"))
+
+
+def folders() -> list[str]:
+    """The folders of further scenarios that come with clustersim."""
+    return sorted({path.parent.name for path in SHIPPED.glob("*/*.yaml")})
 
 
 def located(scenario: str | os.PathLike[str]) -> pathlib.Path:
@@ -39,11 +44,12 @@ def located(scenario: str | os.PathLike[str]) -> pathlib.Path:
         return path / "scenario.yaml"
     if path.is_file() or path.suffix or len(path.parts) != 1:
         return path
-    if path.name in shipped():
-        return SHIPPED / f"{path.name}.yaml"
+    for folder in ("", *folders()):
+        if path.name in shipped(folder):
+            return SHIPPED / folder / f"{path.name}.yaml"
     if path.exists():
         return path
-    choices = ", ".join(nearest(path.name, shipped()))
+    choices = ", ".join(nearest(path.name, [name for folder in ("", *folders()) for name in shipped(folder)]))
     raise ScenarioError(f'unknown scenario "{scenario}"; there are: {choices}, or give the path of a file')
 
 

@@ -39,15 +39,20 @@ def list_names(
 
 def _lines(kind: str) -> list[str]:
     from scenarios import loading
-    from simulator.document import read
     from simulator.lookup import names
 
     if kind != "scenarios":
         extra = loading.WITHOUT_FILE["cluster"] if kind == "clusters" else ()
         return sorted([*names(PACKAGES[kind]), *extra])
-    found = loading.shipped()
+    found = {name: folder for folder in ("", *loading.folders()) for name in loading.shipped(folder)}
     width = max(map(len, found), default=0)
-    return [
-        f"{name:<{width}}  {read(loading.located(name)).get(('description',), '')}".rstrip().replace("\n", " ")
-        for name in found
-    ]
+    return [f"{name:<{width}}  {_described(name, folder)}".rstrip() for name, folder in found.items()]
+
+
+def _described(name: str, folder: str) -> str:
+    """What the shipped scenario of that name says it is, in one line, and the *folder* it lies in."""
+    from scenarios import loading
+    from simulator.document import read
+
+    text = " ".join(str(read(loading.located(name)).get(("description",), "")).split())
+    return f"{folder}: {text}" if folder else text
