@@ -23,3 +23,7 @@ class ScenarioError(SimulatorError):
 
 class CalibrationError(SimulatorError):
     """Measurements cannot be read, or do not determine the parameters."""
+
+
+class ReplayError(SimulatorError):
+    """Ranks on real devices did not come to the end: one died, the time ran out, or torch is missing."""

@@ -1,0 +1,115 @@
+"""A crew is all processes of a launch, as the launcher sees them: it listens to them, and sends them home."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from simulator.errors import ReplayError
+
+GRACE = 0.5
+"""Seconds to hear of the others after a rank has failed: those that it leaves behind fail too, and may come first."""
+
+
+@dataclass
+class Crew:
+    """Ranks in order, who may work until *deadline* (of the monotonic clock, *timeout* s after the start)."""
+
+    deadline: float
+    timeout: float
+    told: Callable[[int, Any], None]
+    _processes: list[BaseProcess] = field(default_factory=list)
+    _pipes: list[Connection] = field(default_factory=list)
+    _results: dict[int, Any] = field(default_factory=dict)
+    _failures: list[tuple[float, int, str]] = field(default_factory=list)
+    _gone: set[int] = field(default_factory=set)
+
+    def enlist(self, process: BaseProcess, pipe: Connection) -> None:
+        """Take *process*, which talks through *pipe*, as the next rank."""
+        self._processes.append(process)
+        self._pipes.append(pipe)
+
+    def results(self) -> list[Any]:
+        """What each rank's work returned. Raises `ReplayError` for the rank that failed first, or for the deadline."""
+        while len(self._results) < len(self._processes):
+            if not self._hear(self.deadline):
+                raise ReplayError(
+                    f"no end after {self.timeout:g} s: {_ranks(self._at_work)} still at work; see --timeout"
+                )
+            if self._failures:
+                self._hear_the_rest()
+                raise self._error()
+        return [self._results[rank] for rank in range(len(self._processes))]
+
+    def dismiss(self) -> None:
+        """End every process that is still there."""
+        for process in self._processes:
+            if process.is_alive():
+                process.kill()
+        for process, pipe in zip(self._processes, self._pipes, strict=True):
+            process.join()
+            pipe.close()
+
+    @property
+    def _at_work(self) -> list[int]:
+        return [rank for rank in range(len(self._processes)) if rank not in self._results and rank not in self._gone]
+
+    def _hear(self, until: float) -> bool:
+        """Listen until someone at work says something; False if that is not before *until*."""
+        pipes = {self._pipes[rank]: rank for rank in self._at_work}
+        ready = connection.wait(list(pipes), max(0.0, until - time.monotonic()))
+        for pipe in (pipe for pipe in pipes if pipe in ready):
+            rank = pipes[pipe]
+            try:
+                what, content = pipe.recv()
+            except (EOFError, OSError):
+                self._died(rank)
+            else:
+                self._heard(rank, what, content)
+        return bool(ready)
+
+    def _heard(self, rank: int, what: str, content: Any) -> None:
+        if what == "report":
+            self.told(rank, content)
+        elif what == "port":
+            for pipe in self._pipes[1:]:
+                with suppress(OSError):
+                    pipe.send(content)
+        elif what == "done":
+            self._results[rank] = content
+        else:
+            moment, text = content
+            self._gone.add(rank)
+            self._failures.append((moment, rank, text))
+
+    def _died(self, rank: int) -> None:
+        self._gone.add(rank)
+        self._processes[rank].join(GRACE)
+        # a process that died has told nothing: no one else can have failed before it of itself
+        self._failures.append((0.0, rank, _death(self._processes[rank].exitcode)))
+
+    def _hear_the_rest(self) -> None:
+        until = time.monotonic() + GRACE
+        while self._at_work and self._hear(until):
+            pass
+
+    def _error(self) -> ReplayError:
+        _, rank, text = min(self._failures)
+        return ReplayError(f"rank {rank} {text}" if text.startswith("died") else f"rank {rank} failed: {text}")
+
+
+def _death(exitcode: int | None) -> str:
+    if exitcode is None or exitcode >= 0:
+        return f"died (exit status {exitcode})"
+    return f"died ({signal.Signals(-exitcode).name})"
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"rank {ranks[0]} is" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} are"
