@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simulator.schedule import Collective, Schedule
+from simulator.transport.calibration import transport
 from simulator.transport.communicator import Communicator
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 def allowance(scenario: Scenario, schedule: Schedule, rank: int) -> dict[str, float]:
     """Bytes on the GPU of *rank* beyond those that *schedule* allocates: ``context`` and ``communication``."""
-    from scenarios.running import transport
-
     network = scenario.specification.network
     devices = scenario.derived.devices
     communicator = Communicator(scenario.cluster(), devices, transport(network.transport))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from simulator.document import Document, Path, Position, merged, read, read_value, replaced
+from simulator.document import Document, Path, Position, dotted, merged, part, read, read_value, replaced
 from simulator.document.quantities import written
 from simulator.document.validation import near
 from simulator.errors import ScenarioError
-from simulator.lookup import UnknownName, data_file, names, nearest
+from simulator.lookup import UnknownName, data_file, is_path, names, nearest
 
 SHIPPED = pathlib.Path(__file__).parent
 """The folder of the scenarios that come with clustersim."""
@@ -19,8 +20,11 @@ SHIPPED = pathlib.Path(__file__).parent
 PRESETS = {"cluster": "topologies.clusters", "model": "workloads.models"}
 """Sections that take a preset, and the package that holds its file."""
 
-FILES = (("cluster", "graph"), ("model", "profile"), ("table", "file"))
+FILES = re.compile(r"cluster\.graph|model\.profile|table\.file")
 """Keys that name a file of the user's, from the scenario's own folder."""
+
+NAMES = re.compile(r"network\.transport|(cluster|model)\.preset|cluster\.(node\.)?(\d+\.)?accelerator(\.preset)?")
+"""Keys that may: they name what there is in the house, or the path of a file that ends with .yaml."""
 
 
 EXPECTATION = ("value", "tolerance", "source", "relative_to", "fitted")
@@ -108,23 +112,52 @@ def _missing(file: pathlib.Path) -> type[ScenarioError]:
 
 def found_from(document: Document, folder: pathlib.Path) -> Document:
     """*document* with the user's files, which it names from *folder*, named from the working directory."""
-    for path in FILES:
-        name = document.get(path)
-        if isinstance(name, str) and name:
-            if not (folder / name).is_file():
-                raise _missing(folder / name)(document.fault(path, f"{name}: no such file"))
-            document = Document(_with(document.data, path, str(folder / name)), document.positions)
+    for path, name in named_files(document.data):
+        begin = pathlib.Path() if _typed(document, path) and pathlib.Path(name).is_file() else folder
+        if not (begin / name).is_file():
+            raise _missing(begin / name)(document.fault(path, f"{name}: no such file"))
+        document = replaced(document, path, str(begin / name), document.position(path))
     return document
+
+
+def named_files(value: Any, path: Path = ()) -> list[tuple[Path, str]]:
+    """The files that *value*, at *path* of a scenario, names: (path, name), those of its variants too."""
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return [one for key, inner in items for one in named_files(inner, (*path, key))]
+    key = dotted(path[2:] if path[:1] == ("variants",) else path)
+    if not isinstance(value, str) or not value:
+        return []
+    names_file = FILES.fullmatch(key) or (NAMES.fullmatch(key) and is_path(value))
+    return [(path, value)] if names_file else []
+
+
+def _typed(document: Document, path: Path) -> bool:
+    """Whether the value at *path* was typed as an option, where a shell completes names from the working directory."""
+    return bool(document.position(path).option)
 
 
 def expanded(document: Document) -> Document:
     """*document* with its presets laid below the keys beside them."""
     for section, package in PRESETS.items():
         preset = document.get((section, "preset"))
+        if isinstance(preset, str) and is_path(preset):
+            document = _on_file(document, section, package, preset)
+            preset = document.get((section, "preset"))
         if preset is None or preset in WITHOUT_FILE.get(section, ()):
             continue
         document = merged(_preset(document, section, package, preset), document, (section,))
     return document
+
+
+def _on_file(document: Document, section: str, package: str, path: str) -> Document:
+    """*document* with the file at *path* laid below its *section*; the preset is then the one that the file names."""
+    file = _preset(document, section, package, path)
+    if is_path(str(file.data.get("preset", ""))):
+        raise file.error(("preset",), f"must be the name of a {section}: a file does not lie on another file")
+    keys = {key: value for key, value in document.data[section].items() if key != "preset"}
+    positions = {where: p for where, p in document.positions.items() if where != (section, "preset")}
+    return merged(file, Document({**document.data, section: keys}, positions), (section,))
 
 
 WITHOUT_FILE: Mapping[str, tuple[str, ...]] = {"cluster": ("uniform", "tree")}
@@ -136,12 +169,8 @@ def _preset(document: Document, section: str, package: str, preset: Any) -> Docu
     if not isinstance(preset, str):
         raise document.error(at, f"must be the name of a {section}, not {written(preset)}")
     try:
-        return read(data_file(package, preset))
+        return part(read(data_file(package, preset)), section)
     except UnknownName:
         choices = sorted([*names(package), *WITHOUT_FILE.get(section, ())])
         known = ", ".join(nearest(preset, choices))
         raise document.error(at, f'unknown {section} "{preset}"; there are: {known}', near(preset, choices)) from None
-
-
-def _with(data: dict[str, Any], path: tuple[str, str], value: Any) -> dict[str, Any]:
-    return {**data, path[0]: {**data[path[0]], path[1]: value}}

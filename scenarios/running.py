@@ -11,11 +11,10 @@ from scenarios.step_result import StepResult
 from simulator.engine.simulate import Simulation
 from simulator.engine.variation import Variation
 from simulator.errors import ClusterError
-from simulator.lookup import function
 from simulator.schedule import Schedule
 from simulator.timeline import Timeline
+from simulator.transport.calibration import transport
 from simulator.transport.communicator import Communicator
-from simulator.transport.transport import Transport
 
 if TYPE_CHECKING:
     from scenarios.scenario import Scenario
@@ -53,9 +52,3 @@ def simulated(scenario: Scenario, schedule: Schedule, watch: Callable[[Simulatio
         return simulation.run()
     except ClusterError as error:
         raise scenario.document.error(("cluster",), str(error)) from None
-
-
-def transport(name: str) -> Transport:
-    """The transport of that name, or of the user's own module if it is dotted."""
-    made: Transport = function("simulator.transport", name)()
-    return made

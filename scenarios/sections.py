@@ -11,8 +11,9 @@ from scenarios.names import known
 from simulator.document import Count, Fault, Flag, Index, Number, Power, Section, Size
 from simulator.document.quantities import number, written
 from simulator.document.validation import listed, near
-from simulator.lookup import find, names
+from simulator.lookup import find, is_path, names
 from simulator.schedule import COLLECTIVES
+from simulator.transport.calibration import LIBRARIES, loaded
 from simulator.units import UNITS, parse
 
 Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all"]
@@ -41,8 +42,6 @@ Sizes = Annotated[
 ]
 """Bytes: one size, or a list of them."""
 
-TRANSPORTS = ("nccl", "gloo", "ideal")
-
 
 class Network(Section):
     """How communication is simulated; *algorithms* by collective, ``all_reduce``, or by axis, ``dp.all_reduce``."""
@@ -54,7 +53,10 @@ class Network(Section):
     @field_validator("transport")
     @classmethod
     def _transport(cls, name: str) -> str:
-        return known(name, "simulator.transport", only=TRANSPORTS)
+        known(name, "simulator.transport", only=LIBRARIES)
+        if is_path(name):
+            loaded(name)  # so that what is wrong in the file is told before anything runs
+        return name
 
     @field_validator("algorithms")
     @classmethod

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from scenarios.loading import FILES
+from scenarios.loading import named_files
 from scenarios.result import Result
+from simulator.document import Document, Position, replaced
 from simulator.errors import SimulatorError
 from simulator.timeline import Timeline
 
@@ -69,10 +70,8 @@ def _spans(timeline: Timeline, path: Path) -> None:
 
 def _anywhere(data: dict[str, Any]) -> dict[str, Any]:
     """*data* with the user's files named so that they are found from any folder."""
-    for section, key in FILES:
-        given = data.get(section)
-        if isinstance(given, dict) and isinstance(given.get(key), str):
-            data = {**data, section: {**given, key: str(Path(given[key]).resolve())}}
+    for path, name in named_files(data):
+        data = replaced(Document(data), path, str(Path(name).resolve()), Position()).data
     return data
 
 

@@ -1,7 +1,7 @@
 """A folder is the registry: a name finds the function or the data file of that name, the only use of importlib.
 
 A dotted name is an import path of the user's own, ``mylab.orders.wave`` (the function ``wave`` of that module, or the
-data file ``wave.yaml`` in the package ``mylab.orders``).
+data file ``wave.yaml`` in the package ``mylab.orders``); a name that ends with ``.yaml`` is the path of a file.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def attribute(function: Callable[..., Any], name: str) -> Any:
 
 
 def data_file(package: str, name: str) -> Path:
-    """The path of ``name.yaml`` in *package*, or in the user's own package if *name* is dotted."""
+    """The path of ``name.yaml`` in *package*, or in the user's own package if *name* is dotted, or *name* as a path."""
     path = find(package, name)
     if not isinstance(path, Path):
         raise UnknownName(name, nearest(name, names(package)))
@@ -64,11 +64,18 @@ def data_file(package: str, name: str) -> Path:
 
 def find(package: str, name: str) -> Any:
     """The imported module, or the `Path` of the data file, that *name* stands for. Raises `UnknownName`."""
+    if is_path(name) and Path(name).is_file():
+        return Path(name)
     home, _, stem = name.rpartition(".")
     for path in _files(home or package):
         if path.stem == stem:
             return path if path.suffix == ".yaml" else module(f"{home or package}.{stem}")
     raise UnknownName(name, nearest(name, names(package)))
+
+
+def is_path(name: str) -> bool:
+    """Whether *name* means a data file by its path, not by a name."""
+    return name.endswith((".yaml", ".yml"))
 
 
 def nearest(name: str, candidates: list[str]) -> list[str]:

@@ -11,12 +11,13 @@ import pytest
 
 from scenarios import Scenario
 from scenarios.loading import shipped
-from scenarios.running import simulated, transport
+from scenarios.running import simulated
 from simulator.analysis import metrics, traffic
 from simulator.mesh import family
 from simulator.schedule import Collective, Compute, Copy, Op, Schedule, Send
 from simulator.timeline import Timeline
 from simulator.transport import tuner
+from simulator.transport.calibration import transport
 from simulator.transport.channels import group_of
 
 Case = tuple[str, str, bool]

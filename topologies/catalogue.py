@@ -14,6 +14,7 @@ from simulator.cluster import Link
 from simulator.document import (
     Bandwidth,
     Count,
+    Document,
     Fault,
     Fraction,
     Number,
@@ -22,6 +23,8 @@ from simulator.document import (
     Section,
     Size,
     Time,
+    merged,
+    part,
     read,
     validated,
 )
@@ -101,10 +104,26 @@ class Device(Sourced):
         )
 
 
+def described(folder: str, name: str) -> Document:
+    """The catalogue's file *name* in *folder*, or the user's own file, which may lie on a preset of the catalogue.
+
+    Raises `UnknownName`.
+    """
+    path = lookup.data_file(folder, name)
+    entry = part(read(path), "accelerator")
+    below = entry.data.get("preset")
+    if isinstance(below, str):
+        known(folder, "device", below, "preset")
+        base = described(folder, below)
+        entry = merged(Document({k: v for k, v in base.data.items() if k != "sources"}, base.positions), entry)
+    called = path.stem if lookup.is_path(name) else name
+    return Document({"name": called, **entry.data}, entry.positions)
+
+
 @lru_cache(maxsize=256)
 def device(folder: str, name: str) -> Device:
-    """The catalogue's entry *name* in *folder* (`GPUS` or `CPUS`). Raises `UnknownName`."""
-    return validated(read(lookup.data_file(folder, name)), Device).model_copy(update={"name": name})
+    """The catalogue's entry *name* in *folder* (`GPUS` or `CPUS`), or that of a file. Raises `UnknownName`."""
+    return validated(described(folder, name), Device)
 
 
 @lru_cache(maxsize=256)

@@ -8,9 +8,9 @@ from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_v
 
 from simulator import lookup
 from simulator.cluster import Link
-from simulator.document import Bandwidth, Count, Document, Fault, Index, Section, Time, merged, read
+from simulator.document import Bandwidth, Count, Document, Fault, Index, Section, Time, merged
 from simulator.errors import ClusterError
-from topologies.catalogue import CPUS, GPUS, LINKS, Device, device, known, link
+from topologies.catalogue import CPUS, GPUS, LINKS, Device, described, device, known, link
 from topologies.parameters import parameters
 from topologies.wiring import Server, Wiring
 
@@ -31,8 +31,8 @@ def _with_preset(folder: str) -> BeforeValidator:
             return device(folder, value)
         if isinstance(value, dict) and isinstance(value.get("preset"), str):
             known(folder, what, value["preset"], "preset")
-            base = {k: v for k, v in read(lookup.data_file(folder, value["preset"])).data.items() if k != "sources"}
-            return {"name": value["preset"], **merged(Document(base), Document(value)).data}
+            base = {key: datum for key, datum in described(folder, value["preset"]).data.items() if key != "sources"}
+            return merged(Document(base), Document(value)).data
         return value
 
     return BeforeValidator(validate)

@@ -15,7 +15,20 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from simulator import lookup
 from simulator.cluster import Cluster
-from simulator.document import Bandwidth, Count, Document, Fault, Index, Ratio, Section, Time, merged, read, validated
+from simulator.document import (
+    Bandwidth,
+    Count,
+    Document,
+    Fault,
+    Index,
+    Ratio,
+    Section,
+    Time,
+    merged,
+    part,
+    read,
+    validated,
+)
 from simulator.errors import ClusterError
 from topologies.assembly import assemble, cable_of
 from topologies.catalogue import CPUS, GPUS, LinkData, device, known, link_data
@@ -96,7 +109,7 @@ def _links_between(cluster: Cluster, source: str, target: str) -> list[tuple[str
 
 @lru_cache(maxsize=16)
 def _preset(name: str) -> Document:
-    return read(lookup.data_file(CLUSTERS, name))
+    return part(read(lookup.data_file(CLUSTERS, name)), "cluster")
 
 
 def on_preset(preset: Document, data: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Catalogue files and scenarios come in by this door: `read`, `merged` (a preset b
 `validated` into a pydantic model built of the quantities that stand here.
 """
 
-from simulator.document.document import Document, Path, Position, dotted, merged, replaced
+from simulator.document.document import Document, Path, Position, dotted, merged, part, replaced
 from simulator.document.quantities import (
     Amount,
     Bandwidth,
@@ -43,6 +43,7 @@ __all__ = [
     "Time",
     "dotted",
     "merged",
+    "part",
     "read",
     "read_value",
     "replaced",

@@ -84,6 +84,14 @@ class Document:
         return ScenarioError(self.fault(path, message, hint, at_key=at_key))
 
 
+def part(document: Document, key: str) -> Document:
+    """What *document* holds at *key*, as a document of its own; *document* itself where that is no mapping."""
+    if not isinstance(document.data.get(key), dict):
+        return document
+    inner = {path[1:]: position for path, position in document.positions.items() if path[:1] == (key,)}
+    return Document(document.data[key], inner)
+
+
 def dotted(path: Path) -> str:
     """A path as people write it.
 
