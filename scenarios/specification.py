@@ -30,6 +30,7 @@ RESULT = (
     "hardware_tflops_per_gpu",
     "mfu",
     "hfu",
+    "layer_s",
     "memory",
     "traffic_bytes",
     "link_traffic_bytes",

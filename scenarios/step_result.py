@@ -9,6 +9,7 @@ from math import isfinite
 from typing import Any
 
 from scenarios.allowance import allowance
+from scenarios.layer_time import layer_seconds
 from scenarios.result import Result
 from simulator.accelerator import Accelerator
 from simulator.analysis import memory, metrics, traffic
@@ -112,6 +113,7 @@ class StepResult(Result):
             "hardware_tflops_per_gpu": executed / 1e12,
             "mfu": achieved / self.peak[1],
             "hfu": executed / self.peak[1],
+            "layer_s": layer_seconds(timeline, model),
             "memory": self._memory_summary(),
             "traffic_bytes": dict.fromkeys(AXES, 0.0) | traffic.by_axis(timeline),
             "link_traffic_bytes": traffic.by_link_kind(timeline),
