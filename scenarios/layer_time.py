@@ -1,4 +1,4 @@
-"""The time of one layer: what a layer of the commonest kind takes of a rank, as papers that time single layers tell it."""
+"""The time of one layer, as papers that time single layers tell it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ BACKWARD = frozenset("RBIW")
 
 
 def layer_seconds(timeline: Timeline, model: Model) -> dict[str, float]:
-    """Seconds of one layer and micro-batch, ``forward``, ``backward`` and ``both``: the mean on the first rank that
-    has layers of the kind that *model* has most of.
+    """Seconds of one layer and micro-batch, ``forward``, ``backward`` and ``both``.
 
+    It is the mean over the layers of the kind that *model* has most of between its ends, on the first rank with some.
     Counted is what stands on the compute stream: computation, and exchanges that block it.
     """
-    kinds = Counter(layer.kind for layer in model.layers)
-    # of kinds that are equally many, as where a model of one layer stands for its like, the one with most parameters
-    commonest = max(model.layers, key=lambda layer: (kinds[layer.kind], layer.parameters)).kind
-    names = {layer.name for layer in model.layers if layer.kind == commonest}
+    inner = model.layers[1:-1] or model.layers
+    ((commonest, _),) = Counter(layer.kind for layer in inner).most_common(1)
+    names = {layer.name for layer in inner if layer.kind == commonest}
     for rank in timeline.gpu_ranks:
         if any(op.layer in names for op in timeline.schedule.program(rank).ops):
             return _means(timeline, rank, names)
