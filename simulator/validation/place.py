@@ -13,7 +13,7 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """*rank* runs in the network *namespace* (None: the launcher's own), Gloo bound to *interface* (None: as it finds one).
+    """*rank* runs in the network *namespace* (None: the launcher's own), Gloo bound to *interface* (None: any).
 
     *address* is the rank's IPv4 address, by which the others reach it. The namespace is a name of ``ip netns``; only
     root can enter one. The store of a replay stands at the address of rank 0, in rank 0's namespace.
