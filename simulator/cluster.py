@@ -122,6 +122,13 @@ class Cluster:
                 graph.edges[pair]["link"] = replace(link, bandwidth=link.bandwidth * factor)
         return Cluster(graph, self._router, self.name)
 
+    def relinked(self, change: Callable[[Link], Link]) -> Cluster:
+        """The cluster in which every link gives way to what *change* makes of it."""
+        graph, links = self.graph.copy(), {link: change(link) for link in self.links}
+        for data in graph.edges.values():
+            data["link"] = links[data["link"]]
+        return Cluster(graph, self._router, self.name)
+
     def _shortest(self, source: str, target: str) -> list[str]:
         others = [gpu for gpu in self.gpus if gpu not in (source, target)]
         for graph in (nx.restricted_view(self.graph, others, []), self.graph):

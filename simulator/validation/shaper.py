@@ -1,0 +1,60 @@
+"""A shaper is a token bucket that lets a veth interface send no faster than a link of the cluster.
+
+The frames of a testbed are Ethernet's of 1,500 B. tc counts neither checksum nor preamble nor gap of a frame, 24 of the
+1,538 B for which it holds a wire, so its rate is that much lower: then full frames take as long as on the wire. The
+kernel hands down several segments of TCP at once and shapes them as one; so few of them go together that a bucket for
+two such packets adds next to nothing to a message, and so many that two cores can carry a network.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+
+from simulator.cluster import Link
+
+COUNTED = 1514 / 1538
+"""Share of a frame that tc counts: all but checksum (4 B), preamble (8 B) and gap (12 B; IEEE 802.3)."""
+
+SEGMENTS = 3
+"""TCP segments that go together. On two cores one each carries 430 of 500 Mb/s, three all of it (measured)."""
+
+BURST = 2 * SEGMENTS * 1514
+"""Bytes that a bucket holds: one packet of `SEGMENTS` frames may be due while the timer for the last is late."""
+
+BUFFER = 2**26
+"""Bytes that may queue before a link; more than the windows of all connections together, so that nothing is lost."""
+
+WINDOW = 2**17
+"""Bytes that a connection's receiver keeps room for, and so the most that it has in the network: many times what is
+under way at 500 Mb/s in 0.2 ms, yet a queue of few ms."""
+
+SETTINGS = (
+    ("net.ipv4.tcp_congestion_control", "reno"),
+    ("net.ipv4.tcp_slow_start_after_idle", "0"),
+    ("net.ipv4.tcp_no_metrics_save", "1"),
+    ("net.ipv4.tcp_rmem", f"4096 {WINDOW} {WINDOW}"),
+    ("net.ipv6.conf.all.disable_ipv6", "1"),
+)
+"""Of every namespace. Nothing is lost, so every congestion control grows to the window; Reno is there in every kernel
+and never slows down to probe. A window that stays open after a pause spares a slow start in the midst of a step."""
+
+
+def shape(interface: str, link: Link, *, delays: bool) -> Iterator[str]:
+    """The lines of tc that make *interface* send as *link* does; its latency too, where the kernel *delays* (netem)."""
+    bucket = f"tbf rate {round(link.bandwidth * 8 * COUNTED)}bit burst {BURST} limit {BUFFER}"
+    if delays and link.latency:
+        # the bucket as netem's child, as tc-netem(8) has it; the limit is of packets
+        yield f"qdisc add dev {interface} root handle 1: netem delay {link.latency * 1e6:.3f}us limit {BUFFER // 1514}"
+        yield f"qdisc add dev {interface} parent 1:1 handle 10: {bucket}"
+    else:
+        yield f"qdisc add dev {interface} root {bucket}"
+
+
+def delays(namespace: str) -> bool:
+    """Whether the kernel can delay frames: whether it has the queueing discipline netem."""
+    trial = ["tc", "-n", namespace, "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1us"]
+    if subprocess.run(trial, capture_output=True, check=False).returncode:
+        return False
+    subprocess.run(["tc", "-n", namespace, "qdisc", "del", "dev", "lo", "root"], capture_output=True, check=False)
+    return True
