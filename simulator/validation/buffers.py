@@ -22,7 +22,7 @@ class Buffers:
 
     source: torch.Tensor
     sink: torch.Tensor
-    host: torch.Tensor
+    host: torch.Tensor | None = None
 
 
 def elements(nbytes: float, parts: int = 1) -> int:

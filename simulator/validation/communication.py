@@ -98,6 +98,16 @@ def _directly(call: Call, kind: str) -> None:
         work.wait()
 
 
+def _copy(op: Copy, buffers: Buffers) -> None:
+    n = elements(op.nbytes)
+    assert buffers.host is not None
+    gpu, host = buffers.source[:n], buffers.host[:n]
+    if op.to == "host":
+        host.copy_(gpu)
+    else:
+        gpu.copy_(host)
+
+
 @dataclass
 class Communication:
     """What the rank of *member* communicates in *schedule*, over the process groups that it opens."""
@@ -137,8 +147,7 @@ class Communication:
             case Recv(), Message():
                 dist.recv(buffers.sink[: elements(op.nbytes)], meeting.sender, **self._line(meeting))
             case Copy(), _:
-                gpu, host = (vector[: elements(op.nbytes)] for vector in (buffers.source, buffers.host))
-                (host.copy_(gpu) if op.to == "host" else gpu.copy_(host))
+                _copy(op, buffers)
 
     def _gather(self, op: Collective, meeting: Gathering, buffers: Buffers) -> None:
         ranks = tuple(members(self.schedule, self.member.rank, op))

@@ -21,6 +21,9 @@ from simulator.validation.place import Place, on_loopback
 TIMEOUT = 300.0
 """Seconds that all of it may take unless told otherwise."""
 
+PRELOADED = tuple(f"simulator.validation.{name}" for name in ("process", "performance", "communication", "computation"))
+"""What the fork server imports, and torch with it."""
+
 Told = Callable[[int, Any], None]
 """(rank, what it reported)."""
 
@@ -54,7 +57,7 @@ def _started(
     work: Work, arguments: Sequence[Any], backend: str, places: Sequence[Place], timeout: float, told: Told
 ) -> list[Any]:
     context = get_context("forkserver")
-    context.set_forkserver_preload(["torch.distributed", "simulator.validation.process"])
+    context.set_forkserver_preload(list(PRELOADED))
     deadline = time.monotonic() + timeout
     crew = Crew(deadline, timeout, told)
     try:

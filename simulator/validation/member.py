@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from simulator.errors import ReplayError
 from simulator.validation.place import Place
 
 
@@ -50,11 +51,21 @@ def open_world(member: Member, timeout: float, store: Any = None) -> None:
 
     It always speaks Gloo between hosts; under nccl also NCCL between GPUs.
     """
-    import torch
     import torch.distributed as dist
 
     if member.device != "cpu":
-        torch.cuda.set_device(member.device)
+        _take_gpu(member.device)
     backend = "gloo" if member.backend == "gloo" else "cpu:gloo,cuda:nccl"
     given = {} if store is None else {"store": store, "rank": member.rank, "world_size": member.world_size}
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout), **given)
+
+
+def _take_gpu(device: str) -> None:
+    import torch
+
+    there, number = torch.cuda.device_count(), int(device.rpartition(":")[2])
+    if number >= there:
+        raise ReplayError(
+            f"nccl needs a GPU for each rank of a machine: GPU {number} is not there, of {there} that are"
+        )
+    torch.cuda.set_device(device)

@@ -16,6 +16,7 @@ from multiprocessing import connection, parent_process
 from multiprocessing.connection import Connection
 from typing import Any
 
+from simulator.errors import SimulatorError
 from simulator.validation import namespace
 from simulator.validation.member import Member, Work, device_of, open_world, prepare
 from simulator.validation.place import Place
@@ -52,6 +53,8 @@ def main(order: Order, launcher: Connection) -> None:
 
 def told(error: Exception) -> str:
     """The first line of *error*: what torch adds below are its own stack frames."""
+    if isinstance(error, SimulatorError):
+        return str(error)
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median_low
 
-
 from simulator.analysis.intervals import Floats
 from simulator.errors import ReplayError
 from simulator.schedule import Collective, Copy, Op, Recv, Schedule, Send
@@ -61,7 +60,7 @@ def replay(
     """*schedule* as it runs on processes of this machine or of torchrun, *repeat* times after a warm-up.
 
     *seconds* are the modelled durations of the ops, by rank (`durations`). Each rank runs at its one of *places*, on
-    the loopback interface unless given. All within *timeout* s, else, or if a rank fails, `BrokenReplayError` is raised. Under
+    the loopback interface unless given. Raises `BrokenReplayError` if a rank fails, or after *timeout* s. Under
     torchrun only rank 0 gets the replay.
     """
     parts = [Part(schedule, tuple(each), compute, 1 + repeat) for each in seconds]

@@ -1,0 +1,149 @@
+"""A comparison holds a measured timeline against the simulated one: kinds of work, ops, and the order of ops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import nan
+from statistics import fmean
+from typing import NamedTuple
+
+import numpy as np
+
+from simulator.mesh import family
+from simulator.schedule import Collective, Compute, Op, Recv, Send
+from simulator.timeline import Record, Timeline
+from simulator.validation.meetings import Meeting, meetings
+
+COMPUTATION = "computation"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Work of one kind, *what*: so many of it, of so many bytes and seconds each, in the mean."""
+
+    what: str
+    count: int
+    nbytes: float
+    simulated: float
+    measured: float
+
+    @property
+    def error(self) -> float:
+        """The relative error of the simulation."""
+        return relative_error(self.simulated, self.measured)
+
+
+class OpTime(NamedTuple):
+    """How long *op* of *rank* worked, s; the mean over the steps."""
+
+    rank: int
+    op: str
+    simulated: float
+    measured: float
+
+
+class Swap(NamedTuple):
+    """Two ops of *rank*: *first* ended before *second* began in the simulation, and began after its end in reality."""
+
+    rank: int
+    first: str
+    second: str
+
+
+def relative_error(simulated: float, measured: float) -> float:
+    """By what share the simulation is too long; nan where nothing was measured.
+
+    >>> relative_error(1.1, 1.0)
+    0.10000000000000009
+    """
+    return simulated / measured - 1 if measured else nan
+
+
+def lines(simulated: Timeline, measured: Timeline) -> list[Line]:
+    """Communication by axis and kind, then computation; a communication lasts until the last of its partners has it."""
+    ours, theirs = _by_kind(simulated), _by_kind(measured)
+    return [
+        Line(
+            what,
+            len(ours[what]),
+            fmean(nbytes for nbytes, _ in ours[what]),
+            fmean(seconds for _, seconds in ours[what]),
+            fmean(seconds for _, seconds in theirs[what]),
+        )
+        for what in sorted(ours, key=lambda what: what == COMPUTATION)
+    ]
+
+
+def _by_kind(timeline: Timeline) -> dict[str, list[tuple[float, float]]]:
+    """(bytes, seconds) of each piece of work, by what it is."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for op, begin, end in _works(timeline):
+        found.setdefault(_what(op), []).append((getattr(op, "nbytes", 0.0), end - begin))
+    return found
+
+
+def _what(op: Op) -> str:
+    match op:
+        case Collective():
+            return f"{family(op.over)} {op.kind}"
+        case Send() | Recv():
+            return f"{family(op.over)} message"
+        case Compute():
+            return COMPUTATION
+    return "copy"
+
+
+def _works(timeline: Timeline) -> Iterator[tuple[Op, float, float]]:
+    """(op, begin, end) of each piece of work, of a communication once for all partners; empty computations left out."""
+    ends: dict[tuple[int, Meeting], tuple[Op, float, float]] = {}
+    for rank, records in enumerate(timeline.records):
+        ops, meets = timeline.schedule.program(rank).ops, meetings(timeline.schedule, rank)
+        for record in records:
+            op, meeting = ops[record.op], meets[record.op]
+            if meeting is not None:
+                _, begin, end = ends.get((record.step, meeting), (op, record.begin, record.end))
+                ends[record.step, meeting] = op, max(begin, record.begin), max(end, record.end)
+            elif not isinstance(op, Collective) and getattr(op, "kernels", True):
+                yield op, record.begin, record.end
+    yield from ends.values()
+
+
+def op_times(simulated: Timeline, measured: Timeline) -> Iterator[OpTime]:
+    """Each op of each rank, in order of the programs."""
+    schedule = simulated.schedule
+    for rank in range(schedule.mesh.world_size):
+        ours, theirs = (_seconds(timeline, rank) for timeline in (simulated, measured))
+        for op, one, other in zip(schedule.program(rank).ops, ours.tolist(), theirs.tolist(), strict=True):
+            yield OpTime(rank, op.name, one, other)
+
+
+def _seconds(timeline: Timeline, rank: int) -> np.ndarray:
+    """Seconds of each op, the mean over the steps."""
+    total = np.zeros(len(timeline.schedule.program(rank).ops))
+    for record in timeline.records[rank]:
+        total[record.op] += record.end - record.begin
+    return total / timeline.schedule.steps
+
+
+def swaps(simulated: Timeline, measured: Timeline) -> list[Swap]:
+    """Of each rank whose ops came in another order, a pair that did; none: the order is the same everywhere."""
+    pairs = (_swap(simulated, measured, rank) for rank in range(simulated.world_size))
+    return [pair for pair in pairs if pair is not None]
+
+
+def _swap(simulated: Timeline, measured: Timeline, rank: int) -> Swap | None:
+    order = {(r.step, r.op): r for r in measured.records[rank]}
+    ours = sorted(simulated.records[rank], key=lambda r: r.end)
+    ends = np.array([r.end for r in ours])
+    # of all that ended up to there in the simulation, the one that began last in reality
+    latest: list[Record] = []
+    for record in ours:
+        real = order[record.step, record.op]
+        latest.append(max(latest[-1], real, key=lambda r: r.begin) if latest else real)
+    ops = simulated.schedule.program(rank).ops
+    for record in sorted(ours, key=lambda r: r.begin):
+        before, real = int(np.searchsorted(ends, record.begin)), order[record.step, record.op]
+        if before and latest[before - 1].begin >= real.end:
+            return Swap(rank, ops[latest[before - 1].op].name, ops[record.op].name)
+    return None
