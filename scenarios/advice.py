@@ -84,6 +84,7 @@ class Account:
         schedule = training_schedule(
             specification.model_copy(update={"parallelism": parallelism, "training": changed}),
             self.model,
+            self.scenario.software,
             replace(derived, tp=tp, pp=pp, replicas=dp, micro_batch_size=samples, micro_batches=pp),
             self.scenario.document,
         )

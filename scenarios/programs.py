@@ -17,6 +17,7 @@ from scenarios.parallelism import (
 )
 from scenarios.sections import CollectiveBenchmark
 from scenarios.specification import Specification
+from simulator.accelerator import Software
 from simulator.document import Document
 from simulator.errors import ScenarioError, ScheduleError
 from simulator.lookup import attribute
@@ -40,8 +41,13 @@ BATCHES = 3
 """Global batches that an asynchronous order runs through: the first fills the pipeline, the others are measured."""
 
 
-def training_schedule(specification: Specification, model: Model, derived: Derived, document: Document) -> Schedule:
-    """What every rank does in a training step of *model*. Raises `ScenarioError` at the key of what cannot be."""
+def training_schedule(
+    specification: Specification, model: Model, software: Software, derived: Derived, document: Document
+) -> Schedule:
+    """What every rank does in a training step of *model* under *software*.
+
+    Raises `ScenarioError` at the key of what cannot be.
+    """
     training, parallelism = specification.training, specification.parallelism
     assert training is not None
     samples = derived.micro_batch_size
@@ -71,6 +77,7 @@ def training_schedule(specification: Specification, model: Model, derived: Deriv
         micro_batch_size=samples,
         sequence_parallel=parallelism.sequence_parallel,
         overlap=parallelism.tp_overlap,
+        asynchronous=software.async_tensor,
         gradient_dtype=training.gradient_dtype,
     )
     with _faults_at(document, "parallelism", "data"):

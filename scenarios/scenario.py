@@ -147,7 +147,7 @@ class Scenario:
         if self.specification.collective is not None:
             return collective_schedule(self.specification.collective, self.derived.replicas)
         assert self.model is not None
-        return training_schedule(self.specification, self.model, self.derived, self.document)
+        return training_schedule(self.specification, self.model, self.software, self.derived, self.document)
 
     def initial(self) -> Schedule | None:
         """The broadcast of the model that precedes the first step where replicas hold it; None where there is none."""

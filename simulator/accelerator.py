@@ -31,7 +31,8 @@ class Software:
     """What a software stack adds: *launch_seconds* of host time per kernel; *fused* elementwise kernels or not.
 
     *sharpness* q makes the maximum of host time h and GPU time g smooth: (h^q + g^q)^(1/q). *context_bytes*: what a
-    process takes of its GPU before it holds a tensor, CUDA's context and the kernels that are loaded.
+    process takes of its GPU before it holds a tensor, CUDA's context and the kernels that are loaded. *async_tensor*:
+    backward passes exchange tensor-parallel gradients beside the products that do not need them.
     """
 
     name: str = "ideal"
@@ -39,6 +40,7 @@ class Software:
     fused: bool = True
     sharpness: float = 4.0
     context_bytes: float = 0.0
+    async_tensor: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,9 @@ class Accelerator:
 
     *peak_flops*: dense FLOP/s by precision, or one number for all; *memory_bandwidth* in bytes/s and *memory_bytes*;
     *sms* (0: products are not quantised); *matmul_efficiency* and *memory_efficiency*: share of the peak that the best
-    kernels reach; *k_half*: the inner dimension at which a product reaches half of that; *power* in W.
+    kernels reach; *k_half*: the inner dimension at which a product reaches half of that; *attention_efficiency*: share
+    of the peak that the products of fused attention reach; *kernel_latency*: s from the end of a kernel until the next
+    one is at work; *power* in W.
 
     >>> Accelerator(peak_flops=1).seconds([Kernel(flops=3)])
     3.0
@@ -61,6 +65,8 @@ class Accelerator:
     matmul_efficiency: float = 1.0
     memory_efficiency: float = 1.0
     k_half: float = 0.0
+    attention_efficiency: float = 1.0
+    kernel_latency: float = 0.0
     power: float = 0.0
     _prices: dict[tuple[Kernel, ...], tuple[float, float]] = field(
         init=False, repr=False, compare=False, default_factory=dict
@@ -85,7 +91,7 @@ class Accelerator:
         price = self._prices.get(kernels)
         if price is None:
             modelled = [kernel for kernel in kernels if kernel.seconds is None]
-            gpu = sum(self.kernel_seconds(kernel) for kernel in modelled)
+            gpu = sum(self.kernel_seconds(kernel) + self.kernel_latency * kernel.launches for kernel in modelled)
             given = sum(kernel.seconds for kernel in kernels if kernel.seconds is not None)
             price = self._prices[kernels] = gpu, given
         gpu, given = price
@@ -104,12 +110,17 @@ class Accelerator:
         peak = self.peak(kernel.precision) * self.matmul_efficiency
         if kernel.shape is None or not self.sms:
             return max(kernel.flops / peak, memory)
+        if kernel.attention:
+            return max(self._attention_seconds(kernel.precision, *kernel.shape), memory)
         # without tensor cores libraries use Winograd's algorithm (Lavin and Gray 2015, arXiv:1509.09308) where it is
         # faster
         shapes = [kernel.shape]
         if kernel.winograd is not None and self._lacks_tf32(kernel.precision):
             shapes.append(kernel.winograd)
         return max(min(_quantised_flops(*shape, self.sms, self.k_half) for shape in shapes) / peak, memory)
+
+    def _attention_seconds(self, precision: str, batch: int, m: int, n: int, k: int) -> float:
+        return 2.0 * batch * m * n * k / (self.peak(precision) * self.attention_efficiency)
 
     def _lacks_tf32(self, precision: str) -> bool:
         return precision == "tf32" and isinstance(self.peak_flops, Mapping) and "tf32" not in self.peak_flops

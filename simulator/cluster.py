@@ -7,7 +7,8 @@ by its kind and its number in the cluster, ``gpu 17``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -48,6 +49,7 @@ class Cluster:
     def __init__(self, graph: nx.DiGraph[str], router: Router | None = None, name: str = "cluster") -> None:
         self.graph, self.name = graph, name
         self._router = router
+        self._instead: Mapping[Accelerator, Accelerator] = {}
         self._routes: dict[tuple[str, str], tuple[int, ...]] = {}
         self.ends: tuple[tuple[str, str], ...] = tuple(graph.edges)
         self.links: tuple[Link, ...] = tuple(graph.edges[ends]["link"] for ends in self.ends)
@@ -74,7 +76,13 @@ class Cluster:
     def accelerator(self, device: str) -> Accelerator:
         """What computes at *device*, a GPU or a host."""
         accelerator: Accelerator = self.graph.nodes[device]["accelerator"]
-        return accelerator
+        return self._instead.get(accelerator, accelerator)
+
+    def equipped(self, instead: Mapping[Accelerator, Accelerator]) -> Cluster:
+        """The cluster in which other accelerators stand *instead*; links and routes are the same."""
+        other = copy(self)
+        other._instead = {**self._instead, **instead}
+        return other
 
     def node_of(self, device: str) -> int | str:
         """The server that *device* stands in; a device that names none is a server of its own."""
@@ -127,7 +135,7 @@ class Cluster:
         graph, links = self.graph.copy(), {link: change(link) for link in self.links}
         for data in graph.edges.values():
             data["link"] = links[data["link"]]
-        return Cluster(graph, self._router, self.name)
+        return Cluster(graph, self._router, self.name).equipped(self._instead)
 
     def _shortest(self, source: str, target: str) -> list[str]:
         others = [gpu for gpu in self.gpus if gpu not in (source, target)]

@@ -16,7 +16,9 @@ class Kernel:
     from and written to device memory, *shape* the (batch, m, n, k) of the product, *precision* that of its operands
     (``bf16``, ``fp16``, ``tf32``, ``fp32``). *seconds*, where given, is a measured duration, which stands as it is.
     *launches* is how many kernels the host issues for it. *winograd*, of a convolution in tf32, is the shape of the
-    products by which Winograd's algorithm computes it with fewer multiplications, where there is no tf32.
+    products by which Winograd's algorithm computes it with fewer multiplications, where there is no tf32. *attention*:
+    the kernel is fused attention, whose *shape* (batch x heads x products, rows, columns, head size) is worked tile by
+    tile with a softmax in between.
     """
 
     flops: float = 0.0
@@ -26,6 +28,7 @@ class Kernel:
     seconds: float | None = None
     launches: int = 1
     winograd: tuple[int, int, int, int] | None = None
+    attention: bool = False
 
 
 BYTES = {"bf16": 2, "fp16": 2, "tf32": 4, "fp32": 4}

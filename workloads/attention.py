@@ -99,4 +99,4 @@ class FlashAttention(CoreAttention):
         tensors = passes * (self.heads + self.key_value_heads) * self.head_size * BYTES[self.precision]
         nbytes = samples * self.length * (tensors + self.heads * FP32)
         shape = (executed * samples * self.heads, self.length, columns, self.head_size)
-        return Kernel(flops, nbytes, shape, self.precision)
+        return Kernel(flops, nbytes, shape, self.precision, attention=True)

@@ -10,7 +10,7 @@ from simulator.lookup import data_file
 class SoftwareSpecification(Section):
     """The keys of such a file: *launch*, host time per kernel; *fused*; *sharpness* of the smooth maximum.
 
-    *context* is memory of the GPU.
+    *context* is memory of the GPU; *async_tensor* is an overlap habit of tensor parallelism.
     """
 
     name: str
@@ -20,10 +20,11 @@ class SoftwareSpecification(Section):
     fused: Flag
     sharpness: Ratio = Software().sharpness
     context: Amount = 0.0
+    async_tensor: Flag = False
 
     def build(self) -> Software:
         """The parameter set that an accelerator takes."""
-        return Software(self.name, self.launch, self.fused, self.sharpness, self.context)
+        return Software(self.name, self.launch, self.fused, self.sharpness, self.context, self.async_tensor)
 
 
 def software(name: str) -> Software:

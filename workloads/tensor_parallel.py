@@ -29,16 +29,21 @@ def tensor_parallel(
     micro_batch_size: int,
     sequence_parallel: bool = False,
     overlap: float = False,
+    asynchronous: bool = False,
     gradient_dtype: str | None = None,
 ) -> Schedule:
     """*schedule* of *model*, each rank now *degree* ranks joined by the axis ``tp``, the slowest one.
 
     Exchanges stand on the compute stream and block. The part *overlap*, none to all, of those of a product runs beside
     it on the stream ``tp``, both in pieces, as with Transformer Engine's user buffers: they begin together, and what
-    follows waits for both. Under *sequence_parallel* the gradients of norms and biases, which each rank has for its own
-    positions only, are all-reduced before the optimizer step, in *gradient_dtype* (unless given, the model's
-    precision). Later passes take ``model.sharded(degree, sequence_parallel)``. Raises `ScenarioError` for a degree that
-    does not divide, `ScheduleError` for an *overlap* outside 0 to 1.
+    follows waits for both. *asynchronous*: where there is no such overlap, the backward pass of a product cut by
+    columns sums the gradient of its input, and gathers its input again, beside its own products (Megatron-LM,
+    tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication).
+
+    Under *sequence_parallel* the gradients of norms and biases, which each rank has for its own positions only, are
+    all-reduced before the optimizer step, in *gradient_dtype* (unless given, the model's precision). Later passes take
+    ``model.sharded(degree, sequence_parallel)``. Raises `ScheduleError` for an *overlap* outside 0 to 1,
+    `ScenarioError` for a degree that does not divide.
     """
     if not 0 <= overlap <= 1:
         raise ScheduleError(f"overlap = {overlap}: must be between 0, nothing beside its product, and 1, all of it")
@@ -47,7 +52,7 @@ def tensor_parallel(
         return spread
     share = model.sharded(degree, sequence_parallel)
     dtype = gradient_dtype or model.precision
-    cut = _Cut(model, share, micro_batch_size, overlap)
+    cut = _Cut(model, share, micro_batch_size, overlap, asynchronous and not overlap)
 
     def of_one_rank(program: Program) -> Program:
         ops: list[Op] = []
@@ -95,10 +100,10 @@ def _smaller_update(op: Compute, whole: int, share: int) -> Compute:
 class _Cut:
     """From the computation of a layer to that of its share, in pieces between exchanges."""
 
-    def __init__(self, model: Model, share: Model, micro_batch_size: int, overlap: float) -> None:
+    def __init__(self, model: Model, share: Model, micro_batch_size: int, overlap: float, asynchronous: bool) -> None:
         self.whole = {layer.name: layer for layer in model.layers}
         self.share = {layer.name: layer for layer in share.layers}
-        self.micro_batch_size, self.overlap = micro_batch_size, overlap
+        self.micro_batch_size, self.overlap, self.asynchronous = micro_batch_size, overlap, asynchronous
         self._rows: dict[tuple[str, str], Sequence[_Piece]] = {}
 
     def pieces(self, op: Compute) -> Sequence[Op]:
@@ -109,11 +114,18 @@ class _Cut:
             return (replace(op, kernels=layer.recomputable_forward(samples), allocates={}, frees={}),)
         key = op.layer, "F" if phase == "R" else phase
         if key not in self._rows:
-            row = _Row(self.overlap)
-            for passage in layer.passages(key[1], samples):
-                row.add(passage)
-            self._rows[key] = row.closed()
+            self._rows[key] = self._row(layer.passages(key[1], samples), key[1])
         return [piece.of(op, op.after if number == 0 else ()) for number, piece in enumerate(self._rows[key])]
+
+    def _row(self, passages: Sequence[Passage], phase: str) -> Sequence[_Piece]:
+        row, left = _Row(self.overlap), iter(passages)
+        for passage in left:
+            # of a backward pass only a product cut by columns ends with an exchange; its weight gradient is next
+            if self.asynchronous and phase == "B" and passage.after:
+                row.add_pair(passage, next(left))
+            else:
+                row.add(passage)
+        return row.closed()
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +180,21 @@ class _Row:
         else:
             self.kernels += passage.kernels
         self._blocking(self._part(exchange, hidden=False) for exchange in passage.after)
+
+    def add_pair(self, inputs: Passage, weights: Passage) -> None:
+        """Lay the gradients of a product's input and of its weights, with the exchanges of each beside the other."""
+        if weights.before and (self.kernels or not self.pieces):
+            self._compute()
+        begun, before = (self.last, *self.waits), self.gathered
+        gathers = tuple(self._communicate(exchange, "tp", begun) for exchange in weights.before)
+        held, self.gathered = self.gathered - before, before
+        self.kernels += inputs.kernels
+        self._compute()
+        self.gathered = held
+        sums = tuple(self._communicate(exchange, "tp", (self.last,)) for exchange in inputs.after)
+        self.kernels, self.waits = weights.kernels, gathers
+        self._compute()
+        self.waits = sums
 
     def closed(self) -> Sequence[_Piece]:
         """All pieces; the last has no name of its own."""
