@@ -12,7 +12,7 @@ import numpy as np
 
 from simulator.mesh import family
 from simulator.schedule import Collective, Compute, Op, Recv, Send
-from simulator.timeline import Record, Timeline
+from simulator.timeline import Timeline
 from simulator.validation.meetings import Meeting, meetings
 
 COMPUTATION = "computation"
@@ -44,11 +44,12 @@ class OpTime(NamedTuple):
 
 
 class Swap(NamedTuple):
-    """Two ops of *rank*: *first* ended before *second* began in the simulation, and began after its end in reality."""
+    """Two ops of *rank*: *first* ended *seconds* before *second* began in the simulation, in reality it began after."""
 
     rank: int
     first: str
     second: str
+    seconds: float
 
 
 def relative_error(simulated: float, measured: float) -> float:
@@ -126,24 +127,32 @@ def _seconds(timeline: Timeline, rank: int) -> np.ndarray:
     return total / timeline.schedule.steps
 
 
+def same_order(simulated: Timeline, measured: Timeline) -> bool:
+    """Whether every stream of every rank did all its ops in the order in which the simulation does them."""
+    ranks = range(simulated.world_size)
+    return all(_by_stream(simulated, rank) == _by_stream(measured, rank) for rank in ranks)
+
+
+def _by_stream(timeline: Timeline, rank: int) -> dict[str, list[tuple[int, int]]]:
+    ops, found = timeline.schedule.program(rank).ops, dict[str, list[tuple[int, int]]]()
+    for record in sorted(timeline.records[rank], key=lambda record: (record.ready, record.step, record.op)):
+        found.setdefault(ops[record.op].stream, []).append((record.step, record.op))
+    return found
+
+
 def swaps(simulated: Timeline, measured: Timeline) -> list[Swap]:
-    """Of each rank whose ops came in another order, a pair that did; none: the order is the same everywhere."""
+    """Of each rank whose streams overtook each other, the pair of ops that stood farthest apart in the simulation."""
     pairs = (_swap(simulated, measured, rank) for rank in range(simulated.world_size))
     return [pair for pair in pairs if pair is not None]
 
 
 def _swap(simulated: Timeline, measured: Timeline, rank: int) -> Swap | None:
-    order = {(r.step, r.op): r for r in measured.records[rank]}
-    ours = sorted(simulated.records[rank], key=lambda r: r.end)
-    ends = np.array([r.end for r in ours])
-    # of all that ended up to there in the simulation, the one that began last in reality
-    latest: list[Record] = []
-    for record in ours:
-        real = order[record.step, record.op]
-        latest.append(max(latest[-1], real, key=lambda r: r.begin) if latest else real)
-    ops = simulated.schedule.program(rank).ops
-    for record in sorted(ours, key=lambda r: r.begin):
-        before, real = int(np.searchsorted(ends, record.begin)), order[record.step, record.op]
-        if before and latest[before - 1].begin >= real.end:
-            return Swap(rank, ops[latest[before - 1].op].name, ops[record.op].name)
-    return None
+    ours, theirs = (np.array(sorted(timeline.records[rank], key=lambda r: r[:2])) for timeline in (simulated, measured))
+    op, ended = ours[:, 0].astype(np.int64), ours[:, 4]
+    ops, widest = simulated.schedule.program(rank).ops, Swap(rank, "", "", 0.0)
+    for second in range(len(ours)):
+        apart = np.where(theirs[:, 3] >= theirs[second, 4], ours[second, 3] - ended, 0.0)
+        first = int(apart.argmax())
+        if apart[first] > widest.seconds:
+            widest = Swap(rank, ops[op[first]].name, ops[op[second]].name, float(apart[first]))
+    return widest if widest.seconds else None

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from simulator.analysis.files import suffix_of
 from simulator.analysis.plot.bars import TITLE, breakdown_bars, breakdown_chart
+from simulator.analysis.plot.beside import beside_chart
 from simulator.analysis.plot.canvas import SUFFIXES, Window, save, style
 from simulator.analysis.plot.curves import links_chart, memory_chart
 from simulator.analysis.plot.gantt import pipeline_chart, timeline_chart
@@ -59,3 +60,12 @@ def draw_breakdowns(
         raise SimulatorError("there are no results to compare")
     with style():
         save(breakdown_bars(breakdowns, title or TITLE), Path(path))
+
+
+def draw_beside(
+    timelines: Mapping[str, Timeline], path: Path | str, *, ranks: Sequence[int] | None = None, title: str
+) -> None:
+    """Draw *timelines* of one schedule, by name, one above the other to *path*, whose suffix says the form."""
+    suffix_of(Path(path), SUFFIXES)
+    with style():
+        save(beside_chart(timelines, ranks, title), Path(path))

@@ -52,24 +52,47 @@ def pipeline_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Wind
 
 
 def _gantt(chart: Sequence[Row], window: Window, title: str, name: Callable[[Row], str] | None = None) -> Figure:
-    heights = np.array([COMPUTE_HEIGHT if row.computes else OTHER_HEIGHT for row in chart])
-    new_rank = np.array([i > 0 and chart[i].rank != chart[i - 1].rank for i in range(len(chart))])
-    bottoms = np.cumsum(heights + GAP * new_rank) - heights
-    units = float(bottoms[-1] + heights[-1])
-    pitch = float(np.clip(10.0 / units, 0.095, 0.42))
-    figure = Figure(figsize=(WIDTH, max(2.6, units * pitch + 1.5)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, max(2.6, height_of(chart) + 1.5)), layout="constrained")
     axes = figure.add_subplot(title=title)
-    axes.set_xlim(*window)
-    axes.set_ylim(units + 0.2, -0.2)
-    paints = _boxes(axes, chart, bottoms, heights, window)
-    if pitch * DPI > 12:
-        _texts(axes, chart, bottoms, heights, window)
-    _row_names(axes, chart, bottoms, heights, pitch, name)
+    paints = draw_rows(axes, chart, window, name)
     time_axis(axes, window)
     deepest = max((boxes.virtual for row in chart for boxes in row.boxes), default=0)
     virtual = [virtual_patch(number) for number in range(min(deepest + 1, len(VIRTUAL_HATCHES)))] if deepest else []
     legend(figure, [patch(paint) for paint in in_order(paints)] + virtual)
     return figure
+
+
+def height_of(chart: Sequence[Row]) -> float:
+    """Inches that the rows of *chart* take, one below the other."""
+    bottoms, heights = _places(chart)
+    return float(bottoms[-1] + heights[-1]) * _pitch(bottoms, heights)
+
+
+def draw_rows(
+    axes: Axes, chart: Sequence[Row], window: Window, name: Callable[[Row], str] | None = None
+) -> list[Paint]:
+    """Draw *chart* on *axes*, which are `height_of` it high; the paints that were used. *name* names a row."""
+    bottoms, heights = _places(chart)
+    pitch = _pitch(bottoms, heights)
+    axes.set_xlim(*window)
+    axes.set_ylim(float(bottoms[-1] + heights[-1]) + 0.2, -0.2)
+    paints = _boxes(axes, chart, bottoms, heights, window)
+    if pitch * DPI > 12:
+        _texts(axes, chart, bottoms, heights, window)
+    _row_names(axes, chart, bottoms, heights, pitch, name)
+    return paints
+
+
+def _places(chart: Sequence[Row]) -> tuple[Floats, Floats]:
+    """Where each row begins, from the top, and how high it is."""
+    heights = np.array([COMPUTE_HEIGHT if row.computes else OTHER_HEIGHT for row in chart])
+    new_rank = np.array([i > 0 and chart[i].rank != chart[i - 1].rank for i in range(len(chart))])
+    return np.cumsum(heights + GAP * new_rank) - heights, heights
+
+
+def _pitch(bottoms: Floats, heights: Floats) -> float:
+    """Inches of a row that computes."""
+    return float(np.clip(10.0 / float(bottoms[-1] + heights[-1]), 0.095, 0.42))
 
 
 def _boxes(axes: Axes, chart: Sequence[Row], bottoms: Floats, heights: Floats, window: Window) -> list[Paint]:
