@@ -2,8 +2,8 @@
 
 The frames of a testbed are Ethernet's of 1,500 B. tc counts neither checksum nor preamble nor gap of a frame, 24 of the
 1,538 B for which it holds a wire, so its rate is that much lower: then full frames take as long as on the wire. The
-kernel hands down several segments of TCP at once and shapes them as one; so few of them go together that a bucket for
-two such packets adds next to nothing to a message, and so many that two cores can carry a network.
+kernel hands down several segments of TCP at once and shapes them as one packet: few enough that a bucket which holds
+one adds next to nothing to a message, and enough that two cores can carry a network.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ from collections.abc import Iterator
 
 from simulator.cluster import Link
 
-COUNTED = 1514 / 1538
+FRAME = 1514
+"""Bytes of a full frame as tc counts it."""
+
+COUNTED = FRAME / 1538
 """Share of a frame that tc counts: all but checksum (4 B), preamble (8 B) and gap (12 B; IEEE 802.3)."""
 
 SEGMENTS = 3
 """TCP segments that go together. On two cores one each carries 430 of 500 Mb/s, three all of it (measured)."""
 
-BURST = 2 * SEGMENTS * 1514
-"""Bytes that a bucket holds: one packet of `SEGMENTS` frames may be due while the timer for the last is late."""
+LATE = 75e-6
+"""s by which the kernel's timer may be late and the link still be full: what would have left then is in the bucket."""
 
 BUFFER = 2**26
 """Bytes that may queue before a link; more than the windows of all connections together, so that nothing is lost."""
@@ -42,10 +45,12 @@ and never slows down to probe. A window that stays open after a pause spares a s
 
 def shape(interface: str, link: Link, *, delays: bool) -> Iterator[str]:
     """The lines of tc that make *interface* send as *link* does; its latency too, where the kernel *delays* (netem)."""
-    bucket = f"tbf rate {round(link.bandwidth * 8 * COUNTED)}bit burst {BURST} limit {BUFFER}"
+    rate = link.bandwidth * COUNTED
+    burst = round(SEGMENTS * FRAME + LATE * rate)
+    bucket = f"tbf rate {round(8 * rate)}bit burst {burst} limit {BUFFER}"
     if delays and link.latency:
         # the bucket as netem's child, as tc-netem(8) has it; the limit is of packets
-        yield f"qdisc add dev {interface} root handle 1: netem delay {link.latency * 1e6:.3f}us limit {BUFFER // 1514}"
+        yield f"qdisc add dev {interface} root handle 1: netem delay {link.latency * 1e6:.3f}us limit {BUFFER // FRAME}"
         yield f"qdisc add dev {interface} parent 1:1 handle 10: {bucket}"
     else:
         yield f"qdisc add dev {interface} root {bucket}"

@@ -21,7 +21,7 @@ import networkx as nx
 
 from simulator.cluster import Cluster
 from simulator.errors import ClusterError
-from simulator.validation.namespaces import iproute, leftovers, listed, owner, remove, setting, why_not
+from simulator.validation.iproute import iproute, leftovers, listed, owner, remove, setting, why_not
 from simulator.validation.place import Place
 from simulator.validation.shaper import SEGMENTS, SETTINGS, delays, shape
 
