@@ -38,17 +38,22 @@ def simulated(scenario: Scenario, schedule: Schedule, watch: Callable[[Simulatio
     specification, cluster, devices = scenario.specification, scenario.cluster(), scenario.derived.devices
     network, options = specification.network, specification.simulation
     schedule.check()
-    stragglers = {straggler.rank: straggler.slowdown for straggler in options.stragglers}
-    variation = Variation(options.seed, options.jitter, stragglers)
     try:
         communicator = Communicator(
             cluster, devices, transport(network.transport), network.fidelity, network.algorithms
         )
         simulation = Simulation(
-            schedule, cluster, devices, communicator, scenario.software, variation, fold=options.fold
+            schedule, cluster, devices, communicator, scenario.software, variation(scenario), fold=options.fold
         )
         if watch is not None:
             watch(simulation)
         return simulation.run()
     except ClusterError as error:
         raise scenario.document.error(("cluster",), str(error)) from None
+
+
+def variation(scenario: Scenario) -> Variation:
+    """The stragglers and the jitter of *scenario*."""
+    options = scenario.specification.simulation
+    stragglers = {straggler.rank: straggler.slowdown for straggler in options.stragglers}
+    return Variation(options.seed, options.jitter, stragglers)

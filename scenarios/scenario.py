@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import pathlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +83,11 @@ class Scenario:
         for one in several.values() if several else (scenario,):
             one.check()
         return scenario
+
+    def changed(self, values: Mapping[str, Any], shown: str) -> Scenario:
+        """The same scenario with *values* by dotted key; *shown* is what a fault of them is told by."""
+        document = loading.overridden(self.source, {key: (value, shown) for key, value in values.items()})
+        return replace(self._made(document, pathlib.Path(), self.name), name=self.name)
 
     def check(self) -> None:
         """Hold what needs the cluster and the model against the scenario; raises `ScenarioError` with the place."""

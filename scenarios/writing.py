@@ -38,7 +38,7 @@ def _written(result: Result, folder: Path) -> Iterator[Path]:
     for name, timeline in timelines.items():
         ending = "" if len(timelines) == 1 else f"_{name}"
         path = folder / f"spans{ending}.csv"
-        _spans(timeline, path)
+        spans(timeline, path)
         yield path
         path = folder / f"timeline{ending}.png"
         draw(timeline, "timeline", path, title=name)
@@ -50,7 +50,7 @@ def _written(result: Result, folder: Path) -> Iterator[Path]:
         yield path
 
 
-def _spans(timeline: Timeline, path: Path) -> None:
+def spans(timeline: Timeline, path: Path) -> None:
     """One line for each span, in s: ready to begin it waited for partners, begin to end it worked.
 
     Equal ranks, which were simulated as one, are written as one: the first of them, and of how many *ranks* it tells.

@@ -1,0 +1,112 @@
+"""`clustersim validate` replays scenarios on real processes, and prints the simulation beside what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scenarios.command import app
+from scenarios.commands.arguments import OneScenario, Settings
+
+if TYPE_CHECKING:
+    from scenarios.scenario import Scenario
+    from scenarios.validation import Manner, Validation
+
+
+BACKENDS = ("gloo", "nccl")
+COMPUTE = ("sleep", "spin", "kernels")
+
+
+@app.command()
+def validate(
+    scenario: OneScenario,
+    backend: Annotated[str, typer.Option(help="gloo (any machine), or nccl (a GPU for each rank).")] = "gloo",
+    ranks: Annotated[
+        int | None, typer.Option(min=1, help="Replay on so many ranks, each with the work it has (the scenario's).")
+    ] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Repetitions after a warm-up; the median counts.")] = 3,
+    compute: Annotated[
+        str, typer.Option(help="sleep or spin as long as the model says, or run the kernels.")
+    ] = "sleep",
+    scale: Annotated[
+        float | None, typer.Option(help="Factor on all that is communicated (1, or what memory allows).")
+    ] = None,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Give up after so long.")] = 300.0,
+    settings: Settings = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")] = False,
+    output: Annotated[Path | None, typer.Option("-o", metavar="DIR", help="Where to write (runs/NAME).")] = None,
+) -> None:
+    """Replay a scenario on real torch.distributed; print simulated beside measured, and draw both."""
+    import json
+    import sys
+
+    from scenarios.scenario import Scenario
+    from scenarios.validation import Manner
+    from scenarios.validation_report import validation_report
+    from scenarios.validation_writing import write
+
+    _hold(backend, BACKENDS, "--backend")
+    _hold(compute, COMPUTE, "--compute")
+    _hold_positive(scale, "--scale")
+    _hold_positive(timeout, "--timeout")
+    loaded = Scenario.load(scenario, options=settings)
+    manner = Manner(backend, compute, repeat, scale, timeout)
+    done: dict[str, Validation] = {}
+    folder = output or Path("runs") / loaded.name
+    for one in _sized(loaded, ranks):
+        validation = _validated(one, manner, folder)
+        if validation is None:
+            return
+        done[one.name] = validation
+        if not as_json:
+            print(validation_report(validation))
+        if output or not as_json:
+            for path in write(validation, folder, f"_{one.name}" if loaded.variants else ""):
+                print(f"wrote {path}", file=sys.stderr if as_json else sys.stdout)
+    if as_json:
+        summaries: dict[str, Any] = {name: validation.summary() for name, validation in done.items()}
+        whole = {"name": loaded.name, "variants": summaries} if loaded.variants else summaries[loaded.name]
+        print(json.dumps(whole, indent=2))
+
+
+def _hold(value: str, choices: tuple[str, ...], option: str) -> None:
+    from simulator.document.validation import listed, near
+    from simulator.errors import ScenarioError
+
+    if value not in choices:
+        hint = near(value, choices)
+        raise ScenarioError(f"{option} {value}: must be {listed(choices)}" + (f"; {hint}" if hint else ""))
+
+
+def _hold_positive(value: float | None, option: str) -> None:
+    from math import isfinite
+
+    from simulator.errors import ScenarioError
+
+    if value is not None and not (value > 0 and isfinite(value)):
+        raise ScenarioError(f"{option} {value:g}: must be above 0")
+
+
+def _sized(scenario: Scenario, ranks: int | None) -> Iterator[Scenario]:
+    """The scenario, or its variants, on so many *ranks*."""
+    from scenarios.validation import resized
+
+    for one in scenario.variants.values() or (scenario,):
+        yield one if ranks is None else resized(one, ranks)
+
+
+def _validated(scenario: Scenario, manner: Manner, folder: Path) -> Validation | None:
+    """The validation; of a replay that breaks off, what was measured until then is written into *folder*."""
+    from scenarios.commands.progress import progress
+    from scenarios.validation import validate as replayed
+    from scenarios.validation_writing import kept
+    from simulator.validation.replay import BrokenReplayError
+
+    try:
+        with progress(f"validating {scenario.name}") as watch:
+            return replayed(scenario, manner, watch=watch)
+    except BrokenReplayError as error:
+        raise kept(error, folder) from None

@@ -1,0 +1,167 @@
+"""Validation replays a scenario on real processes, and holds the simulation against what was measured."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from scenarios.running import simulated, variation
+from scenarios.scenario import Scenario
+from simulator.analysis import metrics
+from simulator.errors import ScenarioError
+from simulator.timeline import Timeline
+from simulator.validation import comparison
+from simulator.validation.durations import durations
+from simulator.validation.launch import TIMEOUT
+from simulator.validation.memory import available_bytes, fitting
+from simulator.validation.place import Place
+from simulator.validation.replay import Replay, replay, scaled
+
+if TYPE_CHECKING:
+    from simulator.engine.simulate import Simulation
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How to replay: the library, the way to compute, how often after a warm-up, and within how many seconds.
+
+    *scale*: the factor on all that is communicated; None: 1, or what memory allows.
+    """
+
+    backend: str = "gloo"
+    compute: str = "sleep"
+    repeat: int = 3
+    scale: float | None = None
+    timeout: float = TIMEOUT
+
+
+@dataclass(frozen=True)
+class Validation:
+    """*scenario* as *simulated* and as it ran in a *replay*, with *scale* on all that is communicated."""
+
+    scenario: Scenario
+    manner: Manner
+    scale: float
+    simulated: Timeline
+    replay: Replay
+
+    @cached_property
+    def measured(self) -> Timeline:
+        """The repetition of median step time."""
+        return self.replay.median
+
+    @property
+    def relative_error(self) -> float:
+        """By what share the simulated step is longer than the measured one."""
+        return comparison.relative_error(self.simulated.step_time, self.measured.step_time)
+
+    @cached_property
+    def lines(self) -> list[comparison.Line]:
+        """Each kind of work."""
+        return comparison.lines(self.simulated, self.measured)
+
+    @cached_property
+    def swaps(self) -> list[comparison.Swap]:
+        """Where streams overtook each other."""
+        return comparison.swaps(self.simulated, self.measured)
+
+    @cached_property
+    def same_order(self) -> bool:
+        """Whether every stream did its ops in the simulated order."""
+        return comparison.same_order(self.simulated, self.measured)
+
+    @property
+    def timelines(self) -> Mapping[str, Timeline]:
+        """Both, by name."""
+        return {"simulated": self.simulated, "measured": self.measured}
+
+    @property
+    def breakdowns(self) -> Mapping[str, Mapping[str, float]]:
+        """Where the step time went, in both."""
+        return {name: metrics.breakdown(timeline) for name, timeline in self.timelines.items()}
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers, as `validate --json` prints them."""
+        return {
+            "name": self.scenario.name,
+            "simulated_step_time_s": self.simulated.step_time,
+            "measured_step_time_s": self.measured.step_time,
+            "relative_error": self.relative_error,
+            "repeats_s": self.replay.step_times,
+            "backend": self.manner.backend,
+            "compute": self.manner.compute,
+            "ranks": self.simulated.world_size,
+            "scale": self.scale,
+            "same_order": self.same_order,
+            "swaps": [{"rank": s.rank, "first": s.first, "second": s.second, "apart_s": s.seconds} for s in self.swaps],
+            "kinds": [
+                {
+                    "what": line.what,
+                    "count": line.count,
+                    "bytes": line.nbytes,
+                    "simulated_s": line.simulated,
+                    "measured_s": line.measured,
+                }
+                for line in self.lines
+            ],
+            "breakdown_s": self.breakdowns,
+            "ops": [
+                {"rank": one.rank, "op": one.op, "simulated_s": one.simulated, "measured_s": one.measured}
+                for one in comparison.op_times(self.simulated, self.measured)
+            ],
+        }
+
+
+def validate(
+    scenario: Scenario,
+    manner: Manner,
+    places: Sequence[Place] | None = None,
+    watch: Callable[[Simulation], Any] | None = None,
+) -> Validation | None:
+    """*scenario*, which has no variants, simulated and replayed, its ranks at *places*.
+
+    Under torchrun rank 0 gets the validation, the others None. Raises `BrokenReplayError` with what was measured.
+    """
+    schedule = scenario.schedule()
+    scale = manner.scale or fitting(schedule, available_bytes())
+    schedule = scaled(schedule, scale) if scale != 1 else schedule
+    seconds = durations(schedule, scenario.cluster(), scenario.derived.devices, scenario.software, variation(scenario))
+    timeline = simulated(scenario, schedule, watch)
+    replayed = replay(
+        schedule,
+        seconds,
+        backend=manner.backend,
+        compute=manner.compute,
+        repeat=manner.repeat,
+        places=places,
+        timeout=manner.timeout,
+    )
+    return Validation(scenario, manner, scale, timeline, replayed) if replayed is not None else None
+
+
+def resized(scenario: Scenario, ranks: int) -> Scenario:
+    """*scenario* on so many *ranks*, host ranks included: fewer or more replicas, each with the work that it had.
+
+    Raises `ScenarioError` where replicas do not come out whole.
+    """
+    derived, specification = scenario.derived, scenario.specification
+    if specification.collective is not None:
+        return scenario.changed({"collective.ranks": ranks}, f"--ranks {ranks}")
+    each = derived.tp * derived.pp
+    servers = len(derived.devices) - each * derived.replicas
+    replicas, rest = divmod(ranks - servers, each)
+    if rest or replicas < 1:
+        beside = f" beside {servers} servers" if servers else ""
+        raise ScenarioError(
+            f"--ranks {ranks}: must be a multiple of tp {derived.tp} x pp {derived.pp} = {each}{beside}"
+        )
+    batch = derived.micro_batch_size * derived.micro_batches * replicas
+    return scenario.changed({"parallelism.dp": replicas, "training.global_batch_size": batch}, f"--ranks {ranks}")
+
+
+def cores() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
