@@ -40,6 +40,22 @@ class Outcome:
         difference = self.value - self.expected
         return difference / abs(self.expected) if self.expected else difference and inf * difference
 
+    @property
+    def slower(self) -> float:
+        """The error of the time that the value tells of, as a share: of a rate it is that of its inverse."""
+        if is_duration(self.key) or not self.value or not self.expected:
+            return self.error
+        return self.expected / self.value - 1
+
+
+def is_duration(key: str) -> bool:
+    """Whether the *key* of a result grows with time, or with memory, as those with a unit at the end of a part do.
+
+    >>> is_duration("step_time_s"), is_duration("layer_s.both"), is_duration("samples_per_s"), is_duration("mfu")
+    (True, True, False, False)
+    """
+    return any(part.endswith(("_s", "_bytes")) and not part.endswith("_per_s") for part in key.split("."))
+
 
 def held(scenario: Scenario, summary: dict[str, Any]) -> list[Outcome]:
     """Each expectation of *scenario*, or of its variants, against *summary*.
@@ -54,6 +70,7 @@ def held(scenario: Scenario, summary: dict[str, Any]) -> list[Outcome]:
     return whole + [
         replace(outcome, variant=name)
         for name, one in scenario.variants.items()
+        if name in values
         for outcome in _held(one, values[name], values)
     ]
 

@@ -1,8 +1,8 @@
 """A table gives variants: each row of a CSV file is a run, its cells put where ``{column}`` stands.
 
 >>> row = Row("runs.csv", 2, "4,bf16", {"tp": "4", "precision": "bf16"})
->>> row.filled("{tp}"), row.filled("tp {tp} in {precision}"), row.filled({"value": "{tp} ms"})
-(4, 'tp 4 in bf16', {'value': '4 ms'})
+>>> row.named("tp {tp} in {precision}"), row.filled("{tp}"), row.filled({"value": "{tp} ms"})
+('tp 4 in bf16', 4, {'value': '4 ms'})
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Table(Section):
     """Rows of the CSV *file*, of which *where* keeps those that have the value, or one of the values, of each column.
 
     *name* names a row's variant, *set* says what it sets by dotted key, *expect* what is expected of it; ``{column}``
-    in them is the row's cell. *words* says, by column, what a cell stands for.
+    in them is the row's cell. *words* says, by column, what a cell stands for in *set* and *expect*.
     """
 
     file: str
@@ -75,6 +75,10 @@ class Row:
     def _text(self, column: str) -> str:
         return str(self.words.get(column, {}).get(self.cells[column], self.cells[column]))
 
+    def named(self, template: str) -> str:
+        """*template* with the row's cells in their places as they are written."""
+        return PLACE.sub(lambda place: self.cells[place[1]], template)
+
     def position(self, column: str) -> Position:
         """Where the cell of *column* stands."""
         starts = [cell.start(1) + 1 for cell in CELL.finditer(self.text)]
@@ -102,7 +106,7 @@ def rows(document: Document) -> dict[str, list[Change]]:
     table = validated(document, Table, ("table",))
     found: dict[str, tuple[Row, list[Change]]] = {}
     for row in _kept(document, table):
-        name = str(row.filled(table.name))
+        name = row.named(table.name)
         if name in found:
             lines = f"lines {found[name][0].line} and {row.line}"
             raise document.error(("table", "name"), f'gives {lines} of {row.file} the same name "{name}"')

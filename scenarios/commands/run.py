@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scenarios.command import app
-from scenarios.commands.arguments import Scenarios, Settings
+from scenarios.commands.arguments import Jobs, Scenarios, Settings
 
 if TYPE_CHECKING:
     from scenarios.result import Result
-
-MISSED, DOES_NOT_FIT = 1, 3
 
 
 @app.command()
@@ -26,7 +24,15 @@ def run(
         Path | None,
         typer.Option(metavar="FILE", help="Write a trace: .pftrace (Perfetto), .json or .json.gz (Chrome)."),
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Fail (status 1) if an expectation is missed.")] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Fail (status 1) if an expectation is missed. Of several runs only the table of expectations is "
+            "printed, and without -o nothing is written.",
+        ),
+    ] = False,
+    jobs: Jobs = 1,
     strict_memory: Annotated[
         bool, typer.Option("--strict-memory", help="Fail (status 3) if a GPU's memory does not suffice.")
     ] = False,
@@ -34,6 +40,7 @@ def run(
     """Simulate scenarios, report, and write results under runs/NAME."""
     import json
 
+    from scenarios.commands.judging import DOES_NOT_FIT, MISSED, loaded_for_check, print_judgements
     from scenarios.commands.progress import progress
     from scenarios.expectations import held, told
     from scenarios.scenario import Scenario
@@ -41,7 +48,13 @@ def run(
 
     if trace is not None:
         suffix_of(trace, (".pftrace", ".json", ".json.gz"))
-    loaded = [Scenario.load(name, options=settings) for name in scenarios]
+    if check:
+        loaded, skipped = loaded_for_check(scenarios, settings)
+        several = len(scenarios) > 1 or any(scenario.variants for scenario in loaded) or not loaded
+        if several and output is None and trace is None:
+            return print_judgements(loaded, skipped, jobs, as_json, strict_memory)
+    else:
+        loaded = [Scenario.load(name, options=settings) for name in scenarios]
     status, summaries = 0, []
     for scenario in loaded:
         with progress(f"simulating {scenario.name}") as watch:

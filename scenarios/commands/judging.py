@@ -1,0 +1,75 @@
+"""What `run --check` and `accuracy` share: load what is there, judge it, and tell what came of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from scenarios.command import BAD_INPUT
+
+if TYPE_CHECKING:
+    from scenarios.judgement import Judgement
+    from scenarios.scenario import Scenario
+
+MISSED, DOES_NOT_FIT = 1, 3
+
+
+def loaded_for_check(names: Sequence[str], settings: list[str] | None) -> tuple[list[Scenario], dict[str, str]]:
+    """The scenarios of those *names*, and for those whose data are not here, why they are left out."""
+    from scenarios.loading import AbsentData
+    from scenarios.scenario import Scenario
+
+    loaded, skipped = [], {}
+    for name in names:
+        try:
+            loaded.append(Scenario.load(name, options=settings))
+        except AbsentData as error:
+            skipped[name] = str(error).splitlines()[0]
+    return loaded, skipped
+
+
+def judged(scenarios: Sequence[Scenario], jobs: int) -> list[Judgement]:
+    """The judgement on each of *scenarios*, told on stderr while it goes on."""
+    from scenarios.judgement import judge
+
+    total = sum(len(scenario.variants) or 1 for scenario in scenarios)
+    done = 0
+
+    def told(run: str) -> None:
+        nonlocal done
+        done += 1
+        if sys.stderr.isatty():
+            print(f"\r\033[K{done}/{total} {run}", end="\r\033[K" if done == total else "", file=sys.stderr, flush=True)
+
+    return judge(scenarios, jobs, told)
+
+
+def print_judgements(
+    scenarios: Sequence[Scenario], skipped: dict[str, str], jobs: int, as_json: bool, strict_memory: bool
+) -> int:
+    """Judge *scenarios*, print what came of it, and return the exit status."""
+    from scenarios import verdicts
+
+    judgements = judged(scenarios, jobs)
+    if as_json:
+        summaries = [{**one.summary, "expected": list(map(verdicts.as_json, one.verdicts))} for one in judgements]
+        print(json.dumps(summaries[0] if len(summaries) == 1 and not skipped else summaries, indent=2))
+    else:
+        print(verdicts.text(judgements))
+    for name, reason in skipped.items():
+        print(f"skipped {name}: {reason}", file=sys.stderr if as_json else sys.stdout)
+    return status(judgements, strict_memory)
+
+
+def status(judgements: Sequence[Judgement], strict_memory: bool = False) -> int:
+    """The exit status of *judgements*; runs that could not be are told on stderr."""
+    failures = {f"{one.scenario.name} ({run})": why for one in judgements for run, why in one.failures.items()}
+    for run, why in failures.items():
+        print(f"{run}: {why}", file=sys.stderr)
+    if failures:
+        return BAD_INPUT
+    if strict_memory and not all(one.fits for one in judgements):
+        return DOES_NOT_FIT
+    return MISSED if any(not verdict.outcome.met for one in judgements for verdict in one.verdicts) else 0

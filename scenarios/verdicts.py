@@ -1,0 +1,107 @@
+"""Verdicts as text: what was predicted beside what was measured, row by row and group by group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from scenarios.expectations import Outcome, is_duration
+from scenarios.judgement import Judgement, Verdict, spread
+from simulator.analysis.text import table
+from simulator.units import show
+
+ROWS = ("scenario", "run", "figure", "predicted", "measured", "error", "")
+GROUPS = ("group", "figures", "mean", "median", "worst", "time")
+
+LONGEST = 44
+"""Letters of a run's name in a table."""
+
+
+def rows(verdicts: Iterable[Verdict]) -> list[list[str]]:
+    """A row of `ROWS` for each of *verdicts*."""
+    return [
+        [
+            verdict.scenario,
+            _shortened(verdict.run),
+            figure(verdict.outcome),
+            shown(verdict.outcome, verdict.outcome.value),
+            shown(verdict.outcome, verdict.outcome.expected),
+            f"{verdict.outcome.error:+.1%}",
+            "ok" if verdict.outcome.met else f"MISSED (within {verdict.outcome.tolerance:.0%})",
+        ]
+        for verdict in verdicts
+    ]
+
+
+def group_rows(groups: dict[str, Sequence[Verdict]]) -> list[list[str]]:
+    """A row of `GROUPS` for each of *groups* that has verdicts."""
+    found = {name: spread(verdicts) for name, verdicts in groups.items()}
+    return [
+        [name, str(one.count), f"{one.mean:.1%}", f"{one.middle:.1%}", f"{one.worst:.1%}", f"{one.slower:+.1%}"]
+        for name, one in found.items()
+        if one
+    ]
+
+
+def by_scenario(judgements: Iterable[Judgement]) -> dict[str, Sequence[Verdict]]:
+    """The verdicts of each scenario, and of all."""
+    groups: dict[str, Sequence[Verdict]] = {one.scenario.name: one.verdicts for one in judgements}
+    return groups | {"all": [verdict for verdicts in groups.values() for verdict in verdicts]}
+
+
+def text(judgements: Sequence[Judgement]) -> str:
+    """All rows, and the mean, median and worst error by scenario."""
+    verdicts = [verdict for one in judgements for verdict in one.verdicts]
+    if not verdicts:
+        return "nothing is expected"
+    missed = sum(not verdict.outcome.met for verdict in verdicts)
+    groups = by_scenario(judgements)
+    return "\n\n".join(
+        [
+            table(rows(verdicts), ROWS, "lllrrrl"),
+            table(group_rows(groups), GROUPS, "lrrrrr"),
+            f"{len(verdicts) - missed} of {len(verdicts)} figures within their tolerance",
+        ]
+    )
+
+
+def as_json(verdict: Verdict) -> dict[str, Any]:
+    """A verdict as `run --check --json` prints it."""
+    outcome = verdict.outcome
+    return {
+        "variant": outcome.variant or None,
+        "key": outcome.key,
+        "relative_to": outcome.relative_to or None,
+        "predicted": outcome.value,
+        "expected": outcome.expected,
+        "error": outcome.error,
+        "tolerance": outcome.tolerance,
+        "met": outcome.met,
+        "fitted": outcome.fitted,
+        "source": outcome.source,
+    }
+
+
+def figure(outcome: Outcome) -> str:
+    """What the figure is of, as a table names it."""
+    return f"{outcome.key} / {_shortened(outcome.relative_to)}" if outcome.relative_to else outcome.key
+
+
+def shown(outcome: Outcome, value: float) -> str:
+    """*value* in the unit of the key of *outcome*."""
+    last = outcome.key.split(".")[-1]
+    if outcome.relative_to:
+        return f"{value:.3g}"
+    if "bytes" in outcome.key:
+        return show(value, "size")
+    if is_duration(outcome.key):
+        return show(value, "time")
+    if last in ("busbw", "algbw"):
+        return show(value, "bandwidth")
+    if last in ("mfu", "hfu", "bubble_fraction"):
+        return f"{value:.1%}"
+    return f"{value:.4g} TFLOP/s" if "tflops" in last else f"{value:.4g}"
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
