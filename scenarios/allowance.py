@@ -23,7 +23,7 @@ def allowance(scenario: Scenario, schedule: Schedule, rank: int) -> dict[str, fl
     network = scenario.specification.network
     devices = scenario.derived.devices
     communicator = Communicator(scenario.cluster(), devices, transport(network.transport))
-    used = dict.fromkeys(op.over for op in schedule.program(rank).ops if isinstance(op, Collective))
+    used = dict.fromkeys(op.over for op in schedule.program(rank).distinct() if isinstance(op, Collective))
     groups = (schedule.mesh.axes[name] for name in used)
     places = ((axis, axis.place(rank)) for axis in groups)
     held = sum(communicator.buffer_bytes(axis.groups[place[0]]) for axis, place in places if place)

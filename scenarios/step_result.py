@@ -82,7 +82,7 @@ class StepResult(Result):
         precisions = {
             kernel.precision
             for program in programs
-            for op in program.ops
+            for op in program.distinct()
             for kernel in getattr(op, "kernels", ())
             if kernel.flops and kernel.seconds is None
         } or {self.scenario.model.precision if self.scenario.model else "fp32"}

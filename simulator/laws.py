@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import NoReturn, TypeVar
 
 from simulator.errors import ScheduleError
 from simulator.mesh import Axis
-from simulator.schedule import COLLECTIVES, Collective, Compute, Op, Program, Recv, Schedule, Send
+from simulator.order import Action
+from simulator.schedule import COLLECTIVES, Block, Collective, Compute, Op, Program, Recv, Schedule, Send
+
+_Kind = TypeVar("_Kind", bound=Op)
 
 
 def check(schedule: Schedule) -> None:
@@ -32,6 +37,30 @@ def _broken(program: Program, index: int, law: str) -> ScheduleError:
 
 
 def _names(program: Program) -> None:
+    """Judged block by block: what a template says of its own ops is looked at once."""
+    own = {id(ops): [op.name for op in ops] for ops, _ in program.templates()}
+    asked = {id(ops): _asked(ops) for ops, _ in program.templates()}
+    seen: set[str] = set()
+    for block in program.blocks:
+        names = block.names(own[id(block.ops)])
+        count = len(seen)
+        seen.update(names)
+        if len(seen) < count + len(names) or not seen.issuperset(block.names(asked[id(block.ops)])):
+            _blame_a_name(program)
+    if any(name in own[id(ops)][place:] for ops, _ in program.templates() for place, name in _inside(ops)):
+        _blame_a_name(program)
+
+
+def _asked(ops: Sequence[Op]) -> list[str]:
+    return list({name for op in ops for name in op.after})
+
+
+def _inside(ops: Sequence[Op]) -> Iterator[tuple[int, str]]:
+    return ((place, name) for place, op in enumerate(ops) for name in op.after)
+
+
+def _blame_a_name(program: Program) -> NoReturn:
+    """Raise what is wrong with the names of *program*."""
     seen: set[str] = set()
     every = {op.name for op in program.ops}
     for index, op in enumerate(program.ops):
@@ -42,38 +71,66 @@ def _names(program: Program) -> None:
                 why = "comes later" if name in every else "is not there"
                 raise _broken(program, index, f"after {name}, which {why}; an op can only wait for earlier ones")
         seen.add(op.name)
+    raise AssertionError(program.role)
 
 
 _BEFORE = {"R": "F", "B": "F", "I": "F", "W": "I"}
 
 
 def _phases(program: Program) -> None:
-    """F precedes R and B of the same stage and micro-batch, R precedes B, I precedes W: judged by layer."""
-    computes = [(index, op) for index, op in enumerate(program.ops) if isinstance(op, Compute) and op.action]
-    first = {_place(op): index for index, op in reversed(computes)}
-    for index, op in computes:
-        action = op.action
-        if action is None or action.phase not in _BEFORE:
+    """F precedes R and B of the same stage and micro-batch, R precedes B, I precedes W: judged by layer.
+
+    Micro-batches for which the same is done are looked at once.
+    """
+    blocks = program.blocks
+    of: dict[int | None, list[int]] = defaultdict(list)
+    for number, block in enumerate(blocks):
+        of[block.micro_batch].append(number)
+    if any(_place(blocks[number], op) for number in of[None] for op in blocks[number].ops):
+        # what was never stamped may be of any micro-batch
+        of = {None: list(range(len(blocks)))}
+    alike = {tuple(id(blocks[number].ops) for number in numbers): numbers for numbers in of.values()}
+    starts = [0, *accumulate(len(block.ops) for block in blocks)]
+    for numbers in alike.values():
+        placed = (
+            (starts[number] + place, _place(blocks[number], op))
+            for number in numbers
+            for place, op in enumerate(blocks[number].ops)
+        )
+        _in_turn(program, [(index, place) for index, place in placed if place])
+
+
+def _in_turn(program: Program, placed: Sequence[tuple[int, tuple[Action, str | None]]]) -> None:
+    """Judge computations by their numbers: the action of each, and its layer."""
+    first = {place: index for index, place in reversed(placed)}
+    for index, (action, layer) in placed:
+        if action.phase not in _BEFORE:
             continue
         for before in [_BEFORE[action.phase]] + (["R"] if action.phase in "BI" else []):
-            needed = (before, action.stage, action.micro_batch, op.layer)
-            late = first.get(needed, -1 if before == "R" else len(program.ops))
-            if late > index:
+            needed = action._replace(phase=before), layer
+            if first.get(needed, -1 if before == "R" else len(program.ops)) > index:
                 raise _broken(program, index, f"{action.phase} stands before {before} of the same micro-batch")
 
 
-def _place(op: Op) -> tuple[str, int, int | None, str | None] | None:
-    return (op.action.phase, op.action.stage, op.action.micro_batch, op.layer) if op.action else None
+def _place(block: Block, op: Op) -> tuple[Action, str | None] | None:
+    """The action and the layer of a computation of a micro-batch."""
+    if not isinstance(op, Compute) or op.action is None or op.action.phase == "O":
+        return None
+    return block.action(op.action), op.layer
 
 
 def _memory(program: Program) -> None:
-    balance: Counter[str] = Counter()
-    for op in program.ops:
-        balance.update(op.allocates)
-        balance.subtract(op.frees)
+    balance: dict[str, float] = defaultdict(float)
+    given: dict[str, float] = defaultdict(float)
+    for ops, times in program.templates():
+        for op in ops:
+            for category, nbytes in op.allocates.items():
+                balance[category] += times * nbytes
+                given[category] += times * nbytes
+            for category, nbytes in op.frees.items():
+                balance[category] -= times * nbytes
     for category, nbytes in balance.items():
-        given = sum(op.allocates.get(category, 0) for op in program.ops)
-        if abs(nbytes) > 1e-9 * given:
+        if abs(nbytes) > 1e-9 * given[category]:
             culprit = max(i for i, op in enumerate(program.ops) if category in op.allocates or category in op.frees)
             raise _broken(program, culprit, f"{nbytes:g} B of {category} are allocated and not freed")
 
@@ -82,21 +139,31 @@ def _axes(schedule: Schedule, number: int, program: Program) -> None:
     """Every axis that a program names is there, and the ranks that run the program stand on it."""
     ranks = schedule.ranks_of(number)
     stands: dict[str, tuple[int | None, int]] = {}
-    for index, op in enumerate(program.ops):
-        if isinstance(op, Collective) and op.kind not in COLLECTIVES:
-            raise _broken(program, index, f"{op.kind} is no collective; there are {', '.join(COLLECTIVES)}")
-        if not isinstance(op, Collective | Send | Recv):
-            continue
-        if op.over not in schedule.mesh.axes:
-            raise _broken(program, index, f"no axis {op.over}; the mesh has {', '.join(schedule.mesh.axes)}")
-        if op.over not in stands:
-            stands[op.over] = _stand(schedule.mesh.axes[op.over], ranks)
-        missing, size = stands[op.over]
-        if missing is not None:
-            raise _broken(program, index, f"rank {missing} runs it, but is not on the axis {op.over}")
-        coordinate = op.root if isinstance(op, Collective) else op.peer
-        if not 0 <= coordinate < size:
-            raise _broken(program, index, f"coordinate {coordinate} is not on the axis {op.over} of {size}")
+    for ops, _ in program.templates():
+        for place, op in enumerate(ops):
+            law = _axis_law(schedule, op, ranks, stands)
+            if law:
+                first = next(i for i, block in enumerate(program.blocks) if block.ops is ops)
+                raise _broken(program, sum(len(block.ops) for block in program.blocks[:first]) + place, law)
+
+
+def _axis_law(schedule: Schedule, op: Op, ranks: Sequence[int], stands: dict[str, tuple[int | None, int]]) -> str:
+    """What is wrong with the axis of *op*, if anything; *stands*: what is known of the axes."""
+    if isinstance(op, Collective) and op.kind not in COLLECTIVES:
+        return f"{op.kind} is no collective; there are {', '.join(COLLECTIVES)}"
+    if not isinstance(op, Collective | Send | Recv):
+        return ""
+    if op.over not in schedule.mesh.axes:
+        return f"no axis {op.over}; the mesh has {', '.join(schedule.mesh.axes)}"
+    if op.over not in stands:
+        stands[op.over] = _stand(schedule.mesh.axes[op.over], ranks)
+    missing, size = stands[op.over]
+    if missing is not None:
+        return f"rank {missing} runs it, but is not on the axis {op.over}"
+    coordinate = op.root if isinstance(op, Collective) else op.peer
+    if not 0 <= coordinate < size:
+        return f"coordinate {coordinate} is not on the axis {op.over} of {size}"
+    return ""
 
 
 def _stand(axis: Axis, ranks: Sequence[int]) -> tuple[int | None, int]:
@@ -149,10 +216,24 @@ def _agree(schedule: Schedule, collectives: Sequence[_Collectives], one: int, ot
 
 def _collectives(program: Program, axis: str) -> _Collectives:
     found: _Collectives = defaultdict(list)
-    for index, op in enumerate(program.ops):
-        if isinstance(op, Collective) and op.over == axis:
-            found[op.stream].append((index, op))
+    for index, _block, op in _over(program, axis, Collective):
+        found[op.stream].append((index, op))
     return found
+
+
+def _over(program: Program, axis: str, kind: type[_Kind]) -> Iterator[tuple[int, Block, _Kind]]:
+    """The ops of *kind* over *axis* as templates have them, in order of issue, each with its number and its block."""
+    places = {
+        id(ops): [
+            (place, op) for place, op in enumerate(ops) if isinstance(op, kind) and getattr(op, "over", None) == axis
+        ]
+        for ops, _ in program.templates()
+    }
+    start = 0
+    for block in program.blocks:
+        for place, op in places[id(block.ops)]:
+            yield start + place, block, op
+        start += len(block.ops)
 
 
 _Collectives = dict[str, list[tuple[int, Collective]]]
@@ -171,8 +252,8 @@ def _messages(
     program: Program, axis: str, kind: type[Send] | type[Recv]
 ) -> Iterator[tuple[tuple[int, object], tuple[int, float]]]:
     count: Counter[object] = Counter()
-    for index, op in enumerate(program.ops):
-        if isinstance(op, kind) and op.over == axis:
-            key = op.action, count[op.peer, op.action]
-            count[op.peer, op.action] += 1
-            yield (op.peer, key), (index, op.nbytes)
+    for index, block, op in _over(program, axis, kind):
+        action = op.action and block.action(op.action)
+        key = action, count[op.peer, action]
+        count[op.peer, action] += 1
+        yield (op.peer, key), (index, op.nbytes)

@@ -8,160 +8,27 @@ stream blocks; on any other stream it overlaps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from simulator.errors import ScheduleError
-from simulator.kernel import Kernel
 from simulator.mesh import Mesh
-from simulator.order import Action
+from simulator.ops import CATEGORIES, COLLECTIVES, Collective, Compute, Copy, Op, Recv, Send
+from simulator.program import Block, Program
 
-COLLECTIVES = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "broadcast",
-    "reduce",
-    "gather",
-    "scatter",
-    "all_to_all",
-)
-
-CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "buffers")
-"""Of memory. On the host the category stands with ``host.`` before it."""
-
-_NOTHING: Mapping[str, float] = {}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Op:
-    """What is common to all ops.
-
-    *action* and *layer* say where in the training step the op belongs, so that a later pass finds its place. *after*
-    names ops of the same program that must have ended. *allocates* (at the op's begin) and *frees* (at its end) map a
-    category of memory to bytes.
-    """
-
-    name: str
-    action: Action | None = None
-    layer: str | None = None
-    stream: str = "compute"
-    after: tuple[str, ...] = ()
-    allocates: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
-    frees: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
-
-    def __str__(self) -> str:
-        after = f" after {', '.join(self.after)}" if self.after else ""
-        return f"{self.name}: {self._what()} [{self.stream}]{after}"
-
-    def _what(self) -> str:
-        raise NotImplementedError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compute(Op):
-    """*kernels*, one after the other, on the rank's GPU or on its host."""
-
-    kernels: tuple[Kernel, ...]
-    on: str = "gpu"
-
-    def _what(self) -> str:
-        return f"compute {len(self.kernels)} kernels" + (" on the host" if self.on == "host" else "")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Send(Op):
-    """*nbytes* to the rank at coordinate *peer* of the axis *over*."""
-
-    over: str
-    peer: int
-    nbytes: float
-
-    def _what(self) -> str:
-        return f"send {self.nbytes:g} B to {self.over} {self.peer}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recv(Op):
-    """*nbytes* from the rank at coordinate *peer* of the axis *over*."""
-
-    over: str
-    peer: int
-    nbytes: float
-
-    def _what(self) -> str:
-        return f"receive {self.nbytes:g} B from {self.over} {self.peer}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collective(Op):
-    """*kind* (of `COLLECTIVES`) over the rank's group on the axis *over*.
-
-    *nbytes* is the full vector, as nccl-tests counts it: what every rank holds after an all-gather, before a
-    reduce-scatter; what the root holds of a gather or scatter; what each rank sends in all of an all-to-all. *root* is
-    a coordinate on the axis. *algorithm* is fixed where the parallelism itself is (a parameter server is direct); else
-    the network chooses.
-    """
-
-    kind: str
-    over: str
-    nbytes: float
-    root: int = 0
-    algorithm: str = "auto"
-
-    def _what(self) -> str:
-        return f"{self.kind} {self.nbytes:g} B over {self.over}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Copy(Op):
-    """*nbytes* between GPU and host memory, *to* the ``host`` or the ``gpu``."""
-
-    nbytes: float
-    to: str
-
-    def _what(self) -> str:
-        return f"copy {self.nbytes:g} B to the {self.to}"
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """What every rank of one *role* does: *ops* in order of issue, and the bytes *resident* all step, by category.
-
-    *on* is where its ranks live: ``gpu``, or ``host`` (a parameter server).
-    """
-
-    role: str
-    ops: tuple[Op, ...]
-    resident: Mapping[str, float] = field(default_factory=dict)
-    on: str = "gpu"
-
-    def __str__(self) -> str:
-        return self.printed()
-
-    def printed(self, marked: int | None = None, around: int = 6) -> str:
-        """One line per op, in order of issue; with *marked*, that op stands out among *around* lines on either side."""
-        shown = range(len(self.ops))
-        if marked is not None:
-            shown = shown[max(0, marked - around) : marked + around + 1]
-        lines = [f"{'>>' if i == marked else '  '} {self.ops[i]}" for i in shown]
-        before, after = shown.start, len(self.ops) - shown.stop
-        head = [f"program {self.role}"] + ([f"   ... {before} ops before"] if before else [])
-        return "\n".join([*head, *lines, *([f"   ... {after} ops after"] if after else [])])
-
-    def streams(self) -> dict[str, list[Op]]:
-        """The ops of each stream in order of issue, streams in order of first use."""
-        streams: dict[str, list[Op]] = {}
-        for op in self.ops:
-            streams.setdefault(op.stream, []).append(op)
-        return streams
-
-    def weave(self, change: Callable[[Op], Iterable[Op]]) -> Program:
-        """The program in which every op gives way to what *change* makes of it.
-
-        What replaces an op leaves the op's name on its last part, so that no `after` need be touched.
-        """
-        return replace(self, ops=tuple(new for op in self.ops for new in change(op)))
+__all__ = [
+    "CATEGORIES",
+    "COLLECTIVES",
+    "Block",
+    "Collective",
+    "Compute",
+    "Copy",
+    "Op",
+    "Program",
+    "Recv",
+    "Schedule",
+    "Send",
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,14 @@ Every metric is a fold over spans. Simulation and replay both make timelines; on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from itertools import chain
+from typing import NamedTuple, overload
+
+import numpy as np
+import numpy.typing as npt
 
 from simulator.cluster import Cluster
 from simulator.schedule import Op, Schedule
@@ -36,6 +40,53 @@ class Record(NamedTuple):
     ready: float
     begin: float
     end: float
+
+
+class Columns(NamedTuple):
+    """Records as columns: arrays of one length."""
+
+    op: npt.NDArray[np.int64]
+    step: npt.NDArray[np.int64]
+    ready: npt.NDArray[np.float64]
+    begin: npt.NDArray[np.float64]
+    end: npt.NDArray[np.float64]
+
+
+class Records(Sequence[Record]):
+    """*count* records, which *make* writes down when they are first read."""
+
+    def __init__(self, count: int, make: Callable[[], Columns]) -> None:
+        self._count, self._make = count, make
+
+    @cached_property
+    def columns(self) -> Columns:
+        """All of them."""
+        return self._make()
+
+    @cached_property
+    def _all(self) -> tuple[Record, ...]:
+        return tuple(map(Record, *(column.tolist() for column in self.columns)))
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Record, ...]: ...
+    def __getitem__(self, index: int | slice) -> Record | tuple[Record, ...]:
+        return self._all[index]
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._all)
+
+
+def columns(records: Sequence[Record]) -> Columns:
+    """*records* as columns."""
+    if isinstance(records, Records):
+        return records.columns
+    flat = np.fromiter(chain.from_iterable(records), np.float64, count=5 * len(records)).reshape(-1, 5).T
+    return Columns(flat[0].astype(np.int64), flat[1].astype(np.int64), *flat[2:])
 
 
 class Use(NamedTuple):
@@ -88,12 +139,12 @@ class Timeline:
     @cached_property
     def makespan(self) -> float:
         """When the last op ended, s."""
-        return max((record.end for records in self._distinct for record in records), default=0.0)
+        return max((float(columns(records).end.max()) for records in self._distinct), default=0.0)
 
     @cached_property
     def _distinct(self) -> Sequence[Sequence[Record]]:
         """The records, those that ranks share but once."""
-        return list({id(records): records for records in self.records}.values())
+        return [records for records in {id(records): records for records in self.records}.values() if len(records)]
 
     @cached_property
     def window(self) -> tuple[float, float]:
@@ -105,17 +156,20 @@ class Timeline:
             return self._updates[self._warm_up - 1], self._updates[-1]
         if self.schedule.steps == 1:
             return 0.0, self.makespan
-        first = max((r.end for records in self._distinct for r in records if r.step == 0), default=0.0)
+        written = (columns(records) for records in self._distinct)
+        first = max((float(one.end[one.step == 0].max(initial=0.0)) for one in written), default=0.0)
         return first, self.makespan
 
     @cached_property
     def _updates(self) -> list[float]:
         """When the optimizer steps of stage 0 ended, ascending: those of the first rank that has them."""
         for rank in self.gpu_ranks:
-            ops = self.schedule.program(rank).ops
-            places = {i for i, op in enumerate(ops) if op.action and op.action[:2] == ("O", 0)}
-            if places:
-                return sorted(record.end for record in self.records[rank] if record.op in places)
+            steps = self.schedule.program(rank).tabulated(
+                lambda op: op.action is not None and op.action[:2] == ("O", 0)
+            )
+            if any(steps):
+                written = columns(self.records[rank])
+                return sorted(written.end[np.array(steps)[written.op]].tolist())
         return []
 
     @property

@@ -15,7 +15,7 @@ PACKAGES = ("simulator", "topologies", "workloads", "scenarios")
 FLOORS = (
     ("errors", "units", "lookup", "kernel"),
     ("accelerator", "mesh", "order", "document"),
-    ("plan", "step", "schedule", "cluster", "laws"),
+    ("plan", "step", "ops", "program", "schedule", "cluster", "laws"),
     ("collectives", "transport", "timeline"),
     ("engine", "analysis", "validation"),
 )

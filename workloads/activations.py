@@ -28,8 +28,12 @@ def with_activations(program: Program, model: Model, micro_batch_size: int) -> P
 
     A phase of a layer may be several ops: the first allocates, the last frees.
     """
-    ops = list(program.ops)
     memory = _Memory(model, micro_batch_size)
+    return program.by_micro_batch(lambda part: _with_activations(part, memory))
+
+
+def _with_activations(program: Program, memory: _Memory) -> Program:
+    ops = list(program.ops)
     passes = _passes(ops)
     for place, phases in passes.items():
         before = memory.before(place)
@@ -40,7 +44,7 @@ def with_activations(program: Program, model: Model, micro_batch_size: int) -> P
             for index in indices:
                 first, last = index == indices[0], index == indices[-1]
                 ops[index] = _holding(ops[index], allocated if first else 0.0, freed if last else 0.0)
-    return replace(program, ops=tuple(ops))
+    return program.renewed(ops)
 
 
 class _Memory:

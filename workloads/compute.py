@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from simulator.errors import ScheduleError
 from simulator.kernel import Kernel
 from simulator.mesh import Mesh
-from simulator.order import Action, Order
-from simulator.schedule import Compute, Program, Schedule
+from simulator.order import BLANK, Action, Order
+from simulator.program import Block, Program, Stamped
+from simulator.schedule import Compute, Op, Schedule
 from workloads.activations import with_activations
 from workloads.model import Layer, Model
 from workloads.optimizer import optimizer_kernels, state_bytes
@@ -52,21 +53,24 @@ def compute(
 
     def program(rank: int, row: Sequence[Action]) -> Program:
         own = sorted({action.stage for action in row})
-        ops = list[Compute]()
+        templates: dict[Action, tuple[Op, ...]] = {}
+        blocks: list[Block] = []
         for action in row:
-            ops += (
-                [update(action, [action.stage])]
-                if action.phase == "O"
-                else _passes(action, stages[action.stage], micro_batch_size)
-            )
+            if action.phase == "O":
+                blocks.append(Block((update(action, [action.stage]),)))
+                continue
+            blank = action._replace(micro_batch=BLANK)
+            if blank not in templates:
+                templates[blank] = tuple(_passes(blank, stages[action.stage], micro_batch_size))
+            blocks.append(Block(templates[blank], action.micro_batch))
         if not any(action.phase == "O" for action in row):
-            ops.append(update(Action("O", own[0]), own))
+            blocks.append(Block((update(Action("O", own[0]), own),)))
         resident = {category: share * _parameters(model, stages, own) for category, share in held.items()}
         if weight_versions:
             versions = {stage: weight_versions(stage, len(stages)) - 1 for stage in own}
             copies = sum(more * _parameters(model, stages, [stage]) for stage, more in versions.items())
             resident["parameters"] += held["parameters"] * copies
-        return with_activations(Program(f"stage {rank}", tuple(ops), resident), model, micro_batch_size)
+        return with_activations(Program(f"stage {rank}", Stamped(blocks), resident), model, micro_batch_size)
 
     programs = tuple(program(rank, row) for rank, row in enumerate(order.rows))
     return Schedule(Mesh.regular({"pp": len(programs)}), programs, tuple(range(len(programs))))

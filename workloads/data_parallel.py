@@ -12,7 +12,7 @@ from dataclasses import replace
 from simulator.kernel import BYTES
 from simulator.order import Action
 from simulator.schedule import Collective, Program, Schedule
-from workloads.gradients import Bucket, Weights, backward_ops, reduce_gradients, weights_by_stage
+from workloads.gradients import Bucket, Weights, actions, backward_ops, reduce_gradients, weights_by_stage
 from workloads.model import Layer, Model
 
 BUCKET_BYTES = 25 * 2**20
@@ -88,7 +88,7 @@ def _whole(program: Program, parts: dict[int, list[Bucket]], no_sync: bool) -> d
     last = {action.stage: layer for action, layer in backward_ops(program)}
     nbytes = {stage: sum(part.nbytes for part in own) for stage, own in parts.items()}
     if no_sync and last:
-        end = list(backward_ops(program))[-1][0].stage
+        end = list(actions(program, "BW"))[-1][1].stage
         nbytes = {stage: sum(nbytes.values()) if stage == end else 0.0 for stage in nbytes}
     return {stage: [Bucket(own, last[stage])] if own else [] for stage, own in nbytes.items()}
 

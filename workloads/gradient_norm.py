@@ -32,7 +32,7 @@ def gradient_norm(schedule: Schedule, ranks: int, *, synchronous: bool = True) -
 
 
 def _checked(program: Program, synchronous: bool) -> Program:
-    first = next(op.name for op in program.ops if op.action and op.action.phase == "O")
+    first = next(op.name for op in program.distinct() if op.action and op.action.phase == "O")
 
     def change(op: Op) -> Iterator[Op]:
         if op.name == first:

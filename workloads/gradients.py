@@ -6,7 +6,7 @@ collective is hung on them. Each stage of a program fills buckets of its own, as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from simulator.errors import ScheduleError
@@ -49,12 +49,12 @@ def weights_by_stage(program: Program, model: Model) -> dict[int, list[Weights]]
     layers = {layer.name: layer for layer in model.layers}
     found: dict[int, dict[str, Weights]] = {}
     first, last = model.layers[0].name, model.layers[-1].name
-    copied = model.tied_parameters if all(op.layer != first for op in program.ops) else 0
-    for op in program.ops:
+    copied = model.tied_parameters if all(op.layer != first for op in program.distinct()) else 0
+    for op in program.distinct():
         if not (op.action and op.action.phase == "F" and op.layer) or op.layer in found.get(op.action.stage, ()):
             continue
         if op.layer not in layers:
-            raise ScheduleError(f"{program.role}, {op.name}: {model.name} has no layer {op.layer}")
+            raise ScheduleError(f"{program.role}: {model.name} has no layer {op.layer}")
         copy = (copied,) if copied and op.layer == last else ()
         found.setdefault(op.action.stage, {})[op.layer] = Weights(op.layer, (*layers[op.layer].tensors, *copy))
     return {stage: list(named.values()) for stage, named in found.items()}
@@ -70,6 +70,7 @@ def reduce_gradients(
     """
     updates = updated_stages(program)
     final = None if every else _final_backwards(program, updates)
+    program = program.written_out(0 if final is None else _first_of(program, final))
     completing = {names[-1] for place, names in backward_ops(program).items() if final is None or place[0] in final}
     # a stream is an order of issue: who waits for its last op has waited for all
     pending: dict[tuple[int, str], str] = {}
@@ -95,8 +96,8 @@ def updated_stages(program: Program) -> dict[str, frozenset[int]]:
 
     Its own, and those that have no step of their own: one step at the end is for all stages of its rank.
     """
-    stages = {op.action.stage for op in program.ops if op.action and op.action.phase == "F"}
-    steps = (op for op in program.ops if isinstance(op, Compute))
+    stages = {op.action.stage for op in program.distinct() if op.action and op.action.phase == "F"}
+    steps = (op for op in program.distinct() if isinstance(op, Compute))
     updates = {op.name: op.action.stage for op in steps if op.action and op.action.phase == "O"}
     shared = stages - set(updates.values())
     return {name: frozenset({stage, *shared}) for name, stage in updates.items()}
@@ -106,18 +107,39 @@ def _final_backwards(program: Program, updates: Mapping[str, frozenset[int]]) ->
     """The B or W of each stage after which its gradients are complete: the last before each optimizer step."""
     last: dict[int, Action] = {}
     final: set[Action] = set()
-    for op in program.ops:
-        if op.name in updates:
-            final.update(last.pop(stage) for stage in updates[op.name] & set(last))
-        elif isinstance(op, Compute) and op.action and op.action.phase in "BW":
-            last[op.action.stage] = op.action
+    for _, action in actions(program, "BWO"):
+        if action.phase != "O":
+            last[action.stage] = action
+        else:
+            final.update(last.pop(stage) for stage in updates[str(action)] & set(last))
     return final | set(last.values())
 
 
+def _first_of(program: Program, wanted: Collection[Action]) -> int:
+    """The number of the first block that has an action of *wanted*."""
+    return next((number for number, action in actions(program, "BW") if action in wanted), len(program.blocks))
+
+
+def actions(program: Program, phases: str) -> Iterator[tuple[int, Action]]:
+    """The actions of *phases* that *program* computes, in order of issue, each with the number of its block."""
+    of = {id(ops): _actions(ops, phases) for ops, _ in program.templates()}
+    for number, block in enumerate(program.blocks):
+        yield from ((number, block.action(action)) for action in of[id(block.ops)])
+
+
+def _actions(ops: Sequence[Op], phases: str) -> list[Action]:
+    return list(
+        dict.fromkeys(op.action for op in ops if isinstance(op, Compute) and op.action and op.action.phase in phases)
+    )
+
+
 def backward_ops(program: Program) -> dict[tuple[Action, str], list[str]]:
-    """The Computes that make the weight gradients, phases B and W, by action and layer, in order of issue."""
+    """The Computes that make the weight gradients, phases B and W, by action and layer, in order of first use.
+
+    Of blocks that are not written out it tells the templates.
+    """
     found: dict[tuple[Action, str], list[str]] = {}
-    for op in program.ops:
+    for op in program.distinct():
         if isinstance(op, Compute) and op.action and op.layer and op.action.phase in "BW":
             found.setdefault((op.action, op.layer), []).append(op.name)
     return found

@@ -7,21 +7,22 @@ the sender's order, since NCCL has no tags to tell messages apart, and the consu
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from simulator.errors import ScheduleError
 from simulator.kernel import BYTES
 from simulator.mesh import Axis
-from simulator.order import Action
-from simulator.schedule import Collective, Compute, Op, Program, Recv, Schedule, Send
+from simulator.order import BLANK, Action
+from simulator.schedule import Block, Collective, Compute, Op, Program, Recv, Schedule, Send
+from workloads.gradients import actions
 from workloads.layout import ENDS
 from workloads.model import Layer, Model
 
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """The result of *made*, *nbytes*, which *wanted* waits for, from rank *sender* of ``pp`` to *receiver*."""
+    """The result of *made*, *nbytes*, which *wanted* waits for, of any micro-batch: from *sender* of ``pp``."""
 
     made: Action
     wanted: Action
@@ -53,6 +54,17 @@ class _Message:
         )
 
 
+@dataclass(slots=True)
+class _Mail:
+    """What a rank has to do with messages: by action the one that it sends, and the one that it waits for.
+
+    *received* stands in the order in which its senders send.
+    """
+
+    sent: dict[Action, _Message] = field(default_factory=dict)
+    received: dict[Action, _Message] = field(default_factory=dict)
+
+
 def pipeline_parallel(schedule: Schedule, model: Model, *, micro_batch_size: int) -> Schedule:
     """*schedule* with a Send and a Recv wherever an action needs what another rank of ``pp`` computes.
 
@@ -62,25 +74,41 @@ def pipeline_parallel(schedule: Schedule, model: Model, *, micro_batch_size: int
     if list(schedule.mesh.axes) != ["pp"]:
         raise ScheduleError(f"pipeline_parallel wants the axis pp alone, not {', '.join(schedule.mesh.axes)}")
     layers = {layer.name: layer for layer in model.layers}
-    messages = list(_messages(schedule.programs, layers, micro_batch_size))
-    programs = tuple(_with_messages(program, rank, messages) for rank, program in enumerate(schedule.programs))
-    return replace(schedule, programs=programs)
+    rows = [list(actions(program, "FBIW")) for program in schedule.programs]
+    mail = _mail([[action for _, action in row] for row in rows], _boundaries(schedule, layers, micro_batch_size))
+    programs = (_with_messages(*one) for one in zip(schedule.programs, rows, mail, strict=True))
+    return replace(schedule, programs=tuple(programs))
 
 
-def _messages(programs: Sequence[Program], layers: Mapping[str, Layer], micro_batch_size: int) -> Iterator[_Message]:
-    """All that is sent, rank by rank in order of issue."""
-    actions = [_actions(program) for program in programs]
-    home = {action: rank for rank, row in enumerate(actions) for action in row}
+def _boundaries(schedule: Schedule, layers: Mapping[str, Layer], micro_batch_size: int) -> dict[int, float]:
+    """By stage: the bytes that its last layer hands on."""
     boundary: dict[int, float] = {}
-    for row in actions:
-        for action, layer in row.items():
-            if action.phase == "F":
-                boundary[action.stage] = layers[layer].output_bytes(micro_batch_size)
-    for rank, row in enumerate(actions):
+    for program in schedule.programs:
+        for op in program.distinct():
+            if isinstance(op, Compute) and op.action and op.layer and op.action.phase == "F":
+                boundary[op.action.stage] = layers[op.layer].output_bytes(micro_batch_size)
+    return boundary
+
+
+def _mail(rows: Sequence[Sequence[Action]], boundary: Mapping[int, float]) -> list[_Mail]:
+    """The messages of each rank."""
+    home = {action: rank for rank, row in enumerate(rows) for action in row}
+    mail = [_Mail() for _ in rows]
+    known: dict[tuple[Action, Action, int, int], _Message] = {}
+    for rank, row in enumerate(rows):
         for made in row:
             for wanted in _successors(made):
-                if wanted in home and home[wanted] != rank:
-                    yield _Message(made, wanted, boundary[min(made.stage, wanted.stage)], rank, home[wanted])
+                receiver = home.get(wanted, rank)
+                if receiver != rank:
+                    ends = _blank(made), _blank(wanted), rank, receiver
+                    if ends not in known:
+                        known[ends] = _Message(*ends[:2], boundary[min(made.stage, wanted.stage)], *ends[2:])
+                    mail[rank].sent[made] = mail[receiver].received[wanted] = known[ends]
+    return mail
+
+
+def _blank(action: Action) -> Action:
+    return Action(action.phase, action.stage, BLANK)
 
 
 def _successors(made: Action) -> Iterable[Action]:
@@ -92,40 +120,52 @@ def _successors(made: Action) -> Iterable[Action]:
     return []
 
 
-def _actions(program: Program) -> dict[Action, str]:
-    """The actions of a program in order of issue, each with its last layer."""
-    return {op.action: op.layer for op in program.ops if isinstance(op, Compute) and op.action and op.layer}
+def _with_messages(program: Program, row: Sequence[tuple[int, Action]], mail: _Mail) -> Program:
+    """*program*, whose actions by number of their blocks are *row*."""
+    of: dict[int, list[Action]] = defaultdict(list)
+    for number, action in row:
+        of[number].append(action)
+    posted = _posted([action for _, action in row], mail.received)
+    receives = {message: (message.recv(),) for message in mail.received.values()}
+    templates: dict[Hashable, tuple[Op, ...]] = {}
+
+    def blocks() -> Iterator[Block]:
+        for number, block in enumerate(program.blocks):
+            for wanted in (wanted for action in of[number] for wanted in posted.get(action, ())):
+                yield Block(receives[mail.received[wanted]], wanted.micro_batch)
+            incoming = [mail.received[action] for action in of[number] if action in mail.received]
+            outgoing = [mail.sent[action] for action in of[number] if action in mail.sent]
+            key = id(block.ops), *map(id, incoming), *map(id, outgoing)
+            if key not in templates:
+                templates[key] = tuple(_joined(block.ops, incoming, outgoing))
+            yield Block(templates[key], block.micro_batch)
+
+    return program.blockwise(blocks())
 
 
-def _with_messages(program: Program, rank: int, messages: Sequence[_Message]) -> Program:
-    sent = {m.made: m for m in messages if m.sender == rank}
-    received = {m.wanted: m for m in messages if m.receiver == rank}
-    last = {op.action: op.name for op in program.ops if isinstance(op, Compute) and op.action}
-    posted = _posted(program, [m for m in messages if m.receiver == rank])
-
-    def change(op: Op) -> Iterator[Op]:
-        if isinstance(op, Compute) and op.action in posted:
-            yield from (message.recv() for message in posted.pop(op.action))
-        if isinstance(op, Compute) and op.action in received:
-            op = replace(op, after=(*op.after, received.pop(op.action).recv().name))
-        yield op
+def _joined(ops: Sequence[Op], incoming: Sequence[_Message], outgoing: Sequence[_Message]) -> Iterator[Op]:
+    """*ops* whose first of an action waits for what is *incoming*, each *outgoing* message behind the last."""
+    awaited = {message.wanted: message.recv().name for message in incoming}
+    sent = {message.made: message for message in outgoing}
+    last = {op.action: op.name for op in ops if isinstance(op, Compute)}
+    for op in ops:
+        if isinstance(op, Compute) and op.action in awaited:
+            yield replace(op, after=(*op.after, awaited.pop(op.action)))
+        else:
+            yield op
         if op.action in sent and op.name == last[op.action]:
             yield sent[op.action].send(op.name)
 
-    return program.weave(change)
 
-
-def _posted(program: Program, received: Sequence[_Message]) -> dict[Action, list[_Message]]:
-    """Before which action each receive is posted: in the sender's order, and none later than its own consumer."""
-    place = {action: index for index, action in enumerate(_actions(program))}
-    actions = list(place)
-    posted: dict[Action, list[_Message]] = defaultdict(list)
-    for sender in {message.sender for message in received}:
-        latest = len(actions)
-        for message in reversed([m for m in received if m.sender == sender]):
-            latest = min(latest, place[message.wanted])
-            posted[actions[latest]].insert(0, message)
-    return posted
+def _posted(row: Sequence[Action], received: Mapping[Action, _Message]) -> dict[Action, list[Action]]:
+    """Before which action the receive of each is posted: in the sender's order, and none later than its consumer."""
+    place = {action: index for index, action in enumerate(row)}
+    latest: dict[int, int] = {}
+    posted: dict[Action, list[Action]] = defaultdict(list)
+    for wanted, message in reversed(list(received.items())):
+        at = latest[message.sender] = min(latest.get(message.sender, len(row)), place[wanted])
+        posted[row[at]].append(wanted)
+    return {action: wanted[::-1] for action, wanted in posted.items()}
 
 
 def tied_embeddings(schedule: Schedule, model: Model, *, gradient_dtype: str | None = None) -> Schedule:
@@ -135,7 +175,9 @@ def tied_embeddings(schedule: Schedule, model: Model, *, gradient_dtype: str | N
     ``_allreduce_word_embedding_grads``). Nothing where both are on one rank, or are not tied.
     """
     ends = {layer.name for layer in model.layers if layer.kind in ENDS}
-    holders = [rank for rank, program in enumerate(schedule.programs) if any(op.layer in ends for op in program.ops)]
+    holders = [
+        rank for rank, program in enumerate(schedule.programs) if any(op.layer in ends for op in program.distinct())
+    ]
     if len(holders) < 2 or not model.tied_parameters:
         return schedule
     nbytes = float(model.tied_parameters * BYTES[gradient_dtype or model.precision])

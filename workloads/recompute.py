@@ -34,16 +34,16 @@ def recompute(schedule: Schedule, model: Model, how: str, *, micro_batch_size: i
         raise ScheduleError(f'unknown recomputation "{how}"; there are: {", ".join(nearest(how, [*CHOICES]))}')
     if how == "none":
         return schedule
-    for program, op in schedule.ops():
-        if op.action and op.action.phase == "R":
+    for program in schedule.programs:
+        if any(op.action and op.action.phase == "R" for op in program.distinct()):
             raise ScheduleError(
-                f"{program.role} recomputes in its order already ({op.action}); recompute = {how} would do it twice, "
-                "try none"
+                f"{program.role} recomputes in its order already; recompute = {how} would do it twice, try none"
             )
     layers = {layer.name: layer for layer in model.layers if layer.kind not in ENDS}
 
     def recomputed(program: Program) -> Program:
-        return with_activations(_with_recomputation(program, layers, how, micro_batch_size), model, micro_batch_size)
+        again = program.by_micro_batch(lambda part: _with_recomputation(part, layers, how, micro_batch_size))
+        return with_activations(again, model, micro_batch_size)
 
     return schedule.weave(recomputed)
 

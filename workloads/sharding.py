@@ -86,7 +86,7 @@ def double_buffered(program: Program, stages: Mapping[int, Sequence[Weights]], g
     """
     width = BYTES[gradient_dtype]
     nbytes = {weights.name: float(weights.parameters * width) for own in stages.values() for weights in own}
-    reductions = [op for op in program.ops if isinstance(op, Collective) and "buffers" in op.frees]
+    reductions = [op for op in program.distinct() if isinstance(op, Collective) and "buffers" in op.frees]
     reduced = {op.action for op in reductions}
     filling = {names[0] for (action, _layer), names in backward_ops(program).items() if action in reduced}
     names = {op.name for op in reductions if op.stream != "compute"}

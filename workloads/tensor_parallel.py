@@ -55,27 +55,27 @@ def tensor_parallel(
     cut = _Cut(model, share, micro_batch_size, overlap, asynchronous and not overlap)
 
     def of_one_rank(program: Program) -> Program:
-        ops: list[Op] = []
-        for op in program.ops:
+        def change(op: Op) -> Iterator[Op]:
             if isinstance(op, Compute) and op.layer and op.action:
-                ops += cut.pieces(op)
+                yield from cut.pieces(op)
             elif isinstance(op, Compute) and op.action and op.action.phase == "O":
                 covered = _layers(program, None if op.action.micro_batch is None else op.action.stage)
-                ops += _partial_gradients(op, share, covered, dtype)
-                ops.append(_smaller_update(op, model.parameters_of(covered), share.parameters_of(covered)))
+                yield from _partial_gradients(op, share, covered, dtype)
+                yield _smaller_update(op, model.parameters_of(covered), share.parameters_of(covered))
             else:
-                ops.append(op)
+                yield op
+
         own = _layers(program)
         part = share.parameters_of(own) / max(1, model.parameters_of(own))
         resident = {category: nbytes * part for category, nbytes in program.resident.items()}
-        return with_activations(replace(program, ops=tuple(ops), resident=resident), share, micro_batch_size)
+        return with_activations(replace(program.weave(change), resident=resident), share, micro_batch_size)
 
     return spread.weave(of_one_rank)
 
 
 def _layers(program: Program, stage: int | None = None) -> set[str]:
     """The layers that *program* computes, all or those of one *stage*."""
-    ops = (op for op in program.ops if op.action and op.action.phase == "F")
+    ops = (op for op in program.distinct() if op.action and op.action.phase == "F")
     return {op.layer for op in ops if op.layer and op.action and stage in (None, op.action.stage)}
 
 

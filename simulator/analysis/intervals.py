@@ -1,23 +1,12 @@
-"""A rank's records as columns, and the sweep that shares a stretch of time out among what ran in it."""
+"""Intervals of time: the sweep that shares a stretch of it out among what ran in it, and means over bins."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
-from simulator.timeline import Record
-
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
-
-
-def columns(records: Sequence[Record]) -> Floats:
-    """The records as five rows: op, step, ready, begin, end."""
-    flat = np.fromiter(chain.from_iterable(records), np.float64, count=5 * len(records))
-    return flat.reshape(-1, 5).T
 
 
 def partition(begin: Floats, end: Floats, kind: Integers, kinds: int, window: tuple[float, float]) -> Floats:

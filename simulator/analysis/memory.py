@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simulator.analysis.intervals import Floats, columns
+from simulator.analysis.intervals import Floats
 from simulator.schedule import Op, Program, Schedule
-from simulator.timeline import Timeline
+from simulator.timeline import Timeline, columns
 
 Change = tuple[float, Mapping[str, float], int]
 """(moment, bytes by category, +1 allocated or -1 freed)."""
@@ -75,14 +75,14 @@ class _Table:
 
 
 def _table(program: Program, host: bool) -> _Table:
-    named = dict.fromkeys(name for op in program.ops for amounts in (op.allocates, op.frees) for name in amounts)
+    named = dict.fromkeys(name for op in program.distinct() for amounts in (op.allocates, op.frees) for name in amounts)
     names = [name for name in named if _on_host(name, program) == host]
     return _Table(
         _resident(program, host),
-        {name: np.array([op.allocates.get(name, 0.0) for op in program.ops]) for name in names},
-        {name: np.array([op.frees.get(name, 0.0) for op in program.ops]) for name in names},
-        np.array([any(name in op.allocates for name in names) for op in program.ops], np.bool_),
-        np.array([any(name in op.frees for name in names) for op in program.ops], np.bool_),
+        {name: np.array(program.tabulated(lambda op, n=name: op.allocates.get(n, 0.0))) for name in names},  # type: ignore[misc]
+        {name: np.array(program.tabulated(lambda op, n=name: op.frees.get(n, 0.0))) for name in names},  # type: ignore[misc]
+        np.array(program.tabulated(lambda op: any(name in op.allocates for name in names)), np.bool_),
+        np.array(program.tabulated(lambda op: any(name in op.frees for name in names)), np.bool_),
     )
 
 
@@ -93,8 +93,7 @@ def curve(timeline: Timeline, rank: int, *, host: bool = False) -> Curve:
 
 def _traced(timeline: Timeline, rank: int, table: _Table) -> Curve:
     """What the ops of *table* hold as *rank* ran them."""
-    number, _, _, begin, end = columns(timeline.records[rank])
-    op = number.astype(np.int64)
+    op, _, _, begin, end = columns(timeline.records[rank])
     # by end, then begin: what ends when another begins stands before it, and an op of no length allocates, then frees
     spans = np.lexsort((begin, end))
     op = op[spans]
@@ -231,7 +230,7 @@ def _host_peak(timeline: Timeline) -> float:
 
 
 def _uses_host(program: Program) -> bool:
-    named = (name for op in program.ops for name in (*op.allocates, *op.frees))
+    named = (name for op in program.distinct() for name in (*op.allocates, *op.frees))
     return any(_on_host(name, program) for name in (*program.resident, *named))
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from simulator.analysis.intervals import Floats, Integers, columns, partition
+from simulator.analysis.intervals import Floats, Integers, partition
 from simulator.mesh import family
 from simulator.schedule import Collective, Compute, Copy, Op, Recv, Schedule, Send
-from simulator.timeline import Timeline
+from simulator.timeline import Timeline, columns
 
 MODEL_PHASES = frozenset("FBIW")
 """The phases whose products are the model's own; R repeats them and O has none."""
@@ -92,13 +92,13 @@ def part_of(op: Op) -> str:
 def _kinds(schedule: Schedule, program: int) -> Integers:
     """The place in `keys` of each op of the program of that number."""
     place = {name: number for number, name in enumerate(keys(schedule))}
-    return np.array([place[part_of(op)] for op in schedule.programs[program].ops], np.int64)
+    return np.array(schedule.programs[program].tabulated(lambda op: place[part_of(op)]), np.int64)
 
 
 def _parts(timeline: Timeline, rank: int, kinds: Integers) -> Floats:
     op, _, _, begin, end = columns(timeline.records[rank])
     bubble = len(keys(timeline.schedule)) - 1
-    seconds = partition(begin, end, kinds[op.astype(np.int64)], bubble, timeline.window)
+    seconds = partition(begin, end, kinds[op], bubble, timeline.window)
     return seconds / timeline.steps_measured
 
 
@@ -116,10 +116,14 @@ def _flops(schedule: Schedule, phases: frozenset[str]) -> float:
     total = 0.0
     for number, program in enumerate(schedule.programs):
         if program.on == "gpu":
-            computes = (op for op in program.ops if isinstance(op, Compute) and op.on == "gpu")
-            counted = (op for op in computes if op.action and op.action.phase in phases)
-            total += len(schedule.ranks_of(number)) * sum(kernel.flops for op in counted for kernel in op.kernels)
+            flops = sum(times * sum(_op_flops(op, phases) for op in ops) for ops, times in program.templates())
+            total += len(schedule.ranks_of(number)) * flops
     return total / schedule.batches
+
+
+def _op_flops(op: Op, phases: frozenset[str]) -> float:
+    counts = isinstance(op, Compute) and op.on == "gpu" and op.action and op.action.phase in phases
+    return sum(kernel.flops for kernel in op.kernels) if counts and isinstance(op, Compute) else 0.0
 
 
 def flops_per_gpu(timeline: Timeline) -> tuple[float, float]:

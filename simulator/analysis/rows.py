@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simulator.analysis.intervals import Floats, Integers, averages, columns
+from simulator.analysis.intervals import Floats, Integers, averages
 from simulator.analysis.palette import WAIT, Paint, paint_of
 from simulator.errors import SimulatorError
 from simulator.schedule import Compute, Op, Program
-from simulator.timeline import Timeline
+from simulator.timeline import Timeline, columns
 
 MOST_RANKS = 64
 """Shown unless ranks are chosen."""
@@ -100,8 +100,8 @@ def rows(timeline: Timeline, ranks: Sequence[int], window: tuple[float, float], 
 
 def _lanes(program: Program) -> dict[str, str]:
     """The row that each stream of *program* stands in, by its name; the streams that compute come first."""
-    streams = program.streams()
-    computing = [name for name, ops in streams.items() if any(isinstance(op, Compute) for op in ops)]
+    streams = dict.fromkeys(op.stream for op in program.distinct())
+    computing = list(dict.fromkeys(op.stream for op in program.distinct() if isinstance(op, Compute)))
     return {name: name for name in [*computing, *(name for name in streams if name not in computing)]}
 
 
@@ -117,7 +117,6 @@ def _rows_of(
     names = list(dict.fromkeys(lane_of.values()))
     place = np.array([names.index(lane_of[op.stream]) for op in program.ops], np.int64)
     op, _, ready, begin, end = columns(timeline.records[rank])
-    op = op.astype(np.int64)
     visible = (end >= window[0]) & (ready <= window[1])
     result = []
     for number, name in enumerate(names):

@@ -16,6 +16,9 @@ from simulator.transport.communicator import Communicator
 Communication = Hashable
 """What the partners of a communication call it: all operations between the same partners have one name."""
 
+Asked = Hashable
+"""What tells the plans of two operations between the same partners apart."""
+
 
 class Everyone:
     """Every rank of *schedule* plays itself; *communicator* makes the plans."""
@@ -99,3 +102,13 @@ def planned(schedule: Schedule, communicator: Communicator, name: Communication,
         return communicator.collective(op.kind, family(op.over), ranks, op.nbytes, op.root, op.algorithm)
     sender, receiver = ranks
     return communicator.send(sender, receiver, op.nbytes)
+
+
+def asked(op: Op) -> Asked:
+    """What tells the plans of two operations between the same partners apart."""
+    if isinstance(op, Collective):
+        return op.over, op.kind, op.nbytes, op.root, op.algorithm
+    if isinstance(op, Copy):
+        return op.nbytes, op.to
+    assert isinstance(op, Send | Recv)
+    return op.nbytes

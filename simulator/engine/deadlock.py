@@ -22,7 +22,7 @@ def deadlock(
 
     *stands_for*: by rank, the one of *ranks* that is simulated for it.
     """
-    heads = {(rank.number, head.stream): head for rank in ranks.values() for head in rank.heads if head.run}
+    heads = {(rank.number, head.stream): head for rank in ranks.values() for head in rank.heads if head.turn}
     if not heads:
         return None
     waits: nx.DiGraph[_Place] = nx.DiGraph()
@@ -41,12 +41,12 @@ def deadlock(
 
 def _line(schedule: Schedule, place: _Place, head: Head | None, waits: nx.DiGraph[_Place]) -> str:
     rank, stream = place
-    if head is None or head.run is None:
+    if head is None or head.turn is None:
         return f"  rank {rank} [{stream}] has finished"
     others = sorted(waits.successors(place)) if place in waits else []
     shown = ", ".join(f"rank {other} [{on}]" for other, on in others[:4]) + (" ..." if len(others) > 4 else "")
     program = schedule.program(rank)
-    op = program.ops[head.run.ops[0]]
+    op = program.ops[head.turn.first + head.turn.run.ops[0]]
     why = f" to end {program.ops[head.awaits].name}" if head.awaits is not None else ""
     return f"  rank {rank} [{stream}] {op.name}: {op._what()}, step {head.step}, waits for {shown}{why}"
 
@@ -56,9 +56,9 @@ def _awaited(schedule: Schedule, place: _Place, head: Head, came: set[int]) -> S
     program = schedule.program(rank)
     if head.awaits is not None:
         return [(rank, program.ops[head.awaits].stream)]
-    if head.run is None or head.meeting is None:
+    if head.turn is None or head.meeting is None:
         return []
-    op = head.run.op
+    op = program.ops[head.turn.first + head.turn.run.ops[0]]
     if isinstance(op, Collective):
         group = _group(schedule, op, rank)
         return [(other, stream) for other in group if other not in came]

@@ -31,7 +31,7 @@ from functools import cached_property
 
 import numpy as np
 
-from simulator.engine.cast import Communication, communication, partners, planned
+from simulator.engine.cast import Communication, asked, communication, partners, planned
 from simulator.engine.refinement import Edges, Indices, hashed, refine
 from simulator.engine.variation import Variation
 from simulator.plan import Flow, Phase, Plan
@@ -78,7 +78,7 @@ class Folding:
             seen: set[Flow] = set()
             for index, op in enumerate(ops):
                 plan = planned(schedule, self.communicator, name, op)
-                label.append((_asked(op), plan.algorithm, plan.protocol, plan.sms, _outline(plan)))
+                label.append((asked(op), plan.algorithm, plan.protocol, plan.sms, _outline(plan)))
                 for place, phase in enumerate(dict.fromkeys(plan.phases)):
                     for flow in phase.flows:
                         if flow not in seen:
@@ -233,7 +233,7 @@ class Folding:
         found = []
         for program in self.schedule.programs:
             streams: dict[tuple[object, ...], set[str]] = defaultdict(set)
-            for op in program.ops:
+            for op in program.distinct():
                 if isinstance(op, Collective | Send | Recv):
                     streams[(op.over,)].add(op.stream)
             found.append({axis for axis, used in streams.items() if used == {"compute"}})
@@ -242,7 +242,7 @@ class Folding:
     def plan(self, name: Communication, op: Op) -> Plan:
         """The plan of the class's first communication, its flows given way to those of their classes."""
         assert isinstance(name, int)
-        key = name, _asked(op)
+        key = name, asked(op)
         if key not in self._plans:
             number = int(self._first_communications[name])
             plan = planned(self.schedule, self.communicator, self._names[number], op)
@@ -338,24 +338,14 @@ def _communications(schedule: Schedule) -> Iterator[tuple[tuple[object, ...], tu
 def _distinct(program: Program) -> dict[tuple[Hashable, ...], tuple[Op, ...]]:
     """The operations of a program that ask for different things, by axis, by axis and peer, or of copies."""
     found: dict[tuple[Hashable, ...], dict[Hashable, Op]] = defaultdict(dict)
-    for op in program.ops:
+    for op in program.distinct():
         if isinstance(op, Collective):
-            found[op.over,].setdefault(_asked(op), op)
+            found[op.over,].setdefault(asked(op), op)
         elif isinstance(op, Send):
-            found[op.over, op.peer].setdefault(_asked(op), op)
+            found[op.over, op.peer].setdefault(asked(op), op)
         elif isinstance(op, Copy):
-            found["copies", program.role].setdefault(_asked(op), op)
+            found["copies", program.role].setdefault(asked(op), op)
     return {where: tuple(ops.values()) for where, ops in found.items()}
-
-
-def _asked(op: Op) -> Hashable:
-    """What tells the plans of two operations between the same partners apart."""
-    if isinstance(op, Collective):
-        return op.kind, op.nbytes, op.root, op.algorithm
-    if isinstance(op, Copy):
-        return op.nbytes, op.to
-    assert isinstance(op, Send | Recv)
-    return op.nbytes
 
 
 def _outline(plan: Plan) -> Hashable:

@@ -1,31 +1,50 @@
-"""A program as the engine issues it: per stream, runs of ops with all names resolved to numbers."""
+"""A program as the engine issues it: per stream, runs of ops with all names resolved to numbers.
+
+What blocks of one template have in common, a `Run`, is worked out once; a `Turn` is a run in its place in the program.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from typing import NamedTuple
 
-from simulator.schedule import Collective, Compute, Copy, Op, Program, Recv, Send
+from simulator.order import BLANK_PRINTED
+from simulator.schedule import Block, Collective, Compute, Copy, Op, Program, Recv, Send
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Run:
     """Ops of one stream that begin one after the other with nothing from outside between them.
 
-    Their durations are known beforehand: computations *on* the ``gpu`` or ``host``, and collectives that share nothing
-    with anyone, which a GPU's other users do not slow down: *steady*, by op. A communication with partners is a run of
-    its own, *op*; *meeting* says how its partners find it: (what they all call it, how many of that came before).
-    *waits* are the numbers of ops on other streams that must have ended; *watched*: an op of another stream waits for
-    the run's last.
+    *ops* are their places in *template*, the ops of a block. Their durations are known beforehand: computations *on*
+    the ``gpu`` or ``host``, and collectives that share nothing with anyone, which a GPU's other users do not slow down:
+    *steady*, by op. A communication with partners is a run of its own, *op*. *waits* are the places of ops on other
+    streams of the block that must have ended; *watched*: an op of another stream waits for the run's last.
     """
 
+    template: tuple[Op, ...]
     ops: tuple[int, ...]
     waits: tuple[int, ...]
     watched: bool
     op: Op
     on: str
     steady: tuple[bool, ...]
+    meets: bool
+
+
+class Turn(NamedTuple):
+    """*run* with its block beginning at the op numbered *first*; *waits* are the numbers of ops that must have ended.
+
+    *meeting* says how the partners of a communication find it: (what they all call it, how many of that came before).
+    """
+
+    run: Run
+    first: int
+    waits: tuple[int, ...]
     meeting: tuple[object, ...] | None = None
 
 
@@ -33,7 +52,8 @@ class Run:
 class Issue:
     """The *streams* of a program by name; *shares*: its computations meet others, or collectives' SMs, on the GPU."""
 
-    streams: dict[str, tuple[Run, ...]]
+    streams: dict[str, tuple[Turn, ...]]
+    ops: int
     shares: bool
 
 
@@ -43,72 +63,170 @@ def issue(program: Program, collectives_take_sms: bool, private: Collection[str]
     *collectives_take_sms*: its transport lets collectives slow computation. *private* axes are those whose collectives
     share nothing with anyone (`simulator.engine.folding`).
     """
-    streams = program.streams()
-    number = {op.name: index for index, op in enumerate(program.ops)}
-    stream_of = {op.name: op.stream for op in program.ops}
-    watched = {name for op in program.ops for name in op.after if stream_of[name] != op.stream}
-    computing = [name for name, ops in streams.items() if any(isinstance(op, Compute) and op.on == "gpu" for op in ops)]
-    beside = [name for name, ops in streams.items() if name not in computing or len(computing) > 1]
-    shares = len(computing) > 1 or (
-        collectives_take_sms and any(isinstance(op, Collective) for name in beside for op in streams[name])
+    awaited = _Awaited(program)
+    runs = {
+        id(ops): tuple(_runs(ops, awaited.watched[id(ops)], awaited.starters[id(ops)], private))
+        for ops, _ in program.templates()
+    }
+    meetings = _Meetings()
+    streams: dict[str, list[Turn]] = {}
+    for number, block in enumerate(program.blocks):
+        first, outside = awaited.starts[number], awaited.outside[number]
+        for run in runs[id(block.ops)]:
+            own = tuple(first + place for place in run.waits)
+            waits = own + tuple(outside.get(run.ops[0], ())) if outside else own
+            meeting = meetings.of(block, run.op) if run.meets else None
+            streams.setdefault(run.op.stream, []).append(Turn(run, first, waits, meeting))
+    return Issue(
+        {name: tuple(turns) for name, turns in streams.items()},
+        len(program.ops),
+        _shares(program, collectives_take_sms),
     )
-    meetings = _meetings(program)
 
-    def steady(op: Op) -> bool:
+
+def _shares(program: Program, collectives_take_sms: bool) -> bool:
+    computing = {op.stream for op in program.distinct() if isinstance(op, Compute) and op.on == "gpu"}
+    return len(computing) > 1 or (
+        collectives_take_sms
+        and any(isinstance(op, Collective) and op.stream not in computing for op in program.distinct())
+    )
+
+
+class _Awaited:
+    """Which ops wait for which on other streams: *outside* of their block, by number of block and place in it.
+
+    *starts* is by block the number of its first op. By template: the places of ops that are *watched* by an op of
+    another stream anywhere, and of *starters*, which wait for one.
+    """
+
+    def __init__(self, program: Program) -> None:
+        blocks = program.blocks
+        self.starts = [0, *accumulate(len(block.ops) for block in blocks)]
+        self.watched: defaultdict[int, set[int]] = defaultdict(set)
+        self.starters: defaultdict[int, set[int]] = defaultdict(set)
+        self.outside: list[Mapping[int, list[int]]] = []
+        referred = {id(ops): _referred(ops) for ops, _ in program.templates()}
+        self._within(program, referred)
+        number = _numbers(blocks, self.starts, referred)
+        for block in blocks:
+            found: dict[int, list[int]] = {}
+            for place, name in referred[id(block.ops)]:
+                target = number[block.name(name)]
+                at = bisect_right(self.starts, target) - 1
+                other, local = blocks[at].ops, target - self.starts[at]
+                if other[local].stream != block.ops[place].stream:
+                    self.watched[id(other)].add(local)
+                    self.starters[id(block.ops)].add(place)
+                    found.setdefault(place, []).append(target)
+            self.outside.append(found)
+
+    def _within(self, program: Program, outside: Mapping[int, Sequence[tuple[int, str]]]) -> None:
+        """What ops of a template ask of others of it."""
+        for ops, _ in program.templates():
+            others, places = set(outside[id(ops)]), _places(ops)
+            for place, op in enumerate(ops):
+                for name in op.after:
+                    if (place, name) not in others and ops[places[name]].stream != op.stream:
+                        self.watched[id(ops)].add(places[name])
+                        self.starters[id(ops)].add(place)
+
+
+def _places(ops: Sequence[Op]) -> dict[str, int]:
+    return {op.name: place for place, op in enumerate(ops)}
+
+
+def _referred(ops: Sequence[Op]) -> list[tuple[int, str]]:
+    """The names that ops of a template wait for and that are not in it, with the places of those that wait."""
+    own = _places(ops)
+    return [(place, name) for place, op in enumerate(ops) for name in op.after if name not in own]
+
+
+def _numbers(
+    blocks: Sequence[Block], starts: Sequence[int], referred: Mapping[int, Sequence[tuple[int, str]]]
+) -> dict[str, int]:
+    """By name the numbers of ops that others wait for from outside of their block, and of some more."""
+    wanted = {name for names in referred.values() for _, name in names}
+    literal = {id(block.ops): not any(BLANK_PRINTED in op.name for op in block.ops) for block in blocks}
+    # what is written out names the others of its micro-batch without blanks
+    whole = {block.micro_batch for block in blocks if literal[id(block.ops)]}
+    places = {
+        id(block.ops): [p for p, op in enumerate(block.ops) if literal[id(block.ops)] or op.name in wanted]
+        for block in blocks
+    }
+    number = {}
+    for block, start in zip(blocks, starts, strict=False):
+        mine = range(len(block.ops)) if block.micro_batch in whole else places[id(block.ops)]
+        for place in mine:
+            number[block.name(block.ops[place].name)] = start + place
+    return number
+
+
+def _runs(
+    ops: tuple[Op, ...], watched: Collection[int], starters: Collection[int], private: Collection[str]
+) -> list[Run]:
+    """The runs of the ops of a template, those of each stream in order of issue."""
+    places = _places(ops)
+    streams: dict[str, list[int]] = {}
+    for place, op in enumerate(ops):
+        streams.setdefault(op.stream, []).append(place)
+
+    def steady(place: int) -> bool:
+        op = ops[place]
         return isinstance(op, Collective) and op.over in private
 
-    def timed(op: Op) -> bool:
-        return (isinstance(op, Compute) and op.on == "gpu") or steady(op)
+    def timed(place: int) -> bool:
+        op = ops[place]
+        return (isinstance(op, Compute) and op.on == "gpu") or steady(place)
 
-    def run(ops: Sequence[Op]) -> Run:
-        waits = tuple(number[name] for name in ops[0].after if stream_of[name] != ops[0].stream)
-        last = ops[-1]
+    def run(part: Sequence[int]) -> Run:
+        first, last = ops[part[0]], ops[part[-1]]
+        waits = (places[name] for name in first.after if name in places)
         return Run(
-            ops=tuple(number[op.name] for op in ops),
-            waits=waits,
-            watched=last.name in watched,
+            template=ops,
+            ops=tuple(part),
+            waits=tuple(place for place in waits if ops[place].stream != first.stream),
+            watched=part[-1] in watched,
             op=last,
             on=last.on if isinstance(last, Compute) else "gpu",
-            steady=tuple(map(steady, ops)),
-            meeting=None if steady(last) else meetings.get(last.name),
+            steady=tuple(map(steady, part)),
+            meets=isinstance(last, Collective | Send | Recv | Copy) and not steady(part[-1]),
         )
 
-    def breaks(before: Op, op: Op) -> bool:
-        own = all(stream_of[name] == op.stream for name in op.after)
-        return not (own and timed(before) and timed(op)) or before.name in watched
+    def together(before: int, place: int) -> bool:
+        return timed(before) and timed(place) and place not in starters and before not in watched
 
-    return Issue({name: tuple(run(part) for part in _parts(ops, breaks)) for name, ops in streams.items()}, shares)
+    return [run(part) for own in streams.values() for part in _parts(own, together)]
 
 
-def _parts(ops: Sequence[Op], breaks: Callable[[Op, Op], bool]) -> Iterator[list[Op]]:
-    part = [ops[0]]
-    for before, op in pairwise(ops):
-        if breaks(before, op):
+def _parts(places: Sequence[int], together: Callable[[int, int], bool]) -> Iterator[list[int]]:
+    part = [places[0]]
+    for before, place in pairwise(places):
+        if not together(before, place):
             yield part
             part = []
-        part.append(op)
+        part.append(place)
     yield part
 
 
-def _meetings(program: Program) -> dict[str, tuple[object, ...]]:
-    """By name of each communication: what its partners also call it, and how many of that came before.
+class _Meetings:
+    """What the partners of each communication also call it, and how many of that came before.
 
     Of a collective its stream, of a message its action, of a copy its name.
     """
-    counts: dict[tuple[object, ...], int] = {}
-    found: dict[str, tuple[object, ...]] = {}
-    where: tuple[object, ...]
-    common: object
-    for op in program.ops:
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[object, ...], int] = {}
+
+    def of(self, block: Block, op: Op) -> tuple[object, ...]:
+        """The meeting of the next such *op* of a program, in *block*."""
+        where: tuple[object, ...] = ()
+        common: object
         if isinstance(op, Collective):
             where, common = (op.over,), op.stream
         elif isinstance(op, Send | Recv):
-            where, common = (op.over, op.peer, isinstance(op, Send)), op.action
-        elif isinstance(op, Copy):
-            where, common = (), op.name
+            where, common = (op.over, op.peer, isinstance(op, Send)), op.action and block.action(op.action)
         else:
-            continue
-        before = counts.get((where, common), 0)
-        counts[where, common] = before + 1
-        found[op.name] = (common, before)
-    return found
+            common = block.name(op.name)
+        before = self._counts.get((where, common), 0)
+        self._counts[where, common] = before + 1
+        return common, before

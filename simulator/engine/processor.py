@@ -6,51 +6,43 @@ computation alone on a free processor takes its modelled time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from simpy import Environment, Event
+
+from simulator.engine.pace import Course, Leg
 
 
 @dataclass(slots=True, eq=False)
 class _Task:
-    """*seconds* of each part alone, of which those not *steady* slow down; *ends* are those of the parts so far.
+    """A *course* in the *legs* that it has been run in so far; *crowd*: how many equal ones it stands for.
 
-    *spent* seconds of work have gone into the next part; *since* when the *speed* is what it is.
+    It is looked at again at the time *due*.
     """
 
-    seconds: Sequence[float]
-    steady: Sequence[bool]
+    course: Course
     done: Event
     crowd: int
-    since: float
-    ends: list[float] = field(default_factory=list)
-    spent: float = 0.0
-    speed: float = 0.0
-    version: int = 0
+    legs: list[Leg] = field(default_factory=list)
+    due: float = inf
 
-    def advance(self, now: float) -> None:
-        """Write down which parts have ended since the speed last changed."""
-        moment = self.since
-        while self.speed and len(self.ends) < len(self.seconds):
-            part = len(self.ends)
-            speed = 1.0 if self.steady[part] else self.speed
-            end = moment + (self.seconds[part] - self.spent) / speed
-            if end > now:
-                self.spent += (now - moment) * speed
-                break
-            self.ends.append(end)
-            self.spent, moment = 0.0, end
-        self.since = now
+    @property
+    def speed(self) -> float:
+        """The present one; 0 before it is set."""
+        return self.legs[-1].speed if self.legs else 0.0
 
-    def remaining(self) -> float:
-        """Seconds until the last part ends if the speed stays."""
-        part = len(self.ends)
-        rest = zip(self.seconds[part:], self.steady[part:], strict=True)
-        total = sum(seconds if steady else seconds / self.speed for seconds, steady in rest)
-        if part < len(self.seconds):
-            total -= self.spent if self.steady[part] else self.spent / self.speed
-        return max(0.0, total)
+    def work(self, now: float) -> float:
+        """What is done."""
+        if not self.legs:
+            return 0.0
+        last = self.legs[-1]
+        return self.course.done(last.work, last.speed, now - last.time)
+
+    def end(self) -> float:
+        """When it ends if the speed stays, s."""
+        last = self.legs[-1]
+        return last.time + self.course.left(last.work, last.speed)
 
 
 @dataclass(slots=True)
@@ -61,12 +53,12 @@ class Processor:
     _tasks: list[_Task] = field(default_factory=list)
     _reserved: list[float] = field(default_factory=list)
 
-    def compute(self, seconds: Sequence[float], steady: Sequence[bool], crowd: int = 1) -> Event:
-        """Begin computations that take *seconds* alone, one after the other, and stand for *crowd* equal ones.
+    def compute(self, course: Course, crowd: int = 1) -> Event:
+        """Begin computations that stand for *crowd* equal ones.
 
-        The *steady* ones only pass the time. The event returned succeeds at the end, with the end of each as value.
+        The event returned succeeds at the end; its value is the legs in which the course was run.
         """
-        task = _Task(seconds, steady, self.env.event(), crowd, self.env.now)
+        task = _Task(course, self.env.event(), crowd)
         self._tasks.append(task)
         self._share()
         return task.done
@@ -82,6 +74,8 @@ class Processor:
         self._share()
 
     def _share(self) -> None:
+        if not self._tasks:
+            return
         # collectives of several axes at once leave at least the SM that each would get of its own
         free = 1.0
         for share in self._reserved:
@@ -93,20 +87,25 @@ class Processor:
     def _set_speed(self, task: _Task, speed: float) -> None:
         if speed == task.speed:
             return
-        task.advance(self.env.now)
-        task.speed = speed
-        task.version += 1
-        version = task.version
-        timeout = self.env.timeout(task.remaining())
-        timeout.callbacks.append(lambda _event: self._end(task, version))
+        now = self.env.now
+        task.legs.append(Leg(now, task.work(now), speed))
+        end = task.end()
+        # who slows down is looked at when it would have ended, and then again
+        if end < task.due:
+            self._look_again(task, end)
 
-    def _end(self, task: _Task, version: int) -> None:
-        if version != task.version:
+    def _look_again(self, task: _Task, time: float) -> None:
+        task.due = time
+        timeout = self.env.timeout(max(0.0, time - self.env.now))
+        timeout.callbacks.append(lambda _event: self._look(task, time))
+
+    def _look(self, task: _Task, due: float) -> None:
+        if due != task.due or task.done.triggered:
             return
-        task.advance(self.env.now)
-        # the clock may be off by the last digits
-        task.ends[len(task.seconds) - 1 :] = [self.env.now]
-        task.ends += [self.env.now] * (len(task.seconds) - len(task.ends))
+        end = task.end()
+        if end > max(due, self.env.now):
+            self._look_again(task, end)
+            return
         self._tasks.remove(task)
-        task.done.succeed(task.ends)
+        task.done.succeed(task.legs)
         self._share()

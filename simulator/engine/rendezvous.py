@@ -9,7 +9,7 @@ from simpy import Environment, Event
 
 from simulator.engine.network import Network
 from simulator.engine.processor import Processor
-from simulator.plan import Phase, Plan
+from simulator.plan import Plan
 
 
 @dataclass(slots=True)
@@ -53,17 +53,27 @@ class Rendezvous:
         busy = [self.processors[r] for r in meeting.came if r in self.processors] if plan.sms else []
         if not plan.phases:
             meeting.done.succeed()
-        elif busy or len(plan.phases) > 1 or len(plan.phases[0].flows) > 1 or not plan.phases[0].contended:
+        elif len(plan.phases) > 1 or len(plan.phases[0].flows) > 1 or not plan.phases[0].contended:
             self.env.process(self._carry_out(meeting, plan, busy))
         else:
-            self._carry_across(meeting, plan.phases[0])
+            self._carry_across(meeting, plan, busy)
 
-    def _carry_across(self, meeting: Meeting, phase: Phase) -> None:
+    def _carry_across(self, meeting: Meeting, plan: Plan, busy: list[Processor]) -> None:
         """One phase of one flow, such as a message: no process is needed for it."""
+        (phase,) = plan.phases
 
         def flow(_event: Event) -> None:
             self.network.transfer(phase.flows[0], phase.nbytes, meeting.done)
 
+        def release(_event: Event) -> None:
+            for processor in busy:
+                processor.release(plan.sms)
+
+        for processor in busy:
+            processor.reserve(plan.sms)
+        if busy:
+            # before anyone goes on
+            meeting.done.callbacks.insert(0, release)
         self.env.timeout(phase.latency).callbacks.append(flow)
 
     def _carry_out(self, meeting: Meeting, plan: Plan, busy: list[Processor]) -> Generator[Event, None, None]:

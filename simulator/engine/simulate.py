@@ -12,11 +12,12 @@ from simpy import Environment
 
 from simulator.accelerator import Accelerator, Software
 from simulator.cluster import Cluster
-from simulator.engine.cast import Communication, Everyone
+from simulator.engine.cast import Asked, Communication, Everyone, asked
 from simulator.engine.deadlock import deadlock
 from simulator.engine.folding import Folding
-from simulator.engine.issue import Issue, Run, issue
+from simulator.engine.issue import Issue, Turn, issue
 from simulator.engine.network import LinkUses, Network, Stretch
+from simulator.engine.pace import Pace, Prices, Steady, Varied
 from simulator.engine.processor import Processor
 from simulator.engine.rank import Rank
 from simulator.engine.rendezvous import Meeting, Rendezvous
@@ -91,10 +92,12 @@ class Simulation:
     fold: bool = True
     _axis_bytes: dict[str, float] = field(default_factory=dict)
     _algorithms: dict[tuple[str, str, float], tuple[str, str]] = field(default_factory=dict)
-    _private: dict[int, dict[tuple[int, ...], Plan]] = field(default_factory=dict)
-    _places: dict[tuple[int, frozenset[str]], list[list[int]]] = field(default_factory=dict)
+    _private: dict[int, dict[Asked, Plan]] = field(default_factory=dict)
+    _over: dict[tuple[int, frozenset[str]], dict[Asked, tuple[Collective, int]]] = field(default_factory=dict)
     _issues: dict[tuple[int, frozenset[str]], Issue] = field(default_factory=dict)
-    _prices: dict[tuple[int, Accelerator, Accelerator | None], list[float]] = field(default_factory=dict)
+    _prices: dict[tuple[int, Accelerator, Accelerator | None], Prices] = field(default_factory=dict)
+    _paces: dict[Hashable, Pace] = field(default_factory=dict)
+    _named: dict[tuple[int, int], tuple[Communication, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.env = Environment()
@@ -140,7 +143,7 @@ class Simulation:
     @property
     def fraction(self) -> float:
         """How much is done, 0 to 1, by ops."""
-        return sum(len(rank.records) for rank in self.ranks.values()) / max(1, self._total)
+        return sum(rank.written for rank in self.ranks.values()) / max(1, self._total)
 
     @cached_property
     def _total(self) -> int:
@@ -158,66 +161,77 @@ class Simulation:
             processors["gpu"] = self._gpus[number] = Processor(self.env)
         if self._on_host[index]:
             processors["host"] = self._hosts.setdefault(self._host(number), Processor(self.env))
-        seconds = self._seconds(number)
-        if private:
-            seconds = self._with_private(number, private, seconds)
         crowd = self.cast.crowd(number)
-        return Rank(self.env, number, issued, seconds, self.schedule.steps, self._meet, processors, crowd)
+        pace = self._pace(number, self._alone(number, private) if private else {})
+        return Rank(self.env, number, issued, pace, self.schedule.steps, self._meet, processors, crowd)
 
-    def _with_private(self, number: int, private: frozenset[str], seconds: Sequence[float]) -> Sequence[float]:
-        """*seconds* of the ops of rank *number*, with those of its *private* collectives, which are accounted for."""
-        steps, ops = self.schedule.steps, self.schedule.program(number).ops
-        times = list(seconds)
+    def _alone(self, number: int, private: frozenset[str]) -> dict[Asked, float]:
+        """What the *private* collectives of rank *number* take, by what they ask for; they are accounted for."""
+        steps = self.schedule.steps
         self._private[number] = plans = {}
-        for places in self._alike(self.schedule.program_of[number], private):
-            op = ops[places[0]]
-            plan = self._plan(self.cast.communication(number, op), op, len(places) * steps)
+        for what, (op, count) in self._collectives(self.schedule.program_of[number], private).items():
+            plan = plans[what] = self._plan(self.cast.communication(number, op), op, count * steps)
             for phase in plan.phases:
                 for flow in phase.flows:
-                    self.network.carried(flow, phase.nbytes * len(places) * steps)
-            alone = plan.alone
-            for step in range(steps):
-                for place in places:
-                    times[step * len(ops) + place] = alone
-            plans[tuple(places)] = plan
-        return times
+                    self.network.carried(flow, phase.nbytes * count * steps)
+        return {what: plan.alone for what, plan in plans.items()}
 
-    def _alike(self, index: int, private: frozenset[str]) -> list[list[int]]:
-        """The places of private collectives in a program, those together that ask for the same."""
-        if (index, private) not in self._places:
-            found: dict[Hashable, list[int]] = {}
-            for place, op in enumerate(self.schedule.programs[index].ops):
-                if isinstance(op, Collective) and op.over in private:
-                    found.setdefault((op.over, op.kind, op.nbytes, op.root, op.algorithm), []).append(place)
-            self._places[index, private] = list(found.values())
-        return self._places[index, private]
+    def _collectives(self, index: int, axes: frozenset[str]) -> dict[Asked, tuple[Collective, int]]:
+        """The collectives of a program over *axes*, one of those that ask for the same and how many there are."""
+        if (index, axes) not in self._over:
+            found = self._over[index, axes] = {}
+            for ops, times in self.schedule.programs[index].templates():
+                for op in ops:
+                    if isinstance(op, Collective) and op.over in axes:
+                        found[asked(op)] = op, found.get(asked(op), (op, 0))[1] + times
+        return self._over[index, axes]
 
     def _private_stretches(self) -> Iterator[Stretch]:
         """What private collectives laid on the links."""
         for number, plans in self._private.items():
-            plan_of = {place: plan for places, plan in plans.items() for place in places}
+            plan_at = self.schedule.program(number).tabulated(
+                lambda op, plans=plans: plans.get(asked(op)) if isinstance(op, Collective) else None  # type: ignore[misc]
+            )
             for record in self.ranks[number].records:
-                if record.op in plan_of:
-                    for begin, end, phase in plan_of[record.op].moments(record.begin):
-                        for flow in phase.flows if end > begin else ():
-                            yield Stretch(begin, end, flow, phase.nbytes / (end - begin))
+                plan = plan_at[record.op]
+                for begin, end, phase in plan.moments(record.begin) if plan else ():
+                    for flow in phase.flows if end > begin else ():
+                        yield Stretch(begin, end, flow, phase.nbytes / (end - begin))
 
     def _host(self, rank: int) -> str:
         device = self.devices[rank]
         return device if self.schedule.program(rank).on == "host" else self.cluster.host_of(device)
 
-    def _seconds(self, number: int) -> Sequence[float]:
-        """The computing times of a rank by op, step after step: as its accelerator prices them, varied."""
+    def _pace(self, number: int, alone: Mapping[Asked, float]) -> Pace:
+        """How long the ops of a rank take: as its accelerator prices them, varied; what is known *alone* takes that."""
         index = self.schedule.program_of[number]
         program = self.schedule.programs[index]
         device = self.cluster.accelerator(self.devices[number])
         host = self.cluster.accelerator(self._host(number)) if self._on_host[index] else None
+        factors = self.variation.factors(number, len(program.ops) * self.schedule.steps)
+        slowdown = self.variation.slowdown(number)
+        same = index, device, host, slowdown, tuple(alone.items())
+        if same not in self._paces or factors is not None:
+            prices = self._priced(index, device, host)
+            if alone:
+                prices = {
+                    id(ops): [
+                        alone.get(asked(op), seconds) if isinstance(op, Collective) else seconds
+                        for op, seconds in zip(ops, prices[id(ops)], strict=True)
+                    ]
+                    for ops, _ in program.templates()
+                }
+            self._paces[same] = (
+                Steady(prices, slowdown) if factors is None else Varied(prices, factors, len(program.ops))
+            )
+        return self._paces[same]
+
+    def _priced(self, index: int, device: Accelerator, host: Accelerator | None) -> Prices:
         key = index, device, host
         if key not in self._prices:
-            self._prices[key] = [self._price(op, device, host) for op in program.ops] * self.schedule.steps
-        seconds = self._prices[key]
-        factors = self.variation.factors(number, len(seconds))
-        return seconds if factors is None else [s * f for s, f in zip(seconds, factors.tolist(), strict=True)]
+            templates = self.schedule.programs[index].templates()
+            self._prices[key] = {id(ops): [self._price(op, device, host) for op in ops] for ops, _ in templates}
+        return self._prices[key]
 
     def _price(self, op: Op, device: Accelerator, host: Accelerator | None) -> float:
         if not isinstance(op, Compute):
@@ -226,12 +240,16 @@ class Simulation:
             return host.seconds(op.kernels)
         return device.seconds(op.kernels, self.software)
 
-    def _meet(self, rank: int, run: Run, step: int) -> tuple[Hashable, Meeting]:
+    def _meet(self, rank: int, turn: Turn, step: int) -> tuple[Hashable, Meeting]:
         """Take *rank* to the meeting of its communication, known to all partners by the same key."""
-        op, cast = run.op, self.cast
-        name = cast.communication(rank, op)
-        key = name, run.meeting, step
-        return key, self.rendezvous.arrive(key, rank, cast.partners(name, op), lambda: self._plan(name, op))
+        op = turn.run.op
+        place = rank, id(turn.run)
+        if place not in self._named:
+            name = self.cast.communication(rank, op)
+            self._named[place] = name, self.cast.partners(name, op)
+        name, partners = self._named[place]
+        key = name, turn.meeting, step
+        return key, self.rendezvous.arrive(key, rank, partners, lambda: self._plan(name, op))
 
     def _plan(self, name: Communication, op: Op, times: int = 1) -> Plan:
         plan = self.cast.plan(name, op)
@@ -245,7 +263,7 @@ class Simulation:
 
 
 def _computes_on_host(program: Program) -> bool:
-    return any(isinstance(op, Compute) and op.on == "host" for op in program.ops)
+    return any(isinstance(op, Compute) and op.on == "host" for op in program.distinct())
 
 
 @contextmanager

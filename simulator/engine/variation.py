@@ -21,11 +21,14 @@ class Variation:
     jitter: float = 0.0
     stragglers: Mapping[int, float] = field(default_factory=dict)
 
+    def slowdown(self, rank: int) -> float:
+        """The factor on all computing times of *rank*."""
+        return self.stragglers.get(rank, 1.0)
+
     def factors(self, rank: int, ops: int) -> np.ndarray | None:
-        """The factors on *ops* computing times of *rank* in turn, of all its steps; None where all are 1."""
-        slowdown = self.stragglers.get(rank, 1.0)
+        """The factors on *ops* computing times of *rank* in turn, of all its steps; None where there is no jitter."""
         if not self.jitter:
-            return np.full(ops, slowdown) if slowdown != 1.0 else None
+            return None
         variance = log(1.0 + self.jitter**2)
         draws = np.random.default_rng([self.seed, rank]).lognormal(-variance / 2, sqrt(variance), ops)
-        return np.asarray(draws * slowdown)
+        return np.asarray(draws * self.slowdown(rank))

@@ -23,6 +23,11 @@ PHASES = {
 }
 """The letters of the literature."""
 
+BLANK = -1
+"""The micro-batch that a template leaves open, until it is stamped with each (`simulator.program`)."""
+
+BLANK_PRINTED = "\N{WHITE SQUARE}"
+
 _ACTION = re.compile(r"(\d+)([FBIWRO])(\d*)")
 
 
@@ -37,7 +42,8 @@ class Action(NamedTuple):
     micro_batch: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.stage}{self.phase}{'' if self.micro_batch is None else self.micro_batch}"
+        number = {None: "", BLANK: BLANK_PRINTED}.get(self.micro_batch, self.micro_batch)
+        return f"{self.stage}{self.phase}{number}"
 
     @classmethod
     def parse(cls, text: str) -> Action:

@@ -77,5 +77,5 @@ def test_the_last_stage_of_a_pipeline_holds_a_copy_of_what_is_tied():
 def test_a_layer_that_the_model_has_not_is_told():
     what = unit_model(4, 1, 2, parameters=4000)
     other = Model("other", what.layers[:2], sample_bytes=0.0)
-    with pytest.raises(ScheduleError, match=r"0F0\.layer 2: other has no layer layer 2"):
+    with pytest.raises(ScheduleError, match=r"stage 0: other has no layer layer 2"):
         data_parallel(compute(what, Order.parse("0F0,0B0"), micro_batch_size=1), other, 2)

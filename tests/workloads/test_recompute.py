@@ -124,7 +124,7 @@ def schedule_of(what):
 
 def test_it_comes_from_the_order_or_from_the_pass_but_not_from_both():
     order = gpipe(2, 3, recompute=True)
-    with pytest.raises(ScheduleError, match=r"stage 0 recomputes in its order already \(0R1\).*twice, try none"):
+    with pytest.raises(ScheduleError, match=r"stage 0 recomputes in its order already; .*twice, try none"):
         recomputed("full", order)
     assert recomputed("none", order)
     with pytest.raises(ScheduleError, match='unknown recomputation "ful"; there are: full'):

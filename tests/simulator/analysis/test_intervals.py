@@ -2,8 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.analysis.intervals import averages, columns, partition
-from simulator.timeline import Record
+from simulator.analysis.intervals import averages, partition
 
 KINDS, END = 3, 12
 interval = st.tuples(st.integers(-2, END + 2), st.integers(0, 6), st.integers(0, KINDS - 1))
@@ -42,14 +41,3 @@ def test_averages_of_one_interval_are_its_overlap_with_each_bin(first: int, leng
     means = averages(np.array([begin]), np.array([end]), np.array([2.0]), np.array([0]), 1, edges)[0]
     overlap = [2.0 * max(0.0, min(end, edge + 1) - max(begin, edge)) for edge in range(12)]
     assert np.allclose(means, overlap)
-
-
-def test_columns_are_the_fields_of_the_records() -> None:
-    assert columns([Record(3, 1, 0.5, 1.0, 2.0), Record(4, 1, 2.0, 2.0, 2.5)]).tolist() == [
-        [3.0, 4.0],
-        [1.0, 1.0],
-        [0.5, 2.0],
-        [1.0, 2.0],
-        [2.0, 2.5],
-    ]
-    assert columns([]).shape == (5, 0)

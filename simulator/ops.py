@@ -1,0 +1,116 @@
+"""An op is one thing that a rank does: compute, send, receive, take part in a collective, copy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from simulator.kernel import Kernel
+from simulator.order import Action
+
+COLLECTIVES = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "all_to_all",
+)
+
+CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "buffers")
+"""Of memory. On the host the category stands with ``host.`` before it."""
+
+_NOTHING: Mapping[str, float] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """What is common to all ops.
+
+    *action* and *layer* say where in the training step the op belongs, so that a later pass finds its place. *after*
+    names ops of the same program that must have ended. *allocates* (at the op's begin) and *frees* (at its end) map a
+    category of memory to bytes.
+    """
+
+    name: str
+    action: Action | None = None
+    layer: str | None = None
+    stream: str = "compute"
+    after: tuple[str, ...] = ()
+    allocates: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
+    frees: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
+
+    def __str__(self) -> str:
+        after = f" after {', '.join(self.after)}" if self.after else ""
+        return f"{self.name}: {self._what()} [{self.stream}]{after}"
+
+    def _what(self) -> str:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compute(Op):
+    """*kernels*, one after the other, on the rank's GPU or on its host."""
+
+    kernels: tuple[Kernel, ...]
+    on: str = "gpu"
+
+    def _what(self) -> str:
+        return f"compute {len(self.kernels)} kernels" + (" on the host" if self.on == "host" else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send(Op):
+    """*nbytes* to the rank at coordinate *peer* of the axis *over*."""
+
+    over: str
+    peer: int
+    nbytes: float
+
+    def _what(self) -> str:
+        return f"send {self.nbytes:g} B to {self.over} {self.peer}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recv(Op):
+    """*nbytes* from the rank at coordinate *peer* of the axis *over*."""
+
+    over: str
+    peer: int
+    nbytes: float
+
+    def _what(self) -> str:
+        return f"receive {self.nbytes:g} B from {self.over} {self.peer}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective(Op):
+    """*kind* (of `COLLECTIVES`) over the rank's group on the axis *over*.
+
+    *nbytes* is the full vector, as nccl-tests counts it: what every rank holds after an all-gather, before a
+    reduce-scatter; what the root holds of a gather or scatter; what each rank sends in all of an all-to-all. *root* is
+    a coordinate on the axis. *algorithm* is fixed where the parallelism itself is (a parameter server is direct); else
+    the network chooses.
+    """
+
+    kind: str
+    over: str
+    nbytes: float
+    root: int = 0
+    algorithm: str = "auto"
+
+    def _what(self) -> str:
+        return f"{self.kind} {self.nbytes:g} B over {self.over}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy(Op):
+    """*nbytes* between GPU and host memory, *to* the ``host`` or the ``gpu``."""
+
+    nbytes: float
+    to: str
+
+    def _what(self) -> str:
+        return f"copy {self.nbytes:g} B to the {self.to}"

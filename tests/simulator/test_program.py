@@ -1,0 +1,87 @@
+"""Blocks: what is written once is stamped with each micro-batch, and passes that see templates need not care."""
+
+from dataclasses import replace
+
+import pytest
+
+from simulator.order import BLANK, Action
+from simulator.program import Block, Program, Stamped
+from simulator.schedule import Collective, Compute
+
+FORWARD = (
+    Compute(name="0F□.a", action=Action("F", 0, BLANK), layer="a", kernels=()),
+    Compute(name="0F□.b", action=Action("F", 0, BLANK), layer="b", kernels=(), after=("0F□.a", "start")),
+)
+START = (Compute(name="start", kernels=()),)
+
+
+def program():
+    return Program("stage 0", Stamped([Block(START), Block(FORWARD, 0), Block(FORWARD, 7)]))
+
+
+def test_a_block_prints_as_it_is_stamped():
+    assert str(program()).splitlines() == [
+        "program stage 0",
+        "   start: compute 0 kernels [compute]",
+        "   0F0.a: compute 0 kernels [compute]",
+        "   0F0.b: compute 0 kernels [compute] after 0F0.a, start",
+        "   0F7.a: compute 0 kernels [compute]",
+        "   0F7.b: compute 0 kernels [compute] after 0F7.a, start",
+    ]
+
+
+def test_ops_are_a_sequence_that_knows_its_length_and_any_place():
+    ops = program().ops
+    assert len(ops) == 5
+    assert [op.name for op in ops] == [ops[i].name for i in range(5)]
+    assert ops[-1].action == Action("F", 0, 7)
+    assert [op.name for op in ops[1:3]] == ["0F0.a", "0F0.b"]
+    assert ops == tuple(ops)
+    with pytest.raises(IndexError):
+        ops[5]
+
+
+def test_a_template_is_looked_at_once():
+    seen = []
+    assert program().tabulated(lambda op: seen.append(op.name) or op.layer) == [None, "a", "b", "a", "b"]
+    assert seen == ["start", "0F□.a", "0F□.b"]
+    assert [(len(ops), times) for ops, times in program().templates()] == [(1, 1), (2, 2)]
+
+
+def test_weaving_a_template_is_weaving_each_of_its_blocks():
+    def change(op):
+        yield op
+        if op.layer == "b":
+            yield Collective(name=f"{op.name}.sum", action=op.action, kind="all_reduce", over="tp", nbytes=8.0)
+
+    woven = program().weave(change)
+    plain = replace(program(), ops=tuple(program().ops)).weave(change)
+    assert woven.ops == plain.ops
+    assert woven.ops[-1].name == "0F7.b.sum"
+
+
+def test_what_is_written_out_can_be_told_apart():
+    written = program().written_out(2)
+    assert written.ops == program().ops
+    last = written.weave(lambda op: () if op.name == "0F7.b" else (op,))
+    assert [op.name for op in last.ops] == ["start", "0F0.a", "0F0.b", "0F7.a"]
+
+
+def test_micro_batches_of_which_the_same_is_done_are_changed_together():
+    parts = []
+
+    def change(part):
+        parts.append([op.name for op in part.ops])
+        return part.weave(lambda op: (replace(op, stream="other"),))
+
+    changed = program().by_micro_batch(change)
+    assert parts == [["start"], ["0F□.a", "0F□.b"]]
+    assert {op.stream for op in changed.ops} == {"other"}
+    assert [op.name for op in changed.ops] == [op.name for op in program().ops]
+
+
+def test_renewed_ops_stand_in_the_same_blocks():
+    blank = replace(program(), ops=Stamped([Block(START), Block(FORWARD, 3)]))
+    renewed = blank.renewed([replace(op, stream=str(number)) for number, op in enumerate(blank.ops)])
+    assert [len(block.ops) for block in renewed.blocks] == [1, 2]
+    assert [op.stream for op in renewed.ops] == ["0", "1", "2"]
