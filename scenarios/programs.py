@@ -62,6 +62,7 @@ def training_schedule(
         optimizer=training.optimizer,
         gradient_dtype=training.gradient_dtype,
         weight_versions=attribute(parallelism.order, "weight_versions"),
+        separate=software.separate_update,
     )
     with _faults_at(document, "training", "recompute"):
         how = "none" if _recomputes(specification) else training.recompute

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from scenarios.result import CollectiveResult, Result, VariantsResult
 from scenarios.step_result import StepResult
+from simulator.cluster import Cluster
 from simulator.engine.simulate import Simulation
 from simulator.engine.variation import Variation
 from simulator.errors import ClusterError
@@ -35,7 +37,8 @@ def run(scenario: Scenario, watch: Callable[[Simulation], Any] | None = None) ->
 
 def simulated(scenario: Scenario, schedule: Schedule, watch: Callable[[Simulation], Any] | None = None) -> Timeline:
     """*schedule* on the cluster of *scenario*, with its network, software and variation."""
-    specification, cluster, devices = scenario.specification, scenario.cluster(), scenario.derived.devices
+    specification, devices = scenario.specification, scenario.derived.devices
+    cluster = in_step(scenario.cluster(), devices)
     network, options = specification.network, specification.simulation
     schedule.check()
     try:
@@ -50,6 +53,12 @@ def simulated(scenario: Scenario, schedule: Schedule, watch: Callable[[Simulatio
         return simulation.run()
     except ClusterError as error:
         raise scenario.document.error(("cluster",), str(error)) from None
+
+
+def in_step(cluster: Cluster, devices: Sequence[str]) -> Cluster:
+    """*cluster* with each type of GPU among *devices* as fast as the slowest of so many, since all go in step."""
+    gpus = Counter(cluster.accelerator(device) for device in devices if cluster.graph.nodes[device]["kind"] == "gpu")
+    return cluster.equipped({accelerator: accelerator.slowest_of(count) for accelerator, count in gpus.items()})
 
 
 def variation(scenario: Scenario) -> Variation:

@@ -141,7 +141,10 @@ class Scenario:
         if specification.model is None or specification.training is None:
             return None
         try:
-            return specification.model.build(specification.training.precision, self.software.fused)
+            software = self.software
+            return specification.model.build(
+                specification.training.precision, software.fused, fused_loss=software.fused_loss
+            )
         except ScenarioError:
             raise
         except SimulatorError as error:

@@ -8,9 +8,10 @@ bound by memory. An op takes a smooth maximum of the GPU's time and the host's t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import ceil, inf
+from statistics import NormalDist
 
 from simulator.errors import ClusterError
 from simulator.kernel import Kernel
@@ -32,7 +33,8 @@ class Software:
 
     *sharpness* q makes the maximum of host time h and GPU time g smooth: (h^q + g^q)^(1/q). *context_bytes*: what a
     process takes of its GPU before it holds a tensor, CUDA's context and the kernels that are loaded. *async_tensor*:
-    backward passes exchange tensor-parallel gradients beside the products that do not need them.
+    backward passes exchange tensor-parallel gradients beside the products that do not need them; *fused_loss*: the loss
+    is one operator; *separate_update*: what stands around an optimizer's update has kernels of its own.
     """
 
     name: str = "ideal"
@@ -41,6 +43,8 @@ class Software:
     sharpness: float = 4.0
     context_bytes: float = 0.0
     async_tensor: bool = False
+    fused_loss: bool = True
+    separate_update: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ class Accelerator:
     *sms* (0: products are not quantised); *matmul_efficiency* and *memory_efficiency*: share of the peak that the best
     kernels reach; *k_half*: the inner dimension at which a product reaches half of that; *attention_efficiency*: share
     of the peak that the products of fused attention reach; *kernel_latency*: s from the end of a kernel until the next
-    one is at work; *power* in W.
+    one is at work; *spread*: coefficient of variation of the speed of products among GPUs of this type; *power* in W.
 
     >>> Accelerator(peak_flops=1).seconds([Kernel(flops=3)])
     3.0
@@ -67,6 +71,7 @@ class Accelerator:
     k_half: float = 0.0
     attention_efficiency: float = 1.0
     kernel_latency: float = 0.0
+    spread: float = 0.0
     power: float = 0.0
     _prices: dict[tuple[Kernel, ...], tuple[float, float]] = field(
         init=False, repr=False, compare=False, default_factory=dict
@@ -99,6 +104,24 @@ class Accelerator:
             return gpu + given
         host = software.launch_seconds * sum(k.launches for k in kernels if k.seconds is None)
         return smooth_maximum(gpu, host, software.sharpness) + given
+
+    def slowest_of(self, count: int) -> Accelerator:
+        """The slowest that is expected among *count*, for which all that work in step wait.
+
+        GPUs at one power limit run products at clocks of their own; memory runs at one clock (Sinha et al. 2022, "Not
+        All GPUs Are Created Equal", arXiv:2208.11035). The expected maximum of normal variables is Blom's (1958).
+
+        >>> Accelerator(matmul_efficiency=0.8, spread=0.02).slowest_of(64).matmul_efficiency
+        0.764...
+        """
+        if not self.spread or count == 1:
+            return self
+        slowdown = 1.0 + self.spread * NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
+        return replace(
+            self,
+            matmul_efficiency=self.matmul_efficiency / slowdown,
+            attention_efficiency=self.attention_efficiency / slowdown,
+        )
 
     def kernel_seconds(self, kernel: Kernel) -> float:
         """GPU time of one kernel, launch not counted: the longer of its arithmetic and its memory traffic."""

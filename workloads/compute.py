@@ -31,12 +31,14 @@ def compute(
     optimizer: str = "sgd",
     gradient_dtype: str | None = None,
     weight_versions: WeightVersions | None = None,
+    separate: bool = False,
 ) -> Schedule:
     """One program for each row of *order*, on a mesh of one axis, ``pp``.
 
     *stages* are the layers of each stage; none given, the model is one stage. *gradient_dtype* is the model's precision
     unless given. Where the order does not say when the optimizer runs, each program ends with the step over its own
-    parameters. *weight_versions* of an asynchronous order; one version unless given. Raises `ScheduleError`.
+    parameters; *separate* as in `optimizer_kernels`. *weight_versions* of an asynchronous order; one version unless
+    given. Raises `ScheduleError`.
     """
     stages = stages or [model.layers]
     if order.stages != len(stages):
@@ -49,7 +51,7 @@ def compute(
 
     def update(action: Action, covered: Sequence[int]) -> Compute:
         parameters = _parameters(model, stages, covered)
-        return update_op(model, action.stage, parameters, optimizer, gradient_dtype, action.micro_batch)
+        return update_op(model, action.stage, parameters, optimizer, gradient_dtype, action.micro_batch, separate)
 
     def program(rank: int, row: Sequence[Action]) -> Program:
         own = sorted({action.stage for action in row})
@@ -83,11 +85,14 @@ def update_op(
     optimizer: str,
     gradient_dtype: str,
     micro_batch: int | None = None,
+    separate: bool = False,
 ) -> Compute:
     """The optimizer step over *parameters* (a count), after *micro_batch* if it is one of an asynchronous order."""
     kernels: tuple[Kernel, ...]
     if model.optimizer_seconds is None:
-        kernels = optimizer_kernels(parameters, optimizer, model.precision, gradient_dtype, fused=model.fused)
+        kernels = optimizer_kernels(
+            parameters, optimizer, model.precision, gradient_dtype, fused=model.fused, separate=separate
+        )
     else:
         kernels = (Kernel(seconds=model.optimizer_seconds),) if model.optimizer_seconds else ()
     action = Action("O", stage, micro_batch)

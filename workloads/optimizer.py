@@ -75,10 +75,13 @@ def optimizer_kernels(
     gradient_dtype: str | None = None,
     *,
     fused: bool = True,
+    separate: bool = False,
 ) -> tuple[Kernel, ...]:
     """The kernels of one optimizer step over *parameters* (how many), none if there are none.
 
-    Fused, every value is read and written once; else as torch's foreach implementation passes over them. Raises
+    Fused, every value is read and written once; else as torch's foreach implementation passes over them. *separate*:
+    what stands around a fused update has kernels of its own, as in Megatron-LM (optimizer/optimizer.py): gradients are
+    copied to fp32 unless they are, unscaled and checked in fp16, read for their norm, and weights copied back. Raises
     `ScenarioError` for a name that is none of `OPTIMIZERS`.
     """
     kind = _find(optimizer)
@@ -87,10 +90,15 @@ def optimizer_kernels(
     gradient, half = _width(gradient_dtype or precision), _width(precision)
     copy = 0 if half == 4 else half
     launches = ceil(parameters / CHUNK)
+    update = 2 * 4.0 + 2 * kind.states * kind.state_bytes
+    if separate:
+        casts = (gradient + 4 if gradient != 4 else 0) + (4 + copy if copy else 0)
+        check = 8 if precision == "fp16" else 0
+        passes = 2 + (gradient != 4) + bool(copy) + bool(check)
+        return (memory_bound(parameters * (4.0 + 4.0 + update + casts + check), launches=passes * launches),)
     if fused or not kind.unfused:
         # the gradient is read; weights and states are read and written; the 16-bit copy is written
-        nbytes = gradient + 2 * 4.0 + 2 * kind.states * kind.state_bytes + copy
-        return (memory_bound(parameters * nbytes, launches=launches),)
+        return (memory_bound(parameters * (gradient + update + copy), launches=launches),)
     # a 16-bit gradient is first cast to fp32, and the updated weights are cast back
     casts = (gradient + 4 if gradient != 4 else 0) + (4 + copy if copy else 0)
     passes = kind.launches + (gradient != 4) + bool(copy)

@@ -10,7 +10,7 @@ from simulator.lookup import data_file
 class SoftwareSpecification(Section):
     """The keys of such a file: *launch*, host time per kernel; *fused*; *sharpness* of the smooth maximum.
 
-    *context* is memory of the GPU; *async_tensor* is an overlap habit of tensor parallelism.
+    *context* is memory of the GPU; the other flags are habits, as `Software` has them.
     """
 
     name: str
@@ -21,10 +21,21 @@ class SoftwareSpecification(Section):
     sharpness: Ratio = Software().sharpness
     context: Amount = 0.0
     async_tensor: Flag = False
+    fused_loss: Flag = True
+    separate_update: Flag = False
 
     def build(self) -> Software:
         """The parameter set that an accelerator takes."""
-        return Software(self.name, self.launch, self.fused, self.sharpness, self.context, self.async_tensor)
+        return Software(
+            self.name,
+            self.launch,
+            self.fused,
+            self.sharpness,
+            self.context,
+            self.async_tensor,
+            self.fused_loss,
+            self.separate_update,
+        )
 
 
 def software(name: str) -> Software:
