@@ -154,7 +154,7 @@ class Simulation:
         index, private = self.schedule.program_of[number], self.cast.private_axes(number)
         program = self.schedule.programs[index]
         if (index, private) not in self._issues:
-            self._issues[index, private] = issue(program, self.communicator.transport.sms > 0, private)
+            self._issues[index, private] = issue(program, self.communicator.transport.blocks > 0, private)
         issued = self._issues[index, private]
         processors: dict[str, Processor | None] = {"gpu": None}
         if issued.shares:

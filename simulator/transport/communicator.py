@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from math import inf
+from operator import attrgetter
 
 from simulator.cluster import Cluster
 from simulator.errors import SimulatorError
@@ -11,8 +12,9 @@ from simulator.plan import Phase, Plan
 from simulator.step import Group, Step, Transfer
 from simulator.transport import tuner
 from simulator.transport.likeness import moved
-from simulator.transport.members import Laid, Members
+from simulator.transport.members import Members
 from simulator.transport.transport import Transport
+from simulator.transport.way import Laid, Way, way, ways
 from simulator.transport.wires import route
 
 FIDELITIES = ("alpha_beta", "flow", "chunk")
@@ -77,7 +79,7 @@ class Communicator:
         kind, axis, group, nbytes, root, algorithm = shape
         names = tuner.candidates(self.transport, self.algorithms, axis, kind, algorithm)
         choices = {name: tuner.steps(name, kind, group, nbytes, root) for name in names}
-        plan = self._plan(kind, members, choices, nbytes, members.sms)
+        plan = self._plan(kind, members, choices, nbytes, members.channels)
         # of all choices: who lies alike under the best one alone may have a better one
         transfers = dict.fromkeys(t for steps in choices.values() for step in steps for t in step.transfers)
         self._models[shape] = plan, tuple(transfers), members.devices
@@ -95,7 +97,7 @@ class Communicator:
             if shape not in self._models:
                 members = self.members((sender, receiver))
                 choices = {"direct": [Step(((0, 1),), nbytes)]}
-                plan = self._plan("send", members, choices, nbytes, self._sms_of_send(members))
+                plan = self._plan("send", members, choices, nbytes, self.transport.blocks)
                 self._models[shape] = plan, ((0, 1),), ends
             plan, transfers, before = self._models[shape]
             self._plans[key] = moved(self.cluster, plan, transfers, before, ends) or plan
@@ -111,19 +113,17 @@ class Communicator:
             host = self.cluster.host_of(device)
             ends = (device, host) if to == "host" else (host, device)
             step = Step(((0, 1),), nbytes)
-            flows = Members(self.cluster, ends, self.transport).flows(step, 1.0, inf)
+            flows = Members(self.cluster, ends, self.transport).flows(self.transport, step, 1.0, inf)
             wire = self.cluster.latency(route(self.cluster, *ends))
-            laid = Laid(step, wire, flows, nbytes / flows[0].alone)
-            self._plans[key] = Plan("copy", "copy", tuple(self._phases([laid], 0.0, 1.0)), nbytes)
+            bare = Way("copy", "copy", (Laid(step, wire, flows, nbytes / flows[0].alone),), 0.0, 1.0)
+            self._plans[key] = Plan("copy", "copy", tuple(self._phases(bare)), nbytes)
         return self._plans[key]
 
     def buffer_bytes(self, ranks: tuple[int, ...]) -> float:
         """What the library holds on each GPU of the group *ranks* for its channels, in bytes."""
-        if len(ranks) < 2 or not self.transport.sms:
+        if len(ranks) < 2:
             return 0.0
-        members = self.members(ranks)
-        channels = members.sms * self.cluster.accelerator(members.devices[0]).sms / self.transport.sms
-        return channels * self.transport.buffer_bytes
+        return self.members(ranks).channels * self.transport.buffer_bytes
 
     def members(self, ranks: tuple[int, ...]) -> Members:
         """The group of *ranks*, found once."""
@@ -131,29 +131,28 @@ class Communicator:
             self._members[ranks] = Members(self.cluster, [self.devices[rank] for rank in ranks], self.transport)
         return self._members[ranks]
 
-    def _sms_of_send(self, members: Members) -> float:
-        sms = self.cluster.accelerator(members.devices[0]).sms
-        return self.transport.sms / sms if sms else 0.0
-
     def _plan(
-        self, kind: str, members: Members, choices: Mapping[str, Sequence[Step]], nbytes: float, sms: float
+        self, kind: str, members: Members, choices: Mapping[str, Sequence[Step]], nbytes: float, channels: int
     ) -> Plan:
-        """The plan of least time, with nothing else on the links, among all *choices* and protocols."""
-        transport, setting = self.transport, members.setting
-        best, least = NOTHING, inf
-        for name, steps in choices.items():
-            for protocol in transport.offered(name, setting):
-                laid = [members.lay(step, name, protocol, nbytes) for step in steps]
-                base = transport.base(name, protocol)
-                slowed = transport.delayed(kind, name, protocol, nbytes, setting)
-                seconds = slowed * (base + sum(one.latency for one in laid)) + sum(one.busy for one in laid)
-                if seconds < least:
-                    sent = sum(step.nbytes * step.repeat * len(step.transfers) for step in steps)
-                    best, least = Plan(name, protocol, tuple(self._phases(laid, base, slowed)), sent, sms), seconds
-        return best
+        """The plan of least time, with nothing else on the links, by what the transport believes of itself.
 
-    def _phases(self, laid: Sequence[Laid], base: float, slowed: float) -> Iterator[Phase]:
-        """The steps coarsened; *base* seconds once, all latency times *slowed*."""
+        It takes at most *channels*.
+        """
+        transport = self.transport
+        believed = transport.believed or transport
+        best = min(ways(believed, members, kind, choices, nbytes), key=attrgetter("seconds"), default=None)
+        if best is None:
+            return NOTHING
+        if believed is not transport:
+            steps = choices[best.algorithm]
+            best = way(transport, members, kind, best.algorithm, best.protocol, steps, nbytes)
+        opened = transport.opened(best.algorithm, best.protocol, nbytes, members.setting.ranks, channels)
+        sms = opened / (self.cluster.accelerator(members.devices[0]).sms or inf)
+        return Plan(best.algorithm, best.protocol, tuple(self._phases(best)), best.sent_bytes, sms)
+
+    def _phases(self, chosen: Way) -> Iterator[Phase]:
+        """The steps of the way *chosen*, coarsened."""
+        laid, base, slowed = chosen.laid, chosen.base, chosen.slowed
         if self.fidelity == "chunk":
             for one in laid:
                 repeat = one.step.repeat

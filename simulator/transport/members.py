@@ -1,10 +1,9 @@
-"""The members of one group as a transport sees them: their rings, and their transfers laid on links as flows."""
+"""The members of one group on a cluster: their rings, and their transfers laid on links as flows."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 
@@ -13,17 +12,7 @@ from simulator.plan import Flow
 from simulator.step import Group, Step, Transfer
 from simulator.transport.channels import group_of
 from simulator.transport.transport import Setting, Transport
-from simulator.transport.wires import Load, load, multiprocessors, route, setting
-
-
-@dataclass(frozen=True, slots=True)
-class Laid:
-    """A *step* on the links: its *latency* in s, then its *flows*, which take *busy* s with the links to themselves."""
-
-    step: Step
-    latency: float
-    flows: tuple[Flow, ...]
-    busy: float
+from simulator.transport.wires import Load, channels, load, route, setting
 
 
 class Members:
@@ -32,7 +21,7 @@ class Members:
     def __init__(self, cluster: Cluster, devices: Sequence[str], transport: Transport) -> None:
         self.cluster, self.devices, self.transport = cluster, tuple(devices), transport
         self._loads: dict[tuple[Transfer, ...], Load] = {}
-        self._flows: dict[tuple[tuple[Transfer, ...], bool, float, float], tuple[Flow, ...]] = {}
+        self._flows: dict[tuple[Transport, tuple[Transfer, ...], bool, float, float], tuple[Flow, ...]] = {}
 
     @cached_property
     def group(self) -> Group:
@@ -45,45 +34,41 @@ class Members:
         return setting(self.cluster, self.devices, self.group.servers)
 
     @cached_property
-    def sms(self) -> float:
-        """The share of each GPU's multiprocessors that a collective takes."""
+    def channels(self) -> int:
+        """How many channels a collective may open, each on a multiprocessor of its own."""
         ring = self.group.channels[0]
         path = route(self.cluster, self.devices[ring[0]], self.devices[ring[1]])
-        return multiprocessors(self.cluster, self.transport, self.devices[ring[0]], len(self.group.channels), path)
+        return channels(self.cluster, self.transport, len(self.group.channels), path)
 
-    def lay(self, step: Step, algorithm: str, protocol: str, nbytes: float) -> Laid:
-        """*step* of a collective of *nbytes* on the links, as *protocol* of *algorithm* fills them."""
-        transport, setting = self.transport, self.setting
-        hops = self._load(step.transfers)
-        seconds = {hop: transport.message(*hop, algorithm, protocol, setting) for hop in hops.distinct_hops}
-        latency = step.latency([seconds[hop] for hop in hops.hops])
-        correction = transport.correction(algorithm, protocol, nbytes)
-        share, ceiling = transport.share(algorithm, protocol, setting), transport.ceiling(algorithm, protocol, setting)
-        flows = self.flows(step, share * correction, ceiling * correction)
-        return Laid(step, latency, flows, self._busy(flows) * step.nbytes * step.repeat)
+    def load(self, transfers: tuple[Transfer, ...]) -> Load:
+        """What *transfers* lay on the links, found once."""
+        if transfers not in self._loads:
+            self._loads[transfers] = load(self.cluster, self.devices, transfers)
+        return self._loads[transfers]
 
-    def flows(self, step: Step, share: float, ceiling: float) -> tuple[Flow, ...]:
+    def flows(self, transport: Transport, step: Step, share: float, ceiling: float) -> tuple[Flow, ...]:
         """The flows of *step*: one for all its transfers if they are coupled, else one each; the same every time.
 
-        *share* of every link carries data; a rank's channels together carry at most *ceiling* bytes/s.
+        Of what *transport* gets of every link *share* carries data; a rank's channels together carry at most *ceiling*
+        bytes/s.
         """
-        key = step.transfers, step.coupled, share, ceiling
+        key = transport, step.transfers, step.coupled, share, ceiling
         if key not in self._flows:
             sends, receives = Counter(s for s, _ in step.transfers), Counter(r for _, r in step.transfers)
             limit = ceiling / max(*sends.values(), *receives.values())
             sets = [step.transfers] if step.coupled else [(transfer,) for transfer in step.transfers]
-            self._flows[key] = tuple(self._flow(self._load(one), share, limit) for one in sets)
+            self._flows[key] = tuple(self._flow(transport, self.load(one), share, limit) for one in sets)
         return self._flows[key]
 
-    def _flow(self, on: Load, share: float, limit: float) -> Flow:
+    def _flow(self, transport: Transport, on: Load, share: float, limit: float) -> Flow:
         links = [self.cluster.links[number] for number in on.links]
-        each = {link: self.transport.link_efficiency(link) * share for link in dict.fromkeys(links)}
+        each = {link: transport.link_efficiency(link) * share for link in dict.fromkeys(links)}
         efficiency = [each[link] for link in links]
         weights = [crossings / e for crossings, e in zip(on.crossings, efficiency, strict=True)]
         alone = min((link.bandwidth / w for link, w in zip(links, weights, strict=True)), default=inf)
         return Flow(on.links, on.crossings, on.links, tuple(weights), min(alone, limit), limit)
 
-    def _busy(self, flows: Sequence[Flow]) -> float:
+    def busy(self, flows: Sequence[Flow]) -> float:
         """Seconds for 1 byte by every transfer, if only these flows are on the links: as the busiest link has it."""
         slowest = 1.0 / min(flow.alone for flow in flows)
         if len(flows) == 1:
@@ -93,8 +78,3 @@ class Members:
             for link, weight in zip(flow.links, flow.weights, strict=True):
                 taken[link] = taken.get(link, 0.0) + weight
         return max([slowest, *(weight / self.cluster.links[link].bandwidth for link, weight in taken.items())])
-
-    def _load(self, transfers: tuple[Transfer, ...]) -> Load:
-        if transfers not in self._loads:
-            self._loads[transfers] = load(self.cluster, self.devices, transfers)
-        return self._loads[transfers]

@@ -1,17 +1,28 @@
-"""NCCL's own tuning model, version by version: latencies, and what its protocols make of the wire's bandwidth.
+"""NCCL, version by version: the model by which it chooses, and what is true of it where measurements say otherwise.
 
-All figures are from NVIDIA/nccl, src/graph/tuning.cc, topo.h and topo.cc at the tags v2.5.6-1 and v2.10.3-1 and at
-5067397c (2026-06, here "2.30"). Tables print as they stand there: us and GB/s, for LL, LL128 and Simple. Limits per
-channel are left out: NCCL opens as many channels as lift them above the limits of the links.
+NCCL chooses algorithm and protocol by a model of itself: the tables below. What it then takes is told by the same
+tables, but for what measured all-reduces say otherwise: the few figures of ``nccl_fitted.yaml``, a calibration file
+that ``clustersim calibrate`` writes, and no factors by which NCCL corrects its choice alone.
+
+All figures of the tables are from NVIDIA/nccl, src/graph/tuning.cc, topo.h and topo.cc at the tags v2.5.6-1 and
+v2.10.3-1 and at 5067397c (2026-06, here "2.30"). Tables print as they stand there: us and GB/s, for LL, LL128 and
+Simple. Limits per channel are left out: NCCL opens as many channels as lift them above the limits of the links.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
 
+from simulator.document import read, validated
 from simulator.errors import SimulatorError
+from simulator.transport.parameters import overridden, section
 from simulator.transport.transport import NET, NVLINK, PCI, Transport
+
+FITTED = Path(__file__).with_name("nccl_fitted.yaml")
+"""What is laid over the tables."""
 
 PROTOCOLS = ("LL", "LL128", "Simple")
 
@@ -148,6 +159,13 @@ per rank and channel, taken with 16 channels, and has 1.9 before Ampere."""
 NET_SHARE = 12.0 / 12.5
 """NET_BW: 12 GB/s of a port of 100 Gb/s (topo.h)."""
 
+NVLINKS = {"nvlink4": 20.6 / 25, "nvlink5": 40.1 / 50}
+"""Shares of the data sheet's bandwidth by the later generations: SM90_NVLINK_BW, SM100_NVLINK_BW (topo.h)."""
+
+SLICES = {"ring": 2}
+"""NCCL cuts a ring's chunk in two: ALLREDUCE_CHUNKSTEPS / ALLREDUCE_SLICESTEPS, NCCL_STEPS / 2 over NCCL_STEPS / 4
+(src/include/collectives.h, v2.10.3)."""
+
 PCIE: Mapping[str, float] = {"pcie3": 12e9, "pcie4": 24e9, "pcie5": 48e9}
 """PCI_BW: 12 GB/s for 16 lanes of generation 3, in proportion to the lanes' rate after that (topo.cc, kvDictPciGen)."""
 
@@ -155,8 +173,29 @@ BLOCKS = 2
 """Thread blocks for each ring that the search finds: channels are doubled (connect.cc, ncclTopoPostset)."""
 
 
+CHANNEL_BYTES = {
+    ("ring", "LL"): (0, 512 * 8),
+    ("tree", "LL"): (512 * 8, 0),
+    **{(name, "LL128"): (640 * 8, 0) for name in ("ring", "tree")},
+    **{(name, "Simple"): (512 * 64, 0) for name in ("ring", "tree")},
+}
+"""Threads of a block (NCCL_LL_MAX_NTHREADS, NCCL_LL128_MAX_NTHREADS, NCCL_SIMPLE_MAX_NTHREADS) times the bytes of the
+vector that each should have (NCCL_LL_THREAD_THRESHOLD, of a ring's rank; NCCL_LL128_..., NCCL_SIMPLE_...): enqueue.cc,
+getAlgoInfo; devcomm.h and enqueue.h, v2.10.3."""
+
+
+@cache
 def nccl(version: str = "2.10") -> Transport:
     """NCCL of that *version*; raises `SimulatorError` where there are no tables for it."""
+    model = tuning_model(version)
+    kept = replace(model, believed=model, plateau={}, corrections={}, slices=SLICES)
+    library = replace(kept, efficiency={**model.efficiency, **NVLINKS}, limits=AMPERE_LIMIT)
+    document = read(FITTED)
+    return overridden(library, validated(document, section(), ("transport",)))
+
+
+def tuning_model(version: str) -> Transport:
+    """What NCCL of that *version* believes of itself; raises `SimulatorError` where there are no tables for it."""
     if version not in VERSIONS:
         raise SimulatorError(f'NCCL has no tables for version "{version}"; there are: {", ".join(VERSIONS)}')
     tables = VERSIONS[version]
@@ -164,7 +203,7 @@ def nccl(version: str = "2.10") -> Transport:
         "nccl",
         version,
         ALGORITHMS,
-        PROTOCOLS,
+        protocols=PROTOCOLS,
         messages=("Simple",),
         base_latency=_base(tables),
         hop_latency=_hop(tables),
@@ -178,7 +217,8 @@ def nccl(version: str = "2.10") -> Transport:
         ceilings=tables.ceilings,
         corrections=tables.corrections,
         nvlink_only=frozenset({"LL128"}),
-        sms=BLOCKS,
+        blocks=BLOCKS,
+        channel_bytes=CHANNEL_BYTES,
         buffer_bytes=BUFFER_BYTES,
         reorders=True,
         tagged=False,

@@ -21,6 +21,7 @@ from simulator.transport.transport import NET, NVLINK, PCI, Transport
 from simulator.units import show
 
 UNITS: Mapping[str, tuple[Any, str]] = {
+    "launch": (Time, "time"),
     "base_latency": (Time, "time"),
     "hop_latency": (Time, "time"),
     "plateau_bytes": (Size, "size"),
@@ -34,7 +35,6 @@ UNITS: Mapping[str, tuple[Any, str]] = {
 KEYS: Mapping[str, tuple[str, ...]] = {
     "algorithms": COLLECTIVES,
     "hop_latency": (NVLINK, PCI, NET),
-    "efficiency": (NVLINK, PCI, NET),
 }
 """Tables the first key of which is one of a few."""
 
@@ -42,9 +42,13 @@ PLACES = {"inside": False, "across": True}
 """How a file says whether a group is within one server."""
 
 
+IDENTITY = ("name", "version", "believed")
+"""What of a `Transport` is no parameter: which library it is, and what that thinks of itself."""
+
+
 def hints() -> dict[str, Any]:
     """The types of the parameters of `Transport`, by name."""
-    return {name: hint for name, hint in get_type_hints(Transport).items() if name not in ("name", "version")}
+    return {name: hint for name, hint in get_type_hints(Transport).items() if name not in IDENTITY}
 
 
 @cache
@@ -127,7 +131,7 @@ def difference(library: Transport, transport: Transport) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for field in fields(Transport):
         before, now = getattr(library, field.name), getattr(transport, field.name)
-        if field.name in ("name", "version") or before == now:
+        if field.name in IDENTITY or before == now:
             continue
         if not isinstance(now, Mapping):
             found[field.name] = _text(field.name, now)

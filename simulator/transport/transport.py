@@ -1,6 +1,7 @@
 """A transport is a communication library of a given version: what it adds to the wire, and what it has to choose from.
 
-All of it is data, so that a calibration can replace any number. Bandwidths are bytes/s, latencies s.
+All of it is data, so that a calibration can replace any number. Bandwidths are bytes/s, latencies s. A library chooses
+by a model of itself, which need not be true: then it is a transport too, and stands beside what is true.
 """
 
 from __future__ import annotations
@@ -48,26 +49,33 @@ class Setting:
 class Transport:
     """What a library adds, each table by what it depends on; what a table does not name adds nothing.
 
-    *algorithms*: collective -> those that ``auto`` chooses among. *base_latency*: (algorithm, protocol) -> once for
-    each collective. *hop_latency*: (class of hop, algorithm, protocol) -> for each message. *strained*: protocol ->
-    factor on hops inside a server while others go between servers. *plateau*: (algorithm, protocol) -> factor on the
-    latency of an all-reduce across servers from *plateau_bytes* per rank. *efficiency*: class of link -> share of its
+    *algorithms*: collective -> those that ``auto`` chooses among. *believed*: the library's model of itself, by
+    which it chooses; None: by what is true. *launch*: on the GPU, for each collective or message, until its kernel
+    is at work and after it is done. *base_latency*: (algorithm, protocol) -> once for each collective.
+    *hop_latency*: (class of hop, algorithm, protocol) -> for each message. *strained*: protocol -> factor on hops
+    inside a server while others go between servers. *plateau*: (algorithm, protocol) -> factor on the latency of an
+    all-reduce across servers from *plateau_bytes* per rank. *efficiency*: kind or class of link -> share of its
     bandwidth; *attainable*: kind of link -> bytes/s at most. *limits*: where -> bytes/s of all channels of a rank
     together, on the wire; where is the kind of NVLink in one server, else vendor and 2 or 4 servers, or ``any``.
-    *shares*: (algorithm, protocol, across servers) -> share of all this that carries data. *ceilings*: (algorithm,
-    protocol, where) -> bytes/s of data, all channels of a rank. *corrections*: (algorithm, protocol) -> factors on that
-    for 64 B, 128 B ... of vector.
-    *messages*: the protocols of single messages and of what is made of them, ``direct`` (none named: all).
-    *nvlink_only*: protocols that need NVLink inside and NICs near. *sms*: multiprocessors for each channel.
-    *buffer_bytes*: memory of the GPU for each channel of each group. *reorders*: rings follow the hardware, not the
-    order of ranks. *tagged*: receives are matched by tag.
+    *slices*: algorithm -> parts of a chunk that a channel passes on one after the other; where channels are the
+    limit, the rounds take a slice's time more than their number, for a rank takes no chunk in while it puts out its
+    first. *shares*: (algorithm, protocol, across servers) -> share of all this that carries data. *ceilings*:
+    (algorithm, protocol, where) -> bytes/s of data, all channels of a rank. *corrections*: (algorithm, protocol) ->
+    factors on that for 64 B, 128 B ... of vector. *messages*: the protocols of single messages and of what is made
+    of them, ``direct`` (none named: all). *nvlink_only*: protocols that need NVLink inside and NICs near. *blocks*:
+    channels, each a thread block on a multiprocessor of its own, for each ring; 0: the host does it all.
+    *channel_bytes*: (algorithm, protocol) -> bytes of the vector, and bytes for each rank, that open one more
+    channel. *buffer_bytes*: memory of the GPU for each channel of each group. *reorders*: rings follow the
+    hardware, not the order of ranks. *tagged*: receives are matched by tag.
     """
 
     name: str
     version: str = ""
     algorithms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    believed: Transport | None = None
     protocols: tuple[str, ...] = ("simple",)
     messages: tuple[str, ...] = ()
+    launch: float = 0.0
     base_latency: Mapping[tuple[str, str], float] = field(default_factory=dict)
     hop_latency: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     strained: Mapping[str, float] = field(default_factory=dict)
@@ -76,11 +84,13 @@ class Transport:
     efficiency: Mapping[str, float] = field(default_factory=dict)
     attainable: Mapping[str, float] = field(default_factory=dict)
     limits: Mapping[str, float] = field(default_factory=dict)
+    slices: Mapping[str, int] = field(default_factory=dict)
     shares: Mapping[tuple[str, str, bool], float] = field(default_factory=dict)
     ceilings: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     corrections: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
     nvlink_only: frozenset[str] = frozenset()
-    sms: int = 0
+    blocks: int = 0
+    channel_bytes: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
     buffer_bytes: float = 0.0
     reorders: bool = False
     tagged: bool = True
@@ -92,7 +102,8 @@ class Transport:
 
     def base(self, algorithm: str, protocol: str) -> float:
         """Seconds that every collective costs; an algorithm that the library has not is charged as its ring."""
-        return self.base_latency.get((algorithm, protocol), self.base_latency.get(("ring", protocol), 0.0))
+        table = self.base_latency
+        return self.launch + table.get((algorithm, protocol), table.get(("ring", protocol), 0.0))
 
     def message(self, wire: float, hop: str, algorithm: str, protocol: str, setting: Setting) -> float:
         """Seconds until a message over a *wire* of that latency is there, its bytes not counted.
@@ -113,7 +124,7 @@ class Transport:
 
     def link_efficiency(self, link: Link) -> float:
         """The share of a link's bandwidth that the library gets out of it."""
-        share = self.efficiency.get(link_class(link.kind), 1.0)
+        share = self.efficiency.get(link.kind, self.efficiency.get(link_class(link.kind), 1.0))
         return min(share, self.attainable.get(link.kind, inf) / link.bandwidth)
 
     def share(self, algorithm: str, protocol: str, setting: Setting) -> float:
@@ -126,6 +137,20 @@ class Transport:
         factors = self.corrections.get((algorithm, protocol), ())
         place = max(1, int(nbytes) >> 6).bit_length() - 1
         return factors[place] if place < len(factors) else 1.0
+
+    def pace(self, algorithm: str, rounds: int) -> float:
+        """The share of their own rate at which channels get through *rounds* of chunks, the first slice waited for.
+
+        >>> Transport("x", slices={"ring": 2}).pace("ring", 2)
+        0.8
+        """
+        return rounds / (rounds + 1 / self.slices[algorithm]) if rounds and algorithm in self.slices else 1.0
+
+    def opened(self, algorithm: str, protocol: str, nbytes: float, ranks: int, most: int) -> int:
+        """How many of *most* channels a vector of *nbytes* among *ranks* is worth."""
+        fixed, for_each_rank = self.channel_bytes.get((algorithm, protocol), (0.0, 0.0))
+        each = fixed + for_each_rank * ranks
+        return min(most, max(1, int(nbytes / each))) if each else most
 
     def ceiling(self, algorithm: str, protocol: str, setting: Setting) -> float:
         """The most data that all channels of a rank carry together, bytes/s."""

@@ -86,18 +86,15 @@ def _near(cluster: Cluster, device: str, elsewhere: str) -> bool:
     return nic is None
 
 
-def multiprocessors(cluster: Cluster, transport: Transport, device: str, rings: int, path: Sequence[int]) -> float:
-    """The share of the SMs of *device* that a collective of *rings* takes, whose first hop follows *path*.
+def channels(cluster: Cluster, transport: Transport, rings: int, path: Sequence[int]) -> int:
+    """How many channels a group of *rings* has whose first hop follows *path*, each on a multiprocessor of its own.
 
-    Through a switch one ring stands for as many channels as the port has NVLinks.
+    Through a switch one ring stands for as many as the port has NVLinks.
     """
-    sms = cluster.accelerator(device).sms
-    if not sms or not transport.sms:
-        return 0.0
     first = cluster.links[path[0]] if path else None
     if rings == 1 and first is not None and link_class(first.kind) == NVLINK:
         rings = max(1, round(first.bandwidth / NVLINK_BANDWIDTH))
-    return min(transport.sms * rings, MOST_CHANNELS) / sms
+    return min(transport.blocks * rings, MOST_CHANNELS)
 
 
 NVLINK_BANDWIDTH = 25e9

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -26,7 +27,7 @@ def seconds(cluster: Cluster, devices: tuple[str, ...], transport: Transport, al
     return sum(phase.latency for phase in plan.phases)
 
 
-@pytest.mark.parametrize("transport", [ideal(), nccl(), gloo()], ids=lambda t: t.name)
+@pytest.mark.parametrize("transport", [ideal(), replace(nccl(), believed=None), gloo()], ids=lambda t: t.name)
 @given(
     p=st.integers(2, 20),
     nbytes=st.floats(1, 1e10),
@@ -37,6 +38,7 @@ def seconds(cluster: Cluster, devices: tuple[str, ...], transport: Transport, al
 def test_half_the_bandwidth_or_twice_the_latency_is_never_faster(
     transport: Transport, p: int, nbytes: float, bandwidth: float, latency: float, algorithm: str
 ) -> None:
+    # a library that chooses by a mistaken model of itself may be faster where slower wires make it choose better
     def run(bandwidth: float, latency: float) -> float:
         cluster = uniform(p, bandwidth, latency)
         return seconds(cluster, cluster.gpus, transport, algorithm, nbytes)
@@ -82,8 +84,9 @@ def test_a_message_over_gloo_passes_two_stacks() -> None:
 
 @pytest.mark.parametrize("nodes", [2, 8])
 def test_the_bus_between_servers_carries_what_their_nics_do(nodes: int) -> None:
-    """DGX A100: at most eight NICs of 25 GB/s, of which 96 % are NCCL's and a little goes to latency."""
+    """DGX A100: at most NCCL's share of eight NICs of 25 GB/s, and a little goes to latency."""
     cluster = topologies.cluster({"preset": "dgx_a100_80gb", "nodes": nodes})
     p = len(cluster.gpus)
     busbw = 2 * (p - 1) / p * 1e10 / seconds(cluster, cluster.gpus, nccl(), "ring", 1e10)
-    assert 0.9 * 192e9 < busbw < 192e9
+    most = nccl().efficiency["NET"] * 200e9
+    assert 0.9 * most < busbw < most
