@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from simulator import lookup
@@ -31,6 +32,7 @@ def check(algorithms: Mapping[str, str]) -> None:
             function(name, kind)
 
 
+@lru_cache(maxsize=1024)
 def function(name: str, kind: str) -> Callable[..., list[Step]]:
     """The function *kind* of the algorithm *name*; raises `UnknownName`, or `SimulatorError` where it has none."""
     module: Any = lookup.find(FOLDER, name)

@@ -29,19 +29,18 @@ LEAST_SCALE = 1e-6
 """The residual's standard deviation is not taken smaller than this, so that exact data have weights."""
 
 MOST_STEPS = 100
-STILL = 1e-9
+STILL = 1e-7
 """A step that lowers the loss by less than this share ends the search."""
 
-DIFFERENCE = 1e-4
-"""Step of a logarithm in the finite differences: the root of a cost model's smoothness, far above rounding."""
+DIFFERENCE = 1e-5
+"""Step of a logarithm in the finite differences: far above rounding, far below what a time is known to."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fit:
     """*parameters*, and the relative standard error of each; *residuals* log(predicted / measured), row by row.
 
-    *covariance* is that of the parameters' logarithms; *scale* the robust standard deviation of the residuals; *loss*
-    what was minimised, in squared residuals.
+    *covariance* is that of the parameters' logarithms; *scale* the robust standard deviation of the residuals.
     """
 
     parameters: Vector
@@ -49,7 +48,6 @@ class Fit:
     residuals: Vector
     covariance: Vector
     scale: float
-    loss: float
 
     @property
     def typical_error(self) -> float:
@@ -58,9 +56,12 @@ class Fit:
 
     @property
     def information(self) -> float:
-        """Bayes' information criterion, n log(loss / n) + k log n; of two models the one with less is the better."""
-        rows = len(self.residuals)
-        return float(rows * np.log(max(self.loss / rows, LEAST_SCALE**2)) + len(self.parameters) * np.log(rows))
+        """Bayes' information criterion, 2 n log(mean |residual|) + k log n: of two models the one with less is better.
+
+        It takes errors for Laplace's, whose likelihood falls with the residual's size, not its square (Schwarz 1978).
+        """
+        rows, mean = len(self.residuals), float(np.mean(np.abs(self.residuals)))
+        return float(2 * rows * np.log(max(mean, LEAST_SCALE)) + len(self.parameters) * np.log(rows))
 
 
 def fit(
@@ -88,8 +89,7 @@ def fit(
     weights = _weights(rest, scale)
     slopes = _slopes(residuals, logs, rest)
     covariance = _covariance(slopes, weights / scale**2, belief)
-    loss = float(_loss(rest, scale) * scale**2)
-    return Fit(np.exp(logs), np.sqrt(np.diag(covariance)), rest, covariance, scale, loss)
+    return Fit(np.exp(logs), np.sqrt(np.diag(covariance)), rest, covariance, scale)
 
 
 def _check(start: Vector, measured: Vector) -> None:
@@ -164,12 +164,9 @@ def _loss(residuals: Vector, scale: float) -> float:
 
 
 def _slopes(residuals: Callable[[Vector], Vector], logs: Vector, rest: Vector) -> Vector:
-    """Central differences, n x k."""
-    columns = []
-    for place in range(len(logs)):
-        step = np.zeros_like(logs)
-        step[place] = DIFFERENCE
-        columns.append((residuals(logs + step) - residuals(logs - step)) / (2 * DIFFERENCE))
+    """Differences, n x k."""
+    steps = DIFFERENCE * np.eye(len(logs))
+    columns = [(residuals(logs + step) - rest) / DIFFERENCE for step in steps]
     return np.stack(columns, axis=1) if columns else np.zeros((len(rest), 0))
 
 
