@@ -98,7 +98,7 @@ def seconds(cluster: Cluster, ranks: int, nbytes: float, version: str = "2.10") 
 
 
 def test_it_chooses_by_its_own_model_even_where_that_is_mistaken() -> None:
-    """Eight V100 send 8 MiB by LL128, as NCCL's tables advise; nccl-tests shows that Simple would be faster."""
+    """Eight V100 send 12 MiB by LL128, as NCCL's tables advise; vTrain's sweep falls from 313 to 255 us where it ends."""
     cluster = topologies.cluster("dgx1")
 
     def plan(transport: Transport, nbytes: float) -> Plan:
@@ -107,9 +107,9 @@ def test_it_chooses_by_its_own_model_even_where_that_is_mistaken() -> None:
     for size in range(10, 31):
         believed, taken = plan(tuning_model("2.10"), 2.0**size), plan(nccl(), 2.0**size)
         assert (believed.algorithm, believed.protocol) == (taken.algorithm, taken.protocol)
-    best = plan(replace(nccl(), believed=None), 2.0**23)
-    assert (plan(nccl(), 2.0**23).protocol, best.protocol) == ("LL128", "Simple")
-    assert best.alone < 0.9 * plan(nccl(), 2.0**23).alone
+    taken, best = plan(nccl(), 12 * 2.0**20), plan(replace(nccl(), believed=None), 12 * 2.0**20)
+    assert (taken.protocol, best.protocol) == ("LL128", "Simple")
+    assert best.alone < 0.9 * taken.alone
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
