@@ -141,10 +141,7 @@ class Scenario:
         if specification.model is None or specification.training is None:
             return None
         try:
-            software = self.software
-            return specification.model.build(
-                specification.training.precision, software.fused, fused_loss=software.fused_loss
-            )
+            return specification.model.build(specification.training.precision, self.software.fused)
         except ScenarioError:
             raise
         except SimulatorError as error:

@@ -31,19 +31,20 @@ SPLIT_DEPTH = 256
 class Software:
     """What a software stack adds: *launch_seconds* of host time per kernel; *fused* elementwise kernels or not.
 
-    *sharpness* q makes the maximum of host time h and GPU time g smooth: (h^q + g^q)^(1/q). *context_bytes*: what a
-    process takes of its GPU before it holds a tensor, CUDA's context and the kernels that are loaded. *async_tensor*:
-    backward passes exchange tensor-parallel gradients beside the products that do not need them; *fused_loss*: the loss
-    is one operator; *separate_update*: what stands around an optimizer's update has kernels of its own.
+    *sharpness* q makes the maximum of host time h and GPU time g smooth: (h^q + g^q)^(1/q). *step_seconds*: host time
+    of each optimizer step beside its kernels. *context_bytes*: what a process takes of its GPU before it holds a
+    tensor, CUDA's context and the kernels that are loaded. *async_tensor*: backward passes exchange tensor-parallel
+    gradients beside the products that do not need them; *separate_update*: what stands around an optimizer's update has
+    kernels of its own.
     """
 
     name: str = "ideal"
     launch_seconds: float = 0.0
     fused: bool = True
     sharpness: float = 4.0
+    step_seconds: float = 0.0
     context_bytes: float = 0.0
     async_tensor: bool = False
-    fused_loss: bool = True
     separate_update: bool = False
 
 

@@ -95,15 +95,3 @@ def cross_entropy(rows: int, classes: int, precision: str, *, fused: bool = True
     unfused = 2 * FP32 + (once if width < FP32 else 0)
     traffic, launches = (once, 1) if fused else (unfused, 2 + (width < FP32))
     return Elementwise(rows * classes, traffic, traffic, kept=FP32, launches=(launches, launches), precision=precision)
-
-
-def operator_cross_entropy(rows: int, classes: int, precision: str) -> Elementwise:
-    """The loss as Megatron-LM writes it out for a vocabulary in shards (tensor_parallel/cross_entropy.py).
-
-    Cast, maximum, difference, exponential, sum and quotient; backward a product and the cast back.
-    """
-    width = BYTES[precision]
-    cast = width + FP32 if width < FP32 else 0
-    launches = 5 + bool(cast), 1 + bool(cast)
-    traffic = cast + 8 * FP32, cast + 2 * FP32
-    return Elementwise(rows * classes, *traffic, kept=FP32, launches=launches, precision=precision)

@@ -14,7 +14,6 @@ class Shape:
 
     *head*: ``causal_lm``, ``masked_lm`` (BERT's, over every position) or ``pretraining`` (that and the next-sentence
     task). A model with a causal head normalises before each block (GPT-2, Llama), another one after it (BERT).
-    *fused*: elementwise kernels are; *fused_loss*: the loss is one operator, not Megatron-LM's row of them.
     *tensor_parallel* ranks share each layer as Megatron-LM cuts it; everything counted is then of one of them.
     """
 
@@ -37,7 +36,6 @@ class Shape:
     head: str = "causal_lm"
     precision: str = "fp32"
     fused: bool = True
-    fused_loss: bool = True
     tensor_parallel: int = 1
     sequence_parallel: bool = False
 

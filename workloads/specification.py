@@ -90,17 +90,15 @@ class TransformerSpecification(_Named):
             _divides("num_key_value_heads", self.num_key_value_heads, "num_attention_heads", self.num_attention_heads)
         return self
 
-    def build(
-        self, precision: str = "fp32", fused: bool = True, folder: Path | None = None, fused_loss: bool = True
-    ) -> Model:
-        """The model with products in *precision*, its elementwise kernels and its loss fused or not."""
+    def build(self, precision: str = "fp32", fused: bool = True, folder: Path | None = None) -> Model:
+        """The model with products in *precision*, its elementwise kernels *fused* or not."""
         given = self.model_dump(exclude={"preset", "name", "description", "source", "kind"})
         given |= {
             "num_key_value_heads": self.num_key_value_heads or self.num_attention_heads,
             "ffn_hidden_size": self.ffn_hidden_size or 4 * self.hidden_size,
             "dropout": bool(self.dropout),
         }
-        return transformer(Shape(**given, precision=precision, fused=fused, fused_loss=fused_loss), _name(self))
+        return transformer(Shape(**given, precision=precision, fused=fused), _name(self))
 
 
 class ConvolutionalSpecification(_Named):
@@ -122,9 +120,7 @@ class ConvolutionalSpecification(_Named):
             raise Fault("layers", str(error)) from None
         return self
 
-    def build(
-        self, precision: str = "fp32", fused: bool = True, folder: Path | None = None, fused_loss: bool = True
-    ) -> Model:
+    def build(self, precision: str = "fp32", fused: bool = True, folder: Path | None = None) -> Model:
         """The model with products in *precision*, norms fused with what follows them or not."""
         builder = ConvolutionalBuilder(Image(*self.image), precision, fused)
         numbers: dict[type, int] = {}
@@ -142,9 +138,7 @@ class ProfileSpecification(_Named):
     model: str | None = None
     batch_size: Count | None = None
 
-    def build(
-        self, precision: str = "fp32", fused: bool = True, folder: Path | None = None, fused_loss: bool = True
-    ) -> Model:
+    def build(self, precision: str = "fp32", fused: bool = True, folder: Path | None = None) -> Model:
         """The model; durations are as measured, whatever *precision* and *fused*. Paths are relative to *folder*."""
         return profile((folder or Path()) / self.profile, self.model, self.batch_size, precision)
 
@@ -166,9 +160,7 @@ class UnitSpecification(_Named):
             raise Fault("parameters", f"must be a whole number, not {self.parameters}")
         return self
 
-    def build(
-        self, precision: str = "fp32", fused: bool = True, folder: Path | None = None, fused_loss: bool = True
-    ) -> Model:
+    def build(self, precision: str = "fp32", fused: bool = True, folder: Path | None = None) -> Model:
         """The model; durations are as given, whatever *precision* and *fused*."""
         sizes = int(self.parameters), self.activations
         return unit_model(self.num_layers, self.forward, self.backward, *sizes, precision=precision, name=_name(self))
@@ -188,7 +180,7 @@ ModelSpecification = Annotated[
     | Annotated[UnitSpecification, Tag("unit")],
     Discriminator(_kind),
 ]
-"""The `model:` section; every kind has `build(precision, fused, folder, fused_loss)`."""
+"""The `model:` section; every kind has `build(precision, fused, folder)`."""
 
 
 class _Holder(Section):

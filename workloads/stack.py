@@ -10,7 +10,8 @@ from simulator.lookup import data_file
 class SoftwareSpecification(Section):
     """The keys of such a file: *launch*, host time per kernel; *fused*; *sharpness* of the smooth maximum.
 
-    *context* is memory of the GPU; the other flags are habits, as `Software` has them.
+    *step*: host time of each optimizer step; *context*: memory of the GPU; the other flags are habits, as `Software`
+    has them.
     """
 
     name: str
@@ -19,9 +20,9 @@ class SoftwareSpecification(Section):
     launch: Time
     fused: Flag
     sharpness: Ratio = Software().sharpness
+    step: Time = 0.0
     context: Amount = 0.0
     async_tensor: Flag = False
-    fused_loss: Flag = True
     separate_update: Flag = False
 
     def build(self) -> Software:
@@ -31,9 +32,9 @@ class SoftwareSpecification(Section):
             self.launch,
             self.fused,
             self.sharpness,
+            self.step,
             self.context,
             self.async_tensor,
-            self.fused_loss,
             self.separate_update,
         )
 

@@ -11,17 +11,7 @@ from dataclasses import dataclass, replace
 from simulator.errors import ScenarioError
 from simulator.kernel import BYTES
 from workloads.attention import CoreAttention, FlashAttention
-from workloads.elementwise import (
-    cross_entropy,
-    dropout,
-    gelu,
-    layer_norm,
-    operator_cross_entropy,
-    residual,
-    rms_norm,
-    rotary,
-    swiglu,
-)
+from workloads.elementwise import cross_entropy, dropout, gelu, layer_norm, residual, rms_norm, rotary, swiglu
 from workloads.model import Model
 from workloads.part import Elementwise, Linear, Part, PartedLayer
 from workloads.shape import Shape, nearest_divisors
@@ -141,8 +131,7 @@ def head_parts(shape: Shape) -> tuple[Part, ...]:
         shared=shape.tie_embeddings,
         kept_share=shape.shard,
     )
-    size = rows, shape.vocabulary, precision
-    loss = cross_entropy(*size, fused=shape.fused) if shape.fused_loss else operator_cross_entropy(*size)
+    loss = cross_entropy(rows, shape.vocabulary, precision, fused=shape.fused)
     next_sentence = (Linear(1, hidden, 2, precision=precision),) if shape.head == "pretraining" else ()
     return (*before, column_parallel(logits, shape), vocabulary_parallel_loss(loss, shape), *next_sentence)
 
