@@ -120,9 +120,9 @@ class Communication:
     def open(self) -> None:
         """Open all process groups; every rank opens all of them, in the same order."""
         wanted: dict[Channel | tuple[int, int], tuple[int, ...]] = dict(channels(self.schedule).items())
-        if self.member.backend == "nccl":
-            # without tags, a pair's two directions must not share a communicator
-            wanted |= {pair: pair for pair in pairs(self.schedule)}
+        # a group for each direction of a pair: NCCL has no tags to tell them apart, and a receiver under Gloo would ask
+        # for its message on the connection, and behind the bytes, of the other direction
+        wanted |= {pair: pair for pair in pairs(self.schedule)}
         for name, ranks in wanted.items():
             self._groups[name] = dist.new_group(list(ranks), backend=self._backend(ranks))
         self._tags = dict(tags(self.schedule, self.member.rank))
@@ -160,6 +160,6 @@ class Communication:
             KINDS[op.kind](call)
 
     def _line(self, message: Message) -> dict[str, Any]:
-        """NCCL has no tags, but a group for each pair; with Gloo all go through one group, told apart by tags."""
-        group = self._groups.get((message.sender, message.receiver))
-        return {"group": group} if group is not None else {"tag": self._tags[message]}
+        """The group of a message's pair and direction; under Gloo it has a tag, too."""
+        line = {"group": self._groups[message.sender, message.receiver]}
+        return line if self.member.backend == "nccl" else {**line, "tag": self._tags[message]}
