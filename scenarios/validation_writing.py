@@ -31,7 +31,7 @@ def write(validation: Validation, folder: Path, ending: str = "") -> Iterator[Pa
 def kept(error: BrokenReplayError, folder: Path) -> ReplayError:
     """*error* told again, with where the spans of the repetitions that came to their end have been written."""
     if not error.timelines:
-        return ReplayError(f"{error}; nothing was measured before")
+        return error
     folder.mkdir(parents=True, exist_ok=True)
     for number, timeline in enumerate(error.timelines):
         spans(timeline, folder / f"measured_spans_{number}.csv")
