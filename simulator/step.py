@@ -82,6 +82,18 @@ class Step:
             return max((self._chain(alphas, run, run + length) for run in runs), default=0.0)
         return self.repeat * max((sum(alphas[run : run + length]) / length for run in runs), default=0.0)
 
+    def exposed(self, alphas: Sequence[float], betas: Sequence[float]) -> float:
+        """Seconds of latency of a repeated permutation that do not hide behind its slowest transfer.
+
+        *betas* are seconds for 1 byte, by transfer. A chunk passes every hop in turn, and a hop every chunk: a round
+        takes as long as the slowest hop is busy, or the mean of latency and bytes over the hops of a lane, whichever is
+        more (the maximum cycle mean: Baccelli et al., "Synchronization and Linearity", 1992, theorem 3.28).
+        """
+        hops = [alpha + self.nbytes * beta for alpha, beta in zip(alphas, betas, strict=True)]
+        length = max(1, len(hops) // self.lanes)
+        turn = max((sum(hops[run : run + length]) / length for run in range(0, len(hops), length)), default=0.0)
+        return self.repeat * max(0.0, turn - self.nbytes * max(betas, default=0.0))
+
     def _chain(self, alphas: Sequence[float], begin: int, end: int) -> float:
         arrival: dict[int, float] = {}
         for (sender, receiver), alpha in zip(self.transfers[begin:end], alphas[begin:end], strict=True):

@@ -22,6 +22,7 @@ class Members:
         self.cluster, self.devices, self.transport = cluster, tuple(devices), transport
         self._loads: dict[tuple[Transfer, ...], Load] = {}
         self._flows: dict[tuple[Transport, tuple[Transfer, ...], bool, float, float], tuple[Flow, ...]] = {}
+        self._paces: dict[Flow, tuple[float, ...]] = {}
 
     @cached_property
     def group(self) -> Group:
@@ -67,6 +68,15 @@ class Members:
         weights = [crossings / e for crossings, e in zip(on.crossings, efficiency, strict=True)]
         alone = min((link.bandwidth / w for link, w in zip(links, weights, strict=True)), default=inf)
         return Flow(on.links, on.crossings, on.links, tuple(weights), min(alone, limit), limit)
+
+    def paces(self, step: Step, flow: Flow) -> tuple[float, ...]:
+        """Seconds for 1 byte by each transfer of *step*, on the links that all of them load as *flow*."""
+        if flow not in self._paces:
+            links = self.cluster.links
+            taken = {number: w / links[number].bandwidth for number, w in zip(flow.links, flow.weights, strict=True)}
+            paths = self.load(step.transfers).paths
+            self._paces[flow] = tuple(max([1 / flow.bound, *(taken[number] for number in path)]) for path in paths)
+        return self._paces[flow]
 
     def busy(self, flows: Sequence[Flow]) -> float:
         """Seconds for 1 byte by every transfer, if only these flows are on the links: as the busiest link has it."""

@@ -188,7 +188,7 @@ getAlgoInfo; devcomm.h and enqueue.h, v2.10.3."""
 def nccl(version: str = "2.10") -> Transport:
     """NCCL of that *version*; raises `SimulatorError` where there are no tables for it."""
     model = tuning_model(version)
-    kept = replace(model, believed=model, plateau={}, corrections={}, slices=SLICES)
+    kept = replace(model, believed=model, hides=True, plateau={}, corrections={}, slices=SLICES)
     library = replace(kept, efficiency={**model.efficiency, **NVLINKS}, limits=AMPERE_LIMIT)
     document = read(FITTED)
     return overridden(library, validated(document, section(), ("transport",)))

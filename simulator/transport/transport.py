@@ -52,17 +52,18 @@ class Transport:
     *algorithms*: collective -> those that ``auto`` chooses among. *believed*: the library's model of itself, by
     which it chooses; None: by what is true. *launch*: on the GPU, for each collective or message, until its kernel
     is at work and after it is done. *base_latency*: (algorithm, protocol) -> once for each collective.
-    *hop_latency*: (class of hop, algorithm, protocol) -> for each message. *strained*: protocol -> factor on hops
-    inside a server while others go between servers. *plateau*: (algorithm, protocol) -> factor on the latency of an
-    all-reduce across servers from *plateau_bytes* per rank. *efficiency*: kind or class of link -> share of its
-    bandwidth; *attainable*: kind of link -> bytes/s at most. *limits*: where -> bytes/s of all channels of a rank
-    together, on the wire; where is the kind of NVLink in one server, else vendor and 2 or 4 servers, or ``any``.
-    *slices*: algorithm -> parts of a chunk that a channel passes on one after the other; where channels are the
-    limit, the rounds take a slice's time more than their number, for a rank takes no chunk in while it puts out its
-    first. *shares*: (algorithm, protocol, across servers) -> share of all this that carries data. *ceilings*:
-    (algorithm, protocol, where) -> bytes/s of data, all channels of a rank. *corrections*: (algorithm, protocol) ->
-    factors on that for 64 B, 128 B ... of vector. *messages*: the protocols of single messages and of what is made
-    of them, ``direct`` (none named: all). *nvlink_only*: protocols that need NVLink inside and NICs near. *blocks*:
+    *hop_latency*: (class of hop, algorithm, protocol) -> for each message. *hides*: whether latencies in a ring
+    hide behind its slowest hop; else they always add. *strained*: protocol -> factor on hops inside a server while
+    others go between servers. *plateau*: (algorithm, protocol) -> factor on the latency of an all-reduce across
+    servers from *plateau_bytes* per rank. *efficiency*: kind or class of link -> share of its bandwidth;
+    *attainable*: kind of link -> bytes/s at most. *limits*: where -> bytes/s of all channels of a rank together, on
+    the wire; where is the kind of NVLink in one server, else vendor and 2 or 4 servers, or ``any``. *slices*:
+    algorithm -> parts of a chunk that a channel passes on one after the other; where channels are the limit, the
+    rounds take a slice's time more than their number, for a rank takes no chunk in while it puts out its first.
+    *shares*: (algorithm, protocol, across servers) -> share of all this that carries data. *ceilings*: (algorithm,
+    protocol, where) -> bytes/s of data, all channels of a rank. *corrections*: (algorithm, protocol) -> factors on
+    that for 64 B, 128 B ... of vector. *messages*: the protocols of single messages and of what is made of them,
+    ``direct`` (none named: all). *nvlink_only*: protocols that need NVLink inside and NICs near. *blocks*:
     channels, each a thread block on a multiprocessor of its own, for each ring; 0: the host does it all.
     *channel_bytes*: (algorithm, protocol) -> bytes of the vector, and bytes for each rank, that open one more
     channel. *buffer_bytes*: memory of the GPU for each channel of each group. *reorders*: rings follow the
@@ -78,6 +79,7 @@ class Transport:
     launch: float = 0.0
     base_latency: Mapping[tuple[str, str], float] = field(default_factory=dict)
     hop_latency: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    hides: bool = False
     strained: Mapping[str, float] = field(default_factory=dict)
     plateau: Mapping[tuple[str, str], float] = field(default_factory=dict)
     plateau_bytes: float = inf

@@ -69,11 +69,14 @@ def way(
     ceiling = transport.ceiling(algorithm, protocol, setting) * correction * pace
 
     def laid(step: Step) -> Laid:
-        hops = members.load(step.transfers)
-        seconds = {hop: transport.message(*hop, algorithm, protocol, setting) for hop in hops.distinct_hops}
-        flows = members.flows(transport, step, share, ceiling)
-        busy = members.busy(flows) * step.nbytes * step.repeat
-        return Laid(step, step.latency([seconds[hop] for hop in hops.hops]), flows, busy)
+        load, flows = members.load(step.transfers), members.flows(transport, step, share, ceiling)
+        seconds = {hop: transport.message(*hop, algorithm, protocol, setting) for hop in load.distinct_hops}
+        alphas, round_busy = [seconds[hop] for hop in load.hops], members.busy(flows) * step.nbytes
+        if transport.hides and step.coupled and not step.pipelined:
+            latency = step.exposed(alphas, members.paces(step, flows[0]))
+        else:
+            latency = step.latency(alphas)
+        return Laid(step, latency, flows, round_busy * step.repeat)
 
     slowed = transport.delayed(kind, algorithm, protocol, nbytes, setting)
     return Way(algorithm, protocol, tuple(map(laid, steps)), transport.base(algorithm, protocol), slowed)

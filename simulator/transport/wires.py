@@ -15,12 +15,14 @@ from simulator.transport.transport import NET, NVLINK, PCI, Setting, Transport, 
 class Load:
     """What *transfers* that advance together lay on the links.
 
-    *links* by number and how many of the transfers cross each; *hops*: (latency of the wire, class) by transfer.
+    *links* by number and how many of the transfers cross each; by transfer its *hops*, (latency of the wire, class),
+    and the *paths*, its links.
     """
 
     links: tuple[int, ...]
     crossings: tuple[int, ...]
     hops: tuple[tuple[float, str], ...]
+    paths: tuple[tuple[int, ...], ...]
 
     @cached_property
     def distinct_hops(self) -> frozenset[tuple[float, str]]:
@@ -44,14 +46,15 @@ def hop_class(cluster: Cluster, source: str, target: str) -> str:
 def load(cluster: Cluster, devices: Sequence[str], transfers: Sequence[Transfer]) -> Load:
     """Lay *transfers* between positions of *devices* on the links of *cluster*."""
     count: dict[int, int] = {}
-    hops = []
+    hops, paths = [], []
     for sender, receiver in transfers:
         source, target = devices[sender], devices[receiver]
         path = route(cluster, source, target)
         for link in path:
             count[link] = count.get(link, 0) + 1
         hops.append((cluster.latency(path), hop_class(cluster, source, target)))
-    return Load(tuple(count), tuple(count.values()), tuple(hops))
+        paths.append(path)
+    return Load(tuple(count), tuple(count.values()), tuple(hops), tuple(paths))
 
 
 def nic_of(cluster: Cluster, device: str, elsewhere: str) -> str | None:
