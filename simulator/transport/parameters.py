@@ -14,7 +14,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from pydantic import create_model
 
-from simulator.document import Amount, Bandwidth, Fault, Flag, Index, Ratio, Section, Size, Time
+from simulator.document import Amount, Bandwidth, Fault, Flag, Index, Ratio, Section, Time
 from simulator.document.validation import listed, near
 from simulator.schedule import COLLECTIVES
 from simulator.transport.transport import NET, NVLINK, PCI, Transport
@@ -24,11 +24,12 @@ UNITS: Mapping[str, tuple[Any, str]] = {
     "launch": (Time, "time"),
     "base_latency": (Time, "time"),
     "hop_latency": (Time, "time"),
-    "plateau_bytes": (Size, "size"),
+    "plateau_bytes": (Amount, "size"),
     "attainable": (Bandwidth, "bandwidth"),
     "limits": (Bandwidth, "bandwidth"),
     "ceilings": (Bandwidth, "bandwidth"),
     "buffer_bytes": (Amount, "size"),
+    "channel_bytes": (Amount, "size"),
 }
 """Parameters that have a unit: what reads them, and their dimension. All others are factors and counts."""
 
@@ -166,6 +167,6 @@ def _text(name: str, value: Any) -> Any:
         return [_text(name, one) for one in sorted(value) if isinstance(value, frozenset)] or [
             _text(name, one) for one in value
         ]
-    if name in UNITS and isinstance(value, float):
+    if name in UNITS and isinstance(value, int | float):
         return show(value, UNITS[name][1], 9)
     return value

@@ -1,0 +1,105 @@
+"""The ground of a calibration is where the ranks stood that measured: a cluster known beforehand, or one to be found.
+
+Of ranks on a machine of which nothing is known the wire is taken to be a crossbar whose ports have the bandwidth that
+is measured and no latency of their own: all latency is then the library's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scenarios.scenario import Scenario
+from simulator.cluster import Cluster
+from simulator.errors import CalibrationError
+from simulator.transport.transport import NET, Transport
+from simulator.units import show
+from simulator.validation.calibrate import Calibrated, calibrate
+from simulator.validation.measurement import Measurement
+from topologies.uniform import uniform
+
+WIRE = ("efficiency", NET)
+"""By way of this the bandwidth of an unknown wire is found."""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """*ranks* on *devices* of *cluster*; where that is None, on ports of a crossbar."""
+
+    ranks: int
+    cluster: Cluster | None = None
+    devices: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> Ground:
+        """The cluster of *scenario*, one rank on each of the GPUs that it uses."""
+        devices = tuple(scenario.derived.devices)
+        return cls(len(devices), scenario.cluster(), devices)
+
+    def of_ranks(self, ranks: int) -> Ground:
+        """The first so many *ranks*."""
+        return replace(self, ranks=ranks, devices=self.devices[:ranks])
+
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """A pair of ranks for each sort of way there is from rank 0 to another."""
+        if self.cluster is None or self.ranks < 2:
+            return ((0, 1),)
+        ways: dict[tuple[int, ...], tuple[int, int]] = {}
+        for peer in range(1, self.ranks):
+            route = self.cluster.route(self.devices[0], self.devices[peer])
+            ways.setdefault(tuple(map(self.cluster.sort, route)), (0, peer))
+        return tuple(ways.values())
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was *calibrated* of *library*; *section* is the cluster of an unknown wire as a scenario has it, else None.
+
+    *transport* and *errors* (relative standard errors by dotted key) are as the file is to have them.
+    """
+
+    library: Transport
+    calibrated: Calibrated
+    transport: Transport
+    section: dict[str, Any] | None
+    errors: dict[str, float]
+
+
+def outcome(measurements: Sequence[Measurement], ground: Ground, library: Transport) -> Outcome:
+    """*library* fitted to *measurements* on *ground*. Raises `CalibrationError` where they say nothing."""
+    if not measurements:
+        raise CalibrationError("nothing was measured")
+    if ground.cluster is not None:
+        found = calibrate(measurements, ground.cluster, ground.devices, library)
+        return Outcome(library, found, found.transport, None, _errors(found))
+    share = library.efficiency.get(NET, 1.0)
+    begun = replace(library, efficiency={**library.efficiency, NET: share})
+    widest = max(one.busbw for one in measurements) / share
+    crossbar = uniform(ground.ranks, widest, 0.0, hosts=0)
+    found = calibrate(measurements, crossbar, crossbar.gpus, begun)
+    bandwidth = widest * found.transport.efficiency[NET] / share
+    section = {
+        "preset": "uniform",
+        "gpus": ground.ranks,
+        "bandwidth": show(bandwidth, "bandwidth", 6),
+        "latency": "0 s",
+    }
+    errors = {"cluster.bandwidth" if key == dotted(WIRE) else key: error for key, error in _errors(found).items()}
+    return Outcome(library, found, replace(found.transport, efficiency=library.efficiency), section, errors)
+
+
+def dotted(key: tuple[str, Any]) -> str:
+    """Where a calibration file has the entry *key* of a transport.
+
+    >>> dotted(("hop_latency", ("NET", "ring", "tcp")))
+    'transport.hop_latency.NET.ring.tcp'
+    """
+    from simulator.transport.parameters import path
+
+    name, entry = key
+    return ".".join(["transport", name, *(path(entry) if entry is not None else ())])
+
+
+def _errors(found: Calibrated) -> dict[str, float]:
+    return {dotted(key): parameter.error for parameter in found.parameters for key in parameter.keys}

@@ -1,0 +1,73 @@
+"""Measuring starts the ranks, hears each measurement as it is made, and keeps what there is if they break off."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from simulator.errors import CalibrationError, ReplayError
+from simulator.validation.launch import TIMEOUT, launch
+from simulator.validation.measurement import Measurement, Sweep
+from simulator.validation.place import Place
+
+Heard = Callable[[Measurement], None]
+
+
+class BrokenCalibrationError(CalibrationError):
+    """Ranks that broke off; *measurements* are those that were made until then."""
+
+    def __init__(self, message: str, measurements: Sequence[Measurement]) -> None:
+        self.measurements = tuple(measurements)
+        super().__init__(message)
+
+
+def measured(
+    sweep: Sweep,
+    ranks: int,
+    *,
+    backend: str = "gloo",
+    places: Sequence[Place] | None = None,
+    timeout: float = TIMEOUT,
+    heard: Heard = lambda one: None,
+) -> list[Measurement] | None:
+    """What *ranks* at *places* (on the loopback interface unless given) measure of *sweep*, within *timeout* s.
+
+    *heard* is given each measurement as it is made. Under torchrun only rank 0 has them, the others None. Raises
+    `BrokenCalibrationError`.
+    """
+    from simulator.validation.measure import measure
+
+    made: list[Measurement] = []
+
+    def told(_rank: int, one: Measurement) -> None:
+        made.append(one)
+        heard(one)
+
+    try:
+        results = launch(measure, [sweep] * ranks, backend=backend, places=places, timeout=timeout, told=told)
+    except ReplayError as error:
+        raise BrokenCalibrationError(str(error), made) from None
+    return None if results is None else list(results[0])
+
+
+def kept(error: BrokenCalibrationError, path: Path, backend: str) -> CalibrationError:
+    """*error* told again, with where what had been measured has been written: beside *path*, the file asked for."""
+    if not error.measurements:
+        return CalibrationError(f"{error}; nothing had been measured")
+    rows = keep(error.measurements, path, backend)
+    many = len(error.measurements)
+    return CalibrationError(
+        f"{error}; {many} measurement{'s' if many > 1 else ''} kept: clustersim calibrate --from {rows} fits them"
+    )
+
+
+def keep(measurements: Sequence[Measurement], path: Path, backend: str) -> Path:
+    """Write *measurements* beside the calibration file at *path*, as JSON that ``--from`` reads again; where."""
+    rows = path.with_suffix(".rows.json")
+    rows.parent.mkdir(parents=True, exist_ok=True)
+    lines = ",\n".join(json.dumps(asdict(one)) for one in measurements)
+    head = json.dumps({"version": 1, "backend": backend})[:-1]
+    rows.write_text(f'{head}, "measurements": [\n{lines}\n]}}\n', encoding="utf-8")
+    return rows

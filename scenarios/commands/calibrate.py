@@ -1,0 +1,207 @@
+"""`clustersim calibrate` fits cost parameters: measured here and now, or `--from` what was measured elsewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scenarios.command import app
+from scenarios.commands.arguments import Settings
+
+if TYPE_CHECKING:
+    from scenarios.calibration.ground import Ground
+    from scenarios.calibration.measuring import Heard
+    from simulator.validation.measurement import Sweep
+    from simulator.validation.place import Place
+
+BACKENDS = ("gloo", "nccl")
+
+FACTORS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+"""What the letter after a number of bytes means, as in nccl-tests (parsesize, src/common.cu)."""
+
+
+@app.command()
+def calibrate(
+    scenario: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SCENARIO]", help="Whose cluster the ranks stand on; unknown if none. With --from, more files."
+        ),
+    ] = None,
+    output: Annotated[Path, typer.Option("-o", metavar="FILE", help="The calibration file to write.")] = Path(
+        "calibration.yaml"
+    ),
+    sources: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="Fit what is in files: nccl-tests' text or JSON, nvidia-smi topo -m, NCCL's topology XML, or CSV.",
+        ),
+    ] = None,
+    backend: Annotated[str, typer.Option(help="gloo (any machine), or nccl (a GPU for each rank).")] = "gloo",
+    ranks: Annotated[int | None, typer.Option(min=2, help="Ranks to start (those of the scenario, or 2).")] = None,
+    begin: Annotated[str, typer.Option("-b", "--begin", "--minbytes", metavar="SIZE", help="Least size.")] = "8",
+    end: Annotated[str, typer.Option("-e", "--end", "--maxbytes", metavar="SIZE", help="Largest size.")] = "128M",
+    factor: Annotated[int, typer.Option("-f", "--factor", "--stepfactor", min=2, help="From size to size.")] = 2,
+    iterations: Annotated[int, typer.Option("-n", "--iters", min=1, help="Iterations of a batch.")] = 20,
+    warmup: Annotated[int, typer.Option("-w", "--warmup_iters", min=0, help="Iterations before.")] = 5,
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option("--kind", help="Only this: send, all_reduce, broadcast ...; may be given several times."),
+    ] = None,
+    testbed: Annotated[bool, typer.Option("--testbed", help="Build the scenario's cluster as a real network.")] = False,
+    on: Annotated[
+        str | None, typer.Option(metavar="SCENARIO", help="With --from: on whose cluster that was measured.")
+    ] = None,
+    accelerator: Annotated[str | None, typer.Option(help="With --from: the GPU, where no file tells.")] = None,
+    nic: Annotated[str | None, typer.Option(help="With --from: the link of a NIC, where no file tells.")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="With --from: the servers, where no file tells.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Also measure products, memory and copies of this device: cuda, or cpu.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Give up after so long.")] = 600.0,
+    settings: Settings = None,
+) -> None:
+    """Fit cost parameters on real devices, or --from measurements, and write a calibration file."""
+    if sources:
+        _read([*sources, *map(Path, scenario or [])], output, on, settings, (accelerator, nic, nodes))
+        return
+    ground = _ground(scenario or [], ranks, settings)
+    sweep = _sweep(begin, end, factor, kinds, ground, iterations, warmup)
+    with _places(ground, testbed) as (ground, places):
+        _measure(ground, sweep, backend, places, timeout, output, device)
+
+
+def _read(
+    files: list[Path],
+    output: Path,
+    on: str | None,
+    settings: list[str] | None,
+    said: tuple[str | None, str | None, int | None],
+) -> None:
+    """What was measured elsewhere."""
+    from scenarios.calibration.sources import Said, read
+    from scenarios.scenario import Scenario
+
+    scenario = Scenario.load(on, options=settings) if on else None
+    print(read(files, output, scenario, Said(*said)))
+
+
+def _ground(scenario: list[str], ranks: int | None, settings: list[str] | None) -> Ground:
+    """Where the ranks stand."""
+    from scenarios.calibration.ground import Ground
+    from scenarios.scenario import Scenario
+    from simulator.errors import ScenarioError
+    from simulator.validation.launch import under_torchrun
+
+    if len(scenario) > 1:
+        raise ScenarioError(f"calibrate takes one scenario, not {len(scenario)}; files follow --from")
+    if not scenario:
+        return Ground(int(os.environ["WORLD_SIZE"]) if under_torchrun() else ranks or 2)
+    ground = Ground.of(Scenario.load(scenario[0], options=settings))
+    if ranks is not None and ranks > ground.ranks:
+        raise ScenarioError(f"--ranks {ranks}: the scenario has {ground.ranks}")
+    return ground.of_ranks(ranks or ground.ranks)
+
+
+def _sweep(
+    begin: str, end: str, factor: int, kinds: list[str] | None, ground: Ground, iterations: int, warmup: int
+) -> Sweep:
+    from simulator.document.validation import listed, near
+    from simulator.errors import ScenarioError
+    from simulator.schedule import COLLECTIVES
+    from simulator.validation.measurement import MEASURED, SEND, Sweep, sizes
+
+    known = (SEND, *COLLECTIVES)
+    for kind in kinds or ():
+        if kind not in known:
+            hint = near(kind, known)
+            raise ScenarioError(f"--kind {kind}: must be {listed(known)}" + (f"; {hint}" if hint else ""))
+    least, largest = _bytes("--begin", begin), _bytes("--end", end)
+    if largest < least:
+        raise ScenarioError(f"--end {end}: must be at least --begin, {begin}")
+    return Sweep(
+        sizes(least, largest, factor), tuple(kinds or MEASURED), ground.pairs(), iterations=iterations, warmup=warmup
+    )
+
+
+def _bytes(option: str, text: str) -> int:
+    from simulator.errors import ScenarioError
+
+    match = re.fullmatch(r"(\d+)([KMG]?)B?", text.upper())
+    if not match or not int(match[1]):
+        raise ScenarioError(f"{option} {text}: must be bytes, e.g. 8, 64K or 128M (powers of two, as in nccl-tests)")
+    return int(match[1]) * FACTORS[match[2]]
+
+
+@contextmanager
+def _places(ground: Ground, testbed: bool) -> Iterator[tuple[Ground, tuple[Place, ...] | None]]:
+    """The ground as it is built, and the places of its ranks; None where they are free to choose."""
+    from dataclasses import replace
+
+    from simulator.errors import ScenarioError
+
+    if not testbed:
+        yield ground, None
+        return
+    if ground.cluster is None:
+        raise ScenarioError("--testbed builds the cluster of a scenario; name one")
+    from simulator.validation.testbed import build
+
+    with build(ground.cluster, ground.devices) as bed:
+        yield replace(ground, cluster=bed.cluster), bed.places
+
+
+def _measure(
+    ground: Ground,
+    sweep: Sweep,
+    backend: str,
+    places: tuple[Place, ...] | None,
+    timeout: float,
+    output: Path,
+    device: str | None,
+) -> None:
+    from scenarios.calibration import file
+    from scenarios.calibration.ground import outcome
+    from scenarios.calibration.measuring import BrokenCalibrationError, keep, kept, measured
+    from scenarios.calibration.report import calibration_report
+    from simulator.errors import ScenarioError
+    from simulator.transport.calibration import transport
+
+    if backend not in BACKENDS:
+        raise ScenarioError(f"--backend {backend}: must be gloo or nccl")
+    try:
+        with _bar(sweep) as heard:
+            rows = measured(sweep, ground.ranks, backend=backend, places=places, timeout=timeout, heard=heard)
+    except BrokenCalibrationError as error:
+        raise kept(error, output, backend) from None
+    if rows is None:
+        return
+    record = keep(rows, output, backend)
+    found = outcome(rows, ground, transport(backend))
+    print(calibration_report(found))
+    where = {"network": "testbed"} if places else {}
+    file.write(file.contents(found, file.provenance(backend, ground.ranks, where)), output)
+    print(f"wrote {output} and {record}\nnext: clustersim run SCENARIO --set network.transport={output}")
+
+
+@contextmanager
+def _bar(sweep: Sweep) -> Iterator[Heard]:
+    """A progress bar on stderr, where someone watches."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from simulator.validation.measurement import SEND
+
+    rows = sum(len(sweep.sizes) * (len(sweep.pairs) if kind == SEND else 1) for kind in sweep.kinds)
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("measuring", total=rows)
+        yield lambda one: bar.advance(task)
