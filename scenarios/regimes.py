@@ -15,6 +15,9 @@ SIZES = ((MIB, "below 1 MiB"), (16 * MIB, "1 to 16 MiB"), (256 * MIB, "16 to 256
 
 GPUS = ((9, "1 to 8 GPUs"), (65, "9 to 64 GPUs"), (513, "65 to 512 GPUs"), (None, "513 GPUs and more"))
 
+ORDER = tuple(name for _, name in (*SIZES, *GPUS))
+"""Of regimes that have one; others stand by their names."""
+
 NOTABLE = 0.1
 """Share of the step from which on waiting, or communication that nothing hides, is a regime of its own."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from scenarios.expectations import Outcome, is_duration
@@ -54,15 +54,50 @@ def text(judgements: Sequence[Judgement]) -> str:
     verdicts = [verdict for one in judgements for verdict in one.verdicts]
     if not verdicts:
         return "nothing is expected"
-    missed = sum(not verdict.outcome.met for verdict in verdicts)
+    return f"{table(rows(verdicts), ROWS, 'lllrrrl')}\n\n{groups_text(judgements)}"
+
+
+def groups_text(judgements: Sequence[Judgement]) -> str:
+    """The mean, median and worst error by scenario, and how many figures are within their tolerance."""
     groups = by_scenario(judgements)
-    return "\n\n".join(
-        [
-            table(rows(verdicts), ROWS, "lllrrrl"),
-            table(group_rows(groups), GROUPS, "lrrrrr"),
-            f"{len(verdicts) - missed} of {len(verdicts)} figures within their tolerance",
-        ]
-    )
+    met = sum(verdict.outcome.met for verdict in groups["all"])
+    spreads = table(group_rows(groups), GROUPS, "lrrrrr")
+    return f"{spreads}\n\n{met} of {len(groups['all'])} figures within their tolerance"
+
+
+def times(judgements: Iterable[Judgement]) -> dict[str, list[tuple[float, float]]]:
+    """(measured, predicted) seconds of what figures of time and of throughput tell of, by scenario.
+
+    Of a throughput the time is that of the step, in which it was predicted.
+    """
+    found: dict[str, list[tuple[float, float]]] = {}
+    for one in judgements:
+        summaries = one.summary.get("variants", {"": one.summary})
+        for verdict in one.verdicts:
+            pair = _seconds(verdict.outcome, summaries.get(verdict.outcome.variant, {}))
+            if pair is not None:
+                found.setdefault(one.scenario.name, []).append(pair)
+    return found
+
+
+def scaling(judgement: Judgement) -> dict[str, list[tuple[int, float, float]]]:
+    """(GPUs, measured, predicted) TFLOP/s a GPU of the variants called ``SERIES on N GPUs``, by series of several."""
+    found: dict[str, list[tuple[int, float, float]]] = {}
+    for verdict in judgement.verdicts:
+        series, _, rest = verdict.outcome.variant.partition(" on ")
+        if rest and verdict.outcome.key == "hardware_tflops_per_gpu":
+            gpus = judgement.summary["variants"][verdict.outcome.variant]["simulation"]["ranks"]
+            found.setdefault(series, []).append((gpus, verdict.outcome.expected, verdict.outcome.value))
+    return {series: points for series, points in found.items() if len(points) > 1}
+
+
+def _seconds(outcome: Outcome, summary: Mapping[str, Any]) -> tuple[float, float] | None:
+    if outcome.relative_to or "memory" in outcome.key:
+        return None
+    if is_duration(outcome.key):
+        return outcome.expected, outcome.value
+    step = summary.get("step_time_s")
+    return (step / (1 + outcome.slower), step) if step else None
 
 
 def as_json(verdict: Verdict) -> dict[str, Any]:

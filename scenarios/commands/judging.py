@@ -65,11 +65,16 @@ def print_judgements(
 
 def status(judgements: Sequence[Judgement], strict_memory: bool = False) -> int:
     """The exit status of *judgements*; runs that could not be are told on stderr."""
-    failures = {f"{one.scenario.name} ({run})": why for one in judgements for run, why in one.failures.items()}
-    for run, why in failures.items():
-        print(f"{run}: {why}", file=sys.stderr)
-    if failures:
+    if tell_failures(judgements):
         return BAD_INPUT
     if strict_memory and not all(one.fits for one in judgements):
         return DOES_NOT_FIT
     return MISSED if any(not verdict.outcome.met for one in judgements for verdict in one.verdicts) else 0
+
+
+def tell_failures(judgements: Sequence[Judgement]) -> int:
+    """Tell on stderr what runs could not be, and why; the exit status."""
+    failures = {f"{one.scenario.name} ({run})": why for one in judgements for run, why in one.failures.items()}
+    for run, why in failures.items():
+        print(f"{run}: {why}", file=sys.stderr)
+    return BAD_INPUT if failures else 0

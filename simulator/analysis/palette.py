@@ -46,6 +46,9 @@ AXIS_FILLS = {
 SPARE_FILLS = (("#DDCC77", "black"), ("#CC6677", "black"), ("#661100", "white"), ("#FFAABB", "black"))
 """For axes of the user's own, by the letters of their names."""
 
+SERIES_FILLS = ("#0072B2", "#E69F00", "#44AA99", "#CC79A7", "#332288", "#D55E00", "#4D4D4D", "#999933")
+"""For series that are no part of a timeline, such as predictions of several scenarios."""
+
 PART_PAINTS = {
     "compute": Paint("computing", "#0072B2", "white"),
     "recompute": Paint("recomputing", "#B7E0D2"),

@@ -1,0 +1,139 @@
+"""The accuracy page tells every figure that published runs are judged by, good and bad, and the errors by regime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date
+
+from scenarios import verdicts
+from scenarios.judgement import Judgement, Verdict, spread
+from scenarios.layer_classes import COLUMNS, LayerClass
+from scenarios.regimes import ORDER
+
+KINDS = {
+    "training step": ("GPU", "GPUs", "tensor parallel", "pipeline", "data parallel", "recompute", "beside computing"),
+    "collective": ("GPU", "message", "nodes", "protocol"),
+}
+"""Kinds of regime that are told of each kind of run."""
+
+NOT_MODELLED = (
+    "Congestion control, packet loss, adaptive routing, and other jobs on the same network.",
+    "Clocks that drop under load or heat, and nodes that are slower than others unless a scenario names them.",
+    "Reading of data, checkpoints, logging, garbage collection, the memory allocator's retries.",
+    "Kernels chosen by autotuning: a product is priced by its shape with the best of a few tiles.",
+    "Parallel attention and MLP, windowed attention, four-dimensional tensor parallelism, data parallelism that "
+    "differs from stage to stage; scenarios of runs that had them say so.",
+    "Searched pipeline schedules (ZB-1p, ZB-2p): the hand-made ones nearest to them stand for them.",
+    "TPUs.",
+)
+"""What published runs may have had, or suffered, and no scenario can say."""
+
+
+def page(
+    judgements: Sequence[Judgement],
+    skipped: Mapping[str, str],
+    classes: Sequence[LayerClass],
+    command: str,
+    today: date,
+) -> str:
+    """The whole page as Markdown; *command* is what made it, on *today*."""
+    everything = [verdict for one in judgements for verdict in one.verdicts]
+    sections = [
+        f"# Accuracy\n\nMade by `{command}` on {today:%d %B %Y}. Every figure that a published run is judged by stands "
+        "here. The error is (predicted - measured) / measured; *time* is the mean error of the time that a figure "
+        "tells of, so that below 0 the simulator is too fast. A tolerance is what the scenario's author hopes for, not "
+        "what was reached. Two clusters that run the same configuration differ by 1 to 7 %.",
+        _overview(judgements, everything),
+        *_regimes(everything),
+        *_layer_classes(classes),
+        "## What is not modelled\n\n" + "\n".join(f"- {one}" for one in NOT_MODELLED),
+        *_left_out(judgements, skipped),
+        "## Every figure",
+        *map(_scenario, judgements),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _overview(judgements: Sequence[Judgement], everything: Sequence[Verdict]) -> str:
+    groups: dict[str, Sequence[Verdict]] = {
+        "all": everything,
+        "of these, parameters were fitted to": [one for one in everything if one.outcome.fitted],
+        "of these, nothing was fitted to": [one for one in everything if not one.outcome.fitted],
+    }
+    groups |= {f"[{one.scenario.name}](#{one.scenario.name})": one.verdicts for one in judgements}
+    return "## Overview\n\n" + _spreads("scenario", groups)
+
+
+def _regimes(everything: Sequence[Verdict]) -> Iterator[str]:
+    for what, kinds in KINDS.items():
+        timed = [one for one in everything if one.regimes.get("what") == what and "memory" not in one.outcome.key]
+        groups: dict[str, Sequence[Verdict]] = {}
+        for kind in kinds:
+            names = sorted({one.regimes[kind] for one in timed if kind in one.regimes}, key=_place)
+            groups |= {
+                f"{kind}: {name}" if name not in ORDER else name: [
+                    one for one in timed if one.regimes.get(kind) == name
+                ]
+                for name in names
+            }
+        if timed:
+            yield f"## Errors of a {what} by regime\n\n" + _spreads("regime", groups)
+    memory = [one for one in everything if "memory" in one.outcome.key]
+    if memory:
+        yield "## Errors of memory\n\n" + _spreads("figure", {"memory": memory})
+
+
+def _place(regime: str) -> tuple[int, str]:
+    return ORDER.index(regime) if regime in ORDER else -1, regime
+
+
+def _spreads(title: str, groups: Mapping[str, Sequence[Verdict]]) -> str:
+    rows = []
+    for name, members in groups.items():
+        one = spread(members)
+        if one is not None:
+            met = sum(verdict.outcome.met for verdict in members)
+            shares = f"{one.mean:.1%}", f"{one.middle:.1%}", f"{one.worst:.1%}", f"{one.slower:+.1%}"
+            rows.append([name, str(one.count), str(met), *shares])
+    return _table([title, "figures", "within tolerance", "mean", "median", "worst", "time"], rows)
+
+
+def _layer_classes(classes: Sequence[LayerClass]) -> Iterator[str]:
+    if classes:
+        yield (
+            "## Layers of convolutional models on a V100, priced by shape\n\n"
+            "Measured are PipeDream's profiles (msr-fiddle/pipedream), each layer alone; priced is the same layer from "
+            "its shape. Milliseconds of all layers of a class, forward and backward.\n\n"
+            + _table(COLUMNS, [one.row() for one in classes])
+        )
+
+
+def _left_out(judgements: Iterable[Judgement], skipped: Mapping[str, str]) -> Iterator[str]:
+    failed = {f"{one.scenario.name}: {run}": why for one in judgements for run, why in one.failures.items()}
+    lines = [f"- {name}: {reason.splitlines()[0]}" for name, reason in {**skipped, **failed}.items()]
+    if lines:
+        yield "## What could not be judged here\n\n" + "\n".join(lines)
+
+
+def _scenario(judgement: Judgement) -> str:
+    name, description = judgement.scenario.name, judgement.scenario.specification.description
+    rows = [row[1:] for row in verdicts.rows(judgement.verdicts)]
+    parts = [f"### {name}\n\n{description}.", _table(verdicts.ROWS[1:], rows), *_predicted_only(judgement)]
+    return "\n\n".join(parts)
+
+
+def _predicted_only(judgement: Judgement) -> Iterator[str]:
+    """Runs of which nothing is expected: what is predicted of them."""
+    judged = {verdict.outcome.variant for verdict in judgement.verdicts}
+    judged |= {verdict.outcome.relative_to for verdict in judgement.verdicts}
+    for name, summary in judgement.summary.get("variants", {}).items():
+        if name not in judged and "mfu" in summary:
+            yield (
+                f"Predicted only: {name}, {summary['step_time_s']:.4g} s a step, MFU {summary['mfu']:.1%}, "
+                f"HFU {summary['hfu']:.1%}."
+            )
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)

@@ -1,0 +1,69 @@
+"""`clustersim accuracy` holds published runs against what was measured, and writes the accuracy page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scenarios.command import app
+from scenarios.commands.arguments import Jobs, Settings
+
+if TYPE_CHECKING:
+    from scenarios.judgement import Judgement
+
+PROFILES = Path("../shared/data/layer_profiles_v100.csv")
+"""PipeDream's layer profiles, from the root of the project; they do not come with it."""
+
+
+@app.command()
+def accuracy(
+    scenarios: Annotated[
+        list[str] | None, typer.Argument(metavar="SCENARIO", help="Scenarios to judge (all published runs).")
+    ] = None,
+    settings: Settings = None,
+    output: Annotated[Path, typer.Option("-o", metavar="FILE.md", help="The page to write.")] = Path("ACCURACY.md"),
+    figures: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Draw predictions against measurements into a folder.")
+    ] = None,
+    jobs: Jobs = 1,
+) -> int:
+    """Judge published runs, and write every figure and the errors by regime as a page."""
+    from datetime import date
+
+    from scenarios import loading, verdicts
+    from scenarios.accuracy import page
+    from scenarios.commands.judging import judged, loaded_for_check, tell_failures
+    from scenarios.layer_classes import layer_classes
+
+    names = scenarios or loading.shipped("published")
+    loaded, skipped = loaded_for_check(names, settings)
+    judgements = judged(loaded, jobs)
+    profiles = loading.SHIPPED.parent / PROFILES
+    classes = layer_classes(profiles) if profiles.is_file() else []
+    command = " ".join(["clustersim accuracy", *(scenarios or [])])
+    output.write_text(page(judgements, skipped, classes, command, date.today()), encoding="utf-8")
+    print(verdicts.groups_text(judgements))
+    print(f"wrote {output}")
+    for path in _drawn(judgements, figures) if figures is not None else ():
+        print(f"wrote {path}")
+    return tell_failures(judgements)
+
+
+def _drawn(judgements: Sequence[Judgement], folder: Path) -> Iterator[Path]:
+    """The charts: all times on one diagonal, and for scenarios that scale TFLOP/s over GPUs."""
+    from scenarios import verdicts
+    from simulator.analysis.plot.agreement import draw_agreement, draw_scaling
+
+    folder.mkdir(parents=True, exist_ok=True)
+    draw_agreement(verdicts.times(judgements), folder / "accuracy.png")
+    yield folder / "accuracy.png"
+    for one in judgements:
+        series = verdicts.scaling(one)
+        if len(series) > 1:
+            path = folder / f"{one.scenario.name}.png"
+            title = one.scenario.specification.description.partition(",")[0]
+            draw_scaling(series, path, quantity="TFLOP/s a GPU, recomputation counted", title=title)
+            yield path

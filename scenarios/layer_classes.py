@@ -1,0 +1,111 @@
+"""Layer classes: what PipeDream measured of the layers of a model on a V100 beside what their shapes are priced at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from simulator.accelerator import Accelerator
+from simulator.kernel import Kernel
+from topologies import cluster
+from workloads.convolution import Convolution
+from workloads.model import Layer
+from workloads.part import Elementwise, Linear, Part, PartedLayer
+from workloads.profile import MeasuredLayer, profile
+from workloads.specification import model
+from workloads.stack import software
+
+SAMPLES = {"alexnet": 256, "vgg16": 128, "resnet50": 128, "resnet101": 64}
+"""Models that can be priced by shape, and the images that were measured at once, which the activations' bytes give."""
+
+CLASSES = ("convolution", "linear", "batch norm", "other elementwise")
+
+COLUMNS = (
+    "model",
+    "layers",
+    "forward, measured",
+    "priced",
+    "error",
+    "backward, measured",
+    "priced",
+    "error",
+)
+
+
+@dataclass(frozen=True)
+class LayerClass:
+    """All layers of one *kind* of a model: (measured, priced) milliseconds *forward* and *backward*."""
+
+    model: str
+    kind: str
+    forward: tuple[float, float]
+    backward: tuple[float, float]
+
+    def row(self) -> list[str]:
+        """It as a row of `COLUMNS`."""
+        return [f"{self.model}", self.kind, *_compared(*self.forward), *_compared(*self.backward)]
+
+
+def _compared(measured: float, priced: float) -> list[str]:
+    return [f"{measured:.1f}", f"{priced:.1f}", f"{priced / measured - 1:+.0%}" if measured else "-"]
+
+
+def layer_classes(path: Path, preset: str = "dgx1") -> list[LayerClass]:
+    """The classes of each model of `SAMPLES` in the profiles at *path*, and their sum, priced on a GPU of *preset*."""
+    node = cluster(preset)
+    device = node.accelerator(node.gpus[0])
+    return [one for name in SAMPLES for one in _of_a_model(path, name, device)]
+
+
+def _of_a_model(path: Path, name: str, device: Accelerator) -> Iterator[LayerClass]:
+    samples = SAMPLES[name]
+    measured = _measured(profile(path, name, samples).layers)
+    priced = _priced(model(name, fused=False).layers, samples, device)
+    both = {kind: (_sum(measured.get(kind, ())), _sum(priced.get(kind, ()))) for kind in CLASSES}
+    every = [*both.values()]
+    both["all"] = _sum(one for one, _ in every), _sum(one for _, one in every)
+    for kind, ((forward, backward), (forward_priced, backward_priced)) in both.items():
+        yield LayerClass(name, kind, (forward, forward_priced), (backward, backward_priced))
+
+
+def _sum(pairs: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    pairs = list(pairs)
+    return sum(forward for forward, _ in pairs), sum(backward for _, backward in pairs)
+
+
+def _measured(layers: Iterable[Layer]) -> dict[str, list[tuple[float, float]]]:
+    found: dict[str, list[tuple[float, float]]] = {}
+    for layer in layers:
+        if isinstance(layer, MeasuredLayer):
+            times = 1e3 * layer.forward_seconds, 1e3 * layer.backward_seconds
+            found.setdefault(_class_of_an_operator(layer.kind), []).append(times)
+    return found
+
+
+def _class_of_an_operator(operator: str) -> str:
+    classes = {"Conv2d": "convolution", "Linear": "linear", "BatchNorm2d": "batch norm"}
+    return classes.get(operator.partition("(")[0], "other elementwise")
+
+
+def _priced(layers: Iterable[Layer], samples: int, device: Accelerator) -> dict[str, list[tuple[float, float]]]:
+    stack = software("ddp")
+
+    def milliseconds(kernels: Iterable[Kernel]) -> float:
+        return 1e3 * device.seconds(tuple(kernels), stack)
+
+    found: dict[str, list[tuple[float, float]]] = {}
+    for layer in layers:
+        for part in layer.parts if isinstance(layer, PartedLayer) else ():
+            backward = (*part.backward_input(samples), *part.backward_weights(samples))
+            times = milliseconds(part.forward(samples)), milliseconds(backward)
+            found.setdefault(_class_of_a_part(part), []).append(times)
+    return found
+
+
+def _class_of_a_part(part: Part) -> str:
+    if isinstance(part, Convolution):
+        return "convolution"
+    if isinstance(part, Linear):
+        return "linear"
+    return "batch norm" if isinstance(part, Elementwise) and part.tensors else "other elementwise"
