@@ -49,7 +49,9 @@ class Step:
     costs nothing); else every repetition is a round of its own.
     *lanes*: the transfers fall into so many runs of equal length that know nothing of each other (rings, trees).
     *coupled*: the transfers advance together, as in a ring; else each takes what rate it gets (a root that serves
-    unequal links). *reduces*: what arrives is added to what is there. *blocks* says which parts of the vector, of
+    unequal links). *reduces*: what arrives is added to what is there; of all transfers, or by transfer. *in_switch*:
+    switches copy what one position sends to many, and add what many send to one, so that a link carries it once; a
+    position's own part passes the switch too. *blocks* says which parts of the vector, of
     *parts* equal ones, go where (of an all-to-all: of all ranks' vectors, part i p + j from i for j).
     """
 
@@ -59,14 +61,19 @@ class Step:
     pipelined: bool = False
     lanes: int = 1
     coupled: bool = True
-    reduces: bool = False
+    reduces: bool | tuple[bool, ...] = False
     parts: int = 0
     blocks: Blocks | None = None
+    in_switch: bool = False
 
     @cached_property
     def rounds(self) -> int:
         """How many latencies it pays."""
         return round(self.latency([1.0] * len(self.transfers)))
+
+    def adds(self, transfer: int) -> bool:
+        """Whether what the *transfer* of that number brings is added to what is there."""
+        return self.reduces if isinstance(self.reduces, bool) else self.reduces[transfer]
 
     def latency(self, alphas: Sequence[float]) -> float:
         """Seconds of latency, where *alphas* are those of one message, by transfer.

@@ -77,8 +77,14 @@ class Communicator:
     def _first(self, shape: _Shape, members: Members) -> Plan:
         """The plan of a group the shape or the lie of which is new."""
         kind, axis, group, nbytes, root, algorithm = shape
-        names = tuner.candidates(self.transport, self.algorithms, axis, kind, algorithm)
-        choices = {name: tuner.steps(name, kind, group, nbytes, root) for name in names}
+        names = list(tuner.candidates(self.transport, self.algorithms, axis, kind, algorithm))
+        offered = [name for name in names if self.transport.offered(name, members.setting)]
+        if not offered:
+            kinds = " or ".join(self.transport.switch_only[names[0]])
+            raise SimulatorError(
+                f"{kind} over {axis}: {names[0]} needs GPUs of one server behind switches of {kinds}; try auto"
+            )
+        choices = {name: tuner.steps(name, kind, group, nbytes, root) for name in offered}
         plan = self._plan(kind, members, choices, nbytes, members.channels)
         # of all choices: who lies alike under the best one alone may have a better one
         transfers = dict.fromkeys(t for steps in choices.values() for step in steps for t in step.transfers)

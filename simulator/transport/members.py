@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from math import inf
 
@@ -20,8 +21,8 @@ class Members:
 
     def __init__(self, cluster: Cluster, devices: Sequence[str], transport: Transport) -> None:
         self.cluster, self.devices, self.transport = cluster, tuple(devices), transport
-        self._loads: dict[tuple[Transfer, ...], Load] = {}
-        self._flows: dict[tuple[Transport, tuple[Transfer, ...], bool, float, float], tuple[Flow, ...]] = {}
+        self._loads: dict[tuple[tuple[Transfer, ...], bool], Load] = {}
+        self._flows: dict[tuple[Hashable, ...], tuple[Flow, ...]] = {}
         self._paces: dict[Flow, tuple[float, ...]] = {}
 
     @cached_property
@@ -41,11 +42,12 @@ class Members:
         path = route(self.cluster, self.devices[ring[0]], self.devices[ring[1]])
         return channels(self.cluster, self.transport, len(self.group.channels), path)
 
-    def load(self, transfers: tuple[Transfer, ...]) -> Load:
-        """What *transfers* lay on the links, found once."""
-        if transfers not in self._loads:
-            self._loads[transfers] = load(self.cluster, self.devices, transfers)
-        return self._loads[transfers]
+    def load(self, step: Step) -> Load:
+        """What *step* lays on the links, found once for all steps of its transfers."""
+        key = step.transfers, step.in_switch
+        if key not in self._loads:
+            self._loads[key] = load(self.cluster, self.devices, step)
+        return self._loads[key]
 
     def flows(self, transport: Transport, step: Step, share: float, ceiling: float) -> tuple[Flow, ...]:
         """The flows of *step*: one for all its transfers if they are coupled, else one each; the same every time.
@@ -53,13 +55,19 @@ class Members:
         Of what *transport* gets of every link *share* carries data; a rank's channels together carry at most *ceiling*
         bytes/s.
         """
-        key = transport, step.transfers, step.coupled, share, ceiling
+        key = transport, step.transfers, step.coupled, step.in_switch, share, ceiling
         if key not in self._flows:
-            sends, receives = Counter(s for s, _ in step.transfers), Counter(r for _, r in step.transfers)
-            limit = ceiling / max(*sends.values(), *receives.values())
-            sets = [step.transfers] if step.coupled else [(transfer,) for transfer in step.transfers]
-            self._flows[key] = tuple(self._flow(transport, self.load(one), share, limit) for one in sets)
+            limit = ceiling / self._most(step)
+            parts = [step] if step.coupled else [replace(step, transfers=(transfer,)) for transfer in step.transfers]
+            self._flows[key] = tuple(self._flow(transport, self.load(part), share, limit) for part in parts)
         return self._flows[key]
+
+    def _most(self, step: Step) -> int:
+        """The most that a position sends or receives at once, in transfers; through a switch in copies on its link."""
+        if step.in_switch:
+            return max(self.load(step).crossings, default=1)
+        sends, receives = Counter(s for s, _ in step.transfers), Counter(r for _, r in step.transfers)
+        return max(*sends.values(), *receives.values())
 
     def _flow(self, transport: Transport, on: Load, share: float, limit: float) -> Flow:
         links = [self.cluster.links[number] for number in on.links]
@@ -74,7 +82,7 @@ class Members:
         if flow not in self._paces:
             links = self.cluster.links
             taken = {number: w / links[number].bandwidth for number, w in zip(flow.links, flow.weights, strict=True)}
-            paths = self.load(step.transfers).paths
+            paths = self.load(step).paths
             self._paces[flow] = tuple(max([1 / flow.bound, *(taken[number] for number in path)]) for path in paths)
         return self._paces[flow]
 

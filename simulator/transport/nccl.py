@@ -27,7 +27,7 @@ FITTED = Path(__file__).with_name("nccl_fitted.yaml")
 PROTOCOLS = ("LL", "LL128", "Simple")
 
 ALGORITHMS: dict[str, tuple[str, ...]] = {
-    "all_reduce": ("ring", "tree"),
+    "all_reduce": ("ring", "tree", "nvls"),
     "all_gather": ("ring",),
     "reduce_scatter": ("ring",),
     "broadcast": ("ring",),
@@ -36,8 +36,17 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "scatter": ("direct",),
     "all_to_all": ("direct",),
 }
-"""The last three are grouped sends and receives, always Simple (newer versions send up to 16 KiB by LL). CollNet, NVLS
-and PAT are not modelled."""
+"""The last three are grouped sends and receives, always Simple (newer versions send up to 16 KiB by LL). CollNet,
+NVLS between servers (NVLSTree) and PAT are not modelled."""
+
+NVLS_CEILINGS = {
+    ("nvls", "Simple", "nvlink4"): 0.85 * 18 * 20.6e9,
+    ("nvls", "Simple", "nvlink5"): 0.74 * 18 * 40.1e9,
+}
+"""nvlsEfficiency of Hopper and Blackwell, "2.30", of what their 18 links carry; NCCL has NVLS since it knows these."""
+
+NVLS_LATENCY = 25e-6
+"""s, hwLatencies of NVLS over NVLink, "2.30"; its base latency is 0."""
 
 LL_CEILINGS: dict[tuple[str, str, str], float] = {
     ("any", "LL", "nvlink2"): 39.0e9,
@@ -188,8 +197,7 @@ getAlgoInfo; devcomm.h and enqueue.h, v2.10.3."""
 def nccl(version: str = "2.10") -> Transport:
     """NCCL of that *version*; raises `SimulatorError` where there are no tables for it."""
     model = tuning_model(version)
-    kept = replace(model, believed=model, hides=True, plateau={}, corrections={}, slices=SLICES)
-    library = replace(kept, efficiency={**model.efficiency, **NVLINKS}, limits=AMPERE_LIMIT)
+    library = replace(model, believed=model, hides=True, plateau={}, corrections={}, limits=AMPERE_LIMIT, slices=SLICES)
     document = read(FITTED)
     return overridden(library, validated(document, section(), ("transport",)))
 
@@ -210,13 +218,14 @@ def tuning_model(version: str) -> Transport:
         strained={"LL": tables.strained},
         plateau={("ring", "Simple"): tables.plateau},
         plateau_bytes=tables.plateau_bytes,
-        efficiency={NVLINK: tables.nvlink, NET: NET_SHARE},
+        efficiency={NVLINK: tables.nvlink, **NVLINKS, NET: NET_SHARE},
         attainable=PCIE,
         limits=tables.limits,
         shares=_shares(tables),
-        ceilings=tables.ceilings,
+        ceilings={**tables.ceilings, **NVLS_CEILINGS},
         corrections=tables.corrections,
         nvlink_only=frozenset({"LL128"}),
+        switch_only={"nvls": tuple(NVLINKS)},
         blocks=BLOCKS,
         channel_bytes=CHANNEL_BYTES,
         buffer_bytes=BUFFER_BYTES,
@@ -226,16 +235,18 @@ def tuning_model(version: str) -> Transport:
 
 
 def _base(tables: Tables) -> dict[tuple[str, str], float]:
-    return {(name, p): us * 1e-6 for name, row in tables.base.items() for p, us in zip(PROTOCOLS, row, strict=True)}
+    rows = {(name, p): us * 1e-6 for name, row in tables.base.items() for p, us in zip(PROTOCOLS, row, strict=True)}
+    return {**rows, ("nvls", "Simple"): NVLS_LATENCY}
 
 
 def _hop(tables: Tables) -> dict[tuple[str, str, str], float]:
-    return {
+    rows = {
         (hop, name, p): us * 1e-6
         for hop, rows in tables.hop.items()
         for name, row in rows.items()
         for p, us in zip(PROTOCOLS, row, strict=True)
     }
+    return {**rows, (NVLINK, "nvls", "Simple"): 0.0}
 
 
 def _shares(tables: Tables) -> dict[tuple[str, str, bool], float]:

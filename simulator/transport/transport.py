@@ -34,7 +34,8 @@ class Setting:
     """What a library wants to know of the group before it chooses.
 
     *inside*: the class of hop between GPUs of one server, over links of kind *link*; *vendor* of the host's processor,
-    ``intel`` or ``amd``; *near*: the GPUs reach their NICs without passing a host.
+    ``intel`` or ``amd``; *near*: the GPUs reach their NICs without passing a host; *switched*: they reach each other
+    through NVSwitches.
     """
 
     ranks: int
@@ -43,6 +44,7 @@ class Setting:
     link: str = ""
     vendor: str = "intel"
     near: bool = True
+    switched: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +93,7 @@ class Transport:
     ceilings: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     corrections: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
     nvlink_only: frozenset[str] = frozenset()
+    switch_only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     blocks: int = 0
     channel_bytes: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
     buffer_bytes: float = 0.0
@@ -98,7 +101,10 @@ class Transport:
     tagged: bool = True
 
     def offered(self, algorithm: str, setting: Setting) -> list[str]:
-        """The protocols that *algorithm* may use in *setting*."""
+        """The protocols that *algorithm* may use in *setting*; none where it cannot be used at all."""
+        if algorithm in self.switch_only:
+            switched = setting.switched and setting.servers == 1 and setting.link in self.switch_only[algorithm]
+            return [name for name in self.messages if switched]
         names = self.messages if algorithm == "direct" and self.messages else self.protocols
         return [name for name in names if name not in self.nvlink_only or (setting.inside == NVLINK and setting.near)]
 

@@ -69,7 +69,7 @@ def way(
     ceiling = transport.ceiling(algorithm, protocol, setting) * correction * pace
 
     def laid(step: Step) -> Laid:
-        load, flows = members.load(step.transfers), members.flows(transport, step, share, ceiling)
+        load, flows = members.load(step), members.flows(transport, step, share, ceiling)
         seconds = {hop: transport.message(*hop, algorithm, protocol, setting) for hop in load.distinct_hops}
         alphas, round_busy = [seconds[hop] for hop in load.hops], members.busy(flows) * step.nbytes
         if transport.hides and step.coupled and not step.pipelined:

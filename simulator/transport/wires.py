@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from simulator.cluster import Cluster
-from simulator.step import Transfer
+from simulator.step import Step
 from simulator.transport.transport import NET, NVLINK, PCI, Setting, Transport, link_class
 
 
@@ -43,18 +43,20 @@ def hop_class(cluster: Cluster, source: str, target: str) -> str:
     return PCI if any(link_class(link.kind) == PCI for link in links) else NVLINK
 
 
-def load(cluster: Cluster, devices: Sequence[str], transfers: Sequence[Transfer]) -> Load:
-    """Lay *transfers* between positions of *devices* on the links of *cluster*."""
-    count: dict[int, int] = {}
+def load(cluster: Cluster, devices: Sequence[str], step: Step) -> Load:
+    """Lay the transfers of *step* between positions of *devices* on the links of *cluster*."""
+    passing: dict[int, list[object]] = {}
     hops, paths = [], []
-    for sender, receiver in transfers:
+    for number, (sender, receiver) in enumerate(step.transfers):
         source, target = devices[sender], devices[receiver]
         path = route(cluster, source, target)
+        copy = (step.adds(number), receiver if step.adds(number) else sender) if step.in_switch else number
         for link in path:
-            count[link] = count.get(link, 0) + 1
+            passing.setdefault(link, []).append(copy)
         hops.append((cluster.latency(path), hop_class(cluster, source, target)))
         paths.append(path)
-    return Load(tuple(count), tuple(count.values()), tuple(hops), tuple(paths))
+    count = [len(set(copies)) + 1 if step.in_switch else len(copies) for copies in passing.values()]
+    return Load(tuple(passing), tuple(count), tuple(hops), tuple(paths))
 
 
 def nic_of(cluster: Cluster, device: str, elsewhere: str) -> str | None:
@@ -65,16 +67,17 @@ def nic_of(cluster: Cluster, device: str, elsewhere: str) -> str | None:
 
 def setting(cluster: Cluster, devices: Sequence[str], nodes: Sequence[Sequence[int]]) -> Setting:
     """What a library sees of a group; servers are taken to be like the first that has two of its ranks."""
-    inside, kind = NVLINK, ""
+    inside, kind, switched = NVLINK, "", False
     pair = next((node for node in nodes if len(node) > 1), None)
     if pair is not None:
         source, target = devices[pair[0]], devices[pair[1]]
         inside = hop_class(cluster, source, target)
         path = route(cluster, source, target)
         kind = cluster.links[path[0]].kind if path else ""
+        switched = any(cluster.graph.nodes[cluster.ends[link][1]].get("kind") == "nvswitch" for link in path)
     vendor = "amd" if cluster.hosts and "epyc" in cluster.accelerator(cluster.hosts[0]).name.lower() else "intel"
     near = len(nodes) == 1 or _near(cluster, devices[nodes[0][0]], devices[nodes[1][0]])
-    return Setting(len(devices), len(nodes), inside, kind, vendor, near)
+    return Setting(len(devices), len(nodes), inside, kind, vendor, near, switched)
 
 
 def _near(cluster: Cluster, device: str, elsewhere: str) -> bool:

@@ -118,13 +118,15 @@ def execute(steps: Iterable[Step], vectors: list[Vector]) -> None:
         for repetition in range(step.repeat):
             if step.pipelined:
                 for number in range(len(step.transfers)):
-                    deliver(step, vectors, messages(step, repetition, [number], vectors))
+                    deliver(vectors, messages(step, repetition, [number], vectors))
             else:
-                deliver(step, vectors, messages(step, repetition, range(len(step.transfers)), vectors))
+                deliver(vectors, messages(step, repetition, range(len(step.transfers)), vectors))
 
 
-def messages(step: Step, repetition: int, numbers: Iterable[int], vectors: list[Vector]) -> list[tuple[int, int, int]]:
-    """(receiver, part, what is sent of it) as things stand."""
+def messages(
+    step: Step, repetition: int, numbers: Iterable[int], vectors: list[Vector]
+) -> list[tuple[int, int, int, bool]]:
+    """(receiver, part, what is sent of it, whether it is added) as things stand."""
     assert step.blocks is not None
     fine = len(vectors[0]) // step.parts
     found = []
@@ -133,13 +135,13 @@ def messages(step: Step, repetition: int, numbers: Iterable[int], vectors: list[
         for block in step.blocks(repetition, number):
             for part in range(block * fine, (block + 1) * fine):
                 assert vectors[sender][part], f"rank {sender} sends part {part}, of which it has nothing"
-                found.append((receiver, part, vectors[sender][part]))
+                found.append((receiver, part, vectors[sender][part], step.adds(number)))
     return found
 
 
-def deliver(step: Step, vectors: list[Vector], arriving: Iterable[tuple[int, int, int]]) -> None:
-    for receiver, part, sent in arriving:
-        vectors[receiver][part] = vectors[receiver][part] + sent if step.reduces else sent
+def deliver(vectors: list[Vector], arriving: Iterable[tuple[int, int, int, bool]]) -> None:
+    for receiver, part, sent, adds in arriving:
+        vectors[receiver][part] = vectors[receiver][part] + sent if adds else sent
 
 
 def built(algorithm: Callable[..., list[Step]], kind: str, group: Group, nbytes: float, root: int) -> list[Step]:
