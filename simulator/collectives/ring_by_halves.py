@@ -2,7 +2,8 @@
 
 Gloo gathers so (facebookincubator/gloo, allgather.cc). A receiver asks for every half before it is sent. Around a ring
 of three and more the questions go against the data. Between two ranks they go along with it, on one connection: the
-rank that comes later finds both its halves asked for, sends the first, and its own questions follow behind.
+rank that comes later finds both its halves asked for, sends the first, and its own questions follow behind. Two that
+come within some 20 us of each other escape that.
 """
 
 from __future__ import annotations
