@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from scenarios.running import simulated, variation
+from scenarios.running import in_step, simulated, variation
 from scenarios.scenario import Scenario
 from simulator.analysis import metrics
 from simulator.errors import ScenarioError
+from simulator.schedule import Schedule
 from simulator.timeline import Timeline
 from simulator.validation import comparison
 from simulator.validation.durations import durations
@@ -128,11 +129,10 @@ def validate(
     schedule = scenario.schedule()
     scale = manner.scale or fitting(schedule, available_bytes())
     schedule = scaled(schedule, scale) if scale != 1 else schedule
-    seconds = durations(schedule, scenario.cluster(), scenario.derived.devices, scenario.software, variation(scenario))
     timeline = simulated(scenario, schedule, watch)
     replayed = replay(
         schedule,
-        seconds,
+        modelled(scenario, schedule),
         backend=manner.backend,
         compute=manner.compute,
         repeat=manner.repeat,
@@ -140,6 +140,13 @@ def validate(
         timeout=manner.timeout,
     )
     return Validation(scenario, manner, scale, timeline, replayed) if replayed is not None else None
+
+
+def modelled(scenario: Scenario, schedule: Schedule) -> list[list[float]]:
+    """Seconds of the ops of each rank of *schedule* on the cluster of *scenario*: what a replay sleeps."""
+    devices = scenario.derived.devices
+    cluster = in_step(scenario.cluster(), devices)
+    return durations(schedule, cluster, devices, scenario.software, variation(scenario))
 
 
 def resized(scenario: Scenario, ranks: int) -> Scenario:
@@ -154,7 +161,7 @@ def resized(scenario: Scenario, ranks: int) -> Scenario:
     servers = len(derived.devices) - each * derived.replicas
     replicas, rest = divmod(ranks - servers, each)
     if rest or replicas < 1:
-        beside = f" beside {servers} servers" if servers else ""
+        beside = f", plus {servers} for parameter servers" if servers else ""
         raise ScenarioError(
             f"--ranks {ranks}: must be a multiple of tp {derived.tp} x pp {derived.pp} = {each}{beside}"
         )

@@ -17,6 +17,9 @@ from simulator.validation.meetings import Meeting, meetings
 
 COMPUTATION = "computation"
 
+MOST_SIZES = 8
+"""Of communications of one kind, told apart; more than these only in the mean."""
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -62,26 +65,41 @@ def relative_error(simulated: float, measured: float) -> float:
 
 
 def lines(simulated: Timeline, measured: Timeline) -> list[Line]:
-    """Communication by axis and kind, then computation; a communication lasts until the last of its partners has it."""
+    """Communication by axis and kind, then computation; a communication lasts until the last of its partners has it.
+
+    Where a kind has few sizes, there is a line for each, the smallest first.
+    """
     ours, theirs = _by_kind(simulated), _by_kind(measured)
     return [
         Line(
             what,
-            len(ours[what]),
-            fmean(nbytes for nbytes, _ in ours[what]),
-            fmean(seconds for _, seconds in ours[what]),
-            fmean(seconds for _, seconds in theirs[what]),
+            len(ours[what][size]),
+            fmean(nbytes for nbytes, _ in ours[what][size]),
+            fmean(seconds for _, seconds in ours[what][size]),
+            fmean(seconds for _, seconds in theirs[what][size]),
         )
         for what in sorted(ours, key=lambda what: what == COMPUTATION)
+        for size in sorted(ours[what])
     ]
 
 
-def _by_kind(timeline: Timeline) -> dict[str, list[tuple[float, float]]]:
-    """(bytes, seconds) of each piece of work, by what it is."""
-    found: dict[str, list[tuple[float, float]]] = {}
+_Works = list[tuple[float, float]]
+"""(bytes, seconds) of each piece of work."""
+
+
+def _by_kind(timeline: Timeline) -> dict[str, dict[float, _Works]]:
+    """Pieces of work by what they are and by size; all under 0 where there are many sizes."""
+    found: dict[str, _Works] = {}
     for op, begin, end in _works(timeline):
         found.setdefault(_what(op), []).append((getattr(op, "nbytes", 0.0), end - begin))
-    return found
+    return {what: _by_size(works) for what, works in found.items()}
+
+
+def _by_size(works: _Works) -> dict[float, _Works]:
+    sizes = {nbytes for nbytes, _ in works}
+    if len(sizes) > MOST_SIZES:
+        return {0.0: works}
+    return {size: [work for work in works if work[0] == size] for size in sizes}
 
 
 def _what(op: Op) -> str:

@@ -1,0 +1,33 @@
+"""What a replay sleeps is what the engine takes for a computation."""
+
+import pytest
+
+from scenarios import Scenario
+from scenarios.running import simulated
+from scenarios.validation import modelled
+from simulator.schedule import Compute
+from tests.simulator.validation.schedules import KINDS, scenario
+
+VARIED = {"jitter": 0.2, "seed": 3, "stragglers": [{"rank": 1, "slowdown": 1.5}]}
+
+
+@pytest.mark.parametrize("kind", ["ddp", "3-D", "tp, sequence parallel", "pipeline interleaved"])
+@pytest.mark.parametrize("simulation", [{}, VARIED], ids=["even", "varied"])
+def test_as_the_engine_takes_them(kind, simulation):
+    compare(scenario(*KINDS[kind], simulation=simulation))
+
+
+def test_on_hosts_too():
+    compare(Scenario.load("zhores_vgg16_parameter_server_vs_ring").variants["one_server"])
+
+
+def compare(one):
+    schedule = one.schedule()
+    seconds = modelled(one, schedule)
+    timeline = simulated(one, schedule)
+    for rank, records in enumerate(timeline.records):
+        ops = schedule.program(rank).ops
+        for record in records:
+            if isinstance(ops[record.op], Compute):
+                expected = seconds[rank][record.step * len(ops) + record.op]
+                assert record.end - record.begin == pytest.approx(expected, abs=1e-12)
