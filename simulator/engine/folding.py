@@ -32,6 +32,7 @@ from functools import cached_property
 import numpy as np
 
 from simulator.engine.cast import Communication, asked, communication, partners, planned
+from simulator.engine.issue import enclosed
 from simulator.engine.refinement import Edges, Indices, hashed, refine
 from simulator.engine.variation import Variation
 from simulator.plan import Flow, Phase, Plan
@@ -171,8 +172,8 @@ class Folding:
     def private_axes(self, rank: int) -> frozenset[str]:
         """The axes whose collectives *rank* runs with nobody but ranks that it stands for, over links of their own.
 
-        Whatever else lies on such a link stands in turn with them on the compute stream of a rank, so that it is never
-        there at the same time. How long these collectives take is known beforehand.
+        Whatever else lies on such a link stands in turn with them on the compute stream of a rank, or `enclosed` beside
+        it, so that it is never there at the same time. How long these collectives take is known beforehand.
         """
         axes = (name for name, axis in self.schedule.mesh.axes.items() if axis.place(rank) is not None)
         numbers = {axis: self._number.get((axis, self._group(axis, rank))) for axis in axes}
@@ -212,13 +213,16 @@ class Folding:
         return self._in_turn({first}) and all(len(phase.flows) < 2 for phase in phases)
 
     def _in_turn(self, together: Collection[int]) -> bool:
-        """Whether some rank takes part in all communications of *together*, always on its compute stream."""
+        """Whether some rank takes part in all communications of *together*, in turn.
+
+        That is always on its compute stream, or one alone enclosed by it.
+        """
         names = [self._names[number] for number in together]
         smallest = min((partners(self.schedule, name) for name in names), key=len)
         groups = [self._members(number) for number in together]
         return any(
             all(rank in group for group in groups)
-            and all(name[:1] in self._blocking[self.schedule.program_of[rank]] for name in names)
+            and self._one_by_one(self.schedule.program_of[rank], {name[0] for name in names})
             for rank in smallest
         )
 
@@ -227,17 +231,29 @@ class Folding:
             self._member_sets[number] = frozenset(partners(self.schedule, self._names[number]))
         return self._member_sets[number]
 
+    def _one_by_one(self, number: int, axes: Collection[object]) -> bool:
+        """Whether a program communicates over *axes* on its compute stream alone, but for one that is enclosed."""
+        beside = [axis for axis in axes if axis not in self._blocking[number]]
+        return not beside or (len(beside) == 1 and beside[0] in self._enclosed[number])
+
     @cached_property
-    def _blocking(self) -> list[set[tuple[object, ...]]]:
-        """By program: the axes, as names of one, over which it runs collectives on its compute stream and no other."""
+    def _blocking(self) -> list[set[object]]:
+        """By program: the axes over which it communicates on its compute stream and no other."""
         found = []
         for program in self.schedule.programs:
-            streams: dict[tuple[object, ...], set[str]] = defaultdict(set)
+            streams: dict[object, set[str]] = defaultdict(set)
             for op in program.distinct():
                 if isinstance(op, Collective | Send | Recv):
-                    streams[(op.over,)].add(op.stream)
+                    streams[op.over].add(op.stream)
             found.append({axis for axis, used in streams.items() if used == {"compute"}})
         return found
+
+    @cached_property
+    def _enclosed(self) -> list[set[object]]:
+        """By program: the axes whose collectives are `enclosed`."""
+        return [
+            {axis for axis in self.schedule.mesh.axes if enclosed(program, axis)} for program in self.schedule.programs
+        ]
 
     def plan(self, name: Communication, op: Op) -> Plan:
         """The plan of the class's first communication, its flows given way to those of their classes."""

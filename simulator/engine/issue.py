@@ -22,8 +22,11 @@ class Run:
 
     *ops* are their places in *template*, the ops of a block. Their durations are known beforehand: computations *on*
     the ``gpu`` or ``host``, and collectives that share nothing with anyone, which a GPU's other users do not slow down:
-    *steady*, by op. A communication with partners is a run of its own, *op*. *waits* are the places of ops on other
-    streams of the block that must have ended; *watched*: an op of another stream waits for the run's last.
+    *steady*, by op. The last *beside* of them stand on a stream of their own, and nothing but this run waits for them;
+    *after* are by op the others, by number in *ops*, that it waits for across the two streams.
+
+    A communication with partners is a run of its own, *op*, and *meets*. *waits* are the places of ops on other streams
+    of the block that must have ended; *watched*: an op of another stream waits for the *last*, at that place.
     """
 
     template: tuple[Op, ...]
@@ -31,9 +34,12 @@ class Run:
     waits: tuple[int, ...]
     watched: bool
     op: Op
+    last: int
     on: str
     steady: tuple[bool, ...]
     meets: bool
+    beside: int = 0
+    after: tuple[tuple[int, ...], ...] = ()
 
 
 class Turn(NamedTuple):
@@ -61,11 +67,12 @@ def issue(program: Program, collectives_take_sms: bool, private: Collection[str]
     """Resolve *program*.
 
     *collectives_take_sms*: its transport lets collectives slow computation. *private* axes are those whose collectives
-    share nothing with anyone (`simulator.engine.folding`).
+    share nothing with anyone (`simulator.engine.folding`), and are `enclosed`.
     """
-    awaited = _Awaited(program)
+    sides = {id(ops): _side(ops, private) for ops, _ in program.templates()}
+    awaited = _Awaited(program, sides)
     runs = {
-        id(ops): tuple(_runs(ops, awaited.watched[id(ops)], awaited.starters[id(ops)], private))
+        id(ops): _runs(ops, awaited.watched[id(ops)], awaited.starters[id(ops)], private, sides[id(ops)])
         for ops, _ in program.templates()
     }
     meetings = _Meetings()
@@ -80,15 +87,59 @@ def issue(program: Program, collectives_take_sms: bool, private: Collection[str]
     return Issue(
         {name: tuple(turns) for name, turns in streams.items()},
         len(program.ops),
-        _shares(program, collectives_take_sms),
+        _shares(program, collectives_take_sms, private),
     )
 
 
-def _shares(program: Program, collectives_take_sms: bool) -> bool:
+def enclosed(program: Program, axis: str) -> bool:
+    """Whether all collectives over *axis* that do not block stand beside a run, forked and joined by it.
+
+    A template may have one such stream. What blocks is not issued between the fork and the join.
+    """
+    sides = {id(ops): _side(ops, (axis,)) for ops, _ in program.templates()}
+    if not any(sides.values()):
+        return not any(_beside(op, axis) for op in program.distinct())
+    if any(_beside(op, axis) for ops, _ in program.templates() for n, op in enumerate(ops) if n not in sides[id(ops)]):
+        return False
+    awaited = _Awaited(program, sides)
+    return all(
+        sum(run.beside for run in _runs(ops, awaited.watched[id(ops)], awaited.starters[id(ops)], (axis,), side))
+        == len(side)
+        and not awaited.watched[id(ops)] & side
+        for ops, _ in program.templates()
+        if (side := sides[id(ops)])
+    )
+
+
+def _beside(op: Op, axis: str) -> bool:
+    return isinstance(op, Collective) and op.over == axis and op.stream != "compute"
+
+
+def _side(ops: Sequence[Op], private: Collection[str]) -> frozenset[int]:
+    """The places of *private* collectives on a stream of a template that has nothing else, if there is one such."""
+    streams: dict[str, list[int]] = {}
+    for place, op in enumerate(ops):
+        streams.setdefault(op.stream, []).append(place)
+    found = [
+        places
+        for name, places in streams.items()
+        if name != "compute" and all(_is_private(ops[place], private) for place in places)
+    ]
+    return frozenset(found[0]) if len(found) == 1 else frozenset()
+
+
+def _is_private(op: Op, private: Collection[str]) -> bool:
+    return isinstance(op, Collective) and op.over in private
+
+
+def _shares(program: Program, collectives_take_sms: bool, private: Collection[str]) -> bool:
     computing = {op.stream for op in program.distinct() if isinstance(op, Compute) and op.on == "gpu"}
     return len(computing) > 1 or (
         collectives_take_sms
-        and any(isinstance(op, Collective) and op.stream not in computing for op in program.distinct())
+        and any(
+            isinstance(op, Collective) and op.stream not in computing and op.over not in private
+            for op in program.distinct()
+        )
     )
 
 
@@ -96,17 +147,18 @@ class _Awaited:
     """Which ops wait for which on other streams: *outside* of their block, by number of block and place in it.
 
     *starts* is by block the number of its first op. By template: the places of ops that are *watched* by an op of
-    another stream anywhere, and of *starters*, which wait for one.
+    another stream anywhere, and of *starters*, which wait for one; what happens between a run and the collectives
+    beside it, at the places *sides*, does not count.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, sides: Mapping[int, Collection[int]]) -> None:
         blocks = program.blocks
         self.starts = [0, *accumulate(len(block.ops) for block in blocks)]
         self.watched: defaultdict[int, set[int]] = defaultdict(set)
         self.starters: defaultdict[int, set[int]] = defaultdict(set)
         self.outside: list[Mapping[int, list[int]]] = []
         referred = {id(ops): _referred(ops) for ops, _ in program.templates()}
-        self._within(program, referred)
+        self._within(program, referred, sides)
         number = _numbers(blocks, self.starts, referred)
         for block in blocks:
             found: dict[int, list[int]] = {}
@@ -120,13 +172,20 @@ class _Awaited:
                     found.setdefault(place, []).append(target)
             self.outside.append(found)
 
-    def _within(self, program: Program, outside: Mapping[int, Sequence[tuple[int, str]]]) -> None:
+    def _within(
+        self,
+        program: Program,
+        outside: Mapping[int, Sequence[tuple[int, str]]],
+        sides: Mapping[int, Collection[int]],
+    ) -> None:
         """What ops of a template ask of others of it."""
         for ops, _ in program.templates():
-            others, places = set(outside[id(ops)]), _places(ops)
+            others, places, side = set(outside[id(ops)]), _places(ops), sides[id(ops)]
             for place, op in enumerate(ops):
                 for name in op.after:
-                    if (place, name) not in others and ops[places[name]].stream != op.stream:
+                    if (place, name) in others or place in side or places[name] in side:
+                        continue
+                    if ops[places[name]].stream != op.stream:
                         self.watched[id(ops)].add(places[name])
                         self.starters[id(ops)].add(place)
 
@@ -162,40 +221,69 @@ def _numbers(
 
 
 def _runs(
-    ops: tuple[Op, ...], watched: Collection[int], starters: Collection[int], private: Collection[str]
+    ops: tuple[Op, ...],
+    watched: Collection[int],
+    starters: Collection[int],
+    private: Collection[str],
+    side: Collection[int],
 ) -> list[Run]:
-    """The runs of the ops of a template, those of each stream in order of issue."""
+    """The runs of the ops of a template, those of each stream in order of issue; *side* stands beside its run."""
     places = _places(ops)
     streams: dict[str, list[int]] = {}
     for place, op in enumerate(ops):
-        streams.setdefault(op.stream, []).append(place)
-
-    def steady(place: int) -> bool:
-        op = ops[place]
-        return isinstance(op, Collective) and op.over in private
+        if place not in side:
+            streams.setdefault(op.stream, []).append(place)
 
     def timed(place: int) -> bool:
         op = ops[place]
-        return (isinstance(op, Compute) and op.on == "gpu") or steady(place)
+        return (isinstance(op, Compute) and op.on == "gpu") or _is_private(op, private)
 
     def run(part: Sequence[int]) -> Run:
         first, last = ops[part[0]], ops[part[-1]]
         waits = (places[name] for name in first.after if name in places)
+        beside = [place for place in sorted(side) if timed(part[0]) and _joined(ops, place, part, side)]
+        whole = (*part, *beside)
         return Run(
             template=ops,
-            ops=tuple(part),
-            waits=tuple(place for place in waits if ops[place].stream != first.stream),
+            ops=whole,
+            waits=tuple(place for place in waits if ops[place].stream != first.stream and place not in side),
             watched=part[-1] in watched,
             op=last,
+            last=part[-1],
             on=last.on if isinstance(last, Compute) else "gpu",
-            steady=tuple(map(steady, part)),
-            meets=isinstance(last, Collective | Send | Recv | Copy) and not steady(part[-1]),
+            steady=tuple(_is_private(ops[place], private) for place in whole),
+            meets=isinstance(last, Collective | Send | Recv | Copy) and not _is_private(last, private),
+            beside=len(beside),
+            after=_across(ops, whole, set(beside)) if beside else (),
         )
 
     def together(before: int, place: int) -> bool:
         return timed(before) and timed(place) and place not in starters and before not in watched
 
     return [run(part) for own in streams.values() for part in _parts(own, together)]
+
+
+def _joined(ops: Sequence[Op], place: int, part: Sequence[int], side: Collection[int]) -> bool:
+    """Whether the op at *place*, of *side*, begins behind one of *part* that another waits for it before one blocks."""
+    places = {ops[n].name: n for n in (*part, *side)}
+    if any(name not in places for name in ops[place].after):
+        return False
+    forks = [places[name] for name in ops[place].after if places[name] not in side]
+    joins = [n for n in part if n > place and ops[place].name in ops[n].after]
+    blocking = (n for n in part if isinstance(ops[n], Collective))
+    return bool(forks and joins) and not any(max(forks) < n < joins[0] for n in blocking)
+
+
+def _across(ops: Sequence[Op], whole: Sequence[int], beside: Collection[int]) -> tuple[tuple[int, ...], ...]:
+    """By op of a run the numbers in it of those that it waits for on the other stream."""
+    number = {ops[place].name: index for index, place in enumerate(whole)}
+
+    def across(place: int) -> Iterator[int]:
+        for name in ops[place].after:
+            if name in number and (whole[number[name]] in beside) != (place in beside):
+                yield number[name]
+
+    return tuple(tuple(across(place)) for place in whole)
 
 
 def _parts(places: Sequence[int], together: Callable[[int, int], bool]) -> Iterator[list[int]]:

@@ -2,90 +2,23 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import NamedTuple, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
+from simulator.engine.course import Braid, Course, Floats, Line
 from simulator.engine.issue import Run, Turn
 
-Floats = npt.NDArray[np.float64]
 
-Prices = Mapping[int, Sequence[float]]
-"""By `id` of a template: the seconds of its ops."""
+class Price(NamedTuple):
+    """The *seconds* of an op, and the *share* of the GPU that it takes from what computes beside it."""
 
-
-class Leg(NamedTuple):
-    """From *time* (s) on, with *work* seconds behind it, a course runs at *speed*."""
-
-    time: float
-    work: float
-    speed: float
+    seconds: float
+    share: float = 0.0
 
 
-class Course:
-    """Ops one after the other that alone take *seconds*, the *steady* ones at any speed.
-
-    Work is counted in the seconds that it takes alone.
-    """
-
-    __slots__ = ("_at", "ends", "seconds", "steady")
-
-    def __init__(self, seconds: Sequence[float], steady: Sequence[bool]) -> None:
-        self.seconds, self.steady = seconds, steady
-        self.ends = list(accumulate(seconds))
-        self._at: dict[float, list[float]] = {1.0: self.ends}
-
-    @property
-    def total(self) -> float:
-        """Seconds that all take alone."""
-        return self.ends[-1]
-
-    def left(self, work: float, speed: float) -> float:
-        """Seconds that are left at *speed* when *work* is done."""
-        return self.total - work if speed == 1.0 else max(0.0, self._times(speed)[-1] - self._time(work, speed))
-
-    def done(self, work: float, speed: float, seconds: float) -> float:
-        """The work that is done when *seconds* at *speed* follow *work*."""
-        if speed == 1.0:
-            return min(work + seconds, self.total)
-        times = self._times(speed)
-        time = self._time(work, speed) + seconds
-        place = bisect_right(times, time)
-        if place == len(times):
-            return self.total
-        before, begin = (times[place - 1], self.ends[place - 1]) if place else (0.0, 0.0)
-        return begin + (time - before) * (1.0 if self.steady[place] else speed)
-
-    def times(self, legs: Sequence[Leg]) -> Floats:
-        """When each op ends, s, if the course is run in *legs*."""
-        ends = np.array(self.ends)
-        written = np.empty(len(ends))
-        until = np.searchsorted(ends, [leg.work for leg in legs[1:]], "right")
-        for leg, first, last in zip(legs, (0, *until), (*until, len(ends)), strict=True):
-            times = np.array(self._times(leg.speed)[first:last])
-            written[first:last] = leg.time + times - self._time(leg.work, leg.speed)
-        return written
-
-    def _times(self, speed: float) -> list[float]:
-        """When each op ends, s, if all is run at *speed*."""
-        if speed not in self._at:
-            slowed = (s if steady else s / speed for s, steady in zip(self.seconds, self.steady, strict=True))
-            self._at[speed] = list(accumulate(slowed))
-        return self._at[speed]
-
-    def _time(self, work: float, speed: float) -> float:
-        """Seconds at *speed* until *work* is done."""
-        place = bisect_right(self.ends, work)
-        times = self._times(speed)
-        if place == len(times):
-            return times[-1]
-        before, begin = (times[place - 1], self.ends[place - 1]) if place else (0.0, 0.0)
-        return before + (work - begin) / (1.0 if self.steady[place] else speed)
+Prices = Mapping[int, Sequence[Price]]
+"""By `id` of a template: the prices of its ops."""
 
 
 class Pace(Protocol):
@@ -131,9 +64,13 @@ class Varied:
         return _course(turn.run, priced, self.factors[begin : begin + len(priced)].tolist())
 
 
-def _course(run: Run, priced: Sequence[float], factors: Sequence[float]) -> Course:
-    """*priced* and *factors* by place in the template."""
+def _course(run: Run, prices: Sequence[Price], factors: Sequence[float]) -> Course:
+    """*prices* and *factors* by place in the template."""
     seconds = [
-        priced[place] * (1.0 if steady else factors[place]) for place, steady in zip(run.ops, run.steady, strict=True)
+        prices[place].seconds * (1.0 if steady else factors[place])
+        for place, steady in zip(run.ops, run.steady, strict=True)
     ]
-    return Course(seconds, run.steady)
+    if not run.beside:
+        return Line(seconds, run.steady)
+    shares = [prices[place].share for place in run.ops[-run.beside :]]
+    return Braid(seconds, run.steady, shares, run.after)

@@ -11,38 +11,18 @@ from math import inf
 
 from simpy import Environment, Event
 
-from simulator.engine.pace import Course, Leg
+from simulator.engine.course import Course, Play
 
 
 @dataclass(slots=True, eq=False)
 class _Task:
-    """A *course* in the *legs* that it has been run in so far; *crowd*: how many equal ones it stands for.
+    """A *play* that stands for a *crowd* of equal ones, at *speed*; it is looked at again at the time *due*."""
 
-    It is looked at again at the time *due*.
-    """
-
-    course: Course
+    play: Play
     done: Event
     crowd: int
-    legs: list[Leg] = field(default_factory=list)
+    speed: float = 0.0
     due: float = inf
-
-    @property
-    def speed(self) -> float:
-        """The present one; 0 before it is set."""
-        return self.legs[-1].speed if self.legs else 0.0
-
-    def work(self, now: float) -> float:
-        """What is done."""
-        if not self.legs:
-            return 0.0
-        last = self.legs[-1]
-        return self.course.done(last.work, last.speed, now - last.time)
-
-    def end(self) -> float:
-        """When it ends if the speed stays, s."""
-        last = self.legs[-1]
-        return last.time + self.course.left(last.work, last.speed)
 
 
 @dataclass(slots=True)
@@ -56,9 +36,9 @@ class Processor:
     def compute(self, course: Course, crowd: int = 1) -> Event:
         """Begin computations that stand for *crowd* equal ones.
 
-        The event returned succeeds at the end; its value is the legs in which the course was run.
+        The event returned succeeds at the end; its value is the play.
         """
-        task = _Task(course, self.env.event(), crowd)
+        task = _Task(course.play(), self.env.event(), crowd)
         self._tasks.append(task)
         self._share()
         return task.done
@@ -87,12 +67,13 @@ class Processor:
     def _set_speed(self, task: _Task, speed: float) -> None:
         if speed == task.speed:
             return
-        now = self.env.now
-        task.legs.append(Leg(now, task.work(now), speed))
-        end = task.end()
+        slower, task.speed = speed < task.speed, speed
+        task.play.turn(self.env.now, speed)
         # who slows down is looked at when it would have ended, and then again
-        if end < task.due:
-            self._look_again(task, end)
+        if not slower:
+            end = task.play.end()
+            if end < task.due:
+                self._look_again(task, end)
 
     def _look_again(self, task: _Task, time: float) -> None:
         task.due = time
@@ -102,10 +83,10 @@ class Processor:
     def _look(self, task: _Task, due: float) -> None:
         if due != task.due or task.done.triggered:
             return
-        end = task.end()
+        end = task.play.end()
         if end > max(due, self.env.now):
             self._look_again(task, end)
             return
         self._tasks.remove(task)
-        task.done.succeed(task.legs)
+        task.done.succeed(task.play)
         self._share()

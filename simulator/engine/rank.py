@@ -9,7 +9,7 @@ from typing import Any
 from simpy import Environment, Event
 
 from simulator.engine.issue import Issue, Turn
-from simulator.engine.pace import Leg, Pace
+from simulator.engine.pace import Pace
 from simulator.engine.processor import Processor
 from simulator.engine.rendezvous import Meeting
 from simulator.engine.writing import Writing
@@ -89,14 +89,14 @@ class Rank:
                 else:
                     processor, course = self.processors[run.on], self.pace.course(turn, step)
                     if processor is not None:
-                        legs = yield processor.compute(course, self.crowd if run.on == "host" else 1)
-                        writing.computed(turn, step, course, legs)
+                        play = yield processor.compute(course, self.crowd if run.on == "host" else 1)
+                        writing.computed(turn, step, course, ready, play)
                     else:
                         if course.total:
                             yield env.timeout(course.total)
-                        writing.computed(turn, step, course, (Leg(ready, 0.0, 1.0),))
+                        writing.computed(turn, step, course, ready)
                 if run.watched:
-                    self._end(base + turn.first + run.ops[-1])
+                    self._end(base + turn.first + run.last)
         head.turn = None
 
     def _end_of(self, op: int) -> Event:

@@ -17,7 +17,7 @@ from simulator.engine.deadlock import deadlock
 from simulator.engine.folding import Folding
 from simulator.engine.issue import Issue, Turn, issue
 from simulator.engine.network import LinkUses, Network, Stretch
-from simulator.engine.pace import Pace, Prices, Steady, Varied
+from simulator.engine.pace import Pace, Price, Prices, Steady, Varied
 from simulator.engine.processor import Processor
 from simulator.engine.rank import Rank
 from simulator.engine.rendezvous import Meeting, Rendezvous
@@ -165,7 +165,7 @@ class Simulation:
         pace = self._pace(number, self._alone(number, private) if private else {})
         return Rank(self.env, number, issued, pace, self.schedule.steps, self._meet, processors, crowd)
 
-    def _alone(self, number: int, private: frozenset[str]) -> dict[Asked, float]:
+    def _alone(self, number: int, private: frozenset[str]) -> dict[Asked, Price]:
         """What the *private* collectives of rank *number* take, by what they ask for; they are accounted for."""
         steps = self.schedule.steps
         self._private[number] = plans = {}
@@ -174,7 +174,7 @@ class Simulation:
             for phase in plan.phases:
                 for flow in phase.flows:
                     self.network.carried(flow, phase.nbytes * count * steps)
-        return {what: plan.alone for what, plan in plans.items()}
+        return {what: Price(plan.alone, plan.sms) for what, plan in plans.items()}
 
     def _collectives(self, index: int, axes: frozenset[str]) -> dict[Asked, tuple[Collective, int]]:
         """The collectives of a program over *axes*, one of those that ask for the same and how many there are."""
@@ -202,7 +202,7 @@ class Simulation:
         device = self.devices[rank]
         return device if self.schedule.program(rank).on == "host" else self.cluster.host_of(device)
 
-    def _pace(self, number: int, alone: Mapping[Asked, float]) -> Pace:
+    def _pace(self, number: int, alone: Mapping[Asked, Price]) -> Pace:
         """How long the ops of a rank take: as its accelerator prices them, varied; what is known *alone* takes that."""
         index = self.schedule.program_of[number]
         program = self.schedule.programs[index]
@@ -216,8 +216,8 @@ class Simulation:
             if alone:
                 prices = {
                     id(ops): [
-                        alone.get(asked(op), seconds) if isinstance(op, Collective) else seconds
-                        for op, seconds in zip(ops, prices[id(ops)], strict=True)
+                        alone.get(asked(op), price) if isinstance(op, Collective) else price
+                        for op, price in zip(ops, prices[id(ops)], strict=True)
                     ]
                     for ops, _ in program.templates()
                 }
@@ -230,7 +230,7 @@ class Simulation:
         key = index, device, host
         if key not in self._prices:
             templates = self.schedule.programs[index].templates()
-            self._prices[key] = {id(ops): [self._price(op, device, host) for op in ops] for ops, _ in templates}
+            self._prices[key] = {id(ops): [Price(self._price(op, device, host)) for op in ops] for ops, _ in templates}
         return self._prices[key]
 
     def _price(self, op: Op, device: Accelerator, host: Accelerator | None) -> float:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simulator.engine.course import Course, Play
 from simulator.engine.issue import Turn
-from simulator.engine.pace import Course, Leg
 from simulator.timeline import Columns
 
 
@@ -17,7 +17,8 @@ class _Line(NamedTuple):
     turn: Turn
     step: int
     course: Course
-    legs: Sequence[Leg]
+    begin: float
+    play: Play | None
 
 
 class Writing:
@@ -33,10 +34,10 @@ class Writing:
         self.count += 1
         self._met.append((turn.first + turn.run.ops[0], step, ready, began, end))
 
-    def computed(self, turn: Turn, step: int, course: Course, legs: Sequence[Leg]) -> None:
-        """The ops of *turn* ran one after the other, as *course* says, in *legs*."""
+    def computed(self, turn: Turn, step: int, course: Course, begin: float, play: Play | None = None) -> None:
+        """The ops of *turn* ran from *begin* (s) as *course* says, undisturbed unless *play* tells."""
         self.count += len(turn.run.ops)
-        self._computed.append(_Line(turn, step, course, legs))
+        self._computed.append(_Line(turn, step, course, begin, None if play is None or play.undisturbed else play))
 
     def columns(self) -> Columns:
         """All records, by end, then begin, then op."""
@@ -56,11 +57,10 @@ def _records(course: Course, lines: Sequence[_Line]) -> Columns:
     run = lines[0].turn.run
     first = np.array([line.turn.first for line in lines], np.int64)
     step = np.array([line.step for line in lines], np.int64)
-    start = np.array([line.legs[0].time for line in lines], np.float64)
-    end = start[:, None] + np.array(course.ends)
+    start = np.array([line.begin for line in lines], np.float64)[:, None]
+    ready, begin, end = (start + times for times in course.alone)
     for number, line in enumerate(lines):
-        if len(line.legs) > 1 or line.legs[0].speed != 1.0:
-            end[number] = course.times(line.legs)
+        if line.play is not None:
+            ready[number], begin[number], end[number] = line.play.times()
     op = (first[:, None] + np.array(run.ops, np.int64)).ravel()
-    begin = np.concatenate((start[:, None], end[:, :-1]), axis=1).ravel()
-    return Columns(op, np.repeat(step, len(run.ops)), begin, begin, end.ravel())
+    return Columns(op, np.repeat(step, len(run.ops)), ready.ravel(), begin.ravel(), end.ravel())
