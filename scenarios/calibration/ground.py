@@ -102,4 +102,4 @@ def dotted(key: tuple[str, Any]) -> str:
 
 
 def _errors(found: Calibrated) -> dict[str, float]:
-    return {dotted(key): parameter.error for parameter in found.parameters for key in parameter.keys}
+    return {dotted(key): one.error for one in found.parameters for key, _ in one.parameter.entries}

@@ -60,12 +60,12 @@ def _parameters(outcome: Outcome) -> str:
 
 
 def _parameter(outcome: Outcome, one: Fitted) -> list[str]:
-    key, more = one.keys[0], len(one.keys) - 1
+    key, more = one.parameter.name, len(one.parameter.entries) - 1
     name = dotted(key)
     sure = f"{one.error:.1%}"
     if name not in outcome.errors and outcome.section is not None:
         return ["cluster.bandwidth", "", outcome.section["bandwidth"], sure]
-    also = f" and {more} like it" if more else ""
+    also = f" and {more} with it" if more else ""
     values = [written(transport, key) for transport in (outcome.library, outcome.transport)]
     return [name.removeprefix("transport.") + also, *values, sure]
 
