@@ -26,7 +26,7 @@ from simulator.order import Order
 from simulator.schedule import Collective, Program, Schedule
 from workloads.compute import compute
 from workloads.data_parallel import data_parallel
-from workloads.fixed_cost import fixed_cost
+from workloads.fixed_cost import fixed_costs
 from workloads.fsdp import fsdp
 from workloads.gradient_norm import gradient_norm
 from workloads.layout import stages_of
@@ -86,7 +86,8 @@ def training_schedule(
         schedule = _data_parallel(schedule, specification, share, derived)
     if not order.asynchronous:
         schedule = gradient_norm(schedule, derived.tp * derived.pp, synchronous=parallelism.optimizer_sync)
-    schedule = schedule if model.optimizer_seconds is not None else fixed_cost(schedule, software.step_seconds)
+    if model.optimizer_seconds is None:
+        schedule = fixed_costs(schedule, software.step_seconds, software.exchange_seconds)
     batches = order.micro_batches // derived.micro_batches
     return replace(_arranged(schedule, parallelism.rank_order), steps=training.steps, batches=batches)
 

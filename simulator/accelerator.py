@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from math import ceil, inf
+from math import ceil, inf, prod
 from statistics import NormalDist
 
 from simulator.errors import ClusterError
@@ -32,10 +32,11 @@ class Software:
     """What a software stack adds: *launch_seconds* of host time per kernel; *fused* elementwise kernels or not.
 
     *sharpness* q makes the maximum of host time h and GPU time g smooth: (h^q + g^q)^(1/q). *step_seconds*: host time
-    of each optimizer step beside its kernels. *context_bytes*: what a process takes of its GPU before it holds a
-    tensor, CUDA's context and the kernels that are loaded. *async_tensor*: backward passes exchange tensor-parallel
-    gradients beside the products that do not need them; *separate_update*: what stands around an optimizer's update has
-    kernels of its own.
+    of each optimizer step beside its kernels; *exchange_seconds*: what a pipeline stage loses with each message that it
+    waits for, since the host waits too and has then to launch again. *context_bytes*: what a process takes of its GPU
+    before it holds a tensor, CUDA's context and the kernels that are loaded. *async_tensor*: backward passes exchange
+    tensor-parallel gradients beside the products that do not need them; *separate_update*: what stands around an
+    optimizer's update has kernels of its own.
     """
 
     name: str = "ideal"
@@ -43,6 +44,7 @@ class Software:
     fused: bool = True
     sharpness: float = 4.0
     step_seconds: float = 0.0
+    exchange_seconds: float = 0.0
     context_bytes: float = 0.0
     async_tensor: bool = False
     separate_update: bool = False
@@ -55,8 +57,8 @@ class Accelerator:
     *peak_flops*: dense FLOP/s by precision, or one number for all; *memory_bandwidth* in bytes/s and *memory_bytes*;
     *sms* (0: products are not quantised); *matmul_efficiency* and *memory_efficiency*: share of the peak that the best
     kernels reach; *k_half*: the inner dimension at which a product reaches half of that; *attention_efficiency*: share
-    of the peak that the products of fused attention reach; *kernel_latency*: s from the end of a kernel until the next
-    one is at work; *spread*: coefficient of variation of the speed of products among GPUs of this type; *power* in W.
+    of the peak that the products of fused attention reach, *attention_backward* in the backward pass; *spread*:
+    coefficient of variation of the speed of products among GPUs of this type; *power* in W.
 
     >>> Accelerator(peak_flops=1).seconds([Kernel(flops=3)])
     3.0
@@ -71,7 +73,7 @@ class Accelerator:
     memory_efficiency: float = 1.0
     k_half: float = 0.0
     attention_efficiency: float = 1.0
-    kernel_latency: float = 0.0
+    attention_backward: float = 1.0
     spread: float = 0.0
     power: float = 0.0
     _prices: dict[tuple[Kernel, ...], tuple[float, float]] = field(
@@ -97,7 +99,7 @@ class Accelerator:
         price = self._prices.get(kernels)
         if price is None:
             modelled = [kernel for kernel in kernels if kernel.seconds is None]
-            gpu = sum(self.kernel_seconds(kernel) + self.kernel_latency * kernel.launches for kernel in modelled)
+            gpu = sum(self.kernel_seconds(kernel) for kernel in modelled)
             given = sum(kernel.seconds for kernel in kernels if kernel.seconds is not None)
             price = self._prices[kernels] = gpu, given
         gpu, given = price
@@ -122,6 +124,7 @@ class Accelerator:
             self,
             matmul_efficiency=self.matmul_efficiency / slowdown,
             attention_efficiency=self.attention_efficiency / slowdown,
+            attention_backward=self.attention_backward / slowdown,
         )
 
     def kernel_seconds(self, kernel: Kernel) -> float:
@@ -135,16 +138,14 @@ class Accelerator:
         if kernel.shape is None or not self.sms:
             return max(kernel.flops / peak, memory)
         if kernel.attention:
-            return max(self._attention_seconds(kernel.precision, *kernel.shape), memory)
+            share = self.attention_backward if kernel.attention == "backward" else self.attention_efficiency
+            return max(2.0 * prod(kernel.shape) / (self.peak(kernel.precision) * share), memory)
         # without tensor cores libraries use Winograd's algorithm (Lavin and Gray 2015, arXiv:1509.09308) where it is
         # faster
         shapes = [kernel.shape]
         if kernel.winograd is not None and self._lacks_tf32(kernel.precision):
             shapes.append(kernel.winograd)
         return max(min(_quantised_flops(*shape, self.sms, self.k_half) for shape in shapes) / peak, memory)
-
-    def _attention_seconds(self, precision: str, batch: int, m: int, n: int, k: int) -> float:
-        return 2.0 * batch * m * n * k / (self.peak(precision) * self.attention_efficiency)
 
     def _lacks_tf32(self, precision: str) -> bool:
         return precision == "tf32" and isinstance(self.peak_flops, Mapping) and "tf32" not in self.peak_flops

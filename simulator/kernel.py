@@ -6,6 +6,7 @@ Workloads describe computation in kernels, accelerators price them; neither know
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +18,8 @@ class Kernel:
     (``bf16``, ``fp16``, ``tf32``, ``fp32``). *seconds*, where given, is a measured duration, which stands as it is.
     *launches* is how many kernels the host issues for it. *winograd*, of a convolution in tf32, is the shape of the
     products by which Winograd's algorithm computes it with fewer multiplications, where there is no tf32. *attention*:
-    the kernel is fused attention, whose *shape* (batch x heads x products, rows, columns, head size) is worked tile by
-    tile with a softmax in between.
+    ``forward`` or ``backward`` of fused attention, whose *shape* (batch x heads x products, rows, columns, head size)
+    is worked tile by tile with a softmax in between.
     """
 
     flops: float = 0.0
@@ -28,7 +29,7 @@ class Kernel:
     seconds: float | None = None
     launches: int = 1
     winograd: tuple[int, int, int, int] | None = None
-    attention: bool = False
+    attention: Literal["", "forward", "backward"] = ""
 
 
 BYTES = {"bf16": 2, "fp16": 2, "tf32": 4, "fp32": 4}

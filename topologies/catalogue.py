@@ -85,6 +85,9 @@ class Device(Sourced):
     matmul_efficiency: Fraction = 1.0
     memory_efficiency: Fraction = 1.0
     k_half: Number = 0.0
+    attention_efficiency: Fraction = 1.0
+    attention_backward: Fraction = 1.0
+    spread: Number = 0.0
     power: Power | None = None
     links: Lanes | None = None
     bus: str | None = None
@@ -100,6 +103,9 @@ class Device(Sourced):
             matmul_efficiency=self.matmul_efficiency,
             memory_efficiency=self.memory_efficiency,
             k_half=self.k_half,
+            attention_efficiency=self.attention_efficiency,
+            attention_backward=self.attention_backward,
+            spread=self.spread,
             power=self.power or 0.0,
         )
 

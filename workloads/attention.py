@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from simulator.kernel import BYTES, Kernel, matmul, memory_bound
 from workloads.part import Part
@@ -82,21 +83,23 @@ class FlashAttention(CoreAttention):
 
     def forward(self, samples: int) -> tuple[Kernel, ...]:
         """One kernel, two products; reads queries, keys, values, writes the output and its statistics."""
-        return (self._kernel(samples, counted=2, executed=2, passes=2),)
+        return (self._kernel(samples, "forward", counted=2, executed=2, passes=2),)
 
     def backward_input(self, samples: int) -> tuple[Kernel, ...]:
         """One kernel, five products; reads the output and its gradient too, writes three gradients."""
-        return (self._kernel(samples, counted=4, executed=5, passes=4),)
+        return (self._kernel(samples, "backward", counted=4, executed=5, passes=4),)
 
     def recomputable_bytes(self, samples: int) -> float:
         """The statistics only: flash attention recomputes by itself."""
         return float(samples * self.heads * self.length * FP32)
 
-    def _kernel(self, samples: int, counted: int, executed: int, passes: int) -> Kernel:
+    def _kernel(
+        self, samples: int, which: Literal["forward", "backward"], counted: int, executed: int, passes: int
+    ) -> Kernel:
         """*passes* over the tensors of query size, and as many over those of key and value size."""
         columns = max(1, self.length // 2) if self.causal else self.length
         flops = counted * 2 * samples * self.heads * self.length**2 * self.head_size
         tensors = passes * (self.heads + self.key_value_heads) * self.head_size * BYTES[self.precision]
         nbytes = samples * self.length * (tensors + self.heads * FP32)
         shape = (executed * samples * self.heads, self.length, columns, self.head_size)
-        return Kernel(flops, nbytes, shape, self.precision, attention=True)
+        return Kernel(flops, nbytes, shape, self.precision, attention=which)

@@ -1,27 +1,42 @@
-"""The fixed cost of a step is what the host does once in it: load data, check and log the loss, step the schedulers.
+"""Fixed costs are durations of the software stack that no kernel accounts for: of each step, and of each message.
 
-It stands behind each optimizer step and keeps the GPU waiting, as a duration of the software stack.
+In a step the host loads data, checks and logs the loss and steps the schedulers. In a pipeline it waits for messages
+(Megatron-LM, p2p_communication.py, synchronises after ``batch_isend_irecv``), so that the GPU then waits for launches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from simulator.kernel import measured
-from simulator.schedule import Compute, Op, Program, Schedule
+from simulator.schedule import Compute, Op, Program, Recv, Schedule
 
 
-def fixed_cost(schedule: Schedule, seconds: float) -> Schedule:
-    """*schedule* with *seconds* behind the last optimizer step of each of its updates; to be applied last."""
-    return schedule.weave(lambda program: _with_cost(program, seconds)) if seconds else schedule
+def fixed_costs(schedule: Schedule, step: float, exchange: float) -> Schedule:
+    """*schedule* with *step* seconds behind each optimizer step and *exchange* before what waits for a message.
+
+    To be applied last, since it ends programs with an op that stands for nothing else.
+    """
+    if exchange:
+        schedule = schedule.weave(lambda program: _with_exchange(program, exchange))
+    return schedule.weave(lambda program: _with_step(program, step)) if step else schedule
 
 
-def _with_cost(program: Program, seconds: float) -> Program:
-    steps = {op.name for op in program.ops if isinstance(op, Compute) and op.action and op.action.phase == "O"}
+def _with_exchange(program: Program, seconds: float) -> Program:
+    messages = {op.name for op in program.ops if isinstance(op, Recv)}
 
     def change(op: Op) -> Iterator[Op]:
+        waits = isinstance(op, Compute) and not messages.isdisjoint(op.after)
+        yield replace(op, kernels=(measured(seconds), *op.kernels)) if waits and isinstance(op, Compute) else op
+
+    return program.weave(change) if messages else program
+
+
+def _with_step(program: Program, seconds: float) -> Program:
+    def change(op: Op) -> Iterator[Op]:
         yield op
-        if op.name in steps:
+        if isinstance(op, Compute) and op.action and op.action.phase == "O":
             yield Compute(name=f"{op.name}.host", action=op.action, kernels=(measured(seconds),))
 
     return program.weave(change)

@@ -10,8 +10,8 @@ from simulator.lookup import data_file
 class SoftwareSpecification(Section):
     """The keys of such a file: *launch*, host time per kernel; *fused*; *sharpness* of the smooth maximum.
 
-    *step*: host time of each optimizer step; *context*: memory of the GPU; the other flags are habits, as `Software`
-    has them.
+    *step*: host time of each optimizer step; *exchange*: time lost with each message of a pipeline; *context*: memory of
+    the GPU; the other flags are habits, as `Software` has them.
     """
 
     name: str
@@ -21,6 +21,7 @@ class SoftwareSpecification(Section):
     fused: Flag
     sharpness: Ratio = Software().sharpness
     step: Time = 0.0
+    exchange: Time = 0.0
     context: Amount = 0.0
     async_tensor: Flag = False
     separate_update: Flag = False
@@ -33,6 +34,7 @@ class SoftwareSpecification(Section):
             self.fused,
             self.sharpness,
             self.step,
+            self.exchange,
             self.context,
             self.async_tensor,
             self.separate_update,
