@@ -35,10 +35,15 @@ def run(scenario: Scenario, watch: Callable[[Simulation], Any] | None = None) ->
     return StepResult(scenario, timeline, perf_counter() - begin, broadcast)
 
 
-def simulated(scenario: Scenario, schedule: Schedule, watch: Callable[[Simulation], Any] | None = None) -> Timeline:
-    """*schedule* on the cluster of *scenario*, with its network, software and variation."""
+def simulated(
+    scenario: Scenario,
+    schedule: Schedule,
+    watch: Callable[[Simulation], Any] | None = None,
+    cluster: Cluster | None = None,
+) -> Timeline:
+    """*schedule* on the cluster of *scenario*, or on *cluster*, with its network, software and variation."""
     specification, devices = scenario.specification, scenario.derived.devices
-    cluster = in_step(scenario.cluster(), devices)
+    cluster = in_step(cluster or scenario.cluster(), devices)
     network, options = specification.network, specification.simulation
     schedule.check()
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -18,11 +18,11 @@ from simulator.validation import comparison
 from simulator.validation.durations import durations
 from simulator.validation.launch import TIMEOUT
 from simulator.validation.memory import available_bytes, fitting
-from simulator.validation.place import Place
 from simulator.validation.replay import Replay, replay, scaled
 
 if TYPE_CHECKING:
     from simulator.engine.simulate import Simulation
+    from simulator.validation.testbed import Bed
 
 
 @dataclass(frozen=True)
@@ -119,24 +119,24 @@ class Validation:
 def validate(
     scenario: Scenario,
     manner: Manner,
-    places: Sequence[Place] | None = None,
+    bed: Bed | None = None,
     watch: Callable[[Simulation], Any] | None = None,
 ) -> Validation | None:
-    """*scenario*, which has no variants, simulated and replayed, its ranks at *places*.
+    """*scenario*, which has no variants, simulated and replayed: on a testbed, *bed*, or on the loopback interface.
 
     Under torchrun rank 0 gets the validation, the others None. Raises `BrokenReplayError` with what was measured.
     """
     schedule = scenario.schedule()
     scale = manner.scale or fitting(schedule, available_bytes())
     schedule = scaled(schedule, scale) if scale != 1 else schedule
-    timeline = simulated(scenario, schedule, watch)
+    timeline = simulated(scenario, schedule, watch, bed.cluster if bed else None)
     replayed = replay(
         schedule,
         modelled(scenario, schedule),
         backend=manner.backend,
         compute=manner.compute,
         repeat=manner.repeat,
-        places=places,
+        places=bed.places if bed else None,
         timeout=manner.timeout,
     )
     return Validation(scenario, manner, scale, timeline, replayed) if replayed is not None else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from scenarios.commands.arguments import OneScenario, Settings
 if TYPE_CHECKING:
     from scenarios.scenario import Scenario
     from scenarios.validation import Manner, Validation
+    from simulator.validation.testbed import Bed
 
 
 BACKENDS = ("gloo", "nccl")
@@ -34,6 +36,9 @@ def validate(
     scale: Annotated[
         float | None, typer.Option(help="Factor on all that is communicated (1, or what memory allows).")
     ] = None,
+    testbed: Annotated[
+        bool, typer.Option("--testbed", help="Build the scenario's cluster, a tree, as a real network; needs root.")
+    ] = False,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Give up after so long.")] = 300.0,
     settings: Settings = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")] = False,
@@ -57,7 +62,7 @@ def validate(
     done: dict[str, Validation] = {}
     folder = output or Path("runs") / loaded.name
     for one in _sized(loaded, ranks):
-        validation = _validated(one, manner, folder)
+        validation = _validated(one, manner, testbed, folder)
         if validation is None:
             return
         done[one.name] = validation
@@ -98,7 +103,7 @@ def _sized(scenario: Scenario, ranks: int | None) -> Iterator[Scenario]:
         yield one if ranks is None else resized(one, ranks)
 
 
-def _validated(scenario: Scenario, manner: Manner, folder: Path) -> Validation | None:
+def _validated(scenario: Scenario, manner: Manner, testbed: bool, folder: Path) -> Validation | None:
     """The validation; of a replay that breaks off, what was measured until then is written into *folder*."""
     from scenarios.commands.progress import progress
     from scenarios.validation import validate as replayed
@@ -106,7 +111,19 @@ def _validated(scenario: Scenario, manner: Manner, folder: Path) -> Validation |
     from simulator.validation.replay import BrokenReplayError
 
     try:
-        with progress(f"validating {scenario.name}") as watch:
-            return replayed(scenario, manner, watch=watch)
+        with _bed(scenario, testbed) as bed, progress(f"validating {scenario.name}") as watch:
+            return replayed(scenario, manner, bed, watch)
     except BrokenReplayError as error:
         raise kept(error, folder) from None
+
+
+@contextmanager
+def _bed(scenario: Scenario, testbed: bool) -> Iterator[Bed | None]:
+    """A testbed, if one is wanted, that stands as long as the context."""
+    from simulator.validation.testbed import build
+
+    if not testbed:
+        yield None
+        return
+    with build(scenario.cluster(), scenario.derived.devices) as bed:
+        yield bed
