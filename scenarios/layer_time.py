@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from simulator.timeline import Timeline
+import numpy as np
+
+from simulator.schedule import Op
+from simulator.timeline import Timeline, columns
 from workloads.model import Model
 
 BACKWARD = frozenset("RBIW")
@@ -21,21 +24,23 @@ def layer_seconds(timeline: Timeline, model: Model) -> dict[str, float]:
     ((commonest, _),) = Counter(layer.kind for layer in inner).most_common(1)
     names = {layer.name for layer in inner if layer.kind == commonest}
     for rank in timeline.gpu_ranks:
-        if any(op.layer in names for op in timeline.schedule.program(rank).ops):
+        if any(op.layer in names for op in timeline.schedule.program(rank).distinct()):
             return _means(timeline, rank, names)
     return {"forward": 0.0, "backward": 0.0, "both": 0.0}
 
 
 def _means(timeline: Timeline, rank: int, names: set[str]) -> dict[str, float]:
-    seconds, passes = {"forward": 0.0, "backward": 0.0}, set()
-    for span in timeline.spans(rank):
-        op = span.op
-        if op.layer not in names or op.action is None or op.stream != "compute":
-            continue
-        if op.action.phase == "F":
-            seconds["forward"] += span.end - span.begin
-            passes.add((op.layer, op.action.micro_batch, span.step))
-        elif op.action.phase in BACKWARD:
-            seconds["backward"] += span.end - span.begin
-    means = {name: total / max(1, len(passes)) for name, total in seconds.items()}
+    program, written = timeline.schedule.program(rank), columns(timeline.records[rank])
+    kind = np.array(program.tabulated(lambda op: _kind(op, names)))[written.op]
+    passes = np.array(program.tabulated(lambda op: float(op.name.endswith(f".{op.layer}"))))[written.op]
+    seconds = np.bincount(kind, written.end - written.begin, 3)
+    count = max(1.0, float(passes[kind == 1].sum()))
+    means = {"forward": float(seconds[1]) / count, "backward": float(seconds[2]) / count}
     return means | {"both": sum(means.values())}
+
+
+def _kind(op: Op, names: set[str]) -> int:
+    """1 for the forward pass of the layers *names* on the compute stream, 2 for the backward pass, else 0."""
+    if op.layer not in names or op.action is None or op.stream != "compute":
+        return 0
+    return 1 if op.action.phase == "F" else 2 if op.action.phase in BACKWARD else 0

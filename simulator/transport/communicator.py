@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from operator import attrgetter
 
@@ -12,7 +12,7 @@ from simulator.errors import SimulatorError
 from simulator.plan import Phase, Plan
 from simulator.step import Group, Step, Transfer
 from simulator.transport import tuner
-from simulator.transport.likeness import moved
+from simulator.transport.likeness import lie, moved
 from simulator.transport.members import Members
 from simulator.transport.transport import Transport
 from simulator.transport.way import Laid, Way, way, ways
@@ -23,8 +23,25 @@ FIDELITIES = ("alpha_beta", "flow", "chunk")
 _Shape = tuple[str, str, Group, float, int, str]
 """kind, axis, group, bytes, root, algorithm: what two collectives that may share a plan have in common."""
 
+_Lie = tuple[int, tuple[int, ...]]
+"""The number of a pattern (`simulator.transport.likeness`), and the links in it."""
+
+_MESSAGE: tuple[Transfer, ...] = ((0, 1),)
+
 NOTHING = Plan("none", "none", (), 0.0)
 """The plan of what needs no network: one rank, or no bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """The plans of groups of one shape: by the pattern in which *transfers* lie, with the links that each is for."""
+
+    transfers: tuple[Transfer, ...]
+    plans: dict[int, tuple[Plan, tuple[int, ...]]] = field(default_factory=dict)
+
+    def keep(self, plan: Plan, lie: _Lie) -> None:
+        """*plan* is the one of groups that lie as *lie* says."""
+        self.plans[lie[0]] = plan, lie[1]
 
 
 class Communicator:
@@ -50,7 +67,10 @@ class Communicator:
         self.cluster, self.devices, self.transport, self.fidelity = cluster, tuple(devices), transport, fidelity
         self._members: dict[tuple[int, ...], Members] = {}
         self._plans: dict[tuple[object, ...], Plan] = {}
-        self._models: dict[tuple[Hashable, ...], tuple[Plan, tuple[Transfer, ...], Sequence[str]]] = {}
+        self._models: dict[_Shape, _Model] = {}
+        self._messages: dict[float, _Model] = {}
+        self._lies: dict[tuple[tuple[Transfer, ...], tuple[str, ...]], _Lie] = {}
+        self._patterns: dict[Hashable, int] = {}
 
     def collective(
         self, kind: str, axis: str, ranks: tuple[int, ...], nbytes: float, root: int = 0, algorithm: str = "auto"
@@ -68,29 +88,35 @@ class Communicator:
             self._plans[key] = self._as_before(shape, members) or self._first(shape, members)
         return self._plans[key]
 
-    def _as_before(self, shape: tuple[Hashable, ...], members: Members) -> Plan | None:
-        """The plan of a group of the same shape, moved here, if the two lie alike."""
-        if shape not in self._models:
+    def _as_before(self, shape: _Shape, members: Members) -> Plan | None:
+        """The plan of a group of the same shape, moved here, if one lies alike."""
+        model = self._models.get(shape)
+        if model is None:
             return None
-        plan, transfers, devices = self._models[shape]
-        return moved(self.cluster, plan, transfers, devices, members.devices)
+        pattern, links = self._lie(model.transfers, members.devices)
+        if pattern not in model.plans:
+            return None
+        plan, before = model.plans[pattern]
+        return moved(plan, before, links)
 
     def _first(self, shape: _Shape, members: Members) -> Plan:
         """The plan of a group the shape or the lie of which is new."""
         kind, axis, group, nbytes, root, algorithm = shape
-        names = list(tuner.candidates(self.transport, self.algorithms, axis, kind, algorithm))
-        offered = [name for name in names if self.transport.offered(name, members.setting)]
-        if not offered:
-            kinds = " or ".join(self.transport.switch_only[names[0]])
-            raise SimulatorError(
-                f"{kind} over {axis}: {names[0]} needs GPUs of one server behind switches of {kinds}; try auto"
-            )
-        choices = {name: tuner.steps(name, kind, group, nbytes, root) for name in offered}
-        plan = self._plan(kind, members, choices, nbytes, members.channels)
+        names = tuner.candidates(self.transport, self.algorithms, axis, kind, algorithm)
+        choices = {name: tuner.steps(name, kind, group, nbytes, root) for name in names}
         # of all choices: who lies alike under the best one alone may have a better one
-        transfers = dict.fromkeys(t for steps in choices.values() for step in steps for t in step.transfers)
-        self._models[shape] = plan, tuple(transfers), members.devices
+        transfers = tuple(dict.fromkeys(t for steps in choices.values() for step in steps for t in step.transfers))
+        plan = self._plan(kind, members, choices, nbytes, members.channels)
+        self._models.setdefault(shape, _Model(transfers)).keep(plan, self._lie(transfers, members.devices))
         return plan
+
+    def _lie(self, transfers: tuple[Transfer, ...], devices: tuple[str, ...]) -> _Lie:
+        """The number of the pattern in which *devices* lie under *transfers*, and the links in it."""
+        key = transfers, devices
+        if key not in self._lies:
+            pattern, links = lie(self.cluster, transfers, devices)
+            self._lies[key] = self._patterns.setdefault(pattern, len(self._patterns)), links
+        return self._lies[key]
 
     def send(self, sender: int, receiver: int, nbytes: float) -> Plan:
         """The plan of a message from rank to rank; its one or two SMs, taken while it flows, are not counted."""
@@ -99,15 +125,14 @@ class Communicator:
         key = "send", sender, receiver, nbytes
         if key not in self._plans:
             ends = self.devices[sender], self.devices[receiver]
-            path = tuple(map(self.cluster.sort, route(self.cluster, *ends)))
-            shape = "send", path, self.cluster.node_of(ends[0]) == self.cluster.node_of(ends[1]), nbytes
-            if shape not in self._models:
+            pattern, links = self._lie(_MESSAGE, ends)
+            model = self._messages.setdefault(nbytes, _Model(_MESSAGE))
+            if pattern not in model.plans:
                 members = self.members((sender, receiver))
-                choices = {"direct": [Step(((0, 1),), nbytes)]}
+                choices = {"direct": [Step(_MESSAGE, nbytes)]}
                 plan = replace(self._plan("send", members, choices, nbytes, self.transport.blocks), sms=0.0)
-                self._models[shape] = plan, ((0, 1),), ends
-            plan, transfers, before = self._models[shape]
-            self._plans[key] = moved(self.cluster, plan, transfers, before, ends) or plan
+                model.keep(plan, (pattern, links))
+            self._plans[key] = moved(*model.plans[pattern], links)
         return self._plans[key]
 
     def copy(self, rank: int, nbytes: float, to: str) -> Plan:

@@ -7,8 +7,9 @@ and only the numbers of the links differ. So thousands of sibling groups cost on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from simulator.cluster import Cluster
 from simulator.plan import Plan
@@ -16,13 +17,27 @@ from simulator.step import Transfer
 from simulator.transport.wires import route
 
 
-def moved(
-    cluster: Cluster, plan: Plan, transfers: Iterable[Transfer], source: Sequence[str], target: Sequence[str]
-) -> Plan | None:
-    """*plan*, made of *transfers* between devices *source*, for the links of *target*; None if they lie otherwise."""
-    links = _translation(cluster, transfers, source, target)
-    if links is None:
-        return None
+class Lie(NamedTuple):
+    """How a group lies: a *pattern* that groups which lie alike have in common, and the *links* in place in it."""
+
+    pattern: Hashable
+    links: tuple[int, ...]
+
+
+def lie(cluster: Cluster, transfers: Iterable[Transfer], devices: Sequence[str]) -> Lie:
+    """How *devices* lie under *transfers*: links are told apart by their order of first use."""
+    number: dict[int, int] = {}
+    rows = []
+    for sender, receiver in transfers:
+        path = route(cluster, devices[sender], devices[receiver])
+        within = cluster.node_of(devices[sender]) == cluster.node_of(devices[receiver])
+        rows.append((within, *((number.setdefault(link, len(number)), cluster.sort(link)) for link in path)))
+    return Lie(tuple(rows), tuple(number))
+
+
+def moved(plan: Plan, source: Sequence[int], target: Sequence[int]) -> Plan:
+    """*plan* on the links *target*, each in place of that of *source*."""
+    links = dict(zip(source, target, strict=True))
     flows = dict.fromkeys(flow for phase in dict.fromkeys(plan.phases) for flow in phase.flows)
     there = {flow: replace(flow, links=_all(links, flow.links), rows=_all(links, flow.rows)) for flow in flows}
     phases = {phase: replace(phase, flows=tuple(there[flow] for flow in phase.flows)) for phase in set(plan.phases)}
@@ -31,22 +46,3 @@ def moved(
 
 def _all(links: dict[int, int], numbers: Sequence[int]) -> tuple[int, ...]:
     return tuple(links[number] for number in numbers)
-
-
-def _translation(
-    cluster: Cluster, transfers: Iterable[Transfer], source: Sequence[str], target: Sequence[str]
-) -> dict[int, int] | None:
-    """Which link of *target* stands where a link of *source* does; None if there is no such one-to-one map."""
-    links: dict[int, int] = {}
-    for sender, receiver in transfers:
-        here, there = route(cluster, source[sender], source[receiver]), route(cluster, target[sender], target[receiver])
-        if len(here) != len(there):
-            return None
-        if (cluster.node_of(source[sender]) == cluster.node_of(source[receiver])) != (
-            cluster.node_of(target[sender]) == cluster.node_of(target[receiver])
-        ):
-            return None
-        for one, other in zip(here, there, strict=True):
-            if links.setdefault(one, other) != other or cluster.sort(one) != cluster.sort(other):
-                return None
-    return links if len(set(links.values())) == len(links) else None
