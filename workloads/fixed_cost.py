@@ -24,11 +24,12 @@ def fixed_costs(schedule: Schedule, step: float, exchange: float) -> Schedule:
 
 
 def _with_exchange(program: Program, seconds: float) -> Program:
-    messages = {op.name for op in program.ops if isinstance(op, Recv)}
+    messages = {op.name for ops, _ in program.templates() for op in ops if isinstance(op, Recv)}
 
     def change(op: Op) -> Iterator[Op]:
-        waits = isinstance(op, Compute) and not messages.isdisjoint(op.after)
-        yield replace(op, kernels=(measured(seconds), *op.kernels)) if waits and isinstance(op, Compute) else op
+        if isinstance(op, Compute) and not messages.isdisjoint(op.after):
+            op = replace(op, kernels=(measured(seconds), *op.kernels))
+        yield op
 
     return program.weave(change) if messages else program
 

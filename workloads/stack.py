@@ -10,8 +10,8 @@ from simulator.lookup import data_file
 class SoftwareSpecification(Section):
     """The keys of such a file: *launch*, host time per kernel; *fused*; *sharpness* of the smooth maximum.
 
-    *step*: host time of each optimizer step; *exchange*: time lost with each message of a pipeline; *context*: memory of
-    the GPU; the other flags are habits, as `Software` has them.
+    *step*: host time of each optimizer step; *exchange*: time lost with each message of a pipeline; *context*: memory
+    of the GPU; the other flags are habits, as `Software` has them.
     """
 
     name: str
