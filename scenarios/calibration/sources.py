@@ -123,12 +123,12 @@ def _json(text: str, name: str) -> tuple[Sweeps, str]:
 
 def _row(name: str, number: int, row: Any) -> Measurement:
     try:
-        one = Measurement(str(row["kind"]), tuple(map(int, row["ranks"])), float(row["nbytes"]), float(row["seconds"]))
-    except (KeyError, TypeError, ValueError):
+        ranks, spread = tuple(map(int, row["ranks"])), float(row.get("spread", 0.0))
+        return Measurement(str(row["kind"]), ranks, float(row["nbytes"]), float(row["seconds"]), spread)
+    except (AttributeError, KeyError, TypeError, ValueError):
         raise CalibrationError(
             f"{name}: measurements[{number}]: must have kind, ranks, nbytes and seconds, not {json.dumps(row)[:60]}"
         ) from None
-    return one
 
 
 def _inventory_only(sources: Sources, output: Path, said: Said) -> str:

@@ -177,6 +177,8 @@ def _measure(
 
     if backend not in BACKENDS:
         raise ScenarioError(f"--backend {backend}: must be gloo or nccl")
+    if not timeout > 0:
+        raise ScenarioError(f"--timeout {timeout:g}: must be above 0")
     try:
         with _bar(sweep) as heard:
             rows = measured(sweep, ground.ranks, backend=backend, places=places, timeout=timeout, heard=heard)

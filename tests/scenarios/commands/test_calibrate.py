@@ -1,0 +1,91 @@
+"""`clustersim calibrate` from end to end: two real ranks, and files of what others measured."""
+
+import json
+
+import pytest
+
+from scenarios import Scenario
+from scenarios.calibration.measuring import BrokenCalibrationError, kept, measured
+from scenarios.command import run
+from simulator.document import read
+from simulator.transport.calibration import loaded
+from simulator.validation.measurement import Sweep
+
+pytest.importorskip("torch", reason="ranks need torch")
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def answer(capsys, *arguments, status=0):
+    assert run([*arguments]) == status
+    return capsys.readouterr()
+
+
+def simulated(kind, sizes, ranks=2):
+    """Seconds of a collective on the cluster, and with the transport, of the file that was written."""
+    data = {
+        "version": 1,
+        "cluster": {"preset": "cal.yaml"},
+        "collective": {"kind": kind, "size": [f"{size} B" for size in sizes]},
+        "network": {"transport": "cal.yaml"},
+    }
+    rows = Scenario.model_validate(data).run().summary()["collective"]
+    return [row["time_s"] for row in rows]
+
+
+def test_two_ranks_measure_and_the_file_says_what_the_table_does(capsys):
+    sweep = ["-b", "8", "-e", "64K", "-f", "128", "-n", "4", "-w", "1", "--kind", "send", "--kind", "all_reduce"]
+    out = answer(capsys, "calibrate", *sweep, "-o", "cal.yaml").out
+    table = out.split("all_reduce of 2 ranks")[1].split("\n\n")[0].splitlines()
+    rows = [line.split() for line in table if line.split()[-2:] == ["ring", "tcp"]]
+    sizes, fitted = [int(row[0]) for row in rows], [float(row[5]) * 1e-6 for row in rows]
+    assert sizes == [8, 1024]
+    # the table has four digits
+    assert simulated("all_reduce", sizes) == pytest.approx(fitted, rel=1e-3)
+    assert "wrote cal.yaml and cal.rows.json" in out
+    found = read("cal.yaml").data
+    assert set(found) == {"version", "library", "transport", "cluster", "uncertainty", "provenance"}
+    assert found["provenance"]["rows"] == 4
+    assert loaded("cal.yaml").name == "gloo"
+    again = answer(capsys, "calibrate", "--from", "cal.rows.json", "-o", "again.yaml").out
+    assert again.split("parameters")[0] in out
+    assert read("again.yaml").data["transport"] == found["transport"]
+
+
+def test_ranks_that_break_off_leave_what_they_measured(tmp_path):
+    sweep = Sweep((8, 16), ("send", "nonsense"), iterations=2, warmup=0, batches=1)
+    with pytest.raises(BrokenCalibrationError, match=r"rank . failed: KeyError: 'nonsense'") as broken:
+        measured(sweep, 2, timeout=60)
+    error = kept(broken.value, tmp_path / "cal.yaml", "gloo")
+    assert str(error).endswith(f"2 measurements kept: clustersim calibrate --from {tmp_path}/cal.rows.json fits them")
+    rows = json.loads((tmp_path / "cal.rows.json").read_text())
+    assert [(row["kind"], row["nbytes"]) for row in rows["measurements"]] == [("send", 8), ("send", 16)]
+
+
+def test_a_deadline(capsys):
+    err = answer(capsys, "calibrate", "--timeout", "0.01", status=2).err
+    assert err.startswith("no end after 0.01 s") and err.endswith("nothing had been measured\n")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--end", "12Q"], "--end 12Q: must be bytes, e.g. 8, 64K or 128M (powers of two, as in nccl-tests)"),
+        (["--begin", "1M", "--end", "1K"], "--end 1K: must be at least --begin, 1M"),
+        (["--kind", "allreduce"], "--kind allreduce: must be send, all_reduce, all_gather, reduce_scatter, broadcast,"),
+        (["--backend", "mpi"], "--backend mpi: must be gloo or nccl"),
+        (["hello", "--ranks", "5"], "--ranks 5: the scenario has 4"),
+        (["hello", "allreduce_dgx_a100"], "calibrate takes one scenario, not 2; files follow --from"),
+        (["--testbed"], "--testbed builds the cluster of a scenario; name one"),
+        (["--from", "none.txt"], "none.txt: cannot be read: No such file or directory"),
+        (["--timeout", "0"], "--timeout 0: must be above 0"),
+    ],
+)
+def test_what_cannot_be(arguments, message, capsys):
+    err = answer(capsys, "calibrate", *arguments, status=2).err
+    assert err.startswith(message)
+    assert err.count("\n") == 1
