@@ -87,6 +87,11 @@ def _read(
     said: tuple[str | None, str | None, int | None],
 ) -> None:
     """What was measured elsewhere."""
+    if all(path.suffix == ".csv" for path in files):
+        from scenarios.fitting.fit import fit
+
+        print(fit(files, output))
+        return
     from scenarios.calibration.sources import Said, read
     from scenarios.scenario import Scenario
 

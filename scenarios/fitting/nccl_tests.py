@@ -102,7 +102,11 @@ def machine(name: str) -> Machine:
 
 def library(version: str, values: Values) -> Transport:
     """NCCL of that *version* with the fit's *values*."""
-    shipped = nccl(version)
+    return laid(nccl(version), values)
+
+
+def laid(shipped: Transport, values: Values) -> Transport:
+    """*shipped* with the fit's *values*."""
     return replace(
         shipped,
         launch=values["launch"],

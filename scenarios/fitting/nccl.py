@@ -1,0 +1,54 @@
+"""NCCL's fit: what it takes where measured all-reduces contradict its own tables, as a calibration file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from scenarios.fitting.folds import FOLDS, HeldOut, cross_validated
+from scenarios.fitting.least_squares import Fit, least_squares
+from scenarios.fitting.nccl_tests import LANDS, PARAMETERS, laid, rows
+from scenarios.fitting.report import fit_report
+from simulator.transport.nccl import tuning_model
+from simulator.transport.parameters import difference
+
+
+def calibration(paths: Sequence[Path]) -> tuple[dict[str, Any], str]:
+    """The calibration file of the tables at *paths*, as plain data, and the report of its fit."""
+    fit = least_squares(PARAMETERS, [row for path in paths for row in rows(path)])
+    held_out = {
+        f"one in {FOLDS} at a time": cross_validated(fit),
+        "a sweep at a time": cross_validated(fit, lambda _, row: (row.groups["data"], row.groups["gpus"])),
+    }
+    return contents(fit, held_out, paths), fit_report(fit, held_out)
+
+
+def contents(fit: Fit, held_out: Mapping[str, HeldOut], paths: Sequence[Path]) -> dict[str, Any]:
+    """What NCCL takes by *fit*, how sure that is, and where from."""
+    found = {p.name: _rounded(fit.found[p.name], 4) for p in fit.parameters}
+    entries = {place.removeprefix(LANDS): p.name for p in fit.parameters for place in p.lands}
+    model = replace(tuning_model("2.10"), limits={})
+    return {
+        "version": 1,
+        "library": "nccl",
+        "transport": difference(model, laid(model, found)),
+        "uncertainty": {entry: _rounded(fit.deviation(name), 2) for entry, name in entries.items()},
+        "provenance": {
+            "date": datetime.now(UTC).date().isoformat(),
+            "data": [path.name for path in paths],
+            "rows": len(fit.rows),
+            "beside": {name: value for name, value in found.items() if name not in entries.values()},
+            "held_out": {how: _errors(errors) for how, errors in held_out.items()},
+        },
+    }
+
+
+def _errors(errors: HeldOut) -> dict[str, float]:
+    return {"mean": _rounded(errors.mean, 2), "median": _rounded(errors.median, 2), "worst": _rounded(errors.worst, 2)}
+
+
+def _rounded(value: float, digits: int) -> float:
+    return float(f"{value:.{digits}g}")
