@@ -12,10 +12,12 @@ from simulator.errors import ReplayError
 from simulator.validation.replay import BrokenReplayError
 
 
-def write(validation: Validation, folder: Path, ending: str = "") -> Iterator[Path]:
-    """Write *validation* into *folder*, *ending* at the names of files; the paths written."""
+def write(validation: Validation, folder: Path, variant_of: str = "") -> Iterator[Path]:
+    """Write *validation* into *folder*; the paths written. Of a *variant_of* a scenario, files end with its name."""
     from simulator.analysis.plot import draw_beside
 
+    name = validation.scenario.name
+    ending, title = (f"_{name}", f"{variant_of}: {name}") if variant_of else ("", name)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"validation{ending}.json"
     path.write_text(json.dumps(validation.summary(), indent=2) + "\n", encoding="utf-8")
@@ -24,7 +26,7 @@ def write(validation: Validation, folder: Path, ending: str = "") -> Iterator[Pa
     spans(validation.measured, path)
     yield path
     path = folder / f"validation{ending}.png"
-    draw_beside(validation.timelines, path, title=validation.scenario.name)
+    draw_beside(validation.timelines, path, title=title)
     yield path
 
 

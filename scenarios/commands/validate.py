@@ -69,7 +69,7 @@ def validate(
         if not as_json:
             print(validation_report(validation))
         if output or not as_json:
-            for path in write(validation, folder, f"_{one.name}" if loaded.variants else ""):
+            for path in write(validation, folder, loaded.name if loaded.variants else ""):
                 print(f"wrote {path}", file=sys.stderr if as_json else sys.stdout)
     if as_json:
         summaries: dict[str, Any] = {name: validation.summary() for name, validation in done.items()}
