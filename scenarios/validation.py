@@ -16,13 +16,16 @@ from simulator.schedule import Schedule
 from simulator.timeline import Timeline
 from simulator.validation import comparison
 from simulator.validation.durations import durations
-from simulator.validation.launch import TIMEOUT
+from simulator.validation.launch import TIMEOUT, under_torchrun
 from simulator.validation.memory import available_bytes, fitting
 from simulator.validation.replay import Replay, replay, scaled
 
 if TYPE_CHECKING:
     from simulator.engine.simulate import Simulation
     from simulator.validation.testbed import Bed
+
+MOST_RANKS = 64
+"""Started on one machine: each is connected to all others, in every group that it is in."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,11 @@ def validate(
     Under torchrun rank 0 gets the validation, the others None. Raises `BrokenReplayError` with what was measured.
     """
     schedule = scenario.schedule()
+    ranks = schedule.mesh.world_size
+    if ranks > MOST_RANKS and not under_torchrun():
+        raise ScenarioError(
+            f"{scenario.name}: {ranks} ranks are more than one machine plays, {MOST_RANKS}; take --ranks, or torchrun"
+        )
     scale = manner.scale or fitting(schedule, available_bytes())
     schedule = scaled(schedule, scale) if scale != 1 else schedule
     timeline = simulated(scenario, schedule, watch, bed.cluster if bed else None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -45,13 +45,8 @@ def validate(
     output: Annotated[Path | None, typer.Option("-o", metavar="DIR", help="Where to write (runs/NAME).")] = None,
 ) -> None:
     """Replay a scenario on real torch.distributed; print simulated beside measured, and draw both."""
-    import json
-    import sys
-
     from scenarios.scenario import Scenario
     from scenarios.validation import Manner
-    from scenarios.validation_report import validation_report
-    from scenarios.validation_writing import write
 
     _hold(backend, BACKENDS, "--backend")
     _hold(compute, COMPUTE, "--compute")
@@ -59,22 +54,38 @@ def validate(
     _hold_positive(timeout, "--timeout")
     loaded = Scenario.load(scenario, options=settings)
     manner = Manner(backend, compute, repeat, scale, timeout)
-    done: dict[str, Validation] = {}
-    folder = output or Path("runs") / loaded.name
+    done: list[Validation] = []
     for one in _sized(loaded, ranks):
+        folder = output or Path("runs") / loaded.name
         validation = _validated(one, manner, testbed, folder)
         if validation is None:
+            # rank 0 of torchrun's tells
             return
-        done[one.name] = validation
-        if not as_json:
-            print(validation_report(validation))
-        if output or not as_json:
-            for path in write(validation, folder, loaded.name if loaded.variants else ""):
-                print(f"wrote {path}", file=sys.stderr if as_json else sys.stdout)
+        done.append(validation)
+        _tell(validation, loaded, folder if output or not as_json else None, quietly=as_json)
     if as_json:
-        summaries: dict[str, Any] = {name: validation.summary() for name, validation in done.items()}
-        whole = {"name": loaded.name, "variants": summaries} if loaded.variants else summaries[loaded.name]
-        print(json.dumps(whole, indent=2))
+        _print_json(done, loaded)
+
+
+def _tell(validation: Validation, scenario: Scenario, folder: Path | None, *, quietly: bool) -> None:
+    """Print the report of a validation of *scenario*, and write it into *folder*."""
+    import sys
+
+    from scenarios.validation_report import validation_report
+    from scenarios.validation_writing import write
+
+    if not quietly:
+        print(validation_report(validation))
+    for path in write(validation, folder, scenario.name if scenario.variants else "") if folder else ():
+        print(f"wrote {path}", file=sys.stderr if quietly else sys.stdout)
+
+
+def _print_json(done: list[Validation], scenario: Scenario) -> None:
+    import json
+
+    summaries = {validation.scenario.name: validation.summary() for validation in done}
+    whole = {"name": scenario.name, "variants": summaries} if scenario.variants else summaries[scenario.name]
+    print(json.dumps(whole, indent=2))
 
 
 def _hold(value: str, choices: tuple[str, ...], option: str) -> None:

@@ -125,7 +125,20 @@ class Communication:
         wanted |= {pair: pair for pair in pairs(self.schedule)}
         for name, ranks in wanted.items():
             self._groups[name] = dist.new_group(list(ranks), backend=self._backend(ranks))
+            if self.member.rank in ranks and self._backend(ranks) == "nccl":
+                self._connect(name, ranks)
         self._tags = dict(tags(self.schedule, self.member.rank))
+
+    def _connect(self, name: Channel | tuple[int, int], ranks: tuple[int, ...]) -> None:
+        """Let NCCL open its communicator now, in the order of the groups: threads would open several at once."""
+        group, vector = self._groups[name], torch.zeros(1, device=self.member.device)
+        if isinstance(name, Channel):
+            dist.all_reduce(vector, group=group)
+        elif self.member.rank == ranks[0]:
+            dist.send(vector, ranks[1], group=group)
+        else:
+            dist.recv(vector, ranks[0], group=group)
+        torch.cuda.synchronize()
 
     def _backend(self, ranks: tuple[int, ...]) -> str:
         """Where a host takes part, tensors stay on hosts."""

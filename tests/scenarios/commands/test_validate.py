@@ -115,6 +115,11 @@ def test_what_is_wrong_is_told_in_a_line(options, expected, capsys):
     assert answer(capsys, "tiny.yaml", *options, status=2) == f"{expected}\n"
 
 
+def test_too_many_ranks_for_one_machine(capsys):
+    told = "mt_nlg_530b: 2240 ranks are more than one machine plays, 64; take --ranks, or torchrun\n"
+    assert answer(capsys, "mt_nlg_530b", status=2) == told
+
+
 def test_without_torch_it_says_what_to_install():
     Path("torch.py").write_text("raise ModuleNotFoundError('No module named torch', name='torch')\n")
     done = subprocess.run(
