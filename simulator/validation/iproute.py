@@ -21,7 +21,7 @@ PREFIX = "clustersim-"
 
 
 def why_not() -> str | None:
-    """Why this machine cannot have a testbed, in a few words; None if it can, as far as can be told without trying."""
+    """Why this machine cannot have a testbed, in a few words; None if it can."""
     if not sys.platform.startswith("linux"):
         return "it needs Linux's network namespaces"
     missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
@@ -29,13 +29,25 @@ def why_not() -> str | None:
         return f"it needs iproute2, and there is no {' and no '.join(missing)} here; install the package iproute2"
     if os.geteuid() != 0:
         return "it needs root, to make network namespaces; run the command with sudo"
+    return _tried(f"{owner()}-trial")
+
+
+def _tried(name: str) -> str | None:
+    """What keeps a namespace of that *name* from having a token bucket; None if it can be had."""
+    try:
+        iproute("ip", [f"netns add {name}"])
+        iproute("tc", ["qdisc add dev lo root tbf rate 1mbit burst 2000 limit 2000"], name)
+    except ClusterError as error:
+        return f"it needs network namespaces and token buckets, and {error}"
+    finally:
+        iproute("ip", [f"netns del {name}"], tolerant=True)
     return None
 
 
 def iproute(tool: str, lines: Iterable[str], namespace: str | None = None, *, tolerant: bool = False) -> None:
     """Have ``ip`` or ``tc`` carry out *lines* in *namespace*, in order.
 
-    Raises `ClusterError` with the line that failed and why, unless *tolerant*, which goes on.
+    Raises `ClusterError` with the line that failed and why; where *tolerant*, what fails is passed over.
     """
     command = [tool, *(["-n", namespace] if namespace else []), *(["-force"] if tolerant else []), "-batch", "-"]
     listed = list(lines)
@@ -45,7 +57,7 @@ def iproute(tool: str, lines: Iterable[str], namespace: str | None = None, *, to
         numbers = [line.rpartition(":")[2] for line in done.stderr.splitlines() if line.startswith("Command failed")]
         number = int(numbers[0]) if numbers and numbers[0].isdigit() else 1
         failed = listed[min(number, len(listed)) - 1]
-        raise ClusterError(f"the testbed cannot be built: {tool} {failed}: {' '.join(said) or 'failed'}")
+        raise ClusterError(f"`{tool} {failed}` fails: {' '.join(said) or 'it does not say why'}")
 
 
 def setting(namespace: str, settings: Sequence[tuple[str, str]]) -> None:
@@ -56,7 +68,7 @@ def setting(namespace: str, settings: Sequence[tuple[str, str]]) -> None:
     command = ["ip", "netns", "exec", namespace, "sh", "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise ClusterError(f"the testbed cannot be built: {done.stderr.strip().splitlines()[-1]}")
+        raise ClusterError(f"the kernel parameters of a namespace cannot be set: {done.stderr.strip()}")
 
 
 def _path(name: str) -> str:

@@ -28,7 +28,7 @@ LATE = 75e-6
 BUFFER = 2**26
 """Bytes that may queue before a link; more than the windows of all connections together, so that nothing is lost."""
 
-WINDOW = 2**16
+WINDOW = 2**15
 """Bytes that a connection's receiver keeps room for, and so the most that it has in the network: many times what is
 under way at 500 Mb/s in 0.2 ms, yet a queue of few ms."""
 

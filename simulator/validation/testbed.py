@@ -141,22 +141,32 @@ def _join(graph: nx.DiGraph[str], fabric: str, inside: dict[str, str], slow: boo
     iproute("tc", shapers, fabric)
 
 
+class _Ended(BaseException):
+    """A signal came that ends the process."""
+
+
 @contextmanager
 def _ending_in_order() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the process as an exception does, by way of every ``finally``."""
+    """SIGTERM and SIGHUP go by way of every ``finally`` in here before they end the process, as SIGINT does anyway."""
 
     def end(number: int, _frame: FrameType | None) -> NoReturn:
-        raise SystemExit(128 + number)
+        raise _Ended(number)
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    ended = 0
     try:
         yield
+    except _Ended as signalled:
+        ended = signalled.args[0]
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if ended:
+        os.kill(os.getpid(), ended)
+        raise SystemExit(128 + ended)
 
 
 @contextmanager
