@@ -70,12 +70,7 @@ def _regimes(everything: Sequence[Verdict]) -> Iterator[str]:
         groups: dict[str, Sequence[Verdict]] = {}
         for kind in kinds:
             names = sorted({one.regimes[kind] for one in timed if kind in one.regimes}, key=_place)
-            groups |= {
-                f"{kind}: {name}" if name not in ORDER else name: [
-                    one for one in timed if one.regimes.get(kind) == name
-                ]
-                for name in names
-            }
+            groups |= {f"{kind}: {name}": [one for one in timed if one.regimes.get(kind) == name] for name in names}
         if timed:
             yield f"## Errors of a {what} by regime\n\n" + _spreads("regime", groups)
     memory = [one for one in everything if "memory" in one.outcome.key]

@@ -13,7 +13,7 @@ MIB = 2**20
 SIZES = ((MIB, "below 1 MiB"), (16 * MIB, "1 to 16 MiB"), (256 * MIB, "16 to 256 MiB"), (None, "256 MiB and more"))
 """Of messages: up to 1 MiB latency decides, from 256 MiB on bandwidth."""
 
-GPUS = ((9, "1 to 8 GPUs"), (65, "9 to 64 GPUs"), (513, "65 to 512 GPUs"), (None, "513 GPUs and more"))
+GPUS = ((9, "1 to 8"), (65, "9 to 64"), (513, "65 to 512"), (None, "513 and more"))
 
 ORDER = tuple(name for _, name in (*SIZES, *GPUS))
 """Of regimes that have one; others stand by their names."""

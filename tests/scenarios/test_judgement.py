@@ -133,7 +133,7 @@ def test_the_page_tells_every_figure_and_what_is_predicted_only() -> None:
     assert "Predicted only: unjudged, 48 s a step" in text
     assert "- other: absent" in text
     # all that is measured in seconds or by the second, in one regime: two GPUs, DDP, nothing else
-    assert "| 1 to 8 GPUs | 3 | 2 |" in text
+    assert "| GPUs: 1 to 8 | 3 | 2 |" in text
     assert "| data parallel: ddp | 3 | 2 |" in text
 
 
