@@ -44,6 +44,14 @@ def test_the_svg_holds_the_words_of_the_chart(ddp: Callable[[int], Timeline], tm
     assert "rank 0" not in text
 
 
+def test_two_timelines_stand_one_above_the_other_on_one_axis(ddp: Callable[[int], Timeline], tmp_path: Path) -> None:
+    timelines = {"simulated": ddp(2), "measured": ddp(2)}
+    plot.draw_beside(timelines, tmp_path / "beside.svg", title="Both worlds")
+    text = (tmp_path / "beside.svg").read_text()
+    assert all(text.count(word) == 1 for word in ("Both worlds", "simulated", "measured", "time (ms)", "F forward"))
+    assert text.count("rank 1") == 2
+
+
 def test_sixty_four_ranks_are_all_named(ddp: Callable[[int], Timeline], tmp_path: Path) -> None:
     plot.draw(ddp(64), "timeline", tmp_path / "t.svg")
     text = (tmp_path / "t.svg").read_text()
