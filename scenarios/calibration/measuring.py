@@ -6,11 +6,18 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from simulator.errors import CalibrationError, ReplayError
+from simulator.lookup import module
 from simulator.validation.launch import TIMEOUT, launch
 from simulator.validation.measurement import Measurement, Sweep
 from simulator.validation.place import Place
+from simulator.validation.process import INSTALL
+
+if TYPE_CHECKING:
+    from simulator.validation.device import Device
 
 Heard = Callable[[Measurement], None]
 
@@ -37,8 +44,7 @@ def measured(
     *heard* is given each measurement as it is made. Under torchrun only rank 0 has them, the others None. Raises
     `BrokenCalibrationError`.
     """
-    from simulator.validation.measure import measure
-
+    measure = _torch("measure").measure
     made: list[Measurement] = []
 
     def told(_rank: int, one: Measurement) -> None:
@@ -50,6 +56,22 @@ def measured(
     except ReplayError as error:
         raise BrokenCalibrationError(str(error), made) from None
     return None if results is None else list(results[0])
+
+
+def measured_device(name: str) -> Device:
+    """The device that torch calls *name*, measured. Raises `CalibrationError`."""
+    found: Device = _torch("device").measure_device(name)
+    return found
+
+
+def _torch(name: str) -> ModuleType:
+    """A module of the validator that needs torch."""
+    try:
+        return module(f"simulator.validation.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise CalibrationError(INSTALL) from None
 
 
 def kept(error: BrokenCalibrationError, path: Path, backend: str) -> CalibrationError:

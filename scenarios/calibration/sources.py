@@ -15,16 +15,14 @@ from scenarios.calibration.report import calibration_report
 from scenarios.scenario import Scenario
 from scenarios.writing import yaml_text
 from simulator.errors import CalibrationError
-from simulator.lookup import names
 from simulator.transport import nccl
 from simulator.transport.calibration import transport
 from simulator.transport.transport import Transport
 from simulator.validation import nccl_tests
 from simulator.validation.measurement import Measurement
 from simulator.validation.nccl_tests import Sweeps
-from topologies.catalogue import GPUS
 from topologies.inventory import nccl_topology, nvidia_smi
-from topologies.inventory.inventory import Inventory, graph, section
+from topologies.inventory.inventory import Inventory, gpu_called, graph, section
 
 LARGEST = 64 * 2**20
 """Bytes of a file; the sweep of a day is far smaller."""
@@ -169,7 +167,7 @@ def _ground(sources: Sources, scenario: Scenario | None, said: Said) -> tuple[Gr
         if ground.ranks < ranks:
             raise CalibrationError(f"{ranks} ranks were measured, but the scenario has {ground.ranks}")
         return ground.of_ranks(ranks), None
-    accelerator = said.accelerator or _gpu(sources)
+    accelerator = said.accelerator or gpu_called(" ".join(one.gpu for one in sources.sweeps.values()))
     if sources.inventory is not None:
         cluster = section(sources.inventory, servers, accelerator=accelerator, nic=said.nic)
         built = topologies.cluster(cluster)
@@ -184,17 +182,6 @@ def _ground(sources: Sources, scenario: Scenario | None, said: Said) -> tuple[Gr
             " scenario on that cluster with --on"
         )
     return Ground(ranks), None
-
-
-def _gpu(sources: Sources) -> str | None:
-    """The catalogue's GPU whose name the sweeps' heading has: all words of it, most first."""
-    heading = " ".join(sweeps.gpu for sweeps in sources.sweeps.values()).lower().replace("-", " ")
-    fitting = [name for name in names(GPUS) if all(_has(heading, word) for word in name.split("_"))]
-    return max(fitting, key=len, default=None)
-
-
-def _has(heading: str, word: str) -> bool:
-    return any(one.startswith(word) for one in heading.split())
 
 
 def _placed(measurements: Sequence[Measurement], ground: Ground) -> list[Measurement]:

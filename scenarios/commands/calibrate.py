@@ -64,7 +64,7 @@ def calibrate(
     nic: Annotated[str | None, typer.Option(help="With --from: the link of a NIC, where no file tells.")] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="With --from: the servers, where no file tells.")] = None,
     device: Annotated[
-        str | None, typer.Option(help="Also measure products, memory and copies of this device: cuda, or cpu.")
+        str | None, typer.Option(help="Measure products, memory and copies of one device instead: cuda, or cpu.")
     ] = None,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Give up after so long.")] = 600.0,
     settings: Settings = None,
@@ -73,10 +73,13 @@ def calibrate(
     if sources:
         _read([*sources, *map(Path, scenario or [])], output, on, settings, (accelerator, nic, nodes))
         return
+    if device is not None:
+        _measure_device(device, output)
+        return
     ground = _ground(scenario or [], ranks, settings)
     sweep = _sweep(begin, end, factor, kinds, ground, iterations, warmup)
     with _places(ground, testbed) as (ground, places):
-        _measure(ground, sweep, backend, places, timeout, output, device)
+        _measure(ground, sweep, backend, places, timeout, output)
 
 
 def _read(
@@ -171,7 +174,6 @@ def _measure(
     places: tuple[Place, ...] | None,
     timeout: float,
     output: Path,
-    device: str | None,
 ) -> None:
     from scenarios.calibration import file
     from scenarios.calibration.ground import outcome
@@ -197,6 +199,17 @@ def _measure(
     where = {"network": "testbed"} if places else {}
     file.write(file.contents(found, file.provenance(backend, ground.ranks, where)), output)
     print(f"wrote {output} and {record}\nnext: clustersim run SCENARIO --set network.transport={output}")
+
+
+def _measure_device(name: str, output: Path) -> None:
+    from scenarios.calibration import file
+    from scenarios.calibration.device import contents, device_report, fitted
+    from scenarios.calibration.measuring import measured_device
+
+    found = fitted(measured_device(name))
+    print(device_report(found))
+    file.write(contents(found, file.provenance(name, 1, {"device": found.device.name})), output)
+    print(f"wrote {output}\nnext: cluster: {{node: {{accelerator: {output}}}}}")
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """A calibration file is a communication library with parameters measured on a machine laid over its own.
 
 Its ``transport`` is what ``network.transport`` takes of it; ``cluster`` and ``accelerator``, where it has them, are
-what a preset of those takes. The rest says where the figures are from.
+what a preset of those takes; ``host`` is a node's link of that name and ``launch`` what the host takes for a kernel,
+for a software stack. The rest says where the figures are from.
 
     version: 1
     library: gloo
@@ -42,6 +43,8 @@ class Calibration(Section):
     transport: dict[str, Any] | None = None
     cluster: dict[str, Any] | None = None
     accelerator: dict[str, Any] | None = None
+    host: dict[str, Any] | None = None
+    launch: str | None = None
     uncertainty: dict[str, Any] = Field(default_factory=dict)
     provenance: dict[str, Any] = Field(default_factory=dict)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from simulator.cluster import Link
 from simulator.errors import CalibrationError
+from simulator.lookup import names
 from simulator.units import show
 from topologies.catalogue import GPUS, device, link
 from topologies.nodes.hybrid_cube_mesh import DOUBLE, SINGLE
@@ -153,6 +154,17 @@ def _nic(inventory: Inventory, nic: str | None) -> dict[str, Any]:
     nearest = min(NICS, key=lambda bits: abs(bits - (inventory.nic or 0)))
     exact = {} if nearest == inventory.nic else {"bandwidth": f"{inventory.nic / 1e9:g} Gb/s"}
     return {"kind": NICS[nearest], **exact}
+
+
+def gpu_called(name: str) -> str | None:
+    """The catalogue's GPU that a driver calls *name*: all words of its own in it, the most words first.
+
+    >>> gpu_called("NVIDIA A100-SXM4-80GB"), gpu_called("NVIDIA H100 80GB HBM3"), gpu_called("GeForce")
+    ('a100_80gb', 'h100', None)
+    """
+    told = name.lower().replace("-", " ").split()
+    fitting = [one for one in names(GPUS) if all(word in told for word in one.split("_"))]
+    return max(fitting, key=len, default=None)
 
 
 def graph(inventory: Inventory, *, accelerator: str | None = None, nic: str | None = None) -> dict[str, Any]:
