@@ -102,7 +102,7 @@ class Communicator:
     def _first(self, shape: _Shape, members: Members) -> Plan:
         """The plan of a group the shape or the lie of which is new."""
         kind, axis, group, nbytes, root, algorithm = shape
-        names = tuner.candidates(self.transport, self.algorithms, axis, kind, algorithm)
+        names = tuner.offered(self.transport, self.algorithms, axis, kind, algorithm, members.setting)
         choices = {name: tuner.steps(name, kind, group, nbytes, root) for name in names}
         # of all choices: who lies alike under the best one alone may have a better one
         transfers = tuple(dict.fromkeys(t for steps in choices.values() for step in steps for t in step.transfers))

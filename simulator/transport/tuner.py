@@ -10,7 +10,7 @@ from simulator import lookup
 from simulator.errors import SimulatorError
 from simulator.schedule import COLLECTIVES
 from simulator.step import Group, Step
-from simulator.transport.transport import Transport
+from simulator.transport.transport import Setting, Transport
 
 FOLDER = "simulator.collectives"
 
@@ -59,3 +59,17 @@ def candidates(transport: Transport, algorithms: Mapping[str, str], axis: str, k
         if name != "auto":
             return (name,)
     return transport.algorithms.get(kind, ("direct",))
+
+
+def offered(
+    transport: Transport, algorithms: Mapping[str, str], axis: str, kind: str, asked: str, setting: Setting
+) -> list[str]:
+    """The `candidates` that *transport* can use in *setting*. Raises `SimulatorError` where it can use none."""
+    names = list(candidates(transport, algorithms, axis, kind, asked))
+    usable = [name for name in names if transport.offered(name, setting)]
+    if not usable:
+        kinds = " or ".join(transport.switch_only.get(names[0], ()))
+        raise SimulatorError(
+            f"{kind} over {axis}: {names[0]} needs GPUs of one server behind switches of {kinds}; try auto"
+        )
+    return usable
