@@ -28,15 +28,17 @@ LATE = 75e-6
 BUFFER = 2**26
 """Bytes that may queue before a link; more than the windows of all connections together, so that nothing is lost."""
 
-WINDOW = 2**15
-"""Bytes that a connection's receiver keeps room for, and so the most that it has in the network: many times what is
-under way at 500 Mb/s in 0.2 ms, yet a queue of few ms."""
+WINDOW = 6 * SEGMENTS * 1448
+"""Bytes that a connection may have in the network: more than is under way at 500 Mb/s in 0.2 ms, yet a queue of few ms.
+All have the same, so that those which meet at a link share it evenly."""
+
+ROUTE = f"window {WINDOW} initcwnd {WINDOW // 1448}"
+"""Of the route to all others (ip-route(8)): the window to offer, and to begin with."""
 
 SETTINGS = (
     ("net.ipv4.tcp_congestion_control", "reno"),
     ("net.ipv4.tcp_slow_start_after_idle", "0"),
     ("net.ipv4.tcp_no_metrics_save", "1"),
-    ("net.ipv4.tcp_rmem", f"4096 {WINDOW} {WINDOW}"),
     ("net.ipv6.conf.all.disable_ipv6", "1"),
 )
 """Of every namespace. Nothing is lost, so every congestion control grows to the window; Reno is there in every kernel

@@ -23,7 +23,7 @@ from simulator.cluster import Cluster
 from simulator.errors import ClusterError
 from simulator.validation.iproute import iproute, leftovers, listed, owner, remove, setting, why_not
 from simulator.validation.place import Place
-from simulator.validation.shaper import SEGMENTS, SETTINGS, delays, shape
+from simulator.validation.shaper import ROUTE, SEGMENTS, SETTINGS, delays, shape
 
 RANKS = 16
 """More than these processes would wait for the cores of a common machine, not for the network."""
@@ -110,6 +110,7 @@ def _built_as(run: str, cluster: Cluster, devices: Sequence[str]) -> Bed:
     for number, (device, name) in enumerate(inside.items(), start=1):
         setting(name, SETTINGS)
         up = [f"addr add {NETWORK}.{number}/24 dev {INTERFACE}", f"link set {INTERFACE} up", "link set lo up"]
+        up.append(f"route replace {NETWORK}.0/24 dev {INTERFACE} {ROUTE}")
         iproute("ip", up, name)
         switch = next(graph.successors(device))
         iproute("tc", shape(INTERFACE, graph.edges[device, switch]["link"], delays=slow), name)
