@@ -47,4 +47,9 @@ def software(name: str) -> Software:
     >>> software("ideal").launch_seconds
     0.0
     """
-    return validated(read(data_file("workloads.software", name)), SoftwareSpecification).build()
+    return specification(name).build()
+
+
+def specification(name: str) -> SoftwareSpecification:
+    """The file of the stack *name*. Raises `SimulatorError`."""
+    return validated(read(data_file("workloads.software", name)), SoftwareSpecification)

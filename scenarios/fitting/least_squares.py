@@ -31,7 +31,7 @@ DIFFERENCE = 1e-2
 """How far a parameter is moved to see the slope: above the grain of tiles and of tuned choices, below curvature."""
 
 STEPS = 40
-GAIN = 1e-5
+GAIN = 1e-3
 """Steps at most, and the relative gain below which no further one is tried."""
 
 
@@ -39,7 +39,8 @@ GAIN = 1e-5
 class Fit:
     """The *values* found for *parameters* by *rows*, beside the *fixed* ones.
 
-    *covariance* is of the inner numbers (logarithms, where logarithmic), in the order of *parameters*; *steps*: how
+    *covariance* is of the inner numbers (logarithms, where logarithmic), in the order of *parameters*; *slopes* are the
+    derivatives of the residuals by them, a line for each row, then for each parameter known beforehand; *steps*: how
     many were taken.
     """
 
@@ -48,6 +49,7 @@ class Fit:
     fixed: dict[str, float]
     found: dict[str, float]
     covariance: Array
+    slopes: Array
     steps: int
 
     @property
@@ -64,6 +66,15 @@ class Fit:
         """Predicted over measured, less 1, of each row."""
         return np.array([row.error(self.values) for row in self.rows])
 
+    def without(self, left_out: Sequence[int]) -> dict[str, float]:
+        """All parameters' values as the other rows have them, to first order."""
+        problem = _Problem(self.parameters, self.rows, self.fixed)
+        at = np.array([parameter.inner(self.found[parameter.name]) for parameter in self.parameters])
+        residuals = problem.residuals(at)
+        weights = problem.weights(residuals)
+        weights[list(left_out)] = 0.0
+        return problem.values(problem.clipped(at + _step(self.slopes, residuals, weights, 0.0)))
+
 
 def least_squares(
     parameters: Sequence[Parameter], rows: Sequence[Row], fixed: Values | None = None, begin: Values | None = None
@@ -79,7 +90,17 @@ def least_squares(
     at, steps = problem.descend(at)
     values = problem.values(at)
     found = {parameter.name: values[parameter.name] for parameter in parameters}
-    return Fit(problem.parameters, problem.rows, problem.fixed, found, problem.covariance(at), steps)
+    residuals = problem.residuals(at)
+    slopes = problem.slopes(at, residuals)
+    return Fit(
+        problem.parameters,
+        problem.rows,
+        problem.fixed,
+        found,
+        problem.covariance(residuals, slopes),
+        slopes,
+        steps,
+    )
 
 
 @dataclass(frozen=True)
@@ -149,10 +170,9 @@ class _Problem:
                 return at, step
         return at, STEPS
 
-    def covariance(self, at: Array) -> Array:
+    def covariance(self, residuals: Array, slopes: Array) -> Array:
         """The inverse curvature, scaled by the variance of what the rows leave over."""
-        residuals = self.residuals(at)
-        slopes, weights = self.slopes(at, residuals), self.weights(residuals)
+        weights = self.weights(residuals)
         rows = len(self.rows)
         freedom = max(1, rows - len(self.parameters))
         variance = max(1.0, float(np.sum(weights[:rows] * residuals[:rows] ** 2)) / freedom)
@@ -164,7 +184,7 @@ class _Problem:
 def _step(slopes: Array, residuals: Array, weights: Array, damping: float) -> Array:
     curvature = slopes.T @ (weights[:, None] * slopes)
     damped = curvature + damping * np.diag(np.maximum(np.diag(curvature), 1e-9))
-    step: Array = -np.linalg.solve(damped, slopes.T @ (weights * residuals))
+    step: Array = -np.linalg.pinv(damped) @ (slopes.T @ (weights * residuals))
     return step
 
 

@@ -1,0 +1,94 @@
+"""The parameters of computation: a set for a type of GPU, and one for each software stack that launches on it."""
+
+from __future__ import annotations
+
+from scenarios.fitting.parameter import Parameter
+
+A100 = ("topologies.gpus.a100_40gb", "topologies.gpus.a100_80gb")
+"""One type of GPU with two sizes of memory: they share all that is fitted."""
+
+
+def _of(files: tuple[str, ...], key: str) -> tuple[str, ...]:
+    return tuple(f"{file}:{key}" for file in files)
+
+
+def of_gpu(name: str, files: tuple[str, ...], *, matmul: float = 0.75) -> tuple[Parameter, ...]:
+    """Those of the GPU *name*, which land in *files*; *matmul* is where the share of its peak begins."""
+    return (
+        Parameter(
+            f"{name}.matmul_efficiency",
+            matmul,
+            0.3,
+            0.95,
+            "",
+            "share of the peak that long products of full waves reach",
+            _of(files, "matmul_efficiency"),
+        ),
+        Parameter(
+            f"{name}.k_half",
+            64.0,
+            4.0,
+            512.0,
+            "",
+            "inner dimension at which a product reaches half of that",
+            _of(files, "k_half"),
+            # a tile is filled and emptied as long as a few of its inner steps of 32 take (CUTLASS, "Efficient GEMM")
+            spread=0.5,
+        ),
+        Parameter(
+            f"{name}.memory_efficiency",
+            0.88,
+            0.3,
+            0.98,
+            "",
+            "share of the memory's bandwidth that memory-bound kernels reach",
+            _of(files, "memory_efficiency"),
+            # copies of 100 MB reach 0.9 (Calculon, systems/a100_80g.json); kernels that compute on the way, less
+            spread=0.07,
+        ),
+        Parameter(
+            f"{name}.attention_efficiency",
+            0.35,
+            0.05,
+            0.95,
+            "",
+            "share of the peak that the products of fused attention reach",
+            _of(files, "attention_efficiency"),
+        ),
+        Parameter(
+            f"{name}.attention_backward",
+            0.3,
+            0.05,
+            0.95,
+            "",
+            "the same in its backward pass",
+            _of(files, "attention_backward"),
+        ),
+        Parameter(
+            f"{name}.spread",
+            0.015,
+            0.002,
+            0.06,
+            "",
+            "coefficient of variation of the speed of products among GPUs",
+            _of(files, "spread"),
+            # Sinha et al. 2022 (arXiv:2208.11035): 8 % between GPUs of one cluster, a few standard deviations
+            spread=0.7,
+        ),
+    )
+
+
+def _stack(name: str, key: str, start: float, low: float, high: float, meaning: str) -> Parameter:
+    return Parameter(f"{name}.{key}", start, low, high, "s", meaning, (f"workloads.software.{name}:{key}",))
+
+
+STACKS = (
+    _stack("megatron", "exchange", 4e-4, 2e-5, 3e-3, "lost with each message that a pipeline stage waits for"),
+    _stack("megatron", "step", 2e-2, 1e-3, 0.5, "host time of each optimizer step beside its kernels"),
+    _stack("megatron_deepspeed", "launch", 4e-5, 5e-6, 2e-4, "host time to launch a kernel that is priced"),
+    _stack("megatron_deepspeed", "step", 0.1, 1e-3, 0.5, "host time of each optimizer step beside its kernels"),
+    _stack("fsdp", "step", 4e-2, 1e-3, 0.5, "host time of each optimizer step beside its kernels"),
+)
+
+PARAMETERS = (*of_gpu("a100", A100), *STACKS)
+"""What the published runs on A100 tell."""

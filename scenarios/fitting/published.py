@@ -1,0 +1,116 @@
+"""Published runs are the rows of the fits of computation: the scenarios that judge the simulator are those that fit it.
+
+A file of measurements is known by its name; the scenario that reads it, or has its figures typed, makes a row of each
+expectation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scenarios.expectations import is_duration
+from scenarios.fitting.parameter import Parameter, Values
+from scenarios.fitting.rerun import Rerun
+from scenarios.fitting.row import Row
+from scenarios.scenario import Scenario
+from simulator.errors import CalibrationError
+
+
+@dataclass(frozen=True)
+class Publication:
+    """The *scenario* that holds the runs of a file, and the relative *noise* of what was measured.
+
+    *left_out*: words in the names of runs that are no rows, and why.
+    """
+
+    scenario: str
+    noise: float
+    left_out: Mapping[str, str]
+
+
+PUBLICATIONS: Mapping[str, Publication] = {
+    "korthikanti_table4_layer_timing_22B": Publication("korthikanti_22b_layer", 0.01, {}),
+    "fsdp_mpt_llmfoundry": Publication("fsdp_mpt_a100_40gb", 0.03, {}),
+    "vtrain_multi_node_measured": Publication(
+        "vtrain_3_6b_64a100", 0.03, {"tp16": "bound by the network between nodes, which the transport's fit is for"}
+    ),
+    "vtrain_layer_times": Publication("vtrain_layers", 0.10, {}),
+    "zero_bubble_table4": Publication(
+        "zero_bubble",
+        0.02,
+        {
+            "ZB-2p": "a searched order, simulated as another",
+            **{f"{size}B": "in no file of measurements, judged only" for size in (6.2, 14.6, 28.3)},
+        },
+    ),
+    "megatron_sc21_table1_weak_scaling": Publication(
+        "megatron_sc21_weak_scaling",
+        0.03,
+        dict.fromkeys(("145.6B", "310.1B", "529.6B", "1008B"), "simulated too slowly for a fit, judged only"),
+    ),
+}
+"""By the stem of the file's name. Noise: rounding to the digits that are printed (22B layer), what neighbours differ by
+otherwise; vTrain's layer times fall with the micro-batch in places where they must rise."""
+
+
+def rows(file: Path, parameters: Sequence[Parameter]) -> list[Row]:
+    """The rows of *file*. Raises `CalibrationError` for a file of another name, `ScenarioError` for a fault in it."""
+    if file.stem not in PUBLICATIONS:
+        raise CalibrationError(f"{file}: no published scenario reads it; there are those for {', '.join(PUBLICATIONS)}")
+    publication = PUBLICATIONS[file.stem]
+    scenario = _reading(publication.scenario, file)
+    return list(_rows(scenario, file.stem, publication, tuple(parameters)))
+
+
+def _reading(name: str, file: Path) -> Scenario:
+    """The scenario *name*, its table, where it has one from outside, being *file*."""
+    from scenarios.loading import located
+    from simulator.document import read
+
+    table = read(located(name)).data.get("table")
+    outside = table is not None and Path(str(table["file"])).stem == file.stem
+    return Scenario.load(name, {"table.file": str(file.resolve())} if outside else None)
+
+
+def _rows(scenario: Scenario, data: str, publication: Publication, parameters: tuple[Parameter, ...]) -> Iterator[Row]:
+    for name, variant in (scenario.variants or {scenario.name: scenario}).items():
+        if any(word in name for word in publication.left_out):
+            continue
+        rerun = Rerun(variant, parameters)
+        for key, expectation in variant.specification.expect.items():
+            if key.startswith("memory") or not isinstance(expectation.value, float | int):
+                continue
+            yield Row(
+                f"{name}, {key}" if key.startswith("layer_s") else name,
+                _time(key, expectation.value),
+                _prediction(rerun, key),
+                groups(variant, data),
+                rerun.uses,
+                publication.noise,
+            )
+
+
+def _prediction(rerun: Rerun, key: str) -> Callable[[Values], float]:
+    def predicted(values: Values) -> float:
+        return _time(key, rerun.value(key, values))
+
+    return predicted
+
+
+def _time(key: str, value: float) -> float:
+    """*value* of a duration, or what grows as one does: the inverse of a rate."""
+    return value if is_duration(key) else 1.0 / value
+
+
+def groups(scenario: Scenario, data: str) -> dict[str, str | int]:
+    """What residuals are told by: data, degrees, micro-batch, GPUs."""
+    derived = scenario.derived
+    return {
+        "data": data,
+        "tp": derived.tp,
+        "pp": derived.pp,
+        "dp": derived.replicas,
+        "micro-batch": derived.micro_batch_size,
+    }

@@ -1,0 +1,117 @@
+"""A rerun simulates a scenario again under other values of the catalogue's parameters: the prediction of a row.
+
+A parameter says where its value lands, ``topologies.gpus.a100_80gb:k_half``; a rerun puts it there without a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from scenarios.fitting.parameter import Parameter, Values
+from scenarios.layer_time import layer_seconds
+from scenarios.programs import training_schedule
+from scenarios.running import in_step, variation
+from scenarios.scenario import Scenario
+from simulator.accelerator import Accelerator, Software
+from simulator.analysis import metrics
+from simulator.cluster import Cluster
+from simulator.engine.simulate import simulate
+from simulator.errors import CalibrationError
+from simulator.schedule import Schedule
+from simulator.timeline import Timeline
+from simulator.transport.calibration import transport
+from topologies.catalogue import GPUS, device
+from workloads.stack import specification
+
+SOFTWARE = "workloads.software"
+
+
+def landed(parameters: Sequence[Parameter], values: Values, place: str) -> dict[str, float]:
+    """The values that land in *place*, ``package.file``, by key.
+
+    >>> landed([Parameter("x", 1, 0, 2, "", "", ("topologies.gpus.a100_80gb:k_half",))], {"x": 3}, GPUS + ".a100_80gb")
+    {'k_half': 3}
+    """
+    spots = [(spot.partition(":"), values[p.name]) for p in parameters if p.name in values for spot in p.lands]
+    return {key: value for (where, _, key), value in spots if where == place}
+
+
+@dataclass(frozen=True, eq=False)
+class Rerun:
+    """*scenario* under any values of *parameters*, those of its GPUs and of its software stack."""
+
+    scenario: Scenario
+    parameters: tuple[Parameter, ...]
+    _schedules: dict[tuple[float, float], Schedule] = field(init=False, repr=False, default_factory=dict)
+
+    @cached_property
+    def uses(self) -> frozenset[str]:
+        """The parameters that land in what the scenario uses."""
+        places = {f"{SOFTWARE}.{self.scenario.specification.software}", *(f"{GPUS}.{a.name}" for a in self._gpus)}
+        return frozenset(p.name for p in self.parameters if places & {spot.partition(":")[0] for spot in p.lands})
+
+    def value(self, key: str, values: Values) -> float:
+        """What the result has under *key*: a step time, a layer's times, a rate or FLOP/s."""
+        timeline = self.timeline(values)
+        training, model = self.scenario.specification.training, self.scenario.model
+        assert training is not None
+        assert model is not None
+        head, _, rest = key.partition(".")
+        if head == "layer_s":
+            return layer_seconds(timeline, model)[rest]
+        if key == "hardware_tflops_per_gpu":
+            return metrics.flops_per_gpu(timeline)[1] / 1e12
+        rates = {"samples_per_s": 1.0, "tokens_per_s": float(model.tokens_per_sample)}
+        if key == "step_time_s":
+            return timeline.step_time
+        if key in rates:
+            return training.global_batch_size * rates[key] / timeline.step_time
+        raise CalibrationError(
+            f"{self.scenario.name}: a fit takes no {key}; it takes step_time_s, layer_s, {', '.join(rates)}"
+        )
+
+    def timeline(self, values: Values) -> Timeline:
+        """What happens under *values*."""
+        scenario, software = self.scenario, self._software(values)
+        network = scenario.specification.network
+        return simulate(
+            self._schedule(software),
+            self._cluster(values),
+            transport=transport(network.transport),
+            fidelity=network.fidelity,
+            algorithms=network.algorithms,
+            software=software,
+            placement=scenario.derived.devices,
+            variation=variation(scenario),
+        )
+
+    @cached_property
+    def _gpus(self) -> list[Accelerator]:
+        cluster = self.scenario.cluster()
+        return list(dict.fromkeys(cluster.accelerator(gpu) for gpu in self.scenario.derived.devices))
+
+    def _cluster(self, values: Values) -> Cluster:
+        cluster = self.scenario.cluster()
+        changed: Mapping[Accelerator, Accelerator] = {gpu: self._changed(gpu, values) for gpu in self._gpus}
+        return in_step(cluster.equipped(changed), self.scenario.derived.devices)
+
+    def _changed(self, gpu: Accelerator, values: Values) -> Accelerator:
+        own = landed(self.parameters, values, f"{GPUS}.{gpu.name}")
+        return device(GPUS, gpu.name).model_copy(update=own).accelerator() if own else gpu
+
+    def _software(self, values: Values) -> Software:
+        name = self.scenario.specification.software
+        return specification(name).model_copy(update=landed(self.parameters, values, f"{SOFTWARE}.{name}")).build()
+
+    def _schedule(self, software: Software) -> Schedule:
+        key = software.step_seconds, software.exchange_seconds
+        if key not in self._schedules:
+            scenario = self.scenario
+            assert scenario.model is not None
+            self._schedules.clear()
+            self._schedules[key] = training_schedule(
+                scenario.specification, scenario.model, software, scenario.derived, scenario.document
+            )
+        return self._schedules[key]
