@@ -1,0 +1,94 @@
+"""Profiles of convolutional models, layer by layer, are rows of the fit of a V100: convolutions, and all between them.
+
+A profiler waits for the GPU after each layer, which costs every layer the same, forward and backward; that is fitted
+beside the GPU and lands nowhere (PipeDream's profiler: Narayanan et al. 2019, arXiv:1806.03377, section 3.1).
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from scenarios.fitting.computation import of_gpu
+from scenarios.fitting.parameter import Parameter, Values
+from scenarios.fitting.rerun import landed
+from scenarios.fitting.row import Row
+from simulator.kernel import Kernel
+from topologies.catalogue import GPUS, device
+from workloads.convolution import Convolution
+from workloads.part import Elementwise, PartedLayer
+from workloads.specification import model
+
+V100 = (f"{GPUS}.v100_16gb", f"{GPUS}.v100_32gb")
+
+PARAMETERS = (
+    *(
+        p
+        for p in of_gpu("v100", V100)
+        if p.name.rpartition(".")[2] in ("matmul_efficiency", "k_half", "memory_efficiency")
+    ),
+    *(
+        Parameter(f"profiler.{phase}", 2e-4, 1e-6, 2e-3, "s", f"what the profiler takes of each layer's {phase} pass")
+        for phase in ("forward", "backward")
+    ),
+)
+
+BATCHES = {"alexnet": 256, "vgg16": 128, "resnet50": 128, "resnet101": 64}
+"""Images of the profiled batches: bytes of the last layer's output over 4 x 1,000 classes."""
+
+CLASSES = {"Conv2d": Convolution, "BatchNorm2d": Elementwise, "ReLU": Elementwise, "MaxPool2d": Elementwise}
+"""The parts that operators are priced as, by their name in torch."""
+
+
+@dataclass(frozen=True)
+class _Layers:
+    """All layers of one class of a model: how many, their measured seconds, and the kernels they are priced as."""
+
+    count: int
+    seconds: float
+    kernels: tuple[Kernel, ...]
+
+
+def rows(file: Path) -> list[Row]:
+    """A row for each model, class of layers and direction in *file*."""
+    return list(_rows(file))
+
+
+def _rows(file: Path) -> Iterator[Row]:
+    with file.open(newline="") as opened:
+        lines = [line for line in csv.DictReader(opened) if line["model"] in BATCHES]
+    for name in BATCHES:
+        for part in (Convolution, Elementwise):
+            own = [line for line in lines if line["model"] == name and CLASSES.get(_operator(line)) is part]
+            for phase in ("forward", "backward") if own else ():
+                seconds = sum(float(line[f"{phase}_ms"]) for line in own) / 1e3
+                layers = _Layers(len(own), seconds, _kernels(name, part, phase))
+                groups = {"data": file.stem, "model": name, "class": part.__name__, "phase": phase}
+                yield Row(f"{name} {part.__name__} {phase}", seconds, _predicted(layers, phase), groups, noise=0.1)
+
+
+def _operator(line: Mapping[str, str]) -> str:
+    return line["op"].partition("(")[0]
+
+
+@lru_cache
+def _kernels(name: str, part: type, phase: str) -> tuple[Kernel, ...]:
+    images = BATCHES[name]
+    parts = [
+        p for layer in model(name, "fp32", fused=False).layers if isinstance(layer, PartedLayer) for p in layer.parts
+    ]
+    own = [p for p in parts if isinstance(p, part)]
+    if phase == "forward":
+        return tuple(kernel for p in own for kernel in p.forward(images))
+    return tuple(kernel for p in own for kernel in (*p.backward_input(images), *p.backward_weights(images)))
+
+
+def _predicted(layers: _Layers, phase: str) -> Callable[[Values], float]:
+    def predicted(values: Values) -> float:
+        gpu = device(GPUS, "v100_16gb").model_copy(update=landed(PARAMETERS, values, V100[0])).accelerator()
+        return gpu.seconds(layers.kernels) + layers.count * values[f"profiler.{phase}"]
+
+    return predicted
