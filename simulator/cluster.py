@@ -19,7 +19,10 @@ from simulator.accelerator import Accelerator
 from simulator.errors import ClusterError
 
 Router = Callable[[str, str], Sequence[str]]
-"""From one device to another: the vertices passed, both ends included."""
+"""From one device to another: the vertices passed, both ends included.
+
+A router says that it is `hierarchical` if between servers it goes up a tree of switches and down again.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,11 @@ class Cluster:
         for (source, target), link in zip(self.ends, self.links, strict=True):
             if not link.bandwidth > 0 or not link.latency >= 0:
                 raise ClusterError(f"{source} - {target}: bandwidth must be above 0, latency at least 0: {link}")
+
+    @property
+    def hierarchical(self) -> bool:
+        """Whether routes between servers go up a tree and down: those to one device then tell all others."""
+        return getattr(self._router, "hierarchical", False)
 
     @cached_property
     def gpus(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ import networkx as nx
 
 from simulator.cluster import Cluster, Link
 from simulator.errors import ClusterError
-from topologies.network import Network, Port, Way
+from topologies.network import Network, Port, Tree, Way
 from topologies.wiring import Wiring
 
 Fabric = Callable[[Network], Way]
@@ -95,11 +95,14 @@ def _ports(kinds: Sequence[Kind]) -> list[Port]:
 
 
 class Routes:
-    """The router of an assembled cluster."""
+    """The router of an assembled cluster, *hierarchical* if switches between nodes form a tree."""
 
     def __init__(self, kinds: Sequence[Kind], ports: Sequence[Port], way: Way | None) -> None:
         self._way = way
+        self.hierarchical = way is None or isinstance(way, Tree)
         self._port = {port.nic: port for port in ports}
+        self._places: dict[str, tuple[Kind, int, str]] = {}
+        self._doors: dict[tuple[str, bool], tuple[list[str], Port]] = {}
         words = {word for kind in kinds for word in kind.each}
         self._kinds = {word: [kind for kind in kinds if word in kind.each] for word in words}
         self._starts = {word: [kind.first.get(word, 0) for kind in self._kinds[word]] for word in words}
@@ -111,12 +114,25 @@ class Routes:
             return self._inside(a, a[2], b[2])
         if self._way is None:
             raise ClusterError(f"there is no way from {source} to {target}: they are in different nodes without fabric")
-        leaves, enters = self._nic(a), self._nic(b)
-        out, back = self._inside(a, a[2], leaves), self._inside(b, enters, b[2])
-        return [*out, *self._way(self._port[out[-1]], self._port[back[0]]), *back]
+        (out, exit_), (back, entry) = self._door(source, a, out=True), self._door(target, b, out=False)
+        return [*out, *self._way(exit_, entry), *back]
+
+    def _door(self, vertex: str, place: tuple[Kind, int, str], *, out: bool) -> tuple[list[str], Port]:
+        """The vertices between *vertex* and the NIC by which it leaves its node or is reached, and the NIC's port."""
+        if (vertex, out) not in self._doors:
+            nic = self._nic(place)
+            path = self._inside(place, place[2], nic) if out else self._inside(place, nic, place[2])
+            self._doors[vertex, out] = path, self._port[path[-1] if out else path[0]]
+        return self._doors[vertex, out]
 
     def _place(self, vertex: str) -> tuple[Kind, int, str]:
         """The kind of node in which *vertex* stands, the node's index among them, and its name in the wiring."""
+        known = self._places.get(vertex)
+        if known is None:
+            known = self._places[vertex] = self._found(vertex)
+        return known
+
+    def _found(self, vertex: str) -> tuple[Kind, int, str]:
         word, _, text = vertex.rpartition(" ")
         if word in self._kinds and text.isdecimal():
             at = bisect_right(self._starts[word], int(text)) - 1

@@ -11,12 +11,12 @@ from itertools import pairwise
 from math import ceil
 
 from simulator.errors import ClusterError
-from topologies.network import Network, Port, Way
+from topologies.network import Network, Port, Tree
 
 
 def clos(
     network: Network, leaves: Sequence[Sequence[Port]], oversubscription: Sequence[float], radix: int, pod: int
-) -> Way:
+) -> Tree:
     """Two levels if a spine switch of *radix* ports reaches all *leaves* (the ports of each), else three.
 
     *oversubscription*: bandwidth down over bandwidth up of a leaf, then of a spine; *pod*: leaves that share their
@@ -40,15 +40,7 @@ def clos(
         spines = _level(network, "spine", groups, oversubscription[0], above)
         if len(spines) > 1:
             _level(network, "core", [spines], oversubscription[1], above)
-
-    def way(source: Port, target: Port) -> list[str]:
-        up, down = [leaf_of[source.number]], [leaf_of[target.number]]
-        while up[-1] != down[-1]:
-            up.append(above[up[-1]])
-            down.append(above[down[-1]])
-        return up + down[-2::-1]
-
-    return way
+    return Tree(leaf_of, above)
 
 
 def _level(

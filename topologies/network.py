@@ -7,7 +7,7 @@ returns how a message finds its way: by structure, so that no table of routes is
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -29,6 +29,25 @@ class Port:
 
 Way = Callable[[Port, Port], Sequence[str]]
 """From one port to another: the switches that are passed, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The way through a tree of switches: up until both ends have one in common, and down.
+
+    *leaf_of* is by number of a port the switch that it is plugged into, *above* by switch the next one up.
+    """
+
+    leaf_of: Mapping[int, str]
+    above: Mapping[str, str]
+
+    def __call__(self, source: Port, target: Port) -> list[str]:
+        """The switches between two ports."""
+        up, down = [self.leaf_of[source.number]], [self.leaf_of[target.number]]
+        while up[-1] != down[-1]:
+            up.append(self.above[up[-1]])
+            down.append(self.above[down[-1]])
+        return up + down[-2::-1]
 
 
 class Network:

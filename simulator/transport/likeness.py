@@ -1,14 +1,15 @@
 """Groups that lie alike on the cluster share their plans: what was planned for one is moved to the links of another.
 
-Two groups lie alike under a plan if every transfer of it crosses links of the same sort in the same order, and two
-transfers share a link in one group where they share it in the other. Then latencies, weights and rates are the same,
-and only the numbers of the links differ. So thousands of sibling groups cost one search and as many look-ups.
+Two groups lie alike under transfers if each of them crosses links of the same sort in the same order, and two share a
+link in one group where they share it in the other. Then latencies, weights and rates are the same, and only the numbers
+of the links differ. So thousands of sibling groups cost one search and as many look-ups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import permutations
 from typing import NamedTuple
 
 from simulator.cluster import Cluster
@@ -25,14 +26,30 @@ class Lie(NamedTuple):
 
 
 def lie(cluster: Cluster, transfers: Iterable[Transfer], devices: Sequence[str]) -> Lie:
-    """How *devices* lie under *transfers*: links are told apart by their order of first use."""
+    """How *devices* lie under *transfers*: links are told apart by their order of first use, as servers are.
+
+    Where the cluster is hierarchical, the ways inside servers and those between the first device and all others, of its
+    own server another one, tell the rest: two devices meet in the tree where their ways to a third do.
+    """
     number: dict[int, int] = {}
-    rows = []
-    for sender, receiver in transfers:
+    nodes: dict[int | str, list[int]] = {}
+    for place, device in enumerate(devices):
+        nodes.setdefault(cluster.node_of(device), []).append(place)
+    rows: list[Hashable] = [tuple(map(tuple, nodes.values()))]
+    for sender, receiver in _telling(nodes.values()) if cluster.hierarchical else transfers:
         path = route(cluster, devices[sender], devices[receiver])
-        within = cluster.node_of(devices[sender]) == cluster.node_of(devices[receiver])
-        rows.append((within, *((number.setdefault(link, len(number)), cluster.sort(link)) for link in path)))
+        rows.append(tuple((number.setdefault(link, len(number)), cluster.sort(link)) for link in path))
     return Lie(tuple(rows), tuple(number))
+
+
+def _telling(nodes: Collection[Sequence[int]]) -> Iterator[Transfer]:
+    """The transfers inside *nodes*, places by server, and those of each place with the first one of another server."""
+    firsts = [places[0] for places in nodes]
+    for places in nodes:
+        yield from permutations(places, 2)
+        for hub in [first for first in firsts[:2] if first != places[0]][:1]:
+            yield from ((hub, place) for place in places)
+            yield from ((place, hub) for place in places)
 
 
 def moved(plan: Plan, source: Sequence[int], target: Sequence[int]) -> Plan:
