@@ -29,7 +29,7 @@ def of_gpu(name: str, files: tuple[str, ...], *, matmul: float = 0.75) -> tuple[
             64.0,
             4.0,
             512.0,
-            "",
+            "elements",
             "inner dimension at which a product reaches half of that",
             _of(files, "k_half"),
             # a tile is filled and emptied as long as a few of its inner steps of 32 take (CUTLASS, "Efficient GEMM")

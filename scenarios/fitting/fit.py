@@ -7,27 +7,46 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scenarios.calibration.file import write
-from scenarios.fitting import nccl
+from scenarios.fitting import gpus, nccl, published
 from simulator.document.validation import listed
 from simulator.errors import CalibrationError
 
 ALL_REDUCES = ({"gpu", "ngpus", "size_bytes", "in_place_us"}, {"nodes", "gpus_total", "size_bytes", "time_us"})
 """Columns of tables of all-reduces."""
 
+COMMUNICATION, COMPUTATION = "communication", "computation"
+
 
 def fit(paths: Sequence[Path], output: Path) -> str:
     """Fit what the tables at *paths* measure and write it to *output*; the report.
 
-    Raises `CalibrationError` where a table is of no known kind.
+    Tables of all-reduces tell of NCCL, those that published scenarios read of GPUs and software stacks. Raises
+    `CalibrationError` where a table is of no known kind, or they are of both.
     """
-    for path in paths:
-        columns = _columns(path)
-        if not any(needed <= columns for needed in ALL_REDUCES):
-            known = " or ".join(listed(sorted(needed)) for needed in ALL_REDUCES)
-            raise CalibrationError(f"{path}: is no table that can be fitted; one of all-reduces has {known}")
+    kinds = {path: _kind(path) for path in paths}
+    if len(set(kinds.values())) > 1:
+        told = ", ".join(f"{path.name} of {kind}" for path, kind in kinds.items())
+        raise CalibrationError(f"one fit is of one kind of cost, not {told}; fit them one after the other")
+    if COMPUTATION in kinds.values():
+        data, report = gpus.calibration(paths)
+        write(data, output)
+        return f"{report}\n\nwrote {output}; each value lands in the file of the catalogue that it names"
     data, report = nccl.calibration(paths)
     write(data, output)
     return f"{report}\n\nwrote {output}\nnext: clustersim run SCENARIO --set network.transport={output}"
+
+
+def _kind(path: Path) -> str:
+    columns = _columns(path)
+    if any(needed <= columns for needed in ALL_REDUCES):
+        return COMMUNICATION
+    if gpus.takes(path):
+        return COMPUTATION
+    known = " or ".join(listed(sorted(needed)) for needed in ALL_REDUCES)
+    files = listed([*published.PUBLICATIONS, gpus.PROFILES])
+    raise CalibrationError(
+        f"{path}: is no table that can be fitted; one of all-reduces has {known}, one of computation is called {files}"
+    )
 
 
 def _columns(path: Path) -> set[str]:

@@ -67,7 +67,8 @@ def _rows(file: Path) -> Iterator[Row]:
                 seconds = sum(float(line[f"{phase}_ms"]) for line in own) / 1e3
                 layers = _Layers(len(own), seconds, _kernels(name, part, phase))
                 groups = {"data": file.stem, "model": name, "class": part.__name__, "phase": phase}
-                yield Row(f"{name} {part.__name__} {phase}", seconds, _predicted(layers, phase), groups, noise=0.1)
+                uses = frozenset(p.name for p in PARAMETERS if p.lands or p.name.endswith(phase))
+                yield Row(f"{name} {part.__name__} {phase}", seconds, _predicted(layers, phase), groups, uses, 0.1)
 
 
 def _operator(line: Mapping[str, str]) -> str:

@@ -1,0 +1,81 @@
+"""The fit of GPUs and software stacks, as a file: values, where they land, covariance, and what they are from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from scenarios.fitting import profiles, published
+from scenarios.fitting.computation import PARAMETERS
+from scenarios.fitting.folds import FOLDS, HeldOut, cross_validated
+from scenarios.fitting.least_squares import Fit, least_squares
+from scenarios.fitting.parameter import Parameter
+from scenarios.fitting.report import fit_report
+from scenarios.fitting.row import Row
+
+PROFILES = "layer_profiles_v100"
+"""The stem of the file of profiles; all others that are taken are those of `published.PUBLICATIONS`."""
+
+
+def takes(path: Path) -> bool:
+    """Whether the file at *path* measures computation."""
+    return path.stem == PROFILES or path.stem in published.PUBLICATIONS
+
+
+def calibration(paths: Sequence[Path]) -> tuple[dict[str, Any], str]:
+    """The calibration file of the measurements at *paths*, as plain data, and the report of its fit.
+
+    Parameters that no row depends on are left out.
+    """
+    rows = [row for path in paths for row in _rows(path)]
+    used = frozenset().union(*(row.uses for row in rows))
+    fit = least_squares([p for p in (*PARAMETERS, *profiles.PARAMETERS) if p.name in used], rows)
+    held_out = {f"one in {FOLDS} at a time": cross_validated(fit)}
+    return contents(fit, held_out, paths), fit_report(fit, held_out)
+
+
+def _rows(path: Path) -> list[Row]:
+    return profiles.rows(path) if path.stem == PROFILES else published.rows(path, PARAMETERS)
+
+
+def contents(fit: Fit, held_out: Mapping[str, HeldOut], paths: Sequence[Path]) -> dict[str, Any]:
+    """What *fit* found, how sure it is, and where from."""
+    return {
+        "version": 1,
+        "parameters": {p.name: _entry(p, fit) for p in fit.parameters},
+        "covariance": [[_rounded(float(x), 4) for x in line] for line in fit.covariance],
+        "provenance": {
+            "date": datetime.now(UTC).date().isoformat(),
+            "data": [path.name for path in paths],
+            "rows": len(fit.rows),
+            "held_out": {how: _errors(errors) for how, errors in held_out.items()},
+        },
+    }
+
+
+def _entry(parameter: Parameter, fit: Fit) -> dict[str, Any]:
+    return {
+        "value": _rounded(fit.found[parameter.name], 3),
+        "uncertainty": _rounded(fit.deviation(parameter.name), 2),
+        "unit": parameter.unit or "share",
+        "meaning": parameter.meaning,
+        "lands": list(parameter.lands),
+    }
+
+
+def _errors(errors: HeldOut) -> dict[str, dict[str, float]]:
+    return {
+        str(data): {
+            "rows": len(part.rows),
+            "mean": _rounded(part.mean, 2),
+            "median": _rounded(part.median, 2),
+            "worst": _rounded(part.worst, 2),
+        }
+        for data, part in errors.by("data").items()
+    }
+
+
+def _rounded(value: float, digits: int) -> float:
+    return float(f"{value:.{digits}g}")
