@@ -230,6 +230,28 @@ def test_an_overlapped_layer_takes_the_longer_of_each_pair(sequence):
     assert times[0] - times[1] == pytest.approx(sum(map(seconds, beside)), rel=1e-6)
 
 
+@pytest.mark.parametrize("sequence", [False, True])
+def test_asynchronous_exchanges_stand_beside_the_weight_gradients(sequence):
+    """As much is exchanged, forward passes block as before, and the backward pass is no slower."""
+    what = transformer(replace(SHAPE, num_layers=1))
+    whole = compute(what, WHOLE, micro_batch_size=4)
+    blocking, beside = (
+        tensor_parallel(whole, what, 2, micro_batch_size=4, sequence_parallel=sequence, asynchronous=flag)
+        for flag in (False, True)
+    )
+    beside.check()
+
+    def exchanged(schedule, stream=None):
+        ops = (op for op in schedule.programs[0].ops if isinstance(op, Collective) and stream in (None, op.stream))
+        return Counter((op.kind, op.action.phase if op.action else "", op.nbytes) for op in ops)
+
+    assert exchanged(blocking) == exchanged(beside)
+    assert {phase for _, phase, _ in exchanged(beside, "tp")} == {"B"}
+    # a column-cut product each in attention, feed-forward block and head
+    assert sum(exchanged(beside, "tp").values()) == 3 * (2 if sequence else 1)
+    assert simulated(beside, 2, latency=1e-3).step_time < simulated(blocking, 2, latency=1e-3).step_time
+
+
 def test_gathered_inputs_are_buffers_for_as_long_as_they_are_used():
     schedule = parallel(4, sequence_parallel=True)
     held = 0.0
@@ -261,16 +283,16 @@ def test_a_layer_takes_about_as_long_as_korthikanti_measured(name):
     sequence, how = TIMED[name]
     what = transformer(replace(model("gpt_22b", "bf16").shape, num_layers=1))
     schedule = compute(what, WHOLE, micro_batch_size=4)
-    schedule = tensor_parallel(schedule, what, 8, micro_batch_size=4, sequence_parallel=sequence)
+    schedule = tensor_parallel(schedule, what, 8, micro_batch_size=4, sequence_parallel=sequence, asynchronous=True)
     schedule = recompute(schedule, what.sharded(8, sequence), how, micro_batch_size=4)
     node = cluster({"preset": "dgx_a100_80gb", "nodes": 1})
     timeline = simulate(schedule, node, transport=nccl(), software=software("megatron"))
     took = Counter()
     for span in timeline.spans(0):
-        if span.op.layer == "layer 0":
+        if span.op.layer == "layer 0" and span.op.stream == "compute":
             took[span.op.action.phase] += 1e3 * (span.end - span.begin)
-    assert took["F"] == pytest.approx(float(published["forward_ms"]), rel=0.12)
-    assert took["R"] + took["B"] == pytest.approx(float(published["backward_ms"]), rel=0.12)
+    assert took["F"] == pytest.approx(float(published["forward_ms"]), rel=0.05)
+    assert took["R"] + took["B"] == pytest.approx(float(published["backward_ms"]), rel=0.05)
 
 
 @pytest.mark.parametrize("how", ["none", "full"])

@@ -1,0 +1,51 @@
+"""An accelerator prices kernels by physical parameters: closed forms of each."""
+
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+import pytest
+
+from simulator.accelerator import Accelerator, Software
+from simulator.kernel import Kernel, matmul, measured, memory_bound
+
+GPU = Accelerator(
+    peak_flops=100e12, memory_bandwidth=1e12, sms=100, matmul_efficiency=0.8, memory_efficiency=0.5,
+    attention_efficiency=0.4, attention_backward=0.2, k_half=64,
+)  # fmt: skip
+
+
+def test_a_product_of_whole_waves_runs_at_the_peak_that_its_depth_allows():
+    m = n = 2560  # 10 x 20 tiles of 256 x 128: two waves of 100 SMs
+    k = 64
+    gpu = replace(GPU, memory_bandwidth=inf)
+    assert gpu.kernel_seconds(matmul(m, n, k, precision="bf16")) == pytest.approx(2 * 2 * m * n * k / 80e12)
+
+
+def test_a_memory_bound_kernel_takes_its_bytes_over_the_bandwidth_reached():
+    assert GPU.kernel_seconds(memory_bound(1e9)) == pytest.approx(2e-3)
+
+
+@pytest.mark.parametrize(("which", "share"), [("forward", 0.4), ("backward", 0.2)])
+def test_fused_attention_has_shares_of_its_own(which, share):
+    kernel = Kernel(1.0, 0.0, (96, 4096, 2048, 128), "bf16", attention=which)
+    flops = 2 * 96 * 4096 * 2048 * 128
+    assert GPU.kernel_seconds(kernel) == pytest.approx(flops / (100e12 * share))
+
+
+def test_the_slowest_of_many_is_as_slow_as_draws_say():
+    gpu = Accelerator(peak_flops=1e12, sms=1, matmul_efficiency=0.5, spread=0.02)
+    draws = 1 + 0.02 * np.random.default_rng(0).standard_normal((4000, 256)).max(axis=1)
+    slower = gpu.matmul_efficiency / gpu.slowest_of(256).matmul_efficiency
+    assert slower == pytest.approx(draws.mean(), rel=1e-3)
+    assert gpu.slowest_of(1) == gpu
+
+
+def test_the_slowest_moves_bytes_as_fast_as_all():
+    slowest = Accelerator(memory_bandwidth=1e12, spread=0.05).slowest_of(1000)
+    assert slowest.kernel_seconds(memory_bound(1e9)) == 1e-3
+
+
+def test_small_kernels_take_as_long_as_the_host_needs_to_launch_them():
+    kernels = [memory_bound(1.0, launches=3), memory_bound(1.0), measured(1.0)]
+    assert GPU.seconds(kernels, Software(launch_seconds=1e-5)) == pytest.approx(1.0 + 4e-5)

@@ -1,0 +1,36 @@
+"""What no kernel accounts for is paid once a step and once a message."""
+
+import pytest
+
+from simulator.engine.simulate import simulate
+from topologies import cluster
+from workloads.compute import compute
+from workloads.fixed_cost import fixed_costs
+from workloads.layout import stages_of
+from workloads.pipeline_parallel import pipeline_parallel
+from workloads.pipelines.one_f_one_b import one_f_one_b
+from workloads.unit import unit_model
+
+
+def step_time(stages, micro_batches, **costs):
+    model = unit_model(stages, 1.0, 2.0)
+    schedule = compute(model, one_f_one_b(stages, micro_batches), micro_batch_size=1, stages=stages_of(model, stages))
+    schedule = fixed_costs(pipeline_parallel(schedule, model, micro_batch_size=1), **costs)
+    schedule.check()
+    ideal = {"preset": "uniform", "gpus": stages, "bandwidth": "1 GB/s", "latency": "0 s", "accelerator": "unit"}
+    return simulate(schedule, cluster(ideal)).step_time
+
+
+def test_a_step_costs_once():
+    assert step_time(1, 4, step=0.5, exchange=0.25) == 4 * 3.0 + 0.5
+
+
+def test_each_message_costs_who_waits_for_it():
+    # two stages: the last one waits for an activation, the first for a gradient; neither for the other in between
+    free, costly = (step_time(2, 1, step=0.0, exchange=exchange) for exchange in (0.0, 0.25))
+    assert (free, costly) == (6.0, 6.5)
+
+
+@pytest.mark.parametrize("micro_batches", [4, 9])
+def test_no_cost_changes_nothing(micro_batches):
+    assert step_time(3, micro_batches, step=0.0, exchange=0.0) == (micro_batches + 2) * 3.0
