@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -197,7 +197,8 @@ def _measure(
     found = outcome(rows, ground, transport(backend))
     print(calibration_report(found))
     where = {"network": "testbed"} if places else {}
-    file.write(file.contents(found, file.provenance(backend, ground.ranks, where)), output)
+    data = file.contents(found, file.provenance(backend, ground.ranks, where))
+    file.write({**data, **_gpu()} if backend == "nccl" else data, output)
     print(f"wrote {output} and {record}\nnext: clustersim run SCENARIO --set network.transport={output}")
 
 
@@ -210,6 +211,16 @@ def _measure_device(name: str, output: Path) -> None:
     print(device_report(found))
     file.write(contents(found, file.provenance(name, 1, {"device": found.device.name})), output)
     print(f"wrote {output}\nnext: cluster: {{node: {{accelerator: {output}}}}}")
+
+
+def _gpu() -> dict[str, Any]:
+    """What a calibration file has of the GPU of rank 0: the accelerator, its way to the host, and a launch."""
+    from scenarios.calibration.device import contents, device_report, fitted
+    from scenarios.calibration.measuring import measured_device
+
+    found = fitted(measured_device("cuda"))
+    print(device_report(found))
+    return {key: value for key, value in contents(found, {}).items() if key in ("accelerator", "host", "launch")}
 
 
 @contextmanager

@@ -19,12 +19,13 @@ from simulator.errors import CalibrationError
 Vector = NDArray[np.float64]
 
 HUBER = 0.3
-"""Huber's bound in standard deviations. The usual 1.345 is for rows of which a few are disturbed; where the model itself
-leaves out what some sizes do (caches, bursts), these must not bend the rest, and absolute deviations are what counts."""
+"""Huber's bound in standard deviations. The usual 1.345 is for rows of which a few are disturbed; where the model
+leaves out what some sizes do (caches, bursts), these must not bend the rest, and absolute deviations are what counts.
+"""
 
 EFFICIENCY = 0.734
-"""How efficient that is where errors are normal: (2 F(c) - 1)^2 / (2 F(c) - 1 - 2 c f(c) + 2 c^2 (1 - F(c))) for c = 0.3
-with the normal distribution F and its density f (Huber, "Robust Statistics", 1981, section 3.2)."""
+"""How efficient that is where errors are normal: (2 F(c) - 1)^2 / (2 F(c) - 1 - 2 c f(c) + 2 c^2 (1 - F(c))) for
+c = 0.3 with the normal distribution F and its density f (Huber, "Robust Statistics", 1981, section 3.2)."""
 
 MAD = 1.4826
 """Standard deviation of a normal distribution over its median absolute deviation."""
@@ -60,7 +61,7 @@ class Fit:
 
     @property
     def information(self) -> float:
-        """Bayes' information criterion of absolute deviations (Schwarz 1978): of two models the one with less is better.
+        """Bayes' information criterion of absolute deviations (Schwarz 1978): of two models less is better.
 
         (4 / pi) n log(mean |residual|) + k log n. Where errors are Laplace's the factor would be 2, but where they are
         normal that takes chance for gain, by pi / 2: the drop in absolute deviations is then so much nearer to
