@@ -13,7 +13,7 @@ from simulator.plan import Flow
 from simulator.step import Group, Step, Transfer
 from simulator.transport.channels import group_of
 from simulator.transport.transport import Setting, Transport
-from simulator.transport.wires import Load, channels, load, route, setting
+from simulator.transport.wires import MOST_CHANNELS, Load, load, nvlinks, route, setting
 
 
 class Members:
@@ -33,14 +33,21 @@ class Members:
     @cached_property
     def setting(self) -> Setting:
         """What the transport wants to know of the group."""
-        return setting(self.cluster, self.devices, self.group.servers)
+        return setting(self.cluster, self.devices, self.group.servers, self.rings)
 
     @cached_property
+    def rings(self) -> int:
+        """How many rings there are; through a switch one stands for as many as the port has NVLinks."""
+        found, devices = self.group.channels, self.devices
+        if len(found) > 1 or len(self.group.servers) > 1:
+            return len(found)
+        path = route(self.cluster, devices[found[0][0]], devices[found[0][1]])
+        return nvlinks(self.cluster.links[path[0]]) if path else 1
+
+    @property
     def channels(self) -> int:
         """How many channels a collective may open, each on a multiprocessor of its own."""
-        ring = self.group.channels[0]
-        path = route(self.cluster, self.devices[ring[0]], self.devices[ring[1]])
-        return channels(self.cluster, self.transport, len(self.group.channels), path)
+        return min(self.transport.blocks * self.rings, MOST_CHANNELS)
 
     def load(self, step: Step) -> Load:
         """What *step* lays on the links, found once for all steps of its transfers."""
@@ -63,11 +70,15 @@ class Members:
         return self._flows[key]
 
     def _most(self, step: Step) -> int:
-        """The most that a position sends or receives at once, in transfers; through a switch in copies on its link."""
+        """The most that a position sends or receives at once, in transfers; through a switch in copies on its link.
+
+        What passes a pipeline counts once for each lane, to however many it is handed on.
+        """
         if step.in_switch:
             return max(self.load(step).crossings, default=1)
         sends, receives = Counter(s for s, _ in step.transfers), Counter(r for _, r in step.transfers)
-        return max(*sends.values(), *receives.values())
+        most = max(*sends.values(), *receives.values())
+        return min(most, step.lanes) if step.pipelined else most
 
     def _flow(self, transport: Transport, on: Load, share: float, limit: float) -> Flow:
         links = [self.cluster.links[number] for number in on.links]

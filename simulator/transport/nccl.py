@@ -6,7 +6,7 @@ that ``clustersim calibrate`` writes, and no factors by which NCCL corrects its 
 
 All figures of the tables are from NVIDIA/nccl, src/graph/tuning.cc, topo.h and topo.cc at the tags v2.5.6-1 and
 v2.10.3-1 and at 5067397c (2026-06, here "2.30"). Tables print as they stand there: us and GB/s, for LL, LL128 and
-Simple. Limits per channel are left out: NCCL opens as many channels as lift them above the limits of the links.
+Simple.
 """
 
 from __future__ import annotations
@@ -76,6 +76,22 @@ EARLY_TREE_CEILINGS = {
 
 Triple = tuple[float, float, float]
 
+RING_LL128: Mapping[str, Triple] = {
+    "nvlink2": (20, 20, 20),
+    "nvlink3": (20, 20, 20),
+    "nvlink4": (36.7, 36.7, 36.7),
+    "nvlink5": (40, 40, 40),
+}
+TREE_LL128: Mapping[str, Triple] = {**RING_LL128, "nvlink4": (36.7, 36.7, 29.0), "nvlink5": (55.6, 31.67, 20.0)}
+TREE: Mapping[str, Triple] = {
+    "nvlink2": (26.5, 18.5, 10.0),
+    "nvlink3": (24.0, 23.6, 17.8),
+    "nvlink4": (38.7, 41.4, 36.0),
+    "nvlink5": (70.0, 42.8, 24.0),
+}
+"""perChMaxRingLL128Bws, perChMaxTreeLL128Bws, perChMaxTreeBws, GB/s, "2.30", by the NVLinks of the GPU's generation in
+one server, two, and more; the first two rows as in v2.10.3. A channel there is a ring before it is doubled."""
+
 
 @dataclass(frozen=True)
 class Tables:
@@ -91,6 +107,7 @@ class Tables:
     plateau: float
     plateau_bytes: float
     corrections: Mapping[tuple[str, str], tuple[float, ...]]
+    channels: bool
     ceilings: Mapping[tuple[str, str, str], float]
     limits: Mapping[str, float] = field(default_factory=dict)
 
@@ -123,6 +140,7 @@ VERSIONS: dict[str, Tables] = {
         plateau=1.0,
         plateau_bytes=0,
         corrections={},
+        channels=False,
         ceilings=EARLY_TREE_CEILINGS,
     ),
     "2.10": Tables(
@@ -140,6 +158,7 @@ VERSIONS: dict[str, Tables] = {
         plateau=1.9,
         plateau_bytes=65536 / 16,
         corrections=TREE_CORRECTION,
+        channels=True,
         ceilings=LL_CEILINGS,
         limits=AMPERE_LIMIT,
     ),
@@ -158,6 +177,7 @@ VERSIONS: dict[str, Tables] = {
         plateau=1.4,
         plateau_bytes=64 * 16,
         corrections=TREE_CORRECTION,
+        channels=True,
         ceilings=LL_CEILINGS,
     ),
 }
@@ -197,9 +217,9 @@ getAlgoInfo; devcomm.h and enqueue.h, v2.10.3."""
 def nccl(version: str = "2.10") -> Transport:
     """NCCL of that *version*; raises `SimulatorError` where there are no tables for it."""
     model = tuning_model(version)
-    library = replace(model, believed=model, hides=True, plateau={}, corrections={}, limits=AMPERE_LIMIT, slices=SLICES)
-    document = read(FITTED)
-    return overridden(library, validated(document, section(), ("transport",)))
+    bare = replace(model, believed=model, plateau={}, corrections={}, ring_ceilings={})
+    library = replace(bare, hides=True, limits=AMPERE_LIMIT, slices=SLICES)
+    return overridden(library, validated(read(FITTED), section(), ("transport",)))
 
 
 def tuning_model(version: str) -> Transport:
@@ -223,6 +243,7 @@ def tuning_model(version: str) -> Transport:
         limits=tables.limits,
         shares=_shares(tables),
         ceilings={**tables.ceilings, **NVLS_CEILINGS},
+        ring_ceilings=_ring_ceilings(tables) if tables.channels else {},
         corrections=tables.corrections,
         nvlink_only=frozenset({"LL128"}),
         switch_only={"nvls": tuple(NVLINKS)},
@@ -257,3 +278,14 @@ def _shares(tables: Tables) -> dict[tuple[str, str, bool], float]:
         ("tree", True): tables.tree_across,
     }
     return {(name, p, across): s for (name, across), row in rows.items() for p, s in zip(PROTOCOLS, row, strict=True)}
+
+
+def _ring_ceilings(tables: Tables) -> dict[tuple[str, str, str], tuple[float, ...]]:
+    found = {("ring", "LL128", kind): tuple(1e9 * limit for limit in row) for kind, row in RING_LL128.items()}
+    for kind, row in TREE.items():
+        found["tree", "Simple", kind] = tuple(1e9 * limit for limit in row)
+        # of a tree's limit LL128 gets its share of what a tree gets
+        shares = (tables.tree[1] / tables.tree[2], *(tables.tree_across[1] / tables.tree_across[2],) * 2)
+        limits = zip(row, shares, TREE_LL128[kind], strict=True)
+        found["tree", "LL128", kind] = tuple(1e9 * min(limit * share, most) for limit, share, most in limits)
+    return found

@@ -28,6 +28,7 @@ UNITS: Mapping[str, tuple[Any, str]] = {
     "attainable": (Bandwidth, "bandwidth"),
     "limits": (Bandwidth, "bandwidth"),
     "ceilings": (Bandwidth, "bandwidth"),
+    "ring_ceilings": (Bandwidth, "bandwidth"),
     "buffer_bytes": (Amount, "size"),
     "channel_bytes": (Amount, "size"),
 }

@@ -35,7 +35,7 @@ class Setting:
 
     *inside*: the class of hop between GPUs of one server, over links of kind *link*; *vendor* of the host's processor,
     ``intel`` or ``amd``; *near*: the GPUs reach their NICs without passing a host; *switched*: they reach each other
-    through NVSwitches.
+    through NVSwitches. *rings*: those that were found, through a switch as many as a GPU has NVLinks.
     """
 
     ranks: int
@@ -45,6 +45,7 @@ class Setting:
     vendor: str = "intel"
     near: bool = True
     switched: bool = False
+    rings: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +64,8 @@ class Transport:
     algorithm -> parts of a chunk that a channel passes on one after the other; where channels are the limit, the
     rounds take a slice's time more than their number, for a rank takes no chunk in while it puts out its first.
     *shares*: (algorithm, protocol, across servers) -> share of all this that carries data. *ceilings*: (algorithm,
-    protocol, where) -> bytes/s of data, all channels of a rank. *corrections*: (algorithm, protocol) -> factors on
+    protocol, where) -> bytes/s of data, all channels of a rank. *ring_ceilings*: (algorithm, protocol, kind of
+    NVLink) -> that for each ring, in one server, two, and more. *corrections*: (algorithm, protocol) -> factors on
     that for 64 B, 128 B ... of vector. *messages*: the protocols of single messages and of what is made of them,
     ``direct`` (none named: all). *nvlink_only*: protocols that need NVLink inside and NICs near. *blocks*:
     channels, each a thread block on a multiprocessor of its own, for each ring; 0: the host does it all.
@@ -91,6 +93,7 @@ class Transport:
     slices: Mapping[str, int] = field(default_factory=dict)
     shares: Mapping[tuple[str, str, bool], float] = field(default_factory=dict)
     ceilings: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    ring_ceilings: Mapping[tuple[str, str, str], tuple[float, ...]] = field(default_factory=dict)
     corrections: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
     nvlink_only: frozenset[str] = frozenset()
     switch_only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -165,4 +168,6 @@ class Transport:
         where = setting.link if setting.servers == 1 else f"{setting.vendor} {2 if setting.servers == 2 else 4}"
         limit = min(self.limits.get(place, inf) for place in (where, "any"))
         keys = [(name, protocol, place) for name in (algorithm, "any") for place in (where, "any")]
-        return min(limit * self.share(algorithm, protocol, setting), *(self.ceilings.get(key, inf) for key in keys))
+        most = min(limit * self.share(algorithm, protocol, setting), *(self.ceilings.get(key, inf) for key in keys))
+        of_a_ring = self.ring_ceilings.get((algorithm, protocol, setting.link), (inf,))
+        return min(most, setting.rings * of_a_ring[min(setting.servers, len(of_a_ring)) - 1])

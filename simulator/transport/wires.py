@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from simulator.cluster import Cluster
+from simulator.cluster import Cluster, Link
 from simulator.step import Step
-from simulator.transport.transport import NET, NVLINK, PCI, Setting, Transport, link_class
+from simulator.transport.transport import NET, NVLINK, PCI, Setting, link_class
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ def nic_of(cluster: Cluster, device: str, elsewhere: str) -> str | None:
     return next((vertex for vertex in passed if cluster.graph.nodes[vertex].get("kind") == "nic"), None)
 
 
-def setting(cluster: Cluster, devices: Sequence[str], nodes: Sequence[Sequence[int]]) -> Setting:
+def setting(cluster: Cluster, devices: Sequence[str], nodes: Sequence[Sequence[int]], rings: int) -> Setting:
     """What a library sees of a group; servers are taken to be like the first that has two of its ranks."""
     inside, kind, switched = NVLINK, "", False
     pair = next((node for node in nodes if len(node) > 1), None)
@@ -77,7 +77,7 @@ def setting(cluster: Cluster, devices: Sequence[str], nodes: Sequence[Sequence[i
         switched = any(cluster.graph.nodes[cluster.ends[link][1]].get("kind") == "nvswitch" for link in path)
     vendor = "amd" if cluster.hosts and "epyc" in cluster.accelerator(cluster.hosts[0]).name.lower() else "intel"
     near = len(nodes) == 1 or _near(cluster, devices[nodes[0][0]], devices[nodes[1][0]])
-    return Setting(len(devices), len(nodes), inside, kind, vendor, near, switched)
+    return Setting(len(devices), len(nodes), inside, kind, vendor, near, switched, rings)
 
 
 def _near(cluster: Cluster, device: str, elsewhere: str) -> bool:
@@ -92,15 +92,9 @@ def _near(cluster: Cluster, device: str, elsewhere: str) -> bool:
     return nic is None
 
 
-def channels(cluster: Cluster, transport: Transport, rings: int, path: Sequence[int]) -> int:
-    """How many channels a group of *rings* has whose first hop follows *path*, each on a multiprocessor of its own.
-
-    Through a switch one ring stands for as many as the port has NVLinks.
-    """
-    first = cluster.links[path[0]] if path else None
-    if rings == 1 and first is not None and link_class(first.kind) == NVLINK:
-        rings = max(1, round(first.bandwidth / NVLINK_BANDWIDTH))
-    return min(transport.blocks * rings, MOST_CHANNELS)
+def nvlinks(link: Link) -> int:
+    """How many NVLinks *link* bundles; 1 where it is of another kind."""
+    return max(1, round(link.bandwidth / NVLINK_BANDWIDTH)) if link_class(link.kind) == NVLINK else 1
 
 
 NVLINK_BANDWIDTH = 25e9

@@ -14,7 +14,17 @@ from simulator.collectives import ring, tree
 from simulator.plan import Plan
 from simulator.transport.communicator import Communicator
 from simulator.transport.members import Members
-from simulator.transport.nccl import LL_CEILINGS, PCIE, TREE_CORRECTION, VERSIONS, nccl, tuning_model
+from simulator.transport.nccl import (
+    LL_CEILINGS,
+    PCIE,
+    RING_LL128,
+    TREE,
+    TREE_CORRECTION,
+    TREE_LL128,
+    VERSIONS,
+    nccl,
+    tuning_model,
+)
 from simulator.transport.transport import NVLINK, Transport
 from simulator.transport.way import way
 from topologies.uniform import uniform
@@ -62,6 +72,15 @@ def test_ceilings_and_corrections_are_those_of_the_source() -> None:
     limits = {where: limit / 1e9 for (_, _, where), limit in LL_CEILINGS.items()}
     assert [limits[f"nvlink{n}"] for n in (2, 3, 4, 5)] == [volta[0], ampere[0], hopper[0], blackwell[0]]
     assert [limits[f"{v} {n}"] for v in ("intel", "amd") for n in (2, 4)] == [*volta[1:], *ampere[1:]]
+
+
+def test_limits_of_channels_are_those_of_the_source() -> None:
+    generations = dict(zip(("Volta", "Ampere", "Hopper", "Blackwell"), RING_LL128, strict=True))
+    tables = {"perChMaxRingLL128Bws": RING_LL128, "perChMaxTreeLL128Bws": TREE_LL128, "perChMaxTreeBws": TREE}
+    rows = [row for row in table("nccl_tuning_constants") if row["table"] in tables]
+    assert len(rows) == 12
+    for row in rows:
+        assert tables[row["table"]][generations[row["key"]]] == figures(row)
 
 
 def test_bandwidths_are_those_of_the_source() -> None:
