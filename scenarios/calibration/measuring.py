@@ -55,6 +55,10 @@ def measured(
         results = launch(measure, [sweep] * ranks, backend=backend, places=places, timeout=timeout, told=told)
     except ReplayError as error:
         raise BrokenCalibrationError(str(error), made) from None
+    except KeyboardInterrupt:
+        if not made:
+            raise
+        raise BrokenCalibrationError("interrupted", made) from None
     return None if results is None else list(results[0])
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,9 +19,6 @@ if TYPE_CHECKING:
     from simulator.validation.place import Place
 
 BACKENDS = ("gloo", "nccl")
-
-FACTORS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
-"""What the letter after a number of bytes means, as in nccl-tests (parsesize, src/common.cu)."""
 
 
 @app.command()
@@ -76,10 +71,14 @@ def calibrate(
     if device is not None:
         _measure_device(device, output)
         return
-    ground = _ground(scenario or [], ranks, settings)
-    sweep = _sweep(begin, end, factor, kinds, ground, iterations, warmup)
-    with _places(ground, testbed) as (ground, places):
-        _measure(ground, sweep, backend, places, timeout, output)
+    from scenarios.calibration import asked
+    from simulator.validation.measurement import Sweep
+
+    ground = asked.ground(scenario or [], ranks, settings)
+    span = asked.span(begin, end, factor)
+    sweep = Sweep(span, asked.kinds(kinds), ground.pairs(), iterations=iterations, warmup=warmup)
+    with asked.places(ground, testbed) as (standing, at):
+        _measure(standing, sweep, backend, at, timeout, output)
 
 
 def _read(
@@ -100,71 +99,6 @@ def _read(
 
     scenario = Scenario.load(on, options=settings) if on else None
     print(read(files, output, scenario, Said(*said)))
-
-
-def _ground(scenario: list[str], ranks: int | None, settings: list[str] | None) -> Ground:
-    """Where the ranks stand."""
-    from scenarios.calibration.ground import Ground
-    from scenarios.scenario import Scenario
-    from simulator.errors import ScenarioError
-    from simulator.validation.launch import under_torchrun
-
-    if len(scenario) > 1:
-        raise ScenarioError(f"calibrate takes one scenario, not {len(scenario)}; files follow --from")
-    if not scenario:
-        return Ground(int(os.environ["WORLD_SIZE"]) if under_torchrun() else ranks or 2)
-    ground = Ground.of(Scenario.load(scenario[0], options=settings))
-    if ranks is not None and ranks > ground.ranks:
-        raise ScenarioError(f"--ranks {ranks}: the scenario has {ground.ranks}")
-    return ground.of_ranks(ranks or ground.ranks)
-
-
-def _sweep(
-    begin: str, end: str, factor: int, kinds: list[str] | None, ground: Ground, iterations: int, warmup: int
-) -> Sweep:
-    from simulator.document.validation import listed, near
-    from simulator.errors import ScenarioError
-    from simulator.schedule import COLLECTIVES
-    from simulator.validation.measurement import MEASURED, SEND, Sweep, sizes
-
-    known = (SEND, *COLLECTIVES)
-    for kind in kinds or ():
-        if kind not in known:
-            hint = near(kind, known)
-            raise ScenarioError(f"--kind {kind}: must be {listed(known)}" + (f"; {hint}" if hint else ""))
-    least, largest = _bytes("--begin", begin), _bytes("--end", end)
-    if largest < least:
-        raise ScenarioError(f"--end {end}: must be at least --begin, {begin}")
-    return Sweep(
-        sizes(least, largest, factor), tuple(kinds or MEASURED), ground.pairs(), iterations=iterations, warmup=warmup
-    )
-
-
-def _bytes(option: str, text: str) -> int:
-    from simulator.errors import ScenarioError
-
-    match = re.fullmatch(r"(\d+)([KMG]?)B?", text.upper())
-    if not match or not int(match[1]):
-        raise ScenarioError(f"{option} {text}: must be bytes, e.g. 8, 64K or 128M (powers of two, as in nccl-tests)")
-    return int(match[1]) * FACTORS[match[2]]
-
-
-@contextmanager
-def _places(ground: Ground, testbed: bool) -> Iterator[tuple[Ground, tuple[Place, ...] | None]]:
-    """The ground as it is built, and the places of its ranks; None where they are free to choose."""
-    from dataclasses import replace
-
-    from simulator.errors import ScenarioError
-
-    if not testbed:
-        yield ground, None
-        return
-    if ground.cluster is None:
-        raise ScenarioError("--testbed builds the cluster of a scenario; name one")
-    from simulator.validation.testbed import build
-
-    with build(ground.cluster, ground.devices) as bed:
-        yield replace(ground, cluster=bed.cluster), bed.places
 
 
 def _measure(

@@ -65,6 +65,16 @@ def test_ranks_that_break_off_leave_what_they_measured(tmp_path):
     assert [(row["kind"], row["nbytes"]) for row in rows["measurements"]] == [("send", 8), ("send", 16)]
 
 
+def test_who_interrupts_keeps_what_there_is():
+    def interrupt(_one):
+        raise KeyboardInterrupt
+
+    sweep = Sweep((8, 16), ("send",), iterations=2, warmup=0, batches=1)
+    with pytest.raises(BrokenCalibrationError, match="interrupted") as broken:
+        measured(sweep, 2, timeout=60, heard=interrupt)
+    assert len(broken.value.measurements) == 1
+
+
 def test_a_deadline(capsys):
     err = answer(capsys, "calibrate", "--timeout", "0.01", status=2).err
     assert err.startswith("no end after 0.01 s") and err.endswith("nothing had been measured\n")
