@@ -45,6 +45,7 @@ def step_report(result: StepResult) -> str:
     if report.fits_in_text(result.timeline):
         sections.append(report.pipeline_chart(result.timeline))
     sections += [f"note: {note}" for note in model.notes]
+    sections += ["\n".join(f"warning: outside the fit: {line}" for line in result.certainty.outside())]
     return "\n\n".join(section for section in sections if section)
 
 
@@ -72,6 +73,9 @@ def _times(result: StepResult) -> str:
     count = result.timeline.steps_measured
     mean = f" (mean of {count} steps after the first)" if result.timeline.steps_run > 1 else ""
     lines = [f"step time {show(result.timeline.step_time, 'time')}{mean}"]
+    if result.certainty.interval:
+        low, high = (show(seconds, "time") for seconds in result.certainty.interval)
+        lines.append(f"  {low} to {high} by the uncertainty of the fitted parameters (95 %)")
     lines.append(indented(report.breakdown_table(result.breakdown)))
     expected = theory.bubble(result.scenario)
     if expected is not None:

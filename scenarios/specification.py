@@ -21,6 +21,7 @@ from workloads.specification import ModelSpecification
 
 RESULT = (
     "step_time_s",
+    "step_time_interval_s",
     "breakdown_s",
     "bubble_fraction",
     "initial_broadcast_s",
@@ -36,6 +37,7 @@ RESULT = (
     "link_traffic_bytes",
     "link_utilisation",
     "training",
+    "outside_calibration",
     "idle_gpus",
     "collective",
     "variants",

@@ -9,6 +9,7 @@ from math import isfinite
 from typing import Any
 
 from scenarios.allowance import allowance
+from scenarios.certainty import Certainty
 from scenarios.layer_time import layer_seconds
 from scenarios.result import Result
 from simulator.accelerator import Accelerator
@@ -44,6 +45,11 @@ class StepResult(Result):
     def breakdown(self) -> dict[str, float]:
         """Seconds of the step by what they went to, the mean over the GPU ranks."""
         return metrics.breakdown(self._timeline)
+
+    @cached_property
+    def certainty(self) -> Certainty:
+        """How certain the step time is."""
+        return Certainty(self.scenario, self._timeline.schedule, self._timeline.step_time, self.breakdown["bubble"])
 
     @cached_property
     def memory(self) -> memory.Memory:
@@ -104,6 +110,7 @@ class StepResult(Result):
         return {
             "name": self.scenario.name,
             "step_time_s": step,
+            "step_time_interval_s": list(self.certainty.interval or ()) or None,
             "breakdown_s": _in_order(self.breakdown),
             "bubble_fraction": metrics.bubble_fraction(self.breakdown),
             "initial_broadcast_s": self.initial_broadcast,
@@ -119,6 +126,7 @@ class StepResult(Result):
             "link_traffic_bytes": traffic.by_link_kind(timeline),
             "link_utilisation": traffic.utilisation(timeline),
             **({"training": self.whole_training()} if training.tokens or training.samples else {}),
+            "outside_calibration": self.certainty.outside(),
             "idle_gpus": len(self.scenario.derived.idle),
             "simulation": {
                 "ranks": timeline.world_size,

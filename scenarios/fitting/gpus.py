@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from scenarios.coverage import Extent, joined
 from scenarios.fitting import profiles, published
 from scenarios.fitting.computation import PARAMETERS
 from scenarios.fitting.folds import FOLDS, HeldOut, cross_validated
@@ -40,12 +41,20 @@ def _rows(path: Path) -> list[Row]:
     return profiles.rows(path) if path.stem == PROFILES else published.rows(path, PARAMETERS)
 
 
+def _covered(paths: Sequence[Path]) -> dict[str, Extent]:
+    extents: dict[str, Extent] = {}
+    for path in paths:
+        extents = joined(extents, profiles.covered() if path.stem == PROFILES else published.covered(path))
+    return dict(sorted(extents.items()))
+
+
 def contents(fit: Fit, held_out: Mapping[str, HeldOut], paths: Sequence[Path]) -> dict[str, Any]:
     """What *fit* found, how sure it is, and where from."""
     return {
         "version": 1,
         "parameters": {p.name: _entry(p, fit) for p in fit.parameters},
         "covariance": [[_rounded(float(x), 4) for x in line] for line in fit.covariance],
+        "covered": {quantity: [float(low), float(high)] for quantity, (low, high) in _covered(paths).items()},
         "provenance": {
             "date": datetime.now(UTC).date().isoformat(),
             "data": [path.name for path in paths],

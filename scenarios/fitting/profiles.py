@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from scenarios.coverage import Extent, coverage
 from scenarios.fitting.computation import of_gpu
 from scenarios.fitting.parameter import Parameter, Values
 from scenarios.fitting.rerun import landed
 from scenarios.fitting.row import Row
 from simulator.kernel import Kernel
+from simulator.schedule import Compute
 from topologies.catalogue import GPUS, device
 from workloads.convolution import Convolution
 from workloads.part import Elementwise, PartedLayer
@@ -43,6 +45,9 @@ CLASSES = {"Conv2d": Convolution, "BatchNorm2d": Elementwise, "ReLU": Elementwis
 """The parts that operators are priced as, by their name in torch."""
 
 
+_PARTS = Convolution, Elementwise
+
+
 @dataclass(frozen=True)
 class _Layers:
     """All layers of one class of a model: how many, their measured seconds, and the kernels they are priced as."""
@@ -57,11 +62,17 @@ def rows(file: Path) -> list[Row]:
     return list(_rows(file))
 
 
+def covered() -> dict[str, Extent]:
+    """What the profiled models cover."""
+    kernels = (_kernels(name, part, phase) for name in BATCHES for part in _PARTS for phase in ("forward", "backward"))
+    return coverage(Compute(name="", kernels=own) for own in kernels)
+
+
 def _rows(file: Path) -> Iterator[Row]:
     with file.open(newline="") as opened:
         lines = [line for line in csv.DictReader(opened) if line["model"] in BATCHES]
     for name in BATCHES:
-        for part in (Convolution, Elementwise):
+        for part in _PARTS:
             own = [line for line in lines if line["model"] == name and CLASSES.get(_operator(line)) is part]
             for phase in ("forward", "backward") if own else ():
                 seconds = sum(float(line[f"{phase}_ms"]) for line in own) / 1e3

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from scenarios.coverage import Extent, coverage, distinct, joined
 from scenarios.expectations import is_duration
 from scenarios.fitting.parameter import Parameter, Values
 from scenarios.fitting.rerun import Rerun
@@ -64,6 +65,21 @@ def rows(file: Path, parameters: Sequence[Parameter]) -> list[Row]:
     return list(_rows(scenario, file.stem, publication, tuple(parameters)))
 
 
+def covered(file: Path) -> dict[str, Extent]:
+    """What the rows of *file* cover."""
+    publication = PUBLICATIONS[file.stem]
+    extents: dict[str, Extent] = {}
+    for variant in _runs(_reading(publication.scenario, file), publication).values():
+        extents = joined(extents, coverage(distinct(variant.schedule())))
+    return extents
+
+
+def _runs(scenario: Scenario, publication: Publication) -> dict[str, Scenario]:
+    """The runs that are rows, by name."""
+    runs = scenario.variants or {scenario.name: scenario}
+    return {name: run for name, run in runs.items() if not any(word in name for word in publication.left_out)}
+
+
 def _reading(name: str, file: Path) -> Scenario:
     """The scenario *name*, its table, where it has one from outside, being *file*."""
     from scenarios.loading import located
@@ -75,9 +91,7 @@ def _reading(name: str, file: Path) -> Scenario:
 
 
 def _rows(scenario: Scenario, data: str, publication: Publication, parameters: tuple[Parameter, ...]) -> Iterator[Row]:
-    for name, variant in (scenario.variants or {scenario.name: scenario}).items():
-        if any(word in name for word in publication.left_out):
-            continue
+    for name, variant in _runs(scenario, publication).items():
         rerun = Rerun(variant, parameters)
         for key, expectation in variant.specification.expect.items():
             if key.startswith("memory") or not isinstance(expectation.value, float | int):

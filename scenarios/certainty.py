@@ -1,0 +1,150 @@
+"""How certain a step time is: an interval from the covariance of the fits, and what lies outside of what they measured.
+
+The interval is that of the fitted parameters of GPU and software stack alone. It holds neither the error of the model
+itself, which the accuracy page shows, nor that of the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import exp
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scenarios.coverage import Extent, distinct, outside
+from scenarios.scenario import Scenario
+from simulator.accelerator import Accelerator, Software
+from simulator.document import read
+from simulator.schedule import Compute, Recv, Schedule
+from topologies.catalogue import GPUS, device
+from workloads.stack import specification
+
+FITS = ("a100", "v100")
+"""The calibration files that ship, in `scenarios/fitting`."""
+
+NORMAL_95 = 1.96
+"""Standard deviations within which 95 of 100 normal values lie."""
+
+STEP = 0.01
+"""How far a parameter is moved to see the slope, relative to it."""
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """A fit of the catalogue: *values* by parameter, where each *lands*, *covariance* of logarithms, what it *covered*."""
+
+    values: Mapping[str, float]
+    lands: Mapping[str, Sequence[str]]
+    covariance: np.ndarray
+    covered: Mapping[str, Extent]
+
+    def keys(self, place: str) -> dict[str, str]:
+        """The parameters that land in *place*, ``package.file``, by key there."""
+        spots = ((spot.partition(":"), name) for name, lands in self.lands.items() for spot in lands)
+        return {key: name for (where, _, key), name in spots if where == place}
+
+
+@lru_cache
+def shipped(name: str) -> Shipped:
+    """The fit of that name."""
+    data: dict[str, Any] = read(Path(__file__).parent / "fitting" / f"{name}.yaml").data
+    parameters = data["parameters"]
+    covered = {quantity: (low, high) for quantity, (low, high) in data["covered"].items()}
+    return Shipped(
+        {parameter: entry["value"] for parameter, entry in parameters.items()},
+        {parameter: entry["lands"] for parameter, entry in parameters.items()},
+        np.array(data["covariance"]),
+        covered,
+    )
+
+
+@dataclass(frozen=True)
+class Certainty:
+    """Of *scenario*, whose *schedule* took *step* seconds, *idle* of them in no computation and no exchange."""
+
+    scenario: Scenario
+    schedule: Schedule
+    step: float
+    bubble: float
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Seconds between which the step time lies with 95 %, as far as fits know; None where none is of the GPU."""
+        variances = [self._variance(fit) for fit in map(shipped, FITS) if self._fitted(fit)]
+        if not variances:
+            return None
+        width = NORMAL_95 * sum(variances) ** 0.5
+        return self.step * exp(-width), self.step * exp(width)
+
+    def outside(self) -> list[str]:
+        """A line for each GPU that no row was measured on, and for each kind of op beyond the rows."""
+        lines = []
+        for gpu in self._gpus:
+            fits = [fit for fit in map(shipped, FITS) if fit.keys(f"{GPUS}.{gpu.name}")]
+            if not fits:
+                lines.append(f"GPU {gpu.name}: no fitted row was measured on it; see the sources of its entry")
+            for fit in fits:
+                lines += outside(distinct(self.schedule), fit.covered)
+        return lines
+
+    @property
+    def _gpus(self) -> dict[Accelerator, int]:
+        """The GPUs in use, and how many there are of each."""
+        cluster, counts = self.scenario.cluster(), dict[Accelerator, int]()
+        for device_name in self.scenario.derived.devices:
+            if cluster.graph.nodes[device_name]["kind"] == "gpu":
+                accelerator = cluster.accelerator(device_name)
+                counts[accelerator] = counts.get(accelerator, 0) + 1
+        return counts
+
+    def _fitted(self, fit: Shipped) -> bool:
+        return any(fit.keys(f"{GPUS}.{gpu.name}") for gpu in self._gpus)
+
+    def _variance(self, fit: Shipped) -> float:
+        """That of the logarithm of the step time."""
+        slopes = np.zeros(len(fit.values))
+        places = {name: place for place, name in enumerate(fit.values)}
+        for gpu, count in self._gpus.items():
+            for key, name in fit.keys(f"{GPUS}.{gpu.name}").items():
+                moved = device(GPUS, gpu.name).model_copy(update={key: fit.values[name] * (1 + STEP)}).accelerator()
+                slopes[places[name]] += self._slope(gpu, moved, count)
+        stack = self.scenario.specification.software
+        for key, name in fit.keys(f"workloads.software.{stack}").items():
+            slopes[places[name]] += self._stack_slope(key, fit.values[name])
+        return float(slopes @ fit.covariance @ slopes)
+
+    def _slope(self, gpu: Accelerator, moved: Accelerator, count: int) -> float:
+        """How the logarithm of the step time follows that of the parameter that has been *moved*."""
+        software = self.scenario.software
+        before, after = (self._computing(one.slowest_of(count), software) for one in (gpu, moved))
+        return self._share(before) * (after / before - 1.0) / STEP if before else 0.0
+
+    def _stack_slope(self, key: str, value: float) -> float:
+        if key == "step":
+            return value / self.step
+        if key == "exchange":
+            ops = (program.ops for program in self.schedule.programs)
+            return max(sum(isinstance(op, Recv) for op in own) for own in ops) * value / self.step
+        changed = specification(self.scenario.specification.software).model_copy(update={key: value * (1 + STEP)})
+        (gpu, count), *_ = self._gpus.items()
+        before = self._computing(gpu.slowest_of(count), self.scenario.software)
+        after = self._computing(gpu.slowest_of(count), changed.build())
+        return self._share(before) * (after / before - 1.0) / STEP if before else 0.0
+
+    def _computing(self, gpu: Accelerator, software: Software) -> float:
+        """Seconds that the busiest program computes in a step."""
+        return max(
+            sum(
+                times * sum(gpu.seconds(op.kernels, software) for op in ops if isinstance(op, Compute))
+                for ops, times in program.templates()
+            )
+            for program in self.schedule.programs
+        )
+
+    def _share(self, computing: float) -> float:
+        """The part of the step that follows the computation: it and the bubbles, which are computation elsewhere."""
+        return min(1.0, (computing + self.bubble) / self.step)

@@ -1,0 +1,85 @@
+"""Coverage is what fitted rows have measured: from the least to the largest shape of products and of other kernels.
+
+An op beyond it is priced by the same formulas, but no measurement vouches for them there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from math import inf
+
+from simulator.kernel import Kernel
+from simulator.schedule import Collective, Op, Recv, Schedule, Send
+
+Extent = tuple[float, float]
+"""The least and the largest."""
+
+Coverage = Mapping[str, Extent]
+"""The extent of each quantity that `quantities` tells of."""
+
+
+def distinct(schedule: Schedule) -> Iterator[Op]:
+    """The ops of GPU programs, those that are done again and again told once."""
+    for program in schedule.programs:
+        if program.on == "gpu":
+            yield from program.distinct()
+
+
+def quantities(op: Op) -> Iterator[tuple[str, float]]:
+    """What can lie outside a fit: sides of products, of fused attention, bytes of other kernels and of messages."""
+    if isinstance(op, Collective | Send | Recv):
+        # a few bytes, as of a gradient's norm, are latency alone
+        yield "bytes of a message", op.nbytes
+    for kernel in getattr(op, "kernels", ()):
+        yield from _of_kernel(kernel)
+
+
+def _of_kernel(kernel: Kernel) -> Iterator[tuple[str, float]]:
+    if kernel.seconds is not None:
+        return
+    if kernel.shape is None:
+        yield "bytes of a memory-bound kernel", kernel.nbytes
+        return
+    _, rows, columns, depth = kernel.shape
+    if kernel.attention:
+        yield "positions of fused attention", rows
+        yield "head size of fused attention", depth
+        return
+    yield "longer side of a product", max(rows, columns)
+    yield "shorter side of a product", min(rows, columns)
+    yield "depth of a product", depth
+
+
+def coverage(ops: Iterable[Op]) -> dict[str, Extent]:
+    """The extent of what *ops* do."""
+    found: dict[str, Extent] = {}
+    for op in ops:
+        for quantity, value in quantities(op):
+            low, high = found.get(quantity, (inf, -inf))
+            found[quantity] = min(low, value), max(high, value)
+    return found
+
+
+def joined(one: Coverage, other: Coverage) -> dict[str, Extent]:
+    """What either covers, and all between."""
+    both = {quantity: (*one.get(quantity, ()), *other.get(quantity, ())) for quantity in {**one, **other}}
+    return {quantity: (min(values), max(values)) for quantity, values in both.items()}
+
+
+def outside(ops: Iterable[Op], covered: Coverage) -> list[str]:
+    """A line for each quantity of *ops* that lies beyond what is *covered*, with the ops."""
+    beyond: dict[str, dict[float, list[str]]] = {}
+    for op in ops:
+        for quantity, value in dict.fromkeys(quantities(op)):
+            low, high = covered.get(quantity, (inf, -inf))
+            if value and not low <= value <= high:
+                beyond.setdefault(quantity, {}).setdefault(value, []).append(op.name)
+    return [_line(quantity, values, covered.get(quantity)) for quantity, values in beyond.items()]
+
+
+def _line(quantity: str, values: Mapping[float, list[str]], covered: Extent | None) -> str:
+    names = list(dict.fromkeys(name for own in values.values() for name in own))
+    told = f"{names[0]}{f' and {len(names) - 1} more' if names[1:] else ''}"
+    extent = f"{min(values):.4g}" + (f" to {max(values):.4g}" if len(values) > 1 else "")
+    fitted = f"fitted rows have {covered[0]:.4g} to {covered[1]:.4g}" if covered else "no fitted row has any"
+    return f"{quantity}: {extent} in {told}; {fitted}"
