@@ -8,6 +8,7 @@ from math import isnan
 from scenarios.report import indented
 from scenarios.validation import Validation, cores
 from simulator.analysis import report, text
+from simulator.cluster import Cluster
 from simulator.units import show
 
 
@@ -62,9 +63,16 @@ def _told(validation: Validation) -> Iterator[str]:
     transport, backend = validation.scenario.specification.network.transport, validation.manner.backend
     if transport in ("nccl", "gloo", "ideal") and transport != backend:
         yield f"note: simulated with transport {transport}, replayed with {backend}: --set network.transport={backend}"
+    if _latency(validation.scenario.cluster()) and not _latency(validation.simulated.cluster):
+        yield "note: this kernel cannot delay frames (it has no netem); links have no latency, nor in the simulation"
     ranks, there = validation.simulated.world_size, cores()
     if backend == "gloo" and ranks > there:
         yield f"note: {ranks} ranks share {there} cores to send and to add, which the simulation does not know of"
+
+
+def _latency(cluster: Cluster | None) -> bool:
+    """Whether any link has a latency."""
+    return cluster is not None and any(link.latency for link in cluster.links)
 
 
 def _order(validation: Validation) -> Iterator[str]:
