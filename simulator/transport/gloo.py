@@ -25,11 +25,11 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "reduce": ("ring_gathered",),
     "gather": ("direct",),
     "scatter": ("direct",),
-    "all_to_all": ("direct",),
+    "all_to_all": ("each_to_each",),
 }
 """facebookincubator/gloo: allreduce.cc (a ring unless told otherwise), allgather.cc, broadcast.cc, reduce.cc,
-gather.cc, scatter.cc, alltoall.cc (each to each at once); the bytes that leave each rank agree with all of these, as
-they do with torch 2.13's reduce-scatter by all-reduce (counted on a testbed)."""
+gather.cc, scatter.cc, alltoall.cc; the bytes that leave each rank agree with all of these, as they do with torch 2.13's
+reduce-scatter by all-reduce (counted on a testbed)."""
 
 
 def gloo() -> Transport:

@@ -44,6 +44,9 @@ def calibrated() -> Transport:
 MB = 1e6
 LARGE: list[Asked] = [(kind, size * MB, "auto") for kind in ("all_reduce", "broadcast") for size in (1, 5, 20)]
 SERVED: list[Asked] = [(kind, size * MB, "direct") for size in (1, 5, 20) for kind in ("broadcast", "reduce")]
+OTHERS: list[Asked] = [
+    (kind, 4 * MB, "auto") for kind in ("all_gather", "reduce_scatter", "reduce", "gather", "scatter", "all_to_all")
+]
 CROSSING: list[Asked] = [("all_reduce", MB, "auto"), ("all_reduce", 4 * MB, "auto"), ("broadcast", 2 * MB, "auto")]
 
 
@@ -61,6 +64,11 @@ def test_single_messages_tell_the_wire_and_little_else(calibrated: Transport) ->
 def test_collectives_on_a_star(calibrated: Transport) -> None:
     """Ring all-reduce and broadcast, and the two halves of a parameter server's work."""
     hold(bench(STAR, [range(4)], [*LARGE, *SERVED], calibrated, repeat=2), 0.08)
+
+
+def test_collectives_of_other_kinds(calibrated: Transport) -> None:
+    """By the algorithms that Gloo's source has for them."""
+    hold(bench(STAR, [range(4)], OTHERS, calibrated, repeat=2), 0.08)
 
 
 @pytest.mark.parametrize(
