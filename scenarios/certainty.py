@@ -35,9 +35,8 @@ STEP = 0.01
 
 @dataclass(frozen=True)
 class Shipped:
-    """A fit of the catalogue: *values* by parameter, where each *lands*, *covariance* of logarithms, what it *covered*."""
+    """A fit of the catalogue: where each parameter *lands*, *covariance* of logarithms, and what is *covered*."""
 
-    values: Mapping[str, float]
     lands: Mapping[str, Sequence[str]]
     covariance: np.ndarray
     covered: Mapping[str, Extent]
@@ -55,7 +54,6 @@ def shipped(name: str) -> Shipped:
     parameters = data["parameters"]
     covered = {quantity: (low, high) for quantity, (low, high) in data["covered"].items()}
     return Shipped(
-        {parameter: entry["value"] for parameter, entry in parameters.items()},
         {parameter: entry["lands"] for parameter, entry in parameters.items()},
         np.array(data["covariance"]),
         covered,
@@ -106,15 +104,16 @@ class Certainty:
 
     def _variance(self, fit: Shipped) -> float:
         """That of the logarithm of the step time."""
-        slopes = np.zeros(len(fit.values))
-        places = {name: place for place, name in enumerate(fit.values)}
+        slopes = np.zeros(len(fit.lands))
+        places = {name: place for place, name in enumerate(fit.lands)}
         for gpu, count in self._gpus.items():
             for key, name in fit.keys(f"{GPUS}.{gpu.name}").items():
-                moved = device(GPUS, gpu.name).model_copy(update={key: fit.values[name] * (1 + STEP)}).accelerator()
+                entry = device(GPUS, gpu.name)
+                moved = entry.model_copy(update={key: getattr(entry, key) * (1 + STEP)}).accelerator()
                 slopes[places[name]] += self._slope(gpu, moved, count)
         stack = self.scenario.specification.software
         for key, name in fit.keys(f"workloads.software.{stack}").items():
-            slopes[places[name]] += self._stack_slope(key, fit.values[name])
+            slopes[places[name]] += self._stack_slope(key)
         return float(slopes @ fit.covariance @ slopes)
 
     def _slope(self, gpu: Accelerator, moved: Accelerator, count: int) -> float:
@@ -123,13 +122,15 @@ class Certainty:
         before, after = (self._computing(one.slowest_of(count), software) for one in (gpu, moved))
         return self._share(before) * (after / before - 1.0) / STEP if before else 0.0
 
-    def _stack_slope(self, key: str, value: float) -> float:
+    def _stack_slope(self, key: str) -> float:
+        entry = specification(self.scenario.specification.software)
+        value: float = getattr(entry, key)
         if key == "step":
             return value / self.step
         if key == "exchange":
             ops = (program.ops for program in self.schedule.programs)
             return max(sum(isinstance(op, Recv) for op in own) for own in ops) * value / self.step
-        changed = specification(self.scenario.specification.software).model_copy(update={key: value * (1 + STEP)})
+        changed = entry.model_copy(update={key: value * (1 + STEP)})
         (gpu, count), *_ = self._gpus.items()
         before = self._computing(gpu.slowest_of(count), self.scenario.software)
         after = self._computing(gpu.slowest_of(count), changed.build())
