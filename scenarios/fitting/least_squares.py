@@ -91,7 +91,7 @@ def least_squares(
     values = problem.values(at)
     found = {parameter.name: values[parameter.name] for parameter in parameters}
     residuals = problem.residuals(at)
-    slopes = problem.slopes(at, residuals)
+    slopes = problem.slopes(at)
     return Fit(
         problem.parameters,
         problem.rows,
@@ -117,22 +117,25 @@ class _Problem:
     def residuals(self, at: Array) -> Array:
         """Of the rows, in units of their noise, then of what is known of the parameters beforehand."""
         values = self.values(at)
-        known = [
-            (x - p.inner(p.start)) / p.spread for p, x in zip(self.parameters, at, strict=True) if p.spread is not None
-        ]
-        return np.array([*(row.residual(values) for row in self.rows), *known])
+        return np.array([*(row.residual(values) for row in self.rows), *self._known(at)])
 
-    def slopes(self, at: Array, residuals: Array) -> Array:
+    def slopes(self, at: Array) -> Array:
         """Derivatives of the residuals; of a parameter at its upper bound, backward."""
-        columns = []
+        columns, base = [], self.values(at)
         for place, parameter in enumerate(self.parameters):
             step = DIFFERENCE if parameter.logarithmic else DIFFERENCE * (parameter.high - parameter.low)
             if parameter.outer(float(at[place]) + step) >= parameter.high:
                 step = -step
             moved = at.copy()
             moved[place] += step
-            columns.append((self.residuals(moved) - residuals) / step)
+            values, known = self.values(moved), self._known(moved) - self._known(at)
+            columns.append(np.array([*(row.slope(values, base) for row in self.rows), *known]) / step)
         return np.array(columns).T
+
+    def _known(self, at: Array) -> Array:
+        """How far the parameters are from where they are expected, in standard deviations."""
+        expected = zip(self.parameters, at, strict=True)
+        return np.array([(x - p.inner(p.start)) / p.spread for p, x in expected if p.spread is not None])
 
     def weights(self, residuals: Array) -> Array:
         """Huber's, by the robust scale of the rows; what is known beforehand counts whole."""
@@ -154,7 +157,7 @@ class _Problem:
         at, damping = self.clipped(at), 1e-2
         residuals = self.residuals(at)
         for step in range(1, STEPS + 1):
-            slopes, weights = self.slopes(at, residuals), self.weights(residuals)
+            slopes, weights = self.slopes(at), self.weights(residuals)
             before = self.loss(residuals, weights)
             for _ in range(8):
                 new = self.clipped(at + _step(slopes, residuals, weights, damping))

@@ -103,6 +103,7 @@ def _rows(scenario: Scenario, data: str, publication: Publication, parameters: t
                 groups(variant, data),
                 rerun.uses,
                 publication.noise,
+                None if key.startswith("layer_s") else rerun.ratio,
             )
 
 

@@ -19,7 +19,7 @@ from simulator.analysis import metrics
 from simulator.cluster import Cluster
 from simulator.engine.simulate import simulate
 from simulator.errors import CalibrationError
-from simulator.schedule import Schedule
+from simulator.schedule import Compute, Program, Recv, Schedule
 from simulator.timeline import Timeline
 from simulator.transport.calibration import transport
 from topologies.catalogue import GPUS, device
@@ -38,6 +38,19 @@ def landed(parameters: Sequence[Parameter], values: Values, place: str) -> dict[
     return {key: value for (where, _, key), value in spots if where == place}
 
 
+def _computing(program: Program, gpu: Accelerator, software: Software) -> float:
+    """Seconds of the computations of *program*; fixed costs that the program has from another stack are not counted."""
+    seconds = software.step_seconds
+    for ops, times in program.templates():
+        for op in ops:
+            if isinstance(op, Compute):
+                kernels = [kernel for kernel in op.kernels if kernel.seconds is None]
+                seconds += times * gpu.seconds(kernels, software)
+            elif isinstance(op, Recv):
+                seconds += times * software.exchange_seconds
+    return seconds
+
+
 @dataclass(frozen=True, eq=False)
 class Rerun:
     """*scenario* under any values of *parameters*, those of its GPUs and of its software stack."""
@@ -45,6 +58,7 @@ class Rerun:
     scenario: Scenario
     parameters: tuple[Parameter, ...]
     _schedules: dict[tuple[float, float], Schedule] = field(init=False, repr=False, default_factory=dict)
+    _steps: dict[tuple[float, ...], float] = field(init=False, repr=False, default_factory=dict)
 
     @cached_property
     def uses(self) -> frozenset[str]:
@@ -72,11 +86,28 @@ class Rerun:
             f"{self.scenario.name}: a fit takes no {key}; it takes step_time_s, layer_s, {', '.join(rates)}"
         )
 
+    def ratio(self, values: Values, base: Values) -> float:
+        """The step time at *values* over that at *base*, to first order; *base* has been simulated.
+
+        It follows the computation of the busiest stage; so does, in a pipeline, all that waits for it.
+        """
+        now, then, step = self._busy(values), self._busy(base), self._steps[self._key(base)]
+        return now / then if self.scenario.derived.pp > 1 else 1.0 + (now - then) / step
+
+    def _key(self, values: Values) -> tuple[float, ...]:
+        return tuple(values[name] for name in sorted(self.uses))
+
+    def _busy(self, values: Values) -> float:
+        """Seconds that the busiest rank computes in a step, the fixed costs of the software stack included."""
+        software, cluster = self._software(values), self._cluster(values)
+        gpu = cluster.accelerator(self.scenario.derived.devices[0])
+        return max(_computing(program, gpu, software) for program in self.scenario.schedule().programs)
+
     def timeline(self, values: Values) -> Timeline:
         """What happens under *values*."""
         scenario, software = self.scenario, self._software(values)
         network = scenario.specification.network
-        return simulate(
+        timeline = simulate(
             self._schedule(software),
             self._cluster(values),
             transport=transport(network.transport),
@@ -86,6 +117,8 @@ class Rerun:
             placement=scenario.derived.devices,
             variation=variation(scenario),
         )
+        self._steps[self._key(values)] = timeline.step_time
+        return timeline
 
     @cached_property
     def _gpus(self) -> list[Accelerator]:

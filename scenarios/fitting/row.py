@@ -16,7 +16,8 @@ class Row:
 
     *groups*: what a reader may want residuals by, such as ``{"data": "sc21", "tp": 8}``. *uses*: the names of the
     parameters that the prediction depends on (none: all), so that it is not computed again where others move.
-    *noise*: the relative error that the measurement itself may have, by which it is weighed.
+    *noise*: the relative error that the measurement itself may have, by which it is weighed. *nearby*, for predictions
+    that are dear: (values, base) -> the prediction at *values* over that at *base*, to first order, for slopes only.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Row:
     groups: Mapping[str, str | int] = field(default_factory=dict)
     uses: frozenset[str] = frozenset()
     noise: float = 0.03
+    nearby: Callable[[Values, Values], float] | None = None
     _known: dict[tuple[float, ...], float] = field(init=False, repr=False, default_factory=dict)
 
     def at(self, values: Values) -> float:
@@ -40,6 +42,12 @@ class Row:
     def error(self, values: Values) -> float:
         """Predicted over measured, less 1."""
         return self.at(values) / self.measured - 1.0
+
+    def slope(self, values: Values, base: Values) -> float:
+        """How much larger the residual is at *values* than at *base*."""
+        if self.nearby is None:
+            return self.residual(values) - self.residual(base)
+        return log(self.nearby(values, base)) / self.noise
 
     def residual(self, values: Values) -> float:
         """The logarithm of predicted over measured, in units of the noise: too slow by half weighs as too fast."""
