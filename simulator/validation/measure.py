@@ -98,11 +98,19 @@ class _Stopwatch:
     def time(self, one: _Timed) -> Measurement:
         """The measurement of *one*; the same on every rank."""
         sweep = self.sweep
-        estimate = max(self._batch(one, 1) for _ in range(max(1, sweep.warmup)))
-        iterations = max(1, min(sweep.iterations, int(sweep.batch_seconds / max(estimate, 1e-9))))
-        times = sorted(self._batch(one, iterations) / one.rounds for _ in range(sweep.batches))
+        warm = self._within(one, 1, max(1, sweep.warmup), sweep.batch_seconds)
+        iterations = max(1, min(sweep.iterations, int(sweep.batch_seconds / min(warm))))
+        enough = sweep.batches * sweep.batch_seconds
+        times = sorted(each / one.rounds for each in self._within(one, iterations, sweep.batches, enough))
         seconds = times[(len(times) - 1) // 4]
         return Measurement(one.kind, one.ranks, one.nbytes, seconds, pstdev(times) / seconds)
+
+    def _within(self, one: _Timed, iterations: int, most: int, enough: float) -> list[float]:
+        """Seconds of an iteration in each of *most* batches, or of fewer when these have taken *enough* s."""
+        times: list[float] = []
+        while len(times) < most and iterations * sum(times) < enough:
+            times.append(self._batch(one, iterations))
+        return times
 
     def _batch(self, one: _Timed, iterations: int) -> float:
         """Seconds of an iteration, the mean of so many."""

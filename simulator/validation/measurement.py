@@ -45,7 +45,7 @@ class Sweep:
     """Each of *kinds* over *sizes* (bytes), messages between each of *pairs*.
 
     A time is the lower quartile of *batches*, each the mean of *iterations* one after the other, after *warmup* that do
-    not count. There are fewer iterations, as many on every rank, where a batch would take more than *batch_seconds*.
+    not count. Of what takes long there is less, on every rank alike: no batch is to take more than *batch_seconds*.
     """
 
     sizes: tuple[int, ...]
