@@ -112,7 +112,7 @@ def _left_out(judgements: Iterable[Judgement], skipped: Mapping[str, str]) -> It
 
 def _scenario(judgement: Judgement) -> str:
     name, description = judgement.scenario.name, judgement.scenario.specification.description
-    rows = [row[1:] for row in verdicts.rows(judgement.verdicts)]
+    rows = [row[1:] for row in verdicts.rows(judgement.verdicts, longest=10_000)]
     parts = [f"### {name}\n\n{description}.", _table(verdicts.ROWS[1:], rows), *_predicted_only(judgement)]
     return "\n\n".join(parts)
 

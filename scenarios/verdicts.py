@@ -17,20 +17,25 @@ LONGEST = 44
 """Letters of a run's name in a table."""
 
 
-def rows(verdicts: Iterable[Verdict]) -> list[list[str]]:
-    """A row of `ROWS` for each of *verdicts*."""
+def rows(verdicts: Iterable[Verdict], longest: int = LONGEST) -> list[list[str]]:
+    """A row of `ROWS` for each of *verdicts*, names of runs cut after *longest* letters."""
     return [
         [
             verdict.scenario,
-            _shortened(verdict.run),
-            figure(verdict.outcome),
+            _shortened(verdict.run, longest),
+            figure(verdict.outcome, longest),
             shown(verdict.outcome, verdict.outcome.value),
             shown(verdict.outcome, verdict.outcome.expected),
             f"{verdict.outcome.error:+.1%}",
-            "ok" if verdict.outcome.met else f"MISSED (within {verdict.outcome.tolerance:.0%})",
+            _told(verdict.outcome),
         ]
         for verdict in verdicts
     ]
+
+
+def _told(outcome: Outcome) -> str:
+    met = "ok" if outcome.met else f"MISSED (within {outcome.tolerance:.0%})"
+    return f"{met}, fitted" if outcome.fitted else met
 
 
 def group_rows(groups: dict[str, Sequence[Verdict]]) -> list[list[str]]:
@@ -117,9 +122,9 @@ def as_json(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def figure(outcome: Outcome) -> str:
+def figure(outcome: Outcome, longest: int = LONGEST) -> str:
     """What the figure is of, as a table names it."""
-    return f"{outcome.key} / {_shortened(outcome.relative_to)}" if outcome.relative_to else outcome.key
+    return f"{outcome.key} / {_shortened(outcome.relative_to, longest)}" if outcome.relative_to else outcome.key
 
 
 def shown(outcome: Outcome, value: float) -> str:
@@ -138,5 +143,5 @@ def shown(outcome: Outcome, value: float) -> str:
     return f"{value:.4g} TFLOP/s" if "tflops" in last else f"{value:.4g}"
 
 
-def _shortened(name: str) -> str:
-    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+def _shortened(name: str, longest: int) -> str:
+    return name if len(name) <= longest else f"{name[: longest - 1]}…"

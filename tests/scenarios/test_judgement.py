@@ -87,7 +87,7 @@ def test_several_runs_are_told_in_a_table_and_nothing_is_written(
     assert err == ""
     lines = out.splitlines()
     assert lines[0].split() == ["scenario", "run", "figure", "predicted", "measured", "error"]
-    assert lines[1].split() == ["toy", "one", "step_time_s", "12", "s", "10", "s", "+20.0%", "ok"]
+    assert lines[1].split() == ["toy", "one", "step_time_s", "12", "s", "10", "s", "+20.0%", "ok,", "fitted"]
     assert lines[2].split() == ["toy", "two", "step_time_s", "/", "one", "2", "2", "+0.0%", "ok"]
     assert lines[3].split() == ["toy", "two", "samples_per_s", "0.1667", "0.2", "-16.7%", "MISSED", "(within", "10%)"]
     assert lines[-1] == "2 of 3 figures within their tolerance"
@@ -128,7 +128,7 @@ def test_the_page_tells_every_figure_and_what_is_predicted_only() -> None:
     assert "Made by `clustersim accuracy toy.yaml` on 02 January 2026." in text
     assert "| [toy](#toy) | 3 | 2 | 12.2% | 16.7% | 20.0% | +13.3% |" in text
     assert "| of these, parameters were fitted to | 1 | 1 | 20.0% | 20.0% | 20.0% | +20.0% |" in text
-    assert "| one | step_time_s | 12 s | 10 s | +20.0% | ok |" in text
+    assert "| one | step_time_s | 12 s | 10 s | +20.0% | ok, fitted |" in text
     assert "| two | samples_per_s | 0.1667 | 0.2 | -16.7% | MISSED (within 10%) |" in text
     assert "Predicted only: unjudged, 48 s a step" in text
     assert "- other: absent" in text
