@@ -195,6 +195,9 @@ SLICES = {"ring": 2}
 """NCCL cuts a ring's chunk in two: ALLREDUCE_CHUNKSTEPS / ALLREDUCE_SLICESTEPS, NCCL_STEPS / 2 over NCCL_STEPS / 4
 (src/include/collectives.h, v2.10.3)."""
 
+WIRED = frozenset({NVLINK, PCI, NET})
+"""NCCL adds what a network says of its latency, and InfiniBand's says nothing (props->latency = 0, net_ib.cc)."""
+
 PCIE: Mapping[str, float] = {"pcie3": 12e9, "pcie4": 24e9, "pcie5": 48e9}
 """PCI_BW: 12 GB/s for 16 lanes of generation 3, in proportion to the lanes' rate after that (topo.cc, kvDictPciGen)."""
 
@@ -235,6 +238,7 @@ def tuning_model(version: str) -> Transport:
         messages=("Simple",),
         base_latency=_base(tables),
         hop_latency=_hop(tables),
+        wired=WIRED,
         strained={"LL": tables.strained},
         plateau={("ring", "Simple"): tables.plateau},
         plateau_bytes=tables.plateau_bytes,

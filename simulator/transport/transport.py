@@ -55,23 +55,24 @@ class Transport:
     *algorithms*: collective -> those that ``auto`` chooses among. *believed*: the library's model of itself, by
     which it chooses; None: by what is true. *launch*: on the GPU, for each collective or message, until its kernel
     is at work and after it is done. *base_latency*: (algorithm, protocol) -> once for each collective.
-    *hop_latency*: (class of hop, algorithm, protocol) -> for each message. *hides*: whether latencies in a ring
-    hide behind its slowest hop; else they always add. *strained*: protocol -> factor on hops inside a server while
-    others go between servers. *plateau*: (algorithm, protocol) -> factor on the latency of an all-reduce across
-    servers from *plateau_bytes* per rank. *efficiency*: kind or class of link -> share of its bandwidth;
-    *attainable*: kind of link -> bytes/s at most. *limits*: where -> bytes/s of all channels of a rank together, on
-    the wire; where is the kind of NVLink in one server, else vendor and 2 or 4 servers, or ``any``. *slices*:
-    algorithm -> parts of a chunk that a channel passes on one after the other; where channels are the limit, the
-    rounds take a slice's time more than their number, for a rank takes no chunk in while it puts out its first.
-    *shares*: (algorithm, protocol, across servers) -> share of all this that carries data. *ceilings*: (algorithm,
-    protocol, where) -> bytes/s of data, all channels of a rank. *ring_ceilings*: (algorithm, protocol, kind of
-    NVLink) -> that for each ring, in one server, two, and more. *corrections*: (algorithm, protocol) -> factors on
-    that for 64 B, 128 B ... of vector. *messages*: the protocols of single messages and of what is made of them,
-    ``direct`` (none named: all). *nvlink_only*: protocols that need NVLink inside and NICs near. *blocks*:
-    channels, each a thread block on a multiprocessor of its own, for each ring; 0: the host does it all.
-    *channel_bytes*: (algorithm, protocol) -> bytes of the vector, and bytes for each rank, that open one more
-    channel. *buffer_bytes*: memory of the GPU for each channel of each group. *reorders*: rings follow the
-    hardware, not the order of ranks. *tagged*: receives are matched by tag.
+    *hop_latency*: (class of hop, algorithm, protocol) -> for each message. *wired*: classes of hop whose figures
+    were measured with the wire in them. *hides*: whether latencies in a ring hide behind its slowest hop; else they
+    always add. *strained*: protocol -> factor on hops inside a server while others go between servers. *plateau*:
+    (algorithm, protocol) -> factor on the latency of an all-reduce across servers from *plateau_bytes* per rank.
+    *efficiency*: kind or class of link -> share of its bandwidth; *attainable*: kind of link -> bytes/s at most.
+    *limits*: where -> bytes/s of all channels of a rank together, on the wire; where is the kind of NVLink in one
+    server, else vendor and 2 or 4 servers, or ``any``. *slices*: algorithm -> parts of a chunk that a channel
+    passes on one after the other; where channels are the limit, the rounds take a slice's time more than their
+    number, for a rank takes no chunk in while it puts out its first. *shares*: (algorithm, protocol, across
+    servers) -> share of all this that carries data. *ceilings*: (algorithm, protocol, where) -> bytes/s of data,
+    all channels of a rank. *ring_ceilings*: (algorithm, protocol, kind of NVLink) -> that for each ring, in one
+    server, two, and more. *corrections*: (algorithm, protocol) -> factors on that for 64 B, 128 B ... of vector.
+    *messages*: the protocols of single messages and of what is made of them, ``direct`` (none named: all).
+    *nvlink_only*: protocols that need NVLink inside and NICs near. *blocks*: channels, each a thread block on a
+    multiprocessor of its own, for each ring; 0: the host does it all. *channel_bytes*: (algorithm, protocol) ->
+    bytes of the vector, and bytes for each rank, that open one more channel. *buffer_bytes*: memory of the GPU for
+    each channel of each group. *reorders*: rings follow the hardware, not the order of ranks. *tagged*: receives
+    are matched by tag.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Transport:
     launch: float = 0.0
     base_latency: Mapping[tuple[str, str], float] = field(default_factory=dict)
     hop_latency: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    wired: frozenset[str] = frozenset({NVLINK, PCI})
     hides: bool = False
     strained: Mapping[str, float] = field(default_factory=dict)
     plateau: Mapping[tuple[str, str], float] = field(default_factory=dict)
@@ -119,14 +121,13 @@ class Transport:
     def message(self, wire: float, hop: str, algorithm: str, protocol: str, setting: Setting) -> float:
         """Seconds until a message over a *wire* of that latency is there, its bytes not counted.
 
-        Inside a server the library's figure was measured with the wire in it; between servers the wire comes on top
-        (NCCL adds the network's own latency to its table).
+        The wire comes on top unless the library's figure was measured with it.
         """
         table = self.hop_latency
         added = table.get((hop, algorithm, protocol), table.get((hop, "ring", protocol), 0.0))
-        if hop == NET:
-            return wire + added
-        return max(wire, added * (self.strained.get(protocol, 1.0) if setting.servers > 1 else 1.0))
+        if hop != NET and setting.servers > 1:
+            added *= self.strained.get(protocol, 1.0)
+        return max(wire, added) if hop in self.wired else wire + added
 
     def delayed(self, kind: str, algorithm: str, protocol: str, nbytes: float, setting: Setting) -> float:
         """The factor on all latency of a collective."""

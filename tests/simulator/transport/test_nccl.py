@@ -128,7 +128,7 @@ def test_it_chooses_by_its_own_model_even_where_that_is_mistaken() -> None:
         assert (believed.algorithm, believed.protocol) == (taken.algorithm, taken.protocol)
     taken, best = plan(nccl(), 12 * 2.0**20), plan(replace(nccl(), believed=None), 12 * 2.0**20)
     assert (taken.protocol, best.protocol) == ("LL128", "Simple")
-    assert best.alone < 0.9 * taken.alone
+    assert best.alone < 0.95 * taken.alone
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
@@ -161,15 +161,18 @@ def test_small_vectors_open_few_channels() -> None:
         assert plan.sms == pytest.approx(channels / 108), kib
 
 
-def test_a_message_between_servers_pays_launch_library_and_wire() -> None:
-    """v2.10.3, Simple: 8.4 us at once, 9.6 us for the network, on top of the launch and of what the wires take."""
+def test_a_message_between_servers_pays_launch_and_library() -> None:
+    """v2.10.3, Simple: 8.4 us at once, 9.6 us for the network, the wire in it unless that is longer."""
     cluster = topologies.cluster({"preset": "zhores", "nodes": 2})
     plan = Communicator(cluster, cluster.gpus, nccl()).send(0, 4, 1.0)
-    wire = cluster.latency(cluster.route("gpu 0", "gpu 4"))
-    assert wire > 1e-6
-    assert plan.phases[0].latency == pytest.approx(nccl().launch + 18.0e-6 + wire)
+    assert cluster.latency(cluster.route("gpu 0", "gpu 4")) < 9.6e-6
+    assert plan.phases[0].latency == pytest.approx(nccl().launch + 18.0e-6)
     inside = Communicator(cluster, cluster.gpus, nccl()).send(0, 1, 1.0)
     assert inside.phases[0].latency == pytest.approx(nccl().launch + 11.8e-6)
+    far = uniform(2, 10e9, 50e-6)
+    assert Communicator(far, far.gpus, nccl()).send(0, 1, 1.0).phases[0].latency == pytest.approx(
+        nccl().launch + 8.4e-6 + far.latency(far.route(*far.gpus))
+    )
 
 
 def test_the_nic_that_four_gpus_share_limits_zhores() -> None:

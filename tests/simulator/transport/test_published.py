@@ -1,4 +1,4 @@
-"""NCCL on Hopper and Blackwell against published figures that nothing was fitted to.
+"""NCCL against published figures that nothing was fitted to, most of them on Hopper and Blackwell.
 
 S. Bekman, Machine Learning Engineering, network/README.md (stas00/ml-engineering, 2026): nccl-tests and
 all_reduce_bench on servers of eight H200 or B200, NCCL 2.27. An H200 has the NVLinks of an H100.
@@ -92,6 +92,33 @@ def test_four_servers_of_h200_with_3200_gbit() -> None:
     found = plan(hopper(4), 32, 2.0**34)
     assert found.algorithm == "ring"
     assert busbw(32, 2.0**34, found.alone) == pytest.approx(369.06, rel=0.05)
+
+
+def test_four_servers_of_b200_with_3200_gbit() -> None:
+    """381.80 GB/s at 16 GiB."""
+    servers = topologies.cluster(
+        {"preset": "dgx_h100", "nodes": 4, "node": {"accelerator": "b200", "intra": {"kind": "nvlink5"}}}
+    )
+    assert busbw(32, 2.0**34, plan(servers, 32, 2.0**34).alone) == pytest.approx(381.80, rel=0.05)
+
+
+def test_three_servers_of_a100_with_800_gbit() -> None:
+    """NVIDIA/nccl-tests, issue 119 (2022): 84.8 GB/s in the mean over 1, 2 ... 128 MiB, four HDR NICs a server."""
+    servers = topologies.cluster({"preset": "dgx_a100_40gb", "nodes": 3, "node": {"nics": 4}})
+    communicator = Communicator(servers, servers.gpus, nccl())
+    found = [
+        busbw(24, size, communicator.collective("all_reduce", "dp", tuple(range(24)), size).alone)
+        for size in (mebibytes * 2.0**20 for mebibytes in range(1, 129))
+    ]
+    assert sum(found) / len(found) == pytest.approx(84.8, rel=0.05)
+
+
+def test_small_vectors_on_thirty_two_servers() -> None:
+    """NVIDIA/nccl, issue 652 (2022): 63 us for 8 to 128 B among 256 A100. The model takes nearly half as long again."""
+    servers = topologies.cluster({"preset": "dgx_a100_40gb", "nodes": 32, "node": {"nics": 4}})
+    found = Communicator(servers, servers.gpus, nccl()).collective("all_reduce", "dp", tuple(range(256)), 128.0)
+    assert (found.algorithm, found.protocol) == ("tree", "LL")
+    assert found.alone == pytest.approx(63e-6, rel=0.5)
 
 
 def test_without_such_switches_there_is_no_nvls() -> None:
