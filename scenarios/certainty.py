@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from scenarios.coverage import Extent, distinct, outside
+from scenarios.coverage import MESSAGE, Extent, distinct, joined, outside
 from scenarios.scenario import Scenario
 from simulator.accelerator import Accelerator, Software
 from simulator.document import read
@@ -25,6 +25,9 @@ from workloads.stack import specification
 
 FITS = ("a100", "v100")
 """The calibration files that ship, in `scenarios/fitting`."""
+
+MESSAGES = (2.0**15, 2.0**30)
+"""Bytes that NCCL's fit has measured (simulator/transport/nccl_fitted.yaml): 32 KiB to 1 GiB."""
 
 NORMAL_95 = 1.96
 """Standard deviations within which 95 of 100 normal values lie."""
@@ -86,7 +89,8 @@ class Certainty:
             if not fits:
                 lines.append(f"GPU {gpu.name}: no fitted row was measured on it; see the sources of its entry")
             for fit in fits:
-                lines += outside(distinct(self.schedule), fit.covered)
+                covered = joined(fit.covered, {MESSAGE: MESSAGES})
+                lines += outside(distinct(self.schedule), covered)
         return lines
 
     @property

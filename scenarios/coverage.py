@@ -11,6 +11,11 @@ from math import inf
 from simulator.kernel import Kernel
 from simulator.schedule import Collective, Op, Recv, Schedule, Send
 
+MESSAGE = "bytes of a message"
+
+LATENCY_ALONE = 1024.0
+"""Bytes of a message, such as a gradient's norm, at which any network only shows its latency."""
+
 Extent = tuple[float, float]
 """The least and the largest."""
 
@@ -27,9 +32,8 @@ def distinct(schedule: Schedule) -> Iterator[Op]:
 
 def quantities(op: Op) -> Iterator[tuple[str, float]]:
     """What can lie outside a fit: sides of products, of fused attention, bytes of other kernels and of messages."""
-    if isinstance(op, Collective | Send | Recv):
-        # a few bytes, as of a gradient's norm, are latency alone
-        yield "bytes of a message", op.nbytes
+    if isinstance(op, Collective | Send | Recv) and op.nbytes > LATENCY_ALONE:
+        yield MESSAGE, op.nbytes
     for kernel in getattr(op, "kernels", ()):
         yield from _of_kernel(kernel)
 
