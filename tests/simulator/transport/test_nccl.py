@@ -14,17 +14,8 @@ from simulator.collectives import ring, tree
 from simulator.plan import Plan
 from simulator.transport.communicator import Communicator
 from simulator.transport.members import Members
-from simulator.transport.nccl import (
-    LL_CEILINGS,
-    PCIE,
-    RING_LL128,
-    TREE,
-    TREE_CORRECTION,
-    TREE_LL128,
-    VERSIONS,
-    nccl,
-    tuning_model,
-)
+from simulator.transport.nccl import PCIE, nccl, tuning_model
+from simulator.transport.nccl_tables import LL_CEILINGS, RING_LL128, TREE, TREE_CORRECTION, TREE_LL128, VERSIONS
 from simulator.transport.transport import NVLINK, Transport
 from simulator.transport.way import way
 from topologies.uniform import uniform
