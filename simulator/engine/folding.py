@@ -19,6 +19,9 @@ flows, one row for a class of links, with the weights that all flows of the clas
 feasible in the whole system, and every flow keeps its bottleneck: it is *the* fair vector. So equal flows end at the
 same time, and so do equal computations, which the same accelerator prices. Until the next event nothing else changes.
 
+*Constraints that never bind* (`simulator.engine.redundancy`) change neither what is feasible nor the fair rates: they
+are left out of the system, and their links tell no classes apart.
+
 *Condition.* One variable for an axis regardless of class would be wrong: flows in unequal surroundings get unequal
 rates. A straggler, a slow link, an uneven last node splits the classes by itself, as far as it makes a difference.
 """
@@ -33,7 +36,8 @@ import numpy as np
 
 from simulator.engine.cast import Communication, asked, communication, partners, planned
 from simulator.engine.issue import enclosed
-from simulator.engine.refinement import Edges, Indices, hashed, refine
+from simulator.engine.redundancy import redundant
+from simulator.engine.refinement import Colours, Edges, Indices, hashed, refine, told_apart
 from simulator.engine.variation import Variation
 from simulator.plan import Flow, Phase, Plan
 from simulator.schedule import Collective, Copy, Op, Program, Recv, Schedule, Send
@@ -105,6 +109,9 @@ class Folding:
         numbers = np.fromiter((link for _, link, _ in lies), np.int64, len(lies))
         self._links, self._link_at = np.unique(numbers, return_inverse=True)
         self._lies = [what for _, _, what in lies]
+        transport = self.communicator.transport
+        self._free = np.array(redundant(cluster, self._links.tolist(), transport.link_efficiency), np.bool_)
+        binds, labels = ~self._free[self._link_at], hashed(self._lies)
         colours = [
             hashed(ranks),
             hashed(self._labels),
@@ -115,11 +122,20 @@ class Folding:
         edges = [
             _edges(COMMUNICATION, RANK, [(c, r) for c, r, _ in self._parts], [role for _, _, role in self._parts]),
             _edges(COMMUNICATION, FLOW, [(c, f) for f, (c, _) in enumerate(self._made_of)]),
-            Edges(FLOW, LINK, self._flow_at, np.asarray(self._link_at), hashed(self._lies)),
+            Edges(FLOW, LINK, self._flow_at[binds], self._link_at[binds], labels[binds]),
             _edges(RANK, HOST, [(rank, places[host]) for rank, host in hosts.items()]),
         ]
         self.classes = refine(colours, edges)
+        self.classes[LINK] = self._with_free_links(labels)
         self._crowds(hosts)
+
+    def _with_free_links(self, labels: Colours) -> Indices:
+        """The classes of links; those that never bind are told apart by what lies on them, and tell nothing apart."""
+        classes = self.classes[LINK]
+        free = self._free[self._link_at]
+        seen = Edges(LINK, FLOW, self._link_at[free], self._flow_at[free], labels[free])
+        apart = told_apart(classes, self.classes[FLOW], seen)
+        return np.unique(np.where(self._free, len(classes) + apart, classes), return_inverse=True)[1]
 
     def _crowds(self, hosts: Mapping[int, str]) -> None:
         count: dict[tuple[str, int], int] = defaultdict(int)
@@ -301,7 +317,8 @@ class Folding:
             laid = on[int(classes[self._flow_at[place]])][int(row[place])]
             laid[0] += weight
             laid[1] += crossings
-        kept = _binding(on, self.capacity)
+        free = self._free[first]
+        kept = {row for row in _binding(on, self.capacity) if not free[row]}
         return [self._flow(int(flow), laid, kept) for flow, laid in zip(_firsts(classes), on, strict=True)]
 
     def _flow(self, member: int, laid: Mapping[int, Sequence[float]], kept: set[int]) -> Flow:

@@ -53,6 +53,13 @@ def refine(colours: Sequence[Colours], edges: Sequence[Edges]) -> list[Indices]:
         known = count
 
 
+def told_apart(classes: Indices, others: Indices, edges: Edges) -> Indices:
+    """*classes* of the vertices that edges begin at, split once by the classes *others* at their ends."""
+    fresh = mixed(classes.astype(np.uint64))
+    _Side(0, edges.ones, 1, edges.others, edges.labels, salt=0).add([fresh], [fresh, mixed(others.astype(np.uint64))])
+    return _numbered(fresh)
+
+
 class _Side:
     """One direction of edges, sorted by the vertices that receive, so that a round is a sum over segments."""
 
