@@ -27,11 +27,12 @@ def run(scenario: Scenario, watch: Callable[[Simulation], Any] | None = None) ->
     if scenario.variants:
         return VariantsResult(scenario, {name: run(one, watch) for name, one in scenario.variants.items()})
     begin = perf_counter()
-    timeline = simulated(scenario, scenario.schedule(), watch)
+    network = communicator(scenario)
+    timeline = simulated(scenario, scenario.schedule(), watch, network)
     if scenario.specification.collective is not None:
         return CollectiveResult(scenario, timeline, perf_counter() - begin)
     first = scenario.initial()
-    broadcast = simulated(scenario, first, watch).makespan if first is not None else 0.0
+    broadcast = simulated(scenario, first, watch, network).makespan if first is not None else 0.0
     return StepResult(scenario, timeline, perf_counter() - begin, broadcast)
 
 
@@ -39,23 +40,34 @@ def simulated(
     scenario: Scenario,
     schedule: Schedule,
     watch: Callable[[Simulation], Any] | None = None,
-    cluster: Cluster | None = None,
+    network: Communicator | None = None,
 ) -> Timeline:
-    """*schedule* on the cluster of *scenario*, or on *cluster*, with its network, software and variation."""
-    specification, devices = scenario.specification, scenario.derived.devices
-    cluster = in_step(cluster or scenario.cluster(), devices)
-    network, options = specification.network, specification.simulation
+    """*schedule* on the cluster of *scenario* with its software and variation; *network* unless it is the scenario's."""
     schedule.check()
     try:
-        communicator = Communicator(
-            cluster, devices, transport(network.transport), network.fidelity, network.algorithms
-        )
+        network = network or communicator(scenario)
         simulation = Simulation(
-            schedule, cluster, devices, communicator, scenario.software, variation(scenario), fold=options.fold
+            schedule,
+            network.cluster,
+            network.devices,
+            network,
+            scenario.software,
+            variation(scenario),
+            fold=scenario.specification.simulation.fold,
         )
         if watch is not None:
             watch(simulation)
         return simulation.run()
+    except ClusterError as error:
+        raise scenario.document.error(("cluster",), str(error)) from None
+
+
+def communicator(scenario: Scenario, cluster: Cluster | None = None) -> Communicator:
+    """The network of *scenario* on its cluster, or on *cluster*, where all GPUs go in step."""
+    devices, network = scenario.derived.devices, scenario.specification.network
+    on = in_step(cluster or scenario.cluster(), devices)
+    try:
+        return Communicator(on, devices, transport(network.transport), network.fidelity, network.algorithms)
     except ClusterError as error:
         raise scenario.document.error(("cluster",), str(error)) from None
 

@@ -137,7 +137,7 @@ def validate(
         )
     scale = manner.scale or fitting(schedule, available_bytes())
     schedule = scaled(schedule, scale) if scale != 1 else schedule
-    timeline = simulated(scenario, schedule, watch, bed.cluster if bed else None)
+    timeline = simulated(scenario, schedule, watch, communicator(scenario, bed.cluster if bed else None))
     replayed = replay(
         schedule,
         modelled(scenario, schedule),

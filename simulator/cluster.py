@@ -57,7 +57,7 @@ class Cluster:
         self.ends: tuple[tuple[str, str], ...] = tuple(graph.edges)
         self.links: tuple[Link, ...] = tuple(graph.edges[ends]["link"] for ends in self.ends)
         self._number = {ends: number for number, ends in enumerate(self.ends)}
-        self._sorts: dict[tuple[str, str, int], int] = {}
+        self._sorts: dict[tuple[str, str, Link], int] = {}
         self._sort_of: dict[int, int] = {}
         for (source, target), link in zip(self.ends, self.links, strict=True):
             if not link.bandwidth > 0 or not link.latency >= 0:
@@ -117,7 +117,7 @@ class Cluster:
         """A number that two links share only if they are one `Link` between vertices of the same kinds."""
         if number not in self._sort_of:
             source, target = self.ends[number]
-            kinds = self.graph.nodes[source]["kind"], self.graph.nodes[target]["kind"], id(self.links[number])
+            kinds = self.graph.nodes[source]["kind"], self.graph.nodes[target]["kind"], self.links[number]
             self._sort_of[number] = self._sorts.setdefault(kinds, len(self._sorts))
         return self._sort_of[number]
 

@@ -31,13 +31,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
 from simulator.engine.cast import Communication, asked, communication, partners, planned
 from simulator.engine.issue import enclosed
 from simulator.engine.redundancy import redundant
-from simulator.engine.refinement import Colours, Edges, Indices, hashed, refine, told_apart
+from simulator.engine.refinement import Colours, Edges, Indices, hashed, mixed, refine, told_apart
 from simulator.engine.variation import Variation
 from simulator.plan import Flow, Phase, Plan
 from simulator.schedule import Collective, Copy, Op, Program, Recv, Schedule, Send
@@ -67,6 +68,7 @@ class Folding:
         self._refine(variation, hosts)
         self._plans: dict[tuple[int, Hashable], Plan] = {}
         self._member_sets: dict[int, frozenset[int]] = {}
+        self._enclosed: dict[tuple[int, str], bool] = {}
 
     def _collect(self) -> None:
         """Every communication with its partners and its flows."""
@@ -80,14 +82,14 @@ class Folding:
             for place, rank in enumerate(partners(schedule, name)):
                 self._parts.append((number, rank, roles[place] if roles else MEMBER))
             label: list[Hashable] = []
-            seen: set[Flow] = set()
+            seen: set[Hashable] = set()
             for index, op in enumerate(ops):
                 plan = planned(schedule, self.communicator, name, op)
                 label.append((asked(op), plan.algorithm, plan.protocol, plan.sms, _outline(plan)))
                 for place, phase in enumerate(dict.fromkeys(plan.phases)):
                     for flow in phase.flows:
-                        if flow not in seen:
-                            seen.add(flow)
+                        if _content(flow) not in seen:
+                            seen.add(_content(flow))
                             self._flows.append(flow)
                             self._made_of.append((number, (index, place, flow.bound)))
             # a rank's messages to several peers are told apart by the coordinates, as its ops tell them
@@ -100,18 +102,16 @@ class Folding:
             for rank, index in enumerate(schedule.program_of)
         ]
         places = {host: number for number, host in enumerate(dict.fromkeys(hosts.values()))}
-        lies = [
-            (number, link, (weight, crossings))
-            for number, flow in enumerate(self._flows)
-            for link, weight, crossings in zip(flow.links, flow.weights, flow.crossings, strict=True)
-        ]
-        self._flow_at = np.fromiter((f for f, _, _ in lies), np.int64, len(lies))
-        numbers = np.fromiter((link for _, link, _ in lies), np.int64, len(lies))
+        sizes = np.array([len(flow.links) for flow in self._flows], np.int64)
+        self._flow_at = np.repeat(np.arange(len(sizes)), sizes)
+        numbers = np.fromiter(chain.from_iterable(flow.links for flow in self._flows), np.int64, sizes.sum())
+        self._weights = np.fromiter(chain.from_iterable(f.weights for f in self._flows), np.float64, sizes.sum())
+        self._crossings = np.fromiter(chain.from_iterable(f.crossings for f in self._flows), np.int64, sizes.sum())
         self._links, self._link_at = np.unique(numbers, return_inverse=True)
-        self._lies = [what for _, _, what in lies]
         transport = self.communicator.transport
         self._free = np.array(redundant(cluster, self._links.tolist(), transport.link_efficiency), np.bool_)
-        binds, labels = ~self._free[self._link_at], hashed(self._lies)
+        binds = ~self._free[self._link_at]
+        labels = mixed(self._weights.view(np.uint64)) ^ self._crossings.astype(np.uint64)
         colours = [
             hashed(ranks),
             hashed(self._labels),
@@ -208,16 +208,19 @@ class Folding:
         """By class of communication: whether it is of one class of ranks alone, and nothing ever shares its links."""
         alone = [self._of_one_class(number) for number in range(len(self._first_communications))]
         classes = self.classes[COMMUNICATION].tolist()
-        made_of = [number for number, _ in self._made_of]
-        on: dict[int, set[int]] = defaultdict(set)
-        for flow, link in zip(self._flow_at.tolist(), self._link_at.tolist(), strict=True):
-            on[link].add(made_of[flow])
-        for together in on.values():
+        for together in self._together():
             ours = [number for number in together if alone[classes[number]]]
             if ours and not self._in_turn(together):
                 for number in ours:
                     alone[classes[number]] = False
         return alone
+
+    def _together(self) -> list[tuple[int, ...]]:
+        """The communications that share a link, each set once."""
+        made_of = np.array([number for number, _ in self._made_of], np.int64)
+        link, number = np.divmod(np.unique(self._link_at * len(self._names) + made_of[self._flow_at]), len(self._names))
+        sets = np.split(number, np.flatnonzero(np.diff(link)) + 1)
+        return list(dict.fromkeys(tuple(numbers.tolist()) for numbers in sets if len(numbers) > 1))
 
     def _of_one_class(self, number: int) -> bool:
         """Whether a class of collectives has ranks of one class only, and plans of one flow at a time."""
@@ -250,7 +253,12 @@ class Folding:
     def _one_by_one(self, number: int, axes: Collection[object]) -> bool:
         """Whether a program communicates over *axes* on its compute stream alone, but for one that is enclosed."""
         beside = [axis for axis in axes if axis not in self._blocking[number]]
-        return not beside or (len(beside) == 1 and beside[0] in self._enclosed[number])
+        return not beside or (len(beside) == 1 and self._is_enclosed(number, str(beside[0])))
+
+    def _is_enclosed(self, number: int, axis: str) -> bool:
+        if (number, axis) not in self._enclosed:
+            self._enclosed[number, axis] = enclosed(self.schedule.programs[number], axis)
+        return self._enclosed[number, axis]
 
     @cached_property
     def _blocking(self) -> list[set[object]]:
@@ -264,13 +272,6 @@ class Folding:
             found.append({axis for axis, used in streams.items() if used == {"compute"}})
         return found
 
-    @cached_property
-    def _enclosed(self) -> list[set[object]]:
-        """By program: the axes whose collectives are `enclosed`."""
-        return [
-            {axis for axis in self.schedule.mesh.axes if enclosed(program, axis)} for program in self.schedule.programs
-        ]
-
     def plan(self, name: Communication, op: Op) -> Plan:
         """The plan of the class's first communication, its flows given way to those of their classes."""
         assert isinstance(name, int)
@@ -281,17 +282,17 @@ class Folding:
             again: dict[Phase, Phase] = {}
             for phase in plan.phases:
                 if phase not in again:
-                    flows = dict.fromkeys(self._folded[self._class_of[number, flow]] for flow in phase.flows)
+                    flows = dict.fromkeys(self._folded[self._class_of[number, _content(flow)]] for flow in phase.flows)
                     again[phase] = Phase(phase.latency, tuple(flows), phase.nbytes, phase.contended)
             phases = tuple(again[phase] for phase in plan.phases)
             self._plans[key] = Plan(plan.algorithm, plan.protocol, phases, plan.sent_bytes, plan.sms)
         return self._plans[key]
 
     @cached_property
-    def _class_of(self) -> dict[tuple[int, Flow], int]:
-        """By communication and flow: the class of the flow."""
+    def _class_of(self) -> dict[tuple[int, Hashable], int]:
+        """By communication and content of a flow: the class of the flow."""
         classes = self.classes[FLOW].tolist()
-        return {(number, self._flows[f]): classes[f] for f, (number, _) in enumerate(self._made_of)}
+        return {(number, _content(self._flows[f])): classes[f] for f, (number, _) in enumerate(self._made_of)}
 
     @cached_property
     def alike(self) -> Mapping[int, int]:
@@ -313,10 +314,9 @@ class Folding:
         row = self.classes[LINK][self._link_at]
         on: list[dict[int, list[float]]] = [defaultdict(lambda: [0.0, 0.0]) for _ in range(len(_firsts(classes)))]
         for place in np.flatnonzero(first[row] == self._link_at).tolist():
-            weight, crossings = self._lies[place]
             laid = on[int(classes[self._flow_at[place]])][int(row[place])]
-            laid[0] += weight
-            laid[1] += crossings
+            laid[0] += self._weights[place]
+            laid[1] += self._crossings[place]
         free = self._free[first]
         kept = {row for row in _binding(on, self.capacity) if not free[row]}
         return [self._flow(int(flow), laid, kept) for flow, laid in zip(_firsts(classes), on, strict=True)]
@@ -379,6 +379,11 @@ def _distinct(program: Program) -> dict[tuple[Hashable, ...], tuple[Op, ...]]:
         elif isinstance(op, Copy):
             found["copies", program.role].setdefault(asked(op), op)
     return {where: tuple(ops.values()) for where, ops in found.items()}
+
+
+def _content(flow: Flow) -> Hashable:
+    """What flows of one communication are told apart by, whoever made them."""
+    return flow.links, flow.weights, flow.bound
 
 
 def _outline(plan: Plan) -> Hashable:

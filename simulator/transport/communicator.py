@@ -112,7 +112,7 @@ class Communicator:
 
     def _lie(self, transfers: tuple[Transfer, ...], devices: tuple[str, ...]) -> _Lie:
         """The number of the pattern in which *devices* lie under *transfers*, and the links in it."""
-        key = () if self.cluster.hierarchical else transfers, devices
+        key = () if self.cluster.hierarchical and len(devices) > 2 else transfers, devices
         if key not in self._lies:
             pattern, links = lie(self.cluster, transfers, devices)
             self._lies[key] = self._patterns.setdefault(pattern, len(self._patterns)), links

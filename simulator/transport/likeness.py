@@ -36,7 +36,7 @@ def lie(cluster: Cluster, transfers: Iterable[Transfer], devices: Sequence[str])
     for place, device in enumerate(devices):
         nodes.setdefault(cluster.node_of(device), []).append(place)
     rows: list[Hashable] = [tuple(map(tuple, nodes.values()))]
-    for sender, receiver in _telling(nodes.values()) if cluster.hierarchical else transfers:
+    for sender, receiver in _telling(nodes.values()) if cluster.hierarchical and len(devices) > 2 else transfers:
         path = route(cluster, devices[sender], devices[receiver])
         rows.append(tuple((number.setdefault(link, len(number)), cluster.sort(link)) for link in path))
     return Lie(tuple(rows), tuple(number))

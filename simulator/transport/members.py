@@ -23,6 +23,7 @@ class Members:
         self.cluster, self.devices, self.transport = cluster, tuple(devices), transport
         self._loads: dict[tuple[tuple[Transfer, ...], bool], Load] = {}
         self._flows: dict[tuple[Hashable, ...], tuple[Flow, ...]] = {}
+        self._wholes: dict[tuple[Transport, int], tuple[list[float], float]] = {}
         self._paces: dict[Flow, tuple[float, ...]] = {}
 
     @cached_property
@@ -81,12 +82,21 @@ class Members:
         return min(most, step.lanes) if step.pipelined else most
 
     def _flow(self, transport: Transport, on: Load, share: float, limit: float) -> Flow:
-        links = [self.cluster.links[number] for number in on.links]
-        each = {link: transport.link_efficiency(link) * share for link in dict.fromkeys(links)}
-        efficiency = [each[link] for link in links]
-        weights = [crossings / e for crossings, e in zip(on.crossings, efficiency, strict=True)]
-        alone = min((link.bandwidth / w for link, w in zip(links, weights, strict=True)), default=inf)
-        return Flow(on.links, on.crossings, on.links, tuple(weights), min(alone, limit), limit)
+        weights, alone = self._whole(transport, on)
+        return Flow(
+            on.links, on.crossings, on.links, tuple([w / share for w in weights]), min(alone * share, limit), limit
+        )
+
+    def _whole(self, transport: Transport, on: Load) -> tuple[list[float], float]:
+        """The weights and the rate of a flow, if all that *transport* gets of a link carries data."""
+        key = transport, id(on)
+        if key not in self._wholes:
+            links = [self.cluster.links[number] for number in on.links]
+            each = {link: transport.link_efficiency(link) for link in dict.fromkeys(links)}
+            weights = [crossings / each[link] for crossings, link in zip(on.crossings, links, strict=True)]
+            alone = min((link.bandwidth / w for link, w in zip(links, weights, strict=True)), default=inf)
+            self._wholes[key] = weights, alone
+        return self._wholes[key]
 
     def paces(self, step: Step, flow: Flow) -> tuple[float, ...]:
         """Seconds for 1 byte by each transfer of *step*, on the links that all of them load as *flow*."""
