@@ -110,6 +110,7 @@ def tuning_model(version: str) -> Transport:
         attainable=PCIE,
         limits=tables.limits,
         shares=_shares(tables),
+        lone_shares={} if tables.lone is None else {("ring", "LL128"): tables.lone},
         ceilings={**tables.ceilings, **NVLS_CEILINGS},
         ring_ceilings=_ring_ceilings(tables) if tables.channels else {},
         corrections=tables.corrections,

@@ -73,6 +73,7 @@ class Tables:
     plateau_bytes: float
     corrections: Mapping[tuple[str, str], tuple[float, ...]]
     channels: bool
+    lone: float | None
     ceilings: Mapping[tuple[str, str, str], float]
     limits: Mapping[str, float] = field(default_factory=dict)
 
@@ -101,6 +102,7 @@ VERSIONS: dict[str, Tables] = {
         plateau_bytes=0,
         corrections={},
         channels=False,
+        lone=None,
         ceilings=EARLY_TREE_CEILINGS,
     ),
     "2.10": Tables(
@@ -119,6 +121,7 @@ VERSIONS: dict[str, Tables] = {
         plateau_bytes=65536 / 16,
         corrections=TREE_CORRECTION,
         channels=True,
+        lone=0.7,
         ceilings=LL_CEILINGS,
         limits=AMPERE_LIMIT,
     ),
@@ -138,9 +141,11 @@ VERSIONS: dict[str, Tables] = {
         plateau_bytes=64 * 16,
         corrections=TREE_CORRECTION,
         channels=True,
+        lone=None,
         ceilings=LL_CEILINGS,
     ),
 }
 """*nvlink*: what topo.h says a link of NVLink 2 or 3 gives (21, 22, 20 GB/s) over the 25 GB/s of the data sheet.
 *plateau*: the factor on a ring's latency ("Plateau effect of ring") from *plateau_bytes* per rank; 2.30 asks for 64 B
-per rank and channel, taken with 16 channels, and has 1.9 before Ampere."""
+per rank and channel, taken with 16 channels, and has 1.9 before Ampere. *channels*: whether it limits each channel.
+*lone*: the share of LL128 where servers have fewer than two ranks (ppn < 2), if it is another."""

@@ -64,12 +64,13 @@ class Transport:
     server, else vendor and 2 or 4 servers, or ``any``. *slices*: algorithm -> parts of a chunk that a channel
     passes on one after the other; where channels are the limit, the rounds take a slice's time more than their
     number, for a rank takes no chunk in while it puts out its first. *shares*: (algorithm, protocol, across
-    servers) -> share of all this that carries data. *ceilings*: (algorithm, protocol, where) -> bytes/s of data,
-    all channels of a rank. *ring_ceilings*: (algorithm, protocol, kind of NVLink) -> that for each ring, in one
-    server, two, and more. *corrections*: (algorithm, protocol) -> factors on that for 64 B, 128 B ... of vector.
-    *messages*: the protocols of single messages and of what is made of them, ``direct`` (none named: all).
-    *nvlink_only*: protocols that need NVLink inside and NICs near. *blocks*: channels, each a thread block on a
-    multiprocessor of its own, for each ring; 0: the host does it all. *channel_bytes*: (algorithm, protocol) ->
+    servers) -> share of all this that carries data; *lone_shares*: (algorithm, protocol) -> that among servers of
+    fewer than two ranks, where one GPU sends and receives through its NIC. *ceilings*: (algorithm, protocol, where)
+    -> bytes/s of data, all channels of a rank. *ring_ceilings*: (algorithm, protocol, kind of NVLink) -> that for
+    each ring, in one server, two, and more. *corrections*: (algorithm, protocol) -> factors on that for 64 B, 128 B
+    ... of vector. *messages*: the protocols of single messages and of what is made of them, ``direct`` (none named:
+    all). *nvlink_only*: protocols that need NVLink inside and NICs near. *blocks*: channels, each a thread block on
+    a multiprocessor of its own, for each ring; 0: the host does it all. *channel_bytes*: (algorithm, protocol) ->
     bytes of the vector, and bytes for each rank, that open one more channel. *buffer_bytes*: memory of the GPU for
     each channel of each group. *reorders*: rings follow the hardware, not the order of ranks. *tagged*: receives
     are matched by tag.
@@ -94,6 +95,7 @@ class Transport:
     limits: Mapping[str, float] = field(default_factory=dict)
     slices: Mapping[str, int] = field(default_factory=dict)
     shares: Mapping[tuple[str, str, bool], float] = field(default_factory=dict)
+    lone_shares: Mapping[tuple[str, str], float] = field(default_factory=dict)
     ceilings: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     ring_ceilings: Mapping[tuple[str, str, str], tuple[float, ...]] = field(default_factory=dict)
     corrections: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
@@ -142,6 +144,8 @@ class Transport:
     def share(self, algorithm: str, protocol: str, setting: Setting) -> float:
         """The share of that in turn that carries data."""
         across = setting.servers > 1
+        if setting.ranks < 2 * setting.servers and (algorithm, protocol) in self.lone_shares:
+            return self.lone_shares[algorithm, protocol]
         return self.shares.get((algorithm, protocol, across), self.shares.get(("ring", protocol, across), 1.0))
 
     def correction(self, algorithm: str, protocol: str, nbytes: float) -> float:

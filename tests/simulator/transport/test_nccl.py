@@ -166,6 +166,15 @@ def test_a_message_between_servers_pays_launch_and_library() -> None:
     )
 
 
+def test_ll128_fills_less_where_one_gpu_sends_and_receives_through_its_nic() -> None:
+    """``ppn < 2 ? 0.7 : 0.92``, v2.10.3; later versions know no such case."""
+    cluster = topologies.cluster({"preset": "dgx_a100_80gb", "nodes": 4})
+    lone, pairs = (Members(cluster, devices, nccl()).setting for devices in (cluster.gpus[::8], cluster.gpus[::4]))
+    for version, share in (("2.10", 0.7), ("2.30", 0.92)):
+        assert nccl(version).share("ring", "LL128", lone) == share
+        assert nccl(version).share("ring", "LL128", pairs) == 0.92
+
+
 def test_the_nic_that_four_gpus_share_limits_zhores() -> None:
     """100 GPUs, EDR: NCCL gets its share of a port; the bus cannot carry more."""
     cluster = topologies.cluster({"preset": "zhores", "nodes": 25})
