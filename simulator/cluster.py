@@ -89,7 +89,9 @@ class Cluster:
     def equipped(self, instead: Mapping[Accelerator, Accelerator]) -> Cluster:
         """The cluster in which other accelerators stand *instead*; links and routes are the same."""
         other = copy(self)
-        other._instead = {**self._instead, **instead}
+        # what already stands in another's place may be replaced in turn
+        placed = {old: instead.get(new, new) for old, new in self._instead.items()}
+        other._instead = {**instead, **placed}
         return other
 
     def node_of(self, device: str) -> int | str:

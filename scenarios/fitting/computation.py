@@ -48,7 +48,7 @@ def of_gpu(name: str, files: tuple[str, ...], *, matmul: float = 0.75) -> tuple[
         ),
         Parameter(
             f"{name}.attention_efficiency",
-            0.35,
+            0.5,
             0.05,
             0.95,
             "",
@@ -57,7 +57,7 @@ def of_gpu(name: str, files: tuple[str, ...], *, matmul: float = 0.75) -> tuple[
         ),
         Parameter(
             f"{name}.attention_backward",
-            0.3,
+            0.25,
             0.05,
             0.95,
             "",

@@ -49,7 +49,7 @@ PUBLICATIONS: Mapping[str, Publication] = {
     "megatron_sc21_table1_weak_scaling": Publication(
         "megatron_sc21_weak_scaling",
         0.03,
-        dict.fromkeys(("145.6B", "310.1B", "529.6B", "1008B"), "simulated too slowly for a fit, judged only"),
+        dict.fromkeys(("39.1B", "76.1B", "145.6B", "310.1B", "529.6B", "1008B"), "too large for a fit, judged only"),
     ),
 }
 """By the stem of the file's name. Noise: rounding to the digits that are printed (22B layer), what neighbours differ by
