@@ -8,6 +8,7 @@ import pytest
 
 from simulator.accelerator import Accelerator, Software
 from simulator.kernel import Kernel, matmul, measured, memory_bound
+from topologies import cluster
 
 GPU = Accelerator(
     peak_flops=100e12, memory_bandwidth=1e12, sms=100, matmul_efficiency=0.8, memory_efficiency=0.5,
@@ -49,3 +50,13 @@ def test_the_slowest_moves_bytes_as_fast_as_all():
 def test_small_kernels_take_as_long_as_the_host_needs_to_launch_them():
     kernels = [memory_bound(1.0, launches=3), memory_bound(1.0), measured(1.0)]
     assert GPU.seconds(kernels, Software(launch_seconds=1e-5)) == pytest.approx(1.0 + 4e-5)
+
+
+def test_what_stands_in_anothers_place_may_be_replaced_in_turn():
+    whole = cluster({"preset": "uniform", "gpus": 2, "bandwidth": "1 GB/s", "latency": "0 s", "accelerator": "unit"})
+    unit = whole.accelerator("gpu 0")
+    fast, faster = replace(unit, peak_flops=2.0), replace(unit, peak_flops=4.0)
+    changed = whole.equipped({unit: fast}).equipped({fast: faster})
+    assert changed.accelerator("gpu 1") == faster
+    assert whole.accelerator("gpu 1") == unit
+    assert changed.route("gpu 0", "gpu 1") == whole.route("gpu 0", "gpu 1")
