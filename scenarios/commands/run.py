@@ -45,9 +45,12 @@ def run(
     from scenarios.expectations import held, told
     from scenarios.scenario import Scenario
     from simulator.analysis.files import suffix_of
+    from simulator.errors import ScenarioError
 
     if trace is not None:
         suffix_of(trace, (".pftrace", ".json", ".json.gz"))
+    if jobs > 1 and not check:
+        raise ScenarioError("--jobs shares the runs of --check; give that too")
     if check:
         loaded, skipped = loaded_for_check(scenarios, settings)
         several = len(scenarios) > 1 or any(scenario.variants for scenario in loaded) or not loaded

@@ -94,6 +94,12 @@ def test_several_runs_are_told_in_a_table_and_nothing_is_written(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["toy.yaml"]
 
 
+def test_jobs_belong_to_a_check(capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer(capsys, "run", "toy.yaml", "-j", "2", status=2)[1] == (
+        "--jobs shares the runs of --check; give that too\n"
+    )
+
+
 def test_json_has_the_figures_too(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = answer(capsys, "run", "toy.yaml", "--check", "--json", status=1)
     result: dict[str, Any] = json.loads(out)
