@@ -1,51 +1,45 @@
-"""What whole processes of the command line take: wall time and the most memory that they held at once."""
+"""What whole processes take: wall time, time of the processor, and the most memory that they held at once."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
-ROUNDS = 3
+CLUSTERSIM = (str(Path(sys.executable).with_name("clustersim")),)
+CROSSING = (sys.executable, "-m", "tests.benchmarks.crossing")
 
-COMMANDS = (
-    ("--help",),
-    ("check", "hello"),
-    ("check", "zhores_resnet50_ddp"),
-    ("run", "--json", "hello"),
-    ("run", "--json", "zhores_resnet50_ddp"),
-    ("run", "--json", "zhores_vgg16_parameter_server_vs_ring"),
-)
+LONGEST = 600.0
+"""Whatever takes longer is ended, s."""
 
 
 @dataclass(frozen=True)
-class Process:
-    """A *command* of clustersim: *seconds* from start to end, *peak_bytes* resident."""
+class Usage:
+    """*seconds* from start to end, *processor* those that it computed, user's and system's; *peak_bytes* resident."""
 
-    command: str
     seconds: float
+    processor: float
     peak_bytes: float
 
 
-def processes() -> Iterator[Process]:
-    """Each command, the fastest of several."""
-    for arguments in COMMANDS:
-        yield min((_measured(arguments) for _ in range(ROUNDS)), key=lambda process: process.seconds)
+def measured(command: Sequence[str], rounds: int = 1) -> Usage | None:
+    """*command* as a process of its own, the fastest of *rounds*; None if it failed or took too long."""
+    usages = [_once(command) for _ in range(rounds)]
+    return min((u for u in usages if u), key=lambda usage: usage.processor, default=None)
 
 
-def _measured(arguments: tuple[str, ...]) -> Process:
-    command = [str(Path(sys.executable).with_name("clustersim")), *arguments]
+def _once(command: Sequence[str]) -> Usage | None:
     begin = perf_counter()
-    child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    child = subprocess.Popen(["timeout", str(LONGEST), *command], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(child.pid, 0)
     seconds = perf_counter() - begin
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:
-        raise SystemExit(f"clustersim {' '.join(arguments)} ended with status {child.returncode}")
+        return None
     # Linux counts in KiB, macOS in bytes: getrusage(2)
     unit = 1 if sys.platform == "darwin" else 1024
-    return Process(" ".join(arguments), seconds, usage.ru_maxrss * unit)
+    return Usage(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * unit)

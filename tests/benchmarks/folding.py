@@ -1,0 +1,60 @@
+"""How the cost of a simulation grows: with GPUs, micro-batches, layers, and classes that stragglers make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from time import process_time
+
+from scenarios import Scenario
+
+SCENARIO = "megascale_175b_12288a100"
+STAGES = 8
+BASE = {"replicas": 4, "micro_batches": 16, "layers": 48, "stragglers": 0}
+"""Where the others stay while one of them grows: 256 GPUs, one layer a virtual stage."""
+
+GROWING = {
+    "replicas": (4, 16, 64),
+    "micro_batches": (16, 32, 64),
+    "layers": (48, 96, 192),
+    "stragglers": (0, 1, 2, 4),
+}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """*seconds* of the processor from loading to the result, for *ops* of all *ranks*, *representatives* simulated."""
+
+    what: str
+    amount: int
+    ranks: int
+    representatives: int
+    ops: int
+    seconds: float
+
+
+def growth() -> Iterator[Cost]:
+    """The costs, one of the amounts growing at a time."""
+    for what, amounts in GROWING.items():
+        for amount in amounts:
+            yield cost(what, amount, changes(**{**BASE, what: amount}))
+
+
+def cost(what: str, amount: int, settings: Mapping[str, object]) -> Cost:
+    """What it takes to simulate with *settings*."""
+    begin = process_time()
+    simulated = Scenario.load(SCENARIO, settings).run().summary()["simulation"]
+    seconds = process_time() - begin
+    return Cost(what, amount, simulated["ranks"], simulated["representatives"], simulated["ops"], seconds)
+
+
+def changes(replicas: int, micro_batches: int, layers: int, stragglers: int) -> dict[str, object]:
+    """The settings: tensor parallelism within each of eight nodes of a replica, *stragglers* in as many replicas."""
+    return {
+        "cluster.nodes": STAGES * replicas,
+        "parallelism.dp": replicas,
+        "parallelism.virtual_stages": min(6, layers // STAGES),
+        "training.global_batch_size": micro_batches * replicas,
+        "model.num_layers": layers,
+        "simulation.stragglers": [{"rank": 8 * number, "slowdown": 1.1 + number / 10} for number in range(stragglers)],
+    }
