@@ -70,13 +70,14 @@ def spread(verdicts: Iterable[Verdict]) -> Spread | None:
 
 def judge(
     scenarios: Sequence[Scenario], jobs: int = 1, told: Callable[[str], object] = lambda run: None
-) -> list[Judgement]:
-    """The judgement on each of *scenarios*; *jobs* processes share the runs, *told* hears of each that is done."""
+) -> Iterator[Judgement]:
+    """The judgement on each of *scenarios* in turn; *jobs* processes share the runs, *told* hears of each."""
     # as loaded, without the cluster that the check has built: it is large, and does not travel between processes
     runs = [replace(run) for scenario in scenarios for run in (scenario.variants.values() or (scenario,))]
     with ProcessPoolExecutor(jobs) if jobs > 1 else nullcontext() as pool:
         results = map(_outcome, runs) if pool is None else pool.map(_outcome, runs)
-        return [_judged(scenario, results, told) for scenario in scenarios]
+        for scenario in scenarios:
+            yield _judged(scenario, results, told)
 
 
 def _outcome(run: Scenario) -> tuple[dict[str, Any], dict[str, str]] | str:

@@ -40,11 +40,20 @@ def accuracy(
 
     names = scenarios or loading.shipped("published")
     loaded, skipped = loaded_for_check(names, settings)
-    judgements = judged(loaded, jobs)
     profiles = loading.SHIPPED.parent / PROFILES
     classes = layer_classes(profiles) if profiles.is_file() else []
     command = " ".join(["clustersim accuracy", *(scenarios or [])])
-    output.write_text(page(judgements, skipped, classes, command, date.today()), encoding="utf-8")
+    judgements: list[Judgement] = []
+
+    def write() -> None:
+        waiting = {one.name: "not judged yet" for one in loaded[len(judgements) :]}
+        text = page(judgements, {**skipped, **waiting}, classes, command, date.today())
+        output.write_text(text, encoding="utf-8")
+
+    write()
+    for judgement in judged(loaded, jobs):
+        judgements.append(judgement)
+        write()  # so that what has been judged stands when the rest is interrupted
     print(verdicts.groups_text(judgements))
     print(f"wrote {output}")
     for path in _drawn(judgements, figures) if figures is not None else ():

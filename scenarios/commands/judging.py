@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from scenarios.command import BAD_INPUT
@@ -30,8 +30,8 @@ def loaded_for_check(names: Sequence[str], settings: list[str] | None) -> tuple[
     return loaded, skipped
 
 
-def judged(scenarios: Sequence[Scenario], jobs: int) -> list[Judgement]:
-    """The judgement on each of *scenarios*, told on stderr while it goes on."""
+def judged(scenarios: Sequence[Scenario], jobs: int) -> Iterator[Judgement]:
+    """The judgement on each of *scenarios* in turn, told on stderr while it goes on."""
     from scenarios.judgement import judge
 
     total = sum(len(scenario.variants) or 1 for scenario in scenarios)
@@ -52,7 +52,7 @@ def print_judgements(
     """Judge *scenarios*, print what came of it, and return the exit status."""
     from scenarios import verdicts
 
-    judgements = judged(scenarios, jobs)
+    judgements = list(judged(scenarios, jobs))
     if as_json:
         summaries = [{**one.summary, "expected": list(map(verdicts.as_json, one.verdicts))} for one in judgements]
         print(json.dumps(summaries[0] if len(summaries) == 1 and not skipped else summaries, indent=2))

@@ -37,7 +37,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def judged(jobs: int = 1) -> list[Judgement]:
-    return judge([Scenario.load("toy.yaml")], jobs)
+    return list(judge([Scenario.load("toy.yaml")], jobs))
 
 
 def test_each_figure_has_a_verdict() -> None:
@@ -149,3 +149,11 @@ def test_the_command_writes_the_page_and_its_charts(capsys: pytest.CaptureFixtur
     assert out.endswith("wrote page.md\nwrote drawn/accuracy.png\n")
     assert (tmp_path / "page.md").read_text().startswith("# Accuracy\n")
     assert (tmp_path / "drawn" / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_page_of_nothing_tells_why(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("absent.yaml").write_text(SCENARIO.partition("variants:")[0] + "table: {file: ../none/runs.csv, name: a}\n")
+    answer(capsys, "accuracy", "absent.yaml", status=0)
+    assert (
+        "- absent.yaml: absent.yaml:7:15: table.file: ../none/runs.csv: no such file" in Path("ACCURACY.md").read_text()
+    )
