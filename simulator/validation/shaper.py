@@ -35,14 +35,18 @@ All have the same, so that those which meet at a link share it evenly."""
 ROUTE = f"window {WINDOW} initcwnd {WINDOW // 1448}"
 """Of the route to all others (ip-route(8)): the window to offer, and to begin with."""
 
+IPV4_ONLY = (("net.ipv6.conf.all.disable_ipv6", "1"),)
+"""Of every namespace: IPv6 would look for neighbours."""
+
 SETTINGS = (
+    *IPV4_ONLY,
     ("net.ipv4.tcp_congestion_control", "reno"),
     ("net.ipv4.tcp_slow_start_after_idle", "0"),
     ("net.ipv4.tcp_no_metrics_save", "1"),
-    ("net.ipv6.conf.all.disable_ipv6", "1"),
 )
-"""Of every namespace. Nothing is lost, so every congestion control grows to the window; Reno is there in every kernel
-and never slows down to probe. A window that stays open after a pause spares a slow start in the midst of a step."""
+"""Of the devices' namespaces. Nothing is lost, so every congestion control grows to the window; Reno is there in every
+kernel and never slows down to probe. A window that stays open after a pause spares a slow start in the midst of a
+step."""
 
 
 def shape(interface: str, link: Link, *, delays: bool) -> Iterator[str]:

@@ -8,27 +8,23 @@ own network. What TCP makes of contention, oversubscription and placement there 
 from __future__ import annotations
 
 import os
-import signal
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
-from types import FrameType
-from typing import NoReturn
 
 import networkx as nx
 
-from simulator.cluster import Cluster
+from simulator.cluster import Cluster, Link
 from simulator.errors import ClusterError
+from simulator.validation import ending
 from simulator.validation.iproute import iproute, leftovers, listed, owner, remove, setting, why_not
 from simulator.validation.place import Place
-from simulator.validation.shaper import ROUTE, SEGMENTS, SETTINGS, delays, shape
-
-RANKS = 16
-"""More than these processes would wait for the cores of a common machine, not for the network."""
+from simulator.validation.shaper import IPV4_ONLY, ROUTE, SEGMENTS, SETTINGS, delays, shape
+from simulator.validation.switches import joining
 
 INTERFACE = "net0"
+"""Of every device."""
 
 NETWORK = "198.18.0"
 """The network set aside for benchmarks (RFC 2544, appendix C.2.2)."""
@@ -51,130 +47,106 @@ def build(cluster: Cluster, devices: Sequence[str]) -> Iterator[Bed]:
     All is taken down at the end, also after an error, SIGINT, SIGTERM or SIGHUP; what a killed run left is removed
     first. Raises `ClusterError` for a graph that is no tree of switches, and where the machine cannot have a testbed.
     """
-    check(cluster, devices)
+    graph = joining(cluster, devices)
     reason = why_not()
     if reason:
         raise ClusterError(f"no testbed here: {reason}")
     remove(leftovers())
     run, process = f"{owner()}-{next(_built)}-", os.getpid()
-    with _ending_in_order():
+    with ending.in_order():
         try:
-            yield _built_as(run, cluster, devices)
+            delayed = _Site(run, graph, tuple(dict.fromkeys(devices))).build()
+            yield Bed(_places(run, devices), cluster if delayed else cluster.relinked(_at_once))
         finally:
             # a forked child that ends early must not take the testbed of its parent with it
             if os.getpid() == process:
-                with _undisturbed():
+                with ending.undisturbed():
                     remove(listed(run))
 
 
-def check(cluster: Cluster, devices: Sequence[str]) -> None:
-    """Hold *cluster* against what a testbed can be; raises `ClusterError`."""
-    graph = cluster.graph
-    if len(devices) > RANKS:
-        raise ClusterError(f"a testbed carries up to {RANKS} ranks, not {len(devices)}")
-    for source, target in graph.edges:
-        if not graph.has_edge(target, source):
-            raise ClusterError(f"{_no_tree(cluster)}: the link from {source} to {target} has no way back")
-    for device in dict.fromkeys(devices):
-        if graph.degree(device) != 2:
-            links = ", ".join(sorted(graph.successors(device))) or "nothing"
-            raise ClusterError(f"{_no_tree(cluster)}: {device} must hang on one switch, and it is linked to {links}")
-    used = _used(cluster, devices)
-    between = next((v for v in used if v not in devices and graph.nodes[v]["kind"] in ("gpu", "host")), None)
-    if between:
-        raise ClusterError(f"{_no_tree(cluster)}: {between} stands between others, where only a switch may")
-    if not nx.is_tree(nx.Graph(used)):
-        circle = " - ".join(end for end, _ in nx.find_cycle(nx.Graph(used)))
-        raise ClusterError(f"{_no_tree(cluster)}: there are several ways round {circle}")
+def _at_once(link: Link) -> Link:
+    return replace(link, latency=0.0)
 
 
-def _no_tree(cluster: Cluster) -> str:
-    return f"cluster {cluster.name} is no tree of switches, which a testbed must be"
+def _places(run: str, devices: Sequence[str]) -> tuple[Place, ...]:
+    number = {device: number for number, device in enumerate(dict.fromkeys(devices), start=1)}
+    return tuple(
+        Place(rank, _namespace(run, device), INTERFACE, f"{NETWORK}.{number[device]}")
+        for rank, device in enumerate(devices)
+    )
 
 
-def _used(cluster: Cluster, devices: Sequence[str]) -> nx.DiGraph[str]:
-    """The part of the graph that *devices* reach through switches."""
-    others = {v for v, data in cluster.graph.nodes.items() if data["kind"] in ("gpu", "host") and v not in devices}
-    leaves = {vertex for vertex in others if cluster.graph.degree(vertex) <= 2}
-    return nx.DiGraph(nx.restricted_view(cluster.graph, leaves, []))
+def _namespace(run: str, device: str) -> str:
+    return f"{run}{device.replace(' ', '')}"
 
 
-def _built_as(run: str, cluster: Cluster, devices: Sequence[str]) -> Bed:
-    """The testbed of the *run* of that name."""
-    graph = _used(cluster, devices)
-    inside = {device: f"{run}{device.replace(' ', '')}" for device in dict.fromkeys(devices)}
-    fabric = f"{run}fabric"
-    iproute("ip", [f"netns add {name}" for name in (fabric, *inside.values())])
-    slow = delays(fabric)
-    _join(graph, fabric, inside, slow)
-    for number, (device, name) in enumerate(inside.items(), start=1):
-        setting(name, SETTINGS)
-        up = [f"addr add {NETWORK}.{number}/24 dev {INTERFACE}", f"link set {INTERFACE} up", "link set lo up"]
-        up.append(f"route replace {NETWORK}.0/24 dev {INTERFACE} {ROUTE}")
-        iproute("ip", up, name)
-        switch = next(graph.successors(device))
-        iproute("tc", shape(INTERFACE, graph.edges[device, switch]["link"], delays=slow), name)
-    address = {device: f"{NETWORK}.{number}" for number, device in enumerate(inside, start=1)}
-    places = tuple(Place(rank, inside[at], INTERFACE, address[at]) for rank, at in enumerate(devices))
-    return Bed(places, cluster if slow else cluster.relinked(lambda link: replace(link, latency=0.0)))
+@dataclass(frozen=True)
+class _Site:
+    """Where the tree *graph* with *devices* as leaves is built, in namespaces of the *run* of that name."""
 
+    run: str
+    graph: nx.DiGraph[str]
+    devices: tuple[str, ...]
 
-def _join(graph: nx.DiGraph[str], fabric: str, inside: dict[str, str], slow: bool) -> None:
-    """Bridges for the switches, a veth pair for every link, and shapers on the ends that stand in the *fabric*."""
-    switches = [vertex for vertex in graph if vertex not in inside]
-    bridge = {switch: f"switch{number}" for number, switch in enumerate(switches)}
-    lines = [f"link add {name} type bridge" for name in bridge.values()]
-    shapers: list[str] = []
-    for number, (one, other) in enumerate(nx.Graph(graph).edges):
-        ends = [(one, other, f"port{number}a"), (other, one, f"port{number}b")]
-        here = [end for end in ends if end[0] in bridge]
-        away = [
-            f"{INTERFACE} netns {inside[end]}" if end in inside else name for end, _, name in ends if end != here[0][0]
-        ]
-        lines.append(
-            f"link add {here[0][2]} gso_max_segs {SEGMENTS} type veth peer name {away[0]} gso_max_segs {SEGMENTS}"
-        )
-        for switch, beyond, name in here:
-            lines += [f"link set {name} master {bridge[switch]}", f"link set {name} up"]
-            shapers += shape(name, graph.edges[switch, beyond]["link"], delays=slow)
-    setting(fabric, SETTINGS[-1:])
-    iproute("ip", [*lines, *(f"link set {name} up" for name in bridge.values())], fabric)
-    iproute("tc", shapers, fabric)
+    def build(self) -> bool:
+        """Build all of it; whether its links have their latencies."""
+        fabric = f"{self.run}fabric"
+        iproute("ip", [f"netns add {name}" for name in (fabric, *map(self._inside, self.devices))])
+        setting(fabric, IPV4_ONLY)
+        delayed = delays(fabric)
+        iproute("ip", [*self._bridges(), *self._pairs()], fabric)
+        iproute("tc", self._shapers(delayed), fabric)
+        for number, device in enumerate(self.devices, start=1):
+            self._equip(device, number, delayed)
+        return delayed
 
+    def _inside(self, device: str) -> str:
+        return _namespace(self.run, device)
 
-class _Ended(BaseException):
-    """A signal came that ends the process."""
+    def _bridge(self, switch: str) -> str:
+        return f"switch{list(self.graph).index(switch)}"
 
+    def _switches(self) -> list[str]:
+        return [vertex for vertex in self.graph if vertex not in self.devices]
 
-@contextmanager
-def _ending_in_order() -> Iterator[None]:
-    """SIGTERM and SIGHUP go by way of every ``finally`` in here before they end the process, as SIGINT does anyway."""
+    def _bridges(self) -> Iterator[str]:
+        for switch in self._switches():
+            yield f"link add {self._bridge(switch)} type bridge"
+            yield f"link set {self._bridge(switch)} up"
 
-    def end(number: int, _frame: FrameType | None) -> NoReturn:
-        raise _Ended(number)
+    def _ends(self) -> Iterator[list[tuple[str, str, str]]]:
+        """Of every link its two ends: (the vertex it is at, the other one, the name of its interface).
 
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    ended = 0
-    try:
-        yield
-    except _Ended as signalled:
-        ended = signalled.args[0]
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if ended:
-        os.kill(os.getpid(), ended)
-        raise SystemExit(128 + ended)
+        The first end is a switch's.
+        """
+        for number, (one, other) in enumerate(nx.Graph(self.graph).edges):
+            ends = [(one, other, f"port{number}a"), (other, one, f"port{number}b")]
+            yield ends if one not in self.devices else ends[::-1]
 
+    def _pairs(self) -> Iterator[str]:
+        """The lines of ip that make a veth pair of every link and plug it in."""
+        together = f"gso_max_segs {SEGMENTS}"
+        for (_, _, near), (beyond, _, far) in self._ends():
+            peer = f"{INTERFACE} netns {self._inside(beyond)}" if beyond in self.devices else far
+            yield f"link add {near} {together} type veth peer name {peer} {together}"
+        for switch, _, name in self._ports():
+            yield f"link set {name} master {self._bridge(switch)}"
+            yield f"link set {name} up"
 
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Signals that would end the process wait."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    def _ports(self) -> Iterator[tuple[str, str, str]]:
+        """The ends that are plugged into switches."""
+        return (end for ends in self._ends() for end in ends if end[0] not in self.devices)
+
+    def _shapers(self, delayed: bool) -> Iterator[str]:
+        for switch, beyond, name in self._ports():
+            yield from shape(name, self.graph.edges[switch, beyond]["link"], delays=delayed)
+
+    def _equip(self, device: str, number: int, delayed: bool) -> None:
+        """Give the namespace of *device* its address, its way to all others, and its shaper."""
+        inside = self._inside(device)
+        setting(inside, SETTINGS)
+        address = f"addr add {NETWORK}.{number}/24 dev {INTERFACE}"
+        way = f"route replace {NETWORK}.0/24 dev {INTERFACE} {ROUTE}"
+        iproute("ip", [address, f"link set {INTERFACE} up", "link set lo up", way], inside)
+        link = self.graph.edges[device, next(self.graph.successors(device))]["link"]
+        iproute("tc", shape(INTERFACE, link, delays=delayed), inside)

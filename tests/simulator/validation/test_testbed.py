@@ -18,6 +18,7 @@ from simulator.cluster import Cluster, Link
 from simulator.errors import ClusterError
 from simulator.validation import iproute, testbed
 from simulator.validation.shaper import shape
+from simulator.validation.switches import joining
 from topologies.tree import tree
 from topologies.uniform import uniform
 
@@ -56,6 +57,12 @@ def both(*edges: tuple[str, str]) -> Cluster:
             ["gpu 0", "gpu 1"],
             "host 0 stands between others",
         ),
+        (both(("gpu 0", "gpu 1")), ["gpu 0", "gpu 1"], "gpu 0 must hang on one switch, and it is linked to gpu 1"),
+        (
+            both(("gpu 0", "switch 0"), ("gpu 1", "switch 1")),
+            ["gpu 0", "gpu 1"],
+            "there is no way from gpu 0 to gpu 1",
+        ),
         (
             both(
                 ("gpu 0", "switch 0"),
@@ -71,13 +78,14 @@ def both(*edges: tuple[str, str]) -> Cluster:
 )
 def test_what_is_no_tree_of_switches_is_refused_in_one_line(cluster, devices, told):
     with pytest.raises(ClusterError, match=told) as error:
-        testbed.check(cluster, devices)
+        joining(cluster, devices)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("cluster", [tree([2, 2, 2], [1e7] * 3, [0.0] * 3), uniform(8, 1e7, 0.0)])
 def test_trees_of_switches_are_taken_with_hosts_and_with_devices_that_no_rank_uses(cluster):
-    testbed.check(cluster, ["gpu 0", "gpu 3", "gpu 7", "host 0"])
+    devices = ["gpu 0", "gpu 3", "gpu 7", "host 0"]
+    assert {vertex for vertex in joining(cluster, devices) if not vertex.startswith("switch")} == set(devices)
 
 
 def test_a_bucket_lets_full_frames_through_as_fast_as_the_wire_does():
@@ -100,7 +108,10 @@ def test_a_machine_without_root_says_so(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr("shutil.which", lambda tool: f"/sbin/{tool}")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(ClusterError, match="no testbed here: it needs root"), testbed.build(uniform(2, 1e6, 0.0), []):
+    with (
+        pytest.raises(ClusterError, match="no testbed here: it needs root"),
+        testbed.build(uniform(2, 1e6, 0.0), ["gpu 0"]),
+    ):
         pass
 
 
