@@ -1,5 +1,7 @@
 """Folded equals unfolded, span by span, whatever breaks the symmetry; and classes split no further than they must."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,6 +15,17 @@ from simulator.order import Action
 from simulator.schedule import Collective, Compute, Program, Recv, Schedule, Send
 from simulator.transport.nccl import nccl
 from topologies.uniform import uniform
+from workloads.compute import compute
+from workloads.data_parallel import data_parallel
+from workloads.layout import stages_of
+from workloads.pipeline_parallel import pipeline_parallel
+from workloads.pipelines.one_f_one_b import one_f_one_b
+from workloads.recompute import CHOICES, recompute
+from workloads.shape import Shape
+from workloads.stack import software as stack
+from workloads.tensor_parallel import tensor_parallel
+from workloads.transformer import transformer
+from workloads.zero import zero
 
 NODE = {
     "accelerator": "v100_16gb",
@@ -103,6 +116,44 @@ def test_folded_equals_unfolded_in_every_span(data):
     if data.draw(st.booleans()):
         how["transport"] = nccl()
     assert_equal(data.draw(schedules(16)), cluster, **how)
+
+
+SHAPE = Shape(2, 256, 8, 8, 1024, 128, 1024, precision="fp16")
+
+
+@st.composite
+def trained(draw):
+    """A transformer over all its parallelisms, with all that stands beside a run of computations.
+
+    Exchanges of tensor parallelism in pieces beside their products, or asynchronous in the backward pass; gradients
+    that are reduced while others are computed, and take multiprocessors; recomputation; several steps.
+    """
+    tp, pp, dp = draw(st.sampled_from([(2, 1, 2), (4, 1, 2), (2, 2, 2), (4, 2, 2), (2, 1, 8), (4, 1, 4)]))
+    order = one_f_one_b(pp, draw(st.integers(1, 3)))
+    sequence = draw(st.booleans())
+    beside = draw(st.sampled_from([{}, {"asynchronous": True}, {"overlap": 0.5}, {"overlap": 1.0}]))
+    model = transformer(replace(SHAPE, num_layers=2 * pp))
+    share = model.sharded(tp, sequence)
+    schedule = compute(model, order, micro_batch_size=1, stages=stages_of(model, order.stages), optimizer="adam")
+    schedule = pipeline_parallel(schedule, share, micro_batch_size=1)
+    schedule = tensor_parallel(schedule, model, tp, micro_batch_size=1, sequence_parallel=sequence, **beside)
+    schedule = recompute(schedule, share, draw(st.sampled_from(CHOICES)), micro_batch_size=1)
+    size = draw(st.sampled_from([1e5, 1e6]))
+    if draw(st.booleans()):
+        schedule = zero(schedule, share, dp, stage=draw(st.sampled_from([1, 2])), bucket=size)
+    else:
+        schedule = data_parallel(schedule, share, dp, bucket=size, no_sync=draw(st.booleans()))
+    return replace(schedule.arranged("tp", "dp", "pp"), steps=draw(st.integers(1, 2)))
+
+
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@given(trained(), st.data())
+def test_what_stands_beside_computations_is_the_same_folded_and_unfolded(schedule, data):
+    gpu = st.integers(0, schedule.mesh.world_size - 1)
+    late = data.draw(st.dictionaries(gpu, st.sampled_from([1.1, 2.0]), max_size=1))
+    cluster = cluster_of(data.draw(st.sampled_from(FABRICS)), data.draw(st.sampled_from([1, 4])))
+    software = data.draw(st.sampled_from([None, stack("megatron")]))
+    assert_equal(schedule, cluster, transport=nccl(), software=software, variation=Variation(stragglers=late))
 
 
 def all_reduce(ranks, **fields):

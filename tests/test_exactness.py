@@ -1,0 +1,214 @@
+"""Folded equals unfolded on what is shipped: every span of every rank, and what is drawn and written of chosen ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import topologies
+from scenarios import Scenario
+from scenarios.loading import shipped
+from scenarios.running import simulated
+from simulator.analysis import trace
+from simulator.analysis.rows import rows
+from simulator.cluster import Cluster
+from simulator.engine.simulate import simulate
+from simulator.engine.variation import Variation
+from simulator.kernel import matmul
+from simulator.mesh import Mesh
+from simulator.schedule import Collective, Compute, Program, Schedule
+from simulator.timeline import Columns, Timeline, columns
+from simulator.transport.nccl import nccl
+from tests.test_conservation import SMALLER
+
+Case = tuple[str, str]
+"""A shipped scenario, one of its variants or nothing."""
+
+
+def cases() -> Iterator[Case]:
+    for name in shipped():
+        yield from ((name, variant) for variant in Scenario.load(name).variants or ("",))
+
+
+def both(name: str, changes: Mapping[str, object], variant: str = "") -> tuple[Timeline, Timeline]:
+    """The timeline of a shipped scenario with *changes*, folded and unfolded."""
+
+    def run(fold: bool) -> Timeline:
+        scenario = Scenario.load(name, {**changes, "simulation.fold": fold})
+        scenario = scenario.variants[variant] if variant else scenario
+        return simulated(scenario, scenario.schedule())
+
+    return run(True), run(False)
+
+
+def in_order(written: Columns) -> Columns:
+    order = np.lexsort((written.op, written.step))
+    return Columns(written.op[order], written.step[order], *(times[order] for times in written[2:]))
+
+
+def assert_exact(times: npt.NDArray[np.float64], expected: npt.NDArray[np.float64]) -> None:
+    """Equal to a billionth, about zero to a picosecond."""
+    np.testing.assert_allclose(times, expected, rtol=1e-9, atol=1e-12)
+
+
+def assert_same_spans(folded: Timeline, plain: Timeline) -> None:
+    assert plain.representatives == plain.world_size == len(folded.records)
+    for mine, theirs in zip(folded.records, plain.records, strict=True):
+        a, b = in_order(columns(mine)), in_order(columns(theirs))
+        np.testing.assert_array_equal(a.op, b.op)
+        np.testing.assert_array_equal(a.step, b.step)
+        for times, expected in zip(a[2:], b[2:], strict=True):
+            assert_exact(times, expected)
+
+
+@pytest.mark.parametrize("case", list(cases()), ids=lambda case: "-".join(filter(None, case)))
+def test_every_span_of_every_rank_is_the_same_folded_and_unfolded(case: Case) -> None:
+    name, variant = case
+    folded, plain = both(name, SMALLER.get(name, {}), variant)
+    assert_same_spans(folded, plain)
+    assert dict(folded.axis_bytes) == pytest.approx(dict(plain.axis_bytes), rel=1e-9)
+
+
+REPLICAS = 4
+MEGASCALE: dict[str, object] = {
+    "cluster.nodes": 8,
+    "training.global_batch_size": 4 * REPLICAS,
+    "model.num_layers": 4,
+    "parallelism.pp": 2,
+    "parallelism.virtual_stages": 2,
+    "parallelism.dp": REPLICAS,
+}
+"""MegaScale's structure, made small: TP 8 within a node, two stages, four replicas."""
+
+STRAGGLER = 21  # of tensor group 2: stage 0 of the third replica
+
+
+def test_a_straggler_slows_its_replica_and_the_others_wait_for_its_gradients() -> None:
+    late = {"simulation.stragglers": [{"rank": STRAGGLER, "slowdown": 1.3}]}
+    folded, plain = both("megascale_175b_12288a100", MEGASCALE | late)
+    assert_same_spans(folded, plain)
+    equal, _ = both("megascale_175b_12288a100", MEGASCALE)
+    assert folded.step_time > equal.step_time
+    assert equal.representatives < folded.representatives < folded.world_size
+    replica, other = STRAGGLER // 8 * 8, STRAGGLER % 8
+    # before any gradient is exchanged, its own replica is behind and another one is as if nothing were
+    assert last_forward(folded, replica) > last_forward(equal, replica) * 1.05
+    assert last_forward(folded, other) == pytest.approx(last_forward(equal, other), rel=1e-9)
+    # the rank in its place in another replica waits where gradients are exchanged, for all that the step is longer
+    longer = folded.step_time - equal.step_time
+    assert waited(equal, other, "dp") < 1e-9 < longer < waited(folded, other, "dp")
+    assert waited(folded, other, "tp") < 1e-3 * longer
+    # its tensor group waits for the straggler, which waits for no one of it
+    assert waited(folded, STRAGGLER, "tp") < 1e-9 < longer < waited(folded, STRAGGLER - 1, "tp")
+
+
+def last_forward(timeline: Timeline, rank: int) -> float:
+    """When the last forward computation of *rank* ended, s."""
+    return max(
+        s.end for s in timeline.spans(rank) if isinstance(s.op, Compute) and s.op.action and s.op.action[0] == "F"
+    )
+
+
+def waited(timeline: Timeline, rank: int, axis: str) -> float:
+    """Seconds that *rank* waited for partners on *axis*."""
+    spans = timeline.spans(rank)
+    return sum(s.begin - s.ready for s in spans if isinstance(s.op, Collective) and s.op.over == axis)
+
+
+CHOSEN = [0, *range(8, 16)]
+
+
+@pytest.fixture(scope="module")
+def megascale() -> tuple[Timeline, Timeline]:
+    return both("megascale_175b_12288a100", MEGASCALE)
+
+
+def test_chosen_ranks_are_drawn_alike(megascale: tuple[Timeline, Timeline]) -> None:
+    mine, theirs = (rows(timeline, CHOSEN, (0.0, timeline.makespan)) for timeline in megascale)
+    assert [(row.rank, row.stream) for row in mine] == [(row.rank, row.stream) for row in theirs]
+    assert {row.rank for row in mine} == set(CHOSEN)
+    for row, other in zip(mine, theirs, strict=True):
+        assert [(b.paint, b.virtual) for b in row.boxes] == [(b.paint, b.virtual) for b in other.boxes]
+        for boxes, expected in zip(row.boxes, other.boxes, strict=True):
+            assert_exact(boxes.begin, expected.begin)
+            assert_exact(boxes.end, expected.end)
+
+
+def test_chosen_ranks_are_written_alike(megascale: tuple[Timeline, Timeline]) -> None:
+    mine, theirs = (json.loads(trace.chrome(timeline, CHOSEN))["traceEvents"] for timeline in megascale)
+    assert len(mine) == len(theirs)
+    for event, expected in zip(mine, theirs, strict=True):
+        times = [(one.pop("ts", 0.0), one.pop("dur", 0.0)) for one in (event, expected)]
+        assert times[0] == pytest.approx(times[1], rel=1e-9, abs=1e-6)  # microseconds
+        assert event.pop("args", {}).keys() == expected.pop("args", {}).keys()
+        assert event == expected
+
+
+NODE = {
+    "accelerator": "a100_80gb",
+    "accelerators": 4,
+    "intra": {"kind": "nvlink3", "shape": "switch"},
+    "host": {"kind": "pcie4"},
+    "nics": 4,
+    "nic": {"kind": "ib_hdr"},
+}
+NEWER = {**NODE, "accelerator": "h100"}
+
+
+def cluster(nodes: object, node: object, degraded: Sequence[tuple[str, str, float]] = ()) -> Cluster:
+    made = topologies.cluster({"nodes": nodes, "node": node, "fabric": {"kind": "fat_tree"}})
+    return made.degraded(degraded)
+
+
+def step(**axes: int) -> Schedule:
+    """Each rank multiplies matrices, sums 100 MB over each of *axes* and multiplies again."""
+    mesh = Mesh.regular(axes)
+    work = (matmul(4096, 4096, 4096, precision="bf16"),)
+    reductions = (Collective(name=f"sum {axis}", kind="all_reduce", over=axis, nbytes=1e8) for axis in axes)
+    ops = (Compute(name="before", kernels=work), *reductions, Compute(name="after", kernels=work))
+    return Schedule(mesh, (Program("all", ops),), (0,) * mesh.world_size)
+
+
+def classes(schedule: Schedule, cluster: Cluster, variation: Variation | None = None) -> list[list[int]]:
+    """The ranks that one representative stands for, ascending; each span is held against the unfolded run."""
+    folded, plain = (
+        simulate(schedule, cluster, transport=nccl(), variation=variation, fold=fold) for fold in (True, False)
+    )
+    assert_same_spans(folded, plain)
+    found: dict[int, list[int]] = {}
+    for rank, records in enumerate(folded.records):
+        found.setdefault(id(records), []).append(rank)
+    return sorted(found.values())
+
+
+TP_DP = {"tp": 4, "dp": 4}
+"""Four nodes, a tensor group in each."""
+
+
+def test_two_generations_of_gpus_make_two_classes() -> None:
+    machine = cluster([2, 2], [NODE, NEWER])
+    assert classes(step(**TP_DP), machine) == [[*range(8)], [*range(8, 16)]]
+
+
+def test_a_slow_nic_splits_off_the_groups_that_use_it_only() -> None:
+    machine = cluster(4, NODE, [("nic 1", "leaf 0", 0.25)])
+    slow = [1, 5, 9, 13]
+    assert classes(step(**TP_DP), machine) == [[rank for rank in range(16) if rank not in slow], slow]
+    # and where one group uses all NICs it slows all alike
+    assert classes(step(dp=16), machine) == [[*range(16)]]
+
+
+def test_a_last_node_with_fewer_gpus_is_a_class_of_its_own() -> None:
+    machine = cluster([3, 1], [NODE, {**NODE, "accelerators": 2, "nics": 2}])
+    assert classes(step(tp=2, dp=7), machine) == [[*range(12)], [12, 13]]
+
+
+def test_a_straggler_is_told_from_those_who_wait_for_it_and_they_from_the_rest() -> None:
+    late = Variation(stragglers={5: 1.5})
+    tensor, data = [4, 6, 7], [1, 9, 13]
+    rest = [rank for rank in range(16) if rank not in (*tensor, *data, 5)]
+    assert classes(step(**TP_DP), cluster(4, NODE), late) == sorted([rest, tensor, data, [5]])
