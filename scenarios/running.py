@@ -42,7 +42,7 @@ def simulated(
     watch: Callable[[Simulation], Any] | None = None,
     network: Communicator | None = None,
 ) -> Timeline:
-    """*schedule* on the cluster of *scenario* with its software and variation; *network* unless it is the scenario's."""
+    """*schedule* on the cluster of *scenario* with its software and variation; *network* in place of its own."""
     schedule.check()
     try:
         network = network or communicator(scenario)

@@ -29,7 +29,7 @@ rates. A straggler, a slow link, an uneven last node splits the classes by itsel
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 
@@ -61,8 +61,9 @@ class Folding:
         self._names: list[tuple[object, ...]] = []
         self._ops: list[tuple[Op, ...]] = []
         self._flows: list[Flow] = []
+        self._contents: list[Hashable] = []
         self._parts: list[tuple[int, int, int]] = []  # communication, rank, role
-        self._made_of: list[tuple[int, object]] = []  # by flow: its communication, what it is in it
+        self._made_of: list[tuple[int, object]] = []  # by flow: its communication, where it is used in it
         self._collect()
         self._number = {name: number for number, name in enumerate(self._names)}
         self._refine(variation, hosts)
@@ -82,16 +83,18 @@ class Folding:
             for place, rank in enumerate(partners(schedule, name)):
                 self._parts.append((number, rank, roles[place] if roles else MEMBER))
             label: list[Hashable] = []
-            seen: set[Hashable] = set()
+            used: dict[Hashable, list[tuple[int, int]]] = {}
             for index, op in enumerate(ops):
                 plan = planned(schedule, self.communicator, name, op)
                 label.append((asked(op), plan.algorithm, plan.protocol, plan.sms, _outline(plan)))
                 for place, phase in enumerate(dict.fromkeys(plan.phases)):
-                    for flow in phase.flows:
-                        if _content(flow) not in seen:
-                            seen.add(_content(flow))
+                    for content, flow in _told_apart(phase.flows):
+                        if content not in used:
                             self._flows.append(flow)
-                            self._made_of.append((number, (index, place, flow.bound)))
+                            self._contents.append(content)
+                        used.setdefault(content, []).append((index, place))
+            bounds = (flow.bound for flow in self._flows[len(self._made_of) :])
+            self._made_of += [(number, what) for what in zip(map(tuple, used.values()), bounds, strict=True)]
             # a rank's messages to several peers are told apart by the coordinates, as its ops tell them
             self._labels.append((getattr(ops[0], "over", ""), type(ops[0]), name[2:], tuple(label)))
 
@@ -282,7 +285,8 @@ class Folding:
             again: dict[Phase, Phase] = {}
             for phase in plan.phases:
                 if phase not in again:
-                    flows = dict.fromkeys(self._folded[self._class_of[number, _content(flow)]] for flow in phase.flows)
+                    contents = (content for content, _ in _told_apart(phase.flows))
+                    flows = dict.fromkeys(self._folded[self._class_of[number, content]] for content in contents)
                     again[phase] = Phase(phase.latency, tuple(flows), phase.nbytes, phase.contended)
             phases = tuple(again[phase] for phase in plan.phases)
             self._plans[key] = Plan(plan.algorithm, plan.protocol, phases, plan.sent_bytes, plan.sms)
@@ -292,7 +296,8 @@ class Folding:
     def _class_of(self) -> dict[tuple[int, Hashable], int]:
         """By communication and content of a flow: the class of the flow."""
         classes = self.classes[FLOW].tolist()
-        return {(number, _content(self._flows[f])): classes[f] for f, (number, _) in enumerate(self._made_of)}
+        numbers = (number for number, _ in self._made_of)
+        return dict(zip(zip(numbers, self._contents, strict=True), classes, strict=True))
 
     @cached_property
     def alike(self) -> Mapping[int, int]:
@@ -381,9 +386,13 @@ def _distinct(program: Program) -> dict[tuple[Hashable, ...], tuple[Op, ...]]:
     return {where: tuple(ops.values()) for where, ops in found.items()}
 
 
-def _content(flow: Flow) -> Hashable:
-    """What flows of one communication are told apart by, whoever made them."""
-    return flow.links, flow.weights, flow.bound
+def _told_apart(flows: Iterable[Flow]) -> Iterator[tuple[Hashable, Flow]]:
+    """Flows side by side, each with what it is known by in its communication, whoever made it."""
+    count: dict[Hashable, int] = defaultdict(int)
+    for flow in flows:
+        content = flow.links, flow.weights, flow.bound
+        count[content] += 1
+        yield (content, count[content]), flow
 
 
 def _outline(plan: Plan) -> Hashable:

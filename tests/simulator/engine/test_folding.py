@@ -243,3 +243,13 @@ def test_a_hub_that_talks_to_equals_keeps_them_apart():
     schedule = Schedule(mesh, (hub, rim), (0, 1, 1, 1))
     folded = assert_equal(schedule, uniform(gpus=4, hosts=0, bandwidth=1e9, latency=0.0))
     assert folded.makespan == pytest.approx(3.0)
+
+
+def test_a_transfer_that_two_collectives_have_in_common_is_told_by_both():
+    mesh = Mesh.regular({"tp": 4, "dp": 4})
+    ops = (
+        Collective(name="all", kind="all_to_all", over="dp", nbytes=1e4, algorithm="direct"),
+        Collective(name="one", kind="broadcast", over="dp", nbytes=1e4, algorithm="direct"),
+    )
+    schedule = Schedule(mesh, (Program("rank", ops),), (0,) * 16)
+    assert_equal(schedule, cluster_of({"kind": "switch"}, 1), transport=nccl())

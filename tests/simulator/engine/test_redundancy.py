@@ -1,0 +1,48 @@
+"""Cables that no load can fill, and those that one can."""
+
+import pytest
+
+import topologies
+from simulator.engine.redundancy import redundant
+
+NODE = {
+    "accelerator": "v100_16gb",
+    "accelerators": 2,
+    "intra": {"kind": "nvlink2", "shape": "full_mesh"},
+    "host": {"kind": "pcie3"},
+    "nics": 1,
+    "nic": {"kind": "ib_edr"},
+}
+
+
+def free(cluster):
+    """The links, by their ends, that can be filled by no load."""
+    numbers = range(len(cluster.links))
+    found = redundant(cluster, numbers, lambda link: 1.0)
+    return {cluster.ends[number] for number in numbers if found[number]}
+
+
+def cables(cluster):
+    return {ends for ends in cluster.ends if all("node" not in cluster.graph.nodes[vertex] for vertex in ends)}
+
+
+@pytest.mark.parametrize("nodes", [4, 40])
+def test_without_oversubscription_every_cable_is_free_and_with_it_none(nodes):
+    ample = topologies.cluster({"nodes": nodes, "node": NODE, "fabric": {"kind": "fat_tree", "radix": 8}})
+    scarce = topologies.cluster(
+        {"nodes": nodes, "node": NODE, "fabric": {"kind": "fat_tree", "radix": 8, "oversubscription": [2.0, 2.0]}}
+    )
+    assert cables(ample)
+    assert free(ample) == cables(ample)
+    assert not free(scarce)
+
+
+def test_a_degraded_cable_can_be_filled_and_so_can_the_links_of_nics():
+    cluster = topologies.cluster({"nodes": 4, "node": NODE, "fabric": {"kind": "fat_tree"}})
+    slow = cluster.degraded([("leaf 0", "spine 0", 0.5)])
+    assert cables(slow) - free(slow) == {("leaf 0", "spine 0"), ("spine 0", "leaf 0")}
+
+
+def test_only_a_tree_of_switches_is_judged():
+    torus = topologies.cluster({"nodes": 4, "node": NODE, "fabric": {"kind": "torus", "dims": [2, 2]}})
+    assert not free(torus)
