@@ -77,7 +77,7 @@ def outside(ops: Iterable[Op], covered: Coverage) -> list[str]:
         for quantity, value in dict.fromkeys(quantities(op)):
             low, high = covered.get(quantity, (inf, -inf))
             if value and not low <= value <= high:
-                beyond.setdefault(quantity, {}).setdefault(value, []).append(op.name)
+                beyond.setdefault(quantity, {}).setdefault(value, []).append(op.layer or op.name)
     return [_line(quantity, values, covered.get(quantity)) for quantity, values in beyond.items()]
 
 

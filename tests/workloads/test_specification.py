@@ -121,4 +121,4 @@ def test_software_stacks() -> None:
     assert set(stacks) == {"ddp", "fsdp", "ideal", "megatron", "megatron_deepspeed"}
     assert stacks["ideal"].launch_seconds == 0.0
     assert {name for name, stack in stacks.items() if stack.fused} == {"ideal", "megatron", "megatron_deepspeed"}
-    assert all(1e-6 <= stack.launch_seconds <= 2e-5 for name, stack in stacks.items() if name != "ideal")
+    assert all(1e-6 <= stack.launch_seconds <= 1e-4 for name, stack in stacks.items() if name != "ideal")

@@ -1,0 +1,102 @@
+"""Published runs are rows: predicted by the scenarios that judge them, under any values of the parameters."""
+
+from pathlib import Path
+
+import pytest
+
+from scenarios import Scenario
+from scenarios.fitting import gpus, profiles, published
+from scenarios.fitting.computation import PARAMETERS
+from scenarios.fitting.fit import fit
+from scenarios.fitting.rerun import Rerun, landed
+from simulator.document import read
+from simulator.errors import CalibrationError
+from topologies.catalogue import GPUS, device
+from workloads.stack import specification
+
+DATA = Path(__file__).parents[3] / "../shared/data"
+FITTING = Path(__file__).parents[3] / "scenarios/fitting"
+LAYER = "korthikanti_table4_layer_timing_22B"
+
+
+def measured(stem):
+    path = DATA / f"{stem}.csv"
+    if not path.exists():
+        pytest.skip(f"{path.name} is not here; published measurements are not part of the project")
+    return path
+
+
+def catalogue():
+    """The values of all parameters that land somewhere, as the catalogue has them."""
+    found = {}
+    for parameter in PARAMETERS:
+        where, _, key = parameter.lands[0].partition(":")
+        folder, _, name = where.rpartition(".")
+        entry = device(GPUS, name) if folder == GPUS else specification(name)
+        found[parameter.name] = getattr(entry, key)
+    return found
+
+
+def test_at_the_catalogues_values_a_rerun_is_a_run():
+    scenario = Scenario.load("korthikanti_22b_layer").variants["no recomputation"]
+    rerun = Rerun(scenario, PARAMETERS)
+    assert rerun.value("step_time_s", catalogue()) == pytest.approx(scenario.run().timeline.step_time)
+    assert rerun.uses == {p.name for p in PARAMETERS if p.name.startswith(("a100.", "megatron."))}
+
+
+def test_values_reach_the_accelerator_and_the_stack():
+    scenario = Scenario.load("korthikanti_22b_layer").variants["no recomputation"]
+    rerun, values = Rerun(scenario, PARAMETERS), catalogue()
+    base = rerun.value("step_time_s", values)
+    later = rerun.value("step_time_s", values | {"megatron.step": values["megatron.step"] + 1.0})
+    assert later == pytest.approx(base + 1.0)
+    half = values | {"a100.matmul_efficiency": values["a100.matmul_efficiency"] / 2}
+    slower = rerun.value("step_time_s", half)
+    assert slower > 1.3 * base
+    assert rerun.ratio(half, values) == pytest.approx(slower / base, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["a100", "v100"])
+def test_what_ships_is_what_was_fitted(name):
+    for parameter, entry in read(FITTING / f"{name}.yaml").data["parameters"].items():
+        for spot in entry["lands"]:
+            where, _, key = spot.partition(":")
+            folder, _, file = where.rpartition(".")
+            ships = getattr(device(GPUS, file) if folder == GPUS else specification(file), key)
+            assert ships == pytest.approx(entry["value"], rel=1e-6), f"{parameter} in {where}"
+
+
+def test_rows_of_the_layer_are_within_five_per_cent():
+    for row in published.rows(measured(LAYER), PARAMETERS):
+        assert abs(row.error(catalogue())) < 0.05, row.name
+
+
+def test_a_table_goes_to_the_scenario_that_reads_it():
+    rows = published.rows(measured("vtrain_layer_times"), PARAMETERS)
+    assert len(rows) == 12
+    assert {row.groups["tp"] for row in rows} == {1, 4, 8}
+    assert all("megatron_deepspeed.launch" in row.uses for row in rows)
+
+
+def test_the_fit_of_the_v100_is_written_with_what_it_covers(tmp_path):
+    report = fit([measured(gpus.PROFILES)], tmp_path / "v100.yaml")
+    assert "v100.matmul_efficiency" in report
+    data = read(tmp_path / "v100.yaml").data
+    assert len(data["covariance"]) == len(data["parameters"]) == len(profiles.PARAMETERS)
+    assert data["covered"]["depth of a product"][1] > 1e6  # pixels of a weight gradient
+
+
+def test_a_value_lands_under_its_key():
+    assert landed(PARAMETERS, {"fsdp.step": 0.5}, "workloads.software.fsdp") == {"step": 0.5}
+
+
+def test_a_file_that_nobody_reads_is_told(tmp_path):
+    path = tmp_path / "unknown.csv"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(CalibrationError, match="is no table that can be fitted"):
+        fit([path], tmp_path / "out.yaml")
+
+
+def test_one_fit_is_of_one_kind(tmp_path):
+    with pytest.raises(CalibrationError, match="one fit is of one kind of cost"):
+        fit([measured(LAYER), measured("nccl_measured")], tmp_path / "out.yaml")

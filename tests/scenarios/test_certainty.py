@@ -1,0 +1,79 @@
+"""A step time comes with an interval, and with what no measurement vouches for."""
+
+import numpy as np
+import pytest
+
+from scenarios import Scenario
+from scenarios.certainty import Certainty, Shipped, shipped
+from scenarios.coverage import coverage, joined, outside
+from scenarios.fitting.computation import PARAMETERS
+from scenarios.fitting.parameter import starts
+from scenarios.fitting.rerun import Rerun
+from simulator.kernel import matmul, memory_bound
+from simulator.schedule import Compute
+
+GPT = {"num_layers": 2, "hidden_size": 2048, "num_attention_heads": 16, "seq_length": 1024, "vocab_size": 51200}
+
+
+def scenario(preset="dgx_a100_80gb", **model):
+    return Scenario.model_validate(
+        {
+            "version": 1,
+            "cluster": {"preset": preset, "nodes": 1},
+            "model": GPT | model,
+            "training": {"global_batch_size": 32, "micro_batch_size": 4, "precision": "fp16"},
+            "software": "megatron",
+        }
+    )
+
+
+def certainty(of):
+    timeline = of.run().timeline
+    return Certainty(of, timeline.schedule, timeline.step_time, 0.0)
+
+
+def test_the_interval_holds_the_step_time_and_is_not_idle():
+    one = certainty(scenario())
+    low, high = one.interval
+    assert 0.7 * one.step < low < 0.995 * one.step
+    assert low * high == pytest.approx(one.step**2)
+
+
+def test_slopes_are_those_of_simulating_again():
+    one, of = certainty(scenario()), scenario()
+    fit = shipped("a100")
+    names = list(fit.lands)
+    place = names.index("a100.matmul_efficiency")
+    alone = np.zeros_like(fit.covariance)
+    alone[place, place] = 1.0
+    slope = one._variance(Shipped(fit.lands, alone, {})) ** 0.5
+    rerun, values = Rerun(of, PARAMETERS), starts(PARAMETERS)
+    matmul_alone = {"a100.matmul_efficiency": 0.7}
+    before = rerun.value("step_time_s", values | matmul_alone)
+    after = rerun.value("step_time_s", values | {"a100.matmul_efficiency": 0.707})
+    assert slope == pytest.approx(-np.log(after / before) / np.log(1.01), rel=0.1)
+
+
+def test_a_gpu_without_rows_is_named():
+    of = scenario("dgx_h100")
+    assert certainty(of).interval is None
+    assert [line for line in certainty(of).outside() if line.startswith("GPU h100: no fitted row")]
+
+
+def test_an_op_beyond_the_rows_is_named():
+    lines = certainty(scenario(vocab_size=1_000_003)).outside()
+    assert [line for line in lines if line.startswith("longer side of a product: 1e+06 in head")]
+    assert not [line for line in certainty(scenario()).outside() if "product" in line]
+
+
+def test_coverage_is_what_ops_do():
+    ops = [
+        Compute(name="a", kernels=(matmul(10, 20, 30), memory_bound(5.0))),
+        Compute(name="b", kernels=(matmul(7, 7, 7),)),
+    ]
+    found = coverage(ops)
+    assert found["longer side of a product"] == (7, 20)
+    assert found["depth of a product"] == (7, 30)
+    assert outside(ops, found) == []
+    assert outside(ops[:1], coverage(ops[1:]))[0] == "longer side of a product: 20 in a; fitted rows have 7 to 7"
+    assert joined(coverage(ops[:1]), coverage(ops[1:])) == found
