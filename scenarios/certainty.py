@@ -19,7 +19,7 @@ from scenarios.coverage import MESSAGE, Extent, distinct, joined, outside
 from scenarios.scenario import Scenario
 from simulator.accelerator import Accelerator, Software
 from simulator.document import read
-from simulator.schedule import Compute, Recv, Schedule
+from simulator.schedule import Compute, Op, Program, Recv, Schedule
 from topologies.catalogue import GPUS, device
 from workloads.stack import specification
 
@@ -132,8 +132,7 @@ class Certainty:
         if key == "step":
             return value / self.step
         if key == "exchange":
-            ops = (program.ops for program in self.schedule.programs)
-            return max(sum(isinstance(op, Recv) for op in own) for own in ops) * value / self.step
+            return max(map(_received, self.schedule.programs)) * value / self.step
         changed = entry.model_copy(update={key: value * (1 + STEP)})
         (gpu, count), *_ = self._gpus.items()
         before = self._computing(gpu.slowest_of(count), self.scenario.software)
@@ -142,14 +141,25 @@ class Certainty:
 
     def _computing(self, gpu: Accelerator, software: Software) -> float:
         """Seconds that the busiest program computes in a step."""
+        known: dict[int, float] = {}
+
+        def seconds(op: Op) -> float:
+            if not isinstance(op, Compute):
+                return 0.0
+            if id(op.kernels) not in known:
+                known[id(op.kernels)] = gpu.seconds(op.kernels, software)
+            return known[id(op.kernels)]
+
         return max(
-            sum(
-                times * sum(gpu.seconds(op.kernels, software) for op in ops if isinstance(op, Compute))
-                for ops, times in program.templates()
-            )
+            sum(times * sum(map(seconds, ops)) for ops, times in program.templates())
             for program in self.schedule.programs
         )
 
     def _share(self, computing: float) -> float:
         """The part of the step that follows the computation: it and the bubbles, which are computation elsewhere."""
         return min(1.0, (computing + self.bubble) / self.step)
+
+
+def _received(program: Program) -> int:
+    """How many messages *program* receives in a step."""
+    return sum(times * sum(isinstance(op, Recv) for op in ops) for ops, times in program.templates())
