@@ -1,14 +1,17 @@
 """A step time comes with an interval, and with what no measurement vouches for."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from scenarios import Scenario
+from scenarios import certainty as certainties
 from scenarios.certainty import Certainty, Shipped, shipped
 from scenarios.coverage import coverage, joined, outside
 from scenarios.fitting.computation import PARAMETERS
-from scenarios.fitting.parameter import starts
 from scenarios.fitting.rerun import Rerun
+from simulator.document import read
 from simulator.kernel import matmul, memory_bound
 from simulator.schedule import Compute
 
@@ -21,7 +24,7 @@ def scenario(preset="dgx_a100_80gb", **model):
             "version": 1,
             "cluster": {"preset": preset, "nodes": 1},
             "model": GPT | model,
-            "training": {"global_batch_size": 32, "micro_batch_size": 4, "precision": "fp16"},
+            "training": {"global_batch_size": 1024, "micro_batch_size": 4, "precision": "fp16"},
             "software": "megatron",
         }
     )
@@ -47,10 +50,10 @@ def test_slopes_are_those_of_simulating_again():
     alone = np.zeros_like(fit.covariance)
     alone[place, place] = 1.0
     slope = one._variance(Shipped(fit.lands, alone, {})) ** 0.5
-    rerun, values = Rerun(of, PARAMETERS), starts(PARAMETERS)
-    matmul_alone = {"a100.matmul_efficiency": 0.7}
-    before = rerun.value("step_time_s", values | matmul_alone)
-    after = rerun.value("step_time_s", values | {"a100.matmul_efficiency": 0.707})
+    parameters = read(Path(certainties.__file__).parent / "fitting/a100.yaml").data["parameters"]
+    values = {name: entry["value"] for name, entry in parameters.items()}
+    rerun, name = Rerun(of, PARAMETERS), "a100.matmul_efficiency"
+    before, after = (rerun.value("step_time_s", values | {name: factor * values[name]}) for factor in (1.0, 1.01))
     assert slope == pytest.approx(-np.log(after / before) / np.log(1.01), rel=0.1)
 
 
