@@ -89,7 +89,7 @@ def jitter(slow: bool) -> None:
         print(f"{ranks:<44,}{usage.seconds:>8.2f}{usage.processor:>8.2f}{usage.peak_bytes / 2**20:>8.0f}")
     line = f"{ALL_RANKS:,}, on the line through the last two; wanted: 120 s, 12 GiB"
     print(f"{line:<60}{told.seconds:>8.0f}{told.peak_bytes / 2**20:>8.0f}", flush=True)
-    one = {} if slow else {"cluster.nodes": 8, "training.global_batch_size": 96}
+    one = {} if slow else {"cluster.nodes": 8, "training.global_batch_size": 16}
     drawn = seeds(20, "gpt3_175b_1024a100", one)
     times = sorted(drawn.step_times)
     spread = ", ".join(f"{name} {times[place]:.3f} s" for name, place in {"least": 0, "median": 10, "most": -1}.items())

@@ -16,7 +16,7 @@ from tests.benchmarks.claims import run
 from tests.benchmarks.processes import Usage, measured
 
 JITTER = {"simulation.jitter": 0.02}
-REPLICAS = (1, 2, 4)
+REPLICAS = (1, 2)
 """Of MegaScale's pipeline, 64 ranks each: a few, from which the cost of 192 is told."""
 
 ALL_RANKS = 12_288
