@@ -323,7 +323,8 @@ class Folding:
             laid[0] += self._weights[place]
             laid[1] += self._crossings[place]
         free = self._free[first]
-        kept = {row for row in _binding(on, self.capacity) if not free[row]}
+        laid_on = [{row: laid for row, laid in flow.items() if not free[row]} for flow in on]
+        kept = _binding(laid_on, self.capacity)
         return [self._flow(int(flow), laid, kept) for flow, laid in zip(_firsts(classes), on, strict=True)]
 
     def _flow(self, member: int, laid: Mapping[int, Sequence[float]], kept: set[int]) -> Flow:

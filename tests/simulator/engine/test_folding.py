@@ -253,3 +253,8 @@ def test_a_transfer_that_two_collectives_have_in_common_is_told_by_both():
     )
     schedule = Schedule(mesh, (Program("rank", ops),), (0,) * 16)
     assert_equal(schedule, cluster_of({"kind": "switch"}, 1), transport=nccl())
+
+
+def test_cables_of_two_leaves_do_not_vouch_for_each_other():
+    """Up from one leaf and down to the other carry the same, and a quarter of what the NICs below could."""
+    assert_equal(all_reduce(16, stream="dp"), cluster_of({"kind": "fat_tree", "oversubscription": 4.0}, 4))
