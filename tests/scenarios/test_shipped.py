@@ -46,6 +46,7 @@ def test_what_is_shipped() -> None:
         "dgx_a100_gpt2_xl_ddp",
         "gpipe_vs_varuna",
         "gpt2_xl_zero_zhores",
+        "gpt_6_7b_64a100",
         "hello",
         "lecture_3d_32gpus",
         "llama3_8b_fsdp_dgx_h100",
@@ -92,6 +93,10 @@ def test_each_has_a_result_and_a_report(results: Results) -> None:
         assert {one for one, its in variants.items() if not its.fits} == TOO_FULL.get(name, set())
 
 
+WINOGRAD = 2.25
+"""How many times fewer products VGG takes than are counted (Lavin and Gray 2016, arXiv:1509.09308, F(2x2, 3x3))."""
+
+
 def steps(results: Results) -> Iterator[dict[str, Any]]:
     for result in results.values():
         for one in result.summary().get("variants", {"": result.summary()}).values():
@@ -101,15 +106,17 @@ def steps(results: Results) -> Iterator[dict[str, Any]]:
 
 def test_the_breakdown_is_the_step_time(results: Results) -> None:
     seen = list(steps(results))
-    assert len(seen) == 20
+    assert len(seen) == 21
     for summary in seen:
         assert math.isclose(sum(summary["breakdown_s"].values()), summary["step_time_s"], rel_tol=1e-9)
         assert math.isclose(summary["bubble_fraction"], summary["breakdown_s"]["bubble"] / summary["step_time_s"])
 
 
 def test_utilisation_is_a_share(results: Results) -> None:
+    vgg = [one["mfu"] for one in steps({name: result for name, result in results.items() if "vgg16" in name})]
     for summary in steps(results):
-        assert 0 <= summary["mfu"] <= summary["hfu"] <= 1
+        most = WINOGRAD if summary["mfu"] in vgg else 1
+        assert 0 <= summary["mfu"] <= summary["hfu"] <= most
         assert all(0 <= use["mean"] <= use["max"] + 1e-12 <= 1 + 1e-9 for use in summary["link_utilisation"].values())
 
 
