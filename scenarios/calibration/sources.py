@@ -17,6 +17,7 @@ from scenarios.writing import yaml_text
 from simulator.errors import CalibrationError
 from simulator.transport import nccl
 from simulator.transport.calibration import transport
+from simulator.transport.nccl_tables import VERSIONS
 from simulator.transport.transport import Transport
 from simulator.validation import nccl_tests
 from simulator.validation.measurement import Measurement
@@ -150,7 +151,7 @@ def _library(sources: Sources) -> Transport:
     told = [sweeps.version for sweeps in sources.sweeps.values() if sweeps.version]
     if not told:
         return nccl.nccl()
-    versions = sorted(nccl.VERSIONS, key=_numbers)
+    versions = sorted(VERSIONS, key=_numbers)
     return nccl.nccl(max((v for v in versions if _numbers(v) <= _numbers(told[0])), key=_numbers, default=versions[0]))
 
 
