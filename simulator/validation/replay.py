@@ -5,7 +5,7 @@ What it measures is a timeline of the same form; validation is the comparison of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median_low
 
@@ -14,7 +14,7 @@ from simulator.errors import ReplayError
 from simulator.schedule import Collective, Copy, Op, Recv, Schedule, Send
 from simulator.timeline import Record, Timeline
 from simulator.validation.launch import TIMEOUT, launch
-from simulator.validation.meetings import Meeting, meetings
+from simulator.validation.meetings import Meeting, Message, meetings
 from simulator.validation.performance import Part, perform
 from simulator.validation.place import Place
 
@@ -83,29 +83,33 @@ def replay(
 def measured(schedule: Schedule, moments: Sequence[Floats]) -> Timeline:
     """The timeline of (ready, end) of every op of each rank, step after step, in s.
 
-    A communication begins when the last of its partners is ready for it.
+    A communication begins when the last of its partners is ready for it. A message ends, for both, when its receiver has
+    it: the sender's system took it over before that, to send it on.
     """
     meets = [meetings(schedule, rank) for rank in range(schedule.mesh.world_size)]
-    began: dict[tuple[int, Meeting], float] = {}
-    for rank, of_rank in enumerate(moments):
-        for place, (ready, _) in enumerate(of_rank.tolist()):
-            step, op = divmod(place, len(meets[rank]))
-            meeting = meets[rank][op]
-            if meeting is not None:
-                began[step, meeting] = max(ready, began.get((step, meeting), ready))
-
-    def record(rank: int, place: int, ready: float, end: float) -> Record:
-        step, op = divmod(place, len(meets[rank]))
+    spans: dict[tuple[int, Meeting], tuple[float, float]] = {}
+    for rank, step, op, ready, end in _each(meets, moments):
         meeting = meets[rank][op]
-        # a message may have left before the receiver came: into buffers of the operating system
-        begin = ready if meeting is None else min(began[step, meeting], end)
-        return Record(op, step, ready, begin, end)
+        if meeting is not None:
+            begun, ended = spans.get((step, meeting), (ready, end))
+            spans[step, meeting] = max(ready, begun), max(end, ended)
+    records: list[list[Record]] = [[] for _ in moments]
+    for rank, step, op, ready, end in _each(meets, moments):
+        meeting = meets[rank][op]
+        begin, last = (ready, end) if meeting is None else spans[step, meeting]
+        own = last if isinstance(meeting, Message) else end
+        # a rank that only sends may be through with a collective before the last has come
+        records[rank].append(Record(op, step, ready, min(begin, own), own))
+    return Timeline(schedule, None, [sorted(each, key=lambda record: record.end) for each in records])
 
-    records = [
-        sorted((record(rank, place, *pair) for place, pair in enumerate(each.tolist())), key=lambda r: r.end)
-        for rank, each in enumerate(moments)
-    ]
-    return Timeline(schedule, None, records)
+
+def _each(
+    meets: Sequence[Sequence[Meeting | None]], moments: Sequence[Floats]
+) -> Iterator[tuple[int, int, int, float, float]]:
+    """(rank, step, op, ready, end) of everything."""
+    for rank, of_rank in enumerate(moments):
+        for place, (ready, end) in enumerate(of_rank.tolist()):
+            yield rank, *divmod(place, len(meets[rank])), ready, end
 
 
 def scaled(schedule: Schedule, factor: float) -> Schedule:

@@ -113,6 +113,14 @@ def test_a_communication_begins_when_its_last_partner_comes():
     assert timeline.step_time == 5.0
 
 
+def test_a_message_ends_for_both_when_its_receiver_has_it():
+    send = Send(name="send", over="pp", peer=1, nbytes=8.0)
+    receive = Recv(name="receive", over="pp", peer=0, nbytes=8.0)
+    schedule = Schedule(Mesh.regular({"pp": 2}), (Program("first", (send,)), Program("last", (receive,))), (0, 1))
+    timeline = timeline_of(schedule, [np.array([[2.0, 2.5]]), np.array([[1.0, 4.0]])])
+    assert [records[0][2:] for records in timeline.records] == [(2.0, 2.0, 4.0), (1.0, 2.0, 4.0)]
+
+
 def test_what_was_measured_before_a_break_is_kept():
     op = Compute(name="nap", kernels=(measured(0.05),))
     schedule = Schedule(Mesh.regular({"dp": 1}), (Program("rank", (op,)),), (0,))
