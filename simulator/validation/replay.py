@@ -14,7 +14,7 @@ from simulator.errors import ReplayError
 from simulator.schedule import Collective, Copy, Op, Recv, Schedule, Send
 from simulator.timeline import Record, Timeline
 from simulator.validation.launch import TIMEOUT, launch
-from simulator.validation.meetings import Meeting, Message, meetings
+from simulator.validation.meetings import Meeting, meetings
 from simulator.validation.performance import Part, perform
 from simulator.validation.place import Place
 
@@ -83,21 +83,25 @@ def replay(
 def measured(schedule: Schedule, moments: Sequence[Floats]) -> Timeline:
     """The timeline of (ready, end) of every op of each rank, step after step, in s.
 
-    A communication begins when the last of its partners is ready for it. A message ends, for both, when its receiver has
-    it: the sender's system took it over before that, to send it on.
+    A communication begins when the last of its partners is ready for it. A message ends, for both, when its receiver
+    has it: the system of the sender took it over before that, to send it on.
     """
     meets = [meetings(schedule, rank) for rank in range(schedule.mesh.world_size)]
-    spans: dict[tuple[int, Meeting], tuple[float, float]] = {}
+    begun: dict[tuple[int, Meeting], float] = {}
+    received: dict[tuple[int, Meeting], float] = {}
     for rank, step, op, ready, end in _each(meets, moments):
         meeting = meets[rank][op]
         if meeting is not None:
-            begun, ended = spans.get((step, meeting), (ready, end))
-            spans[step, meeting] = max(ready, begun), max(end, ended)
+            begun[step, meeting] = max(ready, begun.get((step, meeting), ready))
+            if isinstance(schedule.program(rank).ops[op], Recv):
+                received[step, meeting] = end
     records: list[list[Record]] = [[] for _ in moments]
     for rank, step, op, ready, end in _each(meets, moments):
         meeting = meets[rank][op]
-        begin, last = (ready, end) if meeting is None else spans[step, meeting]
-        own = last if isinstance(meeting, Message) else end
+        begin, last = ready, end
+        if meeting is not None:
+            begin, last = begun[step, meeting], max(end, received.get((step, meeting), end))
+        own = last if isinstance(schedule.program(rank).ops[op], Send) else end
         # a rank that only sends may be through with a collective before the last has come
         records[rank].append(Record(op, step, ready, min(begin, own), own))
     return Timeline(schedule, None, [sorted(each, key=lambda record: record.end) for each in records])
