@@ -47,7 +47,7 @@ def _names(program: Program) -> None:
         seen.update(names)
         if len(seen) < count + len(names) or not seen.issuperset(block.names(asked[id(block.ops)])):
             _blame_a_name(program)
-    if any(name in own[id(ops)][place:] for ops, _ in program.templates() for place, name in _inside(ops)):
+    if any(_looks_forward(ops) for ops, _ in program.templates()):
         _blame_a_name(program)
 
 
@@ -55,8 +55,10 @@ def _asked(ops: Sequence[Op]) -> list[str]:
     return list({name for op in ops for name in op.after})
 
 
-def _inside(ops: Sequence[Op]) -> Iterator[tuple[int, str]]:
-    return ((place, name) for place, op in enumerate(ops) for name in op.after)
+def _looks_forward(ops: Sequence[Op]) -> bool:
+    """Whether an op of a template waits for itself or for a later one."""
+    places = {op.name: place for place, op in enumerate(ops)}
+    return any(places.get(name, -1) >= place for place, op in enumerate(ops) for name in op.after)
 
 
 def _blame_a_name(program: Program) -> NoReturn:

@@ -37,7 +37,7 @@ import numpy as np
 
 from simulator.engine.cast import Communication, asked, communication, partners, planned
 from simulator.engine.issue import enclosed
-from simulator.engine.redundancy import redundant
+from simulator.engine.redundancy import binding, redundant
 from simulator.engine.refinement import Colours, Edges, Indices, hashed, mixed, refine, told_apart
 from simulator.engine.variation import Variation
 from simulator.plan import Flow, Phase, Plan
@@ -324,7 +324,7 @@ class Folding:
             laid[1] += self._crossings[place]
         free = self._free[first]
         laid_on = [{row: laid for row, laid in flow.items() if not free[row]} for flow in on]
-        kept = _binding(laid_on, self.capacity)
+        kept = binding(laid_on, self.capacity)
         return [self._flow(int(flow), laid, kept) for flow, laid in zip(_firsts(classes), on, strict=True)]
 
     def _flow(self, member: int, laid: Mapping[int, Sequence[float]], kept: set[int]) -> Flow:
@@ -335,28 +335,6 @@ class Folding:
         alone = min((self.capacity[row] / w for row, w in zip(rows, weights, strict=True)), default=bound)
         links = tuple(int(self._links[first[row]]) for row in laid)
         return Flow(links, tuple(int(laid[row][1]) for row in laid), rows, weights, min(alone, bound), bound)
-
-
-def _binding(on: Sequence[Mapping[int, Sequence[float]]], capacity: Sequence[float]) -> set[int]:
-    """The rows that can bind: of rows that ask the same, the first; none that another row dominates.
-
-    A row is dominated if another one asks at least its share of capacity of every flow.
-    """
-    shares: dict[int, dict[int, float]] = defaultdict(dict)
-    for flow, laid in enumerate(on):
-        for row, (weight, _) in laid.items():
-            shares[row][flow] = weight / capacity[row]
-    distinct = {tuple(sorted(asked.items())): row for row, asked in reversed(shares.items())}
-    rows_of: dict[int, set[int]] = defaultdict(set)
-    for row in distinct.values():
-        for flow in shares[row]:
-            rows_of[flow].add(row)
-
-    def dominated(row: int) -> bool:
-        above = set.intersection(*(rows_of[flow] for flow in shares[row])) - {row}
-        return any(all(shares[other][flow] >= share for flow, share in shares[row].items()) for other in above)
-
-    return {row for row in distinct.values() if not dominated(row)}
 
 
 def _communications(schedule: Schedule) -> Iterator[tuple[tuple[object, ...], tuple[Op, ...]]]:

@@ -217,6 +217,10 @@ def _numbers(
         mine = range(len(block.ops)) if block.micro_batch in whole else places[id(block.ops)]
         for place in mine:
             number[block.name(block.ops[place].name)] = start + place
+    if any(name not in number for ops, names in referred.items() if literal[ops] for _, name in names):
+        # of another micro-batch: every name may be meant
+        names = (block.name(op.name) for block in blocks for op in block.ops)
+        return {name: index for index, name in enumerate(names)}
     return number
 
 
@@ -228,7 +232,7 @@ def _runs(
     side: Collection[int],
 ) -> list[Run]:
     """The runs of the ops of a template, those of each stream in order of issue; *side* stands beside its run."""
-    places = _places(ops)
+    places, joined = _places(ops), _joined(ops, side)
     streams: dict[str, list[int]] = {}
     for place, op in enumerate(ops):
         if place not in side:
@@ -241,7 +245,8 @@ def _runs(
     def run(part: Sequence[int]) -> Run:
         first, last = ops[part[0]], ops[part[-1]]
         waits = (places[name] for name in first.after if name in places)
-        beside = [place for place in sorted(side) if timed(part[0]) and _joined(ops, place, part, side)]
+        own = set(part)
+        beside = sorted(place for n in part for place, forks in joined.get(n, ()) if timed(n) and forks <= own)
         whole = (*part, *beside)
         return Run(
             template=ops,
@@ -263,15 +268,25 @@ def _runs(
     return [run(part) for own in streams.values() for part in _parts(own, together)]
 
 
-def _joined(ops: Sequence[Op], place: int, part: Sequence[int], side: Collection[int]) -> bool:
-    """Whether the op at *place*, of *side*, begins behind one of *part* that another waits for it before one blocks."""
-    places = {ops[n].name: n for n in (*part, *side)}
-    if any(name not in places for name in ops[place].after):
-        return False
-    forks = [places[name] for name in ops[place].after if places[name] not in side]
-    joins = [n for n in part if n > place and ops[place].name in ops[n].after]
-    blocking = (n for n in part if isinstance(ops[n], Collective))
-    return bool(forks and joins) and not any(max(forks) < n < joins[0] for n in blocking)
+def _joined(ops: Sequence[Op], side: Collection[int]) -> dict[int, list[tuple[int, set[int]]]]:
+    """By place of the op that waits for them: the places of *side*, each with those of the ops that it begins behind.
+
+    Left out is what waits for another template, for nothing, or is awaited only after another collective has blocked.
+    """
+    places, joins = _places(ops), dict[int, int]()
+    for n, op in enumerate(ops):
+        if n not in side:
+            for name in op.after:
+                if name in places and places[name] in side:
+                    joins.setdefault(places[name], n)
+    joined: dict[int, list[tuple[int, set[int]]]] = {}
+    for place, join in joins.items():
+        forks = {places[name] for name in ops[place].after if name in places} - set(side)
+        between = (ops[n] for n in range(max(forks, default=join) + 1, join) if n not in side)
+        blocked = any(isinstance(op, Collective) and op.stream == ops[join].stream for op in between)
+        if forks and not blocked and all(name in places for name in ops[place].after):
+            joined.setdefault(join, []).append((place, forks))
+    return joined
 
 
 def _across(ops: Sequence[Op], whole: Sequence[int], beside: Collection[int]) -> tuple[tuple[int, ...], ...]:
