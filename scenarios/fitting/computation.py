@@ -84,9 +84,12 @@ def of_gpu(name: str, files: tuple[str, ...], *, matmul: float = 0.75) -> tuple[
 def _stack(
     name: str, key: str, start: float, low: float, high: float, meaning: str, spread: float | None = None
 ) -> Parameter:
-    lands = (f"workloads.software.{name}:{key}",)
+    lands = tuple(f"workloads.software.{one}:{key}" for one in (name, *ALIKE.get(name, ())))
     return Parameter(f"{name}.{key}", start, low, high, "s", meaning, lands, spread=spread)
 
+
+ALIKE = {"megatron": ("megatron_2021",)}
+"""Entries of stacks that differ in habits, not in what the host takes, and share what is fitted."""
 
 # a step's host work is tens of milliseconds, a message's a synchronisation and some ten launches: first estimates
 STACKS = (
