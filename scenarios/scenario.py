@@ -141,7 +141,8 @@ class Scenario:
         if specification.model is None or specification.training is None:
             return None
         try:
-            return specification.model.build(specification.training.precision, self.software.fused)
+            model = specification.model.build(specification.training.precision, self.software.fused)
+            return model.with_softmax(self.software.softmax_group)
         except ScenarioError:
             raise
         except SimulatorError as error:

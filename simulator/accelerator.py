@@ -31,8 +31,9 @@ SPLIT_DEPTH = 256
 class Software:
     """What a software stack adds: *launch_seconds* of host time per kernel; *fused* elementwise kernels or not.
 
-    *sharpness* q makes the maximum of host time h and GPU time g smooth: (h^q + g^q)^(1/q). *step_seconds*: host time
-    of each optimizer step beside its kernels; *exchange_seconds*: what a pipeline stage loses with each message that it
+    The fused softmax takes heads x samples by *softmax_group*, else there is a kernel for each operator. *sharpness* q
+    makes the maximum of host time h and GPU time g smooth: (h^q + g^q)^(1/q). *step_seconds*: host time of each
+    optimizer step beside its kernels; *exchange_seconds*: what a pipeline stage loses with each message that it
     waits for, since the host waits too and has then to launch again. *context_bytes*: what a process takes of its GPU
     before it holds a tensor, CUDA's context and the kernels that are loaded. *async_tensor*: backward passes exchange
     tensor-parallel gradients beside the products that do not need them; *separate_update*: what stands around an
@@ -48,6 +49,7 @@ class Software:
     context_bytes: float = 0.0
     async_tensor: bool = False
     separate_update: bool = False
+    softmax_group: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ class CoreAttention(Part):
     """*heads* query and *key_value_heads* key and value heads of *head_size*, over *length* positions.
 
     The scores are scaled, masked, normalised and, with *drop*, dropped out: one kernel if *fused* and one for the
-    dropout, else one each.
+    dropout, else one each. Where heads x samples do not come in groups of *group*, scores of 16 bits are normalised in
+    fp32 by one kernel each, casts included (Megatron-LM, FusedScaleMaskSoftmax.forward_torch_softmax).
     """
 
     length: int
@@ -27,16 +28,17 @@ class CoreAttention(Part):
     drop: bool = True
     fused: bool = True
     precision: str = "fp32"
+    group: int = 1
 
     def forward(self, samples: int) -> tuple[Kernel, ...]:
         """Scores, softmax, dropout, context."""
-        soft = self._on_scores(samples, *((2, 1) if self.fused else (6, 3)))
+        soft = self._softmax(samples, 2, 6)
         drop = self._on_scores(samples, 2, 1, masks=1) if self.drop else ()
         return (*self._scores(samples), *soft, *drop, *self._context(samples))
 
     def backward_input(self, samples: int) -> tuple[Kernel, ...]:
         """The gradients of both products' operands, four products, and of what stands between."""
-        soft = self._on_scores(samples, *((3, 1) if self.fused else (7, 3)))
+        soft = self._softmax(samples, 3, 7)
         drop = self._on_scores(samples, 2, 1, masks=1) if self.drop else ()
         into_scores, into_operand = self._scores(samples), self._context(samples)
         return (*into_scores, *into_operand, *drop, *soft, *into_operand, *into_operand)
@@ -53,8 +55,23 @@ class CoreAttention(Part):
 
     def recomputable_bytes(self, samples: int) -> float:
         """What selective recomputation does not keep: softmax output, dropout mask and output; 5 a s^2 b in 16 bits."""
-        width = BYTES[self.precision]
-        return samples * self.heads * self.length**2 * (2.0 * width + 1 if self.drop else width)
+        width, soft = BYTES[self.precision], FP32 if self._falls_back(samples) else BYTES[self.precision]
+        return samples * self.heads * self.length**2 * (soft + width + 1.0 if self.drop else soft)
+
+    def _falls_back(self, samples: int) -> bool:
+        """Whether there is a fused softmax, but not for these scores."""
+        return self.fused and BYTES[self.precision] < FP32 and samples * self.heads % self.group != 0
+
+    def _softmax(self, samples: int, fused: int, apart: int) -> tuple[Kernel, ...]:
+        """Scale, mask and softmax: *fused* passes over the scores, or *apart* by three kernels.
+
+        In fp32 there are two more, the casts to it and from it.
+        """
+        if self._falls_back(samples):
+            casts = 2 * (BYTES[self.precision] + FP32)
+            return (self._over_scores(samples, apart * FP32 + casts, 5),)
+        passes, launches = (fused, 1) if self.fused else (apart, 3)
+        return self._on_scores(samples, passes, launches)
 
     def _scores(self, samples: int) -> tuple[Kernel, ...]:
         return (self._product(samples, self.length, self.head_size),)
@@ -66,9 +83,11 @@ class CoreAttention(Part):
         return matmul(self.length, n, k, batch=samples * self.heads, precision=self.precision)
 
     def _on_scores(self, samples: int, passes: int, launches: int, masks: int = 0) -> tuple[Kernel, ...]:
-        each = passes * BYTES[self.precision] + masks
+        return (self._over_scores(samples, passes * BYTES[self.precision] + masks, launches),)
+
+    def _over_scores(self, samples: int, each: float, launches: int) -> Kernel:
         nbytes = samples * self.heads * self.length**2 * each
-        return (memory_bound(nbytes, precision=self.precision, launches=launches),)
+        return memory_bound(nbytes, precision=self.precision, launches=launches)
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,10 @@ class Model:
             return self
         raise ScenarioError(f"tp = {tensor_parallel}: only a transformer is cut by tensors, {self.name} is not; try 1")
 
+    def with_softmax(self, group: int) -> Model:
+        """The model whose fused softmax takes heads x samples by *group*; one that has none as it is."""
+        return self
+
     def parameters_of(self, layers: Collection[str]) -> int:
         """How many parameters a rank holds with the layers of these names: with the last one all that it shares.
 

@@ -14,6 +14,7 @@ class Shape:
 
     *head*: ``causal_lm``, ``masked_lm`` (BERT's, over every position) or ``pretraining`` (that and the next-sentence
     task). A model with a causal head normalises before each block (GPT-2, Llama), another one after it (BERT).
+    The fused softmax takes heads x samples by *softmax_group*.
     *tensor_parallel* ranks share each layer as Megatron-LM cuts it; everything counted is then of one of them.
     """
 
@@ -36,6 +37,7 @@ class Shape:
     head: str = "causal_lm"
     precision: str = "fp32"
     fused: bool = True
+    softmax_group: int = 1
     tensor_parallel: int = 1
     sequence_parallel: bool = False
 

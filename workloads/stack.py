@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulator.accelerator import Software
-from simulator.document import Amount, Flag, Ratio, Section, Time, read, validated
+from simulator.document import Amount, Count, Flag, Ratio, Section, Time, read, validated
 from simulator.lookup import data_file
 
 
@@ -25,6 +25,7 @@ class SoftwareSpecification(Section):
     context: Amount = 0.0
     async_tensor: Flag = False
     separate_update: Flag = False
+    softmax_group: Count = 1
 
     def build(self) -> Software:
         """The parameter set that an accelerator takes."""
@@ -38,6 +39,7 @@ class SoftwareSpecification(Section):
             self.context,
             self.async_tensor,
             self.separate_update,
+            softmax_group=self.softmax_group,
         )
 
 

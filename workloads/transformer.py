@@ -51,6 +51,10 @@ class Transformer(Model):
         shape = replace(self.shape, tensor_parallel=tensor_parallel, sequence_parallel=sequence_parallel)
         return transformer(shape, self.name, self.notes)
 
+    def with_softmax(self, group: int) -> Transformer:
+        """The model whose fused softmax takes heads x samples by *group*."""
+        return transformer(replace(self.shape, softmax_group=group), self.name, self.notes)
+
 
 def transformer(shape: Shape, name: str = "transformer", notes: tuple[str, ...] = ()) -> Transformer:
     """The model of *shape*: an embedding, its layers, a head.
@@ -166,8 +170,8 @@ def _attention(shape: Shape) -> tuple[Part, ...]:
 def _core(shape: Shape) -> Part:
     sizes = (shape.seq_length, shape.heads, shape.key_value_heads, shape.head_size)
     if shape.attention == "flash":
-        return FlashAttention(*sizes, shape.dropout, shape.fused, shape.precision, shape.causal)
-    return CoreAttention(*sizes, shape.dropout, shape.fused, shape.precision)
+        return FlashAttention(*sizes, shape.dropout, shape.fused, shape.precision, causal=shape.causal)
+    return CoreAttention(*sizes, shape.dropout, shape.fused, shape.precision, shape.softmax_group)
 
 
 def _feed_forward(shape: Shape) -> tuple[Part, ...]:
