@@ -83,7 +83,7 @@ def training_schedule(
         gradient_dtype=training.gradient_dtype,
     )
     with _faults_at(document, "parallelism", "data"):
-        schedule = _data_parallel(schedule, specification, share, derived)
+        schedule = _data_parallel(schedule, specification, share, derived, software)
     if not order.asynchronous:
         schedule = gradient_norm(schedule, derived.tp * derived.pp, synchronous=parallelism.optimizer_sync)
     if model.optimizer_seconds is None:
@@ -111,7 +111,9 @@ def _recomputes(specification: Specification) -> bool:
     return training is not None and training.recompute == "full" and "recompute" in signature(order).parameters
 
 
-def _data_parallel(schedule: Schedule, specification: Specification, model: Model, derived: Derived) -> Schedule:
+def _data_parallel(
+    schedule: Schedule, specification: Specification, model: Model, derived: Derived, software: Software
+) -> Schedule:
     """The pass of the method of data parallelism; *model* as one rank holds it."""
     training, data = specification.training, specification.parallelism.data
     assert training is not None
@@ -144,6 +146,7 @@ def _data_parallel(schedule: Schedule, specification: Specification, model: Mode
                 gradient_dtype=dtype,
                 overlap=data.overlap,
                 bucket=data.bucket,
+                slice_seconds=software.slice_seconds,
             )
         case FullyShardedDataParallel():
             return fsdp(

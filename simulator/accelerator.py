@@ -37,7 +37,8 @@ class Software:
     waits for, since the host waits too and has then to launch again. *context_bytes*: what a process takes of its GPU
     before it holds a tensor, CUDA's context and the kernels that are loaded. *async_tensor*: backward passes exchange
     tensor-parallel gradients beside the products that do not need them; *separate_update*: what stands around an
-    optimizer's update has kernels of its own.
+    optimizer's update has kernels of its own; *slice_seconds*: host time for each rank's slice of each tensor, where
+    ZeRO's third stage communicates lists of tensors, 0 where it has flat buffers.
     """
 
     name: str = "ideal"
@@ -49,6 +50,7 @@ class Software:
     context_bytes: float = 0.0
     async_tensor: bool = False
     separate_update: bool = False
+    slice_seconds: float = 0.0
     softmax_group: int = 1
 
 

@@ -11,20 +11,25 @@ from dataclasses import dataclass, replace
 
 from simulator.errors import ScheduleError
 from simulator.order import Action
-from simulator.schedule import Collective, Compute, Op, Program
+from simulator.schedule import Compute, Op, Program
 from workloads.model import Model
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """*nbytes* of gradients, complete when the backward pass has gone through *layer*, the last of its layers."""
+    """*nbytes* of gradients, complete when the backward pass has gone through *layer*, the last of its layers.
+
+    *tensors*: the bytes of each in it, where they matter.
+    """
 
     nbytes: float
     layer: str
+    tensors: tuple[float, ...] = ()
 
 
-Reduction = Callable[[str, Action, Bucket, str], Iterable[Collective]]
-"""(name, action, bucket, op that completes it) -> the collectives that reduce it, one after the other."""
+Reduction = Callable[[str, Action, Bucket, str], Iterable[Op]]
+"""(name, action, bucket, op that completes it) -> the collectives that reduce it, one after the other, and what the
+host does for them."""
 
 
 @dataclass(frozen=True, slots=True)

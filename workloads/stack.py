@@ -11,7 +11,8 @@ class SoftwareSpecification(Section):
     """The keys of such a file: *launch*, host time per kernel; *fused*; *sharpness* of the smooth maximum.
 
     *step*: host time of each optimizer step; *exchange*: time lost with each message of a pipeline; *context*: memory
-    of the GPU; the other flags are habits, as `Software` has them.
+    of the GPU; *slice*: time for each rank's slice of each tensor of a list that ZeRO-3 communicates; the other flags
+    are habits, as `Software` has them.
     """
 
     name: str
@@ -26,6 +27,7 @@ class SoftwareSpecification(Section):
     async_tensor: Flag = False
     separate_update: Flag = False
     softmax_group: Count = 1
+    slice: Time = 0.0
 
     def build(self) -> Software:
         """The parameter set that an accelerator takes."""
@@ -39,6 +41,7 @@ class SoftwareSpecification(Section):
             self.context,
             self.async_tensor,
             self.separate_update,
+            slice_seconds=self.slice,
             softmax_group=self.softmax_group,
         )
 

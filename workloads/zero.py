@@ -10,12 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from simulator.errors import ScenarioError
 from simulator.kernel import BYTES
+from simulator.order import Action
 from simulator.schedule import Collective, Op, Program, Schedule
-from workloads.gradients import Bucket, Weights, reduce_gradients, updated_stages, weights_by_stage
+from workloads.gradients import Bucket, Reduction, Weights, reduce_gradients, updated_stages, weights_by_stage
+from workloads.listed import listed
 from workloads.model import Model
 from workloads.optimizer import state_bytes
 from workloads.sharding import bucket_reduction, double_buffered, norm_before_update, sharded_states
-from workloads.unshard import unsharded
+from workloads.unshard import Limits, Listing, unsharded
 
 SHARDED: Mapping[int, tuple[str, ...]] = {
     0: (),
@@ -28,6 +30,13 @@ SHARDED: Mapping[int, tuple[str, ...]] = {
 BUCKET_ELEMENTS = 500_000_000
 """DeepSpeed, runtime/zero/config.py: ``reduce_bucket_size`` and ``allgather_bucket_size`` of 5e8 elements."""
 
+LIMITS = Limits(reuse=1e9, live=1e9)
+"""DeepSpeed's defaults (runtime/zero/config.py)."""
+
+PERSISTENT_ELEMENTS = 100_000
+"""DeepSpeed, runtime/zero/config.py, ``stage3_param_persistence_threshold``: smaller tensors stay whole. Only where
+tensors are gathered one by one: beside the others they are next to nothing."""
+
 
 def zero(
     schedule: Schedule,
@@ -39,6 +48,7 @@ def zero(
     overlap: bool = True,
     bucket: float | None = None,
     gradient_norm: bool = True,
+    slice_seconds: float = 0.0,
 ) -> Schedule:
     """*replicas* copies of *schedule* over a new, slowest axis ``dp``, sharded as *stage* (0 to 3) says.
 
@@ -47,8 +57,10 @@ def zero(
     DeepSpeed's ``overlap_comm`` does (off by default there but in stage 3), else blocking. Stage 0 all-reduces and
     stage 1 reduce-scatters in the last micro-batch's backward, stages 2 and 3 reduce-scatter in every one. Stages 1
     and 2 gather the updated parameters after the optimizer step. Stage 3 gathers each layer before its forward pass
-    and again before its backward pass, one layer ahead, on the stream ``dp.gather``. With *gradient_norm*, sharded
-    stages all-reduce 4 bytes before the optimizer step.
+    and again before its backward pass, one layer ahead, on the stream ``dp.gather``; beyond `LIMITS` a layer also
+    between its recomputation and its backward pass, and not ahead. With *slice_seconds* it communicates tensor by
+    tensor, and the host takes so long for each rank's slice of each (`listed`). With *gradient_norm*, sharded stages
+    all-reduce 4 bytes before the optimizer step.
 
     Each rank sends, by rings over d ranks and m micro-batches, so many times the parameters' bytes, where gradients
     are as wide as parameters: stages 0 and 1 2 (d - 1) / d, stage 2 (m + 1) (d - 1) / d, stage 3 3 m (d - 1) / d.
@@ -66,6 +78,9 @@ def zero(
     dtype = gradient_dtype or model.precision
     size = bucket or BUCKET_ELEMENTS * BYTES[dtype]
     reduction = bucket_reduction("reduce_scatter" if stage else "all_reduce", "dp", overlap)
+    slices = slice_seconds * replicas if stage == 3 else 0.0
+    if slices:
+        reduction = _listed(reduction, slices)
 
     def change(program: Program) -> Program:
         stages = weights_by_stage(program, model)
@@ -74,7 +89,8 @@ def zero(
         program = reduce_gradients(program, buckets, reduction, every=stage > 1)
         program = double_buffered(program, stages, dtype)
         if stage == 3:
-            program = unsharded(program, model, "dp", overlap=overlap)
+            listing = Listing(PERSISTENT_ELEMENTS, slices) if slices else None
+            program = unsharded(program, model, "dp", overlap=overlap, limits=LIMITS, listing=listing)
         elif stage:
             program = _with_gathers(program, stages, BYTES[model.precision])
         return norm_before_update(program, "dp") if gradient_norm and stage else program
@@ -104,15 +120,27 @@ def zero_buckets(layers: Sequence[Weights], gradient_dtype: str, size: float) ->
     (runtime/zero/stage_1_and_2.py, ``reduce_independent_p_g_buckets_and_remove_grads``).
     """
     made: list[Bucket] = []
-    filled, at = 0.0, ""
+    filled: list[float] = []
+    at = ""
     for layer in reversed(layers):
         for elements in reversed(layer.tensors):
             nbytes = float(elements * BYTES[gradient_dtype])
-            if filled and filled + nbytes > size:
-                made.append(Bucket(filled, at))
-                filled = 0.0
-            filled, at = filled + nbytes, layer.name
-    return [*made, Bucket(filled, at)] if filled else made
+            if filled and sum(filled) + nbytes > size:
+                made.append(Bucket(sum(filled), at, tuple(filled)))
+                filled = []
+            filled.append(nbytes)
+            at = layer.name
+    return [*made, Bucket(sum(filled), at, tuple(filled))] if filled else made
+
+
+def _listed(reduction: Reduction, seconds: float) -> Reduction:
+    """*reduction* tensor by tensor, with *seconds* of the host for each."""
+
+    def tensor_by_tensor(name: str, action: Action, bucket: Bucket, completed: str) -> Iterator[Op]:
+        for op in reduction(name, action, bucket, completed):
+            yield from listed(op, bucket.tensors, seconds) if isinstance(op, Collective) else (op,)
+
+    return tensor_by_tensor
 
 
 def _with_gathers(program: Program, stages: Mapping[int, Sequence[Weights]], width: int) -> Program:
