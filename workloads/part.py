@@ -28,10 +28,13 @@ class Part(ABC):
 
     @abstractmethod
     def backward_input(self, samples: int) -> tuple[Kernel, ...]:
-        """The kernels that make the gradient of its input."""
+        """The kernels that make the gradient of its input, and those gradients of its tensors that are sums."""
 
     def backward_weights(self, samples: int) -> tuple[Kernel, ...]:
-        """The kernels that make the gradients of its tensors."""
+        """The products that make the gradients of its tensors; only these are put off where the backward is split.
+
+        As Qi et al. put them into a queue (sail-sg/zero-bubble-pipeline-parallelism, tensor_parallel/layers.py).
+        """
         return ()
 
     def kept_bytes(self, samples: int) -> float:
@@ -168,16 +171,16 @@ class Linear(Part):
         return (matmul(samples * self.rows, self.outputs, self.inputs, precision=self.precision),)
 
     def backward_input(self, samples: int) -> tuple[Kernel, ...]:
-        """dx = dy W."""
-        return (matmul(samples * self.rows, self.inputs, self.outputs, precision=self.precision),)
-
-    def backward_weights(self, samples: int) -> tuple[Kernel, ...]:
-        """dW = dy^T x, and the bias gradient, a sum over the rows of dy."""
-        product = matmul(self.outputs, self.inputs, samples * self.rows, precision=self.precision)
+        """dx = dy W, and the bias gradient, a sum over the rows of dy."""
+        product = matmul(samples * self.rows, self.inputs, self.outputs, precision=self.precision)
         if not self.bias:
             return (product,)
         read = samples * self.rows * self.outputs * BYTES[self.precision]
         return product, memory_bound(read, precision=self.precision)
+
+    def backward_weights(self, samples: int) -> tuple[Kernel, ...]:
+        """dW = dy^T x."""
+        return (matmul(self.outputs, self.inputs, samples * self.rows, precision=self.precision),)
 
     def kept_bytes(self, samples: int) -> float:
         """Its input."""
@@ -215,12 +218,8 @@ class Elementwise(Part):
         return self._kernels(samples, self.forwards, self.launches[0])
 
     def backward_input(self, samples: int) -> tuple[Kernel, ...]:
-        """Its backward traffic."""
-        return self._kernels(samples, self.backwards, self.launches[1])
-
-    def backward_weights(self, samples: int) -> tuple[Kernel, ...]:
-        """The traffic of its weight gradients."""
-        return self._kernels(samples, self.weights, 1)
+        """Its backward traffic, and that of its weight gradients."""
+        return (*self._kernels(samples, self.backwards, self.launches[1]), *self._kernels(samples, self.weights, 1))
 
     def kept_bytes(self, samples: int) -> float:
         """The given bytes of each element."""

@@ -103,7 +103,7 @@ def vocabulary_parallel_embedding(lookup: Part, shape: Shape, tables: int) -> Pa
     nbytes = shape.hidden_bytes * shape.shard
     scattered = shape.sequence_parallel and tables == 1
     summed = Exchange("reduce_scatter" if scattered else "all_reduce", nbytes)
-    gathered = (("W", Exchange("all_gather", nbytes)),) if shape.sequence_parallel else ()
+    gathered = (("I", Exchange("all_gather", nbytes)),) if shape.sequence_parallel else ()
     return ShardedPart(lookup, gathered, (("F", summed),))
 
 
