@@ -11,12 +11,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
 
 import networkx as nx
 
 from simulator.accelerator import Accelerator
 from simulator.errors import ClusterError
+
+if TYPE_CHECKING:
+    from simulator.regularity import Regularity
 
 Router = Callable[[str, str], Sequence[str]]
 """From one device to another: the vertices passed, both ends included.
@@ -55,8 +59,9 @@ class Cluster:
         self._instead: Mapping[Accelerator, Accelerator] = {}
         self._routes: dict[tuple[str, str], tuple[int, ...]] = {}
         self.ends: tuple[tuple[str, str], ...] = tuple(graph.edges)
-        self.links: tuple[Link, ...] = tuple(graph.edges[ends]["link"] for ends in self.ends)
-        self._number = {ends: number for number, ends in enumerate(self.ends)}
+        links: Iterable[tuple[str, str, Link]] = graph.edges(data="link")
+        self.links: tuple[Link, ...] = tuple(link for _, _, link in links)
+        self._leaving: dict[str, dict[str, int]] = {}
         self._sorts: dict[tuple[str, str, Link], int] = {}
         self._sort_of: dict[int, int] = {}
         for (source, target), link in zip(self.ends, self.links, strict=True):
@@ -67,6 +72,17 @@ class Cluster:
     def hierarchical(self) -> bool:
         """Whether routes between servers go up a tree and down: those to one device then tell all others."""
         return getattr(self._router, "hierarchical", False)
+
+    @cached_property
+    def regularity(self) -> Regularity | None:
+        """What its servers have in common; None where the router knows of nothing."""
+        found: Callable[[Cluster], Regularity | None] | None = getattr(self._router, "regularity", None)
+        return found(self) if found else None
+
+    @cached_property
+    def devices(self) -> tuple[str, ...]:
+        """The GPUs, then the hosts."""
+        return *self.gpus, *self.hosts
 
     @cached_property
     def gpus(self) -> tuple[str, ...]:
@@ -101,19 +117,38 @@ class Cluster:
 
     def host_of(self, gpu: str) -> str:
         """The host that *gpu* copies to: the first one, in fewest links, of its own server."""
-        node = self.node_of(gpu)
-        hosts = [host for host in self.hosts if self.node_of(host) == node] or list(self.hosts)
+        hosts = self._hosts_of.get(self.node_of(gpu), self.hosts)
         if not hosts:
             raise ClusterError(f"{gpu} has no host to copy to; give the cluster hosts")
         return min(hosts, key=lambda host: len(self.route(gpu, host)))
+
+    @cached_property
+    def _hosts_of(self) -> Mapping[int | str, Sequence[str]]:
+        """The hosts of each server that has some."""
+        found: dict[int | str, list[str]] = {}
+        for host in self.hosts:
+            found.setdefault(self.node_of(host), []).append(host)
+        return found
 
     def route(self, source: str, target: str) -> tuple[int, ...]:
         """The numbers of the links from *source* to *target*, in order. Raises `ClusterError` if there is no way."""
         key = source, target
         if key not in self._routes:
             path = self._router(source, target) if self._router else self._shortest(source, target)
-            self._routes[key] = tuple(self._number[pair] for pair in pairwise(path))
+            self._routes[key] = tuple(self.number(*pair) for pair in pairwise(path))
         return self._routes[key]
+
+    def number(self, source: str, target: str) -> int:
+        """The number of the link from one vertex to the next."""
+        if source not in self._leaving:
+            self._leaving[source] = {other: n for n, other in enumerate(self.graph[source], self._first[source])}
+        return self._leaving[source][target]
+
+    @cached_property
+    def _first(self) -> Mapping[str, int]:
+        """By vertex the number of the first link that leaves it."""
+        counts = (len(others) for _, others in self.graph.adjacency())
+        return dict(zip(self.graph, accumulate(counts, initial=0), strict=False))
 
     def sort(self, number: int) -> int:
         """A number that two links share only if they are one `Link` between vertices of the same kinds."""

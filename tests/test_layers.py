@@ -13,9 +13,9 @@ PACKAGES = ("simulator", "topologies", "workloads", "scenarios")
 
 # the rooms of the simulator from the ground up; a file that is in none of them is a room of the third floor
 FLOORS = (
-    ("errors", "units", "lookup", "kernel"),
+    ("errors", "units", "lookup", "kernel", "hashing"),
     ("accelerator", "mesh", "order", "document"),
-    ("plan", "step", "ops", "program", "schedule", "cluster", "laws"),
+    ("plan", "step", "ops", "program", "schedule", "regularity", "cluster", "laws"),
     ("collectives", "transport", "timeline"),
     ("engine", "analysis", "validation"),
 )

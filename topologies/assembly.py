@@ -9,32 +9,21 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import networkx as nx
 
 from simulator.cluster import Cluster, Link
 from simulator.errors import ClusterError
+from topologies.kind import Kind
 from topologies.network import Network, Port, Tree, Way
 from topologies.wiring import Wiring
 
+if TYPE_CHECKING:
+    from simulator.regularity import Regularity
+
 Fabric = Callable[[Network], Way]
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """*count* nodes of one *wiring*: the first has the number *node*, and its vertices begin at *first*, by kind."""
-
-    wiring: Wiring
-    count: int
-    node: int
-    first: dict[str, int]
-    each: dict[str, int]
-
-    def name(self, vertex: str, index: int) -> str:
-        """What *vertex* of the wiring is called in the node of that *index* among its kind."""
-        kind, _, number = vertex.rpartition(" ")
-        return f"{kind} {self.first.get(kind, 0) + index * self.each[kind] + int(number)}"
 
 
 def assemble(
@@ -99,6 +88,7 @@ class Routes:
 
     def __init__(self, kinds: Sequence[Kind], ports: Sequence[Port], way: Way | None) -> None:
         self._way = way
+        self._stamped, self._ports = kinds, ports
         self.hierarchical = way is None or isinstance(way, Tree)
         self._port = {port.nic: port for port in ports}
         self._places: dict[str, tuple[Kind, int, str]] = {}
@@ -116,6 +106,15 @@ class Routes:
             raise ClusterError(f"there is no way from {source} to {target}: they are in different nodes without fabric")
         (out, exit_), (back, entry) = self._door(source, a, out=True), self._door(target, b, out=False)
         return [*out, *self._way(exit_, entry), *back]
+
+    def regularity(self, cluster: Cluster) -> Regularity | None:
+        """What the nodes of *cluster*, whose routes these are, have in common; None where there is no tree above."""
+        from topologies.stamps import regularity
+
+        if not self.hierarchical:
+            return None
+        tree = self._way if isinstance(self._way, Tree) else None
+        return regularity(cluster, self._stamped, self._ports, tree)
 
     def _door(self, vertex: str, place: tuple[Kind, int, str], *, out: bool) -> tuple[list[str], Port]:
         """The vertices between *vertex* and the NIC by which it leaves its node or is reached, and the NIC's port."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 
+from simulator.hashing import Indices
 from simulator.mesh import family
 from simulator.plan import Plan
 from simulator.schedule import Collective, Copy, Op, Recv, Schedule, Send
 from simulator.transport.communicator import Communicator
+from simulator.transport.likeness import Lies
 
 Communication = Hashable
 """What the partners of a communication call it: all operations between the same partners have one name."""
@@ -63,7 +65,7 @@ class Everyone:
 
     def plan(self, name: Communication, op: Op) -> Plan:
         """What *op* asks of the network."""
-        return planned(self.schedule, self.communicator, name, op)
+        return planned(self.communicator, op, partners(self.schedule, name))
 
 
 def communication(schedule: Schedule, rank: int, op: Op) -> tuple[object, ...]:
@@ -92,9 +94,8 @@ def partners(schedule: Schedule, name: Communication) -> tuple[int, ...]:
     raise AssertionError(name)
 
 
-def planned(schedule: Schedule, communicator: Communicator, name: Communication, op: Op) -> Plan:
-    """The plan of one operation of the communication *name*."""
-    ranks = partners(schedule, name)
+def planned(communicator: Communicator, op: Op, ranks: tuple[int, ...]) -> Plan:
+    """The plan of *op* between *ranks*, a message's sender and its receiver."""
     if isinstance(op, Copy):
         return communicator.copy(ranks[0], op.nbytes, op.to)
     assert isinstance(op, Collective | Send | Recv)
@@ -102,6 +103,16 @@ def planned(schedule: Schedule, communicator: Communicator, name: Communication,
         return communicator.collective(op.kind, family(op.over), ranks, op.nbytes, op.root, op.algorithm)
     sender, receiver = ranks
     return communicator.send(sender, receiver, op.nbytes)
+
+
+def lies(communicator: Communicator, op: Op, groups: Indices) -> Lies:
+    """How *groups*, each the partners of one communication, lie for *op*: those that lie alike have like plans."""
+    if isinstance(op, Copy):
+        return communicator.copies(groups[:, 0])
+    assert isinstance(op, Collective | Send | Recv)
+    if isinstance(op, Collective):
+        return communicator.collectives(op.kind, family(op.over), op.nbytes, op.root, op.algorithm, groups)
+    return communicator.sends(groups)
 
 
 def asked(op: Op) -> Asked:

@@ -9,8 +9,7 @@ constraints may be dropped at once. What is feasible stays the same, and with it
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from simulator.cluster import Cluster, Link
 
@@ -60,25 +59,3 @@ def _total(edges: Iterable[tuple[str, str, Link]], efficiency: Efficiency) -> fl
 
 def _carried(link: Link, efficiency: Efficiency) -> float:
     return link.bandwidth * efficiency(link)
-
-
-def binding(on: Sequence[Mapping[int, Sequence[float]]], capacity: Sequence[float]) -> set[int]:
-    """The rows that can bind: of rows that ask the same, the first; none that another row dominates.
-
-    A row is dominated if another one asks at least its share of capacity of every flow.
-    """
-    shares: dict[int, dict[int, float]] = defaultdict(dict)
-    for flow, laid in enumerate(on):
-        for row, (weight, _) in laid.items():
-            shares[row][flow] = weight / capacity[row]
-    distinct = {tuple(sorted(asked.items())): row for row, asked in reversed(shares.items())}
-    rows_of: dict[int, set[int]] = defaultdict(set)
-    for row in distinct.values():
-        for flow in shares[row]:
-            rows_of[flow].add(row)
-
-    def dominated(row: int) -> bool:
-        above = set.intersection(*(rows_of[flow] for flow in shares[row])) - {row}
-        return any(all(shares[other][flow] >= share for flow, share in shares[row].items()) for other in above)
-
-    return {row for row in distinct.values() if not dominated(row)}

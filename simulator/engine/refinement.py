@@ -15,10 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Colours = NDArray[np.uint64]
-Indices = NDArray[np.int64]
+from simulator.hashing import Colours, Indices, mixed
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +74,6 @@ class _Side:
         if len(self.at):
             seen = mixed(colours[self.other][self.others] ^ self.labels)
             fresh[self.kind][self.at] += mixed(np.add.reduceat(seen, self.starts) ^ self.salt)
-
-
-def mixed(values: Colours) -> Colours:
-    """A well-spread 64-bit hash of each value (the finaliser of splitmix64, Steele, Lea and Flood, OOPSLA 2014)."""
-    with np.errstate(over="ignore"):
-        z = values + np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return z ^ (z >> np.uint64(31))
-
-
-def hashed(labels: Sequence[object]) -> Colours:
-    """A colour for each label, the same for equal ones within a call."""
-    numbers: dict[object, int] = {}
-    return np.fromiter((numbers.setdefault(label, len(numbers)) for label in labels), np.uint64, len(labels))
 
 
 def _numbered(colours: Colours) -> Indices:

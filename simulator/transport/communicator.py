@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from math import inf
 from operator import attrgetter
 
+import numpy as np
+
 from simulator.cluster import Cluster
 from simulator.errors import SimulatorError
+from simulator.hashing import Indices
 from simulator.plan import Phase, Plan
 from simulator.step import Group, Step, Transfer
 from simulator.transport import tuner
-from simulator.transport.likeness import lie, moved
+from simulator.transport.likeness import Lies, Likeness, Shape, moved
 from simulator.transport.members import Members
 from simulator.transport.transport import Transport
 from simulator.transport.way import Laid, Way, way, ways
@@ -20,28 +24,13 @@ from simulator.transport.wires import route
 
 FIDELITIES = ("alpha_beta", "flow", "chunk")
 
-_Shape = tuple[str, str, Group, float, int, str]
-"""kind, axis, group, bytes, root, algorithm: what two collectives that may share a plan have in common."""
-
-_Lie = tuple[int, tuple[int, ...]]
-"""The number of a pattern (`simulator.transport.likeness`), and the links in it."""
+_What = tuple[str, str, float, int, str]
+"""kind, axis, bytes, root, algorithm: what is asked for of a collective."""
 
 _MESSAGE: tuple[Transfer, ...] = ((0, 1),)
 
 NOTHING = Plan("none", "none", (), 0.0)
 """The plan of what needs no network: one rank, or no bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Model:
-    """The plans of groups of one shape: by the pattern in which *transfers* lie, with the links that each is for."""
-
-    transfers: tuple[Transfer, ...]
-    plans: dict[int, tuple[Plan, tuple[int, ...]]] = field(default_factory=dict)
-
-    def keep(self, plan: Plan, lie: _Lie) -> None:
-        """*plan* is the one of groups that lie as *lie* says."""
-        self.plans[lie[0]] = plan, lie[1]
 
 
 class Communicator:
@@ -67,10 +56,20 @@ class Communicator:
         self.cluster, self.devices, self.transport, self.fidelity = cluster, tuple(devices), transport, fidelity
         self._members: dict[tuple[int, ...], Members] = {}
         self._plans: dict[tuple[object, ...], Plan] = {}
-        self._models: dict[_Shape, _Model] = {}
-        self._messages: dict[float, _Model] = {}
-        self._lies: dict[tuple[tuple[Transfer, ...], tuple[str, ...]], _Lie] = {}
-        self._patterns: dict[Hashable, int] = {}
+        self._models: dict[tuple[Hashable, int], tuple[Plan, Indices]] = {}
+        self._shapes: dict[tuple[_What, Group], Shape] = {}
+        self._likeness = Likeness(cluster)
+
+    @property
+    def regular(self) -> bool:
+        """Whether groups lie as they do whatever they are asked for."""
+        return self.cluster.regularity is not None
+
+    @cached_property
+    def _device(self) -> Indices:
+        """By rank the number of its device."""
+        numbers = {device: number for number, device in enumerate(self.cluster.devices)}
+        return np.array([numbers[device] for device in self.devices], np.int64)
 
     def collective(
         self, kind: str, axis: str, ranks: tuple[int, ...], nbytes: float, root: int = 0, algorithm: str = "auto"
@@ -83,40 +82,42 @@ class Communicator:
             return NOTHING
         key = kind, axis, ranks, nbytes, root, algorithm
         if key not in self._plans:
-            members = self.members(ranks)
-            shape = kind, axis, members.group, nbytes, root, algorithm
-            self._plans[key] = self._as_before(shape, members) or self._first(shape, members)
+            what = kind, axis, nbytes, root, algorithm
+            lies = self.collectives(*what, np.array([ranks]))
+            self._plans[key] = self._like(what, lies, lambda: self._chosen(what, self.members(ranks)))
         return self._plans[key]
 
-    def _as_before(self, shape: _Shape, members: Members) -> Plan | None:
-        """The plan of a group of the same shape, moved here, if one lies alike."""
-        model = self._models.get(shape)
-        if model is None:
-            return None
-        pattern, links = self._lie(model.transfers, members.devices)
-        if pattern not in model.plans:
-            return None
-        plan, before = model.plans[pattern]
-        return moved(plan, before, links)
+    def collectives(self, kind: str, axis: str, nbytes: float, root: int, algorithm: str, groups: Indices) -> Lies:
+        """How *groups* of ranks lie for a `collective`: those that lie alike have like plans."""
+        what = kind, axis, nbytes, root, algorithm
+        return self._likeness.of(
+            self._device[groups], lambda number: self._shape(what, self.members(tuple(groups[number].tolist())))
+        )
 
-    def _first(self, shape: _Shape, members: Members) -> Plan:
-        """The plan of a group the shape or the lie of which is new."""
-        kind, axis, group, nbytes, root, algorithm = shape
+    def _like(self, what: Hashable, lies: Lies, plan: Callable[[], Plan]) -> Plan:
+        """The plan of a group with these *lies*: moved from one that lies alike and asks the same, or the first."""
+        key, slots = (what, int(lies.patterns[0])), lies.slots[0]
+        if key not in self._models:
+            self._models[key] = plan(), slots
+        model, before = self._models[key]
+        return model if before is slots else moved(model, before, slots)
+
+    def _shape(self, what: _What, members: Members) -> Shape:
+        """The group, and its transfers by all choices: who lies alike under the best one may have a better one."""
+        key = what, members.group
+        if key not in self._shapes:
+            every = (step for steps in self._choices(what, members).values() for step in steps)
+            self._shapes[key] = members.group, tuple(dict.fromkeys(t for step in every for t in step.transfers))
+        return self._shapes[key]
+
+    def _choices(self, what: _What, members: Members) -> dict[str, list[Step]]:
+        """The steps of each algorithm that there is."""
+        kind, axis, nbytes, root, algorithm = what
         names = tuner.offered(self.transport, self.algorithms, axis, kind, algorithm, members.setting)
-        choices = {name: tuner.steps(name, kind, group, nbytes, root) for name in names}
-        # of all choices: who lies alike under the best one alone may have a better one
-        transfers = tuple(dict.fromkeys(t for steps in choices.values() for step in steps for t in step.transfers))
-        plan = self._plan(kind, members, choices, nbytes, members.channels)
-        self._models.setdefault(shape, _Model(transfers)).keep(plan, self._lie(transfers, members.devices))
-        return plan
+        return {name: tuner.steps(name, kind, members.group, nbytes, root) for name in names}
 
-    def _lie(self, transfers: tuple[Transfer, ...], devices: tuple[str, ...]) -> _Lie:
-        """The number of the pattern in which *devices* lie under *transfers*, and the links in it."""
-        key = () if self.cluster.hierarchical and len(devices) > 2 else transfers, devices
-        if key not in self._lies:
-            pattern, links = lie(self.cluster, transfers, devices)
-            self._lies[key] = self._patterns.setdefault(pattern, len(self._patterns)), links
-        return self._lies[key]
+    def _chosen(self, what: _What, members: Members) -> Plan:
+        return self._plan(what[0], members, self._choices(what, members), what[2], members.channels)
 
     def send(self, sender: int, receiver: int, nbytes: float) -> Plan:
         """The plan of a message from rank to rank; its one or two SMs, taken while it flows, are not counted."""
@@ -124,32 +125,49 @@ class Communicator:
             return NOTHING
         key = "send", sender, receiver, nbytes
         if key not in self._plans:
-            ends = self.devices[sender], self.devices[receiver]
-            pattern, links = self._lie(_MESSAGE, ends)
-            model = self._messages.setdefault(nbytes, _Model(_MESSAGE))
-            if pattern not in model.plans:
-                members = self.members((sender, receiver))
-                choices = {"direct": [Step(_MESSAGE, nbytes)]}
-                plan = replace(self._plan("send", members, choices, nbytes, self.transport.blocks), sms=0.0)
-                model.keep(plan, (pattern, links))
-            self._plans[key] = moved(*model.plans[pattern], links)
+            lies = self.sends(np.array([(sender, receiver)]))
+            members = self.members((sender, receiver))
+            self._plans[key] = self._like(("send", nbytes), lies, lambda: self._message(members, nbytes))
         return self._plans[key]
+
+    def sends(self, pairs: Indices) -> Lies:
+        """How *pairs* of ranks lie for messages from the first to the second, whatever their bytes."""
+        return self._likeness.of(self._device[pairs], lambda _: ("send", _MESSAGE))
+
+    def _message(self, members: Members, nbytes: float) -> Plan:
+        choices = {"direct": [Step(_MESSAGE, nbytes)]}
+        return replace(self._plan("send", members, choices, nbytes, self.transport.blocks), sms=0.0)
 
     def copy(self, rank: int, nbytes: float, to: str) -> Plan:
         """The plan of a copy between a GPU and its host, *to* the ``host`` or the ``gpu``; only the wire counts."""
-        device = self.devices[rank]
-        if not nbytes or device in self.cluster.hosts:
+        if not nbytes or self.devices[rank] in self._host_number:
             return NOTHING
         key = "copy", rank, nbytes, to
         if key not in self._plans:
-            host = self.cluster.host_of(device)
-            ends = (device, host) if to == "host" else (host, device)
-            step = Step(((0, 1),), nbytes)
-            flows = Members(self.cluster, ends, self.transport).flows(self.transport, step, 1.0, inf)
-            wire = self.cluster.latency(route(self.cluster, *ends))
-            bare = Way("copy", "copy", (Laid(step, wire, flows, nbytes / flows[0].alone),), 0.0, 1.0)
-            self._plans[key] = Plan("copy", "copy", tuple(self._phases(bare)), nbytes)
+            lies = self.copies(np.array([rank]))
+            self._plans[key] = self._like(("copy", nbytes, to), lies, lambda: self._copied(rank, nbytes, to))
         return self._plans[key]
+
+    def copies(self, ranks: Indices) -> Lies:
+        """How *ranks* lie for copies between each and its host, both ways."""
+        names, host_of = [self.devices[rank] for rank in ranks.tolist()], self.cluster.host_of
+        hosts = [name if name in self._host_number else host_of(name) for name in names]
+        pairs = np.array([self._device[ranks], [self._host_number[host] for host in hosts]]).T
+        return self._likeness.of(pairs, lambda _: ("copy", (*_MESSAGE, (1, 0))))
+
+    @cached_property
+    def _host_number(self) -> Mapping[str, int]:
+        return {host: number for number, host in enumerate(self.cluster.hosts, len(self.cluster.gpus))}
+
+    def _copied(self, rank: int, nbytes: float, to: str) -> Plan:
+        device = self.devices[rank]
+        host = self.cluster.host_of(device)
+        ends = (device, host) if to == "host" else (host, device)
+        step = Step(((0, 1),), nbytes)
+        flows = Members(self.cluster, ends, self.transport).flows(self.transport, step, 1.0, inf)
+        wire = self.cluster.latency(route(self.cluster, *ends))
+        bare = Way("copy", "copy", (Laid(step, wire, flows, nbytes / flows[0].alone),), 0.0, 1.0)
+        return Plan("copy", "copy", tuple(self._phases(bare)), nbytes)
 
     def buffer_bytes(self, ranks: tuple[int, ...]) -> float:
         """What the library holds on each GPU of the group *ranks* for its channels, in bytes."""

@@ -7,12 +7,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import topologies
+from simulator.engine.folding import Folding
 from simulator.engine.simulate import simulate
 from simulator.engine.variation import Variation
 from simulator.kernel import measured
 from simulator.mesh import Axis, Mesh
 from simulator.order import Action
 from simulator.schedule import Collective, Compute, Program, Recv, Schedule, Send
+from simulator.transport.communicator import Communicator
 from simulator.transport.nccl import nccl
 from topologies.uniform import uniform
 from workloads.compute import compute
@@ -258,3 +260,48 @@ def test_a_transfer_that_two_collectives_have_in_common_is_told_by_both():
 def test_cables_of_two_leaves_do_not_vouch_for_each_other():
     """Up from one leaf and down to the other carry the same, and a quarter of what the NICs below could."""
     assert_equal(all_reduce(16, stream="dp"), cluster_of({"kind": "fat_tree", "oversubscription": 4.0}, 4))
+
+
+@pytest.mark.parametrize("stream", ["compute", "to"])
+def test_a_message_beside_a_collective_shares_its_links(stream):
+    # four servers of one GPU: what a rank sends to the next stage leaves by the NIC that its tensor group uses
+    mesh = Mesh.regular({"tp": 2, "pp": 2})
+    reduce = Collective(name="reduce", kind="all_reduce", over="tp", nbytes=1e8)
+    send = Send(name="send", over="pp", peer=1, nbytes=1e8, stream=stream)
+    recv = Recv(name="recv", over="pp", peer=0, nbytes=1e8, stream=stream)
+    schedule = Schedule(mesh, (Program("first", (send, reduce)), Program("last", (recv, reduce))), (0, 0, 1, 1))
+    cluster = topologies.cluster({"nodes": 4, "node": {**NODE, "accelerators": 1}, "fabric": {"kind": "switch"}})
+    assert assert_equal(schedule, cluster).representatives == 2
+
+
+def folded_apart(schedule, cluster, *, apart=True):
+    communicator = Communicator(cluster, cluster.gpus[: schedule.mesh.world_size], nccl())
+    return Folding(schedule, communicator, Variation(), {}, apart=apart)
+
+
+def test_apart_every_rank_plays_itself_and_no_link_is_shared_with_strangers():
+    # tensor groups inside servers, data groups over a NIC for each GPU
+    cluster = cluster_of({"kind": "switch"}, 4)
+    blocks = {"kind": "all_reduce", "nbytes": 1e6}
+    ops = (Collective(name="tensor", over="tp", **blocks), Collective(name="data", over="dp", stream="dp", **blocks))
+    schedule = Schedule(Mesh.regular({"tp": 4, "dp": 4}), (Program("all", ops),), (0,) * 16)
+    folding = folded_apart(schedule, cluster)
+    assert list(folding.stands_for) == list(range(16))
+    assert folding.partners(folding.communication(5, ops[0]), ops[0]) == 4
+    for rank in range(16):
+        assert folding.private_axes(rank) == frozenset()
+        # what stands on a stream of its own may meet the next of its own kind there
+        assert folding.undisturbed_axes(rank) == {"tp"}
+    assert folded_apart(schedule, cluster, apart=False).private_axes(3) == {"tp"}
+
+
+def test_a_nic_that_two_groups_share_disturbs_both_and_one_that_is_used_in_turn_none():
+    ops = (Collective(name="data", over="dp", kind="all_reduce", nbytes=1e6),)
+    schedule = Schedule(Mesh.regular({"tp": 4, "dp": 4}), (Program("all", ops),), (0,) * 16)
+    assert folded_apart(schedule, cluster_of({"kind": "switch"}, 1)).undisturbed_axes(0) == frozenset()
+    assert folded_apart(schedule, cluster_of({"kind": "switch"}, 4)).undisturbed_axes(0) == {"dp"}
+    both = (*ops, Collective(name="whole", over="whole", kind="all_reduce", nbytes=1e6))
+    mesh = Mesh(16, {**schedule.mesh.axes, "whole": Axis((tuple(range(16)),))})
+    in_turn = folded_apart(Schedule(mesh, (Program("all", both),), (0,) * 16), cluster_of({"kind": "switch"}, 4))
+    # four data groups, each in turn with the whole on a rank of its own; the whole is in turn with each of them
+    assert in_turn.undisturbed_axes(0) == {"dp", "whole"}

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.engine.refinement import Edges, hashed, refine
+from simulator.engine.refinement import Edges, refine
+from simulator.hashing import hashed
 
 
 def edges(pairs, labels=None, one=0, other=0):

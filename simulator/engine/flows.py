@@ -1,0 +1,194 @@
+"""The flows of all communications of a census, as arrays: what lies on which link, with what weight.
+
+Groups of a batch that lie alike on the cluster (`simulator.transport.likeness`) are a *sheaf*: their plans are those of
+the first, moved. So a plan is made for each sheaf and operation, and what it lays on links is laid out for all groups
+at once. Flows are told apart, within a communication, by what they carry; the same one may stand in several operations.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.engine.cast import Asked, asked, lies, planned
+from simulator.engine.census import Batch, Census
+from simulator.hashing import Colours, Indices, hashed
+from simulator.plan import Flow, Phase, Plan
+from simulator.transport.communicator import Communicator
+from simulator.transport.likeness import elsewhere
+
+Floats = NDArray[np.float64]
+
+Parts = Mapping[Phase, tuple[int, ...]]
+"""By distinct phase of a plan: which flows of the communication flow in it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sheaf:
+    """The communications *numbers* of one *batch* that lie alike, and by what is asked for the plan of the first.
+
+    Each has *flows* of its own, numbered from *start* on, communication after communication; *parts* says which of
+    them each phase of a plan consists of.
+    """
+
+    batch: Batch
+    numbers: Indices
+    plans: Mapping[Asked, Plan]
+    parts: Mapping[Asked, Parts]
+    flows: int
+    start: int
+
+    def first_flow(self, number: int) -> int:
+        """The number of the first flow of the communication of that *number*."""
+        return self.start + int(np.searchsorted(self.numbers, number)) * self.flows
+
+    def flow_numbers(self) -> Indices:
+        """Those of all flows, of shape ``(communications, flows)``."""
+        return self.start + np.arange(len(self.numbers) * self.flows).reshape(len(self.numbers), self.flows)
+
+
+class Laid(NamedTuple):
+    """What flows lay on links: number of the flow and of the link, *weights* and *crossings*; flow after flow."""
+
+    flows: Indices
+    links: Indices
+    weights: Floats
+    crossings: Indices
+
+
+_NOTHING_LAID = Laid(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64))
+
+
+class Flows:
+    """The flows of the communications of *census*, as *communicator* plans them.
+
+    *sheaf_of* is by communication the place of its sheaf, *labels* a colour for what it asks of the network; by flow:
+    its communication, *made_of*, a colour for where it is used there, *uses*, and the *bounds* of its rate.
+    """
+
+    def __init__(self, census: Census, communicator: Communicator) -> None:
+        self._communicator = communicator
+        self.sheaves: list[Sheaf] = []
+        contents: list[_Contents] = []
+        start = 0
+        for batch in census.batches:
+            for numbers, content in self._of(batch):
+                sheaf = Sheaf(batch, numbers, content.plans, content.parts, len(content.flows), start)
+                self.sheaves.append(sheaf)
+                contents.append(content)
+                start += sheaf.flows * len(numbers)
+        self.sheaf_of = np.empty(len(census), np.int64)
+        for place, sheaf in enumerate(self.sheaves):
+            self.sheaf_of[sheaf.numbers] = place
+        self.labels: Colours = hashed(list(map(_label, self.sheaves)))[self.sheaf_of]
+        self.made_of = _joined(np.int64, (np.repeat(sheaf.numbers, sheaf.flows) for sheaf in self.sheaves))
+        uses = iter(hashed([use for content in contents for use in content.uses]).tolist())
+        pairs = list(zip(self.sheaves, contents, strict=True))
+        self.uses: Colours = _joined(np.uint64, (_each(s, [next(uses) for _ in c.flows], np.uint64) for s, c in pairs))
+        self.bounds: Floats = _joined(np.float64, (_each(s, [f.bound for f in c.flows], np.float64) for s, c in pairs))
+        laid = [_NOTHING_LAID, *(content.laid(sheaf) for sheaf, content in pairs)]
+        flow, link, weight, crossings = (np.concatenate(column) for column in zip(*laid, strict=True))
+        self.laid = Laid(flow, link, weight, crossings)
+
+    def _of(self, batch: Batch) -> Iterator[tuple[Indices, _Contents]]:
+        """The numbers of communications of *batch* that lie alike, and what they ask of the network."""
+        ops = batch.ops[:1] if self._communicator.regular else batch.ops
+        how = [lies(self._communicator, op, batch.ranks) for op in ops]
+        for rows in _alike([one.patterns for one in how]):
+            content, ranks = _Contents(), tuple(batch.ranks[rows[0]].tolist())
+            for op, one in zip(batch.ops, how * len(batch.ops), strict=False):
+                content.add(asked(op), planned(self._communicator, op, ranks), one.slots[rows])
+            yield batch.start + rows, content
+
+
+class _Contents:
+    """What the communications of a sheaf ask of the network: flows, each with its links in all of them."""
+
+    def __init__(self) -> None:
+        self.plans: dict[Asked, Plan] = {}
+        self.parts: dict[Asked, Parts] = {}
+        self.flows: list[Flow] = []
+        self._links: list[Indices] = []
+        self._used: list[list[tuple[int, int]]] = []
+        self._known: dict[Hashable, int] = {}
+
+    def add(self, what: Asked, plan: Plan, slots: Indices) -> None:
+        """*plan* is that of the first communication for *what* is asked; *slots* are those of all."""
+        number = len(self.plans)
+        self.plans[what] = plan
+        self.parts[what] = {
+            phase: tuple(self._part((number, place), *told) for told in _told_apart(phase, slots))
+            for place, phase in enumerate(dict.fromkeys(plan.phases))
+        }
+
+    def _part(self, where: tuple[int, int], key: Hashable, flow: Flow, links: Indices) -> int:
+        part = self._known.setdefault(key, len(self.flows))
+        if part == len(self.flows):
+            self.flows.append(flow)
+            self._links.append(links)
+            self._used.append([])
+        self._used[part].append(where)
+        return part
+
+    @property
+    def uses(self) -> list[Hashable]:
+        """By flow in which phases of which operations it flows, and its bound."""
+        return [(tuple(where), flow.bound) for where, flow in zip(self._used, self.flows, strict=True)]
+
+    def laid(self, sheaf: Sheaf) -> Laid:
+        """What the flows of all communications of *sheaf* lay on links."""
+        count = len(sheaf.numbers)
+        links = np.concatenate([np.zeros((count, 0), np.int64), *self._links], axis=1)
+        sizes = [len(flow.links) for flow in self.flows]
+        flows = sheaf.flow_numbers().repeat(sizes, axis=1)
+        weights = np.array([weight for flow in self.flows for weight in flow.weights], np.float64)
+        crossings = np.array([number for flow in self.flows for number in flow.crossings], np.int64)
+        return Laid(flows.ravel(), links.ravel(), np.tile(weights, count), np.tile(crossings, count))
+
+
+def _told_apart(phase: Phase, slots: Indices) -> Iterator[tuple[Hashable, Flow, Indices]]:
+    """Flows side by side, each with what it is known by in its communication, whoever made it, and with its links."""
+    count: Counter[Hashable] = Counter()
+    for flow in phase.flows:
+        links = elsewhere(flow.links, slots[0], slots)
+        carried = links.tobytes(), flow.weights, flow.bound
+        count[carried] += 1
+        yield (carried, count[carried]), flow, links
+
+
+def _alike(patterns: Sequence[Indices]) -> list[Indices]:
+    """The places that have all *patterns* in common, set by set in order of first place."""
+    which = np.zeros(len(patterns[0]), np.int64)
+    for one in patterns:
+        _, number = np.unique(one, return_inverse=True)
+        _, which = np.unique(which * (number.max() + 1) + number, return_inverse=True)
+    order = np.argsort(which, kind="stable")
+    sets = np.split(order, np.flatnonzero(np.diff(which[order])) + 1)
+    return sorted(sets, key=lambda places: int(places[0]))
+
+
+def _label(sheaf: Sheaf) -> Hashable:
+    """What tells communications apart before it is known where they lie."""
+    asks = tuple((what, p.algorithm, p.protocol, p.sms, _outline(p)) for what, p in sheaf.plans.items())
+    # a rank's messages to several peers are told apart by the coordinates, as its ops tell them
+    return sheaf.batch.axis, type(sheaf.batch.ops[0]), sheaf.batch.ends, asks
+
+
+def _outline(plan: Plan) -> Hashable:
+    """A plan's phases without its links; latencies to 1e-16 s, since sums over other routes round otherwise."""
+    counts = Counter(plan.phases)
+    return tuple((round(p.latency, 16), p.nbytes, len(p.flows), n) for p, n in counts.items())
+
+
+def _each(sheaf: Sheaf, values: Sequence[float], kind: type[np.generic]) -> NDArray[Any]:
+    """*values*, one for each flow of a communication, for all communications of *sheaf*."""
+    return np.tile(np.array(values, kind), len(sheaf.numbers))
+
+
+def _joined(kind: type[np.generic], parts: Iterable[NDArray[Any]]) -> NDArray[Any]:
+    return np.concatenate([np.zeros(0, kind), *parts])

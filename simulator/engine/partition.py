@@ -1,0 +1,102 @@
+"""The partition of ranks, communications, flows, links and hosts into classes of equals: refined, and looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+import numpy as np
+
+from simulator.engine.census import Census
+from simulator.engine.flows import Flows, Laid
+from simulator.engine.redundancy import redundant
+from simulator.engine.refinement import Edges, refine, told_apart
+from simulator.hashing import Colours, Indices, hashed, mixed
+from simulator.schedule import Send
+from simulator.transport.communicator import Communicator
+
+RANK, COMMUNICATION, FLOW, LINK, HOST = range(5)
+MEMBER, SENDER, RECEIVER = range(3)
+
+
+class Partition:
+    """The coarsest equitable partition of what *census* and *flows* tell, with *ranks* of those colours to begin with.
+
+    *hosts* is by rank the host that it computes on, where it does. Links are numbered anew, by *links* of the cluster;
+    *laid* says what flows lay on them by these numbers, *free* which of them no load can fill.
+    """
+
+    def __init__(
+        self, census: Census, flows: Flows, communicator: Communicator, ranks: Colours, hosts: Mapping[int, str]
+    ) -> None:
+        cluster = communicator.cluster
+        used = np.zeros(len(cluster.links), np.bool_)
+        used[flows.laid.links] = True
+        self.links = np.flatnonzero(used)
+        self.laid = flows.laid._replace(links=(np.cumsum(used) - 1)[flows.laid.links])
+        efficiency = communicator.transport.link_efficiency
+        self.free = np.array(redundant(cluster, self.links.tolist(), efficiency), np.bool_)
+        places = {host: number for number, host in enumerate(dict.fromkeys(hosts.values()))}
+        colours = [
+            ranks,
+            flows.labels,
+            flows.uses,
+            hashed([cluster.links[number].bandwidth for number in self.links.tolist()]),
+            hashed([cluster.accelerator(host) for host in places]),
+        ]
+        labels = _labels(self.laid)
+        binds = ~self.free[self.laid.links]
+        edges = [
+            _taking_part(census),
+            Edges(COMMUNICATION, FLOW, flows.made_of, np.arange(len(flows.made_of)), _same(flows.made_of)),
+            Edges(FLOW, LINK, self.laid.flows[binds], self.laid.links[binds], labels[binds]),
+            _computing(hosts, places),
+        ]
+        self.classes = refine(colours, edges)
+        self.classes[LINK] = self._with_free_links(labels)
+
+    def _with_free_links(self, labels: Colours) -> Indices:
+        """The classes of links; those that never bind are told apart by what lies on them, and tell nothing apart."""
+        classes = self.classes[LINK]
+        free = self.free[self.laid.links]
+        seen = Edges(LINK, FLOW, self.laid.links[free], self.laid.flows[free], labels[free])
+        apart = told_apart(classes, self.classes[FLOW], seen)
+        return np.unique(np.where(self.free, len(classes) + apart, classes), return_inverse=True)[1]
+
+    @cached_property
+    def firsts(self) -> list[Indices]:
+        """By kind the first vertex of each class."""
+        return [np.unique(classes, return_index=True)[1] for classes in self.classes]
+
+    @cached_property
+    def counts(self) -> list[Indices]:
+        """By kind how many vertices each class has."""
+        return [np.bincount(classes) for classes in self.classes]
+
+
+def _taking_part(census: Census) -> Edges:
+    """Communications and their partners, labelled by role."""
+    empty = np.zeros((0, 2), np.int64)
+    numbers, ranks, roles = [empty[:, 0]], [empty[:, 0]], [empty[:, 0]]
+    for batch in census.batches:
+        count, partners = batch.ranks.shape
+        numbers.append(np.repeat(batch.numbers, partners))
+        ranks.append(batch.ranks.ravel())
+        own = [SENDER, RECEIVER] if isinstance(batch.ops[0], Send) else [MEMBER] * partners
+        roles.append(np.tile(np.array(own, np.int64), count))
+    return Edges(
+        COMMUNICATION, RANK, np.concatenate(numbers), np.concatenate(ranks), np.concatenate(roles).astype(np.uint64)
+    )
+
+
+def _computing(hosts: Mapping[int, str], places: Mapping[str, int]) -> Edges:
+    ranks = np.array(list(hosts), np.int64)
+    return Edges(RANK, HOST, ranks, np.array([places[host] for host in hosts.values()], np.int64), _same(ranks))
+
+
+def _labels(laid: Laid) -> Colours:
+    return mixed(laid.weights.view(np.uint64)) ^ laid.crossings.astype(np.uint64)
+
+
+def _same(vertices: Indices) -> Colours:
+    return np.zeros(len(vertices), np.uint64)
