@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import combinations, pairwise
 
 import networkx as nx
@@ -218,6 +219,29 @@ def test_global_links_of_a_dragonfly() -> None:
     assert across == [pytest.approx(8 * 25e9 / 2 / 8)] * 72
     degree = [sum(v.startswith("router") for v in net.graph[f"router {r}"]) for r in range(36)]
     assert degree == [3 + 2] * 36
+
+
+@few
+@given(st.integers(1, 40), st.integers(2, 4), st.integers(2, 4))
+def test_the_nics_of_a_node_may_hang_on_different_routers(nodes: int, nics: int, ports: int) -> None:
+    net = network(nodes, nics)
+    way = dragonfly(net, 2 * nics, ports, nics_apart=True)
+    at = {port.number: way(port, port)[0] for port in net.ports}
+    assert max(Counter(at.values()).values()) <= ports
+    for node in net.nodes:
+        assert len({at[port.number] for port in node}) == nics
+    for a, b in combinations(range(len(net.ports)), 2):
+        passed = walk(net, way, a, b)
+        assert all(net.graph.has_edge(*pair) for pair in pairwise(passed))
+        assert 3 <= len(passed) <= 6
+
+
+def test_few_groups_are_joined_at_several_routers() -> None:
+    net = network(24)
+    dragonfly(net, routers=4, ports=2)  # three groups: the links to one of the others are at two of four routers
+    joined = [edge["link"].bandwidth for *pair, edge in net.graph.edges(data=True) if not any("nic" in x for x in pair)]
+    across = [bandwidth for bandwidth in joined if bandwidth != LINK.bandwidth]
+    assert across == [pytest.approx(8 * 25e9 / 2 / 2)] * (3 * 2 * 2)
 
 
 def test_one_switch_joins_all() -> None:

@@ -1,22 +1,29 @@
-"""A dragonfly: groups of routers joined each with each, and between each pair of groups one bundle of global links."""
+"""A dragonfly: groups of routers joined each with each, and between each pair of groups global links."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations, count
 from math import ceil
 
-from simulator.document import Count, Ratio
+from simulator.document import Count, Flag, Ratio
 from topologies.network import Network, Port, Way
 
 
 def dragonfly(
-    network: Network, routers: Count | None = None, ports: Count | None = None, oversubscription: Ratio = 1.0
+    network: Network,
+    routers: Count | None = None,
+    ports: Count | None = None,
+    oversubscription: Ratio = 1.0,
+    nics_apart: Flag = False,
 ) -> Way:
     """*routers* in a group and *ports* for NICs at a router (default: the smallest balanced dragonfly that is enough).
 
     *oversubscription*: the bandwidth of a group's NICs over that of its global links, which are shared out evenly
-    among the other groups. Routes are minimal: to the router with the global link, across, to the router of the
-    target. Kim, Dally, Scott and Abts, "Technology-Driven, Highly-Scalable Dragonfly Topology" (ISCA 2008).
+    among the other groups, and those to one of them among its routers. *nics_apart*: each NIC of a node hangs on a
+    router of its own, as in a chassis of HPE's Cray EX. Routes are minimal: to a router with a global link, across, to
+    the router of the target. Kim, Dally, Scott and Abts, "Technology-Driven, Highly-Scalable Dragonfly Topology" (ISCA
+    2008).
     """
     number = len(network.ports)
     if routers is None or ports is None:
@@ -24,34 +31,52 @@ def dragonfly(
         ports = ports or (balanced if routers is None else max(1, routers // 2))
         routers = routers or 2 * ports
     size = routers * ports
-    place: dict[int, tuple[int, str]] = {}
+    place: dict[int, tuple[int, int]] = {}
     groups: list[list[str]] = []
     for begin in range(0, number, size):
-        members = network.ports[begin : begin + size]
-        group = [network.switch("router") for _ in range(ceil(len(members) / ports))]
-        for index, router in enumerate(group):
-            here = members[index * ports : (index + 1) * ports]
+        plugs = _plugs(network.ports[begin : begin + size], ports, nics_apart)
+        group = [network.switch("router") for _ in plugs]
+        for index, (router, here) in enumerate(zip(group, plugs, strict=True)):
             network.plug(here, router)
-            place.update((port.number, (len(groups), router)) for port in here)
+            place.update((port.number, (len(groups), index)) for port in here)
         for pair in combinations(group, 2):
             network.join(*pair, network.cable.bandwidth)
         groups.append(group)
     injection = sum(port.link.bandwidth for port in network.ports[:size])
     for a, b in combinations(range(len(groups)), 2):
-        bandwidth = injection / oversubscription / (len(groups) - 1)
-        network.join(gateway(groups, a, b), gateway(groups, b, a), bandwidth)
+        links = gateways(groups, a, b)
+        for pair in links:
+            network.join(*pair, injection / oversubscription / (len(groups) - 1) / len(links))
 
     def way(source: Port, target: Port) -> list[str]:
         (here, first), (there, last) = place[source.number], place[target.number]
-        passed = [first, last]
+        passed = [groups[here][first], groups[there][last]]
         if here != there:
-            passed = [first, gateway(groups, here, there), gateway(groups, there, here), last]
+            links = gateways(groups, here, there)
+            passed[1:1] = links[first % len(links)]
         return list(dict.fromkeys(passed))
 
     return way
 
 
-def gateway(groups: list[list[str]], here: int, there: int) -> str:
-    """The router of group *here* that has the global links to group *there*: they are spread evenly and in order."""
-    group = groups[here]
-    return group[(there - (there > here)) * len(group) // (len(groups) - 1)]
+def gateways(groups: Sequence[Sequence[str]], here: int, there: int) -> list[tuple[str, str]]:
+    """The routers of group *here* and of group *there* that a global link joins: spread evenly and in order."""
+    return list(zip(_towards(groups, here, there), _towards(groups, there, here), strict=False))
+
+
+def _towards(groups: Sequence[Sequence[str]], here: int, there: int) -> Sequence[str]:
+    """The routers of group *here* that have the links to group *there*."""
+    group, others = groups[here], len(groups) - 1
+    first = (there - (there > here)) * len(group) // others
+    return group[first : first + max(1, len(group) // others)]
+
+
+def _plugs(members: Sequence[Port], ports: int, nics_apart: bool) -> list[Sequence[Port]]:
+    """The ports at each router of a group, at most *ports* of them: in order, or each NIC of a node at another one."""
+    if not nics_apart:
+        return [members[begin : begin + ports] for begin in range(0, len(members), ports)]
+    rails = sorted({port.rail for port in members})
+    of = {rail: [port for port in members if port.rail == rail] for rail in rails}
+    chassis = range(ceil(max(map(len, of.values())) / ports))
+    plugs = [of[rail][number * ports : (number + 1) * ports] for number in chassis for rail in rails]
+    return [plug for plug in plugs if plug]
