@@ -1,7 +1,7 @@
 """How certain a step time is: an interval from the covariance of the fits, and what lies outside of what they measured.
 
-The interval is that of the fitted parameters of GPU and software stack alone. It holds neither the error of the model
-itself, which the accuracy page shows, nor that of the network.
+The interval is that of the fitted parameters of GPU, software stack and NCCL. It does not hold the error of the model
+itself, which the accuracy page shows.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from scenarios.scenario import Scenario
 from simulator.accelerator import Accelerator, Software
 from simulator.document import read
 from simulator.schedule import Compute, Op, Program, Recv, Schedule
+from simulator.transport.nccl import FITTED
 from topologies.catalogue import GPUS, device
 from workloads.stack import specification
 
@@ -63,14 +64,24 @@ def shipped(name: str) -> Shipped:
     )
 
 
+@lru_cache
+def nccl_variance() -> float:
+    """The variances of NCCL's fitted parameters together, relative to them; the fit takes them as independent."""
+    return float(sum(deviation**2 for deviation in read(FITTED).data["uncertainty"].values()))
+
+
 @dataclass(frozen=True)
 class Certainty:
-    """Of *scenario*, whose *schedule* took *step* seconds, *idle* of them in no computation and no exchange."""
+    """Of *scenario*, whose *schedule* took *step* seconds, *bubble* of them in no computation and no exchange.
+
+    *exposed* seconds went to communication alone.
+    """
 
     scenario: Scenario
     schedule: Schedule
     step: float
     bubble: float
+    exposed: float = 0.0
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -78,7 +89,7 @@ class Certainty:
         variances = [self._variance(fit) for fit in map(shipped, FITS) if self._fitted(fit)]
         if not variances:
             return None
-        width = NORMAL_95 * sum(variances) ** 0.5
+        width = NORMAL_95 * (sum(variances) + self._network_variance) ** 0.5
         return self.step * exp(-width), self.step * exp(width)
 
     def outside(self) -> list[str]:
@@ -102,6 +113,12 @@ class Certainty:
                 accelerator = cluster.accelerator(device_name)
                 counts[accelerator] = counts.get(accelerator, 0) + 1
         return counts
+
+    @property
+    def _network_variance(self) -> float:
+        """At most that which NCCL's fit leaves: as if all that is exposed followed each of its parameters."""
+        by_nccl = self.scenario.specification.network.transport == "nccl"
+        return (self.exposed / self.step) ** 2 * nccl_variance() if by_nccl else 0.0
 
     def _fitted(self, fit: Shipped) -> bool:
         return any(fit.keys(f"{GPUS}.{gpu.name}") for gpu in self._gpus)

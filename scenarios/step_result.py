@@ -49,7 +49,9 @@ class StepResult(Result):
     @cached_property
     def certainty(self) -> Certainty:
         """How certain the step time is."""
-        return Certainty(self.scenario, self._timeline.schedule, self._timeline.step_time, self.breakdown["bubble"])
+        parts = self.breakdown
+        exposed = sum(seconds for part, seconds in parts.items() if part.startswith("exposed_"))
+        return Certainty(self.scenario, self._timeline.schedule, self._timeline.step_time, parts["bubble"], exposed)
 
     @cached_property
     def memory(self) -> memory.Memory:
