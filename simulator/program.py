@@ -7,18 +7,22 @@ each template once is as quick for a thousand micro-batches as for one.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate, chain
+from itertools import chain
 from typing import TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
 
 from simulator.ops import Op
 from simulator.order import BLANK, BLANK_PRINTED, Action
 
 _T = TypeVar("_T")
+_Name = TypeVar("_Name")
+
+Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,25 +63,58 @@ class Block:
 
 
 class Stamped(Sequence[Op]):
-    """The ops of *blocks*, one after the other, made when they are read."""
+    """The ops of blocks, one after the other, made when they are read.
+
+    Kept as columns by block: *which* of the *templates*, which stand in order of first use, it has, and its one of
+    *micro_batches*, `BLANK` where it stands as written. *starts*: the numbers of their first ops, and of all ops.
+    """
 
     def __init__(self, blocks: Iterable[Block]) -> None:
-        self.blocks = tuple(blocks)
-        self.starts = [0, *accumulate(len(block.ops) for block in self.blocks)]
+        blocks = list(blocks)
+        first = {id(block.ops): block.ops for block in blocks}
+        number = {template: place for place, template in enumerate(first)}
+        which = np.array([number[id(block.ops)] for block in blocks], np.int64)
+        self._keep(tuple(first.values()), which, _stamps(block.micro_batch for block in blocks))
+
+    @classmethod
+    def called(cls, templates: Mapping[_Name, tuple[Op, ...]], blocks: Sequence[tuple[_Name, int | None]]) -> Stamped:
+        """From the name of each block's template, and its micro-batch."""
+        number = {name: place for place, name in enumerate(templates)}
+        which = np.array([number[name] for name, _ in blocks], np.int64)
+        return cls.of(list(templates.values()), which, _stamps(stamp for _, stamp in blocks))
+
+    @classmethod
+    def of(cls, templates: Sequence[tuple[Op, ...]], which: Numbers, micro_batches: Numbers) -> Stamped:
+        """From its columns; *templates* may be more than there are in use, and in any order."""
+        used, first = np.unique(which, return_index=True)
+        in_use = used[first.argsort()]
+        place = np.zeros(len(templates), np.int64)
+        place[in_use] = range(len(in_use))
+        made = cls.__new__(cls)
+        made._keep(tuple(templates[number] for number in in_use), place[which], micro_batches)
+        return made
+
+    def _keep(self, templates: tuple[tuple[Op, ...], ...], which: Numbers, micro_batches: Numbers) -> None:
+        self.templates, self.which, self.micro_batches = templates, which, micro_batches
+        lengths = np.array([len(ops) for ops in templates], np.int64)
+        self.starts: Numbers = np.concatenate(([0], lengths[which].cumsum()))
+
+    def block(self, number: int) -> Block:
+        """The block of that number."""
+        micro_batch = int(self.micro_batches[number])
+        return Block(self.templates[self.which[number]], None if micro_batch == BLANK else micro_batch)
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """All of them."""
+        return tuple(map(self.block, range(len(self.which))))
 
     @cached_property
     def _all(self) -> tuple[Op, ...]:
         return tuple(chain.from_iterable(map(block.stamped, block.ops) for block in self.blocks))
 
-    @cached_property
-    def templates(self) -> list[tuple[tuple[Op, ...], int]]:
-        """The distinct ops of blocks in order of first use, and how many blocks have each."""
-        count = Counter(id(block.ops) for block in self.blocks)
-        first = {id(block.ops): block.ops for block in reversed(self.blocks)}
-        return [(first[number], times) for number, times in count.items()]
-
     def __len__(self) -> int:
-        return self.starts[-1]
+        return int(self.starts[-1])
 
     def __iter__(self) -> Iterator[Op]:
         return iter(self._all)
@@ -90,9 +127,9 @@ class Stamped(Sequence[Op]):
         if isinstance(index, slice):
             return tuple(self[i] for i in range(*index.indices(len(self))))
         index = range(len(self))[index]
-        number = bisect_right(self.starts, index) - 1
-        block = self.blocks[number]
-        return block.stamped(block.ops[index - self.starts[number]])
+        number = int(self.starts.searchsorted(index, "right")) - 1
+        block = self.block(number)
+        return block.stamped(block.ops[index - int(self.starts[number])])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and self._all == tuple(other)
@@ -102,6 +139,14 @@ class Stamped(Sequence[Op]):
 
     def __repr__(self) -> str:
         return repr(self._all)
+
+
+def _among(stamps: Numbers, micro_batches: Iterable[int | None]) -> npt.NDArray[np.bool_]:
+    return np.isin(stamps, _stamps(micro_batches))
+
+
+def _stamps(micro_batches: Iterable[int | None]) -> Numbers:
+    return np.array([BLANK if number is None else number for number in micro_batches], np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +175,19 @@ class Program:
         return "\n".join([*head, *lines, *([f"   ... {after} ops after"] if after else [])])
 
     @property
+    def stamped(self) -> Stamped:
+        """The ops as they are kept; those that were never stamped are one block."""
+        return self.ops if isinstance(self.ops, Stamped) else Stamped((Block(tuple(self.ops)),))
+
+    @property
     def blocks(self) -> tuple[Block, ...]:
-        """The blocks that the ops are kept in; ops that were never stamped are one."""
-        return self.ops.blocks if isinstance(self.ops, Stamped) else (Block(tuple(self.ops)),)
+        """The blocks that the ops are kept in."""
+        return self.stamped.blocks
 
     def templates(self) -> list[tuple[tuple[Op, ...], int]]:
         """The distinct ops of blocks in order of first use, blanks left blank, and how many blocks have each."""
-        return self.ops.templates if isinstance(self.ops, Stamped) else [(tuple(self.ops), 1)]
+        ops = self.stamped
+        return list(zip(ops.templates, np.bincount(ops.which).tolist(), strict=True))
 
     def distinct(self) -> Iterator[Op]:
         """The ops of each of the `templates` once."""
@@ -144,8 +195,9 @@ class Program:
 
     def tabulated(self, of: Callable[[Op], _T]) -> list[_T]:
         """What *of* says of each op, by index; it is asked once for each op of a template, and sees that."""
-        known = {id(ops): [of(op) for op in ops] for ops, _ in self.templates()}
-        return list(chain.from_iterable(known[id(block.ops)] for block in self.blocks))
+        ops = self.stamped
+        known = [list(map(of, template)) for template in ops.templates]
+        return list(chain.from_iterable(known[number] for number in ops.which.tolist()))
 
     def streams(self) -> dict[str, list[Op]]:
         """The ops of each stream in order of issue, streams in order of first use."""
@@ -160,13 +212,18 @@ class Program:
         What replaces an op leaves the op's name on its last part, so that no `after` need be touched. *change* is asked
         once for each op of a template; where it must tell micro-batches apart, `written_out` goes before.
         """
-        known = {id(ops): tuple(new for op in ops for new in change(op)) for ops, _ in self.templates()}
-        return self.blockwise(Block(known[id(block.ops)], block.micro_batch) for block in self.blocks)
+        ops = self.stamped
+        woven = [tuple(new for op in template for new in change(op)) for template in ops.templates]
+        return self.blockwise(Stamped.of(woven, ops.which, ops.micro_batches))
 
-    def written_out(self, first: int = 0) -> Program:
-        """The program whose blocks from the one numbered *first* on have no blanks."""
-        blocks = [block if number < first else block.written_out() for number, block in enumerate(self.blocks)]
-        return self.blockwise(blocks)
+    def written_out(self, micro_batches: Collection[int | None] | None = None) -> Program:
+        """The program whose blocks of these *micro_batches*, all unless given, have no blanks."""
+        ops = self.stamped
+        which = ops.which.copy()
+        meant = np.ones(len(which), np.bool_) if micro_batches is None else _among(ops.micro_batches, micro_batches)
+        written = [ops.block(number).written_out().ops for number in np.flatnonzero(meant).tolist()]
+        which[meant] = range(len(ops.templates), len(ops.templates) + len(written))
+        return self.blockwise(Stamped.of([*ops.templates, *written], which, ops.micro_batches))
 
     def by_micro_batch(self, change: Callable[[Program], Program]) -> Program:
         """The program whose blocks of one micro-batch, taken together, give way to what *change* makes of them.
@@ -174,25 +231,28 @@ class Program:
         *change* sees the templates, and is asked once for all micro-batches for which the same is done; it must keep
         blocks apart, as `weave` and `renewed` do. Blocks of no micro-batch are taken together too.
         """
-        of: dict[int | None, list[int]] = {}
-        for number, block in enumerate(self.blocks):
-            of.setdefault(block.micro_batch, []).append(number)
-        known: dict[Hashable, list[tuple[Op, ...]]] = {}
-        new: list[Block] = list(self.blocks)
-        for micro_batch, numbers in of.items():
-            own = [Block(self.blocks[number].ops) for number in numbers]
-            same = tuple(id(block.ops) for block in own)
+        ops = self.stamped
+        together = ops.micro_batches.argsort(kind="stable")
+        known: dict[bytes, Numbers] = {}
+        templates: list[tuple[Op, ...]] = []
+        which = ops.which.copy()
+        for numbers in np.split(together, np.flatnonzero(np.diff(ops.micro_batches[together])) + 1):
+            same = ops.which[numbers].tobytes()
             if same not in known:
-                known[same] = [block.ops for block in change(replace(self, ops=Stamped(own))).blocks]
-            for number, ops in zip(numbers, known[same], strict=True):
-                new[number] = Block(ops, micro_batch)
-        return self.blockwise(new)
+                own = Stamped.of(ops.templates, ops.which[numbers], np.full(len(numbers), BLANK))
+                new = change(self.blockwise(own)).stamped
+                known[same] = new.which + len(templates)
+                templates += new.templates
+            which[numbers] = known[same]
+        return self.blockwise(Stamped.of(templates, which, ops.micro_batches))
 
     def renewed(self, ops: Sequence[Op]) -> Program:
         """The program that has *ops*, one for one, in place of its own, in blocks as before."""
         given = iter(ops)
-        return self.blockwise(Block(tuple(next(given) for _ in block.ops), block.micro_batch) for block in self.blocks)
+        return self.blockwise(
+            Stamped(Block(tuple(next(given) for _ in block.ops), block.micro_batch) for block in self.blocks)
+        )
 
-    def blockwise(self, blocks: Iterable[Block]) -> Program:
-        """The program whose ops are those of *blocks*."""
-        return replace(self, ops=Stamped(blocks))
+    def blockwise(self, ops: Stamped) -> Program:
+        """The program of these ops."""
+        return replace(self, ops=ops)

@@ -12,7 +12,7 @@ from simulator.errors import ScheduleError
 from simulator.kernel import Kernel
 from simulator.mesh import Mesh
 from simulator.order import BLANK, Action, Order
-from simulator.program import Block, Program, Stamped
+from simulator.program import Program, Stamped
 from simulator.schedule import Compute, Op, Schedule
 from workloads.activations import with_activations
 from workloads.model import Layer, Model
@@ -56,23 +56,28 @@ def compute(
     def program(rank: int, row: Sequence[Action]) -> Program:
         own = sorted({action.stage for action in row})
         templates: dict[Action, tuple[Op, ...]] = {}
-        blocks: list[Block] = []
+        blocks: list[tuple[Action, int | None]] = []
         for action in row:
             if action.phase == "O":
-                blocks.append(Block((update(action, [action.stage]),)))
+                templates[action] = (update(action, [action.stage]),)
+                blocks.append((action, None))
                 continue
-            blank = action._replace(micro_batch=BLANK)
+            blank = Action(action.phase, action.stage, BLANK)
             if blank not in templates:
                 templates[blank] = tuple(_passes(blank, stages[action.stage], micro_batch_size))
-            blocks.append(Block(templates[blank], action.micro_batch))
+            blocks.append((blank, action.micro_batch))
         if not any(action.phase == "O" for action in row):
-            blocks.append(Block((update(Action("O", own[0]), own),)))
+            end = Action("O", own[0])
+            templates[end] = (update(end, own),)
+            blocks.append((end, None))
         resident = {category: share * _parameters(model, stages, own) for category, share in held.items()}
         if weight_versions:
             versions = {stage: weight_versions(stage, len(stages)) - 1 for stage in own}
             copies = sum(more * _parameters(model, stages, [stage]) for stage, more in versions.items())
             resident["parameters"] += held["parameters"] * copies
-        return with_activations(Program(f"stage {rank}", Stamped(blocks), resident), model, micro_batch_size)
+        return with_activations(
+            Program(f"stage {rank}", Stamped.called(templates, blocks), resident), model, micro_batch_size
+        )
 
     programs = tuple(program(rank, row) for rank, row in enumerate(order.rows))
     return Schedule(Mesh.regular({"pp": len(programs)}), programs, tuple(range(len(programs))))

@@ -6,11 +6,11 @@ collective is hung on them. Each stage of a program fills buckets of its own, as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from simulator.errors import ScheduleError
-from simulator.order import Action
+from simulator.order import BLANK, Action
 from simulator.schedule import Compute, Op, Program
 from workloads.model import Model
 
@@ -75,7 +75,7 @@ def reduce_gradients(
     """
     updates = updated_stages(program)
     final = None if every else _final_backwards(program, updates)
-    program = program.written_out(0 if final is None else _first_of(program, final))
+    program = program.written_out(None if final is None else {action.micro_batch for action in final})
     completing = {names[-1] for place, names in backward_ops(program).items() if final is None or place[0] in final}
     # a stream is an order of issue: who waits for its last op has waited for all
     pending: dict[tuple[int, str], str] = {}
@@ -120,16 +120,13 @@ def _final_backwards(program: Program, updates: Mapping[str, frozenset[int]]) ->
     return final | set(last.values())
 
 
-def _first_of(program: Program, wanted: Collection[Action]) -> int:
-    """The number of the first block that has an action of *wanted*."""
-    return next((number for number, action in actions(program, "BW") if action in wanted), len(program.blocks))
-
-
 def actions(program: Program, phases: str) -> Iterator[tuple[int, Action]]:
     """The actions of *phases* that *program* computes, in order of issue, each with the number of its block."""
-    of = {id(ops): _actions(ops, phases) for ops, _ in program.templates()}
-    for number, block in enumerate(program.blocks):
-        yield from ((number, block.action(action)) for action in of[id(block.ops)])
+    ops = program.stamped
+    of = [_actions(template, phases) for template in ops.templates]
+    for number, (template, stamp) in enumerate(zip(ops.which.tolist(), ops.micro_batches.tolist(), strict=True)):
+        for phase, stage, micro_batch in of[template]:
+            yield number, Action(phase, stage, stamp if micro_batch == BLANK else micro_batch)
 
 
 def _actions(ops: Sequence[Op], phases: str) -> list[Action]:

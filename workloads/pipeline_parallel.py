@@ -14,13 +14,14 @@ from simulator.errors import ScheduleError
 from simulator.kernel import BYTES
 from simulator.mesh import Axis
 from simulator.order import BLANK, Action
-from simulator.schedule import Block, Collective, Compute, Op, Program, Recv, Schedule, Send
+from simulator.program import Stamped
+from simulator.schedule import Collective, Compute, Op, Program, Recv, Schedule, Send
 from workloads.gradients import actions
 from workloads.layout import ENDS
 from workloads.model import Layer, Model
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Message:
     """The result of *made*, *nbytes*, which *wanted* waits for, of any micro-batch: from *sender* of ``pp``."""
 
@@ -122,25 +123,27 @@ def _successors(made: Action) -> Iterable[Action]:
 
 def _with_messages(program: Program, row: Sequence[tuple[int, Action]], mail: _Mail) -> Program:
     """*program*, whose actions by number of their blocks are *row*."""
+    ops = program.stamped
     of: dict[int, list[Action]] = defaultdict(list)
     for number, action in row:
         of[number].append(action)
     posted = _posted([action for _, action in row], mail.received)
-    receives = {message: (message.recv(),) for message in mail.received.values()}
     templates: dict[Hashable, tuple[Op, ...]] = {}
-
-    def blocks() -> Iterator[Block]:
-        for number, block in enumerate(program.blocks):
-            for wanted in (wanted for action in of[number] for wanted in posted.get(action, ())):
-                yield Block(receives[mail.received[wanted]], wanted.micro_batch)
-            incoming = [mail.received[action] for action in of[number] if action in mail.received]
-            outgoing = [mail.sent[action] for action in of[number] if action in mail.sent]
-            key = id(block.ops), *map(id, incoming), *map(id, outgoing)
-            if key not in templates:
-                templates[key] = tuple(_joined(block.ops, incoming, outgoing))
-            yield Block(templates[key], block.micro_batch)
-
-    return program.blockwise(blocks())
+    blocks: list[tuple[Hashable, int | None]] = []
+    for number, (template, stamp) in enumerate(zip(ops.which.tolist(), ops.micro_batches.tolist(), strict=True)):
+        own = of[number]
+        for wanted in (wanted for action in own for wanted in posted.get(action, ())):
+            message = mail.received[wanted]
+            if (message,) not in templates:
+                templates[message,] = (message.recv(),)
+            blocks.append(((message,), wanted.micro_batch))
+        incoming = [mail.received[action] for action in own if action in mail.received]
+        outgoing = [mail.sent[action] for action in own if action in mail.sent]
+        key: Hashable = (template, *incoming, None, *outgoing)
+        if key not in templates:
+            templates[key] = tuple(_joined(ops.templates[template], incoming, outgoing))
+        blocks.append((key, stamp))
+    return program.blockwise(Stamped.called(templates, blocks))
 
 
 def _joined(ops: Sequence[Op], incoming: Sequence[_Message], outgoing: Sequence[_Message]) -> Iterator[Op]:

@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 
+import numpy as np
+
 from simulator.kernel import BYTES, Kernel
 from simulator.order import Action
 from simulator.schedule import Collective, Compute, Op, Program
@@ -86,7 +88,8 @@ def double_buffered(program: Program, stages: Mapping[int, Sequence[Weights]], g
     """
     width = BYTES[gradient_dtype]
     nbytes = {weights.name: float(weights.parameters * width) for own in stages.values() for weights in own}
-    reductions = [op for op in program.distinct() if isinstance(op, Collective) and "buffers" in op.frees]
+    program = program.written_out(_behind_reductions(program))
+    reductions = [op for op in program.distinct() if _reduces(op)]
     reduced = {op.action for op in reductions}
     filling = {names[0] for (action, _layer), names in backward_ops(program).items() if action in reduced}
     names = {op.name for op in reductions if op.stream != "compute"}
@@ -95,7 +98,7 @@ def double_buffered(program: Program, stages: Mapping[int, Sequence[Weights]], g
     def change(op: Op) -> Iterator[Op]:
         if op.name in filling and op.layer and nbytes[op.layer]:
             op = replace(op, allocates=added(op.allocates, "buffers", nbytes[op.layer]))
-        if isinstance(op, Compute) and op.stream == "compute" and len(issued) > 1:
+        if _computes(op) and len(issued) > 1:
             op = op if issued[-1] in op.after else replace(op, after=(*op.after, issued[-2]))
             del issued[:-1]
         yield op
@@ -103,6 +106,25 @@ def double_buffered(program: Program, stages: Mapping[int, Sequence[Weights]], g
             issued.append(op.name)
 
     return program.weave(change)
+
+
+def _reduces(op: Op) -> bool:
+    return isinstance(op, Collective) and "buffers" in op.frees
+
+
+def _behind_reductions(program: Program) -> set[int]:
+    """The micro-batches that are computed right behind a reduction: their next computation may wait for one."""
+    ops = program.stamped
+    computes, reduces = (
+        np.flatnonzero(np.array([any(map(of, template)) for template in ops.templates])[ops.which])
+        for of in (_computes, _reduces)
+    )
+    places = computes.searchsorted(reduces, "right")
+    return set(ops.micro_batches[computes[places[places < len(computes)]]].tolist())
+
+
+def _computes(op: Op) -> bool:
+    return isinstance(op, Compute) and op.stream == "compute"
 
 
 def added(amounts: Mapping[str, float], category: str, nbytes: float) -> dict[str, float]:

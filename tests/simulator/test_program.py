@@ -61,7 +61,7 @@ def test_weaving_a_template_is_weaving_each_of_its_blocks():
 
 
 def test_what_is_written_out_can_be_told_apart():
-    written = program().written_out(2)
+    written = program().written_out({7})
     assert written.ops == program().ops
     last = written.weave(lambda op: () if op.name == "0F7.b" else (op,))
     assert [op.name for op in last.ops] == ["start", "0F0.a", "0F0.b", "0F7.a"]

@@ -3,11 +3,15 @@
 import pytest
 
 from simulator.engine.simulate import simulate
+from simulator.kernel import measured
+from simulator.schedule import Compute, Recv
 from topologies import cluster
 from workloads.compute import compute
+from workloads.data_parallel import data_parallel
 from workloads.fixed_cost import fixed_costs
 from workloads.layout import stages_of
 from workloads.pipeline_parallel import pipeline_parallel
+from workloads.pipelines.interleaved import interleaved
 from workloads.pipelines.one_f_one_b import one_f_one_b
 from workloads.unit import unit_model
 
@@ -29,6 +33,16 @@ def test_each_message_costs_who_waits_for_it():
     # two stages: the last one waits for an activation, the first for a gradient; neither for the other in between
     free, costly = (step_time(2, 1, step=0.0, exchange=exchange) for exchange in (0.0, 0.25))
     assert (free, costly) == (6.0, 6.5)
+
+
+def test_messages_of_the_last_micro_batch_cost_too():
+    model = unit_model(4, 1.0, 2.0)
+    schedule = compute(model, interleaved(2, 4, 2), micro_batch_size=1, stages=stages_of(model, 4))
+    reduced = data_parallel(pipeline_parallel(schedule, model, micro_batch_size=1), model, 2)
+    for program in fixed_costs(reduced, 0.0, 0.25).programs:
+        messages = {op.name for op in program.ops if isinstance(op, Recv)}
+        paid = [op for op in program.ops if isinstance(op, Compute) and measured(0.25) in op.kernels]
+        assert len(paid) == len(messages) == sum(not messages.isdisjoint(op.after) for op in paid)
 
 
 @pytest.mark.parametrize("micro_batches", [4, 9])
