@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from itertools import accumulate
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
-from simulator.errors import ScheduleError
+from simulator.agreement import agree
 from simulator.mesh import Axis
 from simulator.order import Action
 from simulator.schedule import COLLECTIVES, Block, Collective, Compute, Op, Program, Recv, Schedule, Send
-
-_Kind = TypeVar("_Kind", bound=Op)
 
 
 def check(schedule: Schedule) -> None:
@@ -27,13 +25,9 @@ def check(schedule: Schedule) -> None:
         _phases(program)
         _memory(program)
     for name in schedule.mesh.axes:
-        _members(schedule, name)
+        agree(schedule, name)
     for number, program in enumerate(schedule.programs):
         _axes(schedule, number, program)
-
-
-def _broken(program: Program, index: int, law: str) -> ScheduleError:
-    return ScheduleError(f"{program.role}, {program.ops[index].name}: {law}\n{program.printed(index)}")
 
 
 def _names(program: Program) -> None:
@@ -67,11 +61,11 @@ def _blame_a_name(program: Program) -> NoReturn:
     every = {op.name for op in program.ops}
     for index, op in enumerate(program.ops):
         if op.name in seen:
-            raise _broken(program, index, "the name stands twice")
+            raise program.broken(index, "the name stands twice")
         for name in op.after:
             if name not in seen:
                 why = "comes later" if name in every else "is not there"
-                raise _broken(program, index, f"after {name}, which {why}; an op can only wait for earlier ones")
+                raise program.broken(index, f"after {name}, which {why}; an op can only wait for earlier ones")
         seen.add(op.name)
     raise AssertionError(program.role)
 
@@ -111,7 +105,7 @@ def _in_turn(program: Program, placed: Sequence[tuple[int, tuple[Action, str | N
         for before in [_BEFORE[action.phase]] + (["R"] if action.phase in "BI" else []):
             needed = action._replace(phase=before), layer
             if first.get(needed, -1 if before == "R" else len(program.ops)) > index:
-                raise _broken(program, index, f"{action.phase} stands before {before} of the same micro-batch")
+                raise program.broken(index, f"{action.phase} stands before {before} of the same micro-batch")
 
 
 def _place(block: Block, op: Op) -> tuple[Action, str | None] | None:
@@ -134,7 +128,7 @@ def _memory(program: Program) -> None:
     for category, nbytes in balance.items():
         if abs(nbytes) > 1e-9 * given[category]:
             culprit = max(i for i, op in enumerate(program.ops) if category in op.allocates or category in op.frees)
-            raise _broken(program, culprit, f"{nbytes:g} B of {category} are allocated and not freed")
+            raise program.broken(culprit, f"{nbytes:g} B of {category} are allocated and not freed")
 
 
 def _axes(schedule: Schedule, number: int, program: Program) -> None:
@@ -146,7 +140,7 @@ def _axes(schedule: Schedule, number: int, program: Program) -> None:
             law = _axis_law(schedule, op, ranks, stands)
             if law:
                 first = next(i for i, block in enumerate(program.blocks) if block.ops is ops)
-                raise _broken(program, sum(len(block.ops) for block in program.blocks[:first]) + place, law)
+                raise program.broken(sum(len(block.ops) for block in program.blocks[:first]) + place, law)
 
 
 def _axis_law(schedule: Schedule, op: Op, ranks: Sequence[int], stands: dict[str, tuple[int | None, int]]) -> str:
@@ -173,89 +167,3 @@ def _stand(axis: Axis, ranks: Sequence[int]) -> tuple[int | None, int]:
     places = [(rank, axis.place(rank)) for rank in ranks]
     missing = next((rank for rank, place in places if place is None), None)
     return missing, min((len(axis.groups[place[0]]) for _, place in places if place), default=0)
-
-
-def _members(schedule: Schedule, name: str) -> None:
-    """Partners agree; groups whose members run the same programs in the same places are looked at once."""
-    axis: Axis = schedule.mesh.axes[name]
-    ops = [_communication(program, name) for program in schedule.programs]
-    collectives = [_collectives(program, name) for program in schedule.programs]
-    for members in dict.fromkeys(tuple(schedule.program_of[rank] for rank in group) for group in axis.groups):
-        for member in dict.fromkeys(members[1:]):
-            _agree(schedule, collectives, members[0], member)
-        for sender, program in enumerate(members):
-            for (receiver, key), (index, nbytes) in ops[program][0].items():
-                if receiver >= len(members):
-                    continue
-                _index, taken = ops[members[receiver]][1].get((sender, key), (0, None))
-                if taken != nbytes:
-                    role = schedule.programs[members[receiver]].role
-                    what = "has no such receive" if taken is None else f"receives {taken:g} B"
-                    raise _broken(schedule.programs[program], index, f"{role}, its peer, {what}")
-        for receiver, program in enumerate(members):
-            for (sender, key), (index, _nbytes) in ops[program][1].items():
-                if sender < len(members) and (receiver, key) not in ops[members[sender]][0]:
-                    role = schedule.programs[members[sender]].role
-                    raise _broken(schedule.programs[program], index, f"{role}, its peer, has no such send")
-
-
-def _agree(schedule: Schedule, collectives: Sequence[_Collectives], one: int, other: int) -> None:
-    """The *collectives* of two programs over an axis are the same, stream by stream, one after the other."""
-    if one == other:
-        return
-    mine, theirs = schedule.programs[one], schedule.programs[other]
-    first, second = collectives[one], collectives[other]
-    for stream in {**first, **second}:
-        a, b = first.get(stream, []), second.get(stream, [])
-        for (i, x), (j, y) in zip(a, b, strict=False):
-            if (x.kind, x.nbytes, x.root, x.algorithm) != (y.kind, y.nbytes, y.root, y.algorithm):
-                raise _broken(theirs, j, f"does not agree with {mine.role}:\n{mine.printed(i)}\nof its group")
-        if len(a) != len(b):
-            program, (index, _op) = (mine, a[len(b)]) if len(a) > len(b) else (theirs, b[len(a)])
-            partner = theirs if program is mine else mine
-            raise _broken(program, index, f"{partner.role} of its group has no such collective on stream {stream}")
-
-
-def _collectives(program: Program, axis: str) -> _Collectives:
-    found: _Collectives = defaultdict(list)
-    for index, _block, op in _over(program, axis, Collective):
-        found[op.stream].append((index, op))
-    return found
-
-
-def _over(program: Program, axis: str, kind: type[_Kind]) -> Iterator[tuple[int, Block, _Kind]]:
-    """The ops of *kind* over *axis* as templates have them, in order of issue, each with its number and its block."""
-    places = {
-        id(ops): [
-            (place, op) for place, op in enumerate(ops) if isinstance(op, kind) and getattr(op, "over", None) == axis
-        ]
-        for ops, _ in program.templates()
-    }
-    start = 0
-    for block in program.blocks:
-        for place, op in places[id(block.ops)]:
-            yield start + place, block, op
-        start += len(block.ops)
-
-
-_Collectives = dict[str, list[tuple[int, Collective]]]
-"""By stream: (index, op)."""
-
-_Messages = dict[tuple[int, object], tuple[int, float]]
-
-
-def _communication(program: Program, axis: str) -> tuple[_Messages, _Messages]:
-    """Sends and receives over *axis*: (peer, (action, how many of that before)) -> (index, bytes)."""
-    sends, receives = dict(_messages(program, axis, Send)), dict(_messages(program, axis, Recv))
-    return sends, receives
-
-
-def _messages(
-    program: Program, axis: str, kind: type[Send] | type[Recv]
-) -> Iterator[tuple[tuple[int, object], tuple[int, float]]]:
-    count: Counter[object] = Counter()
-    for index, block, op in _over(program, axis, kind):
-        action = op.action and block.action(op.action)
-        key = action, count[op.peer, action]
-        count[op.peer, action] += 1
-        yield (op.peer, key), (index, op.nbytes)

@@ -16,6 +16,7 @@ from typing import TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
+from simulator.errors import ScheduleError
 from simulator.ops import Op
 from simulator.order import BLANK, BLANK_PRINTED, Action
 
@@ -54,7 +55,7 @@ class Block:
 
     def action(self, action: Action) -> Action:
         """*action*, of the template, as it is here."""
-        return action._replace(micro_batch=self.micro_batch) if action.micro_batch == BLANK else action
+        return Action(action.phase, action.stage, self.micro_batch) if action.micro_batch == BLANK else action
 
     def written_out(self) -> Block:
         """The same block without blanks."""
@@ -173,6 +174,10 @@ class Program:
         before, after = shown.start, len(self.ops) - shown.stop
         head = [f"program {self.role}"] + ([f"   ... {before} ops before"] if before else [])
         return "\n".join([*head, *lines, *([f"   ... {after} ops after"] if after else [])])
+
+    def broken(self, index: int, law: str) -> ScheduleError:
+        """The error that the op of that *index* breaks a *law*; it shows the program with the op marked."""
+        return ScheduleError(f"{self.role}, {self.ops[index].name}: {law}\n{self.printed(index)}")
 
     @property
     def stamped(self) -> Stamped:

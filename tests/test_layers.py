@@ -15,7 +15,7 @@ PACKAGES = ("simulator", "topologies", "workloads", "scenarios")
 FLOORS = (
     ("errors", "units", "lookup", "kernel", "hashing"),
     ("accelerator", "mesh", "order", "document"),
-    ("plan", "step", "ops", "program", "schedule", "regularity", "cluster", "laws"),
+    ("plan", "step", "ops", "program", "schedule", "regularity", "cluster", "laws", "agreement"),
     ("collectives", "transport", "timeline"),
     ("engine", "analysis", "validation"),
 )

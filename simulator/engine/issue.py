@@ -5,14 +5,12 @@ What blocks of one template have in common, a `Run`, is worked out once; a `Turn
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
-from simulator.order import BLANK_PRINTED
+from simulator.engine.awaited import Awaited
 from simulator.schedule import Block, Collective, Compute, Copy, Op, Program, Recv, Send
 
 
@@ -70,7 +68,7 @@ def issue(program: Program, collectives_take_sms: bool, private: Collection[str]
     share nothing with anyone (`simulator.engine.folding`), and are `enclosed`.
     """
     sides = {id(ops): _side(ops, private) for ops, _ in program.templates()}
-    awaited = _Awaited(program, sides)
+    awaited = Awaited(program, sides)
     runs = {
         id(ops): _runs(ops, awaited.watched[id(ops)], awaited.starters[id(ops)], private, sides[id(ops)])
         for ops, _ in program.templates()
@@ -101,7 +99,7 @@ def enclosed(program: Program, axis: str) -> bool:
         return not any(_beside(op, axis) for op in program.distinct())
     if any(_beside(op, axis) for ops, _ in program.templates() for n, op in enumerate(ops) if n not in sides[id(ops)]):
         return False
-    awaited = _Awaited(program, sides)
+    awaited = Awaited(program, sides)
     return all(
         sum(run.beside for run in _runs(ops, awaited.watched[id(ops)], awaited.starters[id(ops)], (axis,), side))
         == len(side)
@@ -143,85 +141,8 @@ def _shares(program: Program, collectives_take_sms: bool, private: Collection[st
     )
 
 
-class _Awaited:
-    """Which ops wait for which on other streams: *outside* of their block, by number of block and place in it.
-
-    *starts* is by block the number of its first op. By template: the places of ops that are *watched* by an op of
-    another stream anywhere, and of *starters*, which wait for one; what happens between a run and the collectives
-    beside it, at the places *sides*, does not count.
-    """
-
-    def __init__(self, program: Program, sides: Mapping[int, Collection[int]]) -> None:
-        blocks = program.blocks
-        self.starts = [0, *accumulate(len(block.ops) for block in blocks)]
-        self.watched: defaultdict[int, set[int]] = defaultdict(set)
-        self.starters: defaultdict[int, set[int]] = defaultdict(set)
-        self.outside: list[Mapping[int, list[int]]] = []
-        referred = {id(ops): _referred(ops) for ops, _ in program.templates()}
-        self._within(program, referred, sides)
-        number = _numbers(blocks, self.starts, referred)
-        for block in blocks:
-            found: dict[int, list[int]] = {}
-            for place, name in referred[id(block.ops)]:
-                target = number[block.name(name)]
-                at = bisect_right(self.starts, target) - 1
-                other, local = blocks[at].ops, target - self.starts[at]
-                if other[local].stream != block.ops[place].stream:
-                    self.watched[id(other)].add(local)
-                    self.starters[id(block.ops)].add(place)
-                    found.setdefault(place, []).append(target)
-            self.outside.append(found)
-
-    def _within(
-        self,
-        program: Program,
-        outside: Mapping[int, Sequence[tuple[int, str]]],
-        sides: Mapping[int, Collection[int]],
-    ) -> None:
-        """What ops of a template ask of others of it."""
-        for ops, _ in program.templates():
-            others, places, side = set(outside[id(ops)]), _places(ops), sides[id(ops)]
-            for place, op in enumerate(ops):
-                for name in op.after:
-                    if (place, name) in others or place in side or places[name] in side:
-                        continue
-                    if ops[places[name]].stream != op.stream:
-                        self.watched[id(ops)].add(places[name])
-                        self.starters[id(ops)].add(place)
-
-
 def _places(ops: Sequence[Op]) -> dict[str, int]:
     return {op.name: place for place, op in enumerate(ops)}
-
-
-def _referred(ops: Sequence[Op]) -> list[tuple[int, str]]:
-    """The names that ops of a template wait for and that are not in it, with the places of those that wait."""
-    own = _places(ops)
-    return [(place, name) for place, op in enumerate(ops) for name in op.after if name not in own]
-
-
-def _numbers(
-    blocks: Sequence[Block], starts: Sequence[int], referred: Mapping[int, Sequence[tuple[int, str]]]
-) -> dict[str, int]:
-    """By name the numbers of ops that others wait for from outside of their block, and of some more."""
-    wanted = {name for names in referred.values() for _, name in names}
-    literal = {id(block.ops): not any(BLANK_PRINTED in op.name for op in block.ops) for block in blocks}
-    # what is written out names the others of its micro-batch without blanks
-    whole = {block.micro_batch for block in blocks if literal[id(block.ops)]}
-    places = {
-        id(block.ops): [p for p, op in enumerate(block.ops) if literal[id(block.ops)] or op.name in wanted]
-        for block in blocks
-    }
-    number = {}
-    for block, start in zip(blocks, starts, strict=False):
-        mine = range(len(block.ops)) if block.micro_batch in whole else places[id(block.ops)]
-        for place in mine:
-            number[block.name(block.ops[place].name)] = start + place
-    if any(name not in number for ops, names in referred.items() if literal[ops] for _, name in names):
-        # of another micro-batch: every name may be meant
-        names = (block.name(op.name) for block in blocks for op in block.ops)
-        return {name: index for index, name in enumerate(names)}
-    return number
 
 
 def _runs(
