@@ -7,6 +7,7 @@ which ranks to simulate and what a communication of a rank is, and does not know
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from typing import NamedTuple
 
 from simulator.hashing import Indices
 from simulator.mesh import family
@@ -20,6 +21,14 @@ Communication = Hashable
 
 Asked = Hashable
 """What tells the plans of two operations between the same partners apart."""
+
+
+class Tie(NamedTuple):
+    """The collectives over *axis* tie *ranks*, which is the *group* that they call it."""
+
+    axis: str
+    group: Communication
+    ranks: frozenset[int]
 
 
 class Everyone:
@@ -62,6 +71,11 @@ class Everyone:
     def private_axes(self, rank: int) -> frozenset[str]:
         """The axes whose collectives *rank* runs with nobody else that is simulated, over links of its own."""
         return frozenset()
+
+    @property
+    def ties(self) -> Mapping[int, Tie]:
+        """By rank, how it is tied to others; here each communication is looked at on its own."""
+        return {}
 
     def plan(self, name: Communication, op: Op) -> Plan:
         """What *op* asks of the network."""

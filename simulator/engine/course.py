@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
-from copy import copy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from math import inf
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -36,21 +34,31 @@ class Play(Protocol):
     def end(self) -> float:
         """When it ends if the speed stays, s."""
 
+    def soonest(self) -> float:
+        """A time before which it does not end, whatever happens, s; where no other rank matters, its end."""
+
     def times(self) -> Played:
         """When its ops ran, once it has ended."""
 
 
 class Course(Protocol):
-    """*total* is what a run takes alone, s; *alone* when its ops run, s since it began."""
+    """What a run takes on one rank."""
+
+    def play(self, hastened: Callable[[], None]) -> Play:
+        """Begin it; *hastened* is called where others may make it end sooner than it last said."""
+
+
+class Known(Course, Protocol):
+    """A course of which all is known when it begins: *total* is what it takes alone, s, *alone* when its ops run then.
+
+    Their times count from its begin.
+    """
 
     @property
     def total(self) -> float: ...  # noqa: D102
 
     @property
     def alone(self) -> Played: ...  # noqa: D102
-
-    def play(self) -> Play:
-        """Begin it."""
 
 
 class Line:
@@ -73,7 +81,7 @@ class Line:
         """Each begins as the one before it ends."""
         return _in_a_line(0.0, np.array(self.ends))
 
-    def play(self) -> Play:
+    def play(self, hastened: Callable[[], None]) -> Play:
         """Begin it."""
         return _LinePlay(self)
 
@@ -138,6 +146,9 @@ class _LinePlay:
         last = self.legs[-1]
         return last.time + self.line.left(last.work, last.speed)
 
+    def soonest(self) -> float:
+        return self.end()
+
     def times(self) -> Played:
         ends = np.array(self.line.ends)
         written = np.empty(len(ends))
@@ -151,104 +162,3 @@ class _LinePlay:
 def _in_a_line(begin: float, ends: Floats) -> Played:
     begins = np.concatenate(([begin], ends[:-1]))
     return Played(begins, begins, ends)
-
-
-class Braid:
-    """A line of ops, and beside it a second one of collectives, which begin behind an op of the first that they await.
-
-    *seconds*, *steady* are of the ops of the first line, then of those of the second, *beside* in number; each of those
-    takes its one of *shares* of the GPU from what computes. *after*: by op the places of ops of the other line that it
-    waits for. The first line ends last.
-    """
-
-    def __init__(
-        self,
-        seconds: Sequence[float],
-        steady: Sequence[bool],
-        shares: Sequence[float],
-        after: Sequence[Sequence[int]],
-    ) -> None:
-        self.seconds, self.steady, self.shares, self.after = seconds, steady, shares, after
-        self.main = len(seconds) - len(shares)
-        first = _BraidPlay(self)
-        first.turn(0.0, 1.0)
-        first.turn(0.0, 1.0)
-        self.alone = first.times()
-        self.total = first.now
-
-    def play(self) -> Play:
-        """Begin it."""
-        return _BraidPlay(self)
-
-
-class _BraidPlay:
-    """The heads of both lines and what is left of each, at the time *now*."""
-
-    def __init__(self, braid: Braid) -> None:
-        self.braid = braid
-        self.heads = [0, braid.main]
-        self.left: list[float | None] = [None, None]
-        self.began = self.now = self.speed = 0.0
-        self.fresh: bool | None = None  # whether it was set going once, at full speed
-        self.begun: dict[int, float] = {}
-        self.ended: dict[int, float] = {}
-
-    @property
-    def undisturbed(self) -> bool:
-        return bool(self.fresh)
-
-    def turn(self, now: float, speed: float) -> None:
-        if self.fresh is None:
-            self.began = self.now = now
-            self.fresh = speed == 1.0
-        else:
-            self.advance(now)
-            self.fresh = False
-        self.speed = speed
-
-    def end(self) -> float:
-        if self.fresh:
-            return self.began + self.braid.total
-        rest = copy(self)
-        rest.heads, rest.left, rest.begun, rest.ended = [*self.heads], [*self.left], {}, dict(self.ended)
-        rest.advance(inf)
-        return rest.now
-
-    def times(self) -> Played:
-        if self.fresh:
-            return Played(*(self.began + times for times in self.braid.alone))
-        self.advance(inf)
-        begins, ends = ([of[op] for op in range(len(self.braid.seconds))] for of in (self.begun, self.ended))
-        return Played(np.array(begins), np.array(begins), np.array(ends))
-
-    def advance(self, until: float) -> None:
-        """Go on to the time *until*, or to the end."""
-        while self.now < until and (self._begin(0) | self._begin(1)):
-            speeds = self.speed * (1.0 - self._taken()), 1.0
-            if self.heads[0] < self.braid.main and self.braid.steady[self.heads[0]]:
-                speeds = 1.0, 1.0
-            ends = [inf if left is None else self.now + left / speeds[line] for line, left in enumerate(self.left)]
-            moment = min(*ends, until)
-            for line, left in enumerate(self.left):
-                if left is None:
-                    continue
-                self.left[line] = left - (moment - self.now) * speeds[line]
-                if ends[line] <= moment:
-                    self.ended[self.heads[line]] = moment
-                    self.heads[line] += 1
-                    self.left[line] = None
-            self.now = moment
-
-    def _begin(self, line: int) -> bool:
-        """Whether the head of *line* runs; it begins now if it can."""
-        braid, head = self.braid, self.heads[line]
-        if self.left[line] is None:
-            if head == (braid.main, len(braid.seconds))[line] or any(op not in self.ended for op in braid.after[head]):
-                return False
-            self.left[line] = braid.seconds[head]
-            self.begun[head] = self.now
-        return True
-
-    def _taken(self) -> float:
-        """The share of the GPU that the collective under way takes."""
-        return 0.0 if self.left[1] is None else self.braid.shares[self.heads[1] - self.braid.main]

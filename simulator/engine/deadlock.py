@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import networkx as nx
 
+from simulator.engine.issue import Turn
 from simulator.engine.rank import Head, Rank
-from simulator.engine.rendezvous import Rendezvous
 from simulator.errors import DeadlockError
 from simulator.schedule import Collective, Op, Program, Recv, Schedule, Send
 
@@ -15,9 +15,7 @@ _Place = tuple[int, str]
 """A rank and one of its streams."""
 
 
-def deadlock(
-    schedule: Schedule, ranks: Mapping[int, Rank], stands_for: Sequence[int], rendezvous: Rendezvous
-) -> DeadlockError | None:
+def deadlock(schedule: Schedule, ranks: Mapping[int, Rank], stands_for: Sequence[int]) -> DeadlockError | None:
     """The error that says who waits for whom; None if every rank has finished.
 
     *stands_for*: by rank, the one of *ranks* that is simulated for it.
@@ -27,7 +25,7 @@ def deadlock(
         return None
     waits: nx.DiGraph[_Place] = nx.DiGraph()
     for place, head in heads.items():
-        awaited = _awaited(schedule, place, head, rendezvous.came(head.meeting))
+        awaited = _awaited(schedule, place, head)
         waits.add_edges_from((place, (stands_for[other], stream)) for other, stream in awaited)
     try:
         circle = [place for place, _ in nx.find_cycle(waits)]
@@ -46,22 +44,29 @@ def _line(schedule: Schedule, place: _Place, head: Head | None, waits: nx.DiGrap
     others = sorted(waits.successors(place)) if place in waits else []
     shown = ", ".join(f"rank {other} [{on}]" for other, on in others[:4]) + (" ..." if len(others) > 4 else "")
     program = schedule.program(rank)
-    op = program.ops[head.turn.first + head.turn.run.ops[0]]
+    op = _op(program, head.turn)
     why = f" to end {program.ops[head.awaits].name}" if head.awaits is not None else ""
     return f"  rank {rank} [{stream}] {op.name}: {op._what()}, step {head.step}, waits for {shown}{why}"
 
 
-def _awaited(schedule: Schedule, place: _Place, head: Head, came: set[int]) -> Sequence[_Place]:
+def _op(program: Program, turn: Turn) -> Op:
+    """What others are waited for with: a tie, or the first op."""
+    run = turn.run
+    place = run.template.index(run.tie) if run.tie is not None else run.ops[0]
+    return program.ops[turn.first + place]
+
+
+def _awaited(schedule: Schedule, place: _Place, head: Head) -> Sequence[_Place]:
     rank, stream = place
     program = schedule.program(rank)
     if head.awaits is not None:
         return [(rank, program.ops[head.awaits].stream)]
-    if head.turn is None or head.meeting is None:
+    if head.turn is None or head.came is None:
         return []
-    op = program.ops[head.turn.first + head.turn.run.ops[0]]
+    op = _op(program, head.turn)
     if isinstance(op, Collective):
         group = _group(schedule, op, rank)
-        return [(other, stream) for other in group if other not in came]
+        return [(other, stream) for other in group if other not in head.came]
     if isinstance(op, Send | Recv):
         peer = _group(schedule, op, rank)[op.peer]
         return [(peer, _partner_stream(schedule.program(peer), op))]

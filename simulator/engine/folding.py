@@ -34,12 +34,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.engine.cast import Asked, Communication, asked
+from simulator.engine.cast import Asked, Communication, Tie, asked
 from simulator.engine.census import Census
 from simulator.engine.flows import Flows
 from simulator.engine.partition import COMMUNICATION, FLOW, LINK, RANK, Partition
 from simulator.engine.privacy import Privacy
 from simulator.engine.rows import Rows
+from simulator.engine.tying import ties
 from simulator.engine.variation import Variation
 from simulator.hashing import Colours, Indices, hashed
 from simulator.plan import Phase, Plan
@@ -127,6 +128,22 @@ class Folding:
         """How many communications the class has."""
         assert isinstance(name, int)
         return int(self._partition.counts[COMMUNICATION][name])
+
+    def group(self, rank: int, axis: str) -> Communication:
+        """The class of the collectives of *rank* over *axis*."""
+        return int(self.classes[COMMUNICATION][self._census.collectives_of(rank)[axis]])
+
+    def ranks_of(self, name: Communication) -> frozenset[int]:
+        """The representatives that take part in the communications of a class."""
+        assert isinstance(name, int)
+        number = int(self._partition.firsts[COMMUNICATION][name])
+        batch = self._census.batch(number)
+        return frozenset(self.stands_for[rank] for rank in batch.ranks[number - batch.start].tolist())
+
+    @cached_property
+    def ties(self) -> Mapping[int, Tie]:
+        """By rank, how it is tied to other representatives."""
+        return ties(self.schedule, self, set(self.stands_for))
 
     def private_axes(self, rank: int) -> frozenset[str]:
         """The axes whose collectives *rank* runs with nobody but ranks that it stands for, over links of their own.

@@ -6,11 +6,16 @@ What blocks of one template have in common, a `Run`, is worked out once; a `Turn
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 from simulator.engine.awaited import Awaited
+from simulator.engine.braid import Pattern
+from simulator.order import BLANK_PRINTED
 from simulator.schedule import Block, Collective, Compute, Copy, Op, Program, Recv, Send
 
 
@@ -19,9 +24,9 @@ class Run:
     """Ops of one stream that begin one after the other with nothing from outside between them.
 
     *ops* are their places in *template*, the ops of a block. Their durations are known beforehand: computations *on*
-    the ``gpu`` or ``host``, and collectives that share nothing with anyone, which a GPU's other users do not slow down:
-    *steady*, by op. The last *beside* of them stand on a stream of their own, and nothing but this run waits for them;
-    *after* are by op the others, by number in *ops*, that it waits for across the two streams.
+    the ``gpu`` or ``host``, and collectives that share nothing with anyone, which a GPU's other users do not slow down.
+    The *pattern* says which is which; what it has beside the main line stands on a stream of its own, and nothing but
+    this run waits for it. Some collectives may tie the run to those of other ranks; the first of them is the *tie*.
 
     A communication with partners is a run of its own, *op*, and *meets*. *waits* are the places of ops on other streams
     of the block that must have ended; *watched*: an op of another stream waits for the *last*, at that place.
@@ -34,46 +39,55 @@ class Run:
     op: Op
     last: int
     on: str
-    steady: tuple[bool, ...]
+    pattern: Pattern
     meets: bool
-    beside: int = 0
-    after: tuple[tuple[int, ...], ...] = ()
+    tie: Op | None
 
 
 class Turn(NamedTuple):
     """*run* with its block beginning at the op numbered *first*; *waits* are the numbers of ops that must have ended.
 
     *meeting* says how the partners of a communication find it: (what they all call it, how many of that came before).
+    It is the *nth* turn of its run in a step, from 0.
     """
 
     run: Run
     first: int
     waits: tuple[int, ...]
     meeting: tuple[object, ...] | None = None
+    nth: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Issue:
-    """The *streams* of a program by name; *shares*: its computations meet others, or collectives' SMs, on the GPU."""
+    """The *streams* of a program by name, with so many *ops*, and how often each of the *runs* comes up.
+
+    *shares*: its computations meet others, or collectives' SMs, on the GPU.
+    """
 
     streams: dict[str, tuple[Turn, ...]]
     ops: int
     shares: bool
+    runs: Mapping[Run, int]
 
 
-def issue(program: Program, collectives_take_sms: bool, private: Collection[str] = ()) -> Issue:
+def issue(
+    program: Program, collectives_take_sms: bool, private: Collection[str] = (), tying: str | None = None
+) -> Issue:
     """Resolve *program*.
 
     *collectives_take_sms*: its transport lets collectives slow computation. *private* axes are those whose collectives
-    share nothing with anyone (`simulator.engine.folding`), and are `enclosed`.
+    share nothing with anyone (`simulator.engine.folding`), and are `enclosed`; so are those of the axis *tying*, but
+    several ranks take part in them.
     """
+    private = {*private, tying} if tying is not None else private
     sides = {id(ops): _side(ops, private) for ops, _ in program.templates()}
     awaited = Awaited(program, sides)
     runs = {
-        id(ops): _runs(ops, awaited.watched[id(ops)], awaited.starters[id(ops)], private, sides[id(ops)])
+        id(ops): _runs(ops, awaited.watched[id(ops)], awaited.starters[id(ops)], private, sides[id(ops)], tying)
         for ops, _ in program.templates()
     }
-    meetings = _Meetings()
+    meetings, counts = _Meetings(), Counter[Run]()
     streams: dict[str, list[Turn]] = {}
     for number, block in enumerate(program.blocks):
         first, outside = awaited.starts[number], awaited.outside[number]
@@ -81,11 +95,13 @@ def issue(program: Program, collectives_take_sms: bool, private: Collection[str]
             own = tuple(first + place for place in run.waits)
             waits = own + tuple(outside.get(run.ops[0], ())) if outside else own
             meeting = meetings.of(block, run.op) if run.meets else None
-            streams.setdefault(run.op.stream, []).append(Turn(run, first, waits, meeting))
+            streams.setdefault(run.op.stream, []).append(Turn(run, first, waits, meeting, counts[run]))
+            counts[run] += 1
     return Issue(
         {name: tuple(turns) for name, turns in streams.items()},
         len(program.ops),
         _shares(program, collectives_take_sms, private),
+        counts,
     )
 
 
@@ -101,7 +117,10 @@ def enclosed(program: Program, axis: str) -> bool:
         return False
     awaited = Awaited(program, sides)
     return all(
-        sum(run.beside for run in _runs(ops, awaited.watched[id(ops)], awaited.starters[id(ops)], (axis,), side))
+        sum(
+            len(run.ops) - run.pattern.main
+            for run in _runs(ops, awaited.watched[id(ops)], awaited.starters[id(ops)], (axis,), side)
+        )
         == len(side)
         and not awaited.watched[id(ops)] & side
         for ops, _ in program.templates()
@@ -151,6 +170,7 @@ def _runs(
     starters: Collection[int],
     private: Collection[str],
     side: Collection[int],
+    tying: str | None = None,
 ) -> list[Run]:
     """The runs of the ops of a template, those of each stream in order of issue; *side* stands beside its run."""
     places, joined = _places(ops), _joined(ops, side)
@@ -169,6 +189,7 @@ def _runs(
         own = set(part)
         beside = sorted(place for n in part for place, forks in joined.get(n, ()) if timed(n) and forks <= own)
         whole = (*part, *beside)
+        tied = tuple(tying is not None and _is_private(ops[place], (tying,)) for place in whole)
         return Run(
             template=ops,
             ops=whole,
@@ -177,10 +198,14 @@ def _runs(
             op=last,
             last=part[-1],
             on=last.on if isinstance(last, Compute) else "gpu",
-            steady=tuple(_is_private(ops[place], private) for place in whole),
+            pattern=Pattern(
+                main=len(part),
+                steady=tuple(_is_private(ops[place], private) for place in whole),
+                tied=tied,
+                after=_across(ops, whole, set(beside)) if beside else ((),) * len(whole),
+            ),
             meets=isinstance(last, Collective | Send | Recv | Copy) and not _is_private(last, private),
-            beside=len(beside),
-            after=_across(ops, whole, set(beside)) if beside else (),
+            tie=next((ops[place] for place, is_tied in zip(whole, tied, strict=True) if is_tied), None),
         )
 
     def together(before: int, place: int) -> bool:

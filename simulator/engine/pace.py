@@ -6,8 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from simulator.engine.course import Braid, Course, Floats, Line
-from simulator.engine.issue import Run, Turn
+import numpy as np
+
+from simulator.engine.braid import Braid, Pattern, braided
+from simulator.engine.course import Floats, Known, Line, Played
+from simulator.engine.issue import Run
+from simulator.hashing import Indices
 
 
 class Price(NamedTuple):
@@ -24,8 +28,20 @@ Prices = Mapping[int, Sequence[Price]]
 class Pace(Protocol):
     """How long the ops of a rank take."""
 
-    def course(self, turn: Turn, step: int) -> Course:
-        """What the ops of *turn* take in *step* if nothing slows them down."""
+    def course(self, run: Run, first: int) -> Known:
+        """What the ops of *run* take if nothing slows them down, where its block begins at the op numbered *first*.
+
+        The ops of all steps are numbered on.
+        """
+
+    def alone(self, run: Run, firsts: Indices) -> Played:
+        """When they run then, from the begin on, where the block begins at each of *firsts*: [blocks, ops]."""
+
+    def seconds(self, run: Run, firsts: Indices) -> Floats:
+        """How long each of them takes: [blocks, ops]."""
+
+    def shares(self, run: Run) -> list[float]:
+        """What each op beside *run* takes of the GPU."""
 
 
 @dataclass
@@ -34,43 +50,69 @@ class Steady:
 
     prices: Prices
     slowdown: float = 1.0
-    _courses: dict[int, Course] = field(default_factory=dict)
+    _courses: dict[Run, Known] = field(default_factory=dict)
 
-    def course(self, turn: Turn, step: int) -> Course:
-        """The same in every step."""
-        run = turn.run
-        course = self._courses.get(id(run))
+    def course(self, run: Run, first: int) -> Known:
+        """The same everywhere."""
+        course = self._courses.get(run)
         if course is None:
-            priced = self.prices[id(run.template)]
-            course = self._courses[id(run)] = _course(run, priced, [self.slowdown] * len(priced))
+            course = self._courses[run] = _course(run.pattern, self._seconds(run), self.shares(run))
         return course
+
+    def alone(self, run: Run, firsts: Indices) -> Played:
+        """The same everywhere."""
+        alone = self.course(run, 0).alone
+        return Played(*(np.broadcast_to(times, (len(firsts), len(times))) for times in alone))
+
+    def seconds(self, run: Run, firsts: Indices) -> Floats:
+        """The same everywhere."""
+        return np.broadcast_to(self._seconds(run), (len(firsts), len(run.ops)))
+
+    def shares(self, run: Run) -> list[float]:
+        """As priced."""
+        return _shares(run, self.prices)
+
+    def _seconds(self, run: Run) -> list[float]:
+        prices = self.prices[id(run.template)]
+        return [
+            prices[place].seconds * (1.0 if steady else self.slowdown)
+            for place, steady in zip(run.ops, run.pattern.steady, strict=True)
+        ]
 
 
 @dataclass
 class Varied:
-    """Each op takes what *prices* say, times its own of *factors*, by number of op, step after step, if not steady.
-
-    *ops* is how many a step has.
-    """
+    """Each op takes what *prices* say, times its own of *factors*, by number of op, step after step, if not steady."""
 
     prices: Prices
     factors: Floats
-    ops: int
 
-    def course(self, turn: Turn, step: int) -> Course:
-        """As drawn for these ops of this step."""
-        begin = step * self.ops + turn.first
-        priced = self.prices[id(turn.run.template)]
-        return _course(turn.run, priced, self.factors[begin : begin + len(priced)].tolist())
+    def course(self, run: Run, first: int) -> Known:
+        """As drawn for these ops."""
+        (seconds,) = self.seconds(run, np.array([first])).tolist()
+        return _course(run.pattern, seconds, self.shares(run))
+
+    def alone(self, run: Run, firsts: Indices) -> Played:
+        """As drawn for these ops."""
+        seconds, starts = list(self.seconds(run, firsts).T), np.zeros(len(firsts))
+        times = braided(run.pattern, [seconds], self.shares(run), [starts], most=np.maximum, least=np.minimum)
+        return Played(*(np.stack(of[0], axis=-1) for of in times))
+
+    def seconds(self, run: Run, firsts: Indices) -> Floats:
+        """As drawn for these ops."""
+        prices = self.prices[id(run.template)]
+        priced = np.array([prices[place].seconds for place in run.ops])
+        drawn = self.factors[firsts[:, None] + np.array(run.ops)]
+        return np.where(run.pattern.steady, priced, priced * drawn)
+
+    def shares(self, run: Run) -> list[float]:
+        """As priced."""
+        return _shares(run, self.prices)
 
 
-def _course(run: Run, prices: Sequence[Price], factors: Sequence[float]) -> Course:
-    """*prices* and *factors* by place in the template."""
-    seconds = [
-        prices[place].seconds * (1.0 if steady else factors[place])
-        for place, steady in zip(run.ops, run.steady, strict=True)
-    ]
-    if not run.beside:
-        return Line(seconds, run.steady)
-    shares = [prices[place].share for place in run.ops[-run.beside :]]
-    return Braid(seconds, run.steady, shares, run.after)
+def _shares(run: Run, prices: Prices) -> list[float]:
+    return [prices[id(run.template)][place].share for place in run.ops[run.pattern.main :]]
+
+
+def _course(pattern: Pattern, seconds: Sequence[float], shares: Sequence[float]) -> Known:
+    return Braid(pattern, seconds, shares) if shares else Line(seconds, pattern.steady)

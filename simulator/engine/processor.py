@@ -18,9 +18,9 @@ from simulator.engine.course import Course, Play
 class _Task:
     """A *play* that stands for a *crowd* of equal ones, at *speed*; it is looked at again at the time *due*."""
 
-    play: Play
     done: Event
     crowd: int
+    play: Play = field(init=False)
     speed: float = 0.0
     due: float = inf
 
@@ -38,7 +38,8 @@ class Processor:
 
         The event returned succeeds at the end; its value is the play.
         """
-        task = _Task(course.play(), self.env.event(), crowd)
+        task = _Task(self.env.event(), crowd)
+        task.play = course.play(lambda: self._hasten(task))
         self._tasks.append(task)
         self._share()
         return task.done
@@ -71,9 +72,13 @@ class Processor:
         task.play.turn(self.env.now, speed)
         # who slows down is looked at when it would have ended, and then again
         if not slower:
-            end = task.play.end()
-            if end < task.due:
-                self._look_again(task, end)
+            self._hasten(task)
+
+    def _hasten(self, task: _Task) -> None:
+        """It may end sooner than it was to be looked at."""
+        soonest = task.play.soonest()
+        if soonest < task.due and not task.done.triggered:
+            self._look_again(task, soonest)
 
     def _look_again(self, task: _Task, time: float) -> None:
         task.due = time

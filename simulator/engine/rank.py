@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from simpy import Environment, Event
 
-from simulator.engine.issue import Issue, Turn
+from simulator.engine.course import Course, Played
+from simulator.engine.ensemble import Seat
+from simulator.engine.issue import Issue, Run, Turn
 from simulator.engine.pace import Pace
 from simulator.engine.processor import Processor
 from simulator.engine.rendezvous import Meeting
-from simulator.engine.writing import Writing
+from simulator.engine.writing import Line, Writing
 from simulator.timeline import Records
 
-Meet = Callable[[int, Turn, int], tuple[Hashable, Meeting]]
-"""(rank, turn, step) -> the meeting that the turn's communication takes part in, and its key."""
+Meet = Callable[[int, Turn, int], Meeting]
+"""(rank, turn, step) -> the meeting that the turn's communication takes part in."""
 
 
 @dataclass(slots=True)
 class Head:
-    """Where a stream stands: the turn at its head, of which step, waiting for an op of its own rank or at a meeting."""
+    """Where a stream stands: the turn at its head, of which step.
+
+    It waits for an op of its own rank, or for partners, of whom some *came*.
+    """
 
     stream: str
     turn: Turn | None = None
     step: int = 0
     awaits: int | None = None
-    meeting: Hashable = None
+    came: Sequence[int] | None = None
 
 
 @dataclass(eq=False)
@@ -35,7 +41,7 @@ class Rank:
     """Rank *number*: *issue* is its program, *pace* how long its ops take where that is known.
 
     *processors* are those that it computes on, by where: ``gpu``, ``host``; None where nothing disturbs it.
-    On the host it stands for a *crowd* of ranks that do the same.
+    On the host it stands for a *crowd* of ranks that do the same. What ties it to others it plays from its *seat*.
     """
 
     env: Environment
@@ -46,12 +52,13 @@ class Rank:
     meet: Meet
     processors: Mapping[str, Processor | None]
     crowd: int = 1
+    seat: Seat | None = None
     heads: list[Head] = field(default_factory=list)
     _ended: bytearray = field(default_factory=bytearray)
     _watchers: dict[int, Event] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._writing = Writing()
+        self._writing = Writing(self._undisturbed)
         self.records = Records(self.issue.ops * self.steps, self._writing.columns)
 
     @property
@@ -82,22 +89,48 @@ class Rank:
                 run = turn.run
                 ready = env.now
                 if run.meets:
-                    head.meeting, meeting = self.meet(self.number, turn, step)
+                    meeting = self.meet(self.number, turn, step)
+                    head.came = meeting.came
                     yield meeting.done
-                    head.meeting = None
+                    head.came = None
                     writing.met(turn, step, ready, meeting.began, env.now)
+                elif run.tie is None and self.processors[run.on] is None:
+                    course = self.pace.course(run, base + turn.first)
+                    if course.total:
+                        yield env.timeout(course.total)
+                    writing.computed(Line(turn, step, ready, None))
                 else:
-                    processor, course = self.processors[run.on], self.pace.course(turn, step)
-                    if processor is not None:
-                        play = yield processor.compute(course, self.crowd if run.on == "host" else 1)
-                        writing.computed(turn, step, course, ready, play)
-                    else:
-                        if course.total:
-                            yield env.timeout(course.total)
-                        writing.computed(turn, step, course, ready)
+                    play = yield self._compute(head, turn, base)
+                    head.came = None
+                    writing.computed(Line(turn, step, ready, None if play.undisturbed else play))
                 if run.watched:
                     self._end(base + turn.first + run.last)
         head.turn = None
+
+    def _compute(self, head: Head, turn: Turn, base: int) -> Event:
+        """Begin the ops of *turn* on a processor; the event returned succeeds at the end, with the play."""
+        run = turn.run
+        processor = self.processors[run.on]
+        assert processor is not None
+        course: Course
+        if run.tie is not None:
+            assert self.seat is not None
+            voice = course = self.seat.course(turn, head.step)
+            head.came = voice.performance.came
+        else:
+            course = self.pace.course(run, base + turn.first)
+        return processor.compute(course, self.crowd if run.on == "host" else 1)
+
+    def _undisturbed(self, run: Run, lines: Sequence[Line]) -> Played:
+        """When the ops of *run* ran where nothing slowed them down: [lines, ops]."""
+        begins = np.array([line.begin for line in lines])
+        if run.tie is not None:
+            assert self.seat is not None
+            numbers = [line.step * self.issue.runs[run] + line.turn.nth for line in lines]
+            return self.seat.played(run, np.array(numbers), begins)
+        firsts = [line.step * self.issue.ops + line.turn.first for line in lines]
+        alone = self.pace.alone(run, np.array(firsts))
+        return Played(*(begins[:, None] + times for times in alone))
 
     def _end_of(self, op: int) -> Event:
         event = self._watchers.get(op)

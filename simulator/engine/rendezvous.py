@@ -44,11 +44,6 @@ class Rendezvous:
             self._begin(meeting, plan())
         return meeting
 
-    def came(self, key: Hashable) -> set[int]:
-        """Which ranks have come to the open meeting *key*."""
-        meeting = self._open.get(key)
-        return set(meeting.came) if meeting else set()
-
     def _begin(self, meeting: Meeting, plan: Plan) -> None:
         busy = [self.processors[r] for r in meeting.came if r in self.processors] if plan.sms else []
         if not plan.phases:

@@ -12,10 +12,11 @@ from simpy import Environment
 
 from simulator.accelerator import Accelerator, Software
 from simulator.cluster import Cluster
-from simulator.engine.cast import Asked, Communication, Everyone, asked
+from simulator.engine.cast import Asked, Communication, Everyone, Tie, asked
 from simulator.engine.deadlock import deadlock
+from simulator.engine.ensemble import Ensemble, Score, Seat
 from simulator.engine.folding import Folding
-from simulator.engine.issue import Issue, Turn, issue
+from simulator.engine.issue import Issue, Run, Turn, issue
 from simulator.engine.network import LinkUses, Network, Stretch
 from simulator.engine.pace import Pace, Price, Prices, Steady, Varied
 from simulator.engine.processor import Processor
@@ -93,11 +94,13 @@ class Simulation:
     _axis_bytes: dict[str, float] = field(default_factory=dict)
     _algorithms: dict[tuple[str, str, float], tuple[str, str]] = field(default_factory=dict)
     _private: dict[int, dict[Asked, Plan]] = field(default_factory=dict)
+    _ensembles: dict[Communication, Ensemble] = field(default_factory=dict)
+    _scores: dict[Issue, Score] = field(default_factory=dict)
     _over: dict[tuple[int, frozenset[str]], dict[Asked, tuple[Collective, int]]] = field(default_factory=dict)
-    _issues: dict[tuple[int, frozenset[str]], Issue] = field(default_factory=dict)
-    _prices: dict[tuple[int, Accelerator, Accelerator | None], Prices] = field(default_factory=dict)
+    _issues: dict[tuple[int, frozenset[str], str | None], Issue] = field(default_factory=dict)
+    _prices: dict[Hashable, Prices] = field(default_factory=dict)
     _paces: dict[Hashable, Pace] = field(default_factory=dict)
-    _named: dict[tuple[int, int], tuple[Communication, int]] = field(default_factory=dict)
+    _named: dict[tuple[int, Run], tuple[Communication, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.env = Environment()
@@ -117,7 +120,7 @@ class Simulation:
             rank.start()
         with _collecting_no_garbage():
             self.env.run()
-        error = deadlock(self.schedule, self.ranks, stands_for, self.rendezvous)
+        error = deadlock(self.schedule, self.ranks, stands_for)
         if error is not None:
             raise error
         return Timeline(
@@ -134,11 +137,12 @@ class Simulation:
         )
 
     def _cast(self) -> Everyone | Folding:
-        if not self.fold or self.variation.jitter or self.schedule.mesh.world_size == 1:
+        if not self.fold or self.schedule.mesh.world_size == 1:
             return Everyone(self.schedule, self.communicator)
         on_host = self._on_host
         hosts = {rank: self._host(rank) for rank, index in enumerate(self.schedule.program_of) if on_host[index]}
-        return Folding(self.schedule, self.communicator, self.variation, hosts)
+        apart = self.variation.jitter > 0
+        return Folding(self.schedule, self.communicator, self.variation, hosts, apart=apart)
 
     @property
     def fraction(self) -> float:
@@ -151,29 +155,49 @@ class Simulation:
         return self.schedule.steps * sum(lengths[self.schedule.program_of[number]] for number in self.ranks)
 
     def _rank(self, number: int) -> Rank:
-        index, private = self.schedule.program_of[number], self.cast.private_axes(number)
+        index, private, tie = (
+            self.schedule.program_of[number],
+            self.cast.private_axes(number),
+            self.cast.ties.get(number),
+        )
         program = self.schedule.programs[index]
-        if (index, private) not in self._issues:
-            self._issues[index, private] = issue(program, self.communicator.transport.blocks > 0, private)
-        issued = self._issues[index, private]
+        key = index, private, tie and tie.axis
+        if key not in self._issues:
+            self._issues[key] = issue(program, self.communicator.transport.blocks > 0, *key[1:])
+        issued = self._issues[key]
         processors: dict[str, Processor | None] = {"gpu": None}
-        if issued.shares:
+        if issued.shares or tie:
             processors["gpu"] = self._gpus[number] = Processor(self.env)
         if self._on_host[index]:
             processors["host"] = self._hosts.setdefault(self._host(number), Processor(self.env))
-        crowd = self.cast.crowd(number)
-        pace = self._pace(number, self._alone(number, private) if private else {})
-        return Rank(self.env, number, issued, pace, self.schedule.steps, self._meet, processors, crowd)
+        alone = self._alone(number, private) if private else {}
+        if tie:
+            alone |= self._alone(number, frozenset([tie.axis]), accounts=number == min(tie.ranks))
+        pace, crowd = self._pace(number, alone), self.cast.crowd(number)
+        seat = self._seat(tie, number, pace, issued) if tie else None
+        return Rank(self.env, number, issued, pace, self.schedule.steps, self._meet, processors, crowd, seat)
 
-    def _alone(self, number: int, private: frozenset[str]) -> dict[Asked, Price]:
-        """What the *private* collectives of rank *number* take, by what they ask for; they are accounted for."""
-        steps = self.schedule.steps
-        self._private[number] = plans = {}
-        for what, (op, count) in self._collectives(self.schedule.program_of[number], private).items():
-            plan = plans[what] = self._plan(self.cast.communication(number, op), op, count * steps)
-            for phase in plan.phases:
+    def _seat(self, tie: Tie, number: int, pace: Pace, issued: Issue) -> Seat:
+        if tie.group not in self._ensembles:
+            if issued not in self._scores:
+                self._scores[issued] = Score(issued, self.schedule.steps)
+            self._ensembles[tie.group] = Ensemble(self.env, self._scores[issued], len(tie.ranks))
+        return self._ensembles[tie.group].join(number, pace)
+
+    def _alone(self, number: int, axes: frozenset[str], *, accounts: bool = True) -> dict[Asked, Price]:
+        """What the collectives of rank *number* over *axes*, which nobody disturbs, take, by what they ask for.
+
+        They are accounted for where the rank *accounts* for them.
+        """
+        plans: dict[Asked, Plan] = {}
+        for what, (op, count) in self._collectives(self.schedule.program_of[number], axes).items():
+            times = count * self.schedule.steps if accounts else 0
+            plan = plans[what] = self._plan(self.cast.communication(number, op), op, times)
+            for phase in plan.phases if accounts else ():
                 for flow in phase.flows:
-                    self.network.carried(flow, phase.nbytes * count * steps)
+                    self.network.carried(flow, phase.nbytes * times)
+        if accounts:
+            self._private.setdefault(number, {}).update(plans)
         return {what: Price(plan.alone, plan.sms) for what, plan in plans.items()}
 
     def _collectives(self, index: int, axes: frozenset[str]) -> dict[Asked, tuple[Collective, int]]:
@@ -210,28 +234,23 @@ class Simulation:
         host = self.cluster.accelerator(self._host(number)) if self._on_host[index] else None
         factors = self.variation.factors(number, len(program.ops) * self.schedule.steps)
         slowdown = self.variation.slowdown(number)
-        same = index, device, host, slowdown, tuple(alone.items())
-        if same not in self._paces or factors is not None:
+        same = index, device, host, tuple(alone.items())
+        if same not in self._prices:
             prices = self._priced(index, device, host)
-            if alone:
-                prices = {
-                    id(ops): [
-                        alone.get(asked(op), price) if isinstance(op, Collective) else price
-                        for op, price in zip(ops, prices[id(ops)], strict=True)
-                    ]
-                    for ops, _ in program.templates()
-                }
-            self._paces[same] = (
-                Steady(prices, slowdown) if factors is None else Varied(prices, factors, len(program.ops))
-            )
-        return self._paces[same]
+            self._prices[same] = {
+                id(ops): [
+                    alone.get(asked(op), price) if isinstance(op, Collective) else price
+                    for op, price in zip(ops, prices[id(ops)], strict=True)
+                ]
+                for ops, _ in program.templates()
+            }
+        if factors is not None:
+            return Varied(self._prices[same], factors)
+        return self._paces.setdefault((same, slowdown), Steady(self._prices[same], slowdown))
 
     def _priced(self, index: int, device: Accelerator, host: Accelerator | None) -> Prices:
-        key = index, device, host
-        if key not in self._prices:
-            templates = self.schedule.programs[index].templates()
-            self._prices[key] = {id(ops): [Price(self._price(op, device, host)) for op in ops] for ops, _ in templates}
-        return self._prices[key]
+        templates = self.schedule.programs[index].templates()
+        return {id(ops): [Price(self._price(op, device, host)) for op in ops] for ops, _ in templates}
 
     def _price(self, op: Op, device: Accelerator, host: Accelerator | None) -> float:
         if not isinstance(op, Compute):
@@ -240,16 +259,15 @@ class Simulation:
             return host.seconds(op.kernels)
         return device.seconds(op.kernels, self.software)
 
-    def _meet(self, rank: int, turn: Turn, step: int) -> tuple[Hashable, Meeting]:
+    def _meet(self, rank: int, turn: Turn, step: int) -> Meeting:
         """Take *rank* to the meeting of its communication, known to all partners by the same key."""
         op = turn.run.op
-        place = rank, id(turn.run)
+        place = rank, turn.run
         if place not in self._named:
             name = self.cast.communication(rank, op)
             self._named[place] = name, self.cast.partners(name, op)
         name, partners = self._named[place]
-        key = name, turn.meeting, step
-        return key, self.rendezvous.arrive(key, rank, partners, lambda: self._plan(name, op))
+        return self.rendezvous.arrive((name, turn.meeting, step), rank, partners, lambda: self._plan(name, op))
 
     def _plan(self, name: Communication, op: Op, times: int = 1) -> Plan:
         plan = self.cast.plan(name, op)
