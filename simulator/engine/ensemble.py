@@ -46,16 +46,11 @@ class Score:
         self.issue, self.steps = issue, steps
         self.paces: list[list[Pace]] = []
         self._parts: dict[Run, list[Part]] = {}
-        self._firsts: dict[Run, list[int]] = {}
-        for turns in issue.streams.values():
-            for turn in turns:
-                if turn.run.tie is not None:
-                    self._firsts.setdefault(turn.run, []).append(turn.first)
 
     def firsts(self, run: Run) -> Indices:
         """The number of the first op of each block in which *run* comes up, step after step."""
         steps = np.arange(self.steps) * self.issue.ops
-        return np.asarray(np.add.outer(steps, self._firsts[run]).ravel())
+        return np.asarray(np.add.outer(steps, self.issue.runs[run]).ravel())
 
     def part(self, run: Run, number: int) -> Part:
         """The part *run* of the ensemble *number*."""
@@ -106,7 +101,7 @@ class Ensemble:
     def course(self, place: int, turn: Turn, step: int) -> Voice:
         """What the rank at *place* does in *turn*."""
         run = turn.run
-        key = run, step * self.score.issue.runs[run] + turn.nth
+        key = run, self.score.issue.number(turn, step)
         performance = self._under_way.get(key)
         if performance is None:
             first = step * self.score.issue.ops + turn.first
@@ -118,7 +113,7 @@ class Ensemble:
     def knots(self, run: Run) -> Floats:
         """By turn, step after step, when the knot of *run* was tied, s."""
         if run not in self._knots:
-            self._knots[run] = np.zeros(self.score.steps * self.score.issue.runs[run])
+            self._knots[run] = np.zeros(self.score.steps * len(self.score.issue.runs[run]))
         return self._knots[run]
 
     def played(self, place: int, run: Run, numbers: Indices, begins: Floats) -> Played:

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 from simulator.engine.awaited import Awaited
+import numpy as np
 from simulator.engine.braid import Pattern
+from simulator.engine.refinement import Indices
 from simulator.order import BLANK_PRINTED
 from simulator.schedule import Block, Collective, Compute, Copy, Op, Program, Recv, Send
 
@@ -60,7 +62,7 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Issue:
-    """The *streams* of a program by name, with so many *ops*, and how often each of the *runs* comes up.
+    """The *streams* of a program by name, with so many *ops*; of each of the *runs* the first ops of its blocks.
 
     *shares*: its computations meet others, or collectives' SMs, on the GPU.
     """
@@ -68,7 +70,16 @@ class Issue:
     streams: dict[str, tuple[Turn, ...]]
     ops: int
     shares: bool
-    runs: Mapping[Run, int]
+    runs: Mapping[Run, Sequence[int]]
+
+    def number(self, turn: Turn, step: int) -> int:
+        """The number of *turn* in *step* among all turns of its run."""
+        return step * len(self.runs[turn.run]) + turn.nth
+
+    def places(self, run: Run, numbers: Indices) -> tuple[Indices, Indices]:
+        """Of the turns *numbers* of *run*: the first ops of their blocks, and the steps."""
+        steps, nth = np.divmod(numbers, len(self.runs[run]))
+        return np.array(self.runs[run])[nth], steps
 
 
 def issue(
@@ -87,7 +98,7 @@ def issue(
         id(ops): _runs(ops, awaited.watched[id(ops)], awaited.starters[id(ops)], private, sides[id(ops)], tying)
         for ops, _ in program.templates()
     }
-    meetings, counts = _Meetings(), Counter[Run]()
+    meetings, firsts = _Meetings(), defaultdict[Run, list[int]](list)
     streams: dict[str, list[Turn]] = {}
     for number, block in enumerate(program.blocks):
         first, outside = awaited.starts[number], awaited.outside[number]
@@ -95,13 +106,13 @@ def issue(
             own = tuple(first + place for place in run.waits)
             waits = own + tuple(outside.get(run.ops[0], ())) if outside else own
             meeting = meetings.of(block, run.op) if run.meets else None
-            streams.setdefault(run.op.stream, []).append(Turn(run, first, waits, meeting, counts[run]))
-            counts[run] += 1
+            streams.setdefault(run.op.stream, []).append(Turn(run, first, waits, meeting, len(firsts[run])))
+            firsts[run].append(first)
     return Issue(
         {name: tuple(turns) for name, turns in streams.items()},
         len(program.ops),
         _shares(program, collectives_take_sms, private),
-        counts,
+        firsts,
     )
 
 

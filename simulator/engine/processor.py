@@ -12,6 +12,7 @@ from math import inf
 from simpy import Environment, Event
 
 from simulator.engine.course import Course, Play
+from simulator.engine.firing import fire
 
 
 @dataclass(slots=True, eq=False)
@@ -93,5 +94,5 @@ class Processor:
             self._look_again(task, end)
             return
         self._tasks.remove(task)
-        task.done.succeed(task.play)
         self._share()
+        fire(task.done, task.play)

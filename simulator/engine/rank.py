@@ -6,16 +6,17 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from simpy import Environment, Event
 
-from simulator.engine.course import Course, Played
+from simulator.engine.course import Course, Floats, Played
 from simulator.engine.ensemble import Seat
+from simulator.engine.firing import fire
 from simulator.engine.issue import Issue, Run, Turn
 from simulator.engine.pace import Pace
 from simulator.engine.processor import Processor
+from simulator.engine.refinement import Indices
 from simulator.engine.rendezvous import Meeting
-from simulator.engine.writing import Line, Writing
+from simulator.engine.writing import Writing
 from simulator.timeline import Records
 
 Meet = Callable[[int, Turn, int], Meeting]
@@ -58,7 +59,7 @@ class Rank:
     _watchers: dict[int, Event] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._writing = Writing(self._undisturbed)
+        self._writing = Writing(self.issue, self._undisturbed)
         self.records = Records(self.issue.ops * self.steps, self._writing.columns)
 
     @property
@@ -98,11 +99,11 @@ class Rank:
                     course = self.pace.course(run, base + turn.first)
                     if course.total:
                         yield env.timeout(course.total)
-                    writing.computed(Line(turn, step, ready, None))
+                    writing.computed(turn, step, ready)
                 else:
                     play = yield self._compute(head, turn, base)
                     head.came = None
-                    writing.computed(Line(turn, step, ready, None if play.undisturbed else play))
+                    writing.computed(turn, step, ready, None if play.undisturbed else play)
                 if run.watched:
                     self._end(base + turn.first + run.last)
         head.turn = None
@@ -121,15 +122,13 @@ class Rank:
             course = self.pace.course(run, base + turn.first)
         return processor.compute(course, self.crowd if run.on == "host" else 1)
 
-    def _undisturbed(self, run: Run, lines: Sequence[Line]) -> Played:
-        """When the ops of *run* ran where nothing slowed them down: [lines, ops]."""
-        begins = np.array([line.begin for line in lines])
+    def _undisturbed(self, run: Run, numbers: Indices, begins: Floats) -> Played:
+        """When the ops of *run* ran in its turns *numbers*, begun at *begins*, where nothing slowed them down."""
         if run.tie is not None:
             assert self.seat is not None
-            numbers = [line.step * self.issue.runs[run] + line.turn.nth for line in lines]
-            return self.seat.played(run, np.array(numbers), begins)
-        firsts = [line.step * self.issue.ops + line.turn.first for line in lines]
-        alone = self.pace.alone(run, np.array(firsts))
+            return self.seat.played(run, numbers, begins)
+        firsts, steps = self.issue.places(run, numbers)
+        alone = self.pace.alone(run, firsts + steps * self.issue.ops)
         return Played(*(begins[:, None] + times for times in alone))
 
     def _end_of(self, op: int) -> Event:
@@ -142,4 +141,4 @@ class Rank:
         self._ended[op] = 1
         event = self._watchers.pop(op, None)
         if event is not None:
-            event.succeed()
+            fire(event)

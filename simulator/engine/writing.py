@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from simulator.engine.course import Play, Played
-from simulator.engine.issue import Run, Turn
+from simulator.engine.course import Floats, Play, Played
+from simulator.engine.issue import Issue, Run, Turn
+from simulator.engine.refinement import Indices
 from simulator.timeline import Columns
 
-Undisturbed = Callable[[Run, Sequence["Line"]], Played]
-"""(run, lines) -> when its ops ran, [lines, ops], where nothing slowed them down."""
+Undisturbed = Callable[[Run, Indices, Floats], Played]
+"""(run, numbers of its turns, when they began) -> when its ops ran, [turns, ops], where nothing slowed them down."""
 
 
-class Line(NamedTuple):
-    """A run, in its *turn* of a *step*, ran from *begin* (s), undisturbed unless *play* tells."""
+@dataclass(slots=True)
+class _Lines:
+    """Of one run the turns, as (number, begin in s) one after the other; of some the *plays*, by place among them."""
 
-    turn: Turn
-    step: int
-    begin: float
-    play: Play | None
+    turns: array[float] = field(default_factory=lambda: array("d"))
+    plays: dict[int, Play] = field(default_factory=dict)
 
 
 class Writing:
-    """The lines of a rank; *undisturbed* expands them."""
+    """The lines of a rank that issues *issue*; *undisturbed* expands those of runs that had the GPU to themselves.
 
-    def __init__(self, undisturbed: Undisturbed) -> None:
+    Numbers stand in arrays: a large simulation writes millions of lines, and as objects they would fill the memory.
+    """
+
+    def __init__(self, issue: Issue, undisturbed: Undisturbed) -> None:
         self.count = 0
-        self._undisturbed = undisturbed
-        self._computed: dict[Run, list[Line]] = {}
+        self._issue, self._undisturbed = issue, undisturbed
+        self._computed: dict[Run, _Lines] = {}
         self._met = array("d")
 
     def met(self, turn: Turn, step: int, ready: float, began: float, end: float) -> None:
@@ -39,11 +42,16 @@ class Writing:
         self.count += 1
         self._met.extend((turn.first + turn.run.last, step, ready, began, end))
 
-    def computed(self, line: Line) -> None:
-        """The ops of a run."""
-        run = line.turn.run
+    def computed(self, turn: Turn, step: int, begin: float, play: Play | None = None) -> None:
+        """The ops of *turn* ran from *begin* (s), undisturbed unless *play* tells."""
+        run = turn.run
         self.count += len(run.ops)
-        self._computed.setdefault(run, []).append(line)
+        lines = self._computed.get(run)
+        if lines is None:
+            lines = self._computed[run] = _Lines()
+        if play is not None:
+            lines.plays[len(lines.turns) // 2] = play
+        lines.turns.extend((self._issue.number(turn, step), begin))
 
     def columns(self) -> Columns:
         """All records, by end, then begin, then op."""
@@ -54,16 +62,16 @@ class Writing:
         order = np.lexsort((op, begin, end))
         return Columns(op[order], step[order], ready[order], begin[order], end[order])
 
-    def _records(self, run: Run, lines: Sequence[Line]) -> Columns:
+    def _records(self, run: Run, lines: _Lines) -> Columns:
         """The ops of *lines*, which all are of *run*."""
-        first = np.array([line.turn.first for line in lines], np.int64)
-        step = np.array([line.step for line in lines], np.int64)
-        ready, begin, end = times = np.empty((3, len(lines), len(run.ops)))
-        quiet = [number for number, line in enumerate(lines) if line.play is None]
-        if quiet:
-            times[:, quiet] = self._undisturbed(run, [lines[number] for number in quiet])
-        for number, line in enumerate(lines):
-            if line.play is not None:
-                times[:, number] = line.play.times()
+        number, began = np.frombuffer(lines.turns).reshape(-1, 2).T
+        numbers = number.astype(np.int64)
+        first, step = self._issue.places(run, numbers)
+        ready, begin, end = times = np.empty((3, len(numbers), len(run.ops)))
+        for place, play in lines.plays.items():
+            times[:, place] = play.times()
+        quiet = np.delete(np.arange(len(numbers)), list(lines.plays))
+        if len(quiet):
+            times[:, quiet] = self._undisturbed(run, numbers[quiet], began[quiet])
         op = (first[:, None] + np.array(run.ops, np.int64)).ravel()
         return Columns(op, np.repeat(step, len(run.ops)), ready.ravel(), begin.ravel(), end.ravel())
