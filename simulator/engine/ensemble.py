@@ -46,6 +46,7 @@ class Score:
         self.issue, self.steps = issue, steps
         self.paces: list[list[Pace]] = []
         self._parts: dict[Run, list[Part]] = {}
+        self._expanded: tuple[Ensemble, dict[Run, Played]] | None = None
 
     def firsts(self, run: Run) -> Indices:
         """The number of the first op of each block in which *run* comes up, step after step."""
@@ -60,6 +61,15 @@ class Score:
             groups = [self.paces[begin : begin + many] for begin in range(0, len(self.paces), many)]
             self._parts[run] = [part for paces in groups for part in _parts(run, paces, firsts)]
         return self._parts[run][number]
+
+    def expanded(self, ensemble: Ensemble, run: Run) -> Played:
+        """What *ensemble* played; kept until another one is asked for, since its ranks are read one after the other."""
+        if self._expanded is None or self._expanded[0] is not ensemble:
+            self._expanded = ensemble, {}
+        kept = self._expanded[1]
+        if run not in kept:
+            kept[run] = ensemble.expanded(run)
+        return kept[run]
 
 
 def _parts(run: Run, groups: Sequence[Sequence[Pace]], firsts: Indices) -> list[Part]:
@@ -90,7 +100,7 @@ class Ensemble:
         self.paces: list[Pace] = []
         score.paces.append(self.paces)
         self._under_way: dict[tuple[Run, int], Performance] = {}
-        self._knots: dict[Run, Floats] = {}
+        self._begun: dict[Run, Floats] = {}
 
     def join(self, rank: int, pace: Pace) -> Seat:
         """*rank* belongs to it and computes at *pace*."""
@@ -110,19 +120,32 @@ class Ensemble:
             del self._under_way[key]
         return Voice(performance, place)
 
-    def knots(self, run: Run) -> Floats:
-        """By turn, step after step, when the knot of *run* was tied, s."""
-        if run not in self._knots:
-            self._knots[run] = np.zeros(self.score.steps * len(self.score.issue.runs[run]))
-        return self._knots[run]
+    def begun(self, run: Run, number: int, starts: Sequence[float], knot: float) -> None:
+        """In the turn *number* of *run* the ranks began at *starts*, and its knot was tied at *knot*, s."""
+        if run not in self._begun:
+            self._begun[run] = np.zeros((self.score.steps * len(self.score.issue.runs[run]), self.size + 1))
+        self._begun[run][number] = *starts, knot
 
-    def played(self, place: int, run: Run, numbers: Indices, begins: Floats) -> Played:
-        """When the ops of the rank at *place* ran in the turns *numbers*, begun at *begins*, undisturbed."""
-        seconds = list(self.paces[place].seconds(run, self.score.firsts(run)[numbers]).T)
-        ties = self.score.part(run, self.number).ties[numbers] + self.knots(run)[numbers, None]
-        shares = self.paces[place].shares(run)
-        times = braided(run.pattern, [seconds], shares, [begins], ties=list(ties.T), most=np.maximum, least=np.minimum)
-        return Played(*(np.stack(of[0], axis=-1) for of in times))
+    def played(self, place: int, run: Run, numbers: Indices) -> Played:
+        """When the ops of the rank at *place* ran in the turns *numbers* of *run*, undisturbed."""
+        return Played(*(times[place, numbers] for times in self.score.expanded(self, run)))
+
+    def expanded(self, run: Run) -> Played:
+        """When the ops of all ranks ran in all turns of *run*, as if undisturbed: [ranks, turns, ops]."""
+        score, begun = self.score, self._begun[run]
+        # all ranks and turns in one array, as ranks that nothing ties any more
+        seconds = np.stack([pace.seconds(run, score.firsts(run)) for pace in self.paces])
+        ties = np.tile(score.part(run, self.number).ties + begun[:, -1:], (self.size, 1))
+        times = braided(
+            run.pattern,
+            [list(seconds.reshape(-1, len(run.ops)).T)],
+            self.paces[0].shares(run),
+            [begun[:, :-1].T.ravel()],
+            ties=list(ties.T),
+            most=np.maximum,
+            least=np.minimum,
+        )
+        return Played(*(np.stack(of[0], axis=-1).reshape(seconds.shape) for of in times))
 
 
 class Seat(NamedTuple):
@@ -135,9 +158,9 @@ class Seat(NamedTuple):
         """What the rank does in *turn*."""
         return self.ensemble.course(self.place, turn, step)
 
-    def played(self, run: Run, numbers: Indices, begins: Floats) -> Played:
-        """When its ops ran in the turns *numbers*, begun at *begins*, undisturbed."""
-        return self.ensemble.played(self.place, run, numbers, begins)
+    def played(self, run: Run, numbers: Indices) -> Played:
+        """When its ops ran in the turns *numbers*, undisturbed."""
+        return self.ensemble.played(self.place, run, numbers)
 
 
 @dataclass(slots=True, eq=False)
@@ -209,7 +232,7 @@ class Performance:
         part = self.ensemble.score.part(self.run, self.ensemble.number)
         starts = [legs[0].time for legs in self.legs]
         knot = max(map(add, starts, part.head[self.number].tolist()))
-        self.ensemble.knots(self.run)[self.number] = knot
+        self.ensemble.begun(self.run, self.number, starts, knot)
         return [knot + rest for rest in part.rest[self.number].tolist()]
 
     def _roughly(self) -> list[float]:

@@ -77,8 +77,10 @@ class Processor:
 
     def _hasten(self, task: _Task) -> None:
         """It may end sooner than it was to be looked at."""
+        if task.done.triggered:
+            return
         soonest = task.play.soonest()
-        if soonest < task.due and not task.done.triggered:
+        if soonest < task.due:
             self._look_again(task, soonest)
 
     def _look_again(self, task: _Task, time: float) -> None:
@@ -95,4 +97,7 @@ class Processor:
             return
         self._tasks.remove(task)
         self._share()
-        fire(task.done, task.play)
+        play = task.play
+        # who waits for the same collectives may hold the task, and the play holds them: no circles, for millions
+        del task.play
+        fire(task.done, play)

@@ -126,7 +126,7 @@ class Rank:
         """When the ops of *run* ran in its turns *numbers*, begun at *begins*, where nothing slowed them down."""
         if run.tie is not None:
             assert self.seat is not None
-            return self.seat.played(run, numbers, begins)
+            return self.seat.played(run, numbers)
         firsts, steps = self.issue.places(run, numbers)
         alone = self.pace.alone(run, firsts + steps * self.issue.ops)
         return Played(*(begins[:, None] + times for times in alone))
