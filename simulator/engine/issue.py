@@ -16,7 +16,7 @@ from typing import NamedTuple
 from simulator.engine.awaited import Awaited
 import numpy as np
 from simulator.engine.braid import Pattern
-from simulator.engine.refinement import Indices
+from simulator.hashing import Indices
 from simulator.order import BLANK_PRINTED
 from simulator.schedule import Block, Collective, Compute, Copy, Op, Program, Recv, Send
 

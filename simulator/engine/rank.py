@@ -14,9 +14,9 @@ from simulator.engine.firing import fire
 from simulator.engine.issue import Issue, Run, Turn
 from simulator.engine.pace import Pace
 from simulator.engine.processor import Processor
-from simulator.engine.refinement import Indices
 from simulator.engine.rendezvous import Meeting
 from simulator.engine.writing import Writing
+from simulator.hashing import Indices
 from simulator.timeline import Records
 
 Meet = Callable[[int, Turn, int], Meeting]

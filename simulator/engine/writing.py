@@ -10,7 +10,7 @@ import numpy as np
 
 from simulator.engine.course import Floats, Play, Played
 from simulator.engine.issue import Issue, Run, Turn
-from simulator.engine.refinement import Indices
+from simulator.hashing import Indices
 from simulator.timeline import Columns
 
 Undisturbed = Callable[[Run, Indices, Floats], Played]

@@ -3,9 +3,10 @@
 import pytest
 
 from simulator.engine.simulate import simulate
+from simulator.engine.variation import Variation
 from simulator.errors import DeadlockError
 from simulator.kernel import measured
-from simulator.mesh import Mesh
+from simulator.mesh import Axis, Mesh
 from simulator.order import Action
 from simulator.schedule import Collective, Compute, Program, Recv, Schedule, Send
 from topologies.uniform import uniform
@@ -62,3 +63,27 @@ def test_an_op_that_waits_for_its_own_rank_is_named():
     assert "rank 0 [compute] work: compute 1 kernels, step 0, waits for rank 0 [in] to end recv" in text
     assert "rank 1 [compute] reduce: all_reduce 8 B over pp, step 0, waits for rank 0 [compute]" in text
     assert "rank 1 [out] send" in text
+
+
+@pytest.mark.parametrize("fold", [True, False])
+def test_ranks_tied_by_a_collective_are_named_with_it(fold):
+    # ranks 0 and 1 do the same; rank 1 gets its message from rank 3 after rank 3 has got one from rank 0
+    there = {"over": "pp", "nbytes": 8.0, "action": THERE}
+    back = {"over": "dp", "nbytes": 8.0, "action": BACK}
+    both = Program(
+        "both",
+        (
+            Recv(name="recv", peer=0, stream="in", **there),
+            Compute(name="work", kernels=(measured(1.0),), after=("recv",)),
+            Collective(name="reduce", kind="all_reduce", over="tp", nbytes=8.0),
+            Send(name="send", peer=1, stream="out", after=("reduce",), **back),
+        ),
+    )
+    out, into = Send(name="to", peer=1, stream="own", **there), Recv(name="from", peer=0, stream="own", **back)
+    mesh = Mesh(4, {"tp": Axis(((0, 1),)), "pp": Axis(((2, 0), (3, 1))), "dp": Axis(((0, 3), (1, 2)))})
+    schedule = Schedule(mesh, (both, Program("sends", (out, into)), Program("receives", (into, out))), (0, 0, 1, 2))
+    schedule.check()
+    with pytest.raises(DeadlockError) as caught:
+        simulate(schedule, uniform(4, 1e9, 1e-6), fold=fold, variation=Variation(jitter=0.1))
+    waiting = "rank 0 [compute] reduce: all_reduce 8 B over tp, step 0, waits for rank 1 [compute]"
+    assert waiting in str(caught.value)

@@ -45,6 +45,9 @@ FABRICS = [
 ]
 
 
+JITTER = st.sampled_from([0.0, 0.0, 0.1])
+
+
 def cluster_of(fabric, nics):
     node = {**NODE, "nics": nics}
     return topologies.cluster({"nodes": 4, "node": node, "fabric": fabric})
@@ -112,7 +115,8 @@ def test_folded_equals_unfolded_in_every_span(data):
     devices = list(cluster.gpus)
     if placement:
         devices = devices[::-1] if placement == "reversed" else data.draw(st.permutations(devices))
-    variation = Variation(stragglers=data.draw(st.dictionaries(gpu, st.sampled_from([1.5, 2.0]), max_size=2)))
+    late = data.draw(st.dictionaries(gpu, st.sampled_from([1.5, 2.0]), max_size=2))
+    variation = Variation(jitter=data.draw(JITTER), stragglers=late)
     fidelity = data.draw(st.sampled_from(["flow", "chunk", "alpha_beta"]))
     how = {"placement": devices, "variation": variation, "fidelity": fidelity}
     if data.draw(st.booleans()):
@@ -155,7 +159,8 @@ def test_what_stands_beside_computations_is_the_same_folded_and_unfolded(schedul
     late = data.draw(st.dictionaries(gpu, st.sampled_from([1.1, 2.0]), max_size=1))
     cluster = cluster_of(data.draw(st.sampled_from(FABRICS)), data.draw(st.sampled_from([1, 4])))
     software = data.draw(st.sampled_from([None, stack("megatron")]))
-    assert_equal(schedule, cluster, transport=nccl(), software=software, variation=Variation(stragglers=late))
+    variation = Variation(jitter=data.draw(JITTER), stragglers=late)
+    assert_equal(schedule, cluster, transport=nccl(), software=software, variation=variation)
 
 
 def all_reduce(ranks, **fields):
@@ -189,8 +194,8 @@ def test_on_a_crossbar_two_classes_are_left_of_a_straggler():
 
 
 def test_with_jitter_every_rank_plays_itself():
-    timeline = simulate(all_reduce(16), cluster_of({"kind": "switch"}, 4), variation=Variation(jitter=0.1))
-    assert timeline.representatives == 16
+    folded = assert_equal(all_reduce(16), cluster_of({"kind": "switch"}, 4), variation=Variation(jitter=0.1))
+    assert folded.representatives == 16
 
 
 def test_ranks_that_share_a_host_share_it_folded_too():
@@ -213,8 +218,9 @@ def test_unequal_groups_of_one_axis_get_unequal_rates():
     assert folded.representatives == 4
 
 
+@pytest.mark.parametrize("variation", [Variation(), Variation(jitter=0.1), Variation(stragglers={5: 1.5})])
 @pytest.mark.parametrize("beside", [False, True])
-def test_collectives_that_share_nothing_are_known_beforehand_and_told_the_same(beside):
+def test_collectives_that_share_nothing_are_known_beforehand_and_told_the_same(beside, variation):
     # tensor parallelism inside the servers, beside gradients that cross them and take multiprocessors
     mesh = Mesh.regular({"tp": 4, "dp": 4})
     ops = []
@@ -225,9 +231,11 @@ def test_collectives_that_share_nothing_are_known_beforehand_and_told_the_same(b
             after = (ops[-1].name,)
             ops.append(Collective(name="gradient", kind="all_reduce", over="dp", nbytes=1e7, stream="dp", after=after))
     schedule = Schedule(mesh, (Program("all", tuple(ops)),), (0,) * 16, steps=2)
-    folded = assert_equal(schedule, cluster_of({"kind": "switch"}, 4), transport=nccl())
-    plain = simulate(schedule, cluster_of({"kind": "switch"}, 4), transport=nccl(), fold=False)
-    assert folded.representatives == 1
+    how = {"transport": nccl(), "variation": variation}
+    folded = assert_equal(schedule, cluster_of({"kind": "switch"}, 4), **how)
+    plain = simulate(schedule, cluster_of({"kind": "switch"}, 4), fold=False, **how)
+    if variation == Variation():
+        assert folded.representatives == 1
     links = folded.link_bytes
     for link in links:
         moved = [sum((u.end - u.begin) * u.links.get(link, 0.0) for u in t.uses) for t in (folded, plain)]

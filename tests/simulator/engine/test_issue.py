@@ -17,7 +17,10 @@ def sums(name, *after, stream="tp"):
 def runs(program, private=()):
     """(names, how many of them beside) of each run of the compute stream."""
     turns = issue(program, True, private).streams["compute"]
-    return [([program.ops[turn.first + place].name for place in turn.run.ops], len(turn.run.ops) - turn.run.pattern.main) for turn in turns]
+    return [
+        ([program.ops[turn.first + place].name for place in turn.run.ops], len(turn.run.ops) - turn.run.pattern.main)
+        for turn in turns
+    ]
 
 
 def test_what_is_written_out_may_wait_for_any_micro_batch():
