@@ -5,19 +5,17 @@ What blocks of one template have in common, a `Run`, is worked out once; a `Turn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from simulator.engine.awaited import Awaited
 import numpy as np
+
+from simulator.engine.awaited import Awaited
 from simulator.engine.braid import Pattern
 from simulator.hashing import Indices
-from simulator.order import BLANK_PRINTED
 from simulator.schedule import Block, Collective, Compute, Copy, Op, Program, Recv, Send
 
 
