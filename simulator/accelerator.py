@@ -38,7 +38,8 @@ class Software:
     before it holds a tensor, CUDA's context and the kernels that are loaded. *async_tensor*: backward passes exchange
     tensor-parallel gradients beside the products that do not need them; *separate_update*: what stands around an
     optimizer's update has kernels of its own; *slice_seconds*: host time for each rank's slice of each tensor, where
-    ZeRO's third stage communicates lists of tensors, 0 where it has flat buffers.
+    ZeRO's third stage communicates lists of tensors, 0 where it has flat buffers; *flash_forward*, *flash_backward*:
+    how much faster its fused attention is than the kernels that the shares of an `Accelerator` are of.
     """
 
     name: str = "ideal"
@@ -51,6 +52,8 @@ class Software:
     async_tensor: bool = False
     separate_update: bool = False
     slice_seconds: float = 0.0
+    flash_forward: float = 1.0
+    flash_backward: float = 1.0
     softmax_group: int = 1
 
 
@@ -80,7 +83,7 @@ class Accelerator:
     attention_backward: float = 1.0
     spread: float = 0.0
     power: float = 0.0
-    _prices: dict[tuple[Kernel, ...], tuple[float, float]] = field(
+    _prices: dict[tuple[tuple[Kernel, ...], float, float], tuple[float, float]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
 
@@ -100,12 +103,13 @@ class Accelerator:
     def seconds(self, kernels: Iterable[Kernel], software: Software | None = None) -> float:
         """How long *kernels* take, one after the other, issued by *software* (none: launching costs nothing)."""
         kernels = tuple(kernels)
-        price = self._prices.get(kernels)
+        key = (kernels, 1.0, 1.0) if software is None else (kernels, software.flash_forward, software.flash_backward)
+        price = self._prices.get(key)
         if price is None:
             modelled = [kernel for kernel in kernels if kernel.seconds is None]
-            gpu = sum(self.kernel_seconds(kernel) for kernel in modelled)
+            gpu = sum(self.kernel_seconds(kernel, software) for kernel in modelled)
             given = sum(kernel.seconds for kernel in kernels if kernel.seconds is not None)
-            price = self._prices[kernels] = gpu, given
+            price = self._prices[key] = gpu, given
         gpu, given = price
         if software is None or not software.launch_seconds or not gpu:
             return gpu + given
@@ -131,8 +135,8 @@ class Accelerator:
             attention_backward=self.attention_backward / slowdown,
         )
 
-    def kernel_seconds(self, kernel: Kernel) -> float:
-        """GPU time of one kernel, launch not counted: the longer of its arithmetic and its memory traffic."""
+    def kernel_seconds(self, kernel: Kernel, software: Software | None = None) -> float:
+        """GPU time of one kernel of *software*, launch not counted: the longer of its arithmetic and memory traffic."""
         if kernel.seconds is not None:
             return kernel.seconds
         memory = kernel.nbytes / (self.memory_bandwidth * self.memory_efficiency)
@@ -142,7 +146,7 @@ class Accelerator:
         if kernel.shape is None or not self.sms:
             return max(kernel.flops / peak, memory)
         if kernel.attention:
-            share = self.attention_backward if kernel.attention == "backward" else self.attention_efficiency
+            share = self._attention_share(kernel.attention, software or Software())
             return max(2.0 * prod(kernel.shape) / (self.peak(kernel.precision) * share), memory)
         # without tensor cores libraries use Winograd's algorithm (Lavin and Gray 2015, arXiv:1509.09308) where it is
         # faster
@@ -150,6 +154,11 @@ class Accelerator:
         if kernel.winograd is not None and self._lacks_tf32(kernel.precision):
             shapes.append(kernel.winograd)
         return max(min(_quantised_flops(*shape, self.sms, self.k_half) for shape in shapes) / peak, memory)
+
+    def _attention_share(self, which: str, software: Software) -> float:
+        if which == "backward":
+            return self.attention_backward * software.flash_backward
+        return self.attention_efficiency * software.flash_forward
 
     def _lacks_tf32(self, precision: str) -> bool:
         return precision == "tf32" and isinstance(self.peak_flops, Mapping) and "tf32" not in self.peak_flops

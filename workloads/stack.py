@@ -11,8 +11,9 @@ class SoftwareSpecification(Section):
     """The keys of such a file: *launch*, host time per kernel; *fused*; *sharpness* of the smooth maximum.
 
     *step*: host time of each optimizer step; *exchange*: time lost with each message of a pipeline; *context*: memory
-    of the GPU; *slice*: time for each rank's slice of each tensor of a list that ZeRO-3 communicates; the other flags
-    are habits, as `Software` has them.
+    of the GPU; *slice*: time for each rank's slice of each tensor of a list that ZeRO-3 communicates; *flash_forward*,
+    *flash_backward*: speed of fused attention over the first FlashAttention; the other flags are habits, as `Software`
+    has them.
     """
 
     name: str
@@ -28,6 +29,8 @@ class SoftwareSpecification(Section):
     separate_update: Flag = False
     softmax_group: Count = 1
     slice: Time = 0.0
+    flash_forward: Ratio = 1.0
+    flash_backward: Ratio = 1.0
 
     def build(self) -> Software:
         """The parameter set that an accelerator takes."""
@@ -42,6 +45,8 @@ class SoftwareSpecification(Section):
             self.async_tensor,
             self.separate_update,
             slice_seconds=self.slice,
+            flash_forward=self.flash_forward,
+            flash_backward=self.flash_backward,
             softmax_group=self.softmax_group,
         )
 

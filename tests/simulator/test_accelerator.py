@@ -60,3 +60,13 @@ def test_what_stands_in_anothers_place_may_be_replaced_in_turn():
     assert changed.accelerator("gpu 1") == faster
     assert whole.accelerator("gpu 1") == unit
     assert changed.route("gpu 0", "gpu 1") == whole.route("gpu 0", "gpu 1")
+
+
+@pytest.mark.parametrize(("which", "gain"), [("forward", 1.5), ("backward", 3.0)])
+def test_a_stack_brings_its_own_fused_attention(which: str, gain: float) -> None:
+    gpu = replace(GPU, sms=1, attention_efficiency=0.5, attention_backward=0.25)
+    fused = Kernel(8e12, 0.0, (1, 100, 100, 100), "fp32", attention=which)
+    product = Kernel(8e12, 0.0, (1, 128, 128, 100), "fp32")
+    stack = Software(flash_forward=1.5, flash_backward=3.0)
+    assert gpu.seconds([fused]) == pytest.approx(gain * gpu.seconds([fused], stack))
+    assert gpu.seconds([product]) == gpu.seconds([product], stack)
