@@ -88,7 +88,10 @@ def _stack(
     return Parameter(f"{name}.{key}", start, low, high, "s", meaning, lands, spread=spread)
 
 
-ALIKE = {"megatron": ("megatron_2021", "megatron_core")}
+ALIKE = {
+    "megatron": ("megatron_2021", "megatron_core"),
+    "megatron_deepspeed": ("megatron_deepspeed_2021",),
+}
 """Entries of stacks that differ in habits, not in what the host takes, and share what is fitted."""
 
 # a step's host work is tens of milliseconds, a message's a synchronisation and some ten launches: first estimates
