@@ -15,6 +15,8 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
 
 from simulator.accelerator import Accelerator
 from simulator.errors import ClusterError
@@ -99,12 +101,18 @@ class Cluster:
 
     def accelerator(self, device: str) -> Accelerator:
         """What computes at *device*, a GPU or a host."""
-        accelerator: Accelerator = self.graph.nodes[device]["accelerator"]
-        return self._instead.get(accelerator, accelerator)
+        return self._accelerators[device]
+
+    @cached_property
+    def _accelerators(self) -> Mapping[str, Accelerator]:
+        own: dict[str, Accelerator] = nx.get_node_attributes(self.graph, "accelerator")
+        instead = {id(one): self._instead.get(one, one) for one in {id(one): one for one in own.values()}.values()}
+        return {vertex: instead[id(accelerator)] for vertex, accelerator in own.items()}
 
     def equipped(self, instead: Mapping[Accelerator, Accelerator]) -> Cluster:
         """The cluster in which other accelerators stand *instead*; links and routes are the same."""
         other = copy(self)
+        other.__dict__.pop("_accelerators", None)
         # what already stands in another's place may be replaced in turn
         placed = {old: instead.get(new, new) for old, new in self._instead.items()}
         other._instead = {**instead, **placed}
@@ -157,6 +165,11 @@ class Cluster:
             kinds = self.graph.nodes[source]["kind"], self.graph.nodes[target]["kind"], self.links[number]
             self._sort_of[number] = self._sorts.setdefault(kinds, len(self._sorts))
         return self._sort_of[number]
+
+    @cached_property
+    def bandwidths(self) -> NDArray[np.float64]:
+        """By number of a link its bandwidth, bytes/s."""
+        return np.fromiter((link.bandwidth for link in self.links), np.float64, len(self.links))
 
     def latency(self, route: Iterable[int]) -> float:
         """The sum of the links' latencies, in s."""

@@ -16,15 +16,22 @@ from simulator.hashing import Indices
 class Regularity:
     """Arrays over devices (the cluster's GPUs, then its hosts), over servers, and over links.
 
-    By device: the number of its *server*, and which one it is in there, *local*; level by level, from the leaf up, the
-    number of the *switch* above it, and of the links *down* from there and *up* to there, each of shape
-    ``(devices, levels)``; up from a NIC to its leaf is a link of its server, and not named. By server: the first of its
-    links, *base*, and its *build*, which two servers have in common if all links are the same, one for one. By link:
-    *sort*, the same for links of equal kind, bandwidth and latency.
+    By device: the number of its *server*, and which one it is in there, *local*; the links by which it leaves its
+    server, *out*, as far as to the leaf, and those by which it is reached from its NIC, *back*, both of shape
+    ``(devices, links)``, with -1 where they are fewer. The number of its *door* is the same for devices that leave and
+    are reached alike. Level by level of the tree, from the leaf up, the number of the *switch* above it, and of the
+    links *down* from there and *up* to there, each of shape ``(devices, levels)``; up to the leaf there is -1, for that
+    link stands in *out*.
+
+    By server: the first of its links, *base*, and its *build*, which two servers have in common if all links are the
+    same, one for one. By link: *sort*, the same for links of equal kind, bandwidth and latency.
     """
 
     server: Indices
     local: Indices
+    out: Indices
+    back: Indices
+    door: Indices
     switch: Indices
     down: Indices
     up: Indices

@@ -42,7 +42,7 @@ from simulator.engine.privacy import Privacy
 from simulator.engine.rows import Rows
 from simulator.engine.tying import ties
 from simulator.engine.variation import Variation
-from simulator.hashing import Colours, Indices, hashed
+from simulator.hashing import Colours, Indices, mixed, numbered
 from simulator.plan import Phase, Plan
 from simulator.schedule import Collective, Op, Schedule
 from simulator.transport.communicator import Communicator
@@ -72,18 +72,17 @@ class Folding:
         colours = np.arange(len(schedule.program_of), dtype=np.uint64) if apart else self._colours(variation)
         self._partition = Partition(self._census, self._flows, communicator, colours, hosts)
         self.classes = self._partition.classes
-        self._rows = Rows(self._flows, self._partition, [link.bandwidth for link in communicator.cluster.links])
+        self._rows = Rows(self._flows, self._partition, communicator.cluster.bandwidths)
         self._plans: dict[tuple[int, Asked], Plan] = {}
         self._crowd = self._crowds(hosts)
 
     def _colours(self, variation: Variation) -> Colours:
         """By rank: its program, what it computes on, how slow it is."""
-        cluster, devices = self.communicator.cluster, self.communicator.devices
-        return hashed(
-            [
-                (index, cluster.accelerator(devices[rank]), variation.stragglers.get(rank, 1.0))
-                for rank, index in enumerate(self.schedule.program_of)
-            ]
+        devices = list(map(self.communicator.cluster.accelerator, self.communicator.devices))
+        slow = np.ones(len(devices))
+        slow[list(variation.stragglers)] = list(variation.stragglers.values())
+        return mixed(self._census.program_of.astype(np.uint64)) ^ mixed(
+            mixed(numbered(devices).astype(np.uint64)) ^ slow.view(np.uint64)
         )
 
     def _crowds(self, hosts: Mapping[int, str]) -> dict[int, int]:

@@ -34,14 +34,15 @@ class Partition:
         used[flows.laid.links] = True
         self.links = np.flatnonzero(used)
         self.laid = flows.laid._replace(links=(np.cumsum(used) - 1)[flows.laid.links])
-        efficiency = communicator.transport.link_efficiency
-        self.free = np.array(redundant(cluster, self.links.tolist(), efficiency), np.bool_)
+        ample = np.zeros(len(used), np.bool_)
+        ample[redundant(cluster, communicator.transport.link_efficiency)] = True
+        self.free = ample[self.links]
         places = {host: number for number, host in enumerate(dict.fromkeys(hosts.values()))}
         colours = [
             ranks,
             flows.labels,
             flows.uses,
-            hashed([cluster.links[number].bandwidth for number in self.links.tolist()]),
+            cluster.bandwidths[self.links].view(np.uint64),
             hashed([cluster.accelerator(host) for host in places]),
         ]
         labels = _labels(self.laid)

@@ -9,7 +9,9 @@ constraints may be dropped at once. What is feasible stays the same, and with it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+
+import networkx as nx
 
 from simulator.cluster import Cluster, Link
 
@@ -19,35 +21,33 @@ ROUNDING = 1e-12
 Efficiency = Callable[[Link], float]
 
 
-def redundant(cluster: Cluster, numbers: Sequence[int], efficiency: Efficiency) -> list[bool]:
-    """Whether the link of each of *numbers* can be filled by no load; *efficiency* is the share of a link in use."""
+def redundant(cluster: Cluster, efficiency: Efficiency) -> list[int]:
+    """The numbers of the links that no load can fill; *efficiency* is the share of a link in use."""
     if not cluster.hierarchical:
-        return [False] * len(numbers)
-    level = _levels(cluster)
-    into = {vertex: _total(cluster.graph.in_edges(vertex, data="link"), efficiency) for vertex in level}
-    out = {vertex: _total(cluster.graph.out_edges(vertex, data="link"), efficiency) for vertex in level}
+        return []
+    level, graph = _levels(cluster), cluster.graph
+    into = {vertex: _total(graph.in_edges(vertex, data="link"), efficiency) for vertex in level}
+    out = {vertex: _total(graph.out_edges(vertex, data="link"), efficiency) for vertex in level}
 
-    def follows(number: int) -> bool:
-        v, u = cluster.ends[number]
-        if v not in level or u not in level:
-            return False
-        carried = _carried(cluster.links[number], efficiency) * (1 + ROUNDING)
-        back = _carried(cluster.graph.edges[u, v]["link"], efficiency)
+    def follows(v: str, u: str) -> bool:
+        carried = _carried(graph.edges[v, u]["link"], efficiency) * (1 + ROUNDING)
+        back = _carried(graph.edges[u, v]["link"], efficiency)
         others = into[v] if level[u] > level[v] else out[u]
         return others - back <= carried
 
-    return [follows(number) for number in numbers]
+    return [cluster.number(v, u) for v in level for u in graph.successors(v) if u in level and follows(v, u)]
 
 
 def _levels(cluster: Cluster) -> dict[str, int]:
     """How far above the servers each switch between them stands, from 0."""
     graph = cluster.graph
-    between = {vertex for vertex, data in graph.nodes.items() if "node" not in data}
-    reached = [vertex for vertex in between if any(other not in between for other in graph.successors(vertex))]
+    inside = nx.get_node_attributes(graph, "node")
+    between = [vertex for vertex in graph if vertex not in inside]
+    reached = [vertex for vertex in between if any(other in inside for other in graph.successors(vertex))]
     level = dict.fromkeys(reached, 0)
     for vertex in reached:
         for other in graph.successors(vertex):
-            if other in between and other not in level:
+            if other not in inside and other not in level:
                 level[other] = level[vertex] + 1
                 reached.append(other)
     return level

@@ -6,7 +6,6 @@ that ask the same all but the first, and those that another row dominates.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -21,14 +20,14 @@ Floats = NDArray[np.float64]
 
 
 class Rows:
-    """The flows of *flows*, one for each class of *partition*, over rows whose links have *bandwidth*, by number."""
+    """The flows of *flows*, one for each class of *partition*, over rows whose links have those *bandwidths*."""
 
-    def __init__(self, flows: Flows, partition: Partition, bandwidth: Sequence[float]) -> None:
+    def __init__(self, flows: Flows, partition: Partition, bandwidths: Floats) -> None:
         self._partition = partition
         self._bounds = flows.bounds[partition.firsts[FLOW]].tolist()
         first = partition.firsts[LINK]
         self._links = partition.links[first].tolist()
-        self.capacity: list[float] = [bandwidth[link] for link in self._links]
+        self.capacity: list[float] = bandwidths[self._links].tolist()
         self._free = partition.free[first]
         self._made: dict[int, Flow] = {}
         self._fold()

@@ -80,11 +80,19 @@ def _standing(regularity: Regularity, groups: Indices) -> tuple[Colours, Indices
     """Of each of *groups* a hash of where its devices stand, and its slots.
 
     They stand alike if they are the same devices in servers of the same builds, in one server or below one switch
-    where the others are, and the links on their chains of switches are of the same sorts, up to where all meet.
+    where the others are, and the links on their chains of switches are of the same sorts, up to where all meet. Of a
+    group that is spread, one device a server, it does not count which device it is, but what its door is like.
     """
     server = regularity.server[groups]
-    told = [regularity.build[server], regularity.local[groups], first_alike(server)]
-    slots = [regularity.base[server]]
+    together = first_alike(server)
+    spread = (together == np.arange(groups.shape[1])).all(axis=1, keepdims=True)
+    told = [
+        together,
+        np.where(spread, -1, regularity.build[server]),
+        np.where(spread, regularity.door[groups], regularity.local[groups]),
+    ]
+    slots = [np.where(spread, -1, regularity.base[server])]
+    slots += [np.where(spread, links[groups], -1) for links in (*regularity.out.T, *regularity.back.T)]
     met = _all_alike(server)
     for level in range(regularity.switch.shape[1]):
         links = [regularity.down[groups, level]] + ([regularity.up[groups, level]] if level else [])

@@ -17,9 +17,7 @@ NODE = {
 
 def free(cluster):
     """The links, by their ends, that can be filled by no load."""
-    numbers = range(len(cluster.links))
-    found = redundant(cluster, numbers, lambda link: 1.0)
-    return {cluster.ends[number] for number in numbers if found[number]}
+    return {cluster.ends[number] for number in redundant(cluster, lambda link: 1.0)}
 
 
 def cables(cluster):
