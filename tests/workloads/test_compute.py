@@ -1,5 +1,6 @@
 """The computation of every order: which kernels, when the optimizer, what is kept and for how long."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -85,6 +86,16 @@ def test_what_the_weight_gradients_need_is_32_sbh():
     assert by_phase["F"].allocates == {"activations": LAYER}
     assert by_phase["I"].frees == {"activations": LAYER - 32 * S * B * H}
     assert by_phase["W"].frees == {"activations": 32 * S * B * H}
+
+
+def test_of_a_split_backward_only_the_products_of_weights_are_put_off():
+    """Sums over rows, of biases and norms, stay with I; Qi et al.'s bubble p - 1 times F + I - W is so much larger."""
+    schedule = computed(Order.parse("0F0,0I0,0W0"))
+    split = {phase: [op for op in schedule.programs[0].ops if op.action.phase == phase] for phase in "IW"}
+    assert all(kernel.flops for op in split["W"] for kernel in op.kernels)
+    whole = [op for op in computed(Order.parse("0F0,0B0")).programs[0].ops if op.action.phase == "B"]
+    halves = Counter(kernel for ops in split.values() for op in ops for kernel in op.kernels)
+    assert halves == Counter(kernel for op in whole for kernel in op.kernels)
 
 
 def test_where_gradients_outweigh_activations_the_first_half_allocates():
