@@ -91,6 +91,7 @@ def _stack(
 ALIKE = {
     "megatron": ("megatron_2021", "megatron_core"),
     "megatron_deepspeed": ("megatron_deepspeed_2021",),
+    "fsdp": ("fsdp_sdpa",),
 }
 """Entries of stacks that differ in habits, not in what the host takes, and share what is fitted."""
 

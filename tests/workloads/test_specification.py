@@ -119,7 +119,7 @@ def test_an_unknown_model_is_answered_with_the_nearest_first() -> None:
 def test_software_stacks() -> None:
     fused = {"megatron", "megatron_2021", "megatron_core", "megatron_deepspeed", "megatron_deepspeed_2021"}
     stacks = {name: software(name) for name in names("workloads.software")}
-    assert set(stacks) == {"ddp", "fsdp", "ideal", *fused}
+    assert set(stacks) == {"ddp", "fsdp", "fsdp_sdpa", "ideal", *fused}
     assert stacks["ideal"].launch_seconds == 0.0
     assert {name for name, stack in stacks.items() if stack.fused} == {"ideal", *fused}
     assert {name for name, stack in stacks.items() if stack.slice_seconds} == {"megatron_deepspeed_2021"}
