@@ -17,12 +17,17 @@ KINDS = {
 """Kinds of regime that are told of each kind of run."""
 
 NOT_MODELLED = (
-    "Congestion control, packet loss, adaptive routing, and other jobs on the same network.",
+    "Congestion control, packet loss, adaptive routing, and other jobs on the same network; collective libraries other "
+    "than NCCL and Gloo (Frontier's RCCL over libfabric is priced as NCCL).",
     "Clocks that drop under load or heat, and nodes that are slower than others unless a scenario names them.",
     "Reading of data, checkpoints, logging, garbage collection, the memory allocator's retries.",
+    "Gradients of several micro-batches being added up by kernels of their own; all-gathers of a sharded optimizer's "
+    "parameters beside the next forward pass.",
+    "DeepSpeed's pipeline engine: MT-NLG took a fifth longer on it than the same pipeline in Megatron-LM would.",
+    "What SageMaker adds to ZeRO-3 over 128 GPUs with 400 Gb/s a node: BloombergGPT is predicted too fast.",
     "Kernels chosen by autotuning: a product is priced by its shape with the best of a few tiles.",
-    "Parallel attention and MLP, windowed attention, four-dimensional tensor parallelism, data parallelism that "
-    "differs from stage to stage; scenarios of runs that had them say so.",
+    "Parallel attention and MLP, windowed attention, four-dimensional tensor parallelism (AxoNN on Frontier), "
+    "context parallelism, data parallelism that differs from stage to stage; scenarios of runs that had them say so.",
     "Searched pipeline schedules (ZB-1p, ZB-2p): the hand-made ones nearest to them stand for them.",
     "TPUs.",
 )
