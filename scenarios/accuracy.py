@@ -21,8 +21,7 @@ NOT_MODELLED = (
     "than NCCL and Gloo (Frontier's RCCL over libfabric is priced as NCCL).",
     "Clocks that drop under load or heat, and nodes that are slower than others unless a scenario names them.",
     "Reading of data, checkpoints, logging, garbage collection, the memory allocator's retries.",
-    "Gradients of several micro-batches being added up by kernels of their own; all-gathers of a sharded optimizer's "
-    "parameters beside the next forward pass.",
+    "Gradients of several micro-batches being added up by kernels of their own.",
     "DeepSpeed's pipeline engine: MT-NLG took a fifth longer on it than the same pipeline in Megatron-LM would.",
     "What SageMaker adds to ZeRO-3 over 128 GPUs with 400 Gb/s a node: BloombergGPT is predicted too fast.",
     "Kernels chosen by autotuning: a product is priced by its shape with the best of a few tiles.",

@@ -147,6 +147,7 @@ def _data_parallel(
                 overlap=data.overlap,
                 bucket=data.bucket,
                 slice_seconds=software.slice_seconds,
+                gather_ahead=software.gather_ahead,
             )
         case FullyShardedDataParallel():
             return fsdp(

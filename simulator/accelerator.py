@@ -39,7 +39,8 @@ class Software:
     tensor-parallel gradients beside the products that do not need them; *separate_update*: what stands around an
     optimizer's update has kernels of its own; *slice_seconds*: host time for each rank's slice of each tensor, where
     ZeRO's third stage communicates lists of tensors, 0 where it has flat buffers; *flash_forward*, *flash_backward*:
-    how much faster its fused attention is than the kernels that the shares of an `Accelerator` are of.
+    how much faster its fused attention is than the kernels that the shares of an `Accelerator` are of; *gather_ahead*:
+    a sharded optimizer's parameters are gathered beside the next forward pass.
     """
 
     name: str = "ideal"
@@ -54,6 +55,7 @@ class Software:
     slice_seconds: float = 0.0
     flash_forward: float = 1.0
     flash_backward: float = 1.0
+    gather_ahead: bool = False
     softmax_group: int = 1
 
 

@@ -31,6 +31,7 @@ class SoftwareSpecification(Section):
     slice: Time = 0.0
     flash_forward: Ratio = 1.0
     flash_backward: Ratio = 1.0
+    gather_ahead: Flag = False
 
     def build(self) -> Software:
         """The parameter set that an accelerator takes."""
@@ -47,6 +48,7 @@ class SoftwareSpecification(Section):
             slice_seconds=self.slice,
             flash_forward=self.flash_forward,
             flash_backward=self.flash_backward,
+            gather_ahead=self.gather_ahead,
             softmax_group=self.softmax_group,
         )
 

@@ -7,11 +7,13 @@ stage 2 the gradients too, stage 3 also the parameters.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from simulator.errors import ScenarioError
 from simulator.kernel import BYTES
 from simulator.order import Action
-from simulator.schedule import Collective, Op, Program, Schedule
+from simulator.program import Block, Stamped
+from simulator.schedule import Collective, Compute, Op, Program, Schedule
 from workloads.gradients import Bucket, Reduction, Weights, reduce_gradients, updated_stages, weights_by_stage
 from workloads.listed import listed
 from workloads.model import Model
@@ -49,6 +51,7 @@ def zero(
     bucket: float | None = None,
     gradient_norm: bool = True,
     slice_seconds: float = 0.0,
+    gather_ahead: bool = False,
 ) -> Schedule:
     """*replicas* copies of *schedule* over a new, slowest axis ``dp``, sharded as *stage* (0 to 3) says.
 
@@ -56,11 +59,12 @@ def zero(
     buckets of *bucket* bytes (5e8 elements unless given), with *overlap* on a stream of their own, ``dp.reduce``, as
     DeepSpeed's ``overlap_comm`` does (off by default there but in stage 3), else blocking. Stage 0 all-reduces and
     stage 1 reduce-scatters in the last micro-batch's backward, stages 2 and 3 reduce-scatter in every one. Stages 1
-    and 2 gather the updated parameters after the optimizer step. Stage 3 gathers each layer before its forward pass
-    and again before its backward pass, one layer ahead, on the stream ``dp.gather``; beyond `LIMITS` a layer also
-    between its recomputation and its backward pass, and not ahead. With *slice_seconds* it communicates tensor by
-    tensor, and the host takes so long for each rank's slice of each (`listed`). With *gradient_norm*, sharded stages
-    all-reduce 4 bytes before the optimizer step.
+    and 2 gather the updated parameters after the optimizer step; with *gather_ahead* layer by layer beside the next
+    forward pass, at the begin of a step (Megatron-LM, ``--overlap-param-gather``). Stage 3 gathers each layer before
+    its forward pass and again before its backward pass, one layer ahead, on the stream ``dp.gather``; beyond `LIMITS` a
+    layer also between its recomputation and its backward pass, and not ahead. With *slice_seconds* it communicates
+    tensor by tensor, and the host takes so long for each rank's slice of each (`listed`). With *gradient_norm*, sharded
+    stages all-reduce 4 bytes before the optimizer step.
 
     Each rank sends, by rings over d ranks and m micro-batches, so many times the parameters' bytes, where gradients
     are as wide as parameters: stages 0 and 1 2 (d - 1) / d, stage 2 (m + 1) (d - 1) / d, stage 3 3 m (d - 1) / d.
@@ -91,6 +95,8 @@ def zero(
         if stage == 3:
             listing = Listing(PERSISTENT_ELEMENTS, slices) if slices else None
             program = unsharded(program, model, "dp", overlap=overlap, limits=LIMITS, listing=listing)
+        elif stage and gather_ahead:
+            program = _gathered_ahead(program, stages, BYTES[model.precision])
         elif stage:
             program = _with_gathers(program, stages, BYTES[model.precision])
         return norm_before_update(program, "dp") if gradient_norm and stage else program
@@ -141,6 +147,32 @@ def _listed(reduction: Reduction, seconds: float) -> Reduction:
             yield from listed(op, bucket.tensors, seconds) if isinstance(op, Collective) else (op,)
 
     return tensor_by_tensor
+
+
+def _gathered_ahead(program: Program, stages: Mapping[int, Sequence[Weights]], width: int) -> Program:
+    """*program* that begins with an all-gather of each layer, on ``dp.gather``; its first forward pass waits for it."""
+    own = [weights for stage in stages.values() for weights in stage if weights.parameters]
+    gathers = tuple(
+        Collective(
+            name=f"{weights.name}.gather",
+            kind="all_gather",
+            over="dp",
+            nbytes=float(weights.parameters * width),
+            stream="dp.gather",
+        )
+        for weights in own
+    )
+    awaited = {weights.name: gather.name for weights, gather in zip(own, gathers, strict=True)}
+
+    def awaiting(op: Op) -> Op:
+        name = awaited.pop(op.layer, None) if isinstance(op, Compute) and op.layer else None
+        return op if name is None else replace(op, after=(*op.after, name))
+
+    blocks = [Block(gathers)]
+    for block in program.blocks:
+        first = any(op.layer in awaited for op in block.ops) if awaited else False
+        blocks.append(Block(tuple(map(awaiting, block.written_out().ops)), block.micro_batch) if first else block)
+    return replace(program, ops=Stamped(blocks))
 
 
 def _with_gathers(program: Program, stages: Mapping[int, Sequence[Weights]], width: int) -> Program:

@@ -246,3 +246,25 @@ def test_reductions_of_a_stream_keep_the_order_of_their_layers():
     reduced = [op.after[0] for op in collectives(program, "reduce_scatter")]
     numbers = [int(name.rpartition(" ")[2]) for name in reduced]
     assert all(before > after for before, after in pairwise(numbers))
+
+
+@pytest.mark.parametrize(("stages", "micro_batches"), [(1, 1), (1, 3), (2, 4)])
+def test_parameters_may_be_gathered_beside_the_forward_pass_that_they_are_for(stages, micro_batches):
+    what = model(1000, 3000)
+    cut = [what.layers] if stages == 1 else [what.layers[:1], what.layers[1:]]
+    order = compute(what, one_f_one_b(stages, micro_batches), micro_batch_size=1, stages=cut)
+    plain = pipeline_parallel(order, what, micro_batch_size=1)
+    behind, ahead = (zero(plain, what, 2, stage=1, gradient_norm=False, gather_ahead=one) for one in (False, True))
+    slow, quick = run(behind), run(ahead)
+    assert quick.axis_bytes["dp"] == pytest.approx(slow.axis_bytes["dp"])
+    for number, program in enumerate(ahead.programs):
+        rank = ahead.ranks_of(number)[0]
+        spans = {span.op.name: span for span in quick.spans(rank)}
+        for gather in collectives(program, "all_gather"):
+            layer = gather.name.removesuffix(".gather")
+            first = min((s for s in spans.values() if s.op.layer == layer), key=lambda span: span.begin)
+            assert gather.name in first.op.after
+            assert first.begin >= spans[gather.name].end
+    # the second layer's gather is hidden behind the first layer's forward pass
+    if stages == 1:
+        assert slow.makespan - quick.makespan == pytest.approx(3000 * 4 / 2 / 1e6, rel=1e-6)
