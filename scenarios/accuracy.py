@@ -23,7 +23,7 @@ NOT_MODELLED = (
     "Reading of data, checkpoints, logging, garbage collection, the memory allocator's retries.",
     "Gradients of several micro-batches being added up by kernels of their own.",
     "DeepSpeed's pipeline engine: MT-NLG took a fifth longer on it than the same pipeline in Megatron-LM would.",
-    "What SageMaker adds to ZeRO-3 over 128 GPUs with 400 Gb/s a node: BloombergGPT is predicted too fast.",
+    "Amazon's EFA below NCCL's rates, and what SageMaker adds to ZeRO-3: BloombergGPT is predicted too fast.",
     "Kernels chosen by autotuning: a product is priced by its shape with the best of a few tiles.",
     "Parallel attention and MLP, windowed attention, four-dimensional tensor parallelism (AxoNN on Frontier), "
     "context parallelism, data parallelism that differs from stage to stage; scenarios of runs that had them say so.",
