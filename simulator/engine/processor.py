@@ -17,13 +17,18 @@ from simulator.engine.firing import fire
 
 @dataclass(slots=True, eq=False)
 class _Task:
-    """A *play* that stands for a *crowd* of equal ones, at *speed*; it is looked at again at the time *due*."""
+    """A *play* that stands for a *crowd* of equal ones, at *speed*; it is looked at again at the time *due*.
+
+    Once *over* it lets go of both: those who wait for the same collectives may still hold it, and of millions of tasks
+    none may be kept by a circle.
+    """
 
     done: Event
     crowd: int
     play: Play = field(init=False)
     speed: float = 0.0
     due: float = inf
+    over: bool = False
 
 
 @dataclass(slots=True)
@@ -77,7 +82,7 @@ class Processor:
 
     def _hasten(self, task: _Task) -> None:
         """It may end sooner than it was to be looked at."""
-        if task.done.triggered:
+        if task.over:
             return
         soonest = task.play.soonest()
         if soonest < task.due:
@@ -89,15 +94,15 @@ class Processor:
         timeout.callbacks.append(lambda _event: self._look(task, time))
 
     def _look(self, task: _Task, due: float) -> None:
-        if due != task.due or task.done.triggered:
+        if due != task.due or task.over:
             return
         end = task.play.end()
         if end > max(due, self.env.now):
             self._look_again(task, end)
             return
         self._tasks.remove(task)
+        play, done = task.play, task.done
+        task.over = True
+        del task.play, task.done
         self._share()
-        play = task.play
-        # who waits for the same collectives may hold the task, and the play holds them: no circles, for millions
-        del task.play
-        fire(task.done, play)
+        fire(done, play)
