@@ -137,6 +137,14 @@ class Timeline:
         return tuple(rank for rank in range(self.world_size) if self.schedule.program(rank).on == "gpu")
 
     @cached_property
+    def distinct_ranks(self) -> tuple[int, ...]:
+        """The first of all ranks that are equal, ascending: those that share their records."""
+        first: dict[int, int] = {}
+        for rank, records in enumerate(self.records):
+            first.setdefault(id(records), rank)
+        return tuple(first.values())
+
+    @cached_property
     def makespan(self) -> float:
         """When the last op ended, s."""
         return max((float(columns(records).end.max()) for records in self._distinct), default=0.0)
@@ -144,7 +152,7 @@ class Timeline:
     @cached_property
     def _distinct(self) -> Sequence[Sequence[Record]]:
         """The records, those that ranks share but once."""
-        return [records for records in {id(records): records for records in self.records}.values() if len(records)]
+        return [self.records[rank] for rank in self.distinct_ranks if len(self.records[rank])]
 
     @cached_property
     def window(self) -> tuple[float, float]:

@@ -17,3 +17,18 @@ Settings = Annotated[
     typer.Option("--set", metavar="KEY.PATH=VALUE", help="Set a value of the scenario; may be given several times."),
 ]
 Jobs = Annotated[int, typer.Option("-j", "--jobs", min=1, help="Processes that share the runs of a check.")]
+
+
+def numbers(text: str) -> list[int]:
+    """The ranks of ``0,8:16``: single ones, and ranges without their end."""
+    from simulator.errors import ScenarioError
+
+    chosen: list[int] = []
+    for part in text.split(","):
+        first, colon, last = part.partition(":")
+        if not first.strip().isdigit() or (colon and not last.strip().isdigit()):
+            raise ScenarioError(f'--ranks {text}: "{part}" is not a rank or a range; write e.g. 0,8:16')
+        chosen += range(int(first), int(last)) if colon else [int(first)]
+    if not chosen:
+        raise ScenarioError(f"--ranks {text}: names no rank; write e.g. 0,8:16")
+    return chosen

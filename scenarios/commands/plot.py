@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from scenarios.command import app
-from scenarios.commands.arguments import OneScenario, Settings
+from scenarios.commands.arguments import OneScenario, Settings, numbers
 
 CHARTS = ("timeline", "pipeline", "memory", "breakdown", "links")
 
@@ -34,7 +34,7 @@ def plot(
         raise ScenarioError(f'there is no chart "{chart}"; draw {listed(CHARTS)}' + (f"; {hint}" if hint else ""))
     if output is not None:
         suffix_of(output, (".png", ".svg", ".pdf"))
-    chosen = _ranks(ranks) if ranks else None
+    chosen = numbers(ranks) if ranks else None
     between = _window(window) if window else None
     loaded = Scenario.load(scenario, options=settings)
     with progress(f"simulating {loaded.name}") as watch:
@@ -59,21 +59,6 @@ def plot(
             title=f"{loaded.name}: {name}" if len(timelines) > 1 else name,
         )
         print(target)
-
-
-def _ranks(text: str) -> list[int]:
-    """The ranks of ``0,8:16``: single ones, and ranges without their end."""
-    from simulator.errors import ScenarioError
-
-    chosen: list[int] = []
-    for part in text.split(","):
-        first, colon, last = part.partition(":")
-        if not first.strip().isdigit() or (colon and not last.strip().isdigit()):
-            raise ScenarioError(f'--ranks {text}: "{part}" is not a rank or a range; write e.g. 0,8:16')
-        chosen += range(int(first), int(last)) if colon else [int(first)]
-    if not chosen:
-        raise ScenarioError(f"--ranks {text}: names no rank; write e.g. 0,8:16")
-    return chosen
 
 
 def _window(text: str) -> tuple[float, float]:

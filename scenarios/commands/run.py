@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scenarios.command import app
-from scenarios.commands.arguments import Jobs, Scenarios, Settings
+from scenarios.commands.arguments import Jobs, Scenarios, Settings, numbers
 
 if TYPE_CHECKING:
     from scenarios.result import Result
@@ -23,6 +23,12 @@ def run(
     trace: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write a trace: .pftrace (Perfetto), .json or .json.gz (Chrome)."),
+    ] = None,
+    ranks: Annotated[
+        str | None,
+        typer.Option(
+            help="Ranks of the trace, e.g. 0,8:16 (8 to 15); of large runs one of all equal ones if not given."
+        ),
     ] = None,
     check: Annotated[
         bool,
@@ -49,6 +55,9 @@ def run(
 
     if trace is not None:
         suffix_of(trace, (".pftrace", ".json", ".json.gz"))
+    if ranks is not None and trace is None:
+        raise ScenarioError("--ranks chooses the ranks of a trace; give --trace too")
+    chosen = numbers(ranks) if ranks else None
     if jobs > 1 and not check:
         raise ScenarioError("--jobs shares the runs of --check; give that too")
     if check:
@@ -68,7 +77,7 @@ def run(
             print(result.report())
             _write(result, folder)
         if trace is not None:
-            _trace(result, trace, len(loaded))
+            _trace(result, trace, len(loaded), chosen)
         outcome = held(scenario, result.summary()) if check else []
         _told(told(outcome), as_json)
         status = max(status, MISSED if any(not one.met for one in outcome) else 0)
@@ -101,11 +110,11 @@ def _write(result: Result, folder: Path) -> None:
     print(f"next: clustersim plot {folder} links   or   {compared}")
 
 
-def _trace(result: Result, path: Path, runs: int) -> None:
+def _trace(result: Result, path: Path, runs: int, ranks: list[int] | None) -> None:
     from simulator.analysis.trace import write
 
     timelines: dict[str, Any] = dict(result.timelines)
     for name, timeline in timelines.items():
         alone = runs == 1 and len(timelines) == 1
         stem, dot, suffixes = path.name.partition(".")
-        write(timeline, path if alone else path.with_name(f"{stem}_{name}{dot}{suffixes}"))
+        write(timeline, path if alone else path.with_name(f"{stem}_{name}{dot}{suffixes}"), ranks)

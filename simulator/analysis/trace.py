@@ -17,6 +17,9 @@ from simulator.analysis.slices import Slice, Track, process_name, slices, tracks
 from simulator.timeline import Timeline
 
 NANOSECOND = 1e-9
+MOST_SPANS = 1_000_000
+"""What a viewer in a browser still scrolls; as JSON about 200 MB."""
+
 SEQUENCE = 1
 """The one packet sequence of the file."""
 
@@ -24,11 +27,16 @@ SEQUENCE = 1
 def write(timeline: Timeline, path: Path | str, ranks: Sequence[int] | None = None) -> None:
     """Write *timeline*, or its *ranks* alone, to *path*: ``.pftrace`` Perfetto, ``.json`` or ``.json.gz`` Chrome.
 
+    Where no ranks are given and all together have more than `MOST_SPANS`, it holds the first of all that are equal.
     The same timeline gives the same bytes. Raises `SimulatorError` for another suffix, for a rank that there is not,
     and where the file cannot be written.
     """
     path = Path(path)
     form = FORMS[suffix_of(path, FORMS)]
+    if ranks is None and timeline.ops > MOST_SPANS:
+        ranks = list({id(records): rank for rank, records in reversed(list(enumerate(timeline.records)))}.values())[
+            ::-1
+        ]
     content = form(timeline, chosen(timeline, ranks, most=timeline.world_size))
     with written(path):
         path.write_bytes(content)

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -80,6 +80,43 @@ def test_a_result_can_be_drawn_again_and_moved(capsys: pytest.CaptureFixture[str
 def test_a_trace(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     answer(capsys, "run", "hello", "--json", "--trace", name)
     assert (tmp_path / name).stat().st_size > 500
+
+
+def test_the_trace_of_chosen_ranks_is_the_same_folded_and_unfolded(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    smaller = ["--set", "training.global_batch_size=16", "--set", "model.num_layers=8"]
+    for name, fold in (("folded", "true"), ("plain", "false")):
+        options = ["--trace", f"{name}.json", "--ranks", "0,8:10,63", "--set", f"simulation.fold={fold}", *smaller]
+        answer(capsys, "run", "gpt_6_7b_64a100", "--json", *options)
+    folded, plain = (json.loads((tmp_path / f"{name}.json").read_text())["traceEvents"] for name in ("folded", "plain"))
+    assert {event["pid"] for event in folded} == {0, 8, 9, 63}
+
+    def told(event: dict[str, Any]) -> str:
+        return json.dumps({k: v for k, v in event.items() if k not in ("ts", "dur", "args")}, sort_keys=True)
+
+    def times(events: list[dict[str, Any]]) -> list[float]:
+        return [
+            event[key]
+            for event in sorted(events, key=lambda e: (told(e), e.get("ts", 0)))
+            for key in ("ts", "dur")
+            if key in event
+        ]
+
+    assert sorted(map(told, folded)) == sorted(map(told, plain))
+    assert times(folded) == pytest.approx(times(plain), rel=1e-9, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [
+        (["--ranks", "0"], "--ranks chooses the ranks of a trace; give --trace too"),
+        (["--ranks", "9", "--trace", "t.json"], "there is no rank 9; ranks are 0 to 3"),
+    ],
+)
+def test_ranks_of_a_trace_that_cannot_be(ranks: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["run", "hello", "--json", *ranks]) == 2
+    assert capsys.readouterr().err == f"{expected}\n"
 
 
 @pytest.mark.parametrize("chart", ["timeline", "links", "breakdown", "memory"])

@@ -2,6 +2,7 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +143,15 @@ def test_chosen_ranks_alone_are_written_and_no_arrow_hangs(
 def test_another_suffix_is_refused(ddp: Callable[[int], Timeline], tmp_path: Path) -> None:
     with pytest.raises(SimulatorError, match=r"t\.txt: the name must end with one of \.pftrace, \.json, \.json\.gz"):
         trace.write(ddp(2), tmp_path / "t.txt")
+
+
+def test_of_a_large_run_the_first_of_all_equal_ranks_is_written(
+    ddp: Callable[[int], Timeline], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = ddp(4)
+    equal = replace(line, records=[line.records[0], line.records[1], line.records[0], line.records[1]])
+    monkeypatch.setattr(trace, "MOST_SPANS", equal.ops - 1)
+    trace.write(equal, tmp_path / "t.json")
+    assert {e["pid"] for e in events_of(tmp_path / "t.json")} == {0, 1}
+    trace.write(equal, tmp_path / "t.json", ranks=[3])
+    assert {e["pid"] for e in events_of(tmp_path / "t.json")} == {3}
