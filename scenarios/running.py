@@ -13,6 +13,7 @@ from simulator.cluster import Cluster
 from simulator.engine.simulate import Simulation
 from simulator.engine.variation import Variation
 from simulator.errors import ClusterError
+from simulator.garbage import collecting_no_garbage
 from simulator.schedule import Schedule
 from simulator.timeline import Timeline
 from simulator.transport.calibration import transport
@@ -26,6 +27,11 @@ def run(scenario: Scenario, watch: Callable[[Simulation], Any] | None = None) ->
     """The result of *scenario*, of each of its variants where it has any."""
     if scenario.variants:
         return VariantsResult(scenario, {name: run(one, watch) for name, one in scenario.variants.items()})
+    with collecting_no_garbage():
+        return _run(scenario, watch)
+
+
+def _run(scenario: Scenario, watch: Callable[[Simulation], Any] | None) -> Result:
     begin = perf_counter()
     network = communicator(scenario)
     timeline = simulated(scenario, scenario.schedule(), watch, network)

@@ -13,7 +13,7 @@ PACKAGES = ("simulator", "topologies", "workloads", "scenarios")
 
 # the rooms of the simulator from the ground up; a file that is in none of them is a room of the third floor
 FLOORS = (
-    ("errors", "units", "lookup", "kernel", "hashing"),
+    ("errors", "units", "lookup", "kernel", "hashing", "garbage"),
     ("accelerator", "mesh", "order", "document"),
     ("plan", "step", "ops", "program", "schedule", "regularity", "cluster", "laws", "agreement"),
     ("collectives", "transport", "timeline"),

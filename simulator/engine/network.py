@@ -1,5 +1,8 @@
 """The network is one fluid: transfers under way share links max-min fairly, and end when their bytes have flowed.
 
+A transfer may be announced, to begin in a while: if it has its rows to itself, so that its end is known, nothing need
+happen when it begins; whoever comes to these rows before makes it come by itself.
+
 Rates are solved again only among transfers that share links, directly or through others, with one that begins or ends;
 a transfer alone on its links goes at its closed-form rate. A transfer ends at the time predicted from its rate, never
 by comparing what is left with a threshold.
@@ -16,6 +19,7 @@ from simpy import Environment, Event
 from simpy.events import EventPriority
 
 from simulator.engine.fairness import max_min
+from simulator.engine.firing import at, fire
 from simulator.plan import Flow
 from simulator.timeline import Use
 
@@ -25,6 +29,8 @@ _SETTLING = EventPriority(2)
 
 @dataclass(slots=True, eq=False)
 class _Transfer:
+    """*left* bytes of *flow* at *rate* from the time *since* on, which for one that is announced is still to come."""
+
     flow: Flow
     left: float
     done: Event
@@ -80,20 +86,44 @@ class Network:
     _solved: dict[tuple[int, ...], dict[Flow, float]] = field(default_factory=dict)
     _numbers: dict[Flow, int] = field(default_factory=dict)
 
-    def transfer(self, flow: Flow, nbytes: float, done: Event | None = None) -> Event:
-        """Begin to move *nbytes* by each transfer of *flow*; *done*, or the event returned, succeeds at the end."""
+    def transfer(self, flow: Flow, nbytes: float, done: Event | None = None, latency: float = 0.0) -> Event:
+        """In *latency* s, begin to move *nbytes* by each transfer of *flow*.
+
+        *done*, or the event returned, happens at the end.
+        """
         self.carried(flow, nbytes)
-        transfer = _Transfer(flow, nbytes, done or self.env.event(), self.env.now)
-        shared = False
-        for row in flow.rows:
-            there = self._on.setdefault(row, {})
-            shared = shared or bool(there)
-            there[transfer] = None
-        if shared:
-            self._settle_later([transfer])
-        else:
-            self._set_rate(transfer, flow.alone)
+        transfer = _Transfer(flow, nbytes, done or self.env.event(), self.env.now + latency)
+        self._enter(transfer)
         return transfer.done
+
+    def _enter(self, transfer: _Transfer) -> None:
+        """*transfer* comes to its rows; if it begins later and others are there, it comes again then."""
+        there = [self._on.setdefault(row, {}) for row in transfer.flow.rows]
+        if not any(there):
+            for row in there:
+                row[transfer] = None
+            self._set_rate(transfer, transfer.flow.alone)
+            return
+        now = self.env.now
+        for announced in {other: None for row in there for other in row if other.since > now}:
+            self._leave(announced)
+            self._come_again(announced)
+        if transfer.since > now:
+            self._come_again(transfer)
+            return
+        for row in there:
+            row[transfer] = None
+        self._settle_later([transfer])
+
+    def _come_again(self, transfer: _Transfer) -> None:
+        transfer.rate = 0.0
+        at(self.env, transfer.since, lambda _event: self._enter(transfer))
+
+    def _leave(self, transfer: _Transfer) -> None:
+        """*transfer* is no longer on its rows, and what was told of its end is void."""
+        transfer.version += 1
+        for row in transfer.flow.rows:
+            del self._on[row][transfer]
 
     def carried(self, flow: Flow, nbytes: float) -> None:
         """Account for *nbytes* by each transfer of *flow*."""
@@ -163,16 +193,14 @@ class Network:
         return self._solved[key]
 
     def _set_rate(self, transfer: _Transfer, rate: float) -> None:
-        now = self.env.now
         if rate == transfer.rate:
             return
         self._flowed(transfer)
-        transfer.rate, transfer.since = rate, now
+        transfer.rate, transfer.since = rate, max(self.env.now, transfer.since)
         transfer.version += 1
         version = transfer.version
         remaining = 0.0 if rate == inf else transfer.left / rate
-        timeout = self.env.timeout(remaining)
-        timeout.callbacks.append(lambda _event: self._end(transfer, version))
+        at(self.env, transfer.since + remaining, lambda _event: self._end(transfer, version))
 
     def _flowed(self, transfer: _Transfer) -> None:
         """Book what has flowed since the last change of rate."""
@@ -185,12 +213,8 @@ class Network:
         if version != transfer.version:
             return
         self._flowed(transfer)
-        touched: dict[_Transfer, None] = {}
-        for row in transfer.flow.rows:
-            there = self._on[row]
-            del there[transfer]
-            touched.update(there)
-        transfer.version += 1
-        transfer.done.succeed()
+        self._leave(transfer)
+        touched = {other: None for row in transfer.flow.rows for other in self._on[row]}
         if touched:
             self._settle_later(touched)
+        fire(transfer.done)

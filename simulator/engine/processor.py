@@ -12,7 +12,7 @@ from math import inf
 from simpy import Environment, Event
 
 from simulator.engine.course import Course, Play
-from simulator.engine.firing import fire
+from simulator.engine.firing import at, fire
 
 
 @dataclass(slots=True, eq=False)
@@ -90,8 +90,7 @@ class Processor:
 
     def _look_again(self, task: _Task, time: float) -> None:
         task.due = time
-        timeout = self.env.timeout(max(0.0, time - self.env.now))
-        timeout.callbacks.append(lambda _event: self._look(task, time))
+        at(self.env, max(time, self.env.now), lambda _event: self._look(task, time))
 
     def _look(self, task: _Task, due: float) -> None:
         if due != task.due or task.over:

@@ -57,9 +57,6 @@ class Rendezvous:
         """One phase of one flow, such as a message: no process is needed for it."""
         (phase,) = plan.phases
 
-        def flow(_event: Event) -> None:
-            self.network.transfer(phase.flows[0], phase.nbytes, meeting.done)
-
         def release(_event: Event) -> None:
             for processor in busy:
                 processor.release(plan.sms)
@@ -69,7 +66,7 @@ class Rendezvous:
         if busy:
             # before anyone goes on
             meeting.done.callbacks.insert(0, release)
-        self.env.timeout(phase.latency).callbacks.append(flow)
+        self.network.transfer(phase.flows[0], phase.nbytes, meeting.done, phase.latency)
 
     def _carry_out(self, meeting: Meeting, plan: Plan, busy: list[Processor]) -> Generator[Event, None, None]:
         for processor in busy:

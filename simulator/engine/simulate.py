@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -24,6 +22,7 @@ from simulator.engine.rank import Rank
 from simulator.engine.rendezvous import Meeting, Rendezvous
 from simulator.engine.variation import Variation
 from simulator.errors import ClusterError
+from simulator.garbage import collecting_no_garbage
 from simulator.mesh import family
 from simulator.plan import Plan
 from simulator.schedule import Collective, Compute, Op, Program, Recv, Schedule, Send
@@ -114,11 +113,11 @@ class Simulation:
     def run(self) -> Timeline:
         """Start the ranks, run until nothing more happens, collect."""
         stands_for = self.cast.stands_for
-        for number in dict.fromkeys(stands_for):
-            self.ranks[number] = self._rank(number)
-        for rank in self.ranks.values():
-            rank.start()
-        with _collecting_no_garbage():
+        with collecting_no_garbage():
+            for number in dict.fromkeys(stands_for):
+                self.ranks[number] = self._rank(number)
+            for rank in self.ranks.values():
+                rank.start()
             self.env.run()
         error = deadlock(self.schedule, self.ranks, stands_for)
         if error is not None:
@@ -282,15 +281,3 @@ class Simulation:
 
 def _computes_on_host(program: Program) -> bool:
     return any(isinstance(op, Compute) and op.on == "host" for op in program.distinct())
-
-
-@contextmanager
-def _collecting_no_garbage() -> Iterator[None]:
-    """Events live shortly and records to the end, in no circles: looking for garbage among them costs a third."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

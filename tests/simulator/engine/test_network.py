@@ -58,6 +58,41 @@ def test_strangers_do_not_meet():
     assert ends == [1.0, 2.0]
 
 
+def announced(capacity, transfers):
+    """The ends of transfers given as (time, how long before it is announced, flow, bytes)."""
+    env = simpy.Environment()
+    network = Network(env, capacity)
+    ends = {}
+
+    def one(number, begin, ahead, what, nbytes):
+        yield env.timeout(begin - ahead)
+        yield network.transfer(what, nbytes, latency=ahead)
+        ends[number] = env.now
+
+    for number, (begin, ahead, what, nbytes) in enumerate(transfers):
+        env.process(one(number, begin, ahead, what, nbytes))
+    env.run()
+    return [ends[n] for n in range(len(transfers))]
+
+
+def test_who_is_announced_takes_nothing_before_it_begins():
+    capacity = [10.0]
+    one = flow(capacity, 0)
+    # announced at 0 for 2 s; the other comes at 1 s, has the link alone until 2 s, then they share it
+    assert announced(capacity, [(2.0, 2.0, one, 10.0), (1.0, 0.0, one, 20.0)]) == [4.0, 4.0]
+    # the other is gone when it begins
+    assert announced(capacity, [(2.0, 2.0, one, 10.0), (1.0, 0.0, one, 5.0)]) == [3.0, 1.5]
+
+
+def test_who_is_announced_and_meets_nobody_is_one_event():
+    env = simpy.Environment()
+    network = Network(env, [10.0])
+    network.transfer(flow([10.0], 0), 10.0, latency=0.5)
+    assert env.peek() == 1.5
+    env.step()
+    assert env.peek() == float("inf")
+
+
 @st.composite
 def traffic(draw):
     capacity = draw(st.lists(st.floats(1, 100), min_size=1, max_size=4))
@@ -80,3 +115,14 @@ def test_no_link_is_ever_above_capacity_and_all_bytes_arrive(case):
         expected = sum(nbytes for _, links, nbytes in wanted if n in links)
         assert sum((u.end - u.begin) * u.links.get(n, 0.0) for u in uses) == pytest.approx(expected, rel=1e-6)
         assert network.link_bytes().get(n, 0.0) == pytest.approx(expected)
+
+
+@settings(deadline=None)
+@given(traffic(), st.lists(st.floats(0, 1), min_size=8, max_size=8))
+def test_announcing_changes_nothing(case, parts):
+    capacity, wanted = case
+    flows = [flow(capacity, *links) for _, links, _ in wanted]
+    begins = [(part * begin, begin) for part, (begin, _, _) in zip(parts, wanted, strict=False)]
+    plain, _ = run(capacity, [(b, f, w[2]) for (a, b), f, w in zip(begins, flows, wanted, strict=True)])
+    told = announced(capacity, [(b, a, f, w[2]) for (a, b), f, w in zip(begins, flows, wanted, strict=True)])
+    assert told == pytest.approx(plain, rel=1e-9)
