@@ -107,12 +107,7 @@ class Certainty:
     @property
     def _gpus(self) -> dict[Accelerator, int]:
         """The GPUs in use, and how many there are of each."""
-        cluster, counts = self.scenario.cluster(), dict[Accelerator, int]()
-        for device_name in self.scenario.derived.devices:
-            if cluster.graph.nodes[device_name]["kind"] == "gpu":
-                accelerator = cluster.accelerator(device_name)
-                counts[accelerator] = counts.get(accelerator, 0) + 1
-        return counts
+        return self.scenario.cluster().count(self.scenario.derived.devices)
 
     @property
     def _network_variance(self) -> float:

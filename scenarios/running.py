@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -80,7 +79,7 @@ def communicator(scenario: Scenario, cluster: Cluster | None = None) -> Communic
 
 def in_step(cluster: Cluster, devices: Sequence[str]) -> Cluster:
     """*cluster* with each type of GPU among *devices* as fast as the slowest of so many, since all go in step."""
-    gpus = Counter(cluster.accelerator(device) for device in devices if cluster.graph.nodes[device]["kind"] == "gpu")
+    gpus = cluster.count(devices)
     return cluster.equipped({accelerator: accelerator.slowest_of(count) for accelerator, count in gpus.items()})
 
 

@@ -7,6 +7,7 @@ by its kind and its number in the cluster, ``gpu 17``.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -60,15 +61,18 @@ class Cluster:
         self._router = router
         self._instead: Mapping[Accelerator, Accelerator] = {}
         self._routes: dict[tuple[str, str], tuple[int, ...]] = {}
-        self.ends: tuple[tuple[str, str], ...] = tuple(graph.edges)
-        links: Iterable[tuple[str, str, Link]] = graph.edges(data="link")
-        self.links: tuple[Link, ...] = tuple(link for _, _, link in links)
+        leaving = [(source, others) for source, others in graph.adjacency()]
+        self.ends: tuple[tuple[str, str], ...] = tuple(
+            (source, other) for source, others in leaving for other in others
+        )
+        self.links: tuple[Link, ...] = tuple(data["link"] for _, others in leaving for data in others.values())
         self._leaving: dict[str, dict[str, int]] = {}
         self._sorts: dict[tuple[str, str, Link], int] = {}
         self._sort_of: dict[int, int] = {}
-        for (source, target), link in zip(self.ends, self.links, strict=True):
-            if not link.bandwidth > 0 or not link.latency >= 0:
-                raise ClusterError(f"{source} - {target}: bandwidth must be above 0, latency at least 0: {link}")
+        if any(
+            not link.bandwidth > 0 or not link.latency >= 0 for link in {id(link): link for link in self.links}.values()
+        ):
+            _blame_a_link(self.ends, self.links)
 
     @property
     def hierarchical(self) -> bool:
@@ -102,6 +106,19 @@ class Cluster:
     def accelerator(self, device: str) -> Accelerator:
         """What computes at *device*, a GPU or a host."""
         return self._accelerators[device]
+
+    def count(self, devices: Iterable[str]) -> dict[Accelerator, int]:
+        """The accelerators of those of *devices* that are GPUs, and how many there are of each."""
+        found = [self._accelerators[device] for device in devices if device not in self._host_set]
+        numbers = Counter(map(id, found))
+        count: dict[Accelerator, int] = {}
+        for one in {id(one): one for one in found}.values():
+            count[one] = count.get(one, 0) + numbers[id(one)]
+        return count
+
+    @cached_property
+    def _host_set(self) -> frozenset[str]:
+        return frozenset(self.hosts)
 
     @cached_property
     def _accelerators(self) -> Mapping[str, Accelerator]:
@@ -204,3 +221,10 @@ class Cluster:
                 continue
             return path
         raise ClusterError(f"there is no way from {source} to {target}")
+
+
+def _blame_a_link(ends: Iterable[tuple[str, str]], links: Iterable[Link]) -> None:
+    """Raise `ClusterError` for the first link that has no bandwidth, or less than no latency."""
+    for (source, target), link in zip(ends, links, strict=True):
+        if not link.bandwidth > 0 or not link.latency >= 0:
+            raise ClusterError(f"{source} - {target}: bandwidth must be above 0, latency at least 0: {link}")

@@ -9,11 +9,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import product
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, product
+
+import numpy as np
+from numpy.typing import NDArray
 
 from simulator.errors import ScheduleError
+
+NOWHERE = -1
+"""In place of a group and a coordinate."""
 
 
 @dataclass(frozen=True)
@@ -21,18 +29,28 @@ class Axis:
     """A set of ordered groups of ranks, each rank in at most one of them."""
 
     groups: tuple[tuple[int, ...], ...]
-    _place: dict[int, tuple[int, int]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        for number, group in enumerate(self.groups):
-            for coordinate, rank in enumerate(group):
-                if rank in self._place:
-                    raise ScheduleError(f"rank {rank} stands twice on one axis")
-                self._place[rank] = number, coordinate
+        if len(set(chain.from_iterable(self.groups))) < sum(map(len, self.groups)):
+            rank, _ = Counter(chain.from_iterable(self.groups)).most_common(1)[0]
+            raise ScheduleError(f"rank {rank} stands twice on one axis")
+
+    @cached_property
+    def _place(self) -> Mapping[int, tuple[int, int]]:
+        return {rank: (n, place) for n, group in enumerate(self.groups) for place, rank in enumerate(group)}
 
     def place(self, rank: int) -> tuple[int, int] | None:
         """(number of the group, coordinate in it) of *rank*; None if the rank is not on this axis."""
         return self._place.get(rank)
+
+    def places(self, ranks: int) -> NDArray[np.int64]:
+        """By rank, of so many, the number of its group and its coordinate, `NOWHERE` if it is not on this axis."""
+        places = np.full((2, ranks), NOWHERE, np.int64)
+        lengths = np.fromiter(map(len, self.groups), np.int64, len(self.groups))
+        members = np.fromiter(chain.from_iterable(self.groups), np.int64, lengths.sum())
+        places[0, members] = np.repeat(np.arange(len(lengths)), lengths)
+        places[1, members] = np.arange(len(members)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        return places
 
     def relabelled(self, number_of: Sequence[int]) -> Axis:
         """The same axis where rank r is called ``number_of[r]``."""

@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from simulator.errors import ScheduleError
-from simulator.mesh import Mesh
+from simulator.mesh import NOWHERE, Mesh
 from simulator.ops import CATEGORIES, COLLECTIVES, Collective, Compute, Copy, Op, Recv, Send
 from simulator.program import Block, Program
 
@@ -68,23 +70,18 @@ class Schedule:
 
         Raises `ScheduleError` unless *axes* tell all ranks on them apart.
         """
-        chosen = [self.mesh.axes[name] for name in axes]
-        places = [[axis.place(rank) for axis in reversed(chosen)] for rank in range(self.mesh.world_size)]
-        if len({tuple(p[1] for p in place if p) for place in places if any(place)}) != sum(map(any, places)):
+        world_size = self.mesh.world_size
+        chosen = [self.mesh.axes[name].places(world_size)[1] for name in axes]
+        on_axes = np.any([places != NOWHERE for places in chosen], axis=0)
+        if len(set(zip(*(places[on_axes].tolist() for places in chosen), strict=True))) < on_axes.sum():
             raise ScheduleError(f"axes {', '.join(axes)} do not tell all ranks apart")
-
-        def position(rank: int) -> tuple[bool, list[int], int]:
-            on_axes = any(places[rank])
-            return not on_axes, [p[1] if p else -1 for p in places[rank]] if on_axes else [], rank
-
-        sequence = sorted(range(self.mesh.world_size), key=position)
-        number_of = [0] * len(sequence)
-        for number, rank in enumerate(sequence):
-            number_of[rank] = number
+        sequence = np.lexsort((*chosen, ~on_axes))
+        number_of = np.empty(world_size, np.int64)
+        number_of[sequence] = np.arange(world_size)
         return replace(
             self,
-            mesh=self.mesh.relabelled(number_of),
-            program_of=tuple(self.program_of[rank] for rank in sequence),
+            mesh=self.mesh.relabelled(number_of.tolist()),
+            program_of=tuple(self.program_of[rank] for rank in sequence.tolist()),
         )
 
     def ops(self) -> Iterator[tuple[Program, Op]]:

@@ -16,6 +16,7 @@ import networkx as nx
 
 from simulator.cluster import Cluster, Link
 from simulator.errors import ClusterError
+from simulator.garbage import collecting_no_garbage
 from topologies.kind import Kind
 from topologies.network import Network, Port, Tree, Way
 from topologies.wiring import Wiring
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 Fabric = Callable[[Network], Way]
 
 
+@collecting_no_garbage()
 def assemble(
     wirings: Sequence[tuple[Wiring, int]],
     fabric: Fabric | None,

@@ -60,7 +60,9 @@ class Census:
         self._wheres = [_distinct(program) for program in schedule.programs]
         self._ops: dict[_Key, tuple[Op, ...]] = {}
         self._ranks: defaultdict[_Key, list[Indices]] = defaultdict(list)
-        self._places = {name: _places(axis, len(self.program_of)) for name, axis in schedule.mesh.axes.items()}
+        self._places = {
+            name: (*axis.places(len(self.program_of)), _members(axis)) for name, axis in schedule.mesh.axes.items()
+        }
         self._taken: dict[tuple[str, tuple[int, ...]], Indices] = {}
         for name, axis in schedule.mesh.axes.items():
             self._collectives(name, axis)
@@ -145,15 +147,11 @@ def _ascending(parts: Sequence[Indices]) -> Indices:
     return whole[np.argsort(whole[:, 0], kind="stable")]
 
 
-def _places(axis: Axis, ranks: int) -> tuple[Indices, Indices, Indices]:
-    """By rank its group on *axis* and its coordinate in it, by group its ranks; `NONE` where there is none."""
+def _members(axis: Axis) -> Indices:
+    """By group of *axis* its ranks, filled up with `NONE`."""
     longest = max(map(len, axis.groups), default=0)
     rows = [group if len(group) == longest else (*group, *[NONE] * (longest - len(group))) for group in axis.groups]
-    members = np.array(rows, np.int64).reshape(len(rows), longest)
-    groups, coordinates = np.full(ranks, NONE, np.int64), np.full(ranks, NONE, np.int64)
-    row, column = np.nonzero(members != NONE)
-    groups[members[row, column]], coordinates[members[row, column]] = row, column
-    return groups, coordinates, members
+    return np.array(rows, np.int64).reshape(len(rows), longest)
 
 
 def _distinct(program: Program) -> dict[tuple[Hashable, ...], tuple[Op, ...]]:

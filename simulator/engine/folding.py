@@ -42,6 +42,7 @@ from simulator.engine.privacy import Privacy
 from simulator.engine.rows import Rows
 from simulator.engine.tying import ties
 from simulator.engine.variation import Variation
+from simulator.garbage import collecting_no_garbage
 from simulator.hashing import Colours, Indices, mixed, numbered
 from simulator.plan import Phase, Plan
 from simulator.schedule import Collective, Op, Schedule
@@ -57,6 +58,7 @@ class Folding:
     where each draws jitter of its own.
     """
 
+    @collecting_no_garbage()
     def __init__(
         self,
         schedule: Schedule,

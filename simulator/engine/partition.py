@@ -11,7 +11,7 @@ from simulator.engine.census import Census
 from simulator.engine.flows import Flows, Laid
 from simulator.engine.redundancy import redundant
 from simulator.engine.refinement import Edges, refine, told_apart
-from simulator.hashing import Colours, Indices, hashed, mixed
+from simulator.hashing import Colours, Indices, firsts, hashed, mixed
 from simulator.schedule import Send
 from simulator.transport.communicator import Communicator
 
@@ -67,7 +67,7 @@ class Partition:
     @cached_property
     def firsts(self) -> list[Indices]:
         """By kind the first vertex of each class."""
-        return [np.unique(classes, return_index=True)[1] for classes in self.classes]
+        return list(map(firsts, self.classes))
 
     @cached_property
     def counts(self) -> list[Indices]:

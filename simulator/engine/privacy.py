@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from simulator.engine.census import COPIES, Census
 from simulator.engine.issue import enclosed
 from simulator.engine.ragged import places
-from simulator.hashing import Indices, mixed
+from simulator.hashing import Indices, mixed, sorted_once
 from simulator.schedule import Collective, Copy, Op, Program, Recv, Send
 
 Flags = NDArray[np.bool_]
@@ -59,16 +59,16 @@ class Privacy:
 
     def _together(self, asked: Flags) -> _Sets:
         """The communications that share a link with one of those *asked* for, each set once."""
-        span = len(asked)
+        here = self._shared & asked[self._communications]
         concerned = np.zeros(self._links.max(initial=0) + 1, np.bool_)
-        concerned[self._links[asked[self._communications]]] = True
+        concerned[self._links[here]] = True
         here = concerned[self._links]
-        link, number = np.divmod(np.unique(self._links[here] * span + self._communications[here]), max(1, span))
+        span = max(1, len(asked))
+        link, number = np.divmod(sorted_once(self._links[here] * span + self._communications[here]), span)
         begins = np.flatnonzero(np.diff(link, prepend=-1))
         sizes = np.diff(begins, append=len(link))
         told = np.add.reduceat(mixed(number.astype(np.uint64)), begins) if len(begins) else begins.astype(np.uint64)
-        first = np.unique(np.where(sizes > 1, told, np.uint64(0)), return_index=True)[1]
-        first = first[sizes[first] > 1]
+        first = np.unique(told, return_index=True)[1]
         sizes = sizes[first]
         return _Sets(number[places(begins[first], sizes)], sizes, np.cumsum(sizes) - sizes)
 
@@ -100,6 +100,15 @@ class Privacy:
             np.repeat(np.flatnonzero(~twice), sizes[smallest]),
             ranks[places(begins[smallest], sizes[smallest])],
         )
+
+    @cached_property
+    def _shared(self) -> Flags:
+        """By place in the list of what lies on what: whether several communications lie on that link."""
+        one = np.zeros(self._links.max(initial=0) + 1, np.int64)
+        one[self._links] = self._communications
+        several = np.zeros(len(one), np.bool_)
+        several[self._links[self._communications != one[self._links]]] = True
+        return several[self._links]
 
     @cached_property
     def _partners(self) -> tuple[Indices, Indices, Indices]:

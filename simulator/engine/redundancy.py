@@ -9,7 +9,8 @@ constraints may be dropped at once. What is feasible stays the same, and with it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
 
 import networkx as nx
 
@@ -26,14 +27,12 @@ def redundant(cluster: Cluster, efficiency: Efficiency) -> list[int]:
     if not cluster.hierarchical:
         return []
     level, graph = _levels(cluster), cluster.graph
-    into = {vertex: _total(graph.in_edges(vertex, data="link"), efficiency) for vertex in level}
-    out = {vertex: _total(graph.out_edges(vertex, data="link"), efficiency) for vertex in level}
+    into, out = _loads(cluster, level, efficiency)
 
     def follows(v: str, u: str) -> bool:
-        carried = _carried(graph.edges[v, u]["link"], efficiency) * (1 + ROUNDING)
-        back = _carried(graph.edges[u, v]["link"], efficiency)
+        carried, back = (_carried(graph.edges[ends]["link"], efficiency) for ends in ((v, u), (u, v)))
         others = into[v] if level[u] > level[v] else out[u]
-        return others - back <= carried
+        return others - back <= carried * (1 + ROUNDING)
 
     return [cluster.number(v, u) for v in level for u in graph.successors(v) if u in level and follows(v, u)]
 
@@ -53,8 +52,18 @@ def _levels(cluster: Cluster) -> dict[str, int]:
     return level
 
 
-def _total(edges: Iterable[tuple[str, str, Link]], efficiency: Efficiency) -> float:
-    return sum(_carried(link, efficiency) for _, _, link in edges)
+def _loads(
+    cluster: Cluster, switches: Collection[str], efficiency: Efficiency
+) -> tuple[Mapping[str, float], Mapping[str, float]]:
+    """What all links into each of the *switches* carry together, and all out of it."""
+    into, out = defaultdict[str, float](float), defaultdict[str, float](float)
+    for source, others in cluster.graph.adjacency():
+        if source in switches:
+            out[source] = sum(_carried(data["link"], efficiency) for data in others.values())
+        for target in others:
+            if target in switches:
+                into[target] += _carried(others[target]["link"], efficiency)
+    return into, out
 
 
 def _carried(link: Link, efficiency: Efficiency) -> float:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.hashing import Colours, Indices, mixed
+from simulator.hashing import Colours, Indices, mixed, sorted_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,13 @@ def refine(colours: Sequence[Colours], edges: Sequence[Edges]) -> list[Indices]:
     ways = [(e.one, e.ones, e.other, e.others, e.labels) for e in edges]
     ways += [(e.other, e.others, e.one, e.ones, e.labels) for e in edges]
     sides = [_Side(*way, salt=number) for number, way in enumerate(ways)]
-    known = sum(len(np.unique(colour)) for colour in colours)
+    known = sum(len(sorted_once(colour)) for colour in colours)
     while True:
         fresh = [colour.copy() for colour in colours]
         for side in sides:
             side.add(fresh, colours)
         colours = [mixed(colour) for colour in fresh]
-        count = sum(len(np.unique(colour)) for colour in colours)
+        count = sum(len(sorted_once(colour)) for colour in colours)
         if count == known:
             return [_numbered(colour) for colour in colours]
         known = count
@@ -62,7 +62,8 @@ class _Side:
     """One direction of edges, sorted by the vertices that receive, so that a round is a sum over segments."""
 
     def __init__(self, kind: int, at: Indices, other: int, others: Indices, labels: Colours, *, salt: int) -> None:
-        order = np.argsort(at, kind="stable")
+        ascending = bool((at[1:] >= at[:-1]).all())
+        order = np.arange(len(at)) if ascending else np.argsort(at)
         self.kind, self.other = kind, other
         self.salt = mixed(np.array([salt], np.uint64))
         self.others, self.labels = others[order], mixed(labels[order])
