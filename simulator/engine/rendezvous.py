@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable
+from collections.abc import Generator, Hashable
 from dataclasses import dataclass, field
 
 from simpy import Environment, Event
@@ -22,26 +22,39 @@ class Meeting:
     began: float = 0.0
 
 
+@dataclass(slots=True, eq=False)
+class Encounter:
+    """The meetings of the same *size* partners who ask for the same; so far *count* have begun, each as *plan* says.
+
+    Open ones are known by what their partners have in common.
+    """
+
+    size: int
+    plan: Plan
+    count: int = 0
+    open: dict[Hashable, Meeting] = field(default_factory=dict)
+
+
 @dataclass
 class Rendezvous:
-    """The meetings that are open, by what their partners have in common."""
+    """Sets meetings going on *network*; *processors* are by rank the GPUs that collectives take SMs of."""
 
     env: Environment
     network: Network
     processors: dict[int, Processor]
-    _open: dict[Hashable, Meeting] = field(default_factory=dict)
 
-    def arrive(self, key: Hashable, rank: int, size: int, plan: Callable[[], Plan]) -> Meeting:
-        """*rank* comes to the meeting *key* of *size* partners; the last to come sets going what *plan* says."""
-        meeting = self._open.get(key)
+    def arrive(self, encounter: Encounter, key: Hashable, rank: int) -> Meeting:
+        """*rank* comes to the meeting *key* of an encounter; the last to come sets it going."""
+        meeting = encounter.open.get(key)
         if meeting is None:
-            meeting = self._open[key] = Meeting(size, self.env.event())
+            meeting = encounter.open[key] = Meeting(encounter.size, self.env.event())
         meeting.missing -= 1
         meeting.came.append(rank)
         if not meeting.missing:
-            del self._open[key]
+            del encounter.open[key]
+            encounter.count += 1
             meeting.began = self.env.now
-            self._begin(meeting, plan())
+            self._begin(meeting, encounter.plan)
         return meeting
 
     def _begin(self, meeting: Meeting, plan: Plan) -> None:

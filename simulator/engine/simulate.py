@@ -19,7 +19,7 @@ from simulator.engine.network import LinkUses, Network, Stretch
 from simulator.engine.pace import Pace, Price, Prices, Steady, Varied
 from simulator.engine.processor import Processor
 from simulator.engine.rank import Rank
-from simulator.engine.rendezvous import Meeting, Rendezvous
+from simulator.engine.rendezvous import Encounter, Meeting, Rendezvous
 from simulator.engine.variation import Variation
 from simulator.errors import ClusterError
 from simulator.garbage import collecting_no_garbage
@@ -99,7 +99,8 @@ class Simulation:
     _issues: dict[tuple[int, frozenset[str], str | None], Issue] = field(default_factory=dict)
     _prices: dict[Hashable, Prices] = field(default_factory=dict)
     _paces: dict[Hashable, Pace] = field(default_factory=dict)
-    _named: dict[tuple[int, Run], tuple[Communication, int]] = field(default_factory=dict)
+    _met: dict[tuple[int, Run], Encounter] = field(default_factory=dict)
+    _encounters: dict[tuple[Communication, Asked], tuple[Encounter, Communication, Op]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.env = Environment()
@@ -122,6 +123,8 @@ class Simulation:
         error = deadlock(self.schedule, self.ranks, stands_for)
         if error is not None:
             raise error
+        for encounter, name, op in self._encounters.values():
+            self._account(name, op, encounter.plan, encounter.count)
         return Timeline(
             schedule=self.schedule,
             cluster=self.cluster,
@@ -191,7 +194,9 @@ class Simulation:
         plans: dict[Asked, Plan] = {}
         for what, (op, count) in self._collectives(self.schedule.program_of[number], axes).items():
             times = count * self.schedule.steps if accounts else 0
-            plan = plans[what] = self._plan(self.cast.communication(number, op), op, times)
+            name = self.cast.communication(number, op)
+            plan = plans[what] = self.cast.plan(name, op)
+            self._account(name, op, plan, times)
             for phase in plan.phases if accounts else ():
                 for flow in phase.flows:
                     self.network.carried(flow, phase.nbytes * times)
@@ -259,24 +264,29 @@ class Simulation:
         return device.seconds(op.kernels, self.software)
 
     def _meet(self, rank: int, turn: Turn, step: int) -> Meeting:
-        """Take *rank* to the meeting of its communication, known to all partners by the same key."""
-        op = turn.run.op
-        place = rank, turn.run
-        if place not in self._named:
-            name = self.cast.communication(rank, op)
-            self._named[place] = name, self.cast.partners(name, op)
-        name, partners = self._named[place]
-        return self.rendezvous.arrive((name, turn.meeting, step), rank, partners, lambda: self._plan(name, op))
+        """Take *rank* to the meeting of its communication."""
+        encounter = self._met.get((rank, turn.run))
+        if encounter is None:
+            encounter = self._met[rank, turn.run] = self._encounter(rank, turn.run.op)
+        return self.rendezvous.arrive(encounter, (turn.meeting, step), rank)
 
-    def _plan(self, name: Communication, op: Op, times: int = 1) -> Plan:
-        plan = self.cast.plan(name, op)
-        if isinstance(op, Collective | Send | Recv):
+    def _encounter(self, rank: int, op: Op) -> Encounter:
+        """That of *rank* and its partners for what *op* asks."""
+        name = self.cast.communication(rank, op)
+        key = name, asked(op)
+        if key not in self._encounters:
+            partners, plan = self.cast.partners(name, op), self.cast.plan(name, op)
+            self._encounters[key] = Encounter(partners, plan), name, op
+        return self._encounters[key][0]
+
+    def _account(self, name: Communication, op: Op, plan: Plan, times: int) -> None:
+        """What *op* asked of the network went on *times* times."""
+        if times and isinstance(op, Collective | Send | Recv):
             axis = family(op.over)
             sent = times * plan.sent_bytes * self.cast.copies(name)
             self._axis_bytes[axis] = self._axis_bytes.get(axis, 0.0) + sent
             if isinstance(op, Collective):
                 self._algorithms[axis, op.kind, op.nbytes] = plan.algorithm, plan.protocol
-        return plan
 
 
 def _computes_on_host(program: Program) -> bool:
