@@ -6,9 +6,10 @@ itself, which the accuracy page shows.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import exp
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from scenarios.coverage import MESSAGE, Extent, distinct, joined, outside
 from scenarios.scenario import Scenario
 from simulator.accelerator import Accelerator, Software
 from simulator.document import read
-from simulator.schedule import Compute, Op, Program, Recv, Schedule
+from simulator.kernel import Kernel
+from simulator.schedule import Compute, Program, Recv, Schedule
 from simulator.transport.nccl import FITTED
 from topologies.catalogue import GPUS, device
 from workloads.stack import specification
@@ -104,7 +106,7 @@ class Certainty:
                 lines += outside(distinct(self.schedule), covered)
         return lines
 
-    @property
+    @cached_property
     def _gpus(self) -> dict[Accelerator, int]:
         """The GPUs in use, and how many there are of each."""
         return self.scenario.cluster().count(self.scenario.derived.devices)
@@ -153,23 +155,31 @@ class Certainty:
 
     def _computing(self, gpu: Accelerator, software: Software) -> float:
         """Seconds that the busiest program computes in a step."""
-        known: dict[int, float] = {}
+        seconds = {kernels: gpu.seconds(kernels, software) for work in self._work for kernels in work}
+        return max(sum(times * seconds[kernels] for kernels, times in work.items()) for work in self._work)
 
-        def seconds(op: Op) -> float:
-            if not isinstance(op, Compute):
-                return 0.0
-            if id(op.kernels) not in known:
-                known[id(op.kernels)] = gpu.seconds(op.kernels, software)
-            return known[id(op.kernels)]
-
-        return max(
-            sum(times * sum(map(seconds, ops)) for ops, times in program.templates())
-            for program in self.schedule.programs
-        )
+    @cached_property
+    def _work(self) -> list[dict[tuple[Kernel, ...], int]]:
+        """By program: how often it computes the same kernels in a step."""
+        return [_work(program) for program in self.schedule.programs]
 
     def _share(self, computing: float) -> float:
         """The part of the step that follows the computation: it and the bubbles, which are computation elsewhere."""
         return min(1.0, (computing + self.bubble) / self.step)
+
+
+def _work(program: Program) -> dict[tuple[Kernel, ...], int]:
+    known: dict[int, tuple[Kernel, ...]] = {}
+    times_of = Counter[int]()
+    for ops, times in program.templates():
+        for op in ops:
+            if isinstance(op, Compute):
+                known[id(op.kernels)] = op.kernels
+                times_of[id(op.kernels)] += times
+    work = Counter[tuple[Kernel, ...]]()
+    for number, times in times_of.items():
+        work[known[number]] += times
+    return work
 
 
 def _received(program: Program) -> int:

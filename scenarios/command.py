@@ -33,7 +33,10 @@ def main() -> None:
     """Run the command line and end the process with its exit status."""
     # a process makes much and drops little: looking for garbage as often as Python does by itself costs a sixth
     gc.set_threshold(GARBAGE, 50, 50)
-    raise SystemExit(run(sys.argv[1:]))
+    status = run(sys.argv[1:])
+    # what is left goes with the process; it need not be looked through for garbage once more
+    gc.freeze()
+    raise SystemExit(status)
 
 
 def run(arguments: list[str]) -> int:

@@ -31,8 +31,8 @@ def layer_seconds(timeline: Timeline, model: Model) -> dict[str, float]:
 
 def _means(timeline: Timeline, rank: int, names: set[str]) -> dict[str, float]:
     program, written = timeline.schedule.program(rank), columns(timeline.records[rank])
-    kind = np.array(program.tabulated(lambda op: _kind(op, names)))[written.op]
-    passes = np.array(program.tabulated(lambda op: float(op.name.endswith(f".{op.layer}"))))[written.op]
+    kind = program.column(lambda op: _kind(op, names), np.int64)[written.op]
+    passes = program.column(lambda op: op.name.endswith(f".{op.layer}"))[written.op]
     seconds = np.bincount(kind, written.end - written.begin, 3)
     count = max(1.0, float(passes[kind == 1].sum()))
     means = {"forward": float(seconds[1]) / count, "backward": float(seconds[2]) / count}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
-from typing import TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -99,6 +99,12 @@ class Stamped(Sequence[Op]):
         self.templates, self.which, self.micro_batches = templates, which, micro_batches
         lengths = np.array([len(ops) for ops in templates], np.int64)
         self.starts: Numbers = np.concatenate(([0], lengths[which].cumsum()))
+
+    @cached_property
+    def places(self) -> Numbers:
+        """By op its place among those of all templates, one template after the other."""
+        begins = np.cumsum([0, *map(len, self.templates)])[self.which]
+        return np.repeat(begins - self.starts[:-1], np.diff(self.starts)) + np.arange(len(self))
 
     def block(self, number: int) -> Block:
         """The block of that number."""
@@ -203,6 +209,11 @@ class Program:
         ops = self.stamped
         known = [list(map(of, template)) for template in ops.templates]
         return list(chain.from_iterable(known[number] for number in ops.which.tolist()))
+
+    def column(self, of: Callable[[Op], float], dtype: npt.DTypeLike = np.float64) -> npt.NDArray[Any]:
+        """`tabulated` as an array."""
+        ops = self.stamped
+        return np.array([of(op) for template in ops.templates for op in template], dtype)[ops.places]
 
     def streams(self) -> dict[str, list[Op]]:
         """The ops of each stream in order of issue, streams in order of first use."""

@@ -52,6 +52,7 @@ def run(
     from scenarios.scenario import Scenario
     from simulator.analysis.files import suffix_of
     from simulator.errors import ScenarioError
+    from simulator.garbage import collecting_no_garbage
 
     if trace is not None:
         suffix_of(trace, (".pftrace", ".json", ".json.gz"))
@@ -69,9 +70,9 @@ def run(
         loaded = [Scenario.load(name, options=settings) for name in scenarios]
     status, summaries = 0, []
     for scenario in loaded:
-        with progress(f"simulating {scenario.name}") as watch:
+        with progress(f"simulating {scenario.name}") as watch, collecting_no_garbage():
             result = scenario.run(watch)
-        summaries.append(result.summary())
+            summaries.append(result.summary())
         folder = _folder(output, scenario.name, len(loaded))
         if not as_json:
             print(result.report())

@@ -79,10 +79,10 @@ def _table(program: Program, host: bool) -> _Table:
     names = [name for name in named if _on_host(name, program) == host]
     return _Table(
         _resident(program, host),
-        {name: np.array(program.tabulated(lambda op, n=name: op.allocates.get(n, 0.0))) for name in names},  # type: ignore[misc]
-        {name: np.array(program.tabulated(lambda op, n=name: op.frees.get(n, 0.0))) for name in names},  # type: ignore[misc]
-        np.array(program.tabulated(lambda op: any(name in op.allocates for name in names)), np.bool_),
-        np.array(program.tabulated(lambda op: any(name in op.frees for name in names)), np.bool_),
+        {name: program.column(lambda op, n=name: op.allocates.get(n, 0.0)) for name in names},  # type: ignore[misc]
+        {name: program.column(lambda op, n=name: op.frees.get(n, 0.0)) for name in names},  # type: ignore[misc]
+        program.column(lambda op: any(name in op.allocates for name in names), np.bool_),
+        program.column(lambda op: any(name in op.frees for name in names), np.bool_),
     )
 
 

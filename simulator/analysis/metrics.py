@@ -92,7 +92,7 @@ def part_of(op: Op) -> str:
 def _kinds(schedule: Schedule, program: int) -> Integers:
     """The place in `keys` of each op of the program of that number."""
     place = {name: number for number, name in enumerate(keys(schedule))}
-    return np.array(schedule.programs[program].tabulated(lambda op: place[part_of(op)]), np.int64)
+    return schedule.programs[program].column(lambda op: place[part_of(op)], np.int64)
 
 
 def _parts(timeline: Timeline, rank: int, kinds: Integers) -> Floats:

@@ -48,6 +48,14 @@ def test_a_template_is_looked_at_once():
     assert [(len(ops), times) for ops, times in program().templates()] == [(1, 1), (2, 2)]
 
 
+def test_a_column_is_what_is_tabulated():
+    def known(op):
+        return {"a": 1, "b": 2}.get(op.layer, 0)
+
+    assert program().column(known, int).tolist() == program().tabulated(known) == [0, 1, 2, 1, 2]
+    assert not len(Program("idle", ()).column(known))
+
+
 def test_weaving_a_template_is_weaving_each_of_its_blocks():
     def change(op):
         yield op
