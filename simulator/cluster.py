@@ -13,7 +13,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 import numpy as np
@@ -101,7 +101,7 @@ class Cluster:
         return self._of_kind("host")
 
     def _of_kind(self, kind: str) -> tuple[str, ...]:
-        return tuple(vertex for vertex, data in self.graph.nodes.items() if data["kind"] == kind)
+        return tuple(vertex for vertex, own in attributes(self.graph, "kind").items() if own == kind)
 
     def accelerator(self, device: str) -> Accelerator:
         """What computes at *device*, a GPU or a host."""
@@ -122,7 +122,7 @@ class Cluster:
 
     @cached_property
     def _accelerators(self) -> Mapping[str, Accelerator]:
-        own: dict[str, Accelerator] = nx.get_node_attributes(self.graph, "accelerator")
+        own: Mapping[str, Accelerator] = attributes(self.graph, "accelerator")
         instead = {id(one): self._instead.get(one, one) for one in {id(one): one for one in own.values()}.values()}
         return {vertex: instead[id(accelerator)] for vertex, accelerator in own.items()}
 
@@ -221,6 +221,12 @@ class Cluster:
                 continue
             return path
         raise ClusterError(f"there is no way from {source} to {target}")
+
+
+def attributes(graph: nx.DiGraph[str], name: str) -> Mapping[str, Any]:
+    """By vertex its attribute of that *name*, of those that have one."""
+    pairs: Any = graph.nodes(data=name)
+    return {vertex: value for vertex, value in pairs if value is not None}
 
 
 def _blame_a_link(ends: Iterable[tuple[str, str]], links: Iterable[Link]) -> None:

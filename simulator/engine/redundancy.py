@@ -12,9 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 
-import networkx as nx
-
-from simulator.cluster import Cluster, Link
+from simulator.cluster import Cluster, Link, attributes
 
 ROUNDING = 1e-12
 """Relative; capacities of bundles are sums."""
@@ -27,10 +25,11 @@ def redundant(cluster: Cluster, efficiency: Efficiency) -> list[int]:
     if not cluster.hierarchical:
         return []
     level, graph = _levels(cluster), cluster.graph
-    into, out = _loads(cluster, level, efficiency)
+    each = {id(link): link.bandwidth * efficiency(link) for link in {id(link): link for link in cluster.links}.values()}
+    into, out = _loads(cluster, level, each)
 
     def follows(v: str, u: str) -> bool:
-        carried, back = (_carried(graph.edges[ends]["link"], efficiency) for ends in ((v, u), (u, v)))
+        carried, back = (each[id(graph.edges[ends]["link"])] for ends in ((v, u), (u, v)))
         others = into[v] if level[u] > level[v] else out[u]
         return others - back <= carried * (1 + ROUNDING)
 
@@ -40,7 +39,7 @@ def redundant(cluster: Cluster, efficiency: Efficiency) -> list[int]:
 def _levels(cluster: Cluster) -> dict[str, int]:
     """How far above the servers each switch between them stands, from 0."""
     graph = cluster.graph
-    inside = nx.get_node_attributes(graph, "node")
+    inside = attributes(graph, "node")
     between = [vertex for vertex in graph if vertex not in inside]
     reached = [vertex for vertex in between if any(other in inside for other in graph.successors(vertex))]
     level = dict.fromkeys(reached, 0)
@@ -53,18 +52,14 @@ def _levels(cluster: Cluster) -> dict[str, int]:
 
 
 def _loads(
-    cluster: Cluster, switches: Collection[str], efficiency: Efficiency
+    cluster: Cluster, switches: Collection[str], each: Mapping[int, float]
 ) -> tuple[Mapping[str, float], Mapping[str, float]]:
-    """What all links into each of the *switches* carry together, and all out of it."""
-    into, out = defaultdict[str, float](float), defaultdict[str, float](float)
+    """What all links into each of the *switches* carry together, and all out of it; *each* is by `id` of a link."""
+    into, out = defaultdict[str, float](float), dict[str, float]()
     for source, others in cluster.graph.adjacency():
         if source in switches:
-            out[source] = sum(_carried(data["link"], efficiency) for data in others.values())
+            out[source] = sum(each[id(data["link"])] for data in others.values())
         for target in others:
             if target in switches:
-                into[target] += _carried(others[target]["link"], efficiency)
+                into[target] += each[id(others[target]["link"])]
     return into, out
-
-
-def _carried(link: Link, efficiency: Efficiency) -> float:
-    return link.bandwidth * efficiency(link)

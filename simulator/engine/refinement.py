@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.hashing import Colours, Indices, mixed, sorted_once
+from simulator.hashing import Colours, Indices, firsts, mixed, sorted_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,9 @@ def refine(colours: Sequence[Colours], edges: Sequence[Edges]) -> list[Indices]:
     Classes of a kind are numbered from 0 in order of their first vertex.
     """
     colours = [mixed(colour) for colour in colours]
-    ways = [(e.one, e.ones, e.other, e.others, e.labels) for e in edges]
-    ways += [(e.other, e.others, e.one, e.ones, e.labels) for e in edges]
+    labels = [mixed(e.labels) for e in edges]
+    ways = [(e.one, e.ones, e.other, e.others, label) for e, label in zip(edges, labels, strict=True)]
+    ways += [(e.other, e.others, e.one, e.ones, label) for e, label in zip(edges, labels, strict=True)]
     sides = [_Side(*way, salt=number) for number, way in enumerate(ways)]
     known = sum(len(sorted_once(colour)) for colour in colours)
     while True:
@@ -54,31 +55,29 @@ def refine(colours: Sequence[Colours], edges: Sequence[Edges]) -> list[Indices]:
 def told_apart(classes: Indices, others: Indices, edges: Edges) -> Indices:
     """*classes* of the vertices that edges begin at, split once by the classes *others* at their ends."""
     fresh = mixed(classes.astype(np.uint64))
-    _Side(0, edges.ones, 1, edges.others, edges.labels, salt=0).add([fresh], [fresh, mixed(others.astype(np.uint64))])
+    _Side(0, edges.ones, 1, edges.others, mixed(edges.labels), salt=0).add(
+        [fresh], [fresh, mixed(others.astype(np.uint64))]
+    )
     return _numbered(fresh)
 
 
 class _Side:
-    """One direction of edges, sorted by the vertices that receive, so that a round is a sum over segments."""
+    """One direction of edges: the vertices *at* receive, each the sum of what it sees."""
 
     def __init__(self, kind: int, at: Indices, other: int, others: Indices, labels: Colours, *, salt: int) -> None:
-        ascending = bool((at[1:] >= at[:-1]).all())
-        order = np.arange(len(at)) if ascending else np.argsort(at)
-        self.kind, self.other = kind, other
+        self.kind, self.at, self.other, self.others, self.labels = kind, at, other, others, labels
         self.salt = mixed(np.array([salt], np.uint64))
-        self.others, self.labels = others[order], mixed(labels[order])
-        at = at[order]
-        self.starts = np.flatnonzero(np.r_[True, at[1:] != at[:-1]]) if len(at) else np.zeros(0, np.int64)
-        self.at = at[self.starts]
 
     def add(self, fresh: list[Colours], colours: list[Colours]) -> None:
         if len(self.at):
-            seen = mixed(colours[self.other][self.others] ^ self.labels)
-            fresh[self.kind][self.at] += mixed(np.add.reduceat(seen, self.starts) ^ self.salt)
+            seen = np.zeros_like(fresh[self.kind])
+            np.add.at(seen, self.at, mixed(colours[self.other][self.others] ^ self.labels))
+            fresh[self.kind] += mixed(seen ^ self.salt)
 
 
 def _numbered(colours: Colours) -> Indices:
-    _, first, inverse = np.unique(colours, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))
-    return np.asarray(rank[inverse])
+    distinct = sorted_once(colours)
+    which = np.searchsorted(distinct, colours)
+    rank = np.empty(len(distinct), np.int64)
+    rank[np.argsort(firsts(which))] = np.arange(len(distinct))
+    return np.asarray(rank[which])
