@@ -73,11 +73,16 @@ class StepResult(Result):
         """Whether every GPU in use has the memory that it needs, the allowance of the fullest included."""
         extra = sum(self.allowance.values())
         ranks = self._timeline.gpu_ranks
-        capacities = {rank: self._accelerator(rank).memory_bytes for rank in ranks}
-        if len(set(capacities.values())) == 1:
+        if len({accelerator.memory_bytes for accelerator in self._gpus}) == 1:
             return self.memory.peak.nbytes + extra <= self.capacity
+        capacities = {rank: self._accelerator(rank).memory_bytes for rank in ranks}
         held = {rank: float(memory.curve(self._timeline, rank).total.max(initial=0.0)) for rank in ranks}
         return all(held[rank] + extra <= capacities[rank] for rank in ranks)
+
+    @cached_property
+    def _gpus(self) -> dict[Accelerator, int]:
+        """The accelerators of the GPUs in use, and how many there are of each."""
+        return self.scenario.cluster().count(self._timeline.devices)
 
     def _accelerator(self, rank: int) -> Accelerator:
         return self.scenario.cluster().accelerator(self._timeline.devices[rank])
@@ -85,7 +90,6 @@ class StepResult(Result):
     @cached_property
     def peak(self) -> tuple[str, float]:
         """(precision, dense FLOP/s of one GPU) of the fastest products in the step; that of the slowest GPU in use."""
-        accelerators = {self._accelerator(rank) for rank in self._timeline.gpu_ranks}
         programs = [program for program in self._timeline.schedule.programs if program.on == "gpu"]
         precisions = {
             kernel.precision
@@ -95,8 +99,7 @@ class StepResult(Result):
             if kernel.flops and kernel.seconds is None
         } or {self.scenario.model.precision if self.scenario.model else "fp32"}
         peaks = [
-            max((accelerator.peak(p), named(p, accelerator)) for p in sorted(precisions))
-            for accelerator in accelerators
+            max((accelerator.peak(p), named(p, accelerator)) for p in sorted(precisions)) for accelerator in self._gpus
         ]
         flops, precision = min(peaks)
         return precision, flops
@@ -163,7 +166,7 @@ class StepResult(Result):
         seconds = samples / training.global_batch_size * self._timeline.step_time
         gpus = len(self._timeline.gpu_ranks)
         hours = gpus * seconds / 3600
-        power = sum(self._power(rank) for rank in self._timeline.gpu_ranks) * (cost.pue if cost else 1.0)
+        power = sum(count * self._power(gpu) for gpu, count in self._gpus.items()) * (cost.pue if cost else 1.0)
         energy = power * seconds / JOULES_PER_MWH if power else None
         return {
             "days": seconds / SECONDS_PER_DAY,
@@ -174,9 +177,9 @@ class StepResult(Result):
             "co2_t": energy * cost.carbon if cost and energy is not None else None,
         }
 
-    def _power(self, rank: int) -> float:
+    def _power(self, gpu: Accelerator) -> float:
         cost = self.scenario.specification.cost
-        return (cost.gpu_power if cost and cost.gpu_power else None) or float(self._accelerator(rank).power)
+        return (cost.gpu_power if cost and cost.gpu_power else None) or float(gpu.power)
 
     def report(self) -> str:
         """The text that `run` prints."""

@@ -6,10 +6,10 @@ that lives on a host, lie in the memory of the host; the others in that of the r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,8 @@ import numpy.typing as npt
 from simulator.analysis.intervals import Floats
 from simulator.schedule import Op, Program, Schedule
 from simulator.timeline import Timeline, columns
+
+_Item = TypeVar("_Item", bound=Hashable)
 
 Change = tuple[float, Mapping[str, float], int]
 """(moment, bytes by category, +1 allocated or -1 freed)."""
@@ -113,17 +115,16 @@ def _traced(timeline: Timeline, rank: int, table: _Table) -> Curve:
 
 def peak(timeline: Timeline) -> Memory:
     """The memory that the ranks of *timeline* hold at most. Of equal peaks the first rank's, at its first moment."""
-    seen: dict[tuple[int, int], tuple[float, float, Mapping[str, float]]] = {}
-    tables = [_table(program, False) for program in timeline.schedule.programs]
+    schedule = timeline.schedule
+    tables = [_table(program, False) for program in schedule.programs]
+    # ranks that share their records, as folded ones do, are measured once
+    same = zip(_stages(schedule), schedule.program_of, map(id, timeline.records), strict=True)
     peaks = []
-    for rank in timeline.gpu_ranks:
-        # ranks that share their records, as folded ones do, are measured once
-        same = id(timeline.records[rank]), timeline.schedule.program_of[rank]
-        if same not in seen:
-            seen[same] = _highest(_traced(timeline, rank, tables[same[1]]))
-        nbytes, time, by_category = seen[same]
-        peaks.append(Peak(nbytes, rank, time, by_category))
-    return _memory(timeline.schedule, peaks, _host_peak(timeline))
+    for (_, number, _), rank in _firsts(same).items():
+        if schedule.programs[number].on == "gpu":
+            nbytes, time, by_category = _highest(_traced(timeline, rank, tables[number]))
+            peaks.append(Peak(nbytes, rank, time, by_category))
+    return _memory(schedule, peaks, _host_peak(timeline))
 
 
 def bound(schedule: Schedule, ranks_per_host: int = 1) -> Memory:
@@ -137,7 +138,7 @@ def bound(schedule: Schedule, ranks_per_host: int = 1) -> Memory:
     held = [_highest(_curve(_resident(program, False), _in(steps, program, False))) for program, steps in changes]
     hosts = [_highest(_curve(_resident(program, True), _in(steps, program, True)))[0] for program, steps in changes]
     peaks = []
-    for rank, number in enumerate(schedule.program_of):
+    for (_, number), rank in _firsts(zip(_stages(schedule), schedule.program_of, strict=True)).items():
         if schedule.programs[number].on == "gpu":
             nbytes, time, by_category = held[number]
             peaks.append(Peak(nbytes, rank, time, by_category))
@@ -148,6 +149,21 @@ def stage_of(schedule: Schedule, rank: int) -> int:
     """The coordinate of *rank* on the ``pp`` axis; 0 where it is on none."""
     place = schedule.mesh.axes["pp"].place(rank) if "pp" in schedule.mesh.axes else None
     return place[1] if place else 0
+
+
+def _stages(schedule: Schedule) -> list[int]:
+    """By rank its stage, as `stage_of` has it."""
+    axis, ranks = schedule.mesh.axes.get("pp"), schedule.mesh.world_size
+    stages: list[int] = [0] * ranks if axis is None else np.maximum(axis.places(ranks)[1], 0).tolist()
+    return stages
+
+
+def _firsts(items: Iterable[_Item]) -> dict[_Item, int]:
+    """The place of the first of each of *items* that are equal."""
+    first: dict[_Item, int] = {}
+    for place, item in enumerate(items):
+        first.setdefault(item, place)
+    return first
 
 
 def _memory(schedule: Schedule, peaks: list[Peak], host_bytes: float) -> Memory:
