@@ -46,7 +46,8 @@ def _names(program: Program) -> None:
 
 
 def _asked(ops: Sequence[Op]) -> list[str]:
-    return list({name for op in ops for name in op.after})
+    """The names that ops of a template wait for and that are not in it."""
+    return list({name for op in ops for name in op.after} - {op.name for op in ops})
 
 
 def _looks_forward(ops: Sequence[Op]) -> bool:
