@@ -16,10 +16,12 @@ from tests.benchmarks.claims import run
 from tests.benchmarks.processes import Usage, measured
 
 JITTER = {"simulation.jitter": 0.02}
-REPLICAS = (1, 2)
-"""Of MegaScale's pipeline, 64 ranks each: a few, from which the cost of 192 is told."""
+REPLICAS = (2, 4)
+"""Of MegaScale's pipeline, 64 ranks each: a few, from which the cost of all is told."""
 
-ALL_RANKS = 12_288
+ALL = 192
+
+ALL_RANKS = 64 * ALL
 
 
 class Seeds(NamedTuple):
@@ -35,6 +37,11 @@ class Growth(NamedTuple):
     usages: Mapping[int, Usage]
     seconds: float
     peak_bytes: float
+
+
+def all_ranks() -> Usage | None:
+    """What all of them take, every rank jittered."""
+    return measured(run("megascale_175b_12288a100", few(ALL) | JITTER))
 
 
 def growth() -> Growth:
