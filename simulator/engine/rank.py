@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,13 +14,10 @@ from simulator.engine.firing import fire
 from simulator.engine.issue import Issue, Run, Turn
 from simulator.engine.pace import Pace
 from simulator.engine.processor import Processor
-from simulator.engine.rendezvous import Meeting
+from simulator.engine.rendezvous import Rendezvous
 from simulator.engine.writing import Writing
 from simulator.hashing import Indices
 from simulator.timeline import Records
-
-Meet = Callable[[int, Turn, int], Meeting]
-"""(rank, turn, step) -> the meeting that the turn's communication takes part in."""
 
 
 @dataclass(slots=True)
@@ -41,8 +38,9 @@ class Head:
 class Rank:
     """Rank *number*: *issue* is its program, *pace* how long its ops take where that is known.
 
-    *processors* are those that it computes on, by where: ``gpu``, ``host``; None where nothing disturbs it.
-    On the host it stands for a *crowd* of ranks that do the same. What ties it to others it plays from its *seat*.
+    *processors* are those that it computes on, by where: ``gpu``, ``host``; None where nothing disturbs it. On the host
+    it stands for a *crowd* of ranks that do the same. Its communications begin at the *rendezvous*; runs that are tied
+    to others it plays from its *seat*.
     """
 
     env: Environment
@@ -50,7 +48,7 @@ class Rank:
     issue: Issue
     pace: Pace
     steps: int
-    meet: Meet
+    rendezvous: Rendezvous
     processors: Mapping[str, Processor | None]
     crowd: int = 1
     seat: Seat | None = None
@@ -90,7 +88,7 @@ class Rank:
                 run = turn.run
                 ready = env.now
                 if run.meets:
-                    meeting = self.meet(self.number, turn, step)
+                    meeting = self.rendezvous.arrive(self.number, turn, step)
                     head.came = meeting.came
                     yield meeting.done
                     head.came = None

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Hashable
+from collections.abc import Collection, Generator, Hashable
 from dataclasses import dataclass, field
 
 from simpy import Environment, Event
 
+from simulator.engine.cast import Asked, Communication, Everyone, asked
+from simulator.engine.folding import Folding
+from simulator.engine.issue import Run, Turn
 from simulator.engine.network import Network
 from simulator.engine.processor import Processor
 from simulator.plan import Plan
+from simulator.schedule import Op
 
 
 @dataclass(slots=True)
@@ -24,11 +28,13 @@ class Meeting:
 
 @dataclass(slots=True, eq=False)
 class Encounter:
-    """The meetings of the same *size* partners who ask for the same; so far *count* have begun, each as *plan* says.
+    """The meetings over *name* of partners, *size* in number, who ask for the same, as *op* does.
 
-    Open ones are known by what their partners have in common.
+    So far *count* have begun, each as *plan* says. Open ones are known by what their partners have in common.
     """
 
+    name: Communication
+    op: Op
     size: int
     plan: Plan
     count: int = 0
@@ -37,14 +43,29 @@ class Encounter:
 
 @dataclass
 class Rendezvous:
-    """Sets meetings going on *network*; *processors* are by rank the GPUs that collectives take SMs of."""
+    """Sets meetings going on *network*.
+
+    *cast* knows who meets whom, and *processors* are by rank the GPUs that collectives take SMs of.
+    """
 
     env: Environment
     network: Network
+    cast: Everyone | Folding
     processors: dict[int, Processor]
+    _encounters: dict[tuple[Communication, Asked], Encounter] = field(default_factory=dict)
+    _of: dict[tuple[int, Run], Encounter] = field(default_factory=dict)
 
-    def arrive(self, encounter: Encounter, key: Hashable, rank: int) -> Meeting:
-        """*rank* comes to the meeting *key* of an encounter; the last to come sets it going."""
+    @property
+    def encounters(self) -> Collection[Encounter]:
+        """All that there were."""
+        return self._encounters.values()
+
+    def arrive(self, rank: int, turn: Turn, step: int) -> Meeting:
+        """*rank* comes to the meeting of its communication; the last to come sets it going."""
+        encounter = self._of.get((rank, turn.run))
+        if encounter is None:
+            encounter = self._of[rank, turn.run] = self._encounter(rank, turn.run.op)
+        key = turn.meeting, step
         meeting = encounter.open.get(key)
         if meeting is None:
             meeting = encounter.open[key] = Meeting(encounter.size, self.env.event())
@@ -56,6 +77,15 @@ class Rendezvous:
             meeting.began = self.env.now
             self._begin(meeting, encounter.plan)
         return meeting
+
+    def _encounter(self, rank: int, op: Op) -> Encounter:
+        """That of *rank* and its partners for what *op* asks."""
+        name = self.cast.communication(rank, op)
+        key = name, asked(op)
+        if key not in self._encounters:
+            partners, plan = self.cast.partners(name, op), self.cast.plan(name, op)
+            self._encounters[key] = Encounter(name, op, partners, plan)
+        return self._encounters[key]
 
     def _begin(self, meeting: Meeting, plan: Plan) -> None:
         busy = [self.processors[r] for r in meeting.came if r in self.processors] if plan.sms else []
