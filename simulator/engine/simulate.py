@@ -13,7 +13,7 @@ from simulator.cluster import Cluster
 from simulator.engine.accounts import Accounts
 from simulator.engine.cast import Asked, Communication, Everyone, Tie
 from simulator.engine.deadlock import deadlock
-from simulator.engine.ensemble import Ensemble, Score, Seat
+from simulator.engine.ensemble import Ensemble, Seat
 from simulator.engine.folding import Folding
 from simulator.engine.issue import Issue, issue
 from simulator.engine.network import LinkUses, Network
@@ -22,6 +22,7 @@ from simulator.engine.pricing import Pricing
 from simulator.engine.processor import Processor
 from simulator.engine.rank import Rank
 from simulator.engine.rendezvous import Rendezvous
+from simulator.engine.score import Score
 from simulator.engine.variation import Variation
 from simulator.errors import ClusterError
 from simulator.garbage import collecting_no_garbage
