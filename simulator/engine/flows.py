@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from simulator.transport.communicator import Communicator
 from simulator.transport.likeness import elsewhere
 
 Floats = NDArray[np.float64]
+Short = NDArray[np.int32]
 
 Parts = Mapping[Phase, tuple[int, ...]]
 """By distinct phase of a plan: which flows of the communication flow in it."""
@@ -53,15 +55,17 @@ class Sheaf:
 
 
 class Laid(NamedTuple):
-    """What flows lay on links: number of the flow and of the link, *weights* and *crossings*; flow after flow."""
+    """What flows lay on links: by entry the numbers of the flow, of the link, and of its *terms*; flow after flow.
 
-    flows: Indices
-    links: Indices
+    By terms the *weights* and the *crossings* with which a flow lies on a link. The entries, some fifty for each rank,
+    are kept short.
+    """
+
+    flows: Short
+    links: Short
+    terms: Short
     weights: Floats
     crossings: Indices
-
-
-_NOTHING_LAID = Laid(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64))
 
 
 class Flows:
@@ -91,9 +95,7 @@ class Flows:
         pairs = list(zip(self.sheaves, contents, strict=True))
         self.uses: Colours = _joined(np.uint64, (_each(s, [next(uses) for _ in c.flows], np.uint64) for s, c in pairs))
         self.bounds: Floats = _joined(np.float64, (_each(s, [f.bound for f in c.flows], np.float64) for s, c in pairs))
-        laid = [_NOTHING_LAID, *(content.laid(sheaf) for sheaf, content in pairs)]
-        flow, link, weight, crossings = (np.concatenate(column) for column in zip(*laid, strict=True))
-        self.laid = Laid(flow, link, weight, crossings)
+        self.laid = _laid(pairs)
 
     def _of(self, batch: Batch) -> Iterator[tuple[Indices, _Contents]]:
         """The numbers of communications of *batch* that lie alike, and what they ask of the network."""
@@ -140,15 +142,34 @@ class _Contents:
         """By flow in which phases of which operations it flows, and its bound."""
         return [(tuple(where), flow.bound) for where, flow in zip(self._used, self.flows, strict=True)]
 
-    def laid(self, sheaf: Sheaf) -> Laid:
-        """What the flows of all communications of *sheaf* lay on links."""
+    @property
+    def terms(self) -> tuple[list[float], list[int]]:
+        """The weights and the crossings of all flows, link by link."""
+        weights = [weight for flow in self.flows for weight in flow.weights]
+        return weights, [number for flow in self.flows for number in flow.crossings]
+
+    def entries(self, sheaf: Sheaf, first: int) -> tuple[Short, Short, Short]:
+        """Flow, link and terms of all that the communications of *sheaf* lay; the first terms have that number."""
         count = len(sheaf.numbers)
         links = np.concatenate([np.zeros((count, 0), np.int64), *self._links], axis=1)
-        sizes = [len(flow.links) for flow in self.flows]
-        flows = sheaf.flow_numbers().repeat(sizes, axis=1)
-        weights = np.array([weight for flow in self.flows for weight in flow.weights], np.float64)
-        crossings = np.array([number for flow in self.flows for number in flow.crossings], np.int64)
-        return Laid(flows.ravel(), links.ravel(), np.tile(weights, count), np.tile(crossings, count))
+        flows = sheaf.flow_numbers().repeat([len(flow.links) for flow in self.flows], axis=1)
+        terms = np.broadcast_to(first + np.arange(links.shape[1]), links.shape)
+        return _short(flows), _short(links), _short(terms)
+
+
+def _laid(pairs: Sequence[tuple[Sheaf, _Contents]]) -> Laid:
+    """What the flows of all sheaves, each with its contents, lay on links."""
+    terms = [content.terms for _, content in pairs]
+    starts = accumulate((len(weights) for weights, _ in terms), initial=0)
+    entries = [content.entries(sheaf, start) for (sheaf, content), start in zip(pairs, starts, strict=False)]
+    none = np.zeros(0, np.int32)
+    flows, links, which = (np.concatenate(column) for column in zip((none, none, none), *entries, strict=True))
+    weights = np.array([weight for own, _ in terms for weight in own], np.float64)
+    return Laid(flows, links, which, weights, np.array([number for _, own in terms for number in own], np.int64))
+
+
+def _short(values: Indices) -> Short:
+    return values.ravel().astype(np.int32)
 
 
 def _told_apart(phase: Phase, slots: Indices) -> Iterator[tuple[Hashable, Flow, Indices]]:

@@ -186,7 +186,7 @@ class Folding:
     @cached_property
     def _privacy(self) -> Privacy:
         laid, binds = self._partition.laid, ~self._partition.free[self._partition.laid.links]
-        return Privacy(self._census, self._flows.made_of[laid.flows[binds]], laid.links[binds])
+        return Privacy(self._census, self._flows.made_of[laid.flows[binds]], laid.links[binds].astype(np.int64))
 
     @cached_property
     def _with_one_flow(self) -> Flags:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.engine.census import Census
 from simulator.engine.flows import Flows, Laid
@@ -14,6 +15,8 @@ from simulator.engine.refinement import Edges, refine, told_apart
 from simulator.hashing import Colours, Indices, firsts, hashed, mixed
 from simulator.schedule import Send
 from simulator.transport.communicator import Communicator
+
+Flags = NDArray[np.bool_]
 
 RANK, COMMUNICATION, FLOW, LINK, HOST = range(5)
 MEMBER, SENDER, RECEIVER = range(3)
@@ -33,7 +36,7 @@ class Partition:
         used = np.zeros(len(cluster.links), np.bool_)
         used[flows.laid.links] = True
         self.links = np.flatnonzero(used)
-        self.laid = flows.laid._replace(links=(np.cumsum(used) - 1)[flows.laid.links])
+        self.laid = flows.laid._replace(links=(np.cumsum(used, dtype=np.int32) - 1)[flows.laid.links])
         ample = np.zeros(len(used), np.bool_)
         ample[redundant(cluster, communicator.transport.link_efficiency)] = True
         self.free = ample[self.links]
@@ -45,23 +48,20 @@ class Partition:
             cluster.bandwidths[self.links].view(np.uint64),
             hashed([cluster.accelerator(host) for host in places]),
         ]
-        labels = _labels(self.laid)
-        binds = ~self.free[self.laid.links]
+        free = self.free[self.laid.links]
         edges = [
             _taking_part(census),
             Edges(COMMUNICATION, FLOW, flows.made_of, np.arange(len(flows.made_of)), _same(flows.made_of)),
-            Edges(FLOW, LINK, self.laid.flows[binds], self.laid.links[binds], labels[binds]),
+            _lying(self.laid, ~free),
             _computing(hosts, places),
         ]
         self.classes = refine(colours, edges)
-        self.classes[LINK] = self._with_free_links(labels)
+        self.classes[LINK] = self._with_free_links(_lying(self.laid, free))
 
-    def _with_free_links(self, labels: Colours) -> Indices:
+    def _with_free_links(self, lying: Edges) -> Indices:
         """The classes of links; those that never bind are told apart by what lies on them, and tell nothing apart."""
         classes = self.classes[LINK]
-        free = self.free[self.laid.links]
-        seen = Edges(LINK, FLOW, self.laid.links[free], self.laid.flows[free], labels[free])
-        apart = told_apart(classes, self.classes[FLOW], seen)
+        apart = told_apart(classes, self.classes[FLOW], Edges(LINK, FLOW, lying.others, lying.ones, lying.labels))
         return np.unique(np.where(self.free, len(classes) + apart, classes), return_inverse=True)[1]
 
     @cached_property
@@ -95,8 +95,11 @@ def _computing(hosts: Mapping[int, str], places: Mapping[str, int]) -> Edges:
     return Edges(RANK, HOST, ranks, np.array([places[host] for host in hosts.values()], np.int64), _same(ranks))
 
 
-def _labels(laid: Laid) -> Colours:
-    return mixed(laid.weights.view(np.uint64)) ^ laid.crossings.astype(np.uint64)
+def _lying(laid: Laid, chosen: Flags) -> Edges:
+    """The *chosen* entries as edges from flows to links, labelled by their terms."""
+    labels = mixed(laid.weights.view(np.uint64)) ^ laid.crossings.astype(np.uint64)
+    flows, links = (numbers[chosen].astype(np.int64) for numbers in (laid.flows, laid.links))
+    return Edges(FLOW, LINK, flows, links, labels[laid.terms[chosen]])
 
 
 def _same(vertices: Indices) -> Colours:

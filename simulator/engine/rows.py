@@ -37,13 +37,13 @@ class Rows:
         laid, classes = self._partition.laid, self._partition.classes
         row = classes[LINK][laid.links]
         here = np.flatnonzero(self._partition.firsts[LINK][row] == laid.links)
-        flow, row = classes[FLOW][laid.flows[here]], row[here]
+        flow, row, terms = classes[FLOW][laid.flows[here]], row[here], laid.terms[here]
         key, first, entry = np.unique(flow * len(self.capacity) + row, return_index=True, return_inverse=True)
         order = np.lexsort((first, key // max(1, len(self.capacity))))
         self._flow, self._row = flow[first[order]], row[first[order]]
         # summed one after the other, as they stand
-        self._weight = np.bincount(entry, laid.weights[here], len(key))[order]
-        self._crossings = np.bincount(entry, laid.crossings[here], len(key))[order].astype(np.int64)
+        self._weight = np.bincount(entry, laid.weights[terms], len(key))[order]
+        self._crossings = np.bincount(entry, laid.crossings[terms], len(key))[order].astype(np.int64)
         self._starts = np.searchsorted(self._flow, np.arange(len(self._bounds) + 1))
 
     @cached_property
