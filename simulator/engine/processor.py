@@ -61,14 +61,15 @@ class Processor:
         self._share()
 
     def _share(self) -> None:
-        if not self._tasks:
+        tasks = self._tasks
+        if not tasks:
             return
         # collectives of several axes at once leave at least the SM that each would get of its own
         free = 1.0
         for share in self._reserved:
             free *= 1.0 - share
-        present = sum(task.crowd for task in self._tasks)
-        for task in self._tasks:
+        present = tasks[0].crowd if len(tasks) == 1 else sum(task.crowd for task in tasks)
+        for task in tasks:
             self._set_speed(task, free / present)
 
     def _set_speed(self, task: _Task, speed: float) -> None:

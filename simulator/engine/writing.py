@@ -19,7 +19,7 @@ Undisturbed = Callable[[Run, Indices, Floats], Played]
 
 @dataclass(slots=True)
 class _Lines:
-    """Of one run the turns, as (number, begin in s) one after the other; of some the *plays*, by place among them."""
+    """Of one run the turns, one after the other: nth of its step, step, begin in s; of some the *plays*, by place."""
 
     turns: array[float] = field(default_factory=lambda: array("d"))
     plays: dict[int, Play] = field(default_factory=dict)
@@ -50,8 +50,8 @@ class Writing:
         if lines is None:
             lines = self._computed[run] = _Lines()
         if play is not None:
-            lines.plays[len(lines.turns) // 2] = play
-        lines.turns.extend((self._issue.number(turn, step), begin))
+            lines.plays[len(lines.turns) // 3] = play
+        lines.turns.extend((turn.nth, step, begin))
 
     def columns(self) -> Columns:
         """All records, by end, then begin, then op."""
@@ -64,9 +64,10 @@ class Writing:
 
     def _records(self, run: Run, lines: _Lines) -> Columns:
         """The ops of *lines*, which all are of *run*."""
-        number, began = np.frombuffer(lines.turns).reshape(-1, 2).T
-        numbers = number.astype(np.int64)
-        first, step = self._issue.places(run, numbers)
+        nth, step, began = np.frombuffer(lines.turns).reshape(-1, 3).T
+        firsts = np.array(self._issue.runs[run])
+        numbers = (nth + step * len(firsts)).astype(np.int64)
+        first = firsts[nth.astype(np.int64)]
         ready, begin, end = times = np.empty((3, len(numbers), len(run.ops)))
         for place, play in lines.plays.items():
             times[:, place] = play.times()
@@ -74,4 +75,4 @@ class Writing:
         if len(quiet):
             times[:, quiet] = self._undisturbed(run, numbers[quiet], began[quiet])
         op = (first[:, None] + np.array(run.ops, np.int64)).ravel()
-        return Columns(op, np.repeat(step, len(run.ops)), ready.ravel(), begin.ravel(), end.ravel())
+        return Columns(op, np.repeat(step.astype(np.int64), len(run.ops)), ready.ravel(), begin.ravel(), end.ravel())
