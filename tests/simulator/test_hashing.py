@@ -1,0 +1,39 @@
+"""Colours, numbers and firsts against what they say of themselves."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.hashing import firsts, hashed, mixed, numbered, sorted_once
+
+NUMBERS = st.lists(st.integers(0, 2**63 - 1))
+
+
+@given(NUMBERS)
+def test_sorted_once_is_numpys_unique(values):
+    array = np.array(values, np.int64)
+    assert sorted_once(array).tolist() == np.unique(array).tolist()
+
+
+@given(st.lists(st.integers(0, 5)))
+def test_the_first_of_each_class_is_found(labels):
+    classes = hashed(labels).astype(np.int64)  # numbered from 0 in order of first use
+    assert firsts(classes).tolist() == sorted(
+        {label: place for place, label in reversed([*enumerate(labels)])}.values()
+    )
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3))))
+def test_equal_objects_have_one_number_and_no_others(objects):
+    again = [(*one,) for one in objects]  # equal, but other objects
+    numbers = numbered(objects + again).tolist()
+    assert numbers[: len(objects)] == numbers[len(objects) :]
+    assert len(set(numbers)) == len(set(objects))
+
+
+def test_splitmix_is_as_published():
+    # the first outputs of SplittableRandom's generator with seed 0 (Steele, Lea and Flood, OOPSLA 2014)
+    gamma = 0x9E3779B97F4A7C15
+    states = np.array([0, gamma, 2 * gamma % 2**64], np.uint64)
+    expected = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    assert mixed(states).tolist() == expected
