@@ -17,8 +17,9 @@ KINDS = {
 """Kinds of regime that are told of each kind of run."""
 
 NOT_MODELLED = (
-    "Congestion control, packet loss, adaptive routing, and other jobs on the same network; collective libraries other "
-    "than NCCL and Gloo (Frontier's RCCL over libfabric is priced as NCCL).",
+    "Congestion control, packet loss, adaptive routing, and other jobs on the same network.",
+    "Frontier's software: RCCL over libfabric is priced as NCCL, ROCm's products of any layout as its best square one; "
+    "its large runs are predicted a fifth too fast and more.",
     "Clocks that drop under load or heat, and nodes that are slower than others unless a scenario names them.",
     "Reading of data, checkpoints, logging, garbage collection, the memory allocator's retries.",
     "Gradients of several micro-batches being added up by kernels of their own.",
