@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import inf
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -63,7 +64,7 @@ def test_what_stands_in_anothers_place_may_be_replaced_in_turn():
 
 
 @pytest.mark.parametrize(("which", "gain"), [("forward", 1.5), ("backward", 3.0)])
-def test_a_stack_brings_its_own_fused_attention(which: str, gain: float) -> None:
+def test_a_stack_brings_its_own_fused_attention(which: Literal["forward", "backward"], gain: float) -> None:
     gpu = replace(GPU, sms=1, attention_efficiency=0.5, attention_backward=0.25)
     fused = Kernel(8e12, 0.0, (1, 100, 100, 100), "fp32", attention=which)
     product = Kernel(8e12, 0.0, (1, 128, 128, 100), "fp32")
