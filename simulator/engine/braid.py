@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import reduce
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -205,21 +206,32 @@ class _BraidPlay:
     def __init__(self, braid: Braid) -> None:
         self.braid = braid
         self.legs: list[Leg] = []
+        self._played: Played | None = None
+        self._soonest = inf
 
     @property
     def undisturbed(self) -> bool:
         return len(self.legs) == 1 and self.legs[0].speed == 1.0
 
     def turn(self, now: float, speed: float) -> None:
+        if not self.legs:
+            self._soonest = now + self.braid.total
         self.legs.append(Leg(now, speed))
+        self._played = None
 
     def end(self) -> float:
+        begin, last = self.legs[0], self.legs[-1]
         if self.undisturbed:
-            return self.legs[0].time + self.braid.total
-        return float(self.times().end[self.braid.pattern.main - 1])
+            return begin.time + self.braid.total
+        end = float(self.times().end[self.braid.pattern.main - 1])
+        # what takes so long at this speed takes at least as long times it at full speed
+        self._soonest = last.time + (end - last.time) * last.speed
+        return end
 
     def soonest(self) -> float:
-        return self.end()
+        return self._soonest
 
     def times(self) -> Played:
-        return self.braid.played(self.legs[0].time, Clock(self.legs))
+        if self._played is None:
+            self._played = self.braid.played(self.legs[0].time, Clock(self.legs))
+        return self._played

@@ -35,7 +35,7 @@ class Play(Protocol):
         """When it ends if the speed stays, s."""
 
     def soonest(self) -> float:
-        """A time before which it does not end, whatever happens, s; where no other rank matters, its end."""
+        """A time before which it does not end, whatever happens, s; it takes no reckoning."""
 
     def times(self) -> Played:
         """When its ops ran, once it has ended."""
