@@ -16,6 +16,7 @@ from simulator.order import Action
 from simulator.schedule import Collective, Compute, Program, Recv, Schedule, Send
 from simulator.transport.communicator import Communicator
 from simulator.transport.nccl import nccl
+from tests.nodes import V100
 from topologies.uniform import uniform
 from workloads.compute import compute
 from workloads.data_parallel import data_parallel
@@ -29,14 +30,6 @@ from workloads.tensor_parallel import tensor_parallel
 from workloads.transformer import transformer
 from workloads.zero import zero
 
-NODE = {
-    "accelerator": "v100_16gb",
-    "accelerators": 4,
-    "intra": {"kind": "nvlink2", "shape": "full_mesh"},
-    "host": {"kind": "pcie3"},
-    "nics": 1,
-    "nic": {"kind": "ib_edr"},
-}
 FABRICS = [
     {"kind": "switch"},
     {"kind": "fat_tree", "oversubscription": 4.0},
@@ -49,7 +42,7 @@ JITTER = st.sampled_from([0.0, 0.0, 0.1])
 
 
 def cluster_of(fabric, nics):
-    node = {**NODE, "nics": nics}
+    node = {**V100, "nics": nics}
     return topologies.cluster({"nodes": 4, "node": node, "fabric": fabric})
 
 
@@ -278,7 +271,7 @@ def test_a_message_beside_a_collective_shares_its_links(stream):
     send = Send(name="send", over="pp", peer=1, nbytes=1e8, stream=stream)
     recv = Recv(name="recv", over="pp", peer=0, nbytes=1e8, stream=stream)
     schedule = Schedule(mesh, (Program("first", (send, reduce)), Program("last", (recv, reduce))), (0, 0, 1, 1))
-    cluster = topologies.cluster({"nodes": 4, "node": {**NODE, "accelerators": 1}, "fabric": {"kind": "switch"}})
+    cluster = topologies.cluster({"nodes": 4, "node": {**V100, "accelerators": 1}, "fabric": {"kind": "switch"}})
     assert assert_equal(schedule, cluster).representatives == 2
 
 

@@ -4,15 +4,9 @@ import pytest
 
 import topologies
 from simulator.engine.redundancy import redundant
+from tests.nodes import V100
 
-NODE = {
-    "accelerator": "v100_16gb",
-    "accelerators": 2,
-    "intra": {"kind": "nvlink2", "shape": "full_mesh"},
-    "host": {"kind": "pcie3"},
-    "nics": 1,
-    "nic": {"kind": "ib_edr"},
-}
+NODE = {**V100, "accelerators": 2}
 
 
 def free(cluster):

@@ -14,15 +14,9 @@ from simulator.transport.channels import group_of
 from simulator.transport.communicator import Communicator
 from simulator.transport.likeness import Likeness
 from simulator.transport.nccl import nccl
+from tests.nodes import V100
 
-NODE = {
-    "accelerator": "v100_16gb",
-    "accelerators": 4,
-    "intra": {"kind": "nvlink2", "shape": "full_mesh"},
-    "host": {"kind": "pcie3"},
-    "nics": 2,
-    "nic": {"kind": "ib_edr"},
-}
+NODE = {**V100, "nics": 2}
 SMALLER = {**NODE, "accelerators": 2}
 FABRICS = [
     {"kind": "switch"},
