@@ -10,7 +10,7 @@ by comparing what is left with a threshold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
@@ -22,6 +22,9 @@ from simulator.engine.fairness import max_min
 from simulator.engine.firing import at, fire
 from simulator.plan import Flow
 from simulator.timeline import Use
+
+MOST_SOLVED = 10_000
+"""Sets of flows whose rates are remembered: with equal steps they come again and again, with jitter never."""
 
 _SETTLING = EventPriority(2)
 """SimPy's priority for what must follow everything else (URGENT 0, NORMAL 1) at the same time."""
@@ -187,10 +190,19 @@ class Network:
             count: dict[Flow, int] = {}
             for flow in flows:
                 count[flow] = count.get(flow, 0) + 1
+            if len(self._solved) == MOST_SOLVED:
+                self._solved.clear()
             # equal flows get equal rates, so they are solved as one of their summed weights
-            demands = {f: {n: w * count[f] for n, w in zip(f.rows, f.weights, strict=True)} for f in count}
-            self._solved[key] = max_min(demands, self.capacity, {f: f.bound for f in count})
+            demands = {f: {n: w * count[f] for n, w in self._shared(f)} for f in count}
+            self._solved[key] = max_min(demands, self.capacity, {f: f.alone for f in count})
         return self._solved[key]
+
+    def _shared(self, flow: Flow) -> Iterator[tuple[int, float]]:
+        """The rows of *flow* that more than one transfer is on, with its weights; the others allow it its rate alone.
+
+        A ring around thousands of GPUs lies on thousands of rows, of which it shares a few with messages.
+        """
+        return ((row, w) for row, w in zip(flow.rows, flow.weights, strict=True) if len(self._on[row]) > 1)
 
     def _set_rate(self, transfer: _Transfer, rate: float) -> None:
         if rate == transfer.rate:
