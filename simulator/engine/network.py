@@ -10,7 +10,8 @@ by comparing what is left with a threshold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
@@ -32,7 +33,10 @@ _SETTLING = EventPriority(2)
 
 @dataclass(slots=True, eq=False)
 class _Transfer:
-    """*left* bytes of *flow* at *rate* from the time *since* on, which for one that is announced is still to come."""
+    """*left* bytes of *flow* at *rate* from the time *since* on, which for one that is announced is still to come.
+
+    *meets* are the rows that it shares: of the thousands that a ring around thousands of GPUs lies on, a few.
+    """
 
     flow: Flow
     left: float
@@ -40,6 +44,7 @@ class _Transfer:
     since: float
     rate: float = 0.0
     version: int = 0
+    meets: dict[int, None] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -88,6 +93,7 @@ class Network:
     _settling: bool = False
     _solved: dict[tuple[int, ...], dict[Flow, float]] = field(default_factory=dict)
     _numbers: dict[Flow, int] = field(default_factory=dict)
+    _weights: dict[Flow, Mapping[int, float]] = field(default_factory=dict)
 
     def transfer(self, flow: Flow, nbytes: float, done: Event | None = None, latency: float = 0.0) -> Event:
         """In *latency* s, begin to move *nbytes* by each transfer of *flow*.
@@ -103,19 +109,23 @@ class Network:
         """*transfer* comes to its rows; if it begins later and others are there, it comes again then."""
         there = [self._on.setdefault(row, {}) for row in transfer.flow.rows]
         if not any(there):
-            for row in there:
-                row[transfer] = None
+            for present in there:
+                present[transfer] = None
             self._set_rate(transfer, transfer.flow.alone)
             return
         now = self.env.now
-        for announced in {other: None for row in there for other in row if other.since > now}:
+        for announced in {other: None for present in there for other in present if other.since > now}:
             self._leave(announced)
             self._come_again(announced)
         if transfer.since > now:
             self._come_again(transfer)
             return
-        for row in there:
-            row[transfer] = None
+        for row, present in zip(transfer.flow.rows, there, strict=True):
+            if present:
+                transfer.meets[row] = None
+                for other in present if len(present) == 1 else ():
+                    other.meets[row] = None
+            present[transfer] = None
         self._settle_later([transfer])
 
     def _come_again(self, transfer: _Transfer) -> None:
@@ -126,7 +136,11 @@ class Network:
         """*transfer* is no longer on its rows, and what was told of its end is void."""
         transfer.version += 1
         for row in transfer.flow.rows:
-            del self._on[row][transfer]
+            present = self._on[row]
+            del present[transfer]
+            for other in present if len(present) == 1 else ():
+                del other.meets[row]
+        transfer.meets.clear()
 
     def carried(self, flow: Flow, nbytes: float) -> None:
         """Account for *nbytes* by each transfer of *flow*."""
@@ -170,13 +184,13 @@ class Network:
 
     def _sharing(self, transfer: _Transfer) -> dict[_Transfer, None]:
         """The transfers that share links with *transfer*, directly or through others; itself among them."""
-        found, rows = {transfer: None}, set(transfer.flow.rows)
-        frontier = list(transfer.flow.rows)
+        found, rows = {transfer: None}, set(transfer.meets)
+        frontier = list(transfer.meets)
         while frontier:
             for other in self._on[frontier.pop()]:
                 if other not in found:
                     found[other] = None
-                    fresh = [row for row in other.flow.rows if row not in rows]
+                    fresh = [row for row in other.meets if row not in rows]
                     rows.update(fresh)
                     frontier += fresh
         return found
@@ -187,22 +201,21 @@ class Network:
         flows = [one.flow for one in transfers]
         key = tuple(sorted(self._numbers.setdefault(flow, len(self._numbers)) for flow in flows))
         if key not in self._solved:
-            count: dict[Flow, int] = {}
-            for flow in flows:
-                count[flow] = count.get(flow, 0) + 1
+            count = Counter(flows)
+            # rows that nothing else is on allow a flow its rate alone
+            meets = {one.flow: one.meets for one in transfers}
             if len(self._solved) == MOST_SOLVED:
                 self._solved.clear()
             # equal flows get equal rates, so they are solved as one of their summed weights
-            demands = {f: {n: w * count[f] for n, w in self._shared(f)} for f in count}
+            demands = {f: {row: self._weight(f)[row] * count[f] for row in meets[f]} for f in count}
             self._solved[key] = max_min(demands, self.capacity, {f: f.alone for f in count})
         return self._solved[key]
 
-    def _shared(self, flow: Flow) -> Iterator[tuple[int, float]]:
-        """The rows of *flow* that more than one transfer is on, with its weights; the others allow it its rate alone.
-
-        A ring around thousands of GPUs lies on thousands of rows, of which it shares a few with messages.
-        """
-        return ((row, w) for row, w in zip(flow.rows, flow.weights, strict=True) if len(self._on[row]) > 1)
+    def _weight(self, flow: Flow) -> Mapping[int, float]:
+        """By row the weight of *flow*."""
+        if flow not in self._weights:
+            self._weights[flow] = dict(zip(flow.rows, flow.weights, strict=True))
+        return self._weights[flow]
 
     def _set_rate(self, transfer: _Transfer, rate: float) -> None:
         if rate == transfer.rate:
@@ -225,8 +238,8 @@ class Network:
         if version != transfer.version:
             return
         self._flowed(transfer)
+        touched = {other: None for row in transfer.meets for other in self._on[row] if other is not transfer}
         self._leave(transfer)
-        touched = {other: None for row in transfer.flow.rows for other in self._on[row]}
         if touched:
             self._settle_later(touched)
         fire(transfer.done)
