@@ -196,8 +196,6 @@ def test_ranks_do_not_outlive_a_command_that_is_killed(how):
 
 
 def test_an_interrupt_from_the_terminal():
-    # what a shell starts in the background, these tests perhaps, ignores interrupts, and so would its children
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     command = started()
     os.killpg(command.pid, signal.SIGINT)
     _, err = command.communicate(timeout=60)
