@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import connection, parent_process
@@ -44,11 +45,18 @@ def main(order: Order, launcher: Connection) -> None:
     _silence()
     try:
         launcher.send(("done", _carried_out(order, launcher)))
+        _stay(launcher)
     except ModuleNotFoundError as error:
         text = INSTALL if error.name == "torch" else str(error)
         launcher.send(("failed", (time.monotonic(), text)))
     except Exception as error:
         launcher.send(("failed", (time.monotonic(), told(error))))
+
+
+def _stay(launcher: Connection) -> None:
+    """Until the launcher sends all home: what other ranks still need of this one, rank 0's store, must be there."""
+    with suppress(EOFError, OSError):
+        launcher.recv()
 
 
 def told(error: Exception) -> str:

@@ -31,6 +31,10 @@ def process(member, argument):
     dist.all_reduce(vector)
     if argument == "hang":
         time.sleep(600)
+    if argument == "late":
+        # by then the others are done; the store by which ranks find one another is rank 0's
+        time.sleep(1.0)
+        dist.distributed_c10d._get_default_store().add("late", 1)
     return member.rank, float(vector)
 
 
@@ -51,6 +55,12 @@ def gone(processes):
             return True
         time.sleep(0.05)
     return False
+
+
+def test_rank_0_keeps_the_store_until_all_are_done():
+    results, processes = launched("", "", "late")
+    assert results == [(0, 3.0), (1, 3.0), (2, 3.0)]
+    assert gone(processes.values())
 
 
 def test_results_come_in_order_of_ranks():
