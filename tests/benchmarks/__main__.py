@@ -88,6 +88,8 @@ def jitter(slow: bool) -> None:
     print(f"{'MegaScale, jitter on every rank':<44}{'wall s':>8}{'CPU s':>8}{'MiB':>8}")
     for ranks, usage in {**told.usages, **({ALL_RANKS: whole} if whole else {})}.items():
         print(f"{ranks:<44,}{usage.seconds:>8.2f}{usage.processor:>8.2f}{usage.peak_bytes / 2**20:>8.0f}")
+    if slow and whole is None:
+        print(f"{ALL_RANKS:<44,}   failed, or took too long", flush=True)
     line = f"{ALL_RANKS:,}, on the line through two smaller runs; wanted: 120 s, 12 GiB"
     print(f"{line:<60}{told.seconds:>8.0f}{told.peak_bytes / 2**20:>8.0f}", flush=True)
     one = {} if slow else {"cluster.nodes": 8, "training.global_batch_size": 16}

@@ -8,6 +8,7 @@ import pytest
 from simulator.accelerator import Accelerator
 from simulator.cluster import Cluster, Link
 from simulator.errors import ScenarioError
+from tests.nodes import V100
 from topologies import cluster
 from topologies.nodes.hybrid_cube_mesh import DOUBLE, SINGLE
 from topologies.nodes.infinity_fabric import DOUBLE as TWO
@@ -108,15 +109,7 @@ def test_dgx_a100_has_a_nic_for_each_gpu_on_its_own_switch() -> None:
 
 
 def node(**changes: Any) -> dict[str, Any]:
-    return {
-        "accelerator": "v100_16gb",
-        "accelerators": 4,
-        "intra": {"kind": "nvlink2", "shape": "full_mesh"},
-        "host": {"kind": "pcie3"},
-        "nics": 1,
-        "nic": {"kind": "ib_edr"},
-        **changes,
-    }
+    return {**V100, **changes}
 
 
 @pytest.mark.parametrize(
