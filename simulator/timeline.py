@@ -1,21 +1,28 @@
-"""A timeline is what happened, and when: a span for every op of every rank, and what the links carried.
+"""A timeline is what happened, and when: a span for every op of every rank, and the traffic of every link.
 
-Every metric is a fold over spans. Simulation and replay both make timelines; only simulation knows the links.
+Spans are kept as columns (arrays), once for each class of equal ranks. Simulation and replay both make timelines; only
+simulation knows the links.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
-from typing import NamedTuple, overload
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from simulator.cluster import Cluster
+from simulator.errors import SimulatorError
 from simulator.schedule import Op, Schedule
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+NO_COMMUNICATION = -1
+"""In place of the number of a communication, for an op that is none."""
 
 
 class Span(NamedTuple):
@@ -32,99 +39,79 @@ class Span(NamedTuple):
     end: float
 
 
-class Record(NamedTuple):
-    """A span as the engine writes it: the op by its index in the rank's program."""
-
-    op: int
-    step: int
-    ready: float
-    begin: float
-    end: float
-
-
 class Columns(NamedTuple):
-    """Records as columns: arrays of one length."""
+    """The spans of one rank as arrays of one length.
 
-    op: npt.NDArray[np.int64]
-    step: npt.NDArray[np.int64]
-    ready: npt.NDArray[np.float64]
-    begin: npt.NDArray[np.float64]
-    end: npt.NDArray[np.float64]
-
-
-class Records(Sequence[Record]):
-    """*count* records, which *make* writes down when they are first read."""
-
-    def __init__(self, count: int, make: Callable[[], Columns]) -> None:
-        self._count, self._make = count, make
-
-    @cached_property
-    def columns(self) -> Columns:
-        """All of them."""
-        return self._make()
-
-    @cached_property
-    def _all(self) -> tuple[Record, ...]:
-        return tuple(map(Record, *(column.tolist() for column in self.columns)))
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, index: int) -> Record: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Record, ...]: ...
-    def __getitem__(self, index: int | slice) -> Record | tuple[Record, ...]:
-        return self._all[index]
-
-    def __iter__(self) -> Iterator[Record]:
-        return iter(self._all)
-
-
-def columns(records: Sequence[Record]) -> Columns:
-    """*records* as columns."""
-    if isinstance(records, Records):
-        return records.columns
-    flat = np.fromiter(chain.from_iterable(records), np.float64, count=5 * len(records)).reshape(-1, 5).T
-    return Columns(flat[0].astype(np.int64), flat[1].astype(np.int64), *flat[2:])
-
-
-class Use(NamedTuple):
-    """What one transfer, or one coupled set of them, laid on the links from *begin* to *end*.
-
-    *links* maps the number of a link to the bytes/s that it carried.
+    *op* is the index in the rank's program, *step* the training step; *ready*, *begin*, *end* are in seconds.
+    *communication* numbers the communication that the op took part in: its partners' spans have the same number;
+    `NO_COMMUNICATION` for a computation. Within a stream, spans stand in order of execution.
     """
 
-    begin: float
-    end: float
-    links: Mapping[int, float]
+    op: Integers
+    step: Integers
+    ready: Floats
+    begin: Floats
+    end: Floats
+    communication: Integers
+
+
+class RateIntervals(NamedTuple):
+    """Arrays of one length: the transfers of *flow* each ran at *rate* (bytes/s) from *begin* to *end* (s)."""
+
+    flow: Integers
+    begin: Floats
+    end: Floats
+    rate: Floats
+
+
+class FlowLinks(NamedTuple):
+    """The links under each flow: flow *i* crosses ``links[starts[i]:starts[i + 1]]``, each *crossings* times."""
+
+    starts: Integers
+    links: Integers
+    crossings: Integers
+
+
+class LinkUse(NamedTuple):
+    """Use of the links over time: the *intervals* of constant rate of flows, and the links that each flow crosses."""
+
+    intervals: RateIntervals
+    flows: FlowLinks
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """*records* by rank, in order of their ends within a stream.
+    """What ran, by rank.
 
-    *axis_bytes*: what all ranks together sent, by family of axis. *link_bytes*: what each link of *cluster* carried,
-    by its number, and *alike* how many links that link stands for (one, unless named). *uses*: link use over time.
-    *algorithms*: (axis family, kind, bytes) of a collective to the algorithm and protocol that ran it.
-    *representatives*: how many ranks were simulated, each for all that are equal to it.
+    *columns* holds the spans of each representative, and *representative*, of shape ``(ranks,)``, the rank whose
+    columns are those of a rank. *axis_bytes*: bytes sent by all ranks together, by family of axis. *link_bytes*: bytes
+    carried by a link of *cluster*, by its number; *multiplicity*: how many equal links that link represents (one,
+    unless named). *link_use*: use of links over time. *algorithms*: (axis family, kind, bytes) of a collective to the
+    algorithm and protocol that ran it. *engine*: the name of the engine that made it.
     """
 
     schedule: Schedule
     cluster: Cluster | None
-    records: Sequence[Sequence[Record]]
+    columns: Mapping[int, Columns]
+    representative: Integers
     devices: Sequence[str] = ()
     axis_bytes: Mapping[str, float] = field(default_factory=dict)
     link_bytes: Mapping[int, float] = field(default_factory=dict)
-    uses: Sequence[Use] = ()
+    link_use: LinkUse | None = None
     algorithms: Mapping[tuple[str, str, float], tuple[str, str]] = field(default_factory=dict)
-    representatives: int = 0
-    alike: Mapping[int, int] = field(default_factory=dict)
+    multiplicity: Mapping[int, int] = field(default_factory=dict)
+    engine: str = ""
+
+    def of(self, rank: int) -> Columns:
+        """The columns of *rank*."""
+        return self.columns[int(self.representative[rank])]
 
     def spans(self, rank: int) -> Iterator[Span]:
-        """The spans of *rank* in order of record."""
+        """The spans of *rank*, one object each: for looking at a few."""
         ops = self.schedule.program(rank).ops
-        return (Span(rank, ops[r.op], r.step, r.ready, r.begin, r.end) for r in self.records[rank])
+        own = self.of(rank)
+        rows = zip(*(column.tolist() for column in own[:5]), strict=True)
+        return (Span(rank, ops[op], step, ready, begin, end) for op, step, ready, begin, end in rows)
 
     @property
     def world_size(self) -> int:
@@ -134,25 +121,25 @@ class Timeline:
     @cached_property
     def gpu_ranks(self) -> tuple[int, ...]:
         """The ranks that live on GPUs, ascending."""
-        return tuple(rank for rank in range(self.world_size) if self.schedule.program(rank).on == "gpu")
+        on_gpu = np.array([program.on == "gpu" for program in self.schedule.programs])
+        return tuple(np.flatnonzero(on_gpu[np.array(self.schedule.program_of)]).tolist())
 
     @cached_property
+    def classes(self) -> Mapping[int, Integers]:
+        """By representative, ascending: all ranks that it represents, ascending, itself among them."""
+        order = np.argsort(self.representative, kind="stable")
+        firsts, starts = np.unique(self.representative[order], return_index=True)
+        return dict(zip(firsts.tolist(), np.split(order, starts[1:]), strict=True))
+
+    @property
     def distinct_ranks(self) -> tuple[int, ...]:
-        """The first of all ranks that are equal, ascending: those that share their records."""
-        first: dict[int, int] = {}
-        for rank, records in enumerate(self.records):
-            first.setdefault(id(records), rank)
-        return tuple(first.values())
+        """The representatives, ascending."""
+        return tuple(self.classes)
 
     @cached_property
     def makespan(self) -> float:
         """When the last op ended, s."""
-        return max((float(columns(records).end.max()) for records in self._distinct), default=0.0)
-
-    @cached_property
-    def _distinct(self) -> Sequence[Sequence[Record]]:
-        """The records, those that ranks share but once."""
-        return [self.records[rank] for rank in self.distinct_ranks if len(self.records[rank])]
+        return max((float(own.end.max()) for own in self.columns.values() if len(own.end)), default=0.0)
 
     @cached_property
     def window(self) -> tuple[float, float]:
@@ -164,21 +151,19 @@ class Timeline:
             return self._updates[self._warm_up - 1], self._updates[-1]
         if self.schedule.steps == 1:
             return 0.0, self.makespan
-        written = (columns(records) for records in self._distinct)
-        first = max((float(one.end[one.step == 0].max(initial=0.0)) for one in written), default=0.0)
+        first = max((float(own.end[own.step == 0].max(initial=0.0)) for own in self.columns.values()), default=0.0)
         return first, self.makespan
 
     @cached_property
     def _updates(self) -> list[float]:
         """When the optimizer steps of stage 0 ended, ascending: those of the first rank that has them."""
         for rank in self.gpu_ranks:
-            steps = self.schedule.program(rank).tabulated(
-                lambda op: op.action is not None and op.action[:2] == ("O", 0)
-            )
-            if any(steps):
-                written = columns(self.records[rank])
-                return sorted(written.end[np.array(steps)[written.op]].tolist())
-        return []
+            program = self.schedule.program(rank)
+            steps = program.column(lambda op: op.action is not None and op.action[:2] == ("O", 0), np.bool_)
+            if steps.any():
+                own = self.of(rank)
+                return sorted(own.end[steps[own.op]].tolist())
+        raise SimulatorError("an asynchronous order needs optimizer steps on stage 0; the schedule has none")
 
     @property
     def _warm_up(self) -> int:
@@ -200,7 +185,8 @@ class Timeline:
         begin, end = self.window
         return (end - begin) / self.steps_measured
 
-    @property
+    @cached_property
     def ops(self) -> int:
         """How many spans there are, all ranks and steps."""
-        return sum(map(len, self.records))
+        lengths = np.array([len(program.ops) for program in self.schedule.programs])
+        return int(lengths[np.array(self.schedule.program_of)].sum()) * self.schedule.steps

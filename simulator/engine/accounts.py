@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from simulator.engine.cast import Asked, Communication, Everyone, asked
 from simulator.engine.folding import Folding
@@ -11,7 +11,7 @@ from simulator.engine.pace import Price
 from simulator.mesh import family
 from simulator.plan import Plan
 from simulator.schedule import Collective, Op, Recv, Schedule, Send
-from simulator.timeline import Record
+from simulator.timeline import Columns
 
 
 class Accounts:
@@ -68,14 +68,15 @@ class Accounts:
                         found[asked(op)] = op, found.get(asked(op), (op, 0))[1] + times
         return self._over[index, axis]
 
-    def stretches(self, records: Callable[[int], Iterable[Record]]) -> Iterator[Stretch]:
-        """What collectives that nobody disturbs laid on the links, by the *records* of a rank."""
+    def stretches(self, columns: Callable[[int], Columns]) -> Iterator[Stretch]:
+        """What collectives that nobody disturbs laid on the links, by the *columns* of a rank."""
         for rank, plans in self._undisturbed.items():
             plan_at = self.schedule.program(rank).tabulated(
                 lambda op, plans=plans: plans.get(asked(op)) if isinstance(op, Collective) else None  # type: ignore[misc]
             )
-            for record in records(rank):
-                plan = plan_at[record.op]
-                for begin, end, phase in plan.moments(record.begin) if plan else ():
+            own = columns(rank)
+            for op, start in zip(own.op.tolist(), own.begin.tolist(), strict=True):
+                plan = plan_at[op]
+                for begin, end, phase in plan.moments(start) if plan else ():
                     for flow in phase.flows if end > begin else ():
                         yield Stretch(begin, end, flow, phase.nbytes / (end - begin))

@@ -11,9 +11,8 @@ by comparing what is left with a threshold.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from math import inf
 
 from simpy import Environment, Event
@@ -22,7 +21,6 @@ from simpy.events import EventPriority
 from simulator.engine.fairness import max_min
 from simulator.engine.firing import at, fire
 from simulator.plan import Flow
-from simulator.timeline import Use
 
 MOST_SOLVED = 10_000
 """Sets of flows whose rates are remembered: with equal steps they come again and again, with jitter never."""
@@ -55,29 +53,6 @@ class Stretch:
     end: float
     flow: Flow
     rate: float
-
-
-class LinkUses(Sequence[Use]):
-    """What lay on the links, stretch by stretch of constant rate; expanded to links when read.
-
-    *private* makes, when it is asked for, those that were not simulated one by one.
-    """
-
-    def __init__(self, stretches: list[Stretch], private: Callable[[], Iterable[Stretch]] = tuple) -> None:
-        self._shared, self._private = stretches, private
-
-    @cached_property
-    def _stretches(self) -> list[Stretch]:
-        return [*self._shared, *self._private()]
-
-    def __len__(self) -> int:
-        return len(self._stretches)
-
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]  # an index or a slice, as Sequence has it
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        s = self._stretches[index]
-        return Use(s.begin, s.end, {n: c * s.rate for n, c in zip(s.flow.links, s.flow.crossings, strict=True)})
 
 
 @dataclass

@@ -17,7 +17,7 @@ from simulator.engine.processor import Processor
 from simulator.engine.rendezvous import Rendezvous
 from simulator.engine.writing import Writing
 from simulator.hashing import Indices
-from simulator.timeline import Records
+from simulator.timeline import Columns
 
 
 @dataclass(slots=True)
@@ -58,7 +58,13 @@ class Rank:
 
     def __post_init__(self) -> None:
         self._writing = Writing(self.issue, self._undisturbed)
-        self.records = Records(self.issue.ops * self.steps, self._writing.columns)
+        self._columns: Columns | None = None
+
+    def columns(self) -> Columns:
+        """All spans."""
+        if self._columns is None:
+            self._columns = self._writing.columns()
+        return self._columns
 
     @property
     def written(self) -> int:

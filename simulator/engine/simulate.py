@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
 from simpy import Environment
 
 from simulator.accelerator import Software
@@ -16,7 +17,7 @@ from simulator.engine.deadlock import deadlock
 from simulator.engine.ensemble import Ensemble, Seat
 from simulator.engine.folding import Folding
 from simulator.engine.issue import Issue, issue
-from simulator.engine.network import LinkUses, Network
+from simulator.engine.network import Network
 from simulator.engine.pace import Pace, Price
 from simulator.engine.pricing import Pricing
 from simulator.engine.processor import Processor
@@ -26,8 +27,9 @@ from simulator.engine.score import Score
 from simulator.engine.variation import Variation
 from simulator.errors import ClusterError
 from simulator.garbage import collecting_no_garbage
+from simulator.plan import Flow
 from simulator.schedule import Schedule
-from simulator.timeline import Timeline
+from simulator.timeline import FlowLinks, LinkUse, RateIntervals, Timeline
 from simulator.transport.communicator import Communicator
 from simulator.transport.ideal import ideal
 from simulator.transport.transport import Transport
@@ -122,17 +124,29 @@ class Simulation:
         return Timeline(
             schedule=self.schedule,
             cluster=self.cluster,
-            records=[self.ranks[number].records for number in stands_for],
+            columns={number: rank.columns() for number, rank in self.ranks.items()},
+            representative=np.array(stands_for, np.int64),
             devices=self.devices,
             axis_bytes=self.accounts.axis_bytes,
             link_bytes=self.network.link_bytes(),
-            alike=self.cast.alike,
-            uses=LinkUses(
-                self.network.stretches, lambda: self.accounts.stretches(lambda rank: self.ranks[rank].records)
-            ),
+            link_use=self._link_use(),
             algorithms=self.accounts.algorithms,
-            representatives=len(self.ranks),
+            multiplicity=self.cast.alike,
+            engine="simpy",
         )
+
+    def _link_use(self) -> LinkUse:
+        stretches = [*self.network.stretches, *self.accounts.stretches(lambda rank: self.ranks[rank].columns())]
+        numbers: dict[Flow, int] = {}
+        flow = np.array([numbers.setdefault(one.flow, len(numbers)) for one in stretches], np.int64)
+        begin, end, rate = (
+            np.array([getattr(one, name) for one in stretches], np.float64) for name in ("begin", "end", "rate")
+        )
+        starts = np.cumsum([0, *(len(one.links) for one in numbers)])
+        links, crossings = (
+            np.array([x for one in numbers for x in getattr(one, name)], np.int64) for name in ("links", "crossings")
+        )
+        return LinkUse(RateIntervals(flow, begin, end, rate), FlowLinks(starts, links, crossings))
 
     def _cast(self) -> Everyone | Folding:
         if not self.fold or self.schedule.mesh.world_size == 1:

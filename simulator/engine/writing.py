@@ -57,10 +57,10 @@ class Writing:
         """All records, by end, then begin, then op."""
         met = np.frombuffer(self._met).reshape(-1, 5).T
         runs = [self._records(run, lines) for run, lines in self._computed.items()]
-        parts = [Columns(met[0].astype(np.int64), met[1].astype(np.int64), *met[2:]), *runs]
+        parts = [(met[0].astype(np.int64), met[1].astype(np.int64), *met[2:]), *(run[:5] for run in runs)]
         op, step, ready, begin, end = (np.concatenate(column) for column in zip(*parts, strict=True))
         order = np.lexsort((op, begin, end))
-        return Columns(op[order], step[order], ready[order], begin[order], end[order])
+        return Columns(op[order], step[order], ready[order], begin[order], end[order], np.full(len(op), -1))
 
     def _records(self, run: Run, lines: _Lines) -> Columns:
         """The ops of *lines*, which all are of *run*."""
@@ -75,4 +75,6 @@ class Writing:
         if len(quiet):
             times[:, quiet] = self._undisturbed(run, numbers[quiet], began[quiet])
         op = (first[:, None] + np.array(run.ops, np.int64)).ravel()
-        return Columns(op, np.repeat(step.astype(np.int64), len(run.ops)), ready.ravel(), begin.ravel(), end.ravel())
+        return Columns(
+            op, np.repeat(step.astype(np.int64), len(run.ops)), ready.ravel(), begin.ravel(), end.ravel(), op
+        )
