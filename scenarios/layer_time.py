@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 
 from simulator.schedule import Op
-from simulator.timeline import Timeline, columns
+from simulator.timeline import Timeline
 from workloads.model import Model
 
 BACKWARD = frozenset("RBIW")
@@ -30,7 +30,7 @@ def layer_seconds(timeline: Timeline, model: Model) -> dict[str, float]:
 
 
 def _means(timeline: Timeline, rank: int, names: set[str]) -> dict[str, float]:
-    program, written = timeline.schedule.program(rank), columns(timeline.records[rank])
+    program, written = timeline.schedule.program(rank), timeline.of(rank)
     kind = program.column(lambda op: _kind(op, names), np.int64)[written.op]
     passes = program.column(lambda op: op.name.endswith(f".{op.layer}"))[written.op]
     seconds = np.bincount(kind, written.end - written.begin, 3)

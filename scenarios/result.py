@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from simulator.analysis import metrics
 from simulator.timeline import Timeline
 
@@ -74,8 +76,9 @@ class CollectiveResult(Result):
         assert benchmark is not None
         rows = []
         for number, size in enumerate(benchmark.size):
-            records = [ranks[number] for ranks in timeline.records]
-            seconds = max(record.end for record in records) - min(record.begin for record in records)
+            columns = timeline.columns.values()
+            begins, ends = ([getattr(own, name)[own.op == number] for own in columns] for name in ("begin", "end"))
+            seconds = float(np.concatenate(ends).max() - np.concatenate(begins).min())
             algorithm, protocol = timeline.algorithms.get(("all", benchmark.kind, size), ("", ""))
             rows.append(
                 {

@@ -135,7 +135,7 @@ class StepResult(Result):
             "idle_gpus": len(self.scenario.derived.idle),
             "simulation": {
                 "ranks": timeline.world_size,
-                "representatives": timeline.representatives,
+                "representatives": len(timeline.distinct_ranks),
                 "ops": timeline.ops,
                 "wall_s": self.wall_seconds,
                 "seed": self.scenario.specification.simulation.seed,

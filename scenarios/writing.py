@@ -55,16 +55,13 @@ def spans(timeline: Timeline, path: Path) -> None:
 
     Equal ranks, which were simulated as one, are written as one: the first of them, and of how many *ranks* it tells.
     """
-    alike: dict[int, list[int]] = {}
-    for rank, records in enumerate(timeline.records):
-        alike.setdefault(id(records), []).append(rank)
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["rank", "ranks", "step", "op", "stream", "ready_s", "begin_s", "end_s"])
-        for ranks in alike.values():
+        for rank, ranks in timeline.classes.items():
             writer.writerows(
-                (ranks[0], len(ranks), span.step, span.op.name, span.op.stream, span.ready, span.begin, span.end)
-                for span in timeline.spans(ranks[0])
+                (rank, len(ranks), span.step, span.op.name, span.op.stream, span.ready, span.begin, span.end)
+                for span in timeline.spans(rank)
             )
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from simulator.analysis.intervals import Floats
 from simulator.schedule import Op, Program, Schedule
-from simulator.timeline import Timeline, columns
+from simulator.timeline import Timeline
 
 _Item = TypeVar("_Item", bound=Hashable)
 
@@ -95,7 +95,7 @@ def curve(timeline: Timeline, rank: int, *, host: bool = False) -> Curve:
 
 def _traced(timeline: Timeline, rank: int, table: _Table) -> Curve:
     """What the ops of *table* hold as *rank* ran them."""
-    op, _, _, begin, end = columns(timeline.records[rank])
+    op, _, _, begin, end, _ = timeline.of(rank)
     # by end, then begin: what ends when another begins stands before it, and an op of no length allocates, then frees
     spans = np.lexsort((begin, end))
     op = op[spans]
@@ -118,7 +118,7 @@ def peak(timeline: Timeline) -> Memory:
     schedule = timeline.schedule
     tables = [_table(program, False) for program in schedule.programs]
     # ranks that share their records, as folded ones do, are measured once
-    same = zip(_stages(schedule), schedule.program_of, map(id, timeline.records), strict=True)
+    same = zip(_stages(schedule), schedule.program_of, timeline.representative.tolist(), strict=True)
     peaks = []
     for (_, number, _), rank in _firsts(same).items():
         if schedule.programs[number].on == "gpu":

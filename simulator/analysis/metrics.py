@@ -9,7 +9,7 @@ import numpy as np
 from simulator.analysis.intervals import Floats, Integers, partition
 from simulator.mesh import family
 from simulator.schedule import Collective, Compute, Copy, Op, Recv, Schedule, Send
-from simulator.timeline import Timeline, columns
+from simulator.timeline import Timeline
 
 MODEL_PHASES = frozenset("FBIW")
 """The phases whose products are the model's own; R repeats them and O has none."""
@@ -50,7 +50,7 @@ def breakdown(timeline: Timeline) -> dict[str, float]:
     for rank in timeline.gpu_ranks:
         number = schedule.program_of[rank]
         # ranks that share their records, as folded ones do, are measured once
-        same = id(timeline.records[rank]), number
+        same = int(timeline.representative[rank]), number
         if same not in shares:
             shares[same] = _parts(timeline, rank, kinds[number])
         total += shares[same]
@@ -96,7 +96,7 @@ def _kinds(schedule: Schedule, program: int) -> Integers:
 
 
 def _parts(timeline: Timeline, rank: int, kinds: Integers) -> Floats:
-    op, _, _, begin, end = columns(timeline.records[rank])
+    op, _, _, begin, end, _ = timeline.of(rank)
     bubble = len(keys(timeline.schedule)) - 1
     seconds = partition(begin, end, kinds[op], bubble, timeline.window)
     return seconds / timeline.steps_measured

@@ -11,7 +11,7 @@ from simulator.analysis.intervals import Floats, Integers, averages
 from simulator.analysis.palette import WAIT, Paint, paint_of
 from simulator.errors import SimulatorError
 from simulator.schedule import Compute, Op, Program
-from simulator.timeline import Timeline, columns
+from simulator.timeline import Timeline
 
 MOST_RANKS = 64
 """Shown unless ranks are chosen."""
@@ -116,7 +116,7 @@ def _rows_of(
     lane_of = lanes[timeline.schedule.program_of[rank]]
     names = list(dict.fromkeys(lane_of.values()))
     place = np.array([names.index(lane_of[op.stream]) for op in program.ops], np.int64)
-    op, _, ready, begin, end = columns(timeline.records[rank])
+    op, _, ready, begin, end, _ = timeline.of(rank)
     visible = (end >= window[0]) & (ready <= window[1])
     result = []
     for number, name in enumerate(names):

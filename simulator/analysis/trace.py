@@ -34,9 +34,7 @@ def write(timeline: Timeline, path: Path | str, ranks: Sequence[int] | None = No
     path = Path(path)
     form = FORMS[suffix_of(path, FORMS)]
     if ranks is None and timeline.ops > MOST_SPANS:
-        ranks = list({id(records): rank for rank, records in reversed(list(enumerate(timeline.records)))}.values())[
-            ::-1
-        ]
+        ranks = timeline.distinct_ranks
     content = form(timeline, chosen(timeline, ranks, most=timeline.world_size))
     with written(path):
         path.write_bytes(content)

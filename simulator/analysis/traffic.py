@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -56,7 +55,7 @@ def by_link_kind(timeline: Timeline) -> dict[str, float]:
         return {}
     total = dict.fromkeys((link.kind for link in timeline.cluster.links), 0.0)
     for number, nbytes in timeline.link_bytes.items():
-        total[timeline.cluster.links[number].kind] += nbytes * timeline.alike.get(number, 1) / timeline.steps_run
+        total[timeline.cluster.links[number].kind] += nbytes * timeline.multiplicity.get(number, 1) / timeline.steps_run
     return total
 
 
@@ -72,7 +71,7 @@ def utilisation(timeline: Timeline) -> dict[str, dict[str, float]]:
     mean, most = dict.fromkeys(count, 0.0), dict.fromkeys(count, 0.0)
     for number, nbytes in timeline.link_bytes.items():
         kind, share = links[number].kind, nbytes / (links[number].bandwidth * timeline.makespan)
-        mean[kind] += share * timeline.alike.get(number, 1) / count[kind]
+        mean[kind] += share * timeline.multiplicity.get(number, 1) / count[kind]
         most[kind] = max(most[kind], share)
     return {kind: {"mean": mean[kind], "max": most[kind]} for kind in count}
 
@@ -141,7 +140,7 @@ def over_time(timeline: Timeline, window: tuple[float, float] | None = None, bin
     Raises `SimulatorError` if the timeline has no cluster or recorded no use of its links.
     """
     cluster = _cluster(timeline)
-    if not timeline.uses:
+    if timeline.link_use is None or not len(timeline.link_use.intervals.flow):
         raise SimulatorError("this timeline holds no use of links over time: nothing was sent, or it was not recorded")
     edges = np.linspace(*(window or (0.0, timeline.makespan)), bins + 1)
     link, begin, end, rate = _uses(timeline)
@@ -151,7 +150,7 @@ def over_time(timeline: Timeline, window: tuple[float, float] | None = None, bin
         place = np.searchsorted(members, link[mine])
         load = averages(begin[mine], end[mine], rate[mine], place, len(members), edges)
         load /= np.array([cluster.links[number].bandwidth for number in members])[:, None]
-        alike = np.array([timeline.alike.get(int(number), 1) for number in members])[:, None]
+        alike = np.array([timeline.multiplicity.get(int(number), 1) for number in members])[:, None]
         count = sum(other.kind == kind for other in cluster.links)
         top = int(load.sum(axis=1).argmax())
         result[kind] = LinkUse(
@@ -174,10 +173,10 @@ def _by_kind(cluster: Cluster, link: Integers) -> Mapping[str, Integers]:
 
 def _uses(timeline: Timeline) -> tuple[Integers, Floats, Floats, Floats]:
     """Link, begin, end and rate of every use of every link."""
-    uses = list(timeline.uses)
-    sizes = np.array([len(use.links) for use in uses], np.int64)
-    link = np.fromiter(chain.from_iterable(use.links for use in uses), np.int64, sizes.sum())
-    rate = np.fromiter(chain.from_iterable(use.links.values() for use in uses), np.float64, sizes.sum())
-    begin = np.repeat(np.array([use.begin for use in uses], np.float64), sizes)
-    end = np.repeat(np.array([use.end for use in uses], np.float64), sizes)
-    return link, begin, end, rate
+    if timeline.link_use is None:
+        none = np.zeros(0)
+        return none.astype(np.int64), none, none, none
+    (flow, begin, end, rate), (starts, links, crossings) = timeline.link_use
+    sizes = np.diff(starts)[flow]
+    place = np.repeat(starts[flow] - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())
+    return links[place], np.repeat(begin, sizes), np.repeat(end, sizes), np.repeat(rate, sizes) * crossings[place]
