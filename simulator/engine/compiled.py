@@ -1,0 +1,863 @@
+"""The event loop over arrays, compiled by numba: the semantics of `simulator.engine.reference`, and much faster.
+
+`advance` runs until it has something to tell: that all is done, that nothing more can happen, that an array is too
+small, or that its budget of events is used up. All state is in arrays, so that it goes on where it stopped.
+
+Within one instant the order is: ends (with release of SMs, frees, dependencies), starts (with allocations), phases of
+communications, choices of servers; then rates, once.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+import numba
+import numpy as np
+from numba import njit, types
+
+from simulator.engine.arrays import (
+    BACKGROUND_BEGIN,
+    BUFFERED_SEND,
+    CAPACITY,
+    CHANGES,
+    COMMUNICATION,
+    COMMUNICATIONS,
+    DIRTY,
+    ENDED,
+    ENDING,
+    FIRST_STEP,
+    FREE_COMMUNICATIONS,
+    FREE_TRANSFERS,
+    GOING,
+    GPU,
+    HEAP,
+    HOST,
+    INTERVALS,
+    LOWERED_TYPES,
+    NONE,
+    SERVER,
+    SERVERS,
+    STAMP,
+    STARTING,
+    STATE_TYPES,
+    TWO_DIMENSIONS,
+    Lowered,
+    State,
+)
+
+DONE, CONTINUE, DEADLOCK, MORE_COMMUNICATIONS, MORE_TRANSFERS, MORE_INTERVALS, FIRST_STEP_ENDED = range(7)
+"""What `advance` returns."""
+
+STREAM, LATENCY, TRANSFER = range(3)
+"""Kinds of entity that have events: the op at the head of a stream, the latency of a communication, a transfer.
+Entity 3 i + kind is the i-th of its kind."""
+
+_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"}
+
+
+# Events: a heap by time that knows the place of each entity, so that an event can be moved.
+
+
+@njit(**_OPTIONS)
+def _move_up(heap, places, at):
+    entity, time = heap[at].entity, heap[at].time
+    while at > 0:
+        parent = (at - 1) >> 1
+        if heap[parent].time <= time:
+            break
+        heap[at].entity, heap[at].time = heap[parent].entity, heap[parent].time
+        places[heap[at].entity] = at
+        at = parent
+    heap[at].entity, heap[at].time = entity, time
+    places[entity] = at
+
+
+@njit(**_OPTIONS)
+def _move_down(heap, places, size, at):
+    entity, time = heap[at].entity, heap[at].time
+    while True:
+        child = 2 * at + 1
+        if child >= size:
+            break
+        if child + 1 < size and heap[child + 1].time < heap[child].time:
+            child += 1
+        if time <= heap[child].time:
+            break
+        heap[at].entity, heap[at].time = heap[child].entity, heap[child].time
+        places[heap[at].entity] = at
+        at = child
+    heap[at].entity, heap[at].time = entity, time
+    places[entity] = at
+
+
+@njit(**_OPTIONS)
+def _schedule(heap, places, count, entity, time):
+    """The event of *entity* is to happen at *time*, whether or not it has one already."""
+    at = places[entity]
+    if at == NONE:
+        at = count[HEAP]
+        count[HEAP] += 1
+        heap[at].entity, heap[at].time = entity, time
+        _move_up(heap, places, at)
+    else:
+        earlier = time < heap[at].time
+        heap[at].time = time
+        if earlier:
+            _move_up(heap, places, at)
+        else:
+            _move_down(heap, places, count[HEAP], at)
+
+
+@njit(**_OPTIONS)
+def _cancel(heap, places, count, entity):
+    """The event of *entity* leaves the heap, if it has one."""
+    at = places[entity]
+    if at == NONE:
+        return
+    places[entity] = NONE
+    count[HEAP] -= 1
+    last = count[HEAP]
+    if at < last:
+        heap[at].entity, heap[at].time = heap[last].entity, heap[last].time
+        places[heap[at].entity] = at
+        _move_up(heap, places, at)
+        _move_down(heap, places, last, places[heap[at].entity])
+
+
+@njit(**_OPTIONS)
+def _push(stack, count, which, item):
+    stack[count[which]] = item
+    count[which] += 1
+
+
+@njit(**_OPTIONS)
+def _pop(stack, count, which):
+    count[which] -= 1
+    return stack[count[which]]
+
+
+# Processors.
+
+
+@njit(**_OPTIONS)
+def _set_speed(stream, number, speed, s):
+    """From now on the op of *stream*, that *number*, runs at *speed*."""
+    if speed != stream.speed:
+        now = s.clock[0]
+        stream.left -= (now - stream.since) * stream.speed
+        stream.since = now
+        stream.speed = speed
+        _schedule(s.heap, s.places, s.count, 3 * number + STREAM, now + max(0.0, stream.left) / speed)
+
+
+@njit(**_OPTIONS)
+def _share_gpu(rank, low, s):
+    """Each of n computations on the GPU of *rank* gets 1/n of what collectives leave of it."""
+    if not s.ranks[rank].tasks:
+        return
+    first, last = low.ranks[rank].first_stream, low.ranks[rank + 1].first_stream
+    free = 1.0
+    for number in range(first, last):
+        free *= 1.0 - s.streams[number].share
+    for number in range(first, last):
+        if s.streams[number].task == GPU:
+            _set_speed(s.streams[number], number, free / s.ranks[rank].tasks, s)
+
+
+@njit(**_OPTIONS)
+def _share_host(host, s):
+    """Computations on a *host* processor share it; one that represents several ranks counts as many."""
+    number = s.hosts[host].head
+    while number != NONE:
+        _set_speed(s.streams[number], number, 1.0 / s.hosts[host].weight, s)
+        number = s.streams[number].host_next
+
+
+@njit(**_OPTIONS)
+def _begin_task(number, kind, seconds, low, s):
+    """The op of the stream *number* takes *seconds* at full speed: on a GPU, a host, at a server, or as a timer."""
+    rank, stream = low.rank_of[number], s.streams[number]
+    stream.begin = stream.since = s.clock[0]
+    stream.task, stream.left, stream.speed = kind, seconds, 0.0
+    _begin_totals(number, low, s)
+    if kind == GPU:
+        s.ranks[rank].tasks += 1
+        _share_gpu(rank, low, s)
+    elif kind == HOST:
+        host = s.hosts[low.ranks[rank].host]
+        stream.host_next, host.head = host.head, number
+        host.weight += low.ranks[rank].crowd
+        _share_host(low.ranks[rank].host, s)
+    else:
+        _set_speed(stream, number, 1.0, s)
+
+
+@njit(**_OPTIONS)
+def _end_task(number, op, low, s):
+    """The op of the stream *number* leaves its processor to the others."""
+    rank, kind = low.rank_of[number], s.streams[number].task
+    s.streams[number].task = NONE
+    if kind == GPU:
+        s.ranks[rank].tasks -= 1
+        _share_gpu(rank, low, s)
+    elif kind == HOST:
+        host = s.hosts[low.ranks[rank].host]
+        if host.head == number:
+            host.head = s.streams[number].host_next
+        else:
+            before = host.head
+            while s.streams[before].host_next != number:
+                before = s.streams[before].host_next
+            s.streams[before].host_next = s.streams[number].host_next
+        host.weight = host.weight - low.ranks[rank].crowd if host.head != NONE else 0.0
+        _share_host(low.ranks[rank].host, s)
+    elif kind == SERVER:
+        s.servers[low.ops[op].server].busy = NONE
+        s.count[SERVERS] = 1
+
+
+@njit(**_OPTIONS)
+def _serve(low, s):
+    """Every idle server takes the next of the ops that wait for it: by priority, time of arrival, rank and op."""
+    s.count[SERVERS] = 0
+    for place in range(len(s.servers)):
+        server = s.servers[place]
+        if server.busy != NONE or server.head == NONE:
+            continue
+        best, best_before = server.head, NONE
+        before, number = server.head, s.streams[server.head].next
+        while number != NONE:
+            if _precedes(number, best, low, s):
+                best, best_before = number, before
+            before, number = number, s.streams[number].next
+        if best_before == NONE:
+            server.head = s.streams[best].next
+        else:
+            s.streams[best_before].next = s.streams[best].next
+        server.busy = best
+        op, step = _head(best, low, s)
+        _begin_task(best, SERVER, _seconds(best, op, step, low), low, s)
+
+
+@njit(**_OPTIONS)
+def _precedes(number, other, low, s):
+    op, other_op = _head(number, low, s)[0], _head(other, low, s)[0]
+    if low.ops[op].priority != low.ops[other_op].priority:
+        return low.ops[op].priority < low.ops[other_op].priority
+    if s.streams[number].ready != s.streams[other].ready:
+        return s.streams[number].ready < s.streams[other].ready
+    if low.rank_of[number] != low.rank_of[other]:
+        return low.rank_of[number] < low.rank_of[other]
+    return op < other_op
+
+
+@njit(**_OPTIONS)
+def _seconds(number, op, step, low):
+    rank = low.ranks[low.rank_of[number]]
+    return low.durations[rank.first_duration + step * rank.duration_step + low.ops[op].duration]
+
+
+# Network.
+
+
+@njit(**_OPTIONS)
+def _mark(flow, s):
+    """The rate of *flow* must be solved at the end of the instant."""
+    if not s.flows[flow].dirty:
+        s.flows[flow].dirty = 1
+        _push(s.dirty, s.count, DIRTY, flow)
+
+
+@njit(**_OPTIONS)
+def _add_transfer(number, nbytes, communication, low, s):
+    """*nbytes* begin to move by the flow *number*, for a *communication*, or (NONE) from outside."""
+    place, flow = _pop(s.free_transfers, s.count, FREE_TRANSFERS), s.flows[number]
+    transfer = s.transfers[place]
+    transfer.flow, transfer.communication = number, communication
+    transfer.left, transfer.rate, transfer.since = nbytes, 0.0, s.clock[0]
+    transfer.next, transfer.previous = flow.head, NONE
+    if flow.head != NONE:
+        s.transfers[flow.head].previous = place
+    flow.head = place
+    flow.active += 1
+    if flow.active == 1:
+        for entry in range(low.flows[number].first_entry, low.flows[number + 1].first_entry):
+            row = s.rows[low.entries[entry].row]
+            s.entries[entry].next, s.entries[entry].previous = row.head, NONE
+            if row.head != NONE:
+                s.entries[row.head].previous = entry
+            row.head = entry
+            row.active += 1
+    _mark(number, s)
+
+
+@njit(**_OPTIONS)
+def _remove_transfer(place, low, s):
+    """The transfer at *place* is over."""
+    transfer = s.transfers[place]
+    number = transfer.flow
+    flow = s.flows[number]
+    _record(number, transfer.since, transfer.rate, low, s)
+    if transfer.previous != NONE:
+        s.transfers[transfer.previous].next = transfer.next
+    else:
+        flow.head = transfer.next
+    if transfer.next != NONE:
+        s.transfers[transfer.next].previous = transfer.previous
+    flow.active -= 1
+    if flow.active:
+        _mark(number, s)
+    else:
+        _leave_rows(number, low, s)
+    _push(s.free_transfers, s.count, FREE_TRANSFERS, place)
+
+
+@njit(**_OPTIONS)
+def _leave_rows(flow, low, s):
+    """*flow* has no transfer any more; those with which it shared a row get other rates."""
+    for entry in range(low.flows[flow].first_entry, low.flows[flow + 1].first_entry):
+        row, own = s.rows[low.entries[entry].row], s.entries[entry]
+        if own.previous != NONE:
+            s.entries[own.previous].next = own.next
+        else:
+            row.head = own.next
+        if own.next != NONE:
+            s.entries[own.next].previous = own.previous
+        row.active -= 1
+        if row.head != NONE:
+            # one of a row is enough: from it all others of the row are found
+            _mark(low.entries[row.head].flow, s)
+
+
+@njit(**_OPTIONS)
+def _record(flow, begin, rate, low, s):
+    """A transfer of *flow* has moved at *rate* since *begin*."""
+    if low.options[0].record and s.clock[0] > begin and rate > 0.0:
+        interval = s.intervals[s.count[INTERVALS]]
+        interval.flow, interval.begin, interval.end, interval.rate = flow, begin, s.clock[0], rate
+        s.count[INTERVALS] += 1
+
+
+@njit(**_OPTIONS)
+def _apply_rate(flow, rate, low, s):
+    """All transfers of *flow* move at *rate* from now on."""
+    now = s.clock[0]
+    s.flows[flow].rate = rate
+    place = s.flows[flow].head
+    while place != NONE:
+        transfer = s.transfers[place]
+        if rate != transfer.rate:
+            if now > transfer.since and transfer.rate > 0.0:
+                _record(flow, transfer.since, transfer.rate, low, s)
+                transfer.left = max(0.0, transfer.left - transfer.rate * (now - transfer.since))
+            transfer.since, transfer.rate = now, rate
+            if rate > 0.0 and transfer.left < inf:
+                _schedule(s.heap, s.places, s.count, 3 * place + TRANSFER, now + transfer.left / rate)
+            else:
+                _cancel(s.heap, s.places, s.count, 3 * place + TRANSFER)
+        place = transfer.next
+
+
+@njit(**_OPTIONS)
+def _push_level(level, item, levels, size):
+    at = size
+    while at > 0:
+        parent = (at - 1) >> 1
+        if levels[parent].level <= level:
+            break
+        levels[at].level, levels[at].item = levels[parent].level, levels[parent].item
+        at = parent
+    levels[at].level, levels[at].item = level, item
+
+
+@njit(**_OPTIONS)
+def _remove_level(levels, size):
+    """The lowest level of the heap of *size* is removed."""
+    level, item = levels[size - 1].level, levels[size - 1].item
+    at = 0
+    while True:
+        child = 2 * at + 1
+        if child >= size - 1:
+            break
+        if child + 1 < size - 1 and levels[child + 1].level < levels[child].level:
+            child += 1
+        if level <= levels[child].level:
+            break
+        levels[at].level, levels[at].item = levels[child].level, levels[child].item
+        at = child
+    levels[at].level, levels[at].item = level, item
+
+
+@njit(**_OPTIONS)
+def _level(row, low, s):
+    """(rate at which *row* is full, its flows that are not fixed yet): those have a rate below zero."""
+    used, weight, unfixed = 0.0, 0.0, 0
+    entry = s.rows[row].head
+    while entry != NONE:
+        flow = s.flows[low.entries[entry].flow]
+        amount = low.entries[entry].weight * flow.active
+        if flow.rate < 0.0:
+            weight += amount
+            unfixed += 1
+        else:
+            used += amount * flow.rate
+        entry = s.entries[entry].next
+    return (max(0.0, s.rows[row].capacity - used) / weight if unfixed else inf), unfixed
+
+
+@njit(**_OPTIONS)
+def _component(start, low, s):
+    """Find the flows that share rows with *start*, directly or through others, and these rows: the number of each.
+
+    All get a rate below zero, which means that it is not fixed, and `levels` their bounds: those that the protocol
+    sets, and those of rows on which a flow is alone.
+    """
+    stamp = s.count[STAMP]
+    s.component[0] = start
+    s.flows[start].seen = stamp
+    flows, rows, place = 1, 0, 0
+    while place < flows:
+        number = s.component[place]
+        flow, bound = s.flows[number], low.flows[number].bound
+        for entry in range(low.flows[number].first_entry, low.flows[number + 1].first_entry):
+            row = s.rows[low.entries[entry].row]
+            if row.active == 1:
+                bound = min(bound, row.capacity / (low.entries[entry].weight * flow.active))
+            elif row.seen != stamp:
+                row.seen = stamp
+                s.component_rows[rows] = low.entries[entry].row
+                rows += 1
+                other = row.head
+                while other != NONE:
+                    found = low.entries[other].flow
+                    if s.flows[found].seen != stamp:
+                        s.flows[found].seen = stamp
+                        s.component[flows] = found
+                        flows += 1
+                    other = s.entries[other].next
+        flow.rate = -1.0
+        _push_level(bound, -1 - number, s.levels, place)
+        place += 1
+    return flows, rows
+
+
+@njit(**_OPTIONS)
+def _fill(flows, rows, low, s):
+    """Max-min fair rates of a component by progressive filling.
+
+    The row or the bound with the lowest level is full first, and its flows are fixed there. A level only rises when
+    flows are fixed elsewhere, so an entry of the heap that is too low is put back higher.
+    """
+    size = flows
+    for place in range(rows):
+        row = s.component_rows[place]
+        _push_level(_level(row, low, s)[0], row, s.levels, size)
+        size += 1
+    while size:
+        level, item = s.levels[0].level, s.levels[0].item
+        _remove_level(s.levels, size)
+        size -= 1
+        if item < 0:
+            if s.flows[-1 - item].rate < 0.0:
+                s.flows[-1 - item].rate = level
+            continue
+        current, unfixed = _level(item, low, s)
+        if unfixed and current > level:
+            _push_level(current, item, s.levels, size)
+            size += 1
+        elif unfixed:
+            entry = s.rows[item].head
+            while entry != NONE:
+                if s.flows[low.entries[entry].flow].rate < 0.0:
+                    s.flows[low.entries[entry].flow].rate = current
+                entry = s.entries[entry].next
+
+
+@njit(**_OPTIONS)
+def _settle(low, s):
+    """Solve the rates of all that share rows with what has begun or ended in this instant."""
+    solved = s.count[STAMP]
+    for at in range(s.count[DIRTY]):
+        start = s.dirty[at]
+        s.flows[start].dirty = 0
+        if s.flows[start].active and s.flows[start].seen <= solved:
+            s.count[STAMP] += 1
+            flows, rows = _component(start, low, s)
+            if rows:
+                _fill(flows, rows, low, s)
+            else:
+                s.flows[start].rate = s.levels[0].level
+            for place in range(flows):
+                _apply_rate(s.component[place], s.flows[s.component[place]].rate, low, s)
+    s.count[DIRTY] = 0
+
+
+@njit(**_OPTIONS)
+def _change(low, s):
+    """The next change of the network from outside happens."""
+    change = low.changes[s.count[CHANGES]]
+    s.count[CHANGES] += 1
+    if change.kind == CAPACITY:
+        s.rows[change.target].capacity = change.value
+        entry = s.rows[change.target].head
+        while entry != NONE:
+            _mark(low.entries[entry].flow, s)
+            entry = s.entries[entry].next
+    elif change.kind == BACKGROUND_BEGIN:
+        _add_transfer(change.target, inf, NONE, low, s)
+    else:
+        place = s.flows[change.target].head
+        _remove_transfer(place, low, s)
+
+
+# Communications.
+
+
+@njit(**_OPTIONS)
+def _start(place, low, s):
+    """The communication at *place* begins, and takes its share of the GPUs of those who have arrived."""
+    communication = s.communications[place]
+    plan = communication.plan
+    communication.number = s.count[COMMUNICATIONS]
+    s.count[COMMUNICATIONS] += 1
+    s.plan_count[plan] += 1
+    communication.phase, communication.waited = low.plans[plan].first_phase, 0
+    number = communication.head
+    while number != NONE:
+        stream = s.streams[number]
+        stream.begin, stream.communication = s.clock[0], communication.number
+        _begin_totals(number, low, s)
+        if low.plans[plan].sms > 0.0:
+            stream.share = low.plans[plan].sms
+            _share_gpu(low.rank_of[number], low, s)
+        number = stream.next
+    _push(s.starting, s.count, STARTING, place)
+
+
+@njit(**_OPTIONS)
+def _pending(request, key, step, s):
+    """The place of the communication that an op with *key* joins, made if it is the first."""
+    place = s.channels[request.channel]
+    while place != NONE:
+        communication = s.communications[place]
+        if communication.key == key and communication.step == step and communication.plan == request.plan:
+            return place
+        place = communication.next
+    place = _pop(s.free_communications, s.count, FREE_COMMUNICATIONS)
+    communication = s.communications[place]
+    communication.next, s.channels[request.channel] = s.channels[request.channel], place
+    communication.key, communication.step, communication.plan = key, step, request.plan
+    communication.arrived, communication.head, communication.buffered = 0, NONE, 0
+    return place
+
+
+@njit(**_OPTIONS)
+def _no_longer_pending(place, channel, s):
+    if s.channels[channel] == place:
+        s.channels[channel] = s.communications[place].next
+    else:
+        before = s.channels[channel]
+        while s.communications[before].next != place:
+            before = s.communications[before].next
+        s.communications[before].next = s.communications[place].next
+
+
+@njit(**_OPTIONS)
+def _arrive(number, op, step, low, s):
+    """The stream *number* has come to its communication *op*, which starts with the last of its partners.
+
+    A buffered send starts it by itself and ends at once; the receiver joins it, or finds it delivered.
+    """
+    request = low.requests[low.ranks[low.rank_of[number]].first_request + low.ops[op].request]
+    place = _pending(request, low.ops[op].key, step, s)
+    communication, stream = s.communications[place], s.streams[number]
+    communication.arrived += 1
+    last = communication.arrived == request.partners
+    if last:
+        _no_longer_pending(place, request.channel, s)
+    if low.ops[op].kind == BUFFERED_SEND:
+        communication.buffered = 1
+        _start(place, low, s)
+    elif not communication.buffered:
+        stream.next, communication.head = communication.head, number
+        if last:
+            _start(place, low, s)
+        return
+    stream.begin, stream.communication = s.clock[0], communication.number
+    _begin_totals(number, low, s)
+    if communication.buffered == 1 and low.ops[op].kind != BUFFERED_SEND:
+        stream.next, communication.head = NONE, number
+        return
+    _push(s.ending, s.count, ENDING, number)
+    if communication.buffered == 2:
+        _push(s.free_communications, s.count, FREE_COMMUNICATIONS, place)
+
+
+@njit(**_OPTIONS)
+def _begin_phase(place, low, s):
+    """The next phase of a communication begins, or its latency is over, or there is none left.
+
+    False if there is no room for its transfers: then it must be called again.
+    """
+    communication = s.communications[place]
+    if communication.phase == low.plans[communication.plan + 1].first_phase:
+        _complete(place, s)
+        return True
+    phase = low.phases[communication.phase]
+    first, last = phase.first_flow, low.phases[communication.phase + 1].first_flow
+    if not communication.waited:
+        communication.since = s.clock[0]
+        communication.waited = 1
+        if phase.latency > 0.0:
+            _schedule(s.heap, s.places, s.count, 3 * place + LATENCY, s.clock[0] + phase.latency)
+            return True
+    if phase.contended and phase.nbytes > 0.0 and last > first:
+        if s.count[FREE_TRANSFERS] < last - first:
+            return False
+        communication.open = last - first
+        for at in range(first, last):
+            s.flows[low.phase_flows[at]].nbytes += phase.nbytes
+            _add_transfer(low.phase_flows[at], phase.nbytes, place, low, s)
+        return True
+    if not phase.contended:
+        for at in range(first, last):
+            s.flows[low.phase_flows[at]].nbytes += phase.nbytes
+            begin = communication.since
+            _record(low.phase_flows[at], begin, phase.nbytes / max(s.clock[0] - begin, 1e-300), low, s)
+    _next_phase(place, s)
+    return True
+
+
+@njit(**_OPTIONS)
+def _next_phase(place, s):
+    s.communications[place].phase += 1
+    s.communications[place].waited = 0
+    _push(s.starting, s.count, STARTING, place)
+
+
+@njit(**_OPTIONS)
+def _complete(place, s):
+    """All phases are over: the ops of all partners end."""
+    communication = s.communications[place]
+    if communication.buffered and communication.head == NONE:
+        communication.buffered = 2
+        return
+    number = communication.head
+    while number != NONE:
+        _push(s.ending, s.count, ENDING, number)
+        number = s.streams[number].next
+    _push(s.free_communications, s.count, FREE_COMMUNICATIONS, place)
+
+
+# Totals, for runs too large to keep every span.
+
+
+@njit(**_OPTIONS)
+def _begin_totals(number, low, s):
+    """The op of the stream *number* begins to count in its rank's parts of the step, and allocates."""
+    if low.options[0].accumulate:
+        op = _head(number, low, s)[0]
+        rank = low.rank_of[number]
+        s.streams[number].part = low.ops[op].part
+        _account(rank, low, s)
+        _hold(low.ranks[rank], low.ops[op].first_allocation, low.ops[op].first_free, 1.0, low, s)
+
+
+@njit(**_OPTIONS)
+def _end_totals(number, op, low, s):
+    """The counterpart of `_begin_totals`; what the op frees is held no longer."""
+    if low.options[0].accumulate:
+        rank = low.rank_of[number]
+        s.streams[number].part = s.seconds.shape[1] - 1
+        _account(rank, low, s)
+        _hold(low.ranks[rank], low.ops[op].first_free, low.ops[op + 1].first_allocation, -1.0, low, s)
+
+
+@njit(**_OPTIONS)
+def _account(rank, low, s):
+    """Until now *rank* spent its time on the first of the parts that its streams work on."""
+    part = s.seconds.shape[1] - 1
+    for number in range(low.ranks[rank].first_stream, low.ranks[rank + 1].first_stream):
+        part = min(part, s.streams[number].part)
+    own = s.ranks[rank]
+    if part != own.part:
+        s.seconds[rank, own.part] += s.clock[0] - own.since
+        own.since, own.part = s.clock[0], part
+
+
+@njit(**_OPTIONS)
+def _hold(rank, first, last, sign, low, s):
+    """The amounts *first* to *last* are allocated (*sign* 1) or freed (-1) in the memory of *rank*."""
+    for at in range(first, last):
+        amount = low.amounts[at]
+        number = rank.host_pool if amount.pool else rank.gpu_pool
+        nbytes = sign * amount.nbytes * (rank.crowd if amount.pool else 1.0)
+        pool = s.pools[number]
+        s.held[number, amount.category] += nbytes
+        pool.total += nbytes
+        if pool.total > pool.peak and (at + 1 == last or low.amounts[at + 1].pool != amount.pool):
+            pool.peak, pool.time = pool.total, s.clock[0]
+            for category in range(s.held.shape[1]):
+                s.peak_held[number, category] = s.held[number, category]
+
+
+# Streams.
+
+
+@njit(**_OPTIONS)
+def _head(number, low, s):
+    """(op, step) at the head of the stream *number*."""
+    rank = low.ranks[low.rank_of[number]]
+    queue = low.programs[rank.program].first_queue + number - rank.first_stream
+    first = low.queues[queue].first
+    length = low.queues[queue + 1].first - first
+    step = s.streams[number].done // length
+    return low.queued[first + s.streams[number].done - step * length], step
+
+
+@njit(**_OPTIONS)
+def _end(number, low, s):
+    """The op at the head of a stream has ended: write its span, release what it held, wake those that wait for it."""
+    op, step = _head(number, low, s)
+    place, stream = low.rank_of[number], s.streams[number]
+    rank = low.ranks[place]
+    if stream.task != NONE:
+        _end_task(number, op, low, s)
+    elif stream.share > 0.0:
+        stream.share = 0.0
+        _share_gpu(place, low, s)
+    if rank.first_span != NONE:
+        own, after = low.programs[rank.program].first_op, low.programs[rank.program + 1].first_op
+        span = s.spans[rank.first_span + step * (after - own) + op - own]
+        span.ready, span.begin, span.end = stream.ready, stream.begin, s.clock[0]
+        span.communication = stream.communication
+    _end_totals(number, op, low, s)
+    stream.communication = NONE
+    stream.done += 1
+    s.count[ENDED] += 1
+    s.count[FIRST_STEP] -= step == 0
+    _push(s.going, s.count, GOING, number)
+    if low.ops[op].watched:
+        for other in range(rank.first_stream, low.ranks[place + 1].first_stream):
+            if s.streams[other].awaits == number and stream.done >= s.streams[other].awaited:
+                s.streams[other].awaits = NONE
+                _push(s.going, s.count, GOING, other)
+
+
+@njit(**_OPTIONS)
+def _go_on(number, low, s):
+    """The next op comes to the head of a stream: it begins, arrives at its communication, or waits for another op."""
+    op, step = _head(number, low, s)
+    if step == low.options[0].steps:
+        return
+    rank, stream = low.ranks[low.rank_of[number]], s.streams[number]
+    queues = low.programs[rank.program].first_queue
+    for at in range(low.ops[op].first_dependency, low.ops[op + 1].first_dependency):
+        queue = queues + low.dependencies[at].queue
+        other = rank.first_stream + low.dependencies[at].queue
+        length = low.queues[queue + 1].first - low.queues[queue].first
+        needed = step * length + low.dependencies[at].position + 1
+        if s.streams[other].done < needed:
+            stream.awaits, stream.awaited = other, needed
+            return
+    stream.ready = s.clock[0]
+    kind = low.ops[op].kind
+    if kind >= COMMUNICATION:
+        _arrive(number, op, step, low, s)
+    elif kind == SERVER:
+        server = s.servers[low.ops[op].server]
+        stream.next, server.head = server.head, number
+        s.count[SERVERS] = 1
+    else:
+        seconds = _seconds(number, op, step, low)
+        if seconds > 0.0:
+            _begin_task(number, kind, seconds, low, s)
+        else:
+            stream.begin = s.clock[0]
+            _begin_totals(number, low, s)
+            _push(s.ending, s.count, ENDING, number)
+
+
+@njit(**_OPTIONS)
+def _happen(low, s):
+    """The first event of the heap happens."""
+    entity = s.heap[0].entity
+    _cancel(s.heap, s.places, s.count, entity)
+    kind, number = entity % 3, entity // 3
+    if kind == STREAM:
+        _push(s.ending, s.count, ENDING, number)
+    elif kind == LATENCY:
+        _push(s.starting, s.count, STARTING, number)
+    else:
+        place = s.transfers[number].communication
+        _remove_transfer(number, low, s)
+        s.communications[place].open -= 1
+        if not s.communications[place].open:
+            _next_phase(place, s)
+
+
+@njit(**_OPTIONS)
+def _room_for_intervals(needed, low, s):
+    return not low.options[0].record or len(s.intervals) - s.count[INTERVALS] >= needed
+
+
+def _advance(low, s, budget, widest):
+    """Run until there is something to tell, or *budget* events have happened.
+
+    *widest*: the most flows of a phase.
+    """
+    count, heap = s.count, s.heap
+    while True:
+        while count[ENDING] or count[GOING] or count[STARTING] or count[SERVERS]:
+            if count[ENDING]:
+                _end(_pop(s.ending, count, ENDING), low, s)
+            elif count[GOING]:
+                if not count[FREE_COMMUNICATIONS]:
+                    return MORE_COMMUNICATIONS
+                _go_on(_pop(s.going, count, GOING), low, s)
+            elif count[STARTING]:
+                if not _room_for_intervals(widest, low, s):
+                    return MORE_INTERVALS
+                place = _pop(s.starting, count, STARTING)
+                if not _begin_phase(place, low, s):
+                    _push(s.starting, count, STARTING, place)
+                    return MORE_TRANSFERS
+            else:
+                _serve(low, s)
+        event = heap[0].time if count[HEAP] else inf
+        change = low.changes[count[CHANGES]].time if count[CHANGES] < len(low.changes) else inf
+        if not _room_for_intervals(2 * len(s.transfers), low, s):
+            return MORE_INTERVALS
+        if count[DIRTY] and min(event, change) > s.clock[0]:
+            _settle(low, s)
+            continue
+        if count[ENDED] == low.options[0].ops:
+            return DONE
+        if count[FIRST_STEP] == 0:
+            count[FIRST_STEP] = NONE
+            return FIRST_STEP_ENDED
+        if min(event, change) == inf:
+            return DEADLOCK
+        if budget <= 0:
+            return CONTINUE
+        s.clock[0] = min(event, change)
+        while count[CHANGES] < len(low.changes) and low.changes[count[CHANGES]].time <= s.clock[0]:
+            if not count[FREE_TRANSFERS]:
+                return MORE_TRANSFERS
+            _change(low, s)
+        while count[HEAP] and heap[0].time <= s.clock[0]:
+            _happen(low, s)
+            budget -= 1
+
+
+def _types(kind: type, dtypes: dict[str, Any]) -> types.NamedTuple:
+    return types.NamedTuple(
+        [types.Array(numba.from_dtype(np.dtype(dtypes[name])), 1 + (name in TWO_DIMENSIONS), "C") for name in kind._fields],
+        kind,
+    )
+
+
+SIGNATURE = types.int64(_types(Lowered, LOWERED_TYPES), _types(State, STATE_TYPES), types.int64, types.int64)
+
+advance = njit(SIGNATURE, **_OPTIONS)(_advance)
