@@ -1,0 +1,116 @@
+"""Every shipped scenario still gives the stored numbers; `tests/golden/__main__.py` says when they may be renewed.
+
+A time may differ by a billionth of the makespan, a sum of times by that for each span of the sum, and a share of the
+step time by a billionth of the makespan over the step time. Bytes may differ by a billionth of themselves; memory by
+category by a billionth of the peak. Counts and names are equal.
+"""
+
+import pytest
+
+from tests.golden.measure import Quantities, Value, golden, measured, scenarios
+
+TOLERANCE = 1e-9
+
+SLOW = {"bloom_176b_384a100", "megatron_1t_3072a100"}
+"""Scenarios that take more than 5 s each."""
+
+SHARES = ("bubble_fraction", "link_utilisation", "mfu")
+"""Quantities that are ratios to the step time."""
+
+SHOWN = 20
+"""How many differences a failure shows."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in scenarios()]
+)
+def test_the_numbers_are_those_stored(name: str) -> None:
+    now, stored = measured(name), golden()[name]
+    assert list(now) == list(stored)
+    different = [
+        f"{variant} {line}".strip() for variant in stored for line in differences(now[variant], stored[variant])
+    ]
+    assert not different, f"{len(different)} numbers of {name} differ\n" + "\n".join(different[:SHOWN])
+
+
+def test_every_shipped_scenario_is_stored() -> None:
+    assert list(golden()) == scenarios()
+
+
+def differences(now: Quantities, stored: Quantities) -> list[str]:
+    """One line for each quantity outside its tolerance. A quantity that one side lacks counts as 0."""
+    lines = []
+    for name in stored | now:
+        value, expected = now.get(name, 0), stored.get(name, 0)
+        allowed = tolerance(name, stored)
+        if not agree(value, expected, allowed):
+            lines.append(f"{name}: now {value!r}, stored {expected!r}, allowed difference {allowed:.3g}")
+    return lines
+
+
+def agree(value: Value, expected: Value, allowed: float) -> bool:
+    if isinstance(value, str) or isinstance(expected, str):
+        return value == expected
+    return abs(value - expected) <= allowed
+
+
+def tolerance(name: str, stored: Quantities) -> float:
+    """How much the quantity of that *name* may differ from *stored*, in its own unit."""
+    makespan = number(stored, "makespan_s")
+    if name.startswith("spans.") and name.endswith("_s"):
+        return TOLERANCE * makespan * number(stored, f"{name.rpartition('.')[0]}.count")
+    if name.endswith("_s") or name.startswith("breakdown_s."):
+        return TOLERANCE * makespan
+    if name.startswith(SHARES):
+        return TOLERANCE * makespan / number(stored, "step_time_s")
+    if name.startswith("memory.by_category_bytes."):
+        return TOLERANCE * number(stored, "memory.peak_bytes")
+    return TOLERANCE * number(stored, name) if "_bytes" in name else 0.0
+
+
+def number(stored: Quantities, name: str) -> float:
+    value = stored.get(name, 0)
+    assert not isinstance(value, str)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "seen"),
+    [
+        ("step_time_s", 1.9e-9, False),
+        ("step_time_s", 2.1e-9, True),
+        ("breakdown_s.bubble", 2.1e-9, True),
+        ("bubble_fraction", 1.9e-9, False),
+        ("bubble_fraction", 2.1e-9, True),
+        ("spans.dp.all_reduce.waiting_s", 19e-9, False),
+        ("spans.dp.all_reduce.waiting_s", 21e-9, True),
+        ("spans.dp.all_reduce.count", 1, True),
+        ("spans.tp.all_reduce.count", 1, True),
+        ("memory.peak_bytes", 0.9e-3, False),
+        ("memory.peak_bytes", 1.1e-3, True),
+        ("memory.by_category_bytes.buffers", 0.9e-3, False),
+        ("traffic_bytes.dp", 1.1e-6, True),
+    ],
+)
+def test_a_change_beyond_the_tolerance_is_seen(name: str, change: float, seen: bool) -> None:
+    """Of a run of 2 s with two steps of 1 s, ten all-reduces of 1 kB in all, and a peak of 1 MB."""
+    stored: Quantities = {
+        "makespan_s": 2,
+        "step_time_s": 1,
+        "breakdown_s.bubble": 0.25,
+        "bubble_fraction": 0.25,
+        "spans.dp.all_reduce.count": 10,
+        "spans.dp.all_reduce.waiting_s": 3,
+        "memory.peak_bytes": 1e6,
+        "memory.by_category_bytes.buffers": 0,
+        "traffic_bytes.dp": 1e3,
+    }
+    now = stored | {name: number(stored, name) + change}
+    assert [line.partition(":")[0] for line in differences(now, stored)] == [name] * seen
+
+
+def test_other_names_are_seen() -> None:
+    stored: Quantities = {"makespan_s": 1, "collective.0.algorithm": "ring"}
+    assert not differences(dict(stored), stored)
+    assert differences({"makespan_s": 1, "collective.0.algorithm": "tree"}, stored)
+    assert differences({"makespan_s": 1}, stored)
