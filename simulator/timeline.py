@@ -172,9 +172,7 @@ class Timeline:
     def _updates(self) -> list[float]:
         """When the optimizer steps of stage 0 ended, ascending: those of the first rank that has them."""
         for rank in self.gpu_ranks:
-            steps = self.schedule.program(rank).tabulated(
-                lambda op: op.action is not None and op.action[:2] == ("O", 0)
-            )
+            steps = self.schedule.program(rank).per_op(lambda op: op.action is not None and op.action[:2] == ("O", 0))
             if any(steps):
                 written = columns(self.records[rank])
                 return sorted(written.end[np.array(steps)[written.op]].tolist())
