@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.ops import Collective, Recv, Send
-from simulator.order import BLANK, PHASES, Action
+from simulator.order import PHASES, PLACEHOLDER, Action
 from simulator.program import Program
 from simulator.schedule import Schedule
 
@@ -57,7 +57,7 @@ def _alike(mine: Program, theirs: Program, axis: str) -> None:
 
 def _collectives(program: Program, axis: str) -> dict[str, list[tuple[int, Collective]]]:
     """Those over *axis* by stream, in order of issue: (index, op)."""
-    ops = program.stamped
+    ops = program.templated
     of = [[(n, op) for n, op in enumerate(t) if isinstance(op, Collective) and op.over == axis] for t in ops.templates]
     found: dict[str, list[tuple[int, Collective]]] = {}
     for number in np.flatnonzero(np.array(list(map(bool, of)))[ops.which]).tolist():
@@ -68,7 +68,7 @@ def _collectives(program: Program, axis: str) -> dict[str, list[tuple[int, Colle
 
 def _rows(program: Program, axis: str, kind: type[Send] | type[Recv]) -> _Rows:
     """A row for each message of *kind* over *axis*: peer, phase, stage, micro-batch, bytes, number of the op."""
-    ops = program.stamped
+    ops = program.templated
     rows = [np.empty((0, 6))]
     for number, template in enumerate(ops.templates):
         for place, op in enumerate(template):
@@ -77,7 +77,7 @@ def _rows(program: Program, axis: str, kind: type[Send] | type[Recv]) -> _Rows:
                 blocks = np.flatnonzero(ops.which == number)
                 row = np.empty((len(blocks), 6))
                 row[:, :3] = op.peer, list(PHASES).index(phase) if phase else -1, stage
-                row[:, 3] = ops.micro_batches[blocks] if micro_batch in (None, BLANK) else micro_batch
+                row[:, 3] = ops.micro_batches[blocks] if micro_batch in (None, PLACEHOLDER) else micro_batch
                 row[:, 4], row[:, 5] = op.nbytes, ops.starts[blocks] + place
                 rows.append(row)
     return np.concatenate(rows)

@@ -84,7 +84,7 @@ def _phases(program: Program) -> None:
     for number, block in enumerate(blocks):
         of[block.micro_batch].append(number)
     if any(_place(blocks[number], op) for number in of[None] for op in blocks[number].ops):
-        # what was never stamped may be of any micro-batch
+        # ops without a template may be of any micro-batch
         of = {None: list(range(len(blocks)))}
     alike = {tuple(id(blocks[number].ops) for number in numbers): numbers for numbers in of.values()}
     starts = [0, *accumulate(len(block.ops) for block in blocks)]

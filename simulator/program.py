@@ -1,8 +1,8 @@
 """A program is what every rank of one role does, in order of issue.
 
-Most of it is the same for every micro-batch, so it is kept as blocks: the ops of one action, written once as a template
-that leaves the micro-batch blank, and stamped with each. Whoever reads `Program.ops` need not know; a pass that changes
-each template once is as quick for a thousand micro-batches as for one.
+Most ops are the same for every micro-batch, so a program is stored as blocks. A block is the ops of one action: a
+template with a placeholder for the micro-batch, and the micro-batch that replaces it. `Program.ops` reads as plain ops.
+A pass changes each template once, so its cost does not grow with the number of micro-batches.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from simulator.errors import ScheduleError
 from simulator.ops import Op
-from simulator.order import BLANK, BLANK_PRINTED, Action
+from simulator.order import PLACEHOLDER, PLACEHOLDER_TEXT, Action
 
 _T = TypeVar("_T")
 _Name = TypeVar("_Name")
@@ -28,46 +28,46 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """*ops* that follow one another, stamped with *micro_batch* where they leave it blank; None: they stand as written.
+    """A template, *ops* in order, and the *micro_batch* that replaces its placeholders; None where it has none.
 
-    Blocks of which the same is done share one tuple of ops.
+    Blocks with equal content share one tuple of ops.
     """
 
     ops: tuple[Op, ...]
     micro_batch: int | None = None
 
     def name(self, name: str) -> str:
-        """*name*, of an op of the template, as it is here."""
-        return name if self.micro_batch is None else name.replace(BLANK_PRINTED, str(self.micro_batch))
+        """The op name *name* of the template, with the placeholder replaced."""
+        return name if self.micro_batch is None else name.replace(PLACEHOLDER_TEXT, str(self.micro_batch))
 
     def names(self, names: Sequence[str]) -> list[str]:
-        """*names* as they are here, all at once."""
+        """`name` for many names at once."""
         if self.micro_batch is None or not names:
             return list(names)
-        return "\n".join(names).replace(BLANK_PRINTED, str(self.micro_batch)).split("\n")
+        return "\n".join(names).replace(PLACEHOLDER_TEXT, str(self.micro_batch)).split("\n")
 
-    def stamped(self, op: Op) -> Op:
-        """*op*, one of the template's, as it is here."""
+    def fill_in(self, op: Op) -> Op:
+        """The op *op* of the template, with the placeholder replaced in its name, action and `after`."""
         if self.micro_batch is None:
             return op
         action = self.action(op.action) if op.action else None
         return replace(op, name=self.name(op.name), action=action, after=tuple(map(self.name, op.after)))
 
     def action(self, action: Action) -> Action:
-        """*action*, of the template, as it is here."""
-        return Action(action.phase, action.stage, self.micro_batch) if action.micro_batch == BLANK else action
+        """The action *action* of the template, with the placeholder replaced."""
+        return Action(action.phase, action.stage, self.micro_batch) if action.micro_batch == PLACEHOLDER else action
 
-    def written_out(self) -> Block:
-        """The same block without blanks."""
-        ops = tuple(map(self.stamped, self.ops))
+    def materialise(self) -> Block:
+        """The same block without placeholders."""
+        ops = tuple(map(self.fill_in, self.ops))
         return Block(ops, self.micro_batch)
 
 
-class Stamped(Sequence[Op]):
-    """The ops of blocks, one after the other, made when they are read.
+class TemplatedOps(Sequence[Op]):
+    """The ops of a list of blocks, built when they are read.
 
-    Kept as columns by block: *which* of the *templates*, which stand in order of first use, it has, and its one of
-    *micro_batches*, `BLANK` where it stands as written. *starts*: the numbers of their first ops, and of all ops.
+    Stored as columns, one entry a block: *which*, the number of its template in *templates* (in order of first use);
+    *micro_batches*, `PLACEHOLDER` where the block has none; *starts*, the index of its first op, then the op count.
     """
 
     def __init__(self, blocks: Iterable[Block]) -> None:
@@ -75,18 +75,20 @@ class Stamped(Sequence[Op]):
         first = {id(block.ops): block.ops for block in blocks}
         number = {template: place for place, template in enumerate(first)}
         which = np.array([number[id(block.ops)] for block in blocks], np.int64)
-        self._keep(tuple(first.values()), which, _stamps(block.micro_batch for block in blocks))
+        self._keep(tuple(first.values()), which, _numbers(block.micro_batch for block in blocks))
 
     @classmethod
-    def called(cls, templates: Mapping[_Name, tuple[Op, ...]], blocks: Sequence[tuple[_Name, int | None]]) -> Stamped:
-        """From the name of each block's template, and its micro-batch."""
+    def from_names(
+        cls, templates: Mapping[_Name, tuple[Op, ...]], blocks: Sequence[tuple[_Name, int | None]]
+    ) -> TemplatedOps:
+        """Build from (name of the template, micro-batch) of each block."""
         number = {name: place for place, name in enumerate(templates)}
         which = np.array([number[name] for name, _ in blocks], np.int64)
-        return cls.of(list(templates.values()), which, _stamps(stamp for _, stamp in blocks))
+        return cls.from_columns(list(templates.values()), which, _numbers(micro_batch for _, micro_batch in blocks))
 
     @classmethod
-    def of(cls, templates: Sequence[tuple[Op, ...]], which: Numbers, micro_batches: Numbers) -> Stamped:
-        """From its columns; *templates* may be more than there are in use, and in any order."""
+    def from_columns(cls, templates: Sequence[tuple[Op, ...]], which: Numbers, micro_batches: Numbers) -> TemplatedOps:
+        """Build from columns. *templates* may stand in any order and include unused ones."""
         used, first = np.unique(which, return_index=True)
         in_use = used[first.argsort()]
         place = np.zeros(len(templates), np.int64)
@@ -102,23 +104,23 @@ class Stamped(Sequence[Op]):
 
     @cached_property
     def places(self) -> Numbers:
-        """By op its place among those of all templates, one template after the other."""
+        """For each op, its index in the concatenation of all templates."""
         begins = np.cumsum([0, *map(len, self.templates)])[self.which]
         return np.repeat(begins - self.starts[:-1], np.diff(self.starts)) + np.arange(len(self))
 
     def block(self, number: int) -> Block:
-        """The block of that number."""
+        """The block with that number."""
         micro_batch = int(self.micro_batches[number])
-        return Block(self.templates[self.which[number]], None if micro_batch == BLANK else micro_batch)
+        return Block(self.templates[self.which[number]], None if micro_batch == PLACEHOLDER else micro_batch)
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        """All of them."""
+        """All blocks, in order."""
         return tuple(map(self.block, range(len(self.which))))
 
     @cached_property
     def _all(self) -> tuple[Op, ...]:
-        return tuple(chain.from_iterable(map(block.stamped, block.ops) for block in self.blocks))
+        return tuple(chain.from_iterable(map(block.fill_in, block.ops) for block in self.blocks))
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -136,7 +138,7 @@ class Stamped(Sequence[Op]):
         index = range(len(self))[index]
         number = int(self.starts.searchsorted(index, "right")) - 1
         block = self.block(number)
-        return block.stamped(block.ops[index - int(self.starts[number])])
+        return block.fill_in(block.ops[index - int(self.starts[number])])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and self._all == tuple(other)
@@ -148,19 +150,19 @@ class Stamped(Sequence[Op]):
         return repr(self._all)
 
 
-def _among(stamps: Numbers, micro_batches: Iterable[int | None]) -> npt.NDArray[np.bool_]:
-    return np.isin(stamps, _stamps(micro_batches))
+def _among(numbers: Numbers, micro_batches: Iterable[int | None]) -> npt.NDArray[np.bool_]:
+    return np.isin(numbers, _numbers(micro_batches))
 
 
-def _stamps(micro_batches: Iterable[int | None]) -> Numbers:
-    return np.array([BLANK if number is None else number for number in micro_batches], np.int64)
+def _numbers(micro_batches: Iterable[int | None]) -> Numbers:
+    return np.array([PLACEHOLDER if number is None else number for number in micro_batches], np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What every rank of one *role* does: *ops* in order of issue, and the bytes *resident* all step, by category.
+    """What every rank of one *role* does: *ops* in order of issue.
 
-    *on* is where its ranks live: ``gpu``, or ``host`` (a parameter server).
+    *resident*: bytes held during the whole step, by memory category. *on*: ``gpu``, or ``host`` (a parameter server).
     """
 
     role: str
@@ -172,7 +174,7 @@ class Program:
         return self.printed()
 
     def printed(self, marked: int | None = None, around: int = 6) -> str:
-        """One line per op, in order of issue; with *marked*, that op stands out among *around* lines on either side."""
+        """One line per op, in order of issue. With *marked*, mark that op and show *around* lines on either side."""
         shown = range(len(self.ops))
         if marked is not None:
             shown = shown[max(0, marked - around) : marked + around + 1]
@@ -186,33 +188,33 @@ class Program:
         return ScheduleError(f"{self.role}, {self.ops[index].name}: {law}\n{self.printed(index)}")
 
     @property
-    def stamped(self) -> Stamped:
-        """The ops as they are kept; those that were never stamped are one block."""
-        return self.ops if isinstance(self.ops, Stamped) else Stamped((Block(tuple(self.ops)),))
+    def templated(self) -> TemplatedOps:
+        """The ops as stored; ops without templates become one block."""
+        return self.ops if isinstance(self.ops, TemplatedOps) else TemplatedOps((Block(tuple(self.ops)),))
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """The blocks that the ops are kept in."""
-        return self.stamped.blocks
+        """The blocks of the program, in order."""
+        return self.templated.blocks
 
     def templates(self) -> list[tuple[tuple[Op, ...], int]]:
-        """The distinct ops of blocks in order of first use, blanks left blank, and how many blocks have each."""
-        ops = self.stamped
+        """(template, number of blocks that use it), in order of first use."""
+        ops = self.templated
         return list(zip(ops.templates, np.bincount(ops.which).tolist(), strict=True))
 
     def distinct(self) -> Iterator[Op]:
-        """The ops of each of the `templates` once."""
+        """The ops of each template once, placeholders kept."""
         return chain.from_iterable(ops for ops, _ in self.templates())
 
-    def tabulated(self, of: Callable[[Op], _T]) -> list[_T]:
-        """What *of* says of each op, by index; it is asked once for each op of a template, and sees that."""
-        ops = self.stamped
+    def per_op(self, of: Callable[[Op], _T]) -> list[_T]:
+        """``of(op)`` for each op, by index. *of* is called once for each op of a template, and gets that op."""
+        ops = self.templated
         known = [list(map(of, template)) for template in ops.templates]
         return list(chain.from_iterable(known[number] for number in ops.which.tolist()))
 
     def column(self, of: Callable[[Op], float], dtype: npt.DTypeLike = np.float64) -> npt.NDArray[Any]:
-        """`tabulated` as an array."""
-        ops = self.stamped
+        """`per_op` as an array."""
+        ops = self.templated
         return np.array([of(op) for template in ops.templates for op in template], dtype)[ops.places]
 
     def streams(self) -> dict[str, list[Op]]:
@@ -222,32 +224,32 @@ class Program:
             streams.setdefault(op.stream, []).append(op)
         return streams
 
-    def weave(self, change: Callable[[Op], Iterable[Op]]) -> Program:
-        """The program in which every op gives way to what *change* makes of it.
+    def map_ops(self, change: Callable[[Op], Iterable[Op]]) -> Program:
+        """Replace every op by the ops that *change* returns for it.
 
-        What replaces an op leaves the op's name on its last part, so that no `after` need be touched. *change* is asked
-        once for each op of a template; where it must tell micro-batches apart, `written_out` goes before.
+        The last of these keeps the name of the replaced op, so that no `after` needs an update. *change* is called once
+        for each op of a template. If it must tell micro-batches apart, call `materialise` first.
         """
-        ops = self.stamped
-        woven = [tuple(new for op in template for new in change(op)) for template in ops.templates]
-        return self.blockwise(Stamped.of(woven, ops.which, ops.micro_batches))
+        ops = self.templated
+        mapped = [tuple(new for op in template for new in change(op)) for template in ops.templates]
+        return self.with_templated_ops(TemplatedOps.from_columns(mapped, ops.which, ops.micro_batches))
 
-    def written_out(self, micro_batches: Collection[int | None] | None = None) -> Program:
-        """The program whose blocks of these *micro_batches*, all unless given, have no blanks."""
-        ops = self.stamped
+    def materialise(self, micro_batches: Collection[int | None] | None = None) -> Program:
+        """The program with no placeholders in the blocks of these *micro_batches* (default: all)."""
+        ops = self.templated
         which = ops.which.copy()
         meant = np.ones(len(which), np.bool_) if micro_batches is None else _among(ops.micro_batches, micro_batches)
-        written = [ops.block(number).written_out().ops for number in np.flatnonzero(meant).tolist()]
+        written = [ops.block(number).materialise().ops for number in np.flatnonzero(meant).tolist()]
         which[meant] = range(len(ops.templates), len(ops.templates) + len(written))
-        return self.blockwise(Stamped.of([*ops.templates, *written], which, ops.micro_batches))
+        return self.with_templated_ops(TemplatedOps.from_columns([*ops.templates, *written], which, ops.micro_batches))
 
     def by_micro_batch(self, change: Callable[[Program], Program]) -> Program:
-        """The program whose blocks of one micro-batch, taken together, give way to what *change* makes of them.
+        """Replace the blocks of each micro-batch, as one program, by what *change* returns for it.
 
-        *change* sees the templates, and is asked once for all micro-batches for which the same is done; it must keep
-        blocks apart, as `weave` and `renewed` do. Blocks of no micro-batch are taken together too.
+        *change* gets templates, and is called once for all micro-batches with the same sequence of templates. It must
+        keep the number of blocks, as `map_ops` and `with_ops` do. Blocks of no micro-batch form one program as well.
         """
-        ops = self.stamped
+        ops = self.templated
         together = ops.micro_batches.argsort(kind="stable")
         known: dict[bytes, Numbers] = {}
         templates: list[tuple[Op, ...]] = []
@@ -255,20 +257,20 @@ class Program:
         for numbers in np.split(together, np.flatnonzero(np.diff(ops.micro_batches[together])) + 1):
             same = ops.which[numbers].tobytes()
             if same not in known:
-                own = Stamped.of(ops.templates, ops.which[numbers], np.full(len(numbers), BLANK))
-                new = change(self.blockwise(own)).stamped
+                own = TemplatedOps.from_columns(ops.templates, ops.which[numbers], np.full(len(numbers), PLACEHOLDER))
+                new = change(self.with_templated_ops(own)).templated
                 known[same] = new.which + len(templates)
                 templates += new.templates
             which[numbers] = known[same]
-        return self.blockwise(Stamped.of(templates, which, ops.micro_batches))
+        return self.with_templated_ops(TemplatedOps.from_columns(templates, which, ops.micro_batches))
 
-    def renewed(self, ops: Sequence[Op]) -> Program:
-        """The program that has *ops*, one for one, in place of its own, in blocks as before."""
+    def with_ops(self, ops: Sequence[Op]) -> Program:
+        """Replace the ops one for one by *ops*, and keep the blocks."""
         given = iter(ops)
-        return self.blockwise(
-            Stamped(Block(tuple(next(given) for _ in block.ops), block.micro_batch) for block in self.blocks)
+        return self.with_templated_ops(
+            TemplatedOps(Block(tuple(next(given) for _ in block.ops), block.micro_batch) for block in self.blocks)
         )
 
-    def blockwise(self, ops: Stamped) -> Program:
-        """The program of these ops."""
+    def with_templated_ops(self, ops: TemplatedOps) -> Program:
+        """Replace the ops."""
         return replace(self, ops=ops)

@@ -57,8 +57,8 @@ class Schedule:
         """The program that *rank* runs."""
         return self.programs[self.program_of[rank]]
 
-    def weave(self, change: Callable[[Program], Program]) -> Schedule:
-        """The schedule whose every program gives way to what *change* makes of it."""
+    def map_programs(self, change: Callable[[Program], Program]) -> Schedule:
+        """Replace every program by what *change* returns for it."""
         return replace(self, programs=tuple(change(program) for program in self.programs))
 
     def replicate(self, axis: str, size: int) -> Schedule:

@@ -44,7 +44,7 @@ def _with_activations(program: Program, memory: _Memory) -> Program:
             for index in indices:
                 first, last = index == indices[0], index == indices[-1]
                 ops[index] = _holding(ops[index], allocated if first else 0.0, freed if last else 0.0)
-    return program.renewed(ops)
+    return program.with_ops(ops)
 
 
 class _Memory:

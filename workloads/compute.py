@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from simulator.errors import ScheduleError
 from simulator.kernel import Kernel
 from simulator.mesh import Mesh
-from simulator.order import BLANK, Action, Order
-from simulator.program import Program, Stamped
+from simulator.order import PLACEHOLDER, Action, Order
+from simulator.program import Program, TemplatedOps
 from simulator.schedule import Compute, Op, Schedule
 from workloads.activations import with_activations
 from workloads.model import Layer, Model
@@ -62,7 +62,7 @@ def compute(
                 templates[action] = (update(action, [action.stage]),)
                 blocks.append((action, None))
                 continue
-            blank = Action(action.phase, action.stage, BLANK)
+            blank = Action(action.phase, action.stage, PLACEHOLDER)
             if blank not in templates:
                 templates[blank] = tuple(_passes(blank, stages[action.stage], micro_batch_size))
             blocks.append((blank, action.micro_batch))
@@ -76,7 +76,7 @@ def compute(
             copies = sum(more * _parameters(model, stages, [stage]) for stage, more in versions.items())
             resident["parameters"] += held["parameters"] * copies
         return with_activations(
-            Program(f"stage {rank}", Stamped.called(templates, blocks), resident), model, micro_batch_size
+            Program(f"stage {rank}", TemplatedOps.from_names(templates, blocks), resident), model, micro_batch_size
         )
 
     programs = tuple(program(rank, row) for rank, row in enumerate(order.rows))

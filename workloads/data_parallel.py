@@ -80,7 +80,7 @@ def data_parallel(
         held = {**program.resident, "buffers": program.resident.get("buffers", 0.0) + copies}
         return replace(program, resident=held)
 
-    return schedule.replicate("dp", replicas).weave(reduced)
+    return schedule.replicate("dp", replicas).map_programs(reduced)
 
 
 def _whole(program: Program, parts: dict[int, list[Bucket]], no_sync: bool) -> dict[int, list[Bucket]]:
@@ -105,4 +105,4 @@ def initial_broadcast(schedule: Schedule, model: Model) -> Schedule:
         op = Collective(name="broadcast", kind="broadcast", over="dp", nbytes=nbytes)
         return replace(program, ops=(op,) if nbytes else ())
 
-    return replace(schedule.weave(broadcast), steps=1)
+    return replace(schedule.map_programs(broadcast), steps=1)

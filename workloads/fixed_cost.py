@@ -19,8 +19,8 @@ def fixed_costs(schedule: Schedule, step: float, exchange: float) -> Schedule:
     To be applied last, since it ends programs with an op that stands for nothing else.
     """
     if exchange:
-        schedule = schedule.weave(lambda program: _with_exchange(program, exchange))
-    return schedule.weave(lambda program: _with_step(program, step)) if step else schedule
+        schedule = schedule.map_programs(lambda program: _with_exchange(program, exchange))
+    return schedule.map_programs(lambda program: _with_step(program, step)) if step else schedule
 
 
 def _with_exchange(program: Program, seconds: float) -> Program:
@@ -31,7 +31,7 @@ def _with_exchange(program: Program, seconds: float) -> Program:
             op = replace(op, kernels=(measured(seconds), *op.kernels))
         yield op
 
-    return program.weave(change) if messages else program
+    return program.map_ops(change) if messages else program
 
 
 def _with_step(program: Program, seconds: float) -> Program:
@@ -40,4 +40,4 @@ def _with_step(program: Program, seconds: float) -> Program:
         if isinstance(op, Compute) and op.action and op.action.phase == "O":
             yield Compute(name=f"{op.name}.host", action=op.action, kernels=(measured(seconds),))
 
-    return program.weave(change)
+    return program.map_ops(change)

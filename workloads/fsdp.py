@@ -72,7 +72,7 @@ def fsdp(
         program = unsharded(program, model, over, reshard=reshard, prefetch=prefetch, overlap=overlap)
         return norm_before_update(program, over) if gradient_norm else program
 
-    return spread.weave(change)
+    return spread.map_programs(change)
 
 
 def unit_buckets(layers: Sequence[Weights], gradient_dtype: str) -> list[Bucket]:

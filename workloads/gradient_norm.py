@@ -28,7 +28,7 @@ def gradient_norm(schedule: Schedule, ranks: int, *, synchronous: bool = True) -
     world = schedule.mesh.world_size
     groups = tuple(tuple(range(first, first + ranks)) for first in range(0, world, ranks))
     mesh = schedule.mesh.extended(0, {"norm": Axis(groups)})
-    return replace(schedule, mesh=mesh).weave(lambda program: _checked(program, synchronous))
+    return replace(schedule, mesh=mesh).map_programs(lambda program: _checked(program, synchronous))
 
 
 def _checked(program: Program, synchronous: bool) -> Program:
@@ -46,4 +46,4 @@ def _checked(program: Program, synchronous: bool) -> Program:
             )
         yield op
 
-    return program.weave(change)
+    return program.map_ops(change)

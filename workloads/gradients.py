@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from simulator.errors import ScheduleError
-from simulator.order import BLANK, Action
+from simulator.order import PLACEHOLDER, Action
 from simulator.schedule import Compute, Op, Program
 from workloads.model import Model
 
@@ -75,7 +75,7 @@ def reduce_gradients(
     """
     updates = updated_stages(program)
     final = None if every else _final_backwards(program, updates)
-    program = program.written_out(None if final is None else {action.micro_batch for action in final})
+    program = program.materialise(None if final is None else {action.micro_batch for action in final})
     completing = {names[-1] for place, names in backward_ops(program).items() if final is None or place[0] in final}
     # a stream is an order of issue: who waits for its last op has waited for all
     pending: dict[tuple[int, str], str] = {}
@@ -93,7 +93,7 @@ def reduce_gradients(
                         yield reduced
                         pending[op.action.stage, reduced.stream] = reduced.name
 
-    return program.weave(change)
+    return program.map_ops(change)
 
 
 def updated_stages(program: Program) -> dict[str, frozenset[int]]:
@@ -122,11 +122,11 @@ def _final_backwards(program: Program, updates: Mapping[str, frozenset[int]]) ->
 
 def actions(program: Program, phases: str) -> Iterator[tuple[int, Action]]:
     """The actions of *phases* that *program* computes, in order of issue, each with the number of its block."""
-    ops = program.stamped
+    ops = program.templated
     of = [_actions(template, phases) for template in ops.templates]
     for number, (template, stamp) in enumerate(zip(ops.which.tolist(), ops.micro_batches.tolist(), strict=True)):
         for phase, stage, micro_batch in of[template]:
-            yield number, Action(phase, stage, stamp if micro_batch == BLANK else micro_batch)
+            yield number, Action(phase, stage, stamp if micro_batch == PLACEHOLDER else micro_batch)
 
 
 def _actions(ops: Sequence[Op], phases: str) -> list[Action]:

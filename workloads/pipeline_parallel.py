@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from simulator.errors import ScheduleError
 from simulator.kernel import BYTES
 from simulator.mesh import Axis
-from simulator.order import BLANK, Action
-from simulator.program import Stamped
+from simulator.order import PLACEHOLDER, Action
+from simulator.program import TemplatedOps
 from simulator.schedule import Collective, Compute, Op, Program, Recv, Schedule, Send
 from workloads.gradients import actions
 from workloads.layout import ENDS
@@ -109,7 +109,7 @@ def _mail(rows: Sequence[Sequence[Action]], boundary: Mapping[int, float]) -> li
 
 
 def _blank(action: Action) -> Action:
-    return Action(action.phase, action.stage, BLANK)
+    return Action(action.phase, action.stage, PLACEHOLDER)
 
 
 def _successors(made: Action) -> Iterable[Action]:
@@ -123,7 +123,7 @@ def _successors(made: Action) -> Iterable[Action]:
 
 def _with_messages(program: Program, row: Sequence[tuple[int, Action]], mail: _Mail) -> Program:
     """*program*, whose actions by number of their blocks are *row*."""
-    ops = program.stamped
+    ops = program.templated
     of: dict[int, list[Action]] = defaultdict(list)
     for number, action in row:
         of[number].append(action)
@@ -143,7 +143,7 @@ def _with_messages(program: Program, row: Sequence[tuple[int, Action]], mail: _M
         if key not in templates:
             templates[key] = tuple(_joined(ops.templates[template], incoming, outgoing))
         blocks.append((key, stamp))
-    return program.blockwise(Stamped.called(templates, blocks))
+    return program.with_templated_ops(TemplatedOps.from_names(templates, blocks))
 
 
 def _joined(ops: Sequence[Op], incoming: Sequence[_Message], outgoing: Sequence[_Message]) -> Iterator[Op]:
@@ -187,7 +187,7 @@ def tied_embeddings(schedule: Schedule, model: Model, *, gradient_dtype: str | N
     mesh = schedule.mesh.extended(0, {"embedding": Axis((tuple(holders),))})
     op = Collective(name="embedding gradients", kind="all_reduce", over="embedding", nbytes=nbytes)
     programs = tuple(
-        program.weave(lambda one: (op, one) if one.action and one.action.phase == "O" else (one,))
+        program.map_ops(lambda one: (op, one) if one.action and one.action.phase == "O" else (one,))
         if rank in holders
         else program
         for rank, program in enumerate(schedule.programs)

@@ -45,7 +45,7 @@ def recompute(schedule: Schedule, model: Model, how: str, *, micro_batch_size: i
         again = program.by_micro_batch(lambda part: _with_recomputation(part, layers, how, micro_batch_size))
         return with_activations(again, model, micro_batch_size)
 
-    return schedule.weave(recomputed)
+    return schedule.map_programs(recomputed)
 
 
 def _with_recomputation(program: Program, layers: Mapping[str, Layer], how: str, micro_batch_size: int) -> Program:
@@ -66,7 +66,7 @@ def _with_recomputation(program: Program, layers: Mapping[str, Layer], how: str,
                 yield Compute(name=f"{again}.{op.layer}", action=again, layer=op.layer, kernels=kernels)
         yield op
 
-    return program.weave(change)
+    return program.map_ops(change)
 
 
 def _again(forward: Sequence[Op]) -> Iterator[Op]:

@@ -42,7 +42,7 @@ def sharded_states(
             op = replace(op, kernels=tuple(_share(kernel, elements, shards) for kernel in op.kernels))
         yield op
 
-    return replace(program.weave(change), resident=resident)
+    return replace(program.map_ops(change), resident=resident)
 
 
 def _share(kernel: Kernel, elements: int, shards: int) -> Kernel:
@@ -88,7 +88,7 @@ def double_buffered(program: Program, stages: Mapping[int, Sequence[Weights]], g
     """
     width = BYTES[gradient_dtype]
     nbytes = {weights.name: float(weights.parameters * width) for own in stages.values() for weights in own}
-    program = program.written_out(_behind_reductions(program))
+    program = program.materialise(_behind_reductions(program))
     reductions = [op for op in program.distinct() if _reduces(op)]
     reduced = {op.action for op in reductions}
     filling = {names[0] for (action, _layer), names in backward_ops(program).items() if action in reduced}
@@ -105,7 +105,7 @@ def double_buffered(program: Program, stages: Mapping[int, Sequence[Weights]], g
         if op.name in names:
             issued.append(op.name)
 
-    return program.weave(change)
+    return program.map_ops(change)
 
 
 def _reduces(op: Op) -> bool:
@@ -114,7 +114,7 @@ def _reduces(op: Op) -> bool:
 
 def _behind_reductions(program: Program) -> set[int]:
     """The micro-batches that are computed right behind a reduction: their next computation may wait for one."""
-    ops = program.stamped
+    ops = program.templated
     computes, reduces = (
         np.flatnonzero(np.array([any(map(of, template)) for template in ops.templates])[ops.which])
         for of in (_computes, _reduces)
@@ -148,4 +148,4 @@ def norm_before_update(program: Program, over: str) -> Program:
             )
         yield op
 
-    return program.weave(change)
+    return program.map_ops(change)

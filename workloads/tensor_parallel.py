@@ -68,9 +68,9 @@ def tensor_parallel(
         own = _layers(program)
         part = share.parameters_of(own) / max(1, model.parameters_of(own))
         resident = {category: nbytes * part for category, nbytes in program.resident.items()}
-        return with_activations(replace(program.weave(change), resident=resident), share, micro_batch_size)
+        return with_activations(replace(program.map_ops(change), resident=resident), share, micro_batch_size)
 
-    return spread.weave(of_one_rank)
+    return spread.map_programs(of_one_rank)
 
 
 def _layers(program: Program, stage: int | None = None) -> set[str]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from simulator.errors import ScenarioError
 from simulator.kernel import BYTES
 from simulator.order import Action
-from simulator.program import Block, Stamped
+from simulator.program import Block, TemplatedOps
 from simulator.schedule import Collective, Compute, Op, Program, Schedule
 from workloads.gradients import Bucket, Reduction, Weights, reduce_gradients, updated_stages, weights_by_stage
 from workloads.listed import listed
@@ -101,7 +101,7 @@ def zero(
             program = _with_gathers(program, stages, BYTES[model.precision])
         return norm_before_update(program, "dp") if gradient_norm and stage else program
 
-    return schedule.replicate("dp", replicas).weave(change)
+    return schedule.replicate("dp", replicas).map_programs(change)
 
 
 def zero_state_bytes(
@@ -171,8 +171,8 @@ def _gathered_ahead(program: Program, stages: Mapping[int, Sequence[Weights]], w
     blocks = [Block(gathers)]
     for block in program.blocks:
         first = any(op.layer in awaited for op in block.ops) if awaited else False
-        blocks.append(Block(tuple(map(awaiting, block.written_out().ops)), block.micro_batch) if first else block)
-    return replace(program, ops=Stamped(blocks))
+        blocks.append(Block(tuple(map(awaiting, block.materialise().ops)), block.micro_batch) if first else block)
+    return replace(program, ops=TemplatedOps(blocks))
 
 
 def _with_gathers(program: Program, stages: Mapping[int, Sequence[Weights]], width: int) -> Program:
@@ -188,4 +188,4 @@ def _with_gathers(program: Program, stages: Mapping[int, Sequence[Weights]], wid
                 name = f"{op.name}.gather{number}"
                 yield Collective(name=name, action=op.action, kind="all_gather", over="dp", nbytes=nbytes)
 
-    return program.weave(change)
+    return program.map_ops(change)

@@ -71,7 +71,7 @@ class Accounts:
     def stretches(self, columns: Callable[[int], Columns]) -> Iterator[Stretch]:
         """What collectives that nobody disturbs laid on the links, by the *columns* of a rank."""
         for rank, plans in self._undisturbed.items():
-            plan_at = self.schedule.program(rank).tabulated(
+            plan_at = self.schedule.program(rank).per_op(
                 lambda op, plans=plans: plans.get(asked(op)) if isinstance(op, Collective) else None  # type: ignore[misc]
             )
             own = columns(rank)

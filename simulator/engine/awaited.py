@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.order import BLANK_PRINTED
-from simulator.program import Numbers, Program, Stamped
+from simulator.order import PLACEHOLDER_TEXT
+from simulator.program import Numbers, Program, TemplatedOps
 from simulator.schedule import Op
 
 
@@ -27,7 +27,7 @@ class Awaited:
     """
 
     def __init__(self, program: Program, sides: Mapping[int, Collection[int]]) -> None:
-        ops = program.stamped
+        ops = program.templated
         self.starts: list[int] = ops.starts.tolist()
         self.watched: defaultdict[int, set[int]] = defaultdict(set)
         self.starters: defaultdict[int, set[int]] = defaultdict(set)
@@ -85,7 +85,7 @@ class _Met(NamedTuple):
 class _Names:
     """The names of *ops*, as templates write them: where one has a blank, a block is known by its micro-batch."""
 
-    def __init__(self, ops: Stamped) -> None:
+    def __init__(self, ops: TemplatedOps) -> None:
         self.ops = ops
         self._found: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
         for number, template in enumerate(ops.templates):
@@ -113,7 +113,7 @@ class _Names:
 
     def _blocks(self, template: int, name: str, asking: Numbers) -> Numbers:
         """By block *asking* the one of *template* that has the op of that *name*, -1 if there is none."""
-        if BLANK_PRINTED not in name:
+        if PLACEHOLDER_TEXT not in name:
             return np.full(len(asking), self.blocks_of(template)[0])
         if template not in self._at:
             blocks = self.blocks_of(template)

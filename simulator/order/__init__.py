@@ -1,6 +1,6 @@
 """What each pipeline rank computes, and in which order: actions, orders of them, and orders laid out in time."""
 
-from simulator.order.action import BLANK, BLANK_PRINTED, PHASES, Action
+from simulator.order.action import PHASES, PLACEHOLDER, PLACEHOLDER_TEXT, Action
 from simulator.order.order import Order
 
-__all__ = ["BLANK", "BLANK_PRINTED", "PHASES", "Action", "Order"]
+__all__ = ["PHASES", "PLACEHOLDER", "PLACEHOLDER_TEXT", "Action", "Order"]

@@ -23,10 +23,10 @@ PHASES = {
 }
 """The letters of the literature."""
 
-BLANK = -1
-"""The micro-batch that a template leaves open, until it is stamped with each (`simulator.program`)."""
+PLACEHOLDER = -1
+"""The micro-batch of an action in a template; each block replaces it by its own (`simulator.program`)."""
 
-BLANK_PRINTED = "\N{WHITE SQUARE}"
+PLACEHOLDER_TEXT = "\N{WHITE SQUARE}"
 
 _ACTION = re.compile(r"(\d+)([FBIWRO])(\d*)")
 
@@ -42,7 +42,7 @@ class Action(NamedTuple):
     micro_batch: int | None = None
 
     def __str__(self) -> str:
-        number = {None: "", BLANK: BLANK_PRINTED}.get(self.micro_batch, self.micro_batch)
+        number = {None: "", PLACEHOLDER: PLACEHOLDER_TEXT}.get(self.micro_batch, self.micro_batch)
         return f"{self.stage}{self.phase}{number}"
 
     @classmethod

@@ -124,4 +124,4 @@ def scaled(schedule: Schedule, factor: float) -> Schedule:
             return (replace(op, nbytes=op.nbytes * factor),)
         return (op,)
 
-    return schedule.weave(lambda program: program.weave(change))
+    return schedule.map_programs(lambda program: program.map_ops(change))

@@ -18,7 +18,7 @@ from scenarios.loading import shipped
 from scenarios.result import Result
 from simulator.mesh import family
 from simulator.schedule import Collective, Compute, Copy, Op, Recv, Send
-from simulator.timeline import Timeline, columns
+from simulator.timeline import Timeline
 
 FILE = Path(__file__).with_name("golden.json")
 
@@ -87,17 +87,17 @@ def span_sums(timeline: Timeline) -> dict[str, dict[str, float]]:
     """The spans of all ranks summed by kind of op.
 
     *count*: number of spans. *duration_s*: sum of end - begin. *waiting_s*: sum of begin - ready. *begin_s*: sum of
-    begin. Ranks that share their records are read once and counted as many times as there are ranks.
+    begin. Equal ranks are read once and counted as many times as there are ranks.
 
     This is the only place of the golden data that knows how a timeline stores spans.
     """
     schedule = timeline.schedule
     ranks: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for rank, records in enumerate(timeline.records):
-        ranks[id(records), schedule.program_of[rank]].append(rank)
+    for rank, first in enumerate(timeline.representative.tolist()):
+        ranks[first, schedule.program_of[rank]].append(rank)
     sums: dict[str, dict[str, float]] = {}
     for (_, program), equal in ranks.items():
-        spans = columns(timeline.records[equal[0]])
+        spans = timeline.of(equal[0])
         kinds = np.array(schedule.programs[program].tabulated(kind), np.str_)[spans.op]
         for name in np.unique(kinds).tolist():
             of = kinds == name

@@ -1,25 +1,25 @@
-"""Blocks: what is written once is stamped with each micro-batch, and passes that see templates need not care."""
+"""Blocks: a template is written once and filled in for each micro-batch; passes that see templates need not care."""
 
 from dataclasses import replace
 
 import pytest
 
-from simulator.order import BLANK, Action
-from simulator.program import Block, Program, Stamped
+from simulator.order import PLACEHOLDER, Action
+from simulator.program import Block, Program, TemplatedOps
 from simulator.schedule import Collective, Compute
 
 FORWARD = (
-    Compute(name="0F□.a", action=Action("F", 0, BLANK), layer="a", kernels=()),
-    Compute(name="0F□.b", action=Action("F", 0, BLANK), layer="b", kernels=(), after=("0F□.a", "start")),
+    Compute(name="0F□.a", action=Action("F", 0, PLACEHOLDER), layer="a", kernels=()),
+    Compute(name="0F□.b", action=Action("F", 0, PLACEHOLDER), layer="b", kernels=(), after=("0F□.a", "start")),
 )
 START = (Compute(name="start", kernels=()),)
 
 
 def program():
-    return Program("stage 0", Stamped([Block(START), Block(FORWARD, 0), Block(FORWARD, 7)]))
+    return Program("stage 0", TemplatedOps([Block(START), Block(FORWARD, 0), Block(FORWARD, 7)]))
 
 
-def test_a_block_prints_as_it_is_stamped():
+def test_a_block_prints_with_its_micro_batch():
     assert str(program()).splitlines() == [
         "program stage 0",
         "   start: compute 0 kernels [compute]",
@@ -43,44 +43,44 @@ def test_ops_are_a_sequence_that_knows_its_length_and_any_place():
 
 def test_a_template_is_looked_at_once():
     seen = []
-    assert program().tabulated(lambda op: seen.append(op.name) or op.layer) == [None, "a", "b", "a", "b"]
+    assert program().per_op(lambda op: seen.append(op.name) or op.layer) == [None, "a", "b", "a", "b"]
     assert seen == ["start", "0F□.a", "0F□.b"]
     assert [(len(ops), times) for ops, times in program().templates()] == [(1, 1), (2, 2)]
 
 
-def test_a_column_is_what_is_tabulated():
+def test_column_equals_per_op():
     def known(op):
         return {"a": 1, "b": 2}.get(op.layer, 0)
 
-    assert program().column(known, int).tolist() == program().tabulated(known) == [0, 1, 2, 1, 2]
+    assert program().column(known, int).tolist() == program().per_op(known) == [0, 1, 2, 1, 2]
     assert not len(Program("idle", ()).column(known))
 
 
-def test_weaving_a_template_is_weaving_each_of_its_blocks():
+def test_mapping_templates_equals_mapping_all_ops():
     def change(op):
         yield op
         if op.layer == "b":
             yield Collective(name=f"{op.name}.sum", action=op.action, kind="all_reduce", over="tp", nbytes=8.0)
 
-    woven = program().weave(change)
-    plain = replace(program(), ops=tuple(program().ops)).weave(change)
-    assert woven.ops == plain.ops
-    assert woven.ops[-1].name == "0F7.b.sum"
+    mapped = program().map_ops(change)
+    plain = replace(program(), ops=tuple(program().ops)).map_ops(change)
+    assert mapped.ops == plain.ops
+    assert mapped.ops[-1].name == "0F7.b.sum"
 
 
-def test_what_is_written_out_can_be_told_apart():
-    written = program().written_out({7})
+def test_materialised_micro_batches_can_differ():
+    written = program().materialise({7})
     assert written.ops == program().ops
-    last = written.weave(lambda op: () if op.name == "0F7.b" else (op,))
+    last = written.map_ops(lambda op: () if op.name == "0F7.b" else (op,))
     assert [op.name for op in last.ops] == ["start", "0F0.a", "0F0.b", "0F7.a"]
 
 
-def test_micro_batches_of_which_the_same_is_done_are_changed_together():
+def test_micro_batches_with_equal_templates_are_changed_together():
     parts = []
 
     def change(part):
         parts.append([op.name for op in part.ops])
-        return part.weave(lambda op: (replace(op, stream="other"),))
+        return part.map_ops(lambda op: (replace(op, stream="other"),))
 
     changed = program().by_micro_batch(change)
     assert parts == [["start"], ["0F□.a", "0F□.b"]]
@@ -88,8 +88,8 @@ def test_micro_batches_of_which_the_same_is_done_are_changed_together():
     assert [op.name for op in changed.ops] == [op.name for op in program().ops]
 
 
-def test_renewed_ops_stand_in_the_same_blocks():
-    blank = replace(program(), ops=Stamped([Block(START), Block(FORWARD, 3)]))
-    renewed = blank.renewed([replace(op, stream=str(number)) for number, op in enumerate(blank.ops)])
-    assert [len(block.ops) for block in renewed.blocks] == [1, 2]
-    assert [op.stream for op in renewed.ops] == ["0", "1", "2"]
+def test_with_ops_keeps_the_blocks():
+    blank = replace(program(), ops=TemplatedOps([Block(START), Block(FORWARD, 3)]))
+    changed = blank.with_ops([replace(op, stream=str(number)) for number, op in enumerate(blank.ops)])
+    assert [len(block.ops) for block in changed.blocks] == [1, 2]
+    assert [op.stream for op in changed.ops] == ["0", "1", "2"]

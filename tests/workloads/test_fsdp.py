@@ -145,7 +145,7 @@ def test_recomputation_gathers_once_for_itself_and_the_backward_pass():
             action = op.action._replace(phase="R")
             ops.append(Compute(name=f"{action}.{op.layer}", action=action, layer=op.layer, kernels=op.kernels[:1]))
         ops.append(op)
-    schedule = fsdp(base.weave(lambda program: replace(program, ops=tuple(ops))), what, 2)
+    schedule = fsdp(base.map_programs(lambda program: replace(program, ops=tuple(ops))), what, 2)
     schedule.check()
     gathers = collectives(schedule.programs[0], "all_gather")
     assert [op.name for op in gathers] == [
@@ -173,7 +173,7 @@ def test_a_layer_cut_in_several_ops_is_gathered_before_the_first_and_freed_after
         return [exchange, half, op]
 
     base = one_stage(what).replicate("tp", 2)
-    schedule = fsdp(base.weave(lambda program: program.weave(cut)), what, 2)
+    schedule = fsdp(base.map_programs(lambda program: program.map_ops(cut)), what, 2)
     run(schedule)
     ops = {op.name: op for op in schedule.programs[0].ops}
     assert "0F0.layer 1.gather" in ops["0F0.layer 1.half"].after

@@ -1,8 +1,8 @@
 """Programs as they are issued: runs of a template, their turns, and what stands beside them."""
 
 from simulator.engine.issue import enclosed, issue
-from simulator.order import BLANK, Action
-from simulator.program import Stamped
+from simulator.order import PLACEHOLDER, Action
+from simulator.program import TemplatedOps
 from simulator.schedule import Block, Collective, Compute, Program, Recv
 
 
@@ -24,10 +24,10 @@ def runs(program, private=()):
 
 
 def test_what_is_written_out_may_wait_for_any_micro_batch():
-    action = Action("F", 0, BLANK)
+    action = Action("F", 0, PLACEHOLDER)
     receive = Recv(name="0F□.recv", action=action, over="pp", peer=1, nbytes=8.0, stream="from")
-    stamped = [Block((receive, work("0F□.a", "0F□.recv", action=action)), number) for number in (0, 1)]
-    program = Program("stage 0", Stamped([*stamped, Block((work("end", "0F0.recv", "0F1.recv"),))]))
+    blocks = [Block((receive, work("0F□.a", "0F□.recv", action=action)), number) for number in (0, 1)]
+    program = Program("stage 0", TemplatedOps([*blocks, Block((work("end", "0F0.recv", "0F1.recv"),))]))
     last = issue(program, False).streams["compute"][-1]
     assert [program.ops[number].name for number in last.waits] == ["0F0.recv", "0F1.recv"]
 
