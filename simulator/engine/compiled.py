@@ -53,7 +53,7 @@ STREAM, LATENCY, TRANSFER = range(3)
 """Kinds of entity that have events: the op at the head of a stream, the latency of a communication, a transfer.
 Entity 3 i + kind is the i-th of its kind."""
 
-_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"}
+_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "_nrt": False, "forceinline": True}
 
 
 # Events: a heap by time that knows the place of each entity, so that an event can be moved.

@@ -1,0 +1,213 @@
+"""Execution of a lowered schedule by the compiled event loop: allocate its state, run it, read the outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from simulator.engine import arrays, compiled
+from simulator.engine.arrays import NONE, Array, Lowered, State
+from simulator.engine.lowering import Lowering
+from simulator.engine.outcome import Executed, Outcome, Waiting
+from simulator.schedule import CATEGORIES
+from simulator.timeline import Columns, RateIntervals
+
+Watch = Callable[[float], Any]
+"""Told the fraction of ops that are done, 0 to 1."""
+
+PAUSE = 0.2
+"""Seconds after which the loop returns, so that progress is shown and an interrupt is heard."""
+
+
+class Execution:
+    """One run of *lowering*; *watch* is told of its progress."""
+
+    def __init__(self, lowering: Lowering, watch: Watch | None = None) -> None:
+        self.lowering, self.low = lowering, lowering.arrays
+        self.watch = watch
+        self.state = _state(lowering)
+        self.intervals: list[Array] = []
+
+    def run(self) -> Outcome:
+        """Run until nothing more happens."""
+        low = self.low
+        widest = int(np.diff(low.phases["first_flow"]).max(initial=1))
+        budget = 10_000
+        while True:
+            begin = perf_counter()
+            status = compiled.advance(low, self.state, budget, widest)
+            if status == compiled.CONTINUE:
+                budget = int(budget * np.clip(PAUSE / max(perf_counter() - begin, 1e-9), 0.5, 2.0))
+                if self.watch is not None:
+                    self.watch(self.state.count[arrays.ENDED] / max(1, int(low.options["ops"][0])))
+            elif status == compiled.MORE_COMMUNICATIONS:
+                self._grow("communications", "free_communications", arrays.FREE_COMMUNICATIONS)
+            elif status == compiled.MORE_TRANSFERS:
+                self._grow("transfers", "free_transfers", arrays.FREE_TRANSFERS)
+            elif status == compiled.MORE_INTERVALS:
+                self._take_intervals(widest)
+            elif status in (compiled.DONE, compiled.DEADLOCK):
+                return self._outcome()
+
+    def _grow(self, name: str, free: str, height: int) -> None:
+        """Twice as many records of that *name*, and room for their events."""
+        old = getattr(self.state, name)
+        size, count = len(old), self.state.count
+        stack = np.zeros(2 * size, np.int64)
+        stack[: count[height]] = getattr(self.state, free)[: count[height]]
+        stack[count[height] : count[height] + size] = np.arange(2 * size - 1, size - 1, -1)
+        count[height] += size
+        state = self.state._replace(**{name: np.concatenate([old, np.zeros_like(old)]), free: stack})
+        entities = 3 * max(map(len, (state.streams, state.communications, state.transfers)))
+        places = np.full(entities, NONE, np.int64)
+        places[: len(state.places)] = state.places
+        heap = np.zeros(entities, arrays.EVENT)
+        heap[: len(state.heap)] = state.heap
+        starting = np.zeros(len(state.communications) + 1, np.int64)
+        starting[: len(state.starting)] = state.starting
+        self.state = state._replace(places=places, heap=heap, starting=starting)
+
+    def _take_intervals(self, widest: int) -> None:
+        """Keep what has been recorded, and make room."""
+        count = self.state.count
+        self.intervals.append(self.state.intervals[: count[arrays.INTERVALS]].copy())
+        count[arrays.INTERVALS] = 0
+        needed = 4 * len(self.state.transfers) + widest
+        if len(self.state.intervals) < needed:
+            self.state = self.state._replace(intervals=np.zeros(needed, arrays.INTERVAL))
+
+    def _outcome(self) -> Outcome:
+        self._take_intervals(0)
+        low, state = self.low, self.state
+        intervals = np.concatenate(self.intervals)
+        executed = (
+            Executed(name, op, times)
+            for (name, op), times in zip(self.lowering.plans, state.plan_count.tolist(), strict=True)
+            if times
+        )
+        return Outcome(
+            columns={rank: self._columns(place) for place, rank in enumerate(self.lowering.ranks) if self._keeps(place)},
+            flows=self.lowering.flows,
+            flow_bytes=state.flows["nbytes"],
+            intervals=RateIntervals(*(np.ascontiguousarray(intervals[name]) for name in RateIntervals._fields)),
+            communications=tuple(executed),
+            waiting=tuple(self._waiting()) if state.count[arrays.ENDED] < low.options["ops"][0] else (),
+        )
+
+    def _keeps(self, place: int) -> bool:
+        return bool(self.low.ranks["first_span"][place] != NONE)
+
+    def _columns(self, place: int) -> Columns:
+        """The spans of the rank at *place*."""
+        first, steps = self.low.ranks["first_span"][place], self.low.options["steps"][0]
+        program = self.low.ranks["program"][place]
+        count = int(np.diff(self.low.programs["first_op"])[program])
+        spans = self.state.spans[first : first + count * steps]
+        fields = {name: np.ascontiguousarray(spans[name]) for name in ("ready", "begin", "end", "communication")}
+        return Columns(np.tile(np.arange(count), steps), np.repeat(np.arange(steps), count), **fields)
+
+    def _waiting(self) -> list[Waiting]:
+        """What each unfinished stream waits for."""
+        low, state, steps = self.low, self.state, self.low.options["steps"][0]
+        arrived = self._arrived()
+        found = []
+        for number, stream in enumerate(state.streams):
+            place = int(low.rank_of[number])
+            rank = low.ranks[place]
+            queue = low.programs["first_queue"][rank["program"]] + number - rank["first_stream"]
+            first, after = low.queues["first"][queue : queue + 2]
+            step, position = divmod(int(stream["done"]), int(after - first))
+            if step == steps:
+                continue
+            own = low.programs["first_op"][rank["program"]]
+            awaited = None
+            if stream["awaits"] != NONE:
+                other = low.programs["first_queue"][rank["program"]] + stream["awaits"] - rank["first_stream"]
+                begin, end = low.queues["first"][other : other + 2]
+                awaited = int(low.queued[begin + (stream["awaited"] - 1) % (end - begin)] - own)
+            name = self.lowering.streams[rank["program"]][number - rank["first_stream"]]
+            op = int(low.queued[first + position] - own)
+            partners = arrived.get(number, ())
+            found.append(Waiting(self.lowering.ranks[place], name, op, step, awaited, partners))
+        return found
+
+    def _arrived(self) -> dict[int, tuple[int, ...]]:
+        """By stream that waits for partners: the ranks that have arrived at its communication."""
+        communications, streams = self.state.communications, self.state.streams
+        found = {}
+        for head in self.state.channels.tolist():
+            place = head
+            while place != NONE:
+                members, number = [], int(communications["head"][place])
+                while number != NONE:
+                    members.append(number)
+                    number = int(streams["next"][number])
+                ranks = tuple(self.lowering.ranks[self.low.rank_of[member]] for member in reversed(members))
+                found.update(dict.fromkeys(members, ranks))
+                place = int(communications["next"][place])
+        return found
+
+
+def _state(lowering: Lowering) -> State:
+    """The state in which a run begins: all streams go on with their first op."""
+    low, flows = lowering.arrays, len(lowering.flows)
+    streams, rows = len(low.rank_of), len(lowering.setup.classes.capacity)
+    communications, transfers = streams + 64, 1024
+    entities = 3 * max(communications, transfers)
+    parts, pools = len(lowering.parts), len(lowering.ranks) + lowering.host_pools
+    kept = low.ranks["first_span"][:-1] != NONE
+    lengths = np.diff(low.programs["first_op"])[low.ranks["program"][:-1]] * int(low.options["steps"][0])
+    made: dict[str, Array] = {
+        "clock": np.zeros(1),
+        "count": np.zeros(arrays.COUNTS, np.int64),
+        "ending": np.zeros(streams + 1, np.int64),
+        "going": np.zeros(2 * streams + 1, np.int64),
+        "starting": np.zeros(communications + 1, np.int64),
+        "streams": np.zeros(streams, arrays.STREAM_STATE),
+        "ranks": np.zeros(len(lowering.ranks), arrays.RANK_STATE),
+        "seconds": np.zeros((len(lowering.ranks), parts)),
+        "hosts": np.zeros(lowering.hosts, arrays.HOST_STATE),
+        "servers": np.full(lowering.servers, NONE, arrays.SERVER_STATE),
+        "channels": np.full(lowering.channels, NONE, np.int64),
+        "communications": np.zeros(communications, arrays.COMMUNICATION_STATE),
+        "free_communications": np.arange(communications - 1, -1, -1),
+        "transfers": np.zeros(transfers, arrays.TRANSFER_STATE),
+        "free_transfers": np.arange(transfers - 1, -1, -1),
+        "flows": np.zeros(flows, arrays.FLOW_STATE),
+        "dirty": np.zeros(flows, np.int64),
+        "entries": np.zeros(len(low.entries), arrays.ENTRY_STATE),
+        "rows": np.zeros(rows, arrays.ROW_STATE),
+        "component": np.zeros(flows + 1, np.int64),
+        "component_rows": np.zeros(rows + 1, np.int64),
+        "levels": np.zeros(flows + rows + 2, arrays.LEVEL),
+        "heap": np.zeros(entities, arrays.EVENT),
+        "places": np.full(entities, NONE, np.int64),
+        "spans": np.zeros(int(lengths[kept].sum()), arrays.SPAN),
+        "plan_count": np.zeros(len(lowering.plans), np.int64),
+        "intervals": np.zeros(1 << 16, arrays.INTERVAL),
+        "pools": np.zeros(pools, arrays.POOL_STATE),
+        "held": np.zeros((pools, len(CATEGORIES))),
+        "peak_held": np.zeros((pools, len(CATEGORIES))),
+    }
+    state = State(**made)
+    state.count[arrays.FREE_COMMUNICATIONS], state.count[arrays.FREE_TRANSFERS] = communications, transfers
+    state.count[arrays.FIRST_STEP] = low.options["first_step_ops"][0] if low.options["accumulate"][0] else NONE
+    for name in ("ready", "begin", "end"):
+        state.spans[name] = np.nan
+    state.spans["communication"] = NONE
+    for name in ("awaits", "communication", "next", "host_next", "task"):
+        state.streams[name] = NONE
+    state.streams["part"], state.ranks["part"] = parts - 1, parts - 1
+    state.hosts["head"] = NONE
+    for name in ("head", "previous", "next"):
+        for table in (state.flows, state.rows, state.entries):
+            if name in (table.dtype.names or ()):
+                table[name] = NONE
+    state.rows["capacity"] = lowering.setup.classes.capacity
+    # streams go on in order: the last pushed is the first to be looked at
+    state.going[:streams] = np.arange(streams - 1, -1, -1)
+    state.count[arrays.GOING] = streams
+    return state

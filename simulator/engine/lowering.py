@@ -1,0 +1,348 @@
+"""Lowering: the arrays of a simulation, made from a schedule by template and with numpy, not op by op.
+
+Structure (kind, stream, dependencies, key) is stored once for each program and shared by the ranks that run it;
+requests and durations are by rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.analysis.metrics import keys, part_of
+from simulator.engine.arrays import (
+    AMOUNT,
+    BACKGROUND_BEGIN,
+    BACKGROUND_END,
+    BUFFERED_SEND,
+    CAPACITY,
+    CHANGE,
+    COMMUNICATION,
+    DELAY,
+    DEPENDENCY,
+    ENTRY,
+    FLOW,
+    GPU,
+    HOST,
+    NONE,
+    OP,
+    OPTIONS,
+    PHASE,
+    PLAN,
+    PROGRAM,
+    QUEUE,
+    RANK,
+    REQUEST,
+    SERVER,
+    Array,
+    Lowered,
+)
+from simulator.engine.cast import Communication
+from simulator.engine.dependencies import dependencies
+from simulator.engine.setup import Setup
+from simulator.matching import asked
+from simulator.plan import Flow, Plan
+from simulator.schedule import CATEGORIES, Compute, Delay, Op, Program, Send
+
+Integers = npt.NDArray[np.int64]
+
+POOLS = ("gpu", "host")
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """A *setup* lowered to *arrays*; what the indices in them mean.
+
+    *ranks* are the simulated ones; *streams* are by program the names of its streams; *plans* is by number of a plan
+    the name and the op of what it is for; *servers* and *hosts* are how many there are.
+    """
+
+    setup: Setup
+    arrays: Lowered
+    ranks: Sequence[int]
+    streams: Sequence[Sequence[str]]
+    flows: tuple[Flow, ...]
+    plans: Sequence[tuple[Communication, Op]]
+    channels: int
+    servers: int
+    hosts: int
+    host_pools: int
+    parts: tuple[str, ...]
+
+
+def lower(setup: Setup, *, kept: Iterable[int] | None = None, record: bool = True) -> Lowering:
+    """Lower *setup*. *kept*: the representatives whose spans are kept, all unless given; of others only totals are.
+
+    *record*: the rates of flows over time are recorded.
+    """
+    return _Lowerer(setup).lower(None if kept is None else set(kept), record)
+
+
+class _Lowerer:
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.schedule = setup.schedule
+        self.ranks = list(dict.fromkeys(setup.classes.stands_for))
+        self.used = sorted({self.schedule.program_of[rank] for rank in self.ranks})
+        self.programs = [self.schedule.programs[number] for number in self.used]
+        self.parts = {name: number for number, name in enumerate(keys(self.schedule))}
+        self.server_names: dict[str, int] = {}
+        self.streams: list[list[str]] = []
+
+    def lower(self, kept: set[int] | None, record: bool) -> Lowering:
+        structure = self._structure()
+        requests, plans, channels = self._requests()
+        table, flows = _plans([self.setup.classes.plan(*which) for which in plans], self.setup)
+        ranks, durations, hosts = self._ranks(structure["programs"], kept)
+        lengths = np.diff(structure["programs"]["first_op"])
+        ops = int(lengths[ranks["program"][:-1]].sum())
+        options = np.zeros(1, OPTIONS)
+        steps = self.schedule.steps
+        # with one step, the end of the first is not looked for
+        options[0] = (steps, kept is not None, record, ops * steps, ops)
+        streams = np.diff(structure["programs"]["first_queue"])[ranks["program"][:-1]]
+        arrays = Lowered(
+            **structure,
+            ranks=ranks,
+            rank_of=np.repeat(np.arange(len(self.ranks), dtype=np.int32), streams),
+            durations=durations,
+            requests=requests,
+            **table,
+            changes=_changes(self.setup, flows),
+            options=options,
+        )
+        servers = len(self.server_names)
+        return Lowering(
+            *(self.setup, arrays, self.ranks, self.streams, tuple(flows), plans, channels, servers, hosts),
+            *(self.host_pools, tuple(self.parts)),
+        )
+
+    # Structure, by program.
+
+    def _structure(self) -> dict[str, Array]:
+        """The arrays by program, queue, op and dependency."""
+        first_op = list(accumulate((len(program.ops) for program in self.programs), initial=0))
+        ops, queued, dependencies_, amounts, queues = [], [], [], [], [0]
+        sizes = {"dependencies": 0, "amounts": 0}
+        for number, program in zip(self.used, self.programs, strict=True):
+            own, queue, lengths, waits, held = self._of_program(program, number)
+            queued.append(queue + first_op[len(ops)])
+            queues += list(accumulate(lengths, initial=queues[-1]))[1:]
+            own["first_dependency"] += sizes["dependencies"]
+            own["first_allocation"] += sizes["amounts"]
+            own["first_free"] += sizes["amounts"]
+            sizes["dependencies"] += len(waits)
+            sizes["amounts"] += len(held)
+            ops.append(own)
+            dependencies_.append(waits)
+            amounts.append(held)
+        last = np.zeros(1, OP)
+        last["first_dependency"], last["first_allocation"] = sizes["dependencies"], sizes["amounts"]
+        programs = np.zeros(len(self.programs) + 1, PROGRAM)
+        programs["first_op"] = first_op
+        programs["first_queue"] = list(accumulate(map(len, self.streams), initial=0))
+        return {
+            "programs": programs,
+            "queues": np.array(queues, np.int64).astype(QUEUE),
+            "queued": np.concatenate([np.zeros(0, np.int32), *queued]).astype(np.int32),
+            "ops": np.concatenate([*ops, last]),
+            "dependencies": np.concatenate([np.zeros(0, DEPENDENCY), *dependencies_]),
+            "amounts": np.concatenate([np.zeros(0, AMOUNT), *amounts]),
+        }
+
+    def _of_program(self, program: Program, number: int) -> tuple[Array, Integers, list[int], Array, Array]:
+        """Of one program: its ops, the queue of all its streams, their lengths, its dependencies and amounts."""
+        count = len(program.ops)
+        names = list(dict.fromkeys(op.stream for op in program.distinct()))
+        self.streams.append(names)
+        stream = program.column(lambda op: names.index(op.stream), np.int64)
+        queue = np.argsort(stream, kind="stable")
+        lengths = np.bincount(stream, minlength=len(names))
+        position = np.empty(count, np.int64)
+        position[queue] = np.arange(count) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        waiting, awaited = dependencies(program)
+        waits = np.zeros(len(waiting), DEPENDENCY)
+        waits["queue"], waits["position"] = stream[awaited], position[awaited]
+        ops = np.zeros(count, OP)
+        ops["kind"] = program.column(_kind, np.int32)
+        timed = ops["kind"] < COMMUNICATION
+        ops["duration"] = np.where(timed, np.cumsum(timed) - 1, NONE)
+        ops["request"] = self.setup.matching.request[number]
+        ops["key"] = self.setup.matching.key[number]
+        ops["watched"][awaited] = 1
+        ops["first_dependency"] = np.searchsorted(waiting, np.arange(count))
+        ops["server"] = program.column(self._server, np.int32)
+        ops["priority"] = program.column(lambda op: op.priority if isinstance(op, Compute) else 0, np.int32)
+        ops["part"] = program.column(lambda op: self.parts[part_of(op)], np.int32)
+        held, ops["first_allocation"], ops["first_free"] = _amounts(program)
+        return ops, queue, lengths.tolist(), waits, held
+
+    def _server(self, op: Op) -> int:
+        if not isinstance(op, Compute) or op.server is None:
+            return NONE
+        return self.server_names.setdefault(op.server, len(self.server_names))
+
+    # By rank.
+
+    def _requests(self) -> tuple[Array, list[tuple[Communication, Op]], int]:
+        """The requests of all ranks; the plans that they name; the number of channels."""
+        classes, matching = self.setup.classes, self.setup.matching
+        plans: dict[tuple[Hashable, Hashable], int] = {}
+        channels: dict[Hashable, int] = {}
+        which: list[tuple[Communication, Op]] = []
+        rows = []
+        questions = {number: [(op, asked(op)) for op in matching.requests[number]] for number in self.used}
+        for rank in self.ranks:
+            for op, question in questions[self.schedule.program_of[rank]]:
+                name = classes.communication(rank, op)
+                plan = plans.setdefault((name, question), len(plans))
+                if plan == len(which):
+                    which.append((name, op))
+                rows.append((channels.setdefault(name, len(channels)), plan, classes.partners(name, op)))
+        return _records(REQUEST, rows), which, len(channels)
+
+    def _ranks(self, programs: Array, kept: set[int] | None) -> tuple[Array, npt.NDArray[np.float64], int]:
+        """The ranks, the durations of their timed ops, and the number of hosts."""
+        steps, pricing, classes = self.schedule.steps, self.setup.pricing, self.setup.classes
+        program = np.searchsorted(self.used, np.array(self.schedule.program_of)[self.ranks])
+        ranks = np.zeros(len(self.ranks) + 1, RANK)
+        ranks["program"][:-1] = program
+        ranks["first_stream"][1:] = np.cumsum(np.diff(programs["first_queue"])[program])
+        of_program = np.array([len(self.setup.matching.requests[number]) for number in self.used])
+        ranks["first_request"][1:] = np.cumsum(of_program[program])
+        spans = np.diff(programs["first_op"])[program] * steps
+        keeps = np.array([kept is None or rank in kept for rank in self.ranks], np.bool_)
+        ranks["first_span"][:-1] = np.where(keeps, np.cumsum(spans * keeps) - spans * keeps, NONE)
+        hosts: dict[str, int] = {}
+        for place, rank in enumerate(self.ranks):
+            host = pricing.host(rank)
+            ranks["host"][place] = NONE if host is None else hosts.setdefault(host, len(hosts))
+        ranks["crowd"][:-1] = [classes.crowd(rank) for rank in self.ranks]
+        ranks["gpu_pool"][:-1] = np.arange(len(self.ranks))
+        ranks["host_pool"][:-1], self.host_pools = self._host_pools()
+        durations = self._durations(ranks)
+        return ranks, durations, len(hosts)
+
+    def _host_pools(self) -> tuple[list[int], int]:
+        """By rank the memory of its server's host, numbered after those of the GPUs, and how many servers there are."""
+        cluster, devices = self.setup.pricing.cluster, self.setup.pricing.devices
+        nodes: dict[int | str, int] = {}
+        where = [nodes.setdefault(cluster.node_of(devices[rank]), len(nodes)) for rank in self.ranks]
+        return [len(self.ranks) + node for node in where], len(nodes)
+
+    def _durations(self, ranks: Array) -> npt.NDArray[np.float64]:
+        timed = [program.column(_kind, np.int32) < COMMUNICATION for program in self.programs]
+        parts: list[npt.NDArray[np.float64]] = [np.zeros(0)]
+        known: dict[Hashable, int] = {}
+        size = 0
+        for place, rank in enumerate(self.ranks):
+            own = self.setup.pricing.durations(rank)
+            # ranks whose durations do not vary share one array
+            constant = own.strides[0] == 0
+            key = id(own) if constant else rank
+            if key not in known:
+                known[key] = size
+                parts.append((own[:1] if constant else own)[:, timed[ranks["program"][place]]].ravel())
+                size += len(parts[-1])
+            ranks["first_duration"][place] = known[key]
+            ranks["duration_step"][place] = 0 if constant else timed[ranks["program"][place]].sum()
+        return np.concatenate(parts)
+
+
+def _kind(op: Op) -> int:
+    match op:
+        case Compute():
+            return SERVER if op.server is not None else HOST if op.on == "host" else GPU
+        case Delay():
+            return DELAY
+        case Send():
+            return BUFFERED_SEND if op.buffered else COMMUNICATION
+    return COMMUNICATION
+
+
+def _amounts(program: Program) -> tuple[Array, Integers, Integers]:
+    """What ops allocate and free, one op after the other, and by op the first of each."""
+    ops = program.templated
+    allocations, frees = (
+        [_held(program, getattr(op, name)) for template in ops.templates for op in template]
+        for name in ("allocates", "frees")
+    )
+    both = [[*a, *f] for a, f in zip(allocations, frees, strict=True)]
+    sizes = np.array(list(map(len, both)), np.int64)
+    flat = _records(AMOUNT, [row for rows in both for row in rows], last=False)
+    begins, counts = (np.cumsum(sizes) - sizes)[ops.places], sizes[ops.places]
+    ends = np.cumsum(counts)
+    entries = np.arange(counts.sum()) + np.repeat(begins - ends + counts, counts)
+    first = ends - counts
+    return flat[entries], first, first + np.array(list(map(len, allocations)), np.int64)[ops.places]
+
+
+def _held(program: Program, amounts: Any) -> list[tuple[int, int, float]]:
+    """(pool, category, bytes) of what an op allocates or frees, the GPU's first."""
+    rows = []
+    for name, nbytes in amounts.items():
+        on_host = program.on == "host" or name.startswith("host.")
+        rows.append((int(on_host), CATEGORIES.index(name.removeprefix("host.")), nbytes))
+    return sorted(rows)
+
+
+def _records(dtype: np.dtype[Any], rows: Sequence[tuple[Any, ...]], last: bool = True) -> Array:
+    """*rows* as records, and with *last* one more."""
+    made = np.zeros(len(rows) + last, dtype)
+    made[: len(rows)] = rows
+    return made
+
+
+def _plans(plans: Sequence[Plan], setup: Setup) -> tuple[dict[str, Array], list[Flow]]:
+    """The arrays of *plans*, their phases and flows; the flows by number, those from outside last."""
+    numbers: dict[int, int] = {}
+    flows: list[Flow] = []
+
+    def number(flow: Flow) -> int:
+        found = numbers.setdefault(id(flow), len(flows))
+        if found == len(flows):
+            flows.append(flow)
+        return found
+
+    table = np.zeros(len(plans) + 1, PLAN)
+    table["sms"][:-1] = [plan.sms for plan in plans]
+    table["first_phase"][1:] = np.cumsum([len(plan.phases) for plan in plans])
+    stages = [phase for plan in plans for phase in plan.phases]
+    phases = np.zeros(len(stages) + 1, PHASE)
+    phases["contended"][:-1] = [phase.contended for phase in stages]
+    phases["latency"][:-1] = [phase.latency for phase in stages]
+    phases["nbytes"][:-1] = [phase.nbytes for phase in stages]
+    phases["first_flow"][1:] = np.cumsum([len(phase.flows) for phase in stages])
+    phase_flows = np.array([number(flow) for phase in stages for flow in phase.flows], np.int64)
+    for one in setup.background:
+        number(one.flow)
+    table_of_flows = np.zeros(len(flows) + 1, FLOW)
+    table_of_flows["bound"][:-1] = [flow.bound for flow in flows]
+    sizes = np.array([len(flow.rows) for flow in flows], np.int64)
+    table_of_flows["first_entry"][1:] = np.cumsum(sizes)
+    entries = np.zeros(int(sizes.sum()), ENTRY)
+    entries["flow"] = np.repeat(np.arange(len(flows)), sizes)
+    entries["row"] = [row for flow in flows for row in flow.rows]
+    entries["weight"] = [weight for flow in flows for weight in flow.weights]
+    return {
+        "plans": table,
+        "phases": phases,
+        "phase_flows": phase_flows,
+        "flows": table_of_flows,
+        "entries": entries,
+    }, flows
+
+
+def _changes(setup: Setup, flows: Sequence[Flow]) -> Array:
+    """Changes of the network from outside, ascending in time."""
+    place = {id(flow): number for number, flow in enumerate(flows)}
+    rows = [(CAPACITY, one.row, one.time, one.capacity) for one in setup.capacity_changes]
+    for one in setup.background:
+        rows.append((BACKGROUND_BEGIN, place[id(one.flow)], one.begin, 0.0))
+        rows.append((BACKGROUND_END, place[id(one.flow)], one.end, 0.0))
+    return _records(CHANGE, sorted(rows, key=lambda row: row[2]), last=False)
