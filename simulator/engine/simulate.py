@@ -117,7 +117,7 @@ class Simulation:
             for rank in self.ranks.values():
                 rank.start()
             self.env.run()
-        error = deadlock(self.schedule, self.ranks, stands_for)
+        error = deadlock(self.schedule, stands_for, [one for rank in self.ranks.values() for one in rank.waiting()])
         if error is not None:
             raise error
         for one in self.rendezvous.encounters:
