@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from simulator.kernel import Kernel
     from simulator.mesh import Axis, Mesh
     from simulator.order import Action, Order
-    from simulator.schedule import Collective, Compute, Copy, Program, Recv, Schedule, Send
+    from simulator.schedule import Collective, Compute, Copy, Delay, Program, Recv, Schedule, Send
     from simulator.timeline import Span, Timeline
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "Collective",
     "Compute",
     "Copy",
+    "Delay",
     "Kernel",
     "Link",
     "Mesh",
@@ -56,7 +57,7 @@ _HOMES = {
     "kernel": ("Kernel",),
     "mesh": ("Axis", "Mesh"),
     "order": ("Action", "Order"),
-    "schedule": ("Collective", "Compute", "Copy", "Program", "Recv", "Schedule", "Send"),
+    "schedule": ("Collective", "Compute", "Copy", "Delay", "Program", "Recv", "Schedule", "Send"),
     "timeline": ("Span", "Timeline"),
 }
 

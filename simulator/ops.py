@@ -1,4 +1,4 @@
-"""An op is one thing that a rank does: compute, send, receive, take part in a collective, copy."""
+"""An op is one thing that a rank does: compute, wait, send, receive, take part in a collective, copy."""
 
 from __future__ import annotations
 
@@ -52,25 +52,49 @@ class Op:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compute(Op):
-    """*kernels*, one after the other, on the rank's GPU or on its host."""
+    """*kernels*, one after the other, on the rank's GPU or on its host.
+
+    With *server*, the op occupies the one server of that name in the whole schedule instead of the GPU. The server
+    executes one op at a time, at full speed, and never interrupts it. Of the ops that wait it takes the one of lowest
+    *priority*, then the first to arrive; arrivals of one instant are ordered by priority, rank and place in the
+    program. The span begins when service begins.
+    """
 
     kernels: tuple[Kernel, ...]
     on: str = "gpu"
+    server: str | None = None
+    priority: int = 0
 
     def _what(self) -> str:
-        return f"compute {len(self.kernels)} kernels" + (" on the host" if self.on == "host" else "")
+        where = f" at server {self.server}" if self.server else " on the host" if self.on == "host" else ""
+        return f"compute {len(self.kernels)} kernels{where}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delay(Op):
+    """A timer: occupies its stream for *seconds* and nothing else. Stragglers and jitter do not change it."""
+
+    seconds: float
+
+    def _what(self) -> str:
+        return f"wait {self.seconds:g} s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send(Op):
-    """*nbytes* to the rank at coordinate *peer* of the axis *over*."""
+    """*nbytes* to the rank at coordinate *peer* of the axis *over*.
+
+    A *buffered* send ends as soon as it begins: its transfer starts without waiting for the receive. The receive
+    begins when it is ready and the send has begun, and ends when the bytes are delivered.
+    """
 
     over: str
     peer: int
     nbytes: float
+    buffered: bool = False
 
     def _what(self) -> str:
-        return f"send {self.nbytes:g} B to {self.over} {self.peer}"
+        return f"send {self.nbytes:g} B to {self.over} {self.peer}" + (", buffered" if self.buffered else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ import numpy as np
 
 from simulator.errors import ScheduleError
 from simulator.mesh import NOWHERE, Mesh
-from simulator.ops import CATEGORIES, COLLECTIVES, Collective, Compute, Copy, Op, Recv, Send
+from simulator.ops import CATEGORIES, COLLECTIVES, Collective, Compute, Copy, Delay, Op, Recv, Send
 from simulator.program import Block, Program
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Collective",
     "Compute",
     "Copy",
+    "Delay",
     "Op",
     "Program",
     "Recv",

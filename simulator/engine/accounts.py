@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from simulator.engine.cast import Asked, Communication, Everyone, asked
+from simulator.engine.cast import Communication, Everyone
 from simulator.engine.folding import Folding
 from simulator.engine.network import Network, Stretch
 from simulator.engine.pace import Price
+from simulator.matching import Asked, asked
 from simulator.mesh import family
 from simulator.plan import Plan
 from simulator.schedule import Collective, Op, Recv, Schedule, Send

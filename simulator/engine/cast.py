@@ -19,9 +19,6 @@ from simulator.transport.likeness import Lies
 Communication = Hashable
 """What the partners of a communication call it: all operations between the same partners have one name."""
 
-Asked = Hashable
-"""What tells the plans of two operations between the same partners apart."""
-
 
 class Tie(NamedTuple):
     """The collectives over *axis* tie *ranks*, which is the *group* that they call it."""
@@ -127,13 +124,3 @@ def lies(communicator: Communicator, op: Op, groups: Indices) -> Lies:
     if isinstance(op, Collective):
         return communicator.collectives(op.kind, family(op.over), op.nbytes, op.root, op.algorithm, groups)
     return communicator.sends(groups)
-
-
-def asked(op: Op) -> Asked:
-    """What tells the plans of two operations between the same partners apart."""
-    if isinstance(op, Collective):
-        return op.over, op.kind, op.nbytes, op.root, op.algorithm
-    if isinstance(op, Copy):
-        return op.nbytes, op.to
-    assert isinstance(op, Send | Recv)
-    return op.nbytes

@@ -17,8 +17,8 @@ from itertools import accumulate
 
 import numpy as np
 
-from simulator.engine.cast import asked
 from simulator.hashing import Indices
+from simulator.matching import asked
 from simulator.mesh import Axis
 from simulator.schedule import Collective, Copy, Op, Program, Recv, Schedule, Send
 

@@ -1,32 +1,32 @@
-"""When nothing more can happen and ranks have not finished, they wait for one another: the circle tells why."""
+"""Deadlock: nothing more can happen and streams have not finished. The error shows the circle of who waits for whom."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import networkx as nx
 
-from simulator.engine.issue import Turn
-from simulator.engine.rank import Head, Rank
+from simulator.engine.outcome import Waiting
 from simulator.errors import DeadlockError
-from simulator.schedule import Collective, Op, Program, Recv, Schedule, Send
+from simulator.matching import Matching
+from simulator.schedule import Collective, Recv, Schedule, Send
 
 _Place = tuple[int, str]
 """A rank and one of its streams."""
 
 
-def deadlock(schedule: Schedule, ranks: Mapping[int, Rank], stands_for: Sequence[int]) -> DeadlockError | None:
-    """The error that says who waits for whom; None if every rank has finished.
+def deadlock(schedule: Schedule, stands_for: Sequence[int], waiting: Sequence[Waiting]) -> DeadlockError | None:
+    """The error that says who waits for whom; None if nobody is *waiting*.
 
-    *stands_for*: by rank, the one of *ranks* that is simulated for it.
+    *stands_for*: by rank its representative.
     """
-    heads = {(rank.number, head.stream): head for rank in ranks.values() for head in rank.heads if head.turn}
-    if not heads:
+    if not waiting:
         return None
+    heads = {(head.rank, head.stream): head for head in waiting}
+    matching = Matching(schedule)
     waits: nx.DiGraph[_Place] = nx.DiGraph()
     for place, head in heads.items():
-        awaited = _awaited(schedule, place, head)
-        waits.add_edges_from((place, (stands_for[other], stream)) for other, stream in awaited)
+        waits.add_edges_from((place, other) for other in _awaited(schedule, matching, stands_for, head))
     try:
         circle = [place for place, _ in nx.find_cycle(waits)]
         title = f"deadlock: {len({rank for rank, _ in heads})} ranks have not finished; in a circle"
@@ -37,40 +37,32 @@ def deadlock(schedule: Schedule, ranks: Mapping[int, Rank], stands_for: Sequence
     return DeadlockError("\n".join([title, *lines]))
 
 
-def _line(schedule: Schedule, place: _Place, head: Head | None, waits: nx.DiGraph[_Place]) -> str:
+def _line(schedule: Schedule, place: _Place, head: Waiting | None, waits: nx.DiGraph[_Place]) -> str:
     rank, stream = place
-    if head is None or head.turn is None:
+    if head is None:
         return f"  rank {rank} [{stream}] has finished"
     others = sorted(waits.successors(place)) if place in waits else []
     shown = ", ".join(f"rank {other} [{on}]" for other, on in others[:4]) + (" ..." if len(others) > 4 else "")
-    program = schedule.program(rank)
-    op = _op(program, head.turn)
-    why = f" to end {program.ops[head.awaits].name}" if head.awaits is not None else ""
+    ops = schedule.program(rank).ops
+    op = ops[head.op]
+    why = f" to end {ops[head.awaited].name}" if head.awaited is not None else ""
     return f"  rank {rank} [{stream}] {op.name}: {op._what()}, step {head.step}, waits for {shown}{why}"
 
 
-def _op(program: Program, turn: Turn) -> Op:
-    """What others are waited for with: a tie, or the first op."""
-    run = turn.run
-    place = run.template.index(run.tie) if run.tie is not None else run.ops[0]
-    return program.ops[turn.first + place]
-
-
-def _awaited(schedule: Schedule, place: _Place, head: Head) -> Sequence[_Place]:
-    rank, stream = place
-    program = schedule.program(rank)
-    if head.awaits is not None:
-        return [(rank, program.ops[head.awaits].stream)]
-    if head.turn is None or head.came is None:
+def _awaited(schedule: Schedule, matching: Matching, stands_for: Sequence[int], head: Waiting) -> Sequence[_Place]:
+    """The streams of representatives that the stream of *head* waits for."""
+    ops = schedule.program(head.rank).ops
+    if head.awaited is not None:
+        return [(head.rank, ops[head.awaited].stream)]
+    op = ops[head.op]
+    if not isinstance(op, Collective | Send | Recv):
         return []
-    op = _op(program, head.turn)
+    group = _group(schedule, op, head.rank)
     if isinstance(op, Collective):
-        group = _group(schedule, op, rank)
-        return [(other, stream) for other in group if other not in head.came]
-    if isinstance(op, Send | Recv):
-        peer = _group(schedule, op, rank)[op.peer]
-        return [(peer, _partner_stream(schedule.program(peer), op))]
-    return []
+        others = dict.fromkeys(stands_for[other] for other in group)
+        return [(other, head.stream) for other in others if other not in head.arrived]
+    peer = group[op.peer]
+    return [(stands_for[peer], _partner_stream(schedule, matching, head, peer))]
 
 
 def _group(schedule: Schedule, op: Collective | Send | Recv, rank: int) -> tuple[int, ...]:
@@ -79,7 +71,12 @@ def _group(schedule: Schedule, op: Collective | Send | Recv, rank: int) -> tuple
     return axis.groups[place[0]] if place else ()
 
 
-def _partner_stream(program: Program, op: Op) -> str:
+def _partner_stream(schedule: Schedule, matching: Matching, head: Waiting, peer: int) -> str:
+    """The stream on which *peer* has the other half of the message at *head*."""
+    op = schedule.program(head.rank).ops[head.op]
+    assert isinstance(op, Send | Recv)
+    mine = _group(schedule, op, head.rank).index(head.rank)
+    number, key = schedule.program_of[peer], matching.key[schedule.program_of[head.rank]][head.op]
+    partners = [schedule.programs[number].ops[index] for index in (matching.key[number] == key).nonzero()[0].tolist()]
     wanted = Recv if isinstance(op, Send) else Send
-    matching = (other.stream for other in program.ops if isinstance(other, wanted) and other.action == op.action)
-    return next(matching, "compute")
+    return next((other.stream for other in partners if isinstance(other, wanted) and other.peer == mine), "compute")

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.engine.cast import Asked, asked, lies, planned
+from simulator.engine.cast import lies, planned
 from simulator.engine.census import Batch, Census
 from simulator.hashing import Colours, Indices, hashed
+from simulator.matching import Asked, asked
 from simulator.plan import Flow, Phase, Plan
 from simulator.transport.communicator import Communicator
 from simulator.transport.likeness import elsewhere

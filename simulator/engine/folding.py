@@ -34,7 +34,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.engine.cast import Asked, Communication, Tie, asked
+from simulator.engine.cast import Communication, Tie
 from simulator.engine.census import Census
 from simulator.engine.flows import Flows
 from simulator.engine.partition import COMMUNICATION, FLOW, LINK, RANK, Partition
@@ -44,6 +44,7 @@ from simulator.engine.tying import ties
 from simulator.engine.variation import Variation
 from simulator.garbage import collecting_no_garbage
 from simulator.hashing import Colours, Indices, mixed, numbered
+from simulator.matching import Asked, asked
 from simulator.plan import Phase, Plan
 from simulator.schedule import Collective, Op, Schedule
 from simulator.transport.communicator import Communicator

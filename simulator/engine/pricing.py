@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from simulator.accelerator import Accelerator, Software
 from simulator.cluster import Cluster
-from simulator.engine.cast import Asked, asked
 from simulator.engine.pace import Pace, Price, Prices, Steady, Varied
 from simulator.engine.variation import Variation
-from simulator.schedule import Collective, Compute, Op, Program, Schedule
+from simulator.matching import Asked, asked
+from simulator.schedule import Collective, Compute, Delay, Op, Program, Schedule
+
+Floats = NDArray[np.float64]
 
 
 class Pricing:
@@ -27,6 +32,7 @@ class Pricing:
         self.software, self.variation = software, variation
         self._on_host = [_computes_on_host(program) for program in schedule.programs]
         self._prices: dict[Hashable, Prices] = {}
+        self._columns: dict[Hashable, tuple[Floats, NDArray[np.bool_]]] = {}
         self._paces: dict[Hashable, Pace] = {}
 
     def host(self, rank: int) -> str | None:
@@ -52,6 +58,35 @@ class Pricing:
             return Varied(self._prices[same], factors)
         slowdown = self.variation.slowdown(rank)
         return self._paces.setdefault((same, slowdown), Steady(self._prices[same], slowdown))
+
+    def durations(self, rank: int) -> Floats:
+        """Seconds of every `Compute` and `Delay` of *rank*, of shape ``(steps, ops)``; 0 for a communication.
+
+        Stragglers and jitter are in them, but for a `Delay`. Where all steps take the same, the array is a read-only
+        view of one step.
+        """
+        program, steps = self.schedule.program(rank), self.schedule.steps
+        modelled, steady = self._modelled(rank)
+        factors = self.variation.factors(rank, len(program.ops) * steps)
+        if factors is not None:
+            return np.where(steady, modelled, modelled * factors.reshape(steps, len(program.ops)))
+        slowed = np.where(steady, modelled, modelled * self.variation.slowdown(rank))
+        return np.broadcast_to(slowed, (steps, len(program.ops)))
+
+    def _modelled(self, rank: int) -> tuple[Floats, NDArray[np.bool_]]:
+        """By op of *rank* its seconds without variation, and whether it keeps to them; once for equal ranks."""
+        index, on = self.schedule.program_of[rank], self.host(rank)
+        device = self.cluster.accelerator(self.devices[rank])
+        host = self.cluster.accelerator(on) if on is not None else None
+        if (index, device, host) not in self._columns:
+            program = self.schedule.programs[index]
+            self._columns[index, device, host] = (
+                program.column(
+                    lambda op: op.seconds if isinstance(op, Delay) else self._price(op, device, host, {})[0]
+                ),
+                program.column(lambda op: isinstance(op, Delay), np.bool_),
+            )
+        return self._columns[index, device, host]
 
     def _price(self, op: Op, device: Accelerator, host: Accelerator | None, known: Mapping[Asked, Price]) -> Price:
         if isinstance(op, Collective):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from simulator.engine.course import Course, Floats, Played
 from simulator.engine.ensemble import Seat
 from simulator.engine.firing import fire
 from simulator.engine.issue import Issue, Run, Turn
+from simulator.engine.outcome import Waiting
 from simulator.engine.pace import Pace
 from simulator.engine.processor import Processor
 from simulator.engine.rendezvous import Rendezvous
@@ -70,6 +71,14 @@ class Rank:
     def written(self) -> int:
         """How many ops are done."""
         return self._writing.count
+
+    def waiting(self) -> Iterator[Waiting]:
+        """The streams that have not finished."""
+        for head in self.heads:
+            if head.turn:
+                run, came = head.turn.run, tuple(head.came or ())
+                place = run.template.index(run.tie) if run.tie is not None else run.ops[0]
+                yield Waiting(self.number, head.stream, head.turn.first + place, head.step, head.awaits, came)
 
     def start(self) -> None:
         """Begin the processes of all streams."""

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 from simpy import Environment, Event
 
-from simulator.engine.cast import Asked, Communication, Everyone, asked
+from simulator.engine.cast import Communication, Everyone
 from simulator.engine.folding import Folding
 from simulator.engine.issue import Run, Turn
 from simulator.engine.network import Network
 from simulator.engine.processor import Processor
+from simulator.matching import Asked, asked
 from simulator.plan import Plan
 from simulator.schedule import Op
 

@@ -12,7 +12,7 @@ from simpy import Environment
 from simulator.accelerator import Software
 from simulator.cluster import Cluster
 from simulator.engine.accounts import Accounts
-from simulator.engine.cast import Asked, Communication, Everyone, Tie
+from simulator.engine.cast import Communication, Everyone, Tie
 from simulator.engine.deadlock import deadlock
 from simulator.engine.ensemble import Ensemble, Seat
 from simulator.engine.folding import Folding
@@ -27,6 +27,7 @@ from simulator.engine.score import Score
 from simulator.engine.variation import Variation
 from simulator.errors import ClusterError
 from simulator.garbage import collecting_no_garbage
+from simulator.matching import Asked
 from simulator.plan import Flow
 from simulator.schedule import Schedule
 from simulator.timeline import FlowLinks, LinkUse, RateIntervals, Timeline
@@ -116,7 +117,7 @@ class Simulation:
             for rank in self.ranks.values():
                 rank.start()
             self.env.run()
-        error = deadlock(self.schedule, self.ranks, stands_for)
+        error = deadlock(self.schedule, stands_for, [one for rank in self.ranks.values() for one in rank.waiting()])
         if error is not None:
             raise error
         for one in self.rendezvous.encounters:

@@ -1,0 +1,46 @@
+"""A setup is what an engine executes: a schedule whose equal ranks, durations, matching and network are known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from simulator.engine.cast import Everyone
+from simulator.engine.folding import Folding
+from simulator.engine.pricing import Pricing
+from simulator.matching import Matching
+from simulator.plan import Flow
+from simulator.schedule import Schedule
+
+
+class CapacityChange(NamedTuple):
+    """From *time* (s) on, *row* of the network carries *capacity* bytes/s."""
+
+    time: float
+    row: int
+    capacity: float
+
+
+class Background(NamedTuple):
+    """A transfer of *flow* that is present from *begin* to *end* (s), at most at the bound of the flow."""
+
+    flow: Flow
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One simulation of *schedule*.
+
+    *classes* names the representative of each rank, the partners and the plan of each communication, and the rows of
+    the network. *capacity_changes* are ascending in time; *background* holds the flows from outside the schedule.
+    """
+
+    schedule: Schedule
+    classes: Everyone | Folding
+    pricing: Pricing
+    matching: Matching
+    capacity_changes: Sequence[CapacityChange] = ()
+    background: Sequence[Background] = ()
