@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.ops import Collective, Copy, Op, Recv, Send
-from simulator.order import BLANK, Action
+from simulator.order import PLACEHOLDER, Action
 from simulator.program import Program
 from simulator.schedule import Schedule
 
@@ -31,7 +31,7 @@ NONE = -1
 """In place of a key and of a request, for an op that is no communication."""
 
 _NO_MICRO_BATCH = -2
-"""In place of the micro-batch of an action that has none; `BLANK` is taken by templates."""
+"""In place of the micro-batch of an action that has none; `PLACEHOLDER` is taken by templates."""
 
 Asked = Hashable
 """What tells the plans of two operations between the same partners apart."""
@@ -112,11 +112,11 @@ class Matching:
             lane, micro_batch, counter = _place(op)
             place = NONE if lane is None else self._lanes.setdefault(lane, len(self._lanes))
             columns.append((place, micro_batch, counters.setdefault(counter, len(counters))))
-        ops = program.stamped
+        ops = program.templated
         of_template = np.array(columns, np.int64).reshape(-1, 3).T
         lanes, written, counted = of_template[:, ops.places[communications]]
         block = np.searchsorted(ops.starts, communications, "right") - 1
-        stamps = np.where(written == BLANK, ops.micro_batches[block], written)
+        stamps = np.where(written == PLACEHOLDER, ops.micro_batches[block], written)
         return np.stack([lanes, stamps, _ordinals(_packed(counted, stamps - _NO_MICRO_BATCH))])
 
 
@@ -163,11 +163,11 @@ def _requests(program: Program) -> tuple[tuple[Op, ...], Integers]:
             if number == len(requests):
                 requests.append(op)
         numbers.append(number)
-    return tuple(requests), np.array(numbers, np.int64)[program.stamped.places]
+    return tuple(requests), np.array(numbers, np.int64)[program.templated.places]
 
 
 def _template_ops(program: Program) -> Iterator[Op]:
-    return (op for template in program.stamped.templates for op in template)
+    return (op for template in program.templated.templates for op in template)
 
 
 def _packed(first: Integers, second: Integers) -> Integers:

@@ -33,6 +33,7 @@ class Pricing:
         self._on_host = [_computes_on_host(program) for program in schedule.programs]
         self._prices: dict[Hashable, Prices] = {}
         self._columns: dict[Hashable, tuple[Floats, NDArray[np.bool_]]] = {}
+        self._slowed: dict[tuple[int, int, float], Floats] = {}
         self._paces: dict[Hashable, Pace] = {}
 
     def host(self, rank: int) -> str | None:
@@ -70,8 +71,11 @@ class Pricing:
         factors = self.variation.factors(rank, len(program.ops) * steps)
         if factors is not None:
             return np.where(steady, modelled, modelled * factors.reshape(steps, len(program.ops)))
-        slowed = np.where(steady, modelled, modelled * self.variation.slowdown(rank))
-        return np.broadcast_to(slowed, (steps, len(program.ops)))
+        key = self.schedule.program_of[rank], id(modelled), self.variation.slowdown(rank)
+        if key not in self._slowed:
+            slowed = np.where(steady, modelled, modelled * self.variation.slowdown(rank))
+            self._slowed[key] = np.broadcast_to(slowed, (steps, len(program.ops)))
+        return self._slowed[key]
 
     def _modelled(self, rank: int) -> tuple[Floats, NDArray[np.bool_]]:
         """By op of *rank* its seconds without variation, and whether it keeps to them; once for equal ranks."""

@@ -98,7 +98,7 @@ def span_sums(timeline: Timeline) -> dict[str, dict[str, float]]:
     sums: dict[str, dict[str, float]] = {}
     for (_, program), equal in ranks.items():
         spans = timeline.of(equal[0])
-        kinds = np.array(schedule.programs[program].tabulated(kind), np.str_)[spans.op]
+        kinds = np.array(schedule.programs[program].per_op(kind), np.str_)[spans.op]
         for name in np.unique(kinds).tolist():
             of = kinds == name
             begin = spans.begin[of]

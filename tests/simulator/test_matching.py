@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from simulator.kernel import measured
 from simulator.matching import NONE, CollectiveKey, CopyKey, Matching, MessageKey
 from simulator.mesh import Mesh
-from simulator.order import BLANK, Action
+from simulator.order import PLACEHOLDER, Action
 from simulator.program import Block, Stamped
 from simulator.schedule import Collective, Compute, Copy, Delay, Program, Recv, Schedule, Send
 
@@ -16,7 +16,7 @@ STREAMS = st.sampled_from(["compute", "other"])
 AXES = st.sampled_from(["tp", "pp"])
 SIZES = st.sampled_from([4.0, 8.0])
 ACTIONS = st.one_of(
-    st.none(), st.builds(Action, st.sampled_from("FB"), st.integers(0, 1), st.sampled_from([None, BLANK, 0, 1]))
+    st.none(), st.builds(Action, st.sampled_from("FB"), st.integers(0, 1), st.sampled_from([None, PLACEHOLDER, 0, 1]))
 )
 MESSAGES = {"name": st.just("op"), "over": AXES, "peer": st.integers(0, 1), "nbytes": SIZES, "action": ACTIONS}
 OPS = st.one_of(
