@@ -53,8 +53,6 @@ def simulated(
         network = network or communicator(scenario)
         simulation = Simulation(
             schedule,
-            network.cluster,
-            network.devices,
             network,
             scenario.software,
             variation(scenario),

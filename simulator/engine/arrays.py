@@ -30,7 +30,8 @@ CAPACITY, BACKGROUND_BEGIN, BACKGROUND_END = range(3)
 def _record(integers: str, floats: str = "") -> np.dtype[Any]:
     """A record of int64 and float64 fields of these names."""
     fields: Any = [(name, np.int64) for name in integers.split()] + [(name, np.float64) for name in floats.split()]
-    return np.dtype(fields)
+    made: np.dtype[Any] = np.dtype(fields)
+    return made
 
 
 PROGRAM = _record("first_op first_queue")
@@ -87,7 +88,9 @@ class Lowered(NamedTuple):
     options: Array  # one record
 
 
-STREAM_STATE = _record("done awaits awaited task communication next host_next part", "ready begin left speed since share")
+STREAM_STATE = _record(
+    "done awaits awaited task communication next host_next part", "ready begin left speed since share"
+)
 """*done*: ops ended, all steps together; *awaits*: the stream for which it waits until that has *awaited* ops done;
 *task*: what its op occupies (`GPU`, `HOST`, `DELAY`, `SERVER`); *left* seconds at full *speed* at the time *since*;
 *share* of the GPU that its communication takes; *next*: of those at one communication or server."""
@@ -114,7 +117,7 @@ class State(NamedTuple):
     """Where a run stands."""
 
     clock: Array  # one time: now
-    count: Array  # by the indices below
+    counts: Array  # by the indices below
     ending: Array  # stack of streams whose op has ended in this instant
     going: Array  # stack of streams to which their next op has come
     starting: Array  # stack of communications whose next phase begins
@@ -162,7 +165,7 @@ class State(NamedTuple):
     FIRST_STEP,
     COUNTS,
 ) = range(15)
-"""Indices of `State.count`; the last is how many there are."""
+"""Indices of `State.counts`; the last is how many there are."""
 
 LOWERED_TYPES = dict(
     zip(

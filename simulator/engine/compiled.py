@@ -148,7 +148,7 @@ def _set_speed(stream, number, speed, s):
         stream.left -= (now - stream.since) * stream.speed
         stream.since = now
         stream.speed = speed
-        _schedule(s.heap, s.places, s.count, 3 * number + STREAM, now + max(0.0, stream.left) / speed)
+        _schedule(s.heap, s.places, s.counts, 3 * number + STREAM, now + max(0.0, stream.left) / speed)
 
 
 @njit(**_OPTIONS)
@@ -214,13 +214,13 @@ def _end_task(number, op, low, s):
         _share_host(low.ranks[rank].host, s)
     elif kind == SERVER:
         s.servers[low.ops[op].server].busy = NONE
-        s.count[SERVERS] = 1
+        s.counts[SERVERS] = 1
 
 
 @njit(**_OPTIONS)
 def _serve(low, s):
     """Every idle server takes the next of the ops that wait for it: by priority, time of arrival, rank and op."""
-    s.count[SERVERS] = 0
+    s.counts[SERVERS] = 0
     for place in range(len(s.servers)):
         server = s.servers[place]
         if server.busy != NONE or server.head == NONE:
@@ -266,13 +266,13 @@ def _mark(flow, s):
     """The rate of *flow* must be solved at the end of the instant."""
     if not s.flows[flow].dirty:
         s.flows[flow].dirty = 1
-        _push(s.dirty, s.count, DIRTY, flow)
+        _push(s.dirty, s.counts, DIRTY, flow)
 
 
 @njit(**_OPTIONS)
 def _add_transfer(number, nbytes, communication, low, s):
     """*nbytes* begin to move by the flow *number*, for a *communication*, or (NONE) from outside."""
-    place, flow = _pop(s.free_transfers, s.count, FREE_TRANSFERS), s.flows[number]
+    place, flow = _pop(s.free_transfers, s.counts, FREE_TRANSFERS), s.flows[number]
     transfer = s.transfers[place]
     transfer.flow, transfer.communication = number, communication
     transfer.left, transfer.rate, transfer.since = nbytes, 0.0, s.clock[0]
@@ -310,7 +310,7 @@ def _remove_transfer(place, low, s):
         _mark(number, s)
     else:
         _leave_rows(number, low, s)
-    _push(s.free_transfers, s.count, FREE_TRANSFERS, place)
+    _push(s.free_transfers, s.counts, FREE_TRANSFERS, place)
 
 
 @njit(**_OPTIONS)
@@ -334,9 +334,9 @@ def _leave_rows(flow, low, s):
 def _record(flow, begin, rate, low, s):
     """A transfer of *flow* has moved at *rate* since *begin*."""
     if low.options[0].record and s.clock[0] > begin and rate > 0.0:
-        interval = s.intervals[s.count[INTERVALS]]
+        interval = s.intervals[s.counts[INTERVALS]]
         interval.flow, interval.begin, interval.end, interval.rate = flow, begin, s.clock[0], rate
-        s.count[INTERVALS] += 1
+        s.counts[INTERVALS] += 1
 
 
 @njit(**_OPTIONS)
@@ -353,9 +353,9 @@ def _apply_rate(flow, rate, low, s):
                 transfer.left = max(0.0, transfer.left - transfer.rate * (now - transfer.since))
             transfer.since, transfer.rate = now, rate
             if rate > 0.0 and transfer.left < inf:
-                _schedule(s.heap, s.places, s.count, 3 * place + TRANSFER, now + transfer.left / rate)
+                _schedule(s.heap, s.places, s.counts, 3 * place + TRANSFER, now + transfer.left / rate)
             else:
-                _cancel(s.heap, s.places, s.count, 3 * place + TRANSFER)
+                _cancel(s.heap, s.places, s.counts, 3 * place + TRANSFER)
         place = transfer.next
 
 
@@ -413,7 +413,7 @@ def _component(start, low, s):
     All get a rate below zero, which means that it is not fixed, and `levels` their bounds: those that the protocol
     sets, and those of rows on which a flow is alone.
     """
-    stamp = s.count[STAMP]
+    stamp = s.counts[STAMP]
     s.component[0] = start
     s.flows[start].seen = stamp
     flows, rows, place = 1, 0, 0
@@ -477,12 +477,12 @@ def _fill(flows, rows, low, s):
 @njit(**_OPTIONS)
 def _settle(low, s):
     """Solve the rates of all that share rows with what has begun or ended in this instant."""
-    solved = s.count[STAMP]
-    for at in range(s.count[DIRTY]):
+    solved = s.counts[STAMP]
+    for at in range(s.counts[DIRTY]):
         start = s.dirty[at]
         s.flows[start].dirty = 0
         if s.flows[start].active and s.flows[start].seen <= solved:
-            s.count[STAMP] += 1
+            s.counts[STAMP] += 1
             flows, rows = _component(start, low, s)
             if rows:
                 _fill(flows, rows, low, s)
@@ -490,14 +490,14 @@ def _settle(low, s):
                 s.flows[start].rate = s.levels[0].level
             for place in range(flows):
                 _apply_rate(s.component[place], s.flows[s.component[place]].rate, low, s)
-    s.count[DIRTY] = 0
+    s.counts[DIRTY] = 0
 
 
 @njit(**_OPTIONS)
 def _change(low, s):
     """The next change of the network from outside happens."""
-    change = low.changes[s.count[CHANGES]]
-    s.count[CHANGES] += 1
+    change = low.changes[s.counts[CHANGES]]
+    s.counts[CHANGES] += 1
     if change.kind == CAPACITY:
         s.rows[change.target].capacity = change.value
         entry = s.rows[change.target].head
@@ -519,8 +519,8 @@ def _start(place, low, s):
     """The communication at *place* begins, and takes its share of the GPUs of those who have arrived."""
     communication = s.communications[place]
     plan = communication.plan
-    communication.number = s.count[COMMUNICATIONS]
-    s.count[COMMUNICATIONS] += 1
+    communication.number = s.counts[COMMUNICATIONS]
+    s.counts[COMMUNICATIONS] += 1
     s.plan_count[plan] += 1
     communication.phase, communication.waited = low.plans[plan].first_phase, 0
     number = communication.head
@@ -532,7 +532,7 @@ def _start(place, low, s):
             stream.share = low.plans[plan].sms
             _share_gpu(low.rank_of[number], low, s)
         number = stream.next
-    _push(s.starting, s.count, STARTING, place)
+    _push(s.starting, s.counts, STARTING, place)
 
 
 @njit(**_OPTIONS)
@@ -544,7 +544,7 @@ def _pending(request, key, step, s):
         if communication.key == key and communication.step == step and communication.plan == request.plan:
             return place
         place = communication.next
-    place = _pop(s.free_communications, s.count, FREE_COMMUNICATIONS)
+    place = _pop(s.free_communications, s.counts, FREE_COMMUNICATIONS)
     communication = s.communications[place]
     communication.next, s.channels[request.channel] = s.channels[request.channel], place
     communication.key, communication.step, communication.plan = key, step, request.plan
@@ -589,9 +589,9 @@ def _arrive(number, op, step, low, s):
     if communication.buffered == 1 and low.ops[op].kind != BUFFERED_SEND:
         stream.next, communication.head = NONE, number
         return
-    _push(s.ending, s.count, ENDING, number)
+    _push(s.ending, s.counts, ENDING, number)
     if communication.buffered == 2:
-        _push(s.free_communications, s.count, FREE_COMMUNICATIONS, place)
+        _push(s.free_communications, s.counts, FREE_COMMUNICATIONS, place)
 
 
 @njit(**_OPTIONS)
@@ -610,10 +610,10 @@ def _begin_phase(place, low, s):
         communication.since = s.clock[0]
         communication.waited = 1
         if phase.latency > 0.0:
-            _schedule(s.heap, s.places, s.count, 3 * place + LATENCY, s.clock[0] + phase.latency)
+            _schedule(s.heap, s.places, s.counts, 3 * place + LATENCY, s.clock[0] + phase.latency)
             return True
     if phase.contended and phase.nbytes > 0.0 and last > first:
-        if s.count[FREE_TRANSFERS] < last - first:
+        if s.counts[FREE_TRANSFERS] < last - first:
             return False
         communication.open = last - first
         for at in range(first, last):
@@ -633,7 +633,7 @@ def _begin_phase(place, low, s):
 def _next_phase(place, s):
     s.communications[place].phase += 1
     s.communications[place].waited = 0
-    _push(s.starting, s.count, STARTING, place)
+    _push(s.starting, s.counts, STARTING, place)
 
 
 @njit(**_OPTIONS)
@@ -645,9 +645,9 @@ def _complete(place, s):
         return
     number = communication.head
     while number != NONE:
-        _push(s.ending, s.count, ENDING, number)
+        _push(s.ending, s.counts, ENDING, number)
         number = s.streams[number].next
-    _push(s.free_communications, s.count, FREE_COMMUNICATIONS, place)
+    _push(s.free_communications, s.counts, FREE_COMMUNICATIONS, place)
 
 
 # Totals, for runs too large to keep every span.
@@ -735,14 +735,14 @@ def _end(number, low, s):
     _end_totals(number, op, low, s)
     stream.communication = NONE
     stream.done += 1
-    s.count[ENDED] += 1
-    s.count[FIRST_STEP] -= step == 0
-    _push(s.going, s.count, GOING, number)
+    s.counts[ENDED] += 1
+    s.counts[FIRST_STEP] -= step == 0
+    _push(s.going, s.counts, GOING, number)
     if low.ops[op].watched:
         for other in range(rank.first_stream, low.ranks[place + 1].first_stream):
             if s.streams[other].awaits == number and stream.done >= s.streams[other].awaited:
                 s.streams[other].awaits = NONE
-                _push(s.going, s.count, GOING, other)
+                _push(s.going, s.counts, GOING, other)
 
 
 @njit(**_OPTIONS)
@@ -768,7 +768,7 @@ def _go_on(number, low, s):
     elif kind == SERVER:
         server = s.servers[low.ops[op].server]
         stream.next, server.head = server.head, number
-        s.count[SERVERS] = 1
+        s.counts[SERVERS] = 1
     else:
         seconds = _seconds(number, op, step, low)
         if seconds > 0.0:
@@ -776,19 +776,19 @@ def _go_on(number, low, s):
         else:
             stream.begin = s.clock[0]
             _begin_totals(number, low, s)
-            _push(s.ending, s.count, ENDING, number)
+            _push(s.ending, s.counts, ENDING, number)
 
 
 @njit(**_OPTIONS)
 def _happen(low, s):
     """The first event of the heap happens."""
     entity = s.heap[0].entity
-    _cancel(s.heap, s.places, s.count, entity)
+    _cancel(s.heap, s.places, s.counts, entity)
     kind, number = entity % 3, entity // 3
     if kind == STREAM:
-        _push(s.ending, s.count, ENDING, number)
+        _push(s.ending, s.counts, ENDING, number)
     elif kind == LATENCY:
-        _push(s.starting, s.count, STARTING, number)
+        _push(s.starting, s.counts, STARTING, number)
     else:
         place = s.transfers[number].communication
         _remove_transfer(number, low, s)
@@ -799,7 +799,7 @@ def _happen(low, s):
 
 @njit(**_OPTIONS)
 def _room_for_intervals(needed, low, s):
-    return not low.options[0].record or len(s.intervals) - s.count[INTERVALS] >= needed
+    return not low.options[0].record or len(s.intervals) - s.counts[INTERVALS] >= needed
 
 
 def _advance(low, s, budget, widest):
@@ -807,7 +807,7 @@ def _advance(low, s, budget, widest):
 
     *widest*: the most flows of a phase.
     """
-    count, heap = s.count, s.heap
+    count, heap = s.counts, s.heap
     while True:
         while count[ENDING] or count[GOING] or count[STARTING] or count[SERVERS]:
             if count[ENDING]:
@@ -851,9 +851,12 @@ def _advance(low, s, budget, widest):
             budget -= 1
 
 
-def _types(kind: type, dtypes: dict[str, Any]) -> types.NamedTuple:
+def _types(kind: Any, dtypes: dict[str, Any]) -> types.NamedTuple:
     return types.NamedTuple(
-        [types.Array(numba.from_dtype(np.dtype(dtypes[name])), 1 + (name in TWO_DIMENSIONS), "C") for name in kind._fields],
+        [
+            types.Array(numba.from_dtype(np.dtype(dtypes[name])), 1 + (name in TWO_DIMENSIONS), "C")
+            for name in kind._fields
+        ],
         kind,
     )
 

@@ -8,6 +8,7 @@ import networkx as nx
 
 from simulator.engine.outcome import Waiting
 from simulator.errors import DeadlockError
+from simulator.hashing import Indices
 from simulator.matching import Matching
 from simulator.schedule import Collective, Recv, Schedule, Send
 
@@ -15,10 +16,10 @@ _Place = tuple[int, str]
 """A rank and one of its streams."""
 
 
-def deadlock(schedule: Schedule, stands_for: Sequence[int], waiting: Sequence[Waiting]) -> DeadlockError | None:
+def deadlock(schedule: Schedule, representative: Indices, waiting: Sequence[Waiting]) -> DeadlockError | None:
     """The error that says who waits for whom; None if nobody is *waiting*.
 
-    *stands_for*: by rank its representative.
+    *representative*: by rank its representative.
     """
     if not waiting:
         return None
@@ -26,7 +27,7 @@ def deadlock(schedule: Schedule, stands_for: Sequence[int], waiting: Sequence[Wa
     matching = Matching(schedule)
     waits: nx.DiGraph[_Place] = nx.DiGraph()
     for place, head in heads.items():
-        waits.add_edges_from((place, other) for other in _awaited(schedule, matching, stands_for, head))
+        waits.add_edges_from((place, other) for other in _awaited(schedule, matching, representative, head))
     try:
         circle = [place for place, _ in nx.find_cycle(waits)]
         title = f"deadlock: {len({rank for rank, _ in heads})} ranks have not finished; in a circle"
@@ -49,7 +50,7 @@ def _line(schedule: Schedule, place: _Place, head: Waiting | None, waits: nx.DiG
     return f"  rank {rank} [{stream}] {op.name}: {op._what()}, step {head.step}, waits for {shown}{why}"
 
 
-def _awaited(schedule: Schedule, matching: Matching, stands_for: Sequence[int], head: Waiting) -> Sequence[_Place]:
+def _awaited(schedule: Schedule, matching: Matching, representative: Indices, head: Waiting) -> Sequence[_Place]:
     """The streams of representatives that the stream of *head* waits for."""
     ops = schedule.program(head.rank).ops
     if head.awaited is not None:
@@ -59,10 +60,10 @@ def _awaited(schedule: Schedule, matching: Matching, stands_for: Sequence[int], 
         return []
     group = _group(schedule, op, head.rank)
     if isinstance(op, Collective):
-        others = dict.fromkeys(stands_for[other] for other in group)
+        others = dict.fromkeys(int(representative[other]) for other in group)
         return [(other, head.stream) for other in others if other not in head.arrived]
     peer = group[op.peer]
-    return [(stands_for[peer], _partner_stream(schedule, matching, head, peer))]
+    return [(int(representative[peer]), _partner_stream(schedule, matching, head, peer))]
 
 
 def _group(schedule: Schedule, op: Collective | Send | Recv, rank: int) -> tuple[int, ...]:

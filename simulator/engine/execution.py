@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from simulator.engine import arrays, compiled
-from simulator.engine.arrays import NONE, Array, Lowered, State
-from simulator.engine.lowering import Lowering
+from simulator.engine.arrays import NONE, Array, State
+from simulator.engine.lowering import Lowering, lower
 from simulator.engine.outcome import Executed, Outcome, Waiting
+from simulator.engine.setup import Setup
 from simulator.schedule import CATEGORIES
 from simulator.timeline import Columns, RateIntervals
 
@@ -20,6 +21,11 @@ Watch = Callable[[float], Any]
 
 PAUSE = 0.2
 """Seconds after which the loop returns, so that progress is shown and an interrupt is heard."""
+
+
+def run(setup: Setup, watch: Watch | None = None) -> Outcome:
+    """Run *setup* on the compiled engine."""
+    return Execution(lower(setup), watch).run()
 
 
 class Execution:
@@ -42,7 +48,7 @@ class Execution:
             if status == compiled.CONTINUE:
                 budget = int(budget * np.clip(PAUSE / max(perf_counter() - begin, 1e-9), 0.5, 2.0))
                 if self.watch is not None:
-                    self.watch(self.state.count[arrays.ENDED] / max(1, int(low.options["ops"][0])))
+                    self.watch(self.state.counts[arrays.ENDED] / max(1, int(low.options["ops"][0])))
             elif status == compiled.MORE_COMMUNICATIONS:
                 self._grow("communications", "free_communications", arrays.FREE_COMMUNICATIONS)
             elif status == compiled.MORE_TRANSFERS:
@@ -55,7 +61,7 @@ class Execution:
     def _grow(self, name: str, free: str, height: int) -> None:
         """Twice as many records of that *name*, and room for their events."""
         old = getattr(self.state, name)
-        size, count = len(old), self.state.count
+        size, count = len(old), self.state.counts
         stack = np.zeros(2 * size, np.int64)
         stack[: count[height]] = getattr(self.state, free)[: count[height]]
         stack[count[height] : count[height] + size] = np.arange(2 * size - 1, size - 1, -1)
@@ -72,7 +78,7 @@ class Execution:
 
     def _take_intervals(self, widest: int) -> None:
         """Keep what has been recorded, and make room."""
-        count = self.state.count
+        count = self.state.counts
         self.intervals.append(self.state.intervals[: count[arrays.INTERVALS]].copy())
         count[arrays.INTERVALS] = 0
         needed = 4 * len(self.state.transfers) + widest
@@ -89,12 +95,14 @@ class Execution:
             if times
         )
         return Outcome(
-            columns={rank: self._columns(place) for place, rank in enumerate(self.lowering.ranks) if self._keeps(place)},
+            columns={
+                rank: self._columns(place) for place, rank in enumerate(self.lowering.ranks) if self._keeps(place)
+            },
             flows=self.lowering.flows,
             flow_bytes=state.flows["nbytes"],
             intervals=RateIntervals(*(np.ascontiguousarray(intervals[name]) for name in RateIntervals._fields)),
             communications=tuple(executed),
-            waiting=tuple(self._waiting()) if state.count[arrays.ENDED] < low.options["ops"][0] else (),
+            waiting=tuple(self._waiting()) if state.counts[arrays.ENDED] < low.options["ops"][0] else (),
         )
 
     def _keeps(self, place: int) -> bool:
@@ -162,7 +170,7 @@ def _state(lowering: Lowering) -> State:
     lengths = np.diff(low.programs["first_op"])[low.ranks["program"][:-1]] * int(low.options["steps"][0])
     made: dict[str, Array] = {
         "clock": np.zeros(1),
-        "count": np.zeros(arrays.COUNTS, np.int64),
+        "counts": np.zeros(arrays.COUNTS, np.int64),
         "ending": np.zeros(streams + 1, np.int64),
         "going": np.zeros(2 * streams + 1, np.int64),
         "starting": np.zeros(communications + 1, np.int64),
@@ -193,8 +201,8 @@ def _state(lowering: Lowering) -> State:
         "peak_held": np.zeros((pools, len(CATEGORIES))),
     }
     state = State(**made)
-    state.count[arrays.FREE_COMMUNICATIONS], state.count[arrays.FREE_TRANSFERS] = communications, transfers
-    state.count[arrays.FIRST_STEP] = low.options["first_step_ops"][0] if low.options["accumulate"][0] else NONE
+    state.counts[arrays.FREE_COMMUNICATIONS], state.counts[arrays.FREE_TRANSFERS] = communications, transfers
+    state.counts[arrays.FIRST_STEP] = low.options["first_step_ops"][0] if low.options["accumulate"][0] else NONE
     for name in ("ready", "begin", "end"):
         state.spans[name] = np.nan
     state.spans["communication"] = NONE
@@ -209,5 +217,5 @@ def _state(lowering: Lowering) -> State:
     state.rows["capacity"] = lowering.setup.classes.capacity
     # streams go on in order: the last pushed is the first to be looked at
     state.going[:streams] = np.arange(streams - 1, -1, -1)
-    state.count[arrays.GOING] = streams
+    state.counts[arrays.GOING] = streams
     return state

@@ -42,8 +42,8 @@ from simulator.engine.arrays import (
     Array,
     Lowered,
 )
-from simulator.engine.cast import Communication
 from simulator.engine.dependencies import dependencies
+from simulator.engine.rank_classes import Communication
 from simulator.engine.setup import Setup
 from simulator.matching import asked
 from simulator.plan import Flow, Plan
@@ -87,7 +87,7 @@ class _Lowerer:
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.schedule = setup.schedule
-        self.ranks = list(dict.fromkeys(setup.classes.stands_for))
+        self.ranks = list(dict.fromkeys(setup.classes.representative.tolist()))
         self.used = sorted({self.schedule.program_of[rank] for rank in self.ranks})
         self.programs = [self.schedule.programs[number] for number in self.used]
         self.parts = {name: number for number, name in enumerate(keys(self.schedule))}
@@ -222,7 +222,7 @@ class _Lowerer:
         for place, rank in enumerate(self.ranks):
             host = pricing.host(rank)
             ranks["host"][place] = NONE if host is None else hosts.setdefault(host, len(hosts))
-        ranks["crowd"][:-1] = [classes.crowd(rank) for rank in self.ranks]
+        ranks["crowd"][:-1] = [classes.ranks_on_host(rank) for rank in self.ranks]
         ranks["gpu_pool"][:-1] = np.arange(len(self.ranks))
         ranks["host_pool"][:-1], self.host_pools = self._host_pools()
         durations = self._durations(ranks)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from simulator.engine.cast import Communication
+from simulator.engine.rank_classes import Communication
 from simulator.plan import Flow
 from simulator.schedule import Op
 from simulator.timeline import Columns, Floats, RateIntervals

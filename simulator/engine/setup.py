@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from simulator.engine.cast import Everyone
-from simulator.engine.folding import Folding
 from simulator.engine.pricing import Pricing
+from simulator.engine.rank_classes import RankClasses
 from simulator.matching import Matching
 from simulator.plan import Flow
 from simulator.schedule import Schedule
@@ -39,7 +38,7 @@ class Setup:
     """
 
     schedule: Schedule
-    classes: Everyone | Folding
+    classes: RankClasses
     pricing: Pricing
     matching: Matching
     capacity_changes: Sequence[CapacityChange] = ()

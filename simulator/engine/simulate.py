@@ -1,39 +1,40 @@
-"""Simulation: fold, start the ranks, run, collect."""
+"""Simulation: find the classes of equal ranks, run them on an engine, and make the timeline of all ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
-from simpy import Environment
 
 from simulator.accelerator import Software
 from simulator.cluster import Cluster
-from simulator.engine.accounts import Accounts
-from simulator.engine.cast import Communication, Everyone, Tie
+from simulator.engine.conditions import Conditions
 from simulator.engine.deadlock import deadlock
-from simulator.engine.ensemble import Ensemble, Seat
-from simulator.engine.folding import Folding
-from simulator.engine.issue import Issue, issue
-from simulator.engine.network import Network
-from simulator.engine.pace import Pace, Price
+from simulator.engine.folding.folding import Folding
+from simulator.engine.outcome import Outcome
 from simulator.engine.pricing import Pricing
-from simulator.engine.processor import Processor
-from simulator.engine.rank import Rank
-from simulator.engine.rendezvous import Rendezvous
-from simulator.engine.score import Score
+from simulator.engine.rank_classes import RankClasses, Unfolded
+from simulator.engine.setup import Setup
 from simulator.engine.variation import Variation
-from simulator.errors import ClusterError
+from simulator.errors import ClusterError, SimulatorError
 from simulator.garbage import collecting_no_garbage
-from simulator.matching import Asked
+from simulator.matching import Matching
+from simulator.mesh import family
 from simulator.plan import Flow
-from simulator.schedule import Schedule
-from simulator.timeline import FlowLinks, LinkUse, RateIntervals, Timeline
+from simulator.schedule import Collective, Recv, Schedule, Send
+from simulator.timeline import FlowLinks, LinkUse, Timeline
 from simulator.transport.communicator import Communicator
 from simulator.transport.ideal import ideal
 from simulator.transport.transport import Transport
+
+ENGINES = ("auto", "simpy", "compiled")
+
+COMPILED_FROM = 20_000
+"""Ops from which ``auto`` takes the compiled engine: loading it takes as long as SimPy takes for so many (0.5 s)."""
 
 
 def simulate(
@@ -47,19 +48,29 @@ def simulate(
     placement: Sequence[str] | None = None,
     variation: Variation | None = None,
     fold: bool = True,
+    engine: str = "auto",
+    conditions: Conditions | None = None,
 ) -> Timeline:
-    """What happens when *schedule* runs on *cluster*.
+    """Run *schedule* on *cluster*.
 
     *transport* is the communication library (none: `ideal`), *fidelity* ``alpha_beta``, ``flow`` or ``chunk``,
     *algorithms* fixes the algorithm by collective or by ``axis.collective``, *software* issues the kernels (none:
-    launching costs nothing), *placement* names the device of each rank (none: `packed`), *variation* brings stragglers
-    and jitter. With *fold*, equal ranks are simulated once, exactly (`simulator.engine.folding`).
+    launching costs nothing), *placement* names the device of each rank (none: `packed`), *variation* brings stragglers,
+    spread and jitter, *conditions* change the network from outside. With *fold*, equal ranks are simulated once,
+    exactly (`simulator.engine.folding`). *engine* is one of `ENGINES`.
     Raises `DeadlockError` with the circle of who waits for whom.
     """
     devices = tuple(placement or packed(schedule, cluster))
     communicator = Communicator(cluster, devices, transport or ideal(), fidelity, algorithms or {})
-    simulation = Simulation(schedule, cluster, devices, communicator, software, variation or Variation(), fold=fold)
-    return simulation.run()
+    return Simulation(
+        schedule,
+        communicator,
+        software,
+        variation or Variation(),
+        fold=fold,
+        engine=engine,
+        conditions=conditions or Conditions(),
+    ).run()
 
 
 def packed(schedule: Schedule, cluster: Cluster) -> tuple[str, ...]:
@@ -67,7 +78,8 @@ def packed(schedule: Schedule, cluster: Cluster) -> tuple[str, ...]:
 
     Raises `ClusterError` where there are fewer GPUs than ranks that need one.
     """
-    hosts = [rank for rank in range(schedule.mesh.world_size) if schedule.program(rank).on == "host"]
+    on_host = [program.on == "host" for program in schedule.programs]
+    hosts = [rank for rank, program in enumerate(schedule.program_of) if on_host[program]]
     gpus = schedule.mesh.world_size - len(hosts)
     if gpus > len(cluster.gpus):
         raise ClusterError(f"the schedule has {gpus} GPU ranks, but {cluster.name} has {len(cluster.gpus)} GPUs")
@@ -75,140 +87,134 @@ def packed(schedule: Schedule, cluster: Cluster) -> tuple[str, ...]:
         raise ClusterError(f"the schedule has {len(hosts)} host ranks, but {cluster.name} has no host")
     gpu, host = iter(cluster.gpus), iter(range(len(hosts)))
     return tuple(
-        cluster.hosts[next(host) * len(cluster.hosts) // len(hosts)]
-        if schedule.program(rank).on == "host"
-        else next(gpu)
-        for rank in range(schedule.mesh.world_size)
+        cluster.hosts[next(host) * len(cluster.hosts) // len(hosts)] if on_host[program] else next(gpu)
+        for program in schedule.program_of
     )
 
 
 @dataclass
 class Simulation:
-    """One run of *schedule*; `fraction` tells from outside how far it is."""
+    """One run of *schedule* on the cluster and the devices of *communicator*.
+
+    `fraction` says while it runs how much is done.
+    """
 
     schedule: Schedule
-    cluster: Cluster
-    devices: tuple[str, ...]
     communicator: Communicator
-    software: Software | None
-    variation: Variation
-    ranks: dict[int, Rank] = field(default_factory=dict)
+    software: Software | None = None
+    variation: Variation = field(default_factory=Variation)
     fold: bool = True
-    _ensembles: dict[Communication, Ensemble] = field(default_factory=dict)
-    _scores: dict[Issue, Score] = field(default_factory=dict)
-    _issues: dict[tuple[int, frozenset[str], str | None], Issue] = field(default_factory=dict)
-    _hosts: dict[str, Processor] = field(default_factory=dict)
-    _gpus: dict[int, Processor] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.env = Environment()
-        self.pricing = Pricing(self.schedule, self.cluster, self.devices, self.software, self.variation)
-        self.cast = self._cast()
-        self.network = Network(self.env, self.cast.capacity)
-        self.accounts = Accounts(self.schedule, self.cast, self.network)
-        self.rendezvous = Rendezvous(self.env, self.network, self.cast, self._gpus)
+    engine: str = "auto"
+    conditions: Conditions = field(default_factory=Conditions)
+    fraction: float = 0.0
 
     def run(self) -> Timeline:
-        """Start the ranks, run until nothing more happens, collect."""
-        stands_for = self.cast.stands_for
+        """Run until nothing more happens. Raises `DeadlockError`."""
         with collecting_no_garbage():
-            for number in dict.fromkeys(stands_for):
-                self.ranks[number] = self._rank(number)
-            for rank in self.ranks.values():
-                rank.start()
-            self.env.run()
-        error = deadlock(self.schedule, stands_for, [one for rank in self.ranks.values() for one in rank.waiting()])
-        if error is not None:
-            raise error
-        for one in self.rendezvous.encounters:
-            self.accounts.add(one.name, one.op, one.plan, one.count)
-        return Timeline(
-            schedule=self.schedule,
-            cluster=self.cluster,
-            columns={number: rank.columns() for number, rank in self.ranks.items()},
-            representative=np.array(stands_for, np.int64),
-            devices=self.devices,
-            axis_bytes=self.accounts.axis_bytes,
-            link_bytes=self.network.link_bytes(),
-            link_use=self._link_use(),
-            algorithms=self.accounts.algorithms,
-            multiplicity=self.cast.alike,
-            engine="simpy",
-        )
-
-    def _link_use(self) -> LinkUse:
-        stretches = [*self.network.stretches, *self.accounts.stretches(lambda rank: self.ranks[rank].columns())]
-        numbers: dict[Flow, int] = {}
-        flow = np.array([numbers.setdefault(one.flow, len(numbers)) for one in stretches], np.int64)
-        begin, end, rate = (
-            np.array([getattr(one, name) for one in stretches], np.float64) for name in ("begin", "end", "rate")
-        )
-        starts = np.cumsum([0, *(len(one.links) for one in numbers)])
-        links, crossings = (
-            np.array([x for one in numbers for x in getattr(one, name)], np.int64) for name in ("links", "crossings")
-        )
-        return LinkUse(RateIntervals(flow, begin, end, rate), FlowLinks(starts, links, crossings))
-
-    def _cast(self) -> Everyone | Folding:
-        if not self.fold or self.schedule.mesh.world_size == 1:
-            return Everyone(self.schedule, self.communicator)
-        hosts = {rank: self.pricing.host(rank) for rank in range(self.schedule.mesh.world_size)}
-        computing = {rank: host for rank, host in hosts.items() if host is not None}
-        apart = self.variation.jitter > 0
-        return Folding(self.schedule, self.communicator, self.variation, computing, apart=apart)
-
-    @property
-    def fraction(self) -> float:
-        """How much is done, 0 to 1, by ops."""
-        return sum(rank.written for rank in self.ranks.values()) / max(1, self._total)
+            setup = self.setup
+            outcome = self._execute(setup)
+            error = deadlock(self.schedule, setup.classes.representative, outcome.waiting)
+            if error is not None:
+                raise error
+            return self._timeline(outcome)
 
     @cached_property
-    def _total(self) -> int:
-        lengths = [len(program.ops) for program in self.schedule.programs]
-        return self.schedule.steps * sum(lengths[self.schedule.program_of[number]] for number in self.ranks)
+    def classes(self) -> RankClasses:
+        """The classes of equal ranks."""
+        if not self.fold or self.schedule.mesh.world_size == 1:
+            return Unfolded(self.schedule, self.communicator)
+        hosts = {rank: self._pricing.host(rank) for rank in range(self.schedule.mesh.world_size)}
+        computing = {rank: host for rank, host in hosts.items() if host is not None}
+        apart = self.conditions.links(self.communicator.cluster)
+        return Folding(self.schedule, self.communicator, self.variation, computing, apart)
 
-    def _rank(self, number: int) -> Rank:
-        private, tie = self.cast.private_axes(number), self.cast.ties.get(number)
-        issued = self._issue(number, private, tie and tie.axis)
-        known: dict[Asked, Price] = {}
-        for axis in sorted(private):
-            known |= self.accounts.undisturbed(number, axis, speaks=True)
-        if tie:
-            known |= self.accounts.undisturbed(number, tie.axis, speaks=number == min(tie.ranks))
-        pace = self.pricing.pace(number, known)
-        return Rank(
-            self.env,
-            number,
-            issued,
-            pace,
-            self.schedule.steps,
-            self.rendezvous,
-            self._processors(number, alone=not issued.shares and not tie),
-            self.cast.crowd(number),
-            self._seat(tie, number, pace, issued) if tie else None,
+    @cached_property
+    def setup(self) -> Setup:
+        """What an engine executes."""
+        cluster = self.communicator.cluster
+        return Setup(
+            self.schedule,
+            self.classes,
+            self._pricing,
+            Matching(self.schedule),
+            self.conditions.capacity_changes(cluster, self.classes),
+            self.conditions.background(cluster, self.classes),
         )
 
-    def _issue(self, number: int, private: frozenset[str], tying: str | None) -> Issue:
-        index = self.schedule.program_of[number]
-        key = index, private, tying
-        if key not in self._issues:
-            takes_sms = self.communicator.transport.blocks > 0
-            self._issues[key] = issue(self.schedule.programs[index], takes_sms, private, tying)
-        return self._issues[key]
+    @cached_property
+    def _pricing(self) -> Pricing:
+        cluster, devices = self.communicator.cluster, self.communicator.devices
+        return Pricing(self.schedule, cluster, devices, self.software, self.variation)
 
-    def _processors(self, number: int, *, alone: bool) -> dict[str, Processor | None]:
-        """Those that a rank computes on, by where; none of a GPU that it has all *alone*."""
-        processors: dict[str, Processor | None] = {"gpu": None}
-        if not alone:
-            processors["gpu"] = self._gpus[number] = Processor(self.env)
-        host = self.pricing.host(number)
-        if host is not None:
-            processors["host"] = self._hosts.setdefault(host, Processor(self.env))
-        return processors
+    @cached_property
+    def ops(self) -> int:
+        """How many ops are simulated."""
+        lengths = np.array([len(program.ops) for program in self.schedule.programs])
+        simulated = np.unique(self.classes.representative)
+        return int(lengths[np.array(self.schedule.program_of)[simulated]].sum()) * self.schedule.steps
 
-    def _seat(self, tie: Tie, number: int, pace: Pace, issued: Issue) -> Seat:
-        if tie.group not in self._ensembles:
-            if issued not in self._scores:
-                self._scores[issued] = Score(issued, self.schedule.steps)
-            self._ensembles[tie.group] = Ensemble(self.env, self._scores[issued], len(tie.ranks))
-        return self._ensembles[tie.group].join(number, pace)
+    @cached_property
+    def chosen_engine(self) -> str:
+        """The name of the engine that runs it."""
+        return choose(self.engine, self.ops)
+
+    def _execute(self, setup: Setup) -> Outcome:
+        def watch(fraction: float) -> Any:
+            self.fraction = fraction
+
+        run: Callable[..., Outcome]
+        if True:
+            from simulator.engine.execution import run
+        else:
+            from simulator.engine.reference import run
+        return run(setup, watch)
+
+    def _timeline(self, outcome: Outcome) -> Timeline:
+        classes = self.classes
+        flows = _links_of(outcome.flows)
+        links = np.bincount(flows.links, flows.crossings * np.repeat(outcome.flow_bytes, np.diff(flows.starts)))
+        used = np.unique(flows.links)
+        axis_bytes: dict[str, float] = {}
+        algorithms: dict[tuple[str, str, float], tuple[str, str]] = {}
+        for name, op, times in outcome.communications:
+            if isinstance(op, Collective | Send | Recv):
+                plan, axis = classes.plan(name, op), family(op.over)
+                sent = times * plan.sent_bytes * classes.multiplicity(name)
+                axis_bytes[axis] = axis_bytes.get(axis, 0.0) + sent
+                if isinstance(op, Collective):
+                    algorithms[axis, op.kind, op.nbytes] = plan.algorithm, plan.protocol
+        return Timeline(
+            schedule=self.schedule,
+            cluster=self.communicator.cluster,
+            columns=outcome.columns,
+            representative=np.asarray(classes.representative),
+            devices=self.communicator.devices,
+            axis_bytes=axis_bytes,
+            link_bytes=dict(zip(used.tolist(), links[used].tolist(), strict=True)),
+            link_use=LinkUse(outcome.intervals, flows),
+            algorithms=algorithms,
+            multiplicity=classes.link_multiplicity,
+            engine=self.chosen_engine,
+        )
+
+
+def choose(engine: str, ops: int) -> str:
+    """The engine to take where *engine* is asked for and so many *ops* are simulated.
+
+    Raises `SimulatorError` for an engine that there is not, or that is not installed.
+    """
+    if engine not in ENGINES:
+        raise SimulatorError(f'no engine "{engine}"; there are {", ".join(ENGINES)}')
+    compiles = find_spec("numba") is not None
+    if engine == "compiled" and not compiles:
+        raise SimulatorError("the compiled engine needs numba, which is not installed; take simulation.engine: simpy")
+    if engine == "auto":
+        return "compiled" if compiles and ops >= COMPILED_FROM else "simpy"
+    return engine
+
+
+def _links_of(flows: Sequence[Flow]) -> FlowLinks:
+    sizes = [len(flow.links) for flow in flows]
+    links = np.fromiter((link for flow in flows for link in flow.links), np.int64, sum(sizes))
+    crossings = np.fromiter((number for flow in flows for number in flow.crossings), np.int64, sum(sizes))
+    return FlowLinks(np.cumsum([0, *sizes]), links, crossings)

@@ -1,4 +1,4 @@
-"""No two GPUs take quite the same time: stragglers are slower by a factor, jitter varies every computation."""
+"""Variation of computing times: no two GPUs take quite the same time, and no GPU takes the same time twice."""
 
 from __future__ import annotations
 
@@ -7,28 +7,47 @@ from dataclasses import dataclass, field
 from math import log, sqrt
 
 import numpy as np
+from numpy.typing import NDArray
+
+SPREAD_STREAM = 1
+"""Tells the draws of `spread` from those of `jitter` under one seed."""
 
 
 @dataclass(frozen=True)
 class Variation:
-    """*stragglers* maps a rank to the factor on its computing times; *jitter* is their coefficient of variation.
+    """Factors on the computing times of ranks.
 
-    Jittered times are log-normal about the modelled one as mean: positive, skewed to the slow side. *seed* drives
-    every draw; each rank has a sequence of its own, so that a rank's times do not depend on who else is simulated.
+    *stragglers* maps a rank to its factor. *spread* is the coefficient of variation of a factor that each GPU keeps,
+    *jitter* that of a factor drawn for every op. Both factors are log-normal with mean 1: positive, skewed to the slow
+    side. *seed* drives every draw; each rank has sequences of its own, so that its times do not depend on which other
+    ranks are simulated.
     """
 
     seed: int = 0
     jitter: float = 0.0
     stragglers: Mapping[int, float] = field(default_factory=dict)
+    spread: float = 0.0
+
+    @property
+    def varies(self) -> bool:
+        """True if every rank has times of its own."""
+        return self.jitter > 0 or self.spread > 0
 
     def slowdown(self, rank: int) -> float:
         """The factor on all computing times of *rank*."""
-        return self.stragglers.get(rank, 1.0)
+        slowdown = self.stragglers.get(rank, 1.0)
+        if self.spread:
+            slowdown *= float(_log_normal(np.random.default_rng([self.seed, rank, SPREAD_STREAM]), self.spread, 1)[0])
+        return slowdown
 
-    def factors(self, rank: int, ops: int) -> np.ndarray | None:
+    def factors(self, rank: int, ops: int) -> NDArray[np.float64] | None:
         """The factors on *ops* computing times of *rank* in turn, of all its steps; None where there is no jitter."""
         if not self.jitter:
             return None
-        variance = log(1.0 + self.jitter**2)
-        draws = np.random.default_rng([self.seed, rank]).lognormal(-variance / 2, sqrt(variance), ops)
-        return np.asarray(draws * self.slowdown(rank))
+        return _log_normal(np.random.default_rng([self.seed, rank]), self.jitter, ops) * self.slowdown(rank)
+
+
+def _log_normal(generator: np.random.Generator, variation: float, count: int) -> NDArray[np.float64]:
+    """Draws of mean 1 whose coefficient of variation is *variation*."""
+    variance = log(1.0 + variation**2)
+    return np.asarray(generator.lognormal(-variance / 2, sqrt(variance), count))

@@ -1,9 +1,9 @@
-"""A census finds every communication that there is, in batches of those for which the same is asked.
+"""A table finds every communication that there is, in group_classes of those for which the same is asked.
 
-The groups of an axis, the messages between two coordinates of it, the copies of ranks: one batch for each list of
-operations. So the communications of 12,288 ranks are told by some forty batches and arrays of the ranks in them, and a
-communication by its number: that of its batch's first, and how many of the batch come before it. A rank takes part in
-at most one communication of a batch.
+The groups of an axis, the messages between two coordinates of it, the copies of ranks: one group_class for each list of
+operations. So the communications of 12,288 ranks are told by some forty group_classes and arrays of the ranks in them, and a
+communication by its number: that of its group_class's first, and how many of the group_class come before it. A rank takes part in
+at most one communication of a group_class.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from simulator.mesh import Axis
 from simulator.schedule import Collective, Copy, Op, Program, Recv, Schedule, Send
 
 COPIES = "copies"
-"""Stands where the batches of collectives and messages name their axis."""
+"""Stands where the group_classes of collectives and messages name their axis."""
 
 NONE = -1
 
@@ -32,7 +32,7 @@ _Key = tuple[str, tuple[int, ...], Hashable]
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class GroupClass:
     """Communications over *axis* that ask for *ops*, those operations that differ; the first has the number *start*.
 
     *ranks*, of shape ``(communications, partners)``: who takes part, a message's sender before its receiver. *ends*
@@ -51,7 +51,7 @@ class Batch:
         return np.arange(self.start, self.start + len(self.ranks))
 
 
-class Census:
+class CommunicationTable:
     """The communications of *schedule*: collectives axis by axis, then messages and copies."""
 
     def __init__(self, schedule: Schedule) -> None:
@@ -72,21 +72,21 @@ class Census:
         ranks = [_ascending(parts) for parts in self._ranks.values()]
         self._starts = [0, *accumulate(map(len, ranks))]
         keys = zip(self._ranks, ranks, self._starts, strict=False)
-        self.batches = tuple(Batch(*key[:2], self._ops[key], those, start) for key, those, start in keys)
+        self.group_classes = tuple(GroupClass(*key[:2], self._ops[key], those, start) for key, those, start in keys)
 
     def __len__(self) -> int:
         return self._starts[-1]
 
-    def batch(self, number: int) -> Batch:
-        """The batch of the communication of that number."""
-        return self.batches[bisect_right(self._starts, number) - 1]
+    def group_class(self, number: int) -> GroupClass:
+        """The group_class of the communication of that number."""
+        return self.group_classes[bisect_right(self._starts, number) - 1]
 
     @cached_property
     def number_at(self) -> Indices:
-        """The communication of each batch that a rank takes part in, or `NONE`, of shape ``(batches, ranks)``."""
-        numbers = np.full((len(self.batches), len(self.program_of)), NONE, np.int64)
-        for row, batch in zip(numbers, self.batches, strict=True):
-            row[batch.ranks] = batch.numbers[:, None]
+        """The communication of each group_class that a rank takes part in, or `NONE`, of shape ``(group_classes, ranks)``."""
+        numbers = np.full((len(self.group_classes), len(self.program_of)), NONE, np.int64)
+        for row, group_class in zip(numbers, self.group_classes, strict=True):
+            row[group_class.ranks] = group_class.numbers[:, None]
         return numbers
 
     def number(self, rank: int, op: Op) -> int:
@@ -102,18 +102,22 @@ class Census:
     def _one(self, axis: str, ends: tuple[int, ...], rank: int) -> int:
         where = axis, ends
         if where not in self._taken:
-            here = [number for number, batch in enumerate(self.batches) if (batch.axis, batch.ends) == where]
+            here = [
+                number
+                for number, group_class in enumerate(self.group_classes)
+                if (group_class.axis, group_class.ends) == where
+            ]
             self._taken[where] = self.number_at[here].max(axis=0)
         return int(self._taken[where][rank])
 
     def collectives_of(self, rank: int) -> dict[str, int]:
         """By axis the number of the collectives over it that *rank* takes part in."""
         taken = np.flatnonzero(self.number_at[:, rank] != NONE).tolist()
-        own = [(self.batches[number], int(self.number_at[number, rank])) for number in taken]
-        return {batch.axis: number for batch, number in own if isinstance(batch.ops[0], Collective)}
+        own = [(self.group_classes[number], int(self.number_at[number, rank])) for number in taken]
+        return {group_class.axis: number for group_class, number in own if isinstance(group_class.ops[0], Collective)}
 
     def _collectives(self, name: str, axis: Axis) -> None:
-        """Groups, batch by batch: they ask what the first of their ranks asks."""
+        """Groups, group_class by group_class: they ask what the first of their ranks asks."""
         sizes = np.fromiter(map(len, axis.groups), np.int64, len(axis.groups))
         programs = self.program_of[np.fromiter((group[0] for group in axis.groups), np.int64, len(axis.groups))]
         _, first, which = np.unique(sizes * len(self._wheres) + programs, return_index=True, return_inverse=True)

@@ -1,7 +1,7 @@
-"""The flows of all communications of a census, as arrays: what lies on which link, with what weight.
+"""The flows of all communications of a table, as arrays: what placements on which link, with what weight.
 
-Groups of a batch that lie alike on the cluster (`simulator.transport.likeness`) are a *sheaf*: their plans are those of
-the first, moved. So a plan is made for each sheaf and operation, and what it lays on links is laid out for all groups
+Groups of a group_class that lie alike on the cluster (`simulator.transport.likeness`) are a *one*: their plans are those of
+the first, moved. So a plan is made for each one and operation, and what it lays on links is placed out for all groups
 at once. Flows are told apart, within a communication, by what they carry; the same one may stand in several operations.
 """
 
@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.engine.cast import lies, planned
-from simulator.engine.census import Batch, Census
+from simulator.engine.folding.communications import CommunicationTable, GroupClass
+from simulator.engine.rank_classes import placements, plan_of
 from simulator.hashing import Colours, Indices, hashed
 from simulator.matching import Asked, asked
 from simulator.plan import Flow, Phase, Plan
@@ -32,14 +32,14 @@ Parts = Mapping[Phase, tuple[int, ...]]
 
 
 @dataclass(frozen=True, eq=False)
-class Sheaf:
-    """The communications *numbers* of one *batch* that lie alike, and by what is asked for the plan of the first.
+class Isomorphic:
+    """The communications *numbers* of one *group_class* that lie alike, and by what is asked for the plan of the first.
 
     Each has *flows* of its own, numbered from *start* on, communication after communication; *parts* says which of
     them each phase of a plan consists of.
     """
 
-    batch: Batch
+    group_class: GroupClass
     numbers: Indices
     plans: Mapping[Asked, Plan]
     parts: Mapping[Asked, Parts]
@@ -55,10 +55,10 @@ class Sheaf:
         return self.start + np.arange(len(self.numbers) * self.flows).reshape(len(self.numbers), self.flows)
 
 
-class Laid(NamedTuple):
+class Placed(NamedTuple):
     """What flows lay on links: by entry the numbers of the flow, of the link, and of its *terms*; flow after flow.
 
-    By terms the *weights* and the *crossings* with which a flow lies on a link. The entries, some fifty for each rank,
+    By terms the *weights* and the *crossings* with which a flow placements on a link. The entries, some fifty for each rank,
     are kept short.
     """
 
@@ -70,47 +70,47 @@ class Laid(NamedTuple):
 
 
 class Flows:
-    """The flows of the communications of *census*, as *communicator* plans them.
+    """The flows of the communications of *table*, as *communicator* plans them.
 
-    *sheaf_of* is by communication the place of its sheaf, *labels* a colour for what it asks of the network; by flow:
+    *isomorphic_of* is by communication the place of its one, *labels* a colour for what it asks of the network; by flow:
     its communication, *made_of*, a colour for where it is used there, *uses*, and the *bounds* of its rate.
     """
 
-    def __init__(self, census: Census, communicator: Communicator) -> None:
+    def __init__(self, table: CommunicationTable, communicator: Communicator) -> None:
         self._communicator = communicator
-        self.sheaves: list[Sheaf] = []
+        self.isomorphic: list[Isomorphic] = []
         contents: list[_Contents] = []
         start = 0
-        for batch in census.batches:
-            for numbers, content in self._of(batch):
-                sheaf = Sheaf(batch, numbers, content.plans, content.parts, len(content.flows), start)
-                self.sheaves.append(sheaf)
+        for group_class in table.group_classes:
+            for numbers, content in self._of(group_class):
+                one = Isomorphic(group_class, numbers, content.plans, content.parts, len(content.flows), start)
+                self.isomorphic.append(one)
                 contents.append(content)
-                start += sheaf.flows * len(numbers)
-        self.sheaf_of = np.empty(len(census), np.int64)
-        for place, sheaf in enumerate(self.sheaves):
-            self.sheaf_of[sheaf.numbers] = place
-        self.labels: Colours = hashed(list(map(_label, self.sheaves)))[self.sheaf_of]
-        self.made_of = _joined(np.int64, (np.repeat(sheaf.numbers, sheaf.flows) for sheaf in self.sheaves))
+                start += one.flows * len(numbers)
+        self.isomorphic_of = np.empty(len(table), np.int64)
+        for place, one in enumerate(self.isomorphic):
+            self.isomorphic_of[one.numbers] = place
+        self.labels: Colours = hashed(list(map(_label, self.isomorphic)))[self.isomorphic_of]
+        self.made_of = _joined(np.int64, (np.repeat(one.numbers, one.flows) for one in self.isomorphic))
         uses = iter(hashed([use for content in contents for use in content.uses]).tolist())
-        pairs = list(zip(self.sheaves, contents, strict=True))
+        pairs = list(zip(self.isomorphic, contents, strict=True))
         self.uses: Colours = _joined(np.uint64, (_each(s, [next(uses) for _ in c.flows], np.uint64) for s, c in pairs))
         self.bounds: Floats = _joined(np.float64, (_each(s, [f.bound for f in c.flows], np.float64) for s, c in pairs))
-        self.laid = _laid(pairs)
+        self.placed = _laid(pairs)
 
-    def _of(self, batch: Batch) -> Iterator[tuple[Indices, _Contents]]:
-        """The numbers of communications of *batch* that lie alike, and what they ask of the network."""
-        ops = batch.ops[:1] if self._communicator.regular else batch.ops
-        how = [lies(self._communicator, op, batch.ranks) for op in ops]
+    def _of(self, group_class: GroupClass) -> Iterator[tuple[Indices, _Contents]]:
+        """The numbers of communications of *group_class* that lie alike, and what they ask of the network."""
+        ops = group_class.ops[:1] if self._communicator.regular else group_class.ops
+        how = [placements(self._communicator, op, group_class.ranks) for op in ops]
         for rows in _alike([one.patterns for one in how]):
-            content, ranks = _Contents(), tuple(batch.ranks[rows[0]].tolist())
-            for op, one in zip(batch.ops, how * len(batch.ops), strict=False):
-                content.add(asked(op), planned(self._communicator, op, ranks), one.slots[rows])
-            yield batch.start + rows, content
+            content, ranks = _Contents(), tuple(group_class.ranks[rows[0]].tolist())
+            for op, one in zip(group_class.ops, how * len(group_class.ops), strict=False):
+                content.add(asked(op), plan_of(self._communicator, op, ranks), one.slots[rows])
+            yield group_class.start + rows, content
 
 
 class _Contents:
-    """What the communications of a sheaf ask of the network: flows, each with its links in all of them."""
+    """What the communications of a one ask of the network: flows, each with its links in all of them."""
 
     def __init__(self) -> None:
         self.plans: dict[Asked, Plan] = {}
@@ -149,24 +149,24 @@ class _Contents:
         weights = [weight for flow in self.flows for weight in flow.weights]
         return weights, [number for flow in self.flows for number in flow.crossings]
 
-    def entries(self, sheaf: Sheaf, first: int) -> tuple[Short, Short, Short]:
-        """Flow, link and terms of all that the communications of *sheaf* lay; the first terms have that number."""
-        count = len(sheaf.numbers)
+    def entries(self, one: Isomorphic, first: int) -> tuple[Short, Short, Short]:
+        """Flow, link and terms of all that the communications of *one* lay; the first terms have that number."""
+        count = len(one.numbers)
         links = np.concatenate([np.zeros((count, 0), np.int64), *self._links], axis=1)
-        flows = sheaf.flow_numbers().repeat([len(flow.links) for flow in self.flows], axis=1)
+        flows = one.flow_numbers().repeat([len(flow.links) for flow in self.flows], axis=1)
         terms = np.broadcast_to(first + np.arange(links.shape[1]), links.shape)
         return _short(flows), _short(links), _short(terms)
 
 
-def _laid(pairs: Sequence[tuple[Sheaf, _Contents]]) -> Laid:
-    """What the flows of all sheaves, each with its contents, lay on links."""
+def _laid(pairs: Sequence[tuple[Isomorphic, _Contents]]) -> Placed:
+    """What the flows of all isomorphic, each with its contents, lay on links."""
     terms = [content.terms for _, content in pairs]
     starts = accumulate((len(weights) for weights, _ in terms), initial=0)
-    entries = [content.entries(sheaf, start) for (sheaf, content), start in zip(pairs, starts, strict=False)]
+    entries = [content.entries(one, start) for (one, content), start in zip(pairs, starts, strict=False)]
     none = np.zeros(0, np.int32)
     flows, links, which = (np.concatenate(column) for column in zip((none, none, none), *entries, strict=True))
     weights = np.array([weight for own, _ in terms for weight in own], np.float64)
-    return Laid(flows, links, which, weights, np.array([number for _, own in terms for number in own], np.int64))
+    return Placed(flows, links, which, weights, np.array([number for _, own in terms for number in own], np.int64))
 
 
 def _short(values: Indices) -> Short:
@@ -194,11 +194,11 @@ def _alike(patterns: Sequence[Indices]) -> list[Indices]:
     return sorted(sets, key=lambda places: int(places[0]))
 
 
-def _label(sheaf: Sheaf) -> Hashable:
+def _label(one: Isomorphic) -> Hashable:
     """What tells communications apart before it is known where they lie."""
-    asks = tuple((what, p.algorithm, p.protocol, p.sms, _outline(p)) for what, p in sheaf.plans.items())
+    asks = tuple((what, p.algorithm, p.protocol, p.sms, _outline(p)) for what, p in one.plans.items())
     # a rank's messages to several peers are told apart by the coordinates, as its ops tell them
-    return sheaf.batch.axis, type(sheaf.batch.ops[0]), sheaf.batch.ends, asks
+    return one.group_class.axis, type(one.group_class.ops[0]), one.group_class.ends, asks
 
 
 def _outline(plan: Plan) -> Hashable:
@@ -207,9 +207,9 @@ def _outline(plan: Plan) -> Hashable:
     return tuple((round(p.latency, 16), p.nbytes, len(p.flows), n) for p, n in counts.items())
 
 
-def _each(sheaf: Sheaf, values: Sequence[float], kind: type[np.generic]) -> NDArray[Any]:
-    """*values*, one for each flow of a communication, for all communications of *sheaf*."""
-    return np.tile(np.array(values, kind), len(sheaf.numbers))
+def _each(one: Isomorphic, values: Sequence[float], kind: type[np.generic]) -> NDArray[Any]:
+    """*values*, one for each flow of a communication, for all communications of *one*."""
+    return np.tile(np.array(values, kind), len(one.numbers))
 
 
 def _joined(kind: type[np.generic], parts: Iterable[NDArray[Any]]) -> NDArray[Any]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.engine.ragged import places
+from simulator.engine.folding.ragged import places
 from simulator.hashing import Indices, mixed
 
 Floats = NDArray[np.float64]
@@ -30,7 +30,7 @@ class Entries(NamedTuple):
     shares: Floats
 
 
-def binding(entries: Entries, count: int) -> Flags:
+def undominated(entries: Entries, count: int) -> Flags:
     """By row, of *count*: whether it can bind; of rows that ask the same only the first, none that is dominated."""
     kept = np.zeros(count, np.bool_)
     entries = _distinct(entries, count)

@@ -20,7 +20,7 @@ ROUNDING = 1e-12
 Efficiency = Callable[[Link], float]
 
 
-def redundant(cluster: Cluster, efficiency: Efficiency) -> list[int]:
+def non_binding(cluster: Cluster, efficiency: Efficiency) -> list[int]:
     """The numbers of the links that no load can fill; *efficiency* is the share of a link in use."""
     if not cluster.hierarchical:
         return []

@@ -1,6 +1,6 @@
 """Rows of the folded network: one for each class of links, with what each class of flows lays on it, all together.
 
-Rows that can never bind are left out: those of links that no load can fill (`simulator.engine.redundancy`), of rows
+Rows that can never bind are left out: those of links that no load can fill (`simulator.engine.folding.non_binding`), of rows
 that ask the same all but the first, and those that another row dominates.
 """
 
@@ -11,9 +11,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.engine.binding import Entries, binding
-from simulator.engine.flows import Flows
-from simulator.engine.partition import FLOW, LINK, Partition
+from simulator.engine.folding.dominance import Entries, undominated
+from simulator.engine.folding.flows import Flows
+from simulator.engine.folding.partition import FLOW, LINK, Partition
 from simulator.plan import Flow
 
 Floats = NDArray[np.float64]
@@ -34,16 +34,16 @@ class Rows:
 
     def _fold(self) -> None:
         """What all flows of a class lay on the first link of each class: entry by entry, class of flows after class."""
-        laid, classes = self._partition.laid, self._partition.classes
-        row = classes[LINK][laid.links]
-        here = np.flatnonzero(self._partition.firsts[LINK][row] == laid.links)
-        flow, row, terms = classes[FLOW][laid.flows[here]], row[here], laid.terms[here]
+        placed, classes = self._partition.placed, self._partition.classes
+        row = classes[LINK][placed.links]
+        here = np.flatnonzero(self._partition.firsts[LINK][row] == placed.links)
+        flow, row, terms = classes[FLOW][placed.flows[here]], row[here], placed.terms[here]
         key, first, entry = np.unique(flow * len(self.capacity) + row, return_index=True, return_inverse=True)
         order = np.lexsort((first, key // max(1, len(self.capacity))))
         self._flow, self._row = flow[first[order]], row[first[order]]
         # summed one after the other, as they stand
-        self._weight = np.bincount(entry, laid.weights[terms], len(key))[order]
-        self._crossings = np.bincount(entry, laid.crossings[terms], len(key))[order].astype(np.int64)
+        self._weight = np.bincount(entry, placed.weights[terms], len(key))[order]
+        self._crossings = np.bincount(entry, placed.crossings[terms], len(key))[order].astype(np.int64)
         self._starts = np.searchsorted(self._flow, np.arange(len(self._bounds) + 1))
 
     @cached_property
@@ -51,7 +51,11 @@ class Rows:
         """By row whether it can bind."""
         free = self._free[self._row]
         share = self._weight / np.array(self.capacity, np.float64)[self._row]
-        return binding(Entries(self._flow[~free], self._row[~free], share[~free]), len(self.capacity))
+        changing = np.zeros(len(self.capacity), np.bool_)
+        changing[self._partition.classes[LINK][self._partition.apart]] = True
+        steady = ~free & ~changing[self._row]
+        kept = undominated(Entries(self._flow[steady], self._row[steady], share[steady]), len(self.capacity))
+        return np.asarray(kept | changing)
 
     def flow(self, number: int) -> Flow:
         """What all flows of the class *number* are together."""

@@ -1,0 +1,73 @@
+"""Conditions of the network from outside: links whose bandwidth changes, and traffic of others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from simulator.cluster import Cluster
+from simulator.engine.rank_classes import RankClasses
+from simulator.engine.setup import Background, CapacityChange
+from simulator.errors import ClusterError
+from simulator.plan import Flow
+
+
+@dataclass(frozen=True, slots=True)
+class BandwidthChange:
+    """From *time* (s) on, the link from vertex *source* to vertex *target* of the cluster has *bandwidth* bytes/s."""
+
+    time: float
+    source: str
+    target: str
+    bandwidth: float
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes move from device *source* to device *target* at most at *rate* (bytes/s) from *begin* to *end* (s)."""
+
+    source: str
+    target: str
+    rate: float
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """*changes* of bandwidth, and *traffic* that does not belong to the schedule."""
+
+    changes: Sequence[BandwidthChange] = ()
+    traffic: Sequence[Traffic] = ()
+
+    def links(self, cluster: Cluster) -> set[int]:
+        """The numbers of the links that are touched. Raises `ClusterError` for a link that there is not."""
+        return {_number(cluster, one) for one in self.changes} | {
+            link for one in self.traffic for link in cluster.route(one.source, one.target)
+        }
+
+    def capacity_changes(self, cluster: Cluster, classes: RankClasses) -> list[CapacityChange]:
+        """The changes by row of the network, ascending in time."""
+        found = [CapacityChange(one.time, classes.row_of(_number(cluster, one)), one.bandwidth) for one in self.changes]
+        return sorted(found, key=lambda change: change.time)
+
+    def background(self, cluster: Cluster, classes: RankClasses) -> list[Background]:
+        """The traffic as flows over rows of the network."""
+        return [
+            Background(_flow(cluster.route(one.source, one.target), cluster, classes, one.rate), one.begin, one.end)
+            for one in self.traffic
+        ]
+
+
+def _number(cluster: Cluster, change: BandwidthChange) -> int:
+    try:
+        return cluster.number(change.source, change.target)
+    except KeyError:
+        raise ClusterError(f"no link from {change.source} to {change.target} whose bandwidth could change") from None
+
+
+def _flow(route: Sequence[int], cluster: Cluster, classes: RankClasses, rate: float) -> Flow:
+    rows = tuple(map(classes.row_of, route))
+    alone = min([rate, *(cluster.links[link].bandwidth for link in route)])
+    ones = (1,) * len(route)
+    return Flow(tuple(route), ones, rows, tuple(map(float, ones)), alone, rate)

@@ -1,0 +1,175 @@
+"""Folding: equal ranks are simulated once, with one representative for each class of an equitable partition, exactly.
+
+*The system.* Ranks, the communications between them, the flows of their plans, the links under the flows and the host
+processors form a graph: a rank takes part in communications (as member, sender or receiver), a communication consists
+of flows, a flow placements on links with weights, ranks compute on hosts. Colours to start with: of a rank its program, its
+accelerator and its slow-down; of a communication all that its operations ask - kind, bytes, algorithm, latencies; of a
+link its bandwidth. `refine` gives the coarsest equitable partition of it.
+
+*Theorem.* Let the partition be equitable, and let no two ranks of a class draw different jitter. Then in the simulation
+of all ranks, all members of a class do the same at the same times.
+
+*Proof sketch.* By induction over events. Suppose that all members of each class have the same history until t. Then the
+same communications, up to class, are under way: a meeting begins when the last of its members has come, its members'
+classes and how many of each there are is told by its own class, so equal meetings begin at the same time. Rates are the
+max-min fair vector, which is unique, so it has every symmetry that the system of constraints has; equal flows lie with
+equal weights on equally many links of each class, equal links carry equally many flows of each class with equal
+weights, so a vector that is constant on classes and max-min fair in the folded system - one variable for a class of
+flows, one row for a class of links, with the weights that all flows of the class together lay on one link of it - is
+feasible in the whole system, and every flow keeps its bottleneck: it is *the* fair vector. So equal flows end at the
+same time, and so do equal computations, which the same accelerator prices. Until the next event nothing else changes.
+
+*Constraints that never bind* (`simulator.engine.folding.non_binding`) change neither what is feasible nor the fair rates: they
+are left out of the system, and their links tell no classes apart.
+
+*Condition.* One variable for an axis regardless of class would be wrong: flows in unequal surroundings get unequal
+rates. A straggler, a slow link, an uneven last node splits the classes by itself, as far as it makes a difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from simulator.engine.folding.communications import CommunicationTable
+from simulator.engine.folding.flows import Flows
+from simulator.engine.folding.partition import COMMUNICATION, FLOW, LINK, RANK, Partition
+from simulator.engine.folding.rows import Rows
+from simulator.engine.rank_classes import Communication
+from simulator.engine.variation import Variation
+from simulator.garbage import collecting_no_garbage
+from simulator.hashing import Colours, Indices, mixed, numbered
+from simulator.matching import Asked, asked
+from simulator.plan import Phase, Plan
+from simulator.schedule import Compute, Op, Program, Schedule
+from simulator.transport.communicator import Communicator
+
+
+class Folding:
+    """The classes of equal ranks of *schedule* on the devices of *communicator*; see `RankClasses` for the interface.
+
+    *hosts*: the host that a rank computes on, where it does. *apart*: numbers of links that must not share a row with
+    another link, because their use changes from outside.
+    """
+
+    @collecting_no_garbage()
+    def __init__(
+        self,
+        schedule: Schedule,
+        communicator: Communicator,
+        variation: Variation,
+        hosts: Mapping[int, str],
+        apart: Collection[int] = (),
+    ) -> None:
+        self.schedule, self.communicator = schedule, communicator
+        self._table = CommunicationTable(schedule)
+        self._flows = Flows(self._table, communicator)
+        self._partition = Partition(
+            self._table, self._flows, communicator, self._colours(variation), hosts, np.array(sorted(apart), np.int64)
+        )
+        self.classes = self._partition.classes
+        self._rows = Rows(self._flows, self._partition, communicator.cluster.bandwidths)
+        self._plans: dict[tuple[int, Asked], Plan] = {}
+        self._on_host = self._ranks_on_hosts(hosts)
+
+    def _colours(self, variation: Variation) -> Colours:
+        """By rank: its program, its accelerator, its slowdown. Ranks whose durations vary all differ."""
+        ranks = np.arange(self.schedule.mesh.world_size)
+        if variation.varies:
+            return ranks.astype(np.uint64)
+        devices = list(map(self.communicator.cluster.accelerator, self.communicator.devices))
+        slow = np.ones(len(devices))
+        slow[list(variation.stragglers)] = list(variation.stragglers.values())
+        colours: Colours = mixed(self._table.program_of.astype(np.uint64)) ^ mixed(
+            mixed(numbered(devices).astype(np.uint64)) ^ slow.view(np.uint64)
+        )
+        # ranks that meet at a server are served in order of their numbers
+        served = np.array([_uses_server(program) for program in self.schedule.programs])[self._table.program_of]
+        return np.where(served, mixed(colours ^ mixed(ranks.astype(np.uint64))), colours)
+
+    def _ranks_on_hosts(self, hosts: Mapping[int, str]) -> dict[int, int]:
+        count: dict[tuple[str, int], int] = {}
+        there = {rank: (host, int(self.classes[RANK][rank])) for rank, host in hosts.items()}
+        for where in there.values():
+            count[where] = count.get(where, 0) + 1
+        return {rank: count[where] for rank, where in there.items()}
+
+    @cached_property
+    def representative(self) -> Indices:
+        """For each rank, the first of its class."""
+        return np.asarray(self._partition.firsts[RANK][self.classes[RANK]])
+
+    def ranks_on_host(self, rank: int) -> int:
+        """How many ranks of the class of *rank* compute on its host."""
+        return self._on_host.get(rank, 1)
+
+    def communication(self, rank: int, op: Op) -> Communication:
+        """The class of the communication that *rank* takes part in with *op*."""
+        return int(self.classes[COMMUNICATION][self._table.number(rank, op)])
+
+    @cached_property
+    def _partners(self) -> Indices:
+        """By class of communication: how many classes of ranks take part, in each role."""
+        first, kinds = self._partition.firsts[COMMUNICATION], self.classes[RANK]
+        counts = [np.zeros(0, np.int64)]
+        for group_class in self._table.group_classes:
+            own = first[
+                np.searchsorted(first, group_class.start) : np.searchsorted(
+                    first, group_class.start + len(group_class.ranks)
+                )
+            ]
+            who = np.sort(kinds[group_class.ranks[own - group_class.start]], axis=1)
+            apart = (np.diff(who, axis=1) != 0) | bool(
+                group_class.ends
+            )  # a message's ends are told apart by their roles
+            counts.append(1 + apart.sum(axis=1))
+        return np.concatenate(counts)
+
+    def partners(self, name: Communication, op: Op) -> int:
+        """How many representatives come: one for each class among the partners, in each role."""
+        assert isinstance(name, int)
+        return int(self._partners[name])
+
+    def multiplicity(self, name: Communication) -> int:
+        """How many communications the class has."""
+        assert isinstance(name, int)
+        return int(self._partition.counts[COMMUNICATION][name])
+
+    def plan(self, name: Communication, op: Op) -> Plan:
+        """The plan of the first communication of the class, with flows replaced by the aggregate flow of their class."""
+        assert isinstance(name, int)
+        key = name, asked(op)
+        if key not in self._plans:
+            self._plans[key] = self._folded(int(self._partition.firsts[COMMUNICATION][name]), key[1])
+        return self._plans[key]
+
+    def _folded(self, number: int, what: Asked) -> Plan:
+        one = self._flows.isomorphic[self._flows.isomorphic_of[number]]
+        plan, parts, begin = one.plans[what], one.parts[what], one.first_flow(number)
+        again: dict[Phase, Phase] = {}
+        for phase, part in parts.items():
+            kinds = dict.fromkeys(self.classes[FLOW][begin + np.array(part, np.int64)].tolist())
+            again[phase] = Phase(phase.latency, tuple(map(self._rows.flow, kinds)), phase.nbytes, phase.contended)
+        phases = tuple(again[phase] for phase in plan.phases)
+        return Plan(plan.algorithm, plan.protocol, phases, plan.sent_bytes, plan.sms)
+
+    @cached_property
+    def link_multiplicity(self) -> Mapping[int, int]:
+        """By number of the first link of a class: how many links are in it."""
+        first, count = self._partition.firsts[LINK], self._partition.counts[LINK]
+        return dict(zip(self._partition.links[first].tolist(), count.tolist(), strict=True))
+
+    @property
+    def capacity(self) -> Sequence[float]:
+        """Bytes/s of each row: one row for each class of links, with the capacity of the first of them."""
+        return self._rows.capacity
+
+    def row_of(self, link: int) -> int:
+        """The row of the link of that number, which is in use."""
+        return int(self.classes[LINK][np.searchsorted(self._partition.links, link)])
+
+
+def _uses_server(program: Program) -> bool:
+    return any(isinstance(op, Compute) and op.server is not None for op in program.distinct())
