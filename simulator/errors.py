@@ -6,7 +6,7 @@ class SimulatorError(Exception):
 
 
 class ScheduleError(SimulatorError):
-    """A schedule breaks one of its laws; the text shows the program with the offending op marked."""
+    """A schedule violates a check rule; the text shows the program with the offending op marked."""
 
 
 class ClusterError(SimulatorError):

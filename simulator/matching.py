@@ -84,7 +84,7 @@ class Matching:
         packed = _packed(_packed(lane, stamp - _NO_MICRO_BATCH), number)
         _, first, keys = np.unique(packed, return_index=True, return_inverse=True)
         self.keys = len(first)
-        self._meaning = meanings[:, first]
+        self._meaning, self._named = meanings[:, first], list(self._lanes)
         self.key: list[Integers] = []
         for request, own in zip(
             self.request, np.split(keys, np.cumsum([len(row[0]) for row in rows[1:]])), strict=False
@@ -96,7 +96,7 @@ class Matching:
     def meaning(self, key: int) -> CollectiveKey | MessageKey | CopyKey:
         """What *key* stands for."""
         lane, stamp, number = self._meaning[:, key].tolist()
-        what, axis, third = list(self._lanes)[lane]
+        what, axis, third = self._named[lane]
         if what is Copy:
             return CopyKey(number)
         if what is Collective:

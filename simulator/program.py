@@ -183,9 +183,9 @@ class Program:
         head = [f"program {self.role}"] + ([f"   ... {before} ops before"] if before else [])
         return "\n".join([*head, *lines, *([f"   ... {after} ops after"] if after else [])])
 
-    def broken(self, index: int, law: str) -> ScheduleError:
-        """The error that the op of that *index* breaks a *law*; it shows the program with the op marked."""
-        return ScheduleError(f"{self.role}, {self.ops[index].name}: {law}\n{self.printed(index)}")
+    def violation(self, index: int, reason: str) -> ScheduleError:
+        """The error that the op of that *index* violates a check rule; it shows the program with the op marked."""
+        return ScheduleError(f"{self.role}, {self.ops[index].name}: {reason}\n{self.printed(index)}")
 
     @property
     def templated(self) -> TemplatedOps:

@@ -1,9 +1,8 @@
 """A schedule says what every rank does: one program for each distinct role, and which rank runs which.
 
 Semantics, whole: an op begins when it heads its stream and all of `after` have ended; a communication also waits for
-its partners. A *stream* is an order of issue, nothing else. The n-th collective over an axis on a stream meets the
-n-th of each member; a `Send` meets the `Recv` of the same axis, pair and action. A collective on the ``compute``
-stream blocks; on any other stream it overlaps.
+its partners, which `simulator.matching` finds. A *stream* is an order of issue, nothing else. A collective on the
+``compute`` stream blocks; on any other stream it overlaps.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ class Schedule:
         return [rank for rank, index in enumerate(self.program_of) if index == program]
 
     def check(self) -> None:
-        """Hold the schedule against its laws (`simulator.laws`); raises `ScheduleError` showing the offending op."""
-        from simulator.laws import check
+        """Check all rules (`simulator.check`). Raises `ScheduleError` showing the offending op."""
+        from simulator.check import check
 
         check(self)

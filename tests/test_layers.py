@@ -15,7 +15,7 @@ PACKAGES = ("simulator", "topologies", "workloads", "scenarios")
 FLOORS = (
     ("errors", "units", "lookup", "kernel", "hashing", "garbage"),
     ("accelerator", "mesh", "order", "document"),
-    ("plan", "step", "ops", "program", "schedule", "regularity", "cluster", "laws", "agreement", "matching"),
+    ("plan", "step", "ops", "program", "schedule", "regularity", "cluster", "matching", "check", "check_partners"),
     ("collectives", "transport", "timeline"),
     ("engine", "analysis", "validation"),
 )

@@ -8,7 +8,7 @@ import numpy as np
 
 from simulator.analysis.intervals import Floats, Integers, partition
 from simulator.mesh import family
-from simulator.schedule import Collective, Compute, Copy, Op, Recv, Schedule, Send
+from simulator.schedule import Collective, Compute, Copy, Delay, Op, Recv, Schedule, Send
 from simulator.timeline import Timeline
 
 MODEL_PHASES = frozenset("FBIW")
@@ -33,9 +33,13 @@ def families(schedule: Schedule) -> tuple[str, ...]:
 
 
 def keys(schedule: Schedule) -> tuple[str, ...]:
-    """The parts of a breakdown, in the order in which they claim a moment that several could have."""
+    """The parts of a breakdown, in the order in which they claim a moment that several could have.
+
+    ``host`` is among them where the schedule has a `Delay`.
+    """
     exposed = (f"exposed_{name}" for name in families(schedule))
-    return "compute", "recompute", "optimizer", *exposed, "copy", "bubble"
+    delayed = any(isinstance(op, Delay) for program in schedule.programs for op in program.distinct())
+    return "compute", "recompute", "optimizer", *exposed, "copy", *(("host",) if delayed else ()), "bubble"
 
 
 def breakdown(timeline: Timeline) -> dict[str, float]:
@@ -63,7 +67,8 @@ def rank_breakdown(timeline: Timeline, rank: int) -> dict[str, float]:
 
     ``compute``, ``recompute`` and ``optimizer``: something computes (which, if several do: the first of these);
     ``exposed_<axis>``: nothing computes and a transfer of that axis runs (the inner axis, if several do); ``copy``:
-    nothing but a copy between GPU and host runs; ``bubble``: nothing runs, waiting for partners included.
+    nothing but a copy between GPU and host runs; ``host``: nothing but a delay runs; ``bubble``: nothing runs, waiting
+    for partners included.
     """
     schedule = timeline.schedule
     parts = _parts(timeline, rank, _kinds(schedule, schedule.program_of[rank]))
@@ -86,6 +91,8 @@ def part_of(op: Op) -> str:
             return f"exposed_{family(op.over)}"
         case Copy():
             return "copy"
+        case Delay():
+            return "host"
     raise TypeError(f"{type(op).__name__} is no kind of op")
 
 

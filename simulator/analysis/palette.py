@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from simulator.mesh import family
 from simulator.order import PHASES
-from simulator.schedule import Collective, Compute, Copy, Op, Recv, Send
+from simulator.schedule import Collective, Compute, Copy, Delay, Op, Recv, Send
 
 
 class Paint(NamedTuple):
@@ -32,6 +32,7 @@ PHASE_PAINTS = {
 }
 OTHER_COMPUTE = Paint("other computation", "#8DA0B6")
 COPY = Paint("copy GPU - host", "#999933")
+HOST = Paint("host", "#BBBBBB")
 WAIT = Paint("waiting for partners", "#F2F2F2")
 IDLE = Paint("bubble", "#E4E4E4")
 
@@ -54,6 +55,7 @@ PART_PAINTS = {
     "recompute": Paint("recomputing", "#B7E0D2"),
     "optimizer": Paint("optimizer", "#4D4D4D", "white"),
     "copy": COPY,
+    "host": HOST,
     "bubble": Paint("bubble (waiting)", "#E4E4E4"),
 }
 
@@ -81,6 +83,8 @@ def paint_of(op: Op) -> Paint:
             return axis_paint(family(op.over))
         case Copy():
             return COPY
+        case Delay():
+            return HOST
     raise TypeError(f"{type(op).__name__} is no kind of op")
 
 
@@ -112,17 +116,17 @@ def categories_in_order(categories: Iterable[str]) -> list[str]:
 
 
 def in_order(paints: Iterable[Paint]) -> list[Paint]:
-    """*paints* once each in the order of a legend: phases, other computation, axes, copies, waits."""
+    """*paints* once each in the order of a legend: phases, other computation, axes, copies, delays, waits."""
     first = [*PHASE_PAINTS.values(), OTHER_COMPUTE]
-    last = [COPY, WAIT, IDLE]
+    last = [COPY, HOST, WAIT, IDLE]
     found = list(dict.fromkeys(paints))
     middle = sorted(paint for paint in found if paint not in first and paint not in last)
     return [p for p in first if p in found] + middle + [p for p in last if p in found]
 
 
 def in_claiming_order(parts: Iterable[str]) -> list[str]:
-    """The parts of breakdowns as they stand in one: computation, exposed communication, copies, bubble."""
-    first, last = ["compute", "recompute", "optimizer"], ["copy", "bubble"]
+    """The parts of breakdowns as they stand in one: computation, exposed communication, copies, delays, bubble."""
+    first, last = ["compute", "recompute", "optimizer"], ["copy", "host", "bubble"]
     named = list(dict.fromkeys(parts))
     middle = [part for part in named if part not in first and part not in last]
     return [p for p in first if p in named] + middle + [p for p in last if p in named]

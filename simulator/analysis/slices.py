@@ -7,8 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from simulator.schedule import Collective, Compute, Copy, Op, Recv, Schedule, Send
+from simulator.schedule import Collective, Compute, Copy, Delay, Op, Recv, Schedule, Send
 from simulator.timeline import Span, Timeline
+
+KINDS = ("compute", "communication", "copy", "host")
+"""What runs in a stream, first that of streams that are drawn first."""
 
 
 class Track(NamedTuple):
@@ -37,10 +40,10 @@ class Slice:
 
 
 def tracks(timeline: Timeline, rank: int) -> list[Track]:
-    """The tracks of *rank*: streams that compute first, then communication, then copies."""
+    """The tracks of *rank*: streams that compute first, then communication, copies and delays."""
     streams = timeline.schedule.program(rank).streams()
     kinds = {name: _kind_of_stream(ops) for name, ops in streams.items()}
-    order = sorted(streams, key=lambda name: ("compute", "communication", "copy").index(kinds[name]))
+    order = sorted(streams, key=lambda name: KINDS.index(kinds[name]))
     return [Track(rank, number, name, kinds[name]) for number, name in enumerate(order)]
 
 
@@ -102,13 +105,15 @@ def _kind(op: Op) -> str:
             return "compute"
         case Copy():
             return "copy"
+        case Delay():
+            return "host"
         case _:
             return "communication"
 
 
 def _kind_of_stream(ops: Sequence[Op]) -> str:
     kinds = {_kind(op) for op in ops}
-    return next(kind for kind in ("compute", "communication", "copy") if kind in kinds)
+    return next(kind for kind in KINDS if kind in kinds)
 
 
 def _arrows(timeline: Timeline, ranks: Sequence[int]) -> dict[tuple[int, int], int]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.mesh import family
-from simulator.schedule import Collective, Compute, Op, Recv, Send
+from simulator.schedule import Collective, Compute, Delay, Op, Recv, Send
 from simulator.timeline import Timeline
 from simulator.validation.meetings import Meeting, meetings
 
@@ -110,6 +110,8 @@ def _what(op: Op) -> str:
             return f"{family(op.over)} message"
         case Compute():
             return COMPUTATION
+        case Delay():
+            return "delay"
     return "copy"
 
 

@@ -1,18 +1,18 @@
 """A meeting is one communication as its partners tell it from all others; channels are what meetings need.
 
-The n-th collective over an axis on a stream meets the n-th of each member, a Send the Recv of the same axis, pair and
-action (`simulator.schedule`). A *channel* is a process group for all collectives of one group of an axis on one stream,
-so that streams do not wait for each other; messages are told apart by tags.
+Who meets whom is `simulator.matching`. A *channel* is a process group for all collectives of one group of an axis on
+one stream, so that streams do not wait for each other; messages are told apart by tags.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from simulator.matching import NONE, CollectiveKey, CopyKey, Matching, MessageKey
 from simulator.order import Action
-from simulator.schedule import Collective, Op, Recv, Schedule, Send
+from simulator.schedule import Op, Recv, Schedule, Send
 
 
 class Channel(NamedTuple):
@@ -45,57 +45,60 @@ Meeting = Gathering | Message
 
 def meetings(schedule: Schedule, rank: int) -> list[Meeting | None]:
     """What each op of *rank* takes part in, by its place in the program; None where it needs no partner."""
-    counts: Counter[object] = Counter()
-    found: list[Meeting | None] = []
-    for op in schedule.program(rank).ops:
-        name = _name(schedule, rank, op)
-        found.append(_numbered(name, counts[name]) if name else None)
-        counts[name] += 1
-    return found
+    return _meetings(schedule, Matching(schedule), rank)
 
 
-_Pair = tuple[int, int, str, Action | None]
+def _meetings(schedule: Schedule, matching: Matching, rank: int) -> list[Meeting | None]:
+    program = schedule.program_of[rank]
+    requests, numbers, keys = matching.requests[program], matching.request[program], matching.key[program]
+    return [
+        None if key == NONE else _meeting(schedule, rank, requests[number], matching.meaning(key))
+        for number, key in zip(numbers.tolist(), keys.tolist(), strict=True)
+    ]
 
 
-def _name(schedule: Schedule, rank: int, op: Op) -> Channel | _Pair | None:
-    if not isinstance(op, Collective | Send | Recv):
+def _meeting(schedule: Schedule, rank: int, op: Op, meaning: CollectiveKey | MessageKey | CopyKey) -> Meeting | None:
+    if isinstance(meaning, CopyKey):
         return None
-    axis = schedule.mesh.axes[op.over]
+    axis = schedule.mesh.axes[meaning.axis]
     place = axis.place(rank)
-    assert place is not None, f"rank {rank} is not on {op.over}: Schedule.check() would have told"
-    if isinstance(op, Collective):
-        return Channel(op.over, place[0], op.stream) if len(axis.groups[place[0]]) > 1 else None
-    peer = axis.groups[place[0]][op.peer]
-    return (*((rank, peer) if isinstance(op, Send) else (peer, rank)), op.over, op.action)
+    assert place is not None, f"rank {rank} is not on {meaning.axis}: Schedule.check() would have told"
+    group = axis.groups[place[0]]
+    if isinstance(meaning, CollectiveKey):
+        channel = Channel(meaning.axis, place[0], meaning.stream)
+        return Gathering(channel, meaning.number) if len(group) > 1 else None
+    assert isinstance(op, Send | Recv)
+    pair = (rank, group[op.peer]) if isinstance(op, Send) else (group[op.peer], rank)
+    return Message(*pair, meaning.axis, meaning.action, meaning.number)
 
 
-def _numbered(name: Channel | _Pair, number: int) -> Meeting:
-    return Gathering(name, number) if isinstance(name, Channel) else Message(*name, number)
+def _every(schedule: Schedule) -> Iterator[Meeting]:
+    """The meetings of all ranks, rank after rank."""
+    matching = Matching(schedule)
+    for rank in range(schedule.mesh.world_size):
+        yield from filter(None, _meetings(schedule, matching, rank))
 
 
 def channels(schedule: Schedule) -> dict[Channel, tuple[int, ...]]:
     """The ranks of every channel; the same order in every process."""
-    found: dict[Channel, tuple[int, ...]] = {}
-    for rank in range(schedule.mesh.world_size):
-        for meeting in meetings(schedule, rank):
-            if isinstance(meeting, Gathering):
-                found[meeting.channel] = schedule.mesh.axes[meeting.channel.axis].groups[meeting.channel.group]
-    return found
+    found = dict.fromkeys(meeting.channel for meeting in _every(schedule) if isinstance(meeting, Gathering))
+    return {channel: schedule.mesh.axes[channel.axis].groups[channel.group] for channel in found}
 
 
 def pairs(schedule: Schedule) -> list[tuple[int, int]]:
     """(sender, receiver) of all messages, each pair and direction once; the same order in every process."""
-    every = (m for rank in range(schedule.mesh.world_size) for m in meetings(schedule, rank) if isinstance(m, Message))
-    return list(dict.fromkeys((message.sender, message.receiver) for message in every))
+    messages = (meeting for meeting in _every(schedule) if isinstance(meeting, Message))
+    return list(dict.fromkeys((message.sender, message.receiver) for message in messages))
 
 
 def tags(schedule: Schedule, rank: int) -> Mapping[Message, int]:
     """The tags of all messages that *rank* sends or receives: numbered along each pair and direction by the sender."""
+    matching = Matching(schedule)
     numbers: dict[Message, int] = {}
-    mine = [m for m in meetings(schedule, rank) if isinstance(m, Message)]
+    mine = [m for m in _meetings(schedule, matching, rank) if isinstance(m, Message)]
     for sender in dict.fromkeys(message.sender for message in mine):
         count: Counter[int] = Counter()
-        for message in meetings(schedule, sender):
+        for message in _meetings(schedule, matching, sender):
             if isinstance(message, Message) and message.sender == sender:
                 numbers[message] = count[message.receiver]
                 count[message.receiver] += 1

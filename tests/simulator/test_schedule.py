@@ -1,4 +1,4 @@
-"""Schedules: rearranging ranks, and each law broken once, with the offending op shown."""
+"""Schedules: rearranging ranks, and each check rule violated once, with the offending op shown."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from simulator.errors import ScheduleError
 from simulator.kernel import measured
 from simulator.mesh import Axis, Mesh
 from simulator.order import Action
-from simulator.schedule import Collective, Compute, Program, Recv, Schedule, Send
+from simulator.schedule import Collective, Compute, Delay, Program, Recv, Schedule, Send
 
 F0, B0 = Action("F", 0, 0), Action("B", 0, 0)
 
@@ -31,7 +31,7 @@ def single(*ops):
     return Schedule(Mesh.regular({"dp": 1}), (Program("only", ops),), (0,))
 
 
-LAWS = [
+RULES = [
     (single(work("a"), work("a")), "only, a: the name stands twice"),
     (single(work("a", after=("b",)), work("b")), "only, a: after b, which comes later"),
     (single(work("a", after=("c",))), "only, a: after c, which is not there"),
@@ -52,12 +52,21 @@ LAWS = [
         "one, s: two, its peer, receives 5 B",
     ),
     (pair([Send(name="s", over="dp", peer=1, nbytes=4)], []), "one, s: two, its peer, has no such receive"),
+    (
+        pair(
+            [Send(name="s", over="dp", peer=1, nbytes=4, buffered=True)], [Recv(name="r", over="dp", peer=0, nbytes=5)]
+        ),
+        "one, s: two, its peer, receives 5 B",
+    ),
+    (single(Delay(name="d", seconds=-1.0)), "only, d: a delay of -1 s; it must be finite and not negative"),
+    (single(Delay(name="d", seconds=float("inf"))), "only, d: a delay of inf s"),
+    (single(work("a", priority=1)), "only, a: priority 1 without a server"),
     (pair([], [Recv(name="r", over="dp", peer=0, nbytes=4)]), "two, r: one, its peer, has no such send"),
 ]
 
 
-@pytest.mark.parametrize(("schedule", "message"), LAWS)
-def test_a_broken_law_is_told_with_the_op_marked(schedule, message):
+@pytest.mark.parametrize(("schedule", "message"), RULES)
+def test_a_violation_is_reported_with_the_op_marked(schedule, message):
     with pytest.raises(ScheduleError) as caught:
         schedule.check()
     text = str(caught.value)
@@ -72,7 +81,7 @@ def test_a_rank_off_the_axis_is_told():
         Schedule(mesh, (Program("all", (reduce(),)),), (0, 0)).check()
 
 
-def test_a_lawful_schedule_passes():
+def test_a_schedule_without_violations_passes():
     pair(
         [work("f", F0), Send(name="s", over="dp", peer=1, nbytes=4, action=F0, stream="out"), reduce()],
         [Recv(name="r", over="dp", peer=0, nbytes=4, action=F0), reduce()],

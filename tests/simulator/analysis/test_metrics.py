@@ -6,7 +6,7 @@ from simulator.analysis import metrics
 from simulator.kernel import Kernel, measured
 from simulator.mesh import Axis, Mesh
 from simulator.order import Action
-from simulator.schedule import Collective, Compute, Copy, Op, Program, Schedule
+from simulator.schedule import Collective, Compute, Copy, Delay, Op, Program, Schedule
 from simulator.timeline import Record, Timeline
 
 
@@ -53,6 +53,13 @@ def test_each_kind_of_time_is_told_apart() -> None:
         "copy": 1,
         "bubble": 1.5,
     }
+
+
+def test_only_a_schedule_with_delays_has_a_part_for_them() -> None:
+    delay = Delay(name="delay", seconds=1.0)
+    assert metrics.part_of(delay) == "host"
+    assert "host" not in metrics.keys(Schedule(MESH, (Program("all", OPS),), (0, 0)))
+    assert metrics.keys(Schedule(MESH, (Program("all", (*OPS, delay)),), (0, 0)))[-3:] == ("copy", "host", "bubble")
 
 
 def test_waiting_for_partners_is_bubble() -> None:

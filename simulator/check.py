@@ -1,51 +1,52 @@
-"""The laws of a schedule: what must hold before anything is simulated, each broken one shown where it stands."""
+"""Check rules: what must hold of a schedule before anything is simulated. A violation shows the op where it stands."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import accumulate
+from math import inf
 from typing import NoReturn
 
-from simulator.agreement import agree
+from simulator.check_partners import check_partners
 from simulator.mesh import Axis
 from simulator.order import Action
-from simulator.schedule import COLLECTIVES, Block, Collective, Compute, Op, Program, Recv, Schedule, Send
+from simulator.schedule import COLLECTIVES, Block, Collective, Compute, Delay, Op, Program, Recv, Schedule, Send
 
 
 def check(schedule: Schedule) -> None:
-    """Raise `ScheduleError`, the printed program with the offending op marked, unless all laws hold.
+    """Raise `ScheduleError`, the printed program with the offending op marked, unless all rules hold.
 
     Names are unique and `after` looks backward only; communication names an axis, a peer, a root that there is;
     members of a group agree in kind, size, root and order of their collectives; every Send has its Recv of the same
-    size; for each stage and micro-batch F precedes R precedes B, or I precedes W; what is allocated is freed.
+    size; for each stage and micro-batch F precedes R precedes B, or I precedes W; what is allocated is freed; a delay
+    is finite and not negative; a priority belongs to a server.
     """
     for program in schedule.programs:
-        _names(program)
-        _phases(program)
-        _memory(program)
-    for name in schedule.mesh.axes:
-        agree(schedule, name)
+        _check_names(program)
+        _check_phases(program)
+        _check_memory(program)
+    check_partners(schedule)
     for number, program in enumerate(schedule.programs):
-        _axes(schedule, number, program)
+        _check_ops(schedule, number, program)
 
 
-def _names(program: Program) -> None:
-    """Judged block by block: what a template says of its own ops is looked at once."""
+def _check_names(program: Program) -> None:
+    """Checked block by block: what a template says of its own ops is looked at once."""
     own = {id(ops): [op.name for op in ops] for ops, _ in program.templates()}
-    asked = {id(ops): _asked(ops) for ops, _ in program.templates()}
+    outside = {id(ops): _names_outside(ops) for ops, _ in program.templates()}
     seen: set[str] = set()
     for block in program.blocks:
         names = block.names(own[id(block.ops)])
         count = len(seen)
         seen.update(names)
-        if len(seen) < count + len(names) or not seen.issuperset(block.names(asked[id(block.ops)])):
-            _blame_a_name(program)
+        if len(seen) < count + len(names) or not seen.issuperset(block.names(outside[id(block.ops)])):
+            _report_name(program)
     if any(_looks_forward(ops) for ops, _ in program.templates()):
-        _blame_a_name(program)
+        _report_name(program)
 
 
-def _asked(ops: Sequence[Op]) -> list[str]:
+def _names_outside(ops: Sequence[Op]) -> list[str]:
     """The names that ops of a template wait for and that are not in it."""
     return list({name for op in ops for name in op.after} - {op.name for op in ops})
 
@@ -56,17 +57,17 @@ def _looks_forward(ops: Sequence[Op]) -> bool:
     return any(places.get(name, -1) >= place for place, op in enumerate(ops) for name in op.after)
 
 
-def _blame_a_name(program: Program) -> NoReturn:
+def _report_name(program: Program) -> NoReturn:
     """Raise what is wrong with the names of *program*."""
     seen: set[str] = set()
     every = {op.name for op in program.ops}
     for index, op in enumerate(program.ops):
         if op.name in seen:
-            raise program.broken(index, "the name stands twice")
+            raise program.violation(index, "the name stands twice")
         for name in op.after:
             if name not in seen:
                 why = "comes later" if name in every else "is not there"
-                raise program.broken(index, f"after {name}, which {why}; an op can only wait for earlier ones")
+                raise program.violation(index, f"after {name}, which {why}; an op can only wait for earlier ones")
         seen.add(op.name)
     raise AssertionError(program.role)
 
@@ -74,8 +75,8 @@ def _blame_a_name(program: Program) -> NoReturn:
 _BEFORE = {"R": "F", "B": "F", "I": "F", "W": "I"}
 
 
-def _phases(program: Program) -> None:
-    """F precedes R and B of the same stage and micro-batch, R precedes B, I precedes W: judged by layer.
+def _check_phases(program: Program) -> None:
+    """F precedes R and B of the same stage and micro-batch, R precedes B, I precedes W, layer by layer.
 
     Micro-batches for which the same is done are looked at once.
     """
@@ -94,11 +95,11 @@ def _phases(program: Program) -> None:
             for number in numbers
             for place, op in enumerate(blocks[number].ops)
         )
-        _in_turn(program, [(index, place) for index, place in placed if place])
+        _check_order(program, [(index, place) for index, place in placed if place])
 
 
-def _in_turn(program: Program, placed: Sequence[tuple[int, tuple[Action, str | None]]]) -> None:
-    """Judge computations by their numbers: the action of each, and its layer."""
+def _check_order(program: Program, placed: Sequence[tuple[int, tuple[Action, str | None]]]) -> None:
+    """Check computations by their numbers: the action of each, and its layer."""
     first = {place: index for index, place in reversed(placed)}
     for index, (action, layer) in placed:
         if action.phase not in _BEFORE:
@@ -106,7 +107,7 @@ def _in_turn(program: Program, placed: Sequence[tuple[int, tuple[Action, str | N
         for before in [_BEFORE[action.phase]] + (["R"] if action.phase in "BI" else []):
             needed = action._replace(phase=before), layer
             if first.get(needed, -1 if before == "R" else len(program.ops)) > index:
-                raise program.broken(index, f"{action.phase} stands before {before} of the same micro-batch")
+                raise program.violation(index, f"{action.phase} stands before {before} of the same micro-batch")
 
 
 def _place(block: Block, op: Op) -> tuple[Action, str | None] | None:
@@ -116,7 +117,7 @@ def _place(block: Block, op: Op) -> tuple[Action, str | None] | None:
     return block.action(op.action), op.layer
 
 
-def _memory(program: Program) -> None:
+def _check_memory(program: Program) -> None:
     balance: dict[str, float] = defaultdict(float)
     given: dict[str, float] = defaultdict(float)
     for ops, times in program.templates():
@@ -129,22 +130,31 @@ def _memory(program: Program) -> None:
     for category, nbytes in balance.items():
         if abs(nbytes) > 1e-9 * given[category]:
             culprit = max(i for i, op in enumerate(program.ops) if category in op.allocates or category in op.frees)
-            raise program.broken(culprit, f"{nbytes:g} B of {category} are allocated and not freed")
+            raise program.violation(culprit, f"{nbytes:g} B of {category} are allocated and not freed")
 
 
-def _axes(schedule: Schedule, number: int, program: Program) -> None:
-    """Every axis that a program names is there, and the ranks that run the program stand on it."""
+def _check_ops(schedule: Schedule, number: int, program: Program) -> None:
+    """What an op says of itself: axes that are there, with the ranks of the program on them; times; servers."""
     ranks = schedule.ranks_of(number)
     stands: dict[str, tuple[int | None, int]] = {}
     for ops, _ in program.templates():
         for place, op in enumerate(ops):
-            law = _axis_law(schedule, op, ranks, stands)
-            if law:
+            wrong = _wrong_value(op) or _wrong_axis(schedule, op, ranks, stands)
+            if wrong:
                 first = next(i for i, block in enumerate(program.blocks) if block.ops is ops)
-                raise program.broken(sum(len(block.ops) for block in program.blocks[:first]) + place, law)
+                raise program.violation(sum(len(block.ops) for block in program.blocks[:first]) + place, wrong)
 
 
-def _axis_law(schedule: Schedule, op: Op, ranks: Sequence[int], stands: dict[str, tuple[int | None, int]]) -> str:
+def _wrong_value(op: Op) -> str:
+    """What is wrong with a delay or a server, if anything."""
+    if isinstance(op, Delay) and not 0 <= op.seconds < inf:
+        return f"a delay of {op.seconds:g} s; it must be finite and not negative"
+    if isinstance(op, Compute) and op.priority and op.server is None:
+        return f"priority {op.priority} without a server; name the server, or leave the priority at 0"
+    return ""
+
+
+def _wrong_axis(schedule: Schedule, op: Op, ranks: Sequence[int], stands: dict[str, tuple[int | None, int]]) -> str:
     """What is wrong with the axis of *op*, if anything; *stands*: what is known of the axes."""
     if isinstance(op, Collective) and op.kind not in COLLECTIVES:
         return f"{op.kind} is no collective; there are {', '.join(COLLECTIVES)}"
