@@ -6,10 +6,10 @@ simulation knows the links.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,9 @@ import numpy.typing as npt
 from simulator.cluster import Cluster
 from simulator.errors import SimulatorError
 from simulator.schedule import Op, Schedule
+
+if TYPE_CHECKING:
+    import pandas
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -53,6 +56,18 @@ class Columns(NamedTuple):
     begin: Floats
     end: Floats
     communication: Integers
+
+    @classmethod
+    def of(cls, rows: Iterable[tuple[int, int, float, float, float]]) -> Columns:
+        """The spans *rows*, each (op, step, ready, begin, end), in the order of their ends; no communication is known.
+
+        >>> Columns.of([(1, 0, 2.0, 2.0, 5.0), (0, 0, 0.0, 1.0, 2.0)]).op.tolist()
+        [0, 1]
+        """
+        fields = list(zip(*sorted(rows, key=lambda row: row[4]), strict=True)) or [()] * 5
+        op, step = (np.array(column, np.int64) for column in fields[:2])
+        ready, begin, end = (np.array(column, np.float64) for column in fields[2:])
+        return cls(op, step, ready, begin, end, np.full(len(op), NO_COMMUNICATION))
 
 
 class RateIntervals(NamedTuple):
@@ -101,6 +116,13 @@ class Timeline:
     algorithms: Mapping[tuple[str, str, float], tuple[str, str]] = field(default_factory=dict)
     multiplicity: Mapping[int, int] = field(default_factory=dict)
     engine: str = ""
+
+    @classmethod
+    def unfolded(
+        cls, schedule: Schedule, columns: Sequence[Columns], cluster: Cluster | None = None, **fields: Any
+    ) -> Timeline:
+        """The timeline in which each rank has its own *columns*, given in the order of the ranks."""
+        return cls(schedule, cluster, dict(enumerate(columns)), np.arange(len(columns)), **fields)
 
     def of(self, rank: int) -> Columns:
         """The columns of *rank*."""
@@ -190,3 +212,38 @@ class Timeline:
         """How many spans there are, all ranks and steps."""
         lengths = np.array([len(program.ops) for program in self.schedule.programs])
         return int(lengths[np.array(self.schedule.program_of)].sum()) * self.schedule.steps
+
+    def to_frame(self) -> pandas.DataFrame:
+        """The spans of all representatives as a pandas DataFrame, one row each, times in s.
+
+        Columns: those of `Columns`, after *rank*, *ranks* (how many it represents), and *stream*; *op* is the name.
+        Raises `SimulatorError` where pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise SimulatorError("to_frame() needs pandas, which is not installed: pip install pandas") from None
+        return pandas.DataFrame(self.table())
+
+    def table(self) -> dict[str, npt.NDArray[Any]]:
+        """What `to_frame` holds, as arrays of one length by name; names are arrays of Python strings."""
+        programs = {self.schedule.program_of[rank] for rank in self.columns}
+        named = {number: self.schedule.programs[number] for number in programs}
+        names = {number: np.array(program.names(), object) for number, program in named.items()}
+        streams = {number: np.array(program.tabulated(stream_of), object) for number, program in named.items()}
+        parts = []
+        for rank, ranks in self.classes.items():
+            own, number = self.columns[rank], self.schedule.program_of[rank]
+            of_all = (np.full(len(own.op), rank), np.full(len(own.op), len(ranks)))
+            parts.append((*of_all, own.step, names[number][own.op], streams[number][own.op], *own[2:]))
+        columns = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return dict(zip(TABLE, columns, strict=True))
+
+
+TABLE = ("rank", "ranks", "step", "op", "stream", "ready_s", "begin_s", "end_s", "communication")
+"""The columns of `Timeline.table`."""
+
+
+def stream_of(op: Op) -> str:
+    """The stream of *op*."""
+    return op.stream

@@ -11,8 +11,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import numpy as np
+
 from simulator.order import Action
 from simulator.schedule import Collective, Op, Recv, Schedule, Send
+from simulator.timeline import NO_COMMUNICATION, Integers
 
 
 class Channel(NamedTuple):
@@ -52,6 +55,19 @@ def meetings(schedule: Schedule, rank: int) -> list[Meeting | None]:
         found.append(_numbered(name, counts[name]) if name else None)
         counts[name] += 1
     return found
+
+
+def communications(schedule: Schedule) -> list[Integers]:
+    """By rank the number of the communication of each op, by its place in the program; `NO_COMMUNICATION` for others.
+
+    Partners have the same number; numbers are those of one step, from 0 without gaps.
+    """
+    numbers: dict[Meeting, int] = {}
+    of_rank = [meetings(schedule, rank) for rank in range(schedule.mesh.world_size)]
+    return [
+        np.array([NO_COMMUNICATION if m is None else numbers.setdefault(m, len(numbers)) for m in each], np.int64)
+        for each in of_rank
+    ]
 
 
 _Pair = tuple[int, int, str, Action | None]
