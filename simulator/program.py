@@ -152,13 +152,6 @@ def _among(stamps: Numbers, micro_batches: Iterable[int | None]) -> npt.NDArray[
     return np.isin(stamps, _stamps(micro_batches))
 
 
-def _micro_batch(op: Op) -> int:
-    """That of the action of *op*: `BLANK` where a block stamps it, less where there is none."""
-    if op.action is None or op.action.micro_batch is None:
-        return BLANK - 1
-    return op.action.micro_batch
-
-
 def _stamps(micro_batches: Iterable[int | None]) -> Numbers:
     return np.array([BLANK if number is None else number for number in micro_batches], np.int64)
 
@@ -221,21 +214,6 @@ class Program:
         """`tabulated` as an array."""
         ops = self.stamped
         return np.array([of(op) for template in ops.templates for op in template], dtype)[ops.places]
-
-    def names(self) -> list[str]:
-        """The names of all ops, by index."""
-        ops = self.stamped
-        names = [[op.name for op in template] for template in ops.templates]
-        return list(
-            chain.from_iterable(block.names(names[which]) for block, which in zip(ops.blocks, ops.which, strict=True))
-        )
-
-    def micro_batches(self) -> Numbers:
-        """The micro-batch of the action of each op, by index; `BLANK` where there is none."""
-        ops = self.stamped
-        own = self.column(_micro_batch, np.int64)
-        stamped = np.where(own == BLANK, np.repeat(ops.micro_batches, np.diff(ops.starts)), own)
-        return np.maximum(stamped, BLANK)
 
     def streams(self) -> dict[str, list[Op]]:
         """The ops of each stream in order of issue, streams in order of first use."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from simulator.cluster import Cluster
 from simulator.errors import SimulatorError
-from simulator.schedule import Op, Schedule
+from simulator.schedule import Op, Program, Schedule
 
 if TYPE_CHECKING:
     import pandas
@@ -229,8 +230,8 @@ class Timeline:
         """What `to_frame` holds, as arrays of one length by name; names are arrays of Python strings."""
         programs = {self.schedule.program_of[rank] for rank in self.columns}
         named = {number: self.schedule.programs[number] for number in programs}
-        names = {number: np.array(program.names(), object) for number, program in named.items()}
-        streams = {number: np.array(program.tabulated(stream_of), object) for number, program in named.items()}
+        names = {number: np.array(op_names(program), object) for number, program in named.items()}
+        streams = {number: op_streams(program) for number, program in named.items()}
         parts = []
         for rank, ranks in self.classes.items():
             own, number = self.columns[rank], self.schedule.program_of[rank]
@@ -244,6 +245,40 @@ TABLE = ("rank", "ranks", "step", "op", "stream", "ready_s", "begin_s", "end_s",
 """The columns of `Timeline.table`."""
 
 
-def stream_of(op: Op) -> str:
-    """The stream of *op*."""
-    return op.stream
+NO_MICRO_BATCH = -1
+"""In place of the number of a micro-batch, for an op whose action has none."""
+
+
+def op_names(program: Program) -> list[str]:
+    """The names of the ops of *program*, by index."""
+    names: dict[int, list[str]] = {}
+    for block in program.blocks:
+        if id(block.ops) not in names:
+            names[id(block.ops)] = [op.name for op in block.ops]
+    return list(chain.from_iterable(block.names(names[id(block.ops)]) for block in program.blocks))
+
+
+def micro_batches(program: Program) -> Integers:
+    """The micro-batch of the action of each op of *program*, by index; `NO_MICRO_BATCH` where there is none."""
+    own = program.column(_micro_batch, np.int64)
+    of_block = [NO_MICRO_BATCH if block.micro_batch is None else block.micro_batch for block in program.blocks]
+    filled_in = np.repeat(np.array(of_block, np.int64), [len(block.ops) for block in program.blocks])
+    return np.where(own == _OF_ITS_BLOCK, filled_in, own)
+
+
+_OF_ITS_BLOCK = NO_MICRO_BATCH - 1
+
+
+def _micro_batch(op: Op) -> int:
+    """The micro-batch of the action of *op*, of a template; `_OF_ITS_BLOCK` where it has a placeholder."""
+    if op.action is None or op.action.micro_batch is None:
+        return NO_MICRO_BATCH
+    return op.action.micro_batch if op.action.micro_batch >= 0 else _OF_ITS_BLOCK
+
+
+def op_streams(program: Program) -> npt.NDArray[Any]:
+    """The names of the streams of the ops of *program*, by index, an array of Python strings."""
+    number: dict[str, int] = {}
+    numbers = program.column(lambda op: number.setdefault(op.stream, len(number)), np.int64)
+    streams: npt.NDArray[Any] = np.array(list(number), object)[numbers]
+    return streams

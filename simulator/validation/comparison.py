@@ -11,7 +11,7 @@ import numpy as np
 
 from simulator.mesh import family
 from simulator.schedule import Collective, Compute, Op, Recv, Send
-from simulator.timeline import NO_COMMUNICATION, Floats, Integers, Timeline, stream_of
+from simulator.timeline import NO_COMMUNICATION, Floats, Integers, Timeline, op_names, op_streams
 from simulator.validation.meetings import communications
 
 COMPUTATION = "computation"
@@ -159,7 +159,7 @@ def op_times(simulated: Timeline, measured: Timeline) -> Iterator[OpTime]:
     schedule = simulated.schedule
     for rank in range(schedule.mesh.world_size):
         ours, theirs = (_seconds(timeline, rank) for timeline in (simulated, measured))
-        for name, one, other in zip(schedule.program(rank).names(), ours.tolist(), theirs.tolist(), strict=True):
+        for name, one, other in zip(op_names(schedule.program(rank)), ours.tolist(), theirs.tolist(), strict=True):
             yield OpTime(rank, name, one, other)
 
 
@@ -179,7 +179,7 @@ def same_order(simulated: Timeline, measured: Timeline) -> bool:
 def _by_stream(timeline: Timeline, rank: int) -> dict[str, list[tuple[int, int]]]:
     """By stream (step, op) of its spans, in the order in which they became ready."""
     own = timeline.of(rank)
-    streams = np.array(timeline.schedule.program(rank).tabulated(stream_of), object)[own.op]
+    streams = op_streams(timeline.schedule.program(rank))[own.op]
     order = np.lexsort((own.op, own.step, own.ready))
     found: dict[str, list[tuple[int, int]]] = {}
     columns = (streams[order].tolist(), own.step[order].tolist(), own.op[order].tolist())
@@ -197,7 +197,7 @@ def swaps(simulated: Timeline, measured: Timeline) -> list[Swap]:
 def _swap(simulated: Timeline, measured: Timeline, rank: int) -> Swap | None:
     (op, ours_begin, ours_end), (_, begin, end) = (_in_order(timeline, rank) for timeline in (simulated, measured))
     widest = Swap(rank, "", "", 0.0)
-    names = simulated.schedule.program(rank).names()
+    names = op_names(simulated.schedule.program(rank))
     for second in range(len(op)):
         apart = np.where(begin >= end[second], ours_begin[second] - ours_end, 0.0)
         first = int(apart.argmax())

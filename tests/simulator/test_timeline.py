@@ -6,29 +6,29 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from scenarios import Scenario
 from simulator.errors import SimulatorError
 from simulator.kernel import measured
 from simulator.mesh import Mesh
-from simulator.order import BLANK, Action
-from simulator.schedule import Block, Compute, Program, Schedule
-from simulator.timeline import NO_COMMUNICATION, Columns, Timeline
+from simulator.order import Action
+from simulator.schedule import Compute, Program, Schedule
+from simulator.timeline import NO_COMMUNICATION, NO_MICRO_BATCH, Columns, Timeline, micro_batches, op_names
 
 ROWS = [(4, 1, 2.0, 2.0, 2.5), (3, 1, 0.5, 1.0, 2.0)]
 FIELDS = [[3, 4], [1, 1], [0.5, 2.0], [1.0, 2.0], [2.0, 2.5], [NO_COMMUNICATION] * 2]
 
-FORWARD = Compute(name="0F□", action=Action("F", 0, BLANK), kernels=(measured(1.0),))
-UPDATE = Compute(name="O", action=Action("O", 0), stream="late", kernels=(measured(1.0),))
+OPS = (
+    Compute(name="0F0", action=Action("F", 0, 0), kernels=(measured(1.0),)),
+    Compute(name="0F1", action=Action("F", 0, 1), kernels=(measured(1.0),)),
+    Compute(name="O", action=Action("O", 0), stream="late", kernels=(measured(1.0),)),
+)
 
 
 def folded() -> Timeline:
     """Three ranks, of which the first and the last are equal; two micro-batches and an update."""
-    template = (FORWARD,)
-    program = Program("all", ()).blockwise(
-        type(Program("all", ()).stamped)([Block(template, 0), Block(template, 1), Block((UPDATE,))])
-    )
     rows = [(0, 0, 0.0, 0.0, 1.0), (1, 0, 1.0, 1.0, 2.0), (2, 0, 2.0, 2.5, 3.0)]
     late = [(op, step, ready + 1, begin + 1, end + 1) for op, step, ready, begin, end in rows]
-    schedule = Schedule(Mesh.regular({"dp": 3}), (program,), (0, 0, 0))
+    schedule = Schedule(Mesh.regular({"dp": 3}), (Program("all", OPS),), (0, 0, 0))
     return Timeline(schedule, None, {0: Columns.of(rows), 1: Columns.of(late)}, np.array([0, 1, 0]))
 
 
@@ -76,3 +76,11 @@ def test_without_pandas_it_is_told(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(SimulatorError, match="needs pandas, which is not installed"):
         folded().to_frame()
+
+
+@pytest.mark.parametrize("name", ["hello", "lecture_3d_32gpus", "llama3_8b_fsdp_dgx_h100"])
+def test_names_and_micro_batches_are_those_of_the_ops(name: str):
+    for program in Scenario.load(name).schedule().programs:
+        assert op_names(program) == [op.name for op in program.ops]
+        numbers = [op.action.micro_batch if op.action else None for op in program.ops]
+        assert micro_batches(program).tolist() == [NO_MICRO_BATCH if n is None else n for n in numbers]

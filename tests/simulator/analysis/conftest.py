@@ -56,9 +56,9 @@ def played(schedule: Schedule, cluster: Cluster | None = None, slow: dict[int, f
                 links = {link: TRANSFER_RATE for a, b in ring for link in cluster.route(f"gpu {a}", f"gpu {b}")}
                 uses.append((begin, end, links))
     carried: dict[int, float] = defaultdict(float)
-    for begin, end, links in uses:
-        for link, rate in links.items():
-            carried[link] += rate * (end - begin)
+    for since, until, rates in uses:
+        for link, rate in rates.items():
+            carried[link] += rate * (until - since)
     devices = [f"gpu {rank}" for rank in ranks_of(schedule)]
     columns = [Columns.of(each) for each in rows]
     return Timeline.unfolded(

@@ -1,7 +1,6 @@
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
