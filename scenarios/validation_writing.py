@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from scenarios.validation import Validation
-from scenarios.writing import spans
+from simulator.analysis import spans
 from simulator.errors import ReplayError
 from simulator.validation.replay import BrokenReplayError
 
@@ -23,7 +23,7 @@ def write(validation: Validation, folder: Path, variant_of: str = "") -> Iterato
     path.write_text(json.dumps(validation.summary(), indent=2) + "\n", encoding="utf-8")
     yield path
     path = folder / f"measured_spans{ending}.csv"
-    spans(validation.measured, path)
+    spans.write(validation.measured, path)
     yield path
     path = folder / f"validation{ending}.png"
     draw_beside(validation.timelines, path, title=title)
@@ -36,7 +36,7 @@ def kept(error: BrokenReplayError, folder: Path) -> ReplayError:
         return error
     folder.mkdir(parents=True, exist_ok=True)
     for number, timeline in enumerate(error.timelines):
-        spans(timeline, folder / f"measured_spans_{number}.csv")
+        spans.write(timeline, folder / f"measured_spans_{number}.csv")
     count = len(error.timelines)
     what = "the warm-up" if count == 1 else f"the warm-up and {count - 1} repetitions"
     return ReplayError(f"{error}; {what} had been measured: {folder}/measured_spans_*.csv")

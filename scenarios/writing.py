@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +9,12 @@ from typing import Any
 
 from scenarios.loading import named_files
 from scenarios.result import Result
+from simulator.analysis import spans
 from simulator.document import Document, Position, replaced
 from simulator.errors import SimulatorError
-from simulator.timeline import Timeline
+
+MOST_SPANS = 20_000
+"""Rows from which spans.csv is written only on request: a file of about 2 MB, the most that is handy in a sheet."""
 
 
 def write(result: Result, folder: Path) -> list[Path]:
@@ -37,9 +39,10 @@ def _written(result: Result, folder: Path) -> Iterator[Path]:
     timelines = result.timelines
     for name, timeline in timelines.items():
         ending = "" if len(timelines) == 1 else f"_{name}"
-        path = folder / f"spans{ending}.csv"
-        spans(timeline, path)
-        yield path
+        if spans.count(timeline) < MOST_SPANS:
+            path = folder / f"spans{ending}.csv"
+            spans.write(timeline, path)
+            yield path
         path = folder / f"timeline{ending}.png"
         draw(timeline, "timeline", path, title=name)
         yield path
@@ -50,26 +53,16 @@ def _written(result: Result, folder: Path) -> Iterator[Path]:
         yield path
 
 
-def spans(timeline: Timeline, path: Path) -> None:
-    """One line for each span, in s: ready to begin it waited for partners, begin to end it worked.
-
-    Equal ranks, which were simulated as one, are written as one: the first of them, and of how many *ranks* it tells.
-    """
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["rank", "ranks", "step", "op", "stream", "ready_s", "begin_s", "end_s"])
-        for rank, ranks in timeline.classes.items():
-            writer.writerows(
-                (rank, len(ranks), span.step, span.op.name, span.op.stream, span.ready, span.begin, span.end)
-                for span in timeline.spans(rank)
-            )
-
-
 def _anywhere(data: dict[str, Any]) -> dict[str, Any]:
     """*data* with the user's files named so that they are found from any folder."""
     for path, name in named_files(data):
         data = replaced(Document(data), path, str(Path(name).resolve()), Position()).data
     return data
+
+
+def leaves_out_spans(result: Result) -> bool:
+    """True if `write` leaves out the spans of some timeline of *result*, as too many."""
+    return any(spans.count(timeline) >= MOST_SPANS for timeline in result.timelines.values())
 
 
 def yaml_text(data: dict[str, Any]) -> str:

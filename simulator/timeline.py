@@ -6,17 +6,21 @@ simulation knows the links.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from simulator.cluster import Cluster
 from simulator.errors import SimulatorError
-from simulator.schedule import Op, Schedule
+from simulator.schedule import Op, Program, Schedule
+
+if TYPE_CHECKING:
+    import pandas
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -53,6 +57,18 @@ class Columns(NamedTuple):
     begin: Floats
     end: Floats
     communication: Integers
+
+    @classmethod
+    def of(cls, rows: Iterable[tuple[int, int, float, float, float]]) -> Columns:
+        """The spans *rows*, each (op, step, ready, begin, end), in the order of their ends; no communication is known.
+
+        >>> Columns.of([(1, 0, 2.0, 2.0, 5.0), (0, 0, 0.0, 1.0, 2.0)]).op.tolist()
+        [0, 1]
+        """
+        fields = list(zip(*sorted(rows, key=lambda row: row[4]), strict=True)) or [()] * 5
+        op, step = (np.array(column, np.int64) for column in fields[:2])
+        ready, begin, end = (np.array(column, np.float64) for column in fields[2:])
+        return cls(op, step, ready, begin, end, np.full(len(op), NO_COMMUNICATION))
 
 
 class RateIntervals(NamedTuple):
@@ -101,6 +117,13 @@ class Timeline:
     algorithms: Mapping[tuple[str, str, float], tuple[str, str]] = field(default_factory=dict)
     multiplicity: Mapping[int, int] = field(default_factory=dict)
     engine: str = ""
+
+    @classmethod
+    def unfolded(
+        cls, schedule: Schedule, columns: Sequence[Columns], cluster: Cluster | None = None, **fields: Any
+    ) -> Timeline:
+        """The timeline in which each rank has its own *columns*, given in the order of the ranks."""
+        return cls(schedule, cluster, dict(enumerate(columns)), np.arange(len(columns)), **fields)
 
     def of(self, rank: int) -> Columns:
         """The columns of *rank*."""
@@ -190,3 +213,72 @@ class Timeline:
         """How many spans there are, all ranks and steps."""
         lengths = np.array([len(program.ops) for program in self.schedule.programs])
         return int(lengths[np.array(self.schedule.program_of)].sum()) * self.schedule.steps
+
+    def to_frame(self) -> pandas.DataFrame:
+        """The spans of all representatives as a pandas DataFrame, one row each, times in s.
+
+        Columns: those of `Columns`, after *rank*, *ranks* (how many it represents), and *stream*; *op* is the name.
+        Raises `SimulatorError` where pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise SimulatorError("to_frame() needs pandas, which is not installed: pip install pandas") from None
+        return pandas.DataFrame(self.table())
+
+    def table(self) -> dict[str, npt.NDArray[Any]]:
+        """What `to_frame` holds, as arrays of one length by name; names are arrays of Python strings."""
+        programs = {self.schedule.program_of[rank] for rank in self.columns}
+        named = {number: self.schedule.programs[number] for number in programs}
+        names = {number: np.array(op_names(program), object) for number, program in named.items()}
+        streams = {number: op_streams(program) for number, program in named.items()}
+        parts = []
+        for rank, ranks in self.classes.items():
+            own, number = self.columns[rank], self.schedule.program_of[rank]
+            of_all = (np.full(len(own.op), rank), np.full(len(own.op), len(ranks)))
+            parts.append((*of_all, own.step, names[number][own.op], streams[number][own.op], *own[2:]))
+        columns = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return dict(zip(TABLE, columns, strict=True))
+
+
+TABLE = ("rank", "ranks", "step", "op", "stream", "ready_s", "begin_s", "end_s", "communication")
+"""The columns of `Timeline.table`."""
+
+
+NO_MICRO_BATCH = -1
+"""In place of the number of a micro-batch, for an op whose action has none."""
+
+
+def op_names(program: Program) -> list[str]:
+    """The names of the ops of *program*, by index."""
+    names: dict[int, list[str]] = {}
+    for block in program.blocks:
+        if id(block.ops) not in names:
+            names[id(block.ops)] = [op.name for op in block.ops]
+    return list(chain.from_iterable(block.names(names[id(block.ops)]) for block in program.blocks))
+
+
+def micro_batches(program: Program) -> Integers:
+    """The micro-batch of the action of each op of *program*, by index; `NO_MICRO_BATCH` where there is none."""
+    own = program.column(_micro_batch, np.int64)
+    of_block = [NO_MICRO_BATCH if block.micro_batch is None else block.micro_batch for block in program.blocks]
+    filled_in = np.repeat(np.array(of_block, np.int64), [len(block.ops) for block in program.blocks])
+    return np.where(own == _OF_ITS_BLOCK, filled_in, own)
+
+
+_OF_ITS_BLOCK = NO_MICRO_BATCH - 1
+
+
+def _micro_batch(op: Op) -> int:
+    """The micro-batch of the action of *op*, of a template; `_OF_ITS_BLOCK` where it has a placeholder."""
+    if op.action is None or op.action.micro_batch is None:
+        return NO_MICRO_BATCH
+    return op.action.micro_batch if op.action.micro_batch >= 0 else _OF_ITS_BLOCK
+
+
+def op_streams(program: Program) -> npt.NDArray[Any]:
+    """The names of the streams of the ops of *program*, by index, an array of Python strings."""
+    number: dict[str, int] = {}
+    numbers = program.column(lambda op: number.setdefault(op.stream, len(number)), np.int64)
+    streams: npt.NDArray[Any] = np.array(list(number), object)[numbers]
+    return streams

@@ -148,7 +148,7 @@ def test_bytes_on_each_link_are_those_that_the_schedule_asks_for(case: Case) -> 
         carried = {link: nbytes for link, nbytes in timeline.link_bytes.items() if nbytes}
         # folded, one link stands for all that carry the same; it is one of them, and each is accounted for
         assert carried == pytest.approx({link: expected[link] for link in carried}, rel=1e-9)
-        everywhere = [nbytes for link, nbytes in carried.items() for _ in range(timeline.alike.get(link, 1))]
+        everywhere = [nbytes for link, nbytes in carried.items() for _ in range(timeline.multiplicity.get(link, 1))]
         assert sorted(everywhere) == pytest.approx(sorted(expected.values()), rel=1e-9)
         # the same, as the integral over time of what lay on each link, as far as the clock's last digit lets tell:
         # 10 s in a double are known to 2e-15 s, in which 300 GB/s carry 6e-4 B
@@ -158,9 +158,8 @@ def test_bytes_on_each_link_are_those_that_the_schedule_asks_for(case: Case) -> 
 @every_case
 def test_only_what_is_folded_stands_for_others(case: Case) -> None:
     for timeline in timelines(case):
-        ranks = len({id(records) for records in timeline.records})
-        assert ranks == timeline.representatives
-        assert case[2] or (ranks == timeline.world_size and not timeline.alike)
+        assert sorted(timeline.columns) == list(timeline.classes)
+        assert case[2] or (len(timeline.columns) == timeline.world_size and not timeline.multiplicity)
 
 
 @every_case
@@ -174,10 +173,13 @@ def test_what_ranks_send_is_no_less_than_the_theory_asks_for(case: Case) -> None
 def test_no_link_carries_more_than_its_bandwidth_at_any_time(case: Case) -> None:
     for timeline in timelines(case):
         events: dict[int, list[tuple[float, float]]] = {}
-        for use in timeline.uses:
-            assert use.begin < use.end
-            for link, rate in use.links.items():
-                events.setdefault(link, []).extend([(use.end, -rate), (use.begin, rate)])
+        assert timeline.link_use is not None
+        intervals, (starts, links, crossings) = timeline.link_use
+        for flow, begin, end, rate in zip(*(column.tolist() for column in intervals), strict=True):
+            assert begin < end
+            for place in range(starts[flow], starts[flow + 1]):
+                one = rate * crossings[place]
+                events.setdefault(links[place], []).extend([(end, -one), (begin, one)])
         assert events
         for link, changes in events.items():
             # what ends goes before what begins at the same time
@@ -204,10 +206,7 @@ def test_computing_exposed_communication_and_bubble_make_up_the_step_of_every_ra
     timeline = timelines(case)[0]
     begin, end = timeline.window
     steps = max(1, timeline.schedule.steps - 1)
-    different = {
-        (id(records), timeline.schedule.program_of[rank]): rank for rank, records in enumerate(timeline.records)
-    }
-    for rank in different.values():
+    for rank in timeline.columns:
         parts = metrics.rank_breakdown(timeline, rank)
         computing = sum(parts[name] for name in ("compute", "recompute", "optimizer"))
         bubble = parts["bubble"]

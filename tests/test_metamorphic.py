@@ -50,7 +50,7 @@ def test_a_straggler_never_helps(p, layers, forward, slowdown, data):
 
 
 def spans(timeline):
-    return [[tuple(record) for record in records] for records in timeline.records]
+    return [list(timeline.spans(rank)) for rank in range(timeline.world_size)]
 
 
 def test_the_same_seed_gives_the_same_timeline_and_another_another():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +13,7 @@ from scenarios.commands.arguments import Jobs, Scenarios, Settings, numbers
 
 if TYPE_CHECKING:
     from scenarios.result import Result
+    from simulator.timeline import Timeline
 
 
 @app.command()
@@ -23,6 +25,10 @@ def run(
     trace: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write a trace: .pftrace (Perfetto), .json or .json.gz (Chrome)."),
+    ] = None,
+    spans: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a row for each span: .csv, .csv.gz or .parquet."),
     ] = None,
     ranks: Annotated[
         str | None,
@@ -56,6 +62,8 @@ def run(
 
     if trace is not None:
         suffix_of(trace, (".pftrace", ".json", ".json.gz"))
+    if spans is not None:
+        suffix_of(spans, (".csv", ".csv.gz", ".parquet"))
     if ranks is not None and trace is None:
         raise ScenarioError("--ranks chooses the ranks of a trace; give --trace too")
     chosen = numbers(ranks) if ranks else None
@@ -64,7 +72,7 @@ def run(
     if check:
         loaded, skipped = loaded_for_check(scenarios, settings)
         several = len(scenarios) > 1 or any(scenario.variants for scenario in loaded) or not loaded
-        if several and output is None and trace is None:
+        if several and output is None and trace is None and spans is None:
             return print_judgements(loaded, skipped, jobs, as_json, strict_memory)
     else:
         loaded = [Scenario.load(name, options=settings) for name in scenarios]
@@ -76,9 +84,11 @@ def run(
         folder = _folder(output, scenario.name, len(loaded))
         if not as_json:
             print(result.report())
-            _write(result, folder)
+            _write(result, folder, spans)
         if trace is not None:
             _trace(result, trace, len(loaded), chosen)
+        if spans is not None:
+            _spans(result, spans, len(loaded))
         outcome = held(scenario, result.summary()) if check else []
         _told(told(outcome), as_json)
         status = max(status, MISSED if any(not one.met for one in outcome) else 0)
@@ -101,12 +111,14 @@ def _told(text: str, quietly: bool) -> None:
         print(text, file=sys.stderr if quietly else sys.stdout)
 
 
-def _write(result: Result, folder: Path) -> None:
+def _write(result: Result, folder: Path, spans: Path | None) -> None:
     """Result, spans, scenario and timeline chart of *result* into *folder*, and what to do next."""
-    from scenarios.writing import write
+    from scenarios.writing import MOST_SPANS, leaves_out_spans, write
 
     for path in write(result, folder):
         print(f"wrote {path}")
+    if spans is None and leaves_out_spans(result):
+        print(f"spans.csv left out, {MOST_SPANS:,} rows or more; to get it: --spans {folder / 'spans.csv'}")
     compared = f"clustersim compare {folder}" + ("" if len(result.timelines) > 1 else " OTHER")
     print(f"next: clustersim plot {folder} links   or   {compared}")
 
@@ -114,8 +126,21 @@ def _write(result: Result, folder: Path) -> None:
 def _trace(result: Result, path: Path, runs: int, ranks: list[int] | None) -> None:
     from simulator.analysis.trace import write
 
-    timelines: dict[str, Any] = dict(result.timelines)
+    for timeline, target in _targets(result, path, runs):
+        write(timeline, target, ranks)
+
+
+def _spans(result: Result, path: Path, runs: int) -> None:
+    from simulator.analysis.spans import write
+
+    for timeline, target in _targets(result, path, runs):
+        write(timeline, target)
+
+
+def _targets(result: Result, path: Path, runs: int) -> Iterator[tuple[Timeline, Path]]:
+    """Each timeline of *result* and its file: *path*, with the name of the timeline where there are several."""
+    timelines = result.timelines
+    stem, dot, suffixes = path.name.partition(".")
     for name, timeline in timelines.items():
         alone = runs == 1 and len(timelines) == 1
-        stem, dot, suffixes = path.name.partition(".")
-        write(timeline, path if alone else path.with_name(f"{stem}_{name}{dot}{suffixes}"), ranks)
+        yield timeline, path if alone else path.with_name(f"{stem}_{name}{dot}{suffixes}")

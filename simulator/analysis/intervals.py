@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
+from simulator.timeline import Floats, Integers
 
 
 def partition(begin: Floats, end: Floats, kind: Integers, kinds: int, window: tuple[float, float]) -> Floats:

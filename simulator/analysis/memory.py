@@ -6,7 +6,8 @@ that lives on a host, lie in the memory of the host; the others in that of the r
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeVar
@@ -14,9 +15,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from simulator.analysis.intervals import Floats
+from simulator.analysis.instants import snapped
 from simulator.schedule import Op, Program, Schedule
-from simulator.timeline import Timeline
+from simulator.timeline import Columns, Floats, Integers, Timeline
 
 _Item = TypeVar("_Item", bound=Hashable)
 
@@ -64,16 +65,15 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """What is *resident* in a program, and what its ops allocate and free: bytes by op, for each category.
+    """What is *resident* in a program (bytes by category), and what its ops allocate and free.
 
-    *allocating* and *freeing* say by op whether it does.
+    *allocates* and *frees*: bytes by op, for each category. *changing* says by op whether it does either.
     """
 
     resident: Mapping[str, float]
     allocates: Mapping[str, Floats]
     frees: Mapping[str, Floats]
-    allocating: npt.NDArray[np.bool_]
-    freeing: npt.NDArray[np.bool_]
+    changing: npt.NDArray[np.bool_]
 
 
 def _table(program: Program, host: bool) -> _Table:
@@ -83,46 +83,80 @@ def _table(program: Program, host: bool) -> _Table:
         _resident(program, host),
         {name: program.column(lambda op, n=name: op.allocates.get(n, 0.0)) for name in names},  # type: ignore[misc]
         {name: program.column(lambda op, n=name: op.frees.get(n, 0.0)) for name in names},  # type: ignore[misc]
-        program.column(lambda op: any(name in op.allocates for name in names), np.bool_),
-        program.column(lambda op: any(name in op.frees for name in names), np.bool_),
+        program.column(lambda op: any(name in op.allocates or name in op.frees for name in names), np.bool_),
     )
+
+
+class _Changes(NamedTuple):
+    """The ops of one rank that change memory, as arrays: *begin* and *end* in s, what each allocates and frees.
+
+    *allocates* and *frees* have a row for each of the categories asked for.
+    """
+
+    begin: Floats
+    end: Floats
+    allocates: Floats
+    frees: Floats
 
 
 def curve(timeline: Timeline, rank: int, *, host: bool = False) -> Curve:
     """What *rank* holds over time in its GPU, or with *host* in the memory of its host."""
-    return _traced(timeline, rank, _table(timeline.schedule.program(rank), host))
+    number = timeline.schedule.program_of[rank]
+    return _held(timeline, {rank: 1}, {number: _table(timeline.schedule.programs[number], host)})
 
 
-def _traced(timeline: Timeline, rank: int, table: _Table) -> Curve:
-    """What the ops of *table* hold as *rank* ran them."""
-    op, _, _, begin, end, _ = timeline.of(rank)
-    # by end, then begin: what ends when another begins stands before it, and an op of no length allocates, then frees
-    spans = np.lexsort((begin, end))
-    op = op[spans]
-    moments = np.stack([begin[spans], end[spans]], axis=1).ravel()
-    kept = np.flatnonzero(np.stack([table.allocating[op], table.freeing[op]], axis=1).ravel())
-    kept = kept[np.argsort(moments[kept], kind="stable")]
-    by_category = {}
-    for name in dict.fromkeys([*table.resident, *table.allocates]):
-        steps = np.full(1 + len(kept), table.resident.get(name, 0.0))
-        if name in table.allocates:
-            steps[1:] = np.stack([table.allocates[name][op], -table.frees[name][op]], axis=1).ravel()[kept]
-        else:
-            steps[1:] = 0.0
-        by_category[name] = np.cumsum(steps)
-    return Curve(np.concatenate([[0.0], moments[kept]]), by_category)
+def _held(timeline: Timeline, ranks: Mapping[int, int], tables: Mapping[int, _Table]) -> Curve:
+    """What *ranks*, each as many times as said, hold together; *tables* by the number of the program."""
+    of_rank = {rank: tables[timeline.schedule.program_of[rank]] for rank in ranks}
+    categories = list(dict.fromkeys(name for t in of_rank.values() for name in (*t.resident, *t.allocates)))
+    resident = [sum(n * of_rank[rank].resident.get(name, 0.0) for rank, n in ranks.items()) for name in categories]
+    parts = [_changes(timeline.of(rank), of_rank[rank], categories, n) for rank, n in ranks.items()]
+    begin, end = (np.concatenate([part[i] for part in parts]) for i in range(2))
+    place = np.concatenate([np.arange(len(part.begin)) for part in parts])
+    moments = snapped(np.concatenate((begin, end)), timeline.makespan)
+    order = _order(moments, place)
+    steps = np.concatenate([part.allocates for part in parts] + [-part.frees for part in parts], axis=1)[:, order]
+    held = np.cumsum(np.column_stack((resident, steps)), axis=1)
+    kept = np.append(True, steps.any(axis=0))
+    return Curve(np.append(0.0, moments[order])[kept], dict(zip(categories, held[:, kept], strict=True)))
+
+
+def _changes(own: Columns, table: _Table, categories: Sequence[str], times: int) -> _Changes:
+    """Those of a rank whose spans are *own*, in the order of their ends, then begins; bytes *times* over."""
+    kept = np.flatnonzero(table.changing[own.op])
+    kept = kept[np.lexsort((own.begin[kept], own.end[kept]))]
+    none = np.zeros(len(table.changing))
+    allocates, frees = (
+        np.array([of.get(name, none)[own.op[kept]] for name in categories]).reshape(len(categories), len(kept)) * times
+        for of in (table.allocates, table.frees)
+    )
+    return _Changes(own.begin[kept], own.end[kept], allocates, frees)
+
+
+def _order(moments: Floats, place: Integers) -> Integers:
+    """The order of the changes at *moments*: first the begins of all ops, then their ends.
+
+    At one instant, what began earlier frees first. Then come ops of no length, one *place* of the ranks after the
+    other, each of which allocates, then frees. What begins and lasts allocates last.
+    """
+    ops = len(moments) // 2
+    lasts = moments[ops:] > moments[:ops]
+    freeing = np.repeat((False, True), ops)
+    turn = np.concatenate((np.where(lasts, 2, 1), np.where(lasts, 0, 1)))
+    order: Integers = np.lexsort((freeing, np.tile(place, 2), turn, moments))
+    return order
 
 
 def peak(timeline: Timeline) -> Memory:
     """The memory that the ranks of *timeline* hold at most. Of equal peaks the first rank's, at its first moment."""
     schedule = timeline.schedule
-    tables = [_table(program, False) for program in schedule.programs]
-    # ranks that share their records, as folded ones do, are measured once
-    same = zip(_stages(schedule), schedule.program_of, timeline.representative.tolist(), strict=True)
+    tables = {number: _table(program, False) for number, program in enumerate(schedule.programs)}
+    same = np.stack((_stages(schedule), schedule.program_of, timeline.representative))
+    _, firsts = np.unique(same, axis=1, return_index=True)
     peaks = []
-    for (_, number, _), rank in _firsts(same).items():
-        if schedule.programs[number].on == "gpu":
-            nbytes, time, by_category = _highest(_traced(timeline, rank, tables[number]))
+    for rank in np.sort(firsts).tolist():
+        if schedule.program(rank).on == "gpu":
+            nbytes, time, by_category = _highest(_held(timeline, {rank: 1}, tables))
             peaks.append(Peak(nbytes, rank, time, by_category))
     return _memory(schedule, peaks, _host_peak(timeline))
 
@@ -138,7 +172,7 @@ def bound(schedule: Schedule, ranks_per_host: int = 1) -> Memory:
     held = [_highest(_curve(_resident(program, False), _in(steps, program, False))) for program, steps in changes]
     hosts = [_highest(_curve(_resident(program, True), _in(steps, program, True)))[0] for program, steps in changes]
     peaks = []
-    for (_, number), rank in _firsts(zip(_stages(schedule), schedule.program_of, strict=True)).items():
+    for (_, number), rank in _firsts(zip(_stages(schedule).tolist(), schedule.program_of, strict=True)).items():
         if schedule.programs[number].on == "gpu":
             nbytes, time, by_category = held[number]
             peaks.append(Peak(nbytes, rank, time, by_category))
@@ -151,11 +185,10 @@ def stage_of(schedule: Schedule, rank: int) -> int:
     return place[1] if place else 0
 
 
-def _stages(schedule: Schedule) -> list[int]:
+def _stages(schedule: Schedule) -> Integers:
     """By rank its stage, as `stage_of` has it."""
     axis, ranks = schedule.mesh.axes.get("pp"), schedule.mesh.world_size
-    stages: list[int] = [0] * ranks if axis is None else np.maximum(axis.places(ranks)[1], 0).tolist()
-    return stages
+    return np.zeros(ranks, np.int64) if axis is None else np.maximum(axis.places(ranks)[1], 0)
 
 
 def _firsts(items: Iterable[_Item]) -> dict[_Item, int]:
@@ -173,19 +206,6 @@ def _memory(schedule: Schedule, peaks: list[Peak], host_bytes: float) -> Memory:
         stages[stage] = max(stages.get(stage, 0.0), one.nbytes)
     top = max(peaks, key=lambda one: (one.nbytes, -one.rank), default=Peak(0.0, 0, 0.0, {}))
     return Memory(top, tuple(stages[stage] for stage in sorted(stages)), host_bytes)
-
-
-def _changes(timeline: Timeline, rank: int, host: bool) -> tuple[Mapping[str, float], Iterator[Change]]:
-    program = timeline.schedule.program(rank)
-    # by end, then begin: what ends when another begins stands before it, and an op of no length allocates, then frees
-    spans = sorted(timeline.spans(rank), key=lambda span: (span.end, span.begin))
-    steps = (
-        change
-        for span in spans
-        for change in ((span.begin, span.op.allocates, 1), (span.end, span.op.frees, -1))
-        if change[1]
-    )
-    return _resident(program, host), _in(steps, program, host)
 
 
 def _program_changes(program: Program) -> Iterator[Change]:
@@ -237,12 +257,16 @@ def _highest(held: Curve) -> tuple[float, float, Mapping[str, float]]:
 
 def _host_peak(timeline: Timeline) -> float:
     """The most that the ranks of one server hold together in its host's memory."""
-    servers: dict[int | str, list[int]] = {}
     users = [_uses_host(program) for program in timeline.schedule.programs]
+    if not any(users):
+        return 0.0
+    servers: dict[int | str, Counter[int]] = {}
     for rank, number in enumerate(timeline.schedule.program_of):
         if users[number]:
-            servers.setdefault(_server(timeline, rank), []).append(rank)
-    return max((_highest(_together(timeline, ranks))[0] for ranks in servers.values()), default=0.0)
+            servers.setdefault(_server(timeline, rank), Counter())[int(timeline.representative[rank])] += 1
+    tables = {number: _table(program, True) for number, program in enumerate(timeline.schedule.programs)}
+    different = {tuple(sorted(ranks.items())) for ranks in servers.values()}
+    return max((_highest(_held(timeline, dict(ranks), tables))[0] for ranks in different), default=0.0)
 
 
 def _uses_host(program: Program) -> bool:
@@ -254,15 +278,3 @@ def _server(timeline: Timeline, rank: int) -> int | str:
     if timeline.cluster is None or not timeline.devices:
         return f"rank {rank}"
     return timeline.cluster.node_of(timeline.devices[rank])
-
-
-def _together(timeline: Timeline, ranks: Iterable[int]) -> Curve:
-    """What *ranks* hold over time in the memory of the host that they share."""
-    resident: dict[str, float] = {}
-    changes: list[Change] = []
-    for rank in ranks:
-        held, steps = _changes(timeline, rank, True)
-        for name, nbytes in held.items():
-            resident[name] = resident.get(name, 0.0) + nbytes
-        changes += steps
-    return _curve(resident, changes)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from simulator.analysis.intervals import Floats, Integers, partition
+from simulator.analysis.intervals import partition
 from simulator.mesh import family
 from simulator.schedule import Collective, Compute, Copy, Delay, Op, Recv, Schedule, Send
-from simulator.timeline import Timeline
+from simulator.timeline import Floats, Integers, Timeline
 
 MODEL_PHASES = frozenset("FBIW")
 """The phases whose products are the model's own; R repeats them and O has none."""
@@ -49,17 +49,12 @@ def breakdown(timeline: Timeline) -> dict[str, float]:
     """
     schedule = timeline.schedule
     kinds = [_kinds(schedule, number) for number in range(len(schedule.programs))]
-    shares: dict[tuple[int, int], Floats] = {}
-    total = np.zeros(len(keys(schedule)))
-    for rank in timeline.gpu_ranks:
-        number = schedule.program_of[rank]
-        # ranks that share their records, as folded ones do, are measured once
-        same = int(timeline.representative[rank]), number
-        if same not in shares:
-            shares[same] = _parts(timeline, rank, kinds[number])
-        total += shares[same]
-    mean = total / max(1, len(timeline.gpu_ranks))
-    return dict(zip(keys(schedule), mean.tolist(), strict=True))
+    total, gpus = np.zeros(len(keys(schedule))), 0
+    for rank, ranks in timeline.classes.items():
+        if schedule.program(rank).on == "gpu":
+            total += len(ranks) * _parts(timeline, rank, kinds[schedule.program_of[rank]])
+            gpus += len(ranks)
+    return dict(zip(keys(schedule), (total / max(1, gpus)).tolist(), strict=True))
 
 
 def rank_breakdown(timeline: Timeline, rank: int) -> dict[str, float]:

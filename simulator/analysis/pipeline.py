@@ -11,9 +11,11 @@ from simulator.analysis.memory import stage_of
 from simulator.analysis.palette import PHASE_PAINTS
 from simulator.analysis.rows import Boxes, Label, Row, chosen
 from simulator.errors import SimulatorError
-from simulator.order import Action
-from simulator.schedule import Compute
-from simulator.timeline import Timeline
+from simulator.order import PHASES, Action
+from simulator.schedule import Compute, Op
+from simulator.timeline import NO_MICRO_BATCH, Timeline, micro_batches
+
+PHASE_LETTERS = tuple(PHASES)
 
 
 class Stretch(NamedTuple):
@@ -26,16 +28,27 @@ class Stretch(NamedTuple):
 
 def stretches(timeline: Timeline, rank: int) -> list[Stretch]:
     """What *rank* computed, action after action, in order of their begins."""
-    done: list[Stretch] = []
-    spans = (s for s in timeline.spans(rank) if isinstance(s.op, Compute) and s.op.action is not None)
-    for span in sorted(spans, key=lambda span: (span.begin, span.end)):
-        action = span.op.action
-        assert action is not None
-        if done and done[-1].action == action:
-            done[-1] = Stretch(action, done[-1].begin, max(span.end, done[-1].end))
-        else:
-            done.append(Stretch(action, span.begin, span.end))
-    return done
+    program, own = timeline.schedule.program(rank), timeline.of(rank)
+    computes = program.column(_computes, np.bool_)[own.op]
+    computed = np.flatnonzero(computes)
+    computed = computed[np.lexsort((own.end[computed], own.begin[computed]))]
+    phase = program.column(lambda op: PHASE_LETTERS.index(op.action.phase) if op.action else 0, np.int64)
+    stage = program.column(lambda op: op.action.stage if op.action else 0, np.int64)
+    actions = np.stack((phase, stage, micro_batches(program)))[:, own.op[computed]]
+    firsts = np.flatnonzero(np.append(True, np.any(np.diff(actions) != 0, axis=0))[: len(computed)])
+    if not len(firsts):
+        return []
+    ends = np.maximum.reduceat(own.end[computed], firsts)
+    rows = zip(*actions[:, firsts].tolist(), own.begin[computed[firsts]].tolist(), ends.tolist(), strict=True)
+    return [
+        Stretch(Action(PHASE_LETTERS[phase], stage, None if number == NO_MICRO_BATCH else number), begin, end)
+        for phase, stage, number, begin, end in rows
+    ]
+
+
+def _computes(op: Op) -> bool:
+    """Whether *op* is computation of an action."""
+    return isinstance(op, Compute) and op.action is not None
 
 
 def pipeline_ranks(timeline: Timeline, ranks: Sequence[int] | None = None) -> list[int]:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simulator.analysis.intervals import Floats, Integers, averages
+from simulator.analysis.intervals import averages
 from simulator.analysis.palette import WAIT, Paint, paint_of
 from simulator.errors import SimulatorError
 from simulator.schedule import Compute, Op, Program
-from simulator.timeline import Timeline
+from simulator.timeline import Floats, Integers, Timeline
 
 MOST_RANKS = 64
 """Shown unless ranks are chosen."""

@@ -1,14 +1,21 @@
-"""A trace's content, whatever its form: processes of ranks, tracks of streams, slices of ops, arrows of messages."""
+"""A trace's content, whatever its form: processes of ranks, tracks of streams, slices of ops, arrows of messages.
+
+Slices stand in arrays. What is the same for all spans of an op, its name or its arguments, stands once per program.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from simulator.schedule import Collective, Compute, Copy, Delay, Op, Recv, Schedule, Send
-from simulator.timeline import Span, Timeline
+import numpy as np
+import numpy.typing as npt
+
+from simulator.schedule import Collective, Compute, Copy, Delay, Op, Program, Recv, Schedule, Send
+from simulator.timeline import NO_MICRO_BATCH, Floats, Integers, Timeline, micro_batches, op_names, op_streams
+
+Args = dict[str, str | float]
+"""What a viewer shows of a slice, by name."""
 
 KINDS = ("compute", "communication", "copy", "host")
 """What runs in a stream, first that of streams that are drawn first."""
@@ -23,28 +30,56 @@ class Track(NamedTuple):
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """A box on a track from *begin* to *end* (s), with *args* to show.
+class Slices(NamedTuple):
+    """The slices of a track in order of time, as arrays of one length.
 
-    *sends* and *receives* are numbers of arrows that start or end here; 0 is none.
+    *op* is the index in the rank's program, *step* the training step. From *ready* to *begin* (s) it waited, from
+    *begin* to *end* it worked. *sends* and *receives* are numbers of arrows that start or end here; 0 is none.
     """
 
-    name: str
-    kind: str
-    begin: float
-    end: float
-    args: dict[str, str | float]
-    sends: int = 0
-    receives: int = 0
+    op: Integers
+    step: Integers
+    ready: Floats
+    begin: Floats
+    end: Floats
+    sends: Integers
+    receives: Integers
+
+
+class OpTexts(NamedTuple):
+    """What slices show of the ops of a program, by index: name, kind (compute, communication or copy), arguments."""
+
+    names: list[str]
+    kinds: list[str]
+    args: list[Args]
+
+
+def op_texts(program: Program) -> OpTexts:
+    """The texts of the ops of *program*."""
+    kinds = program.column(lambda op: KINDS.index(_kind(op)), np.int64).tolist()
+    numbers = micro_batches(program).tolist()
+    templates = [_args(op) for op in program.distinct()]
+    places = iter(range(len(templates)))
+    of_template = program.column(lambda _: next(places), np.int64).tolist()
+    args = [_completed(templates[place], number) for place, number in zip(of_template, numbers, strict=True)]
+    return OpTexts(op_names(program), [KINDS[kind] for kind in kinds], args)
+
+
+def _completed(args: Args, micro_batch: int) -> Args:
+    return args if micro_batch == NO_MICRO_BATCH else {**args, "action": f"{args['action']}{micro_batch}"}
+
+
+KINDS = ("compute", "communication", "copy")
 
 
 def tracks(timeline: Timeline, rank: int) -> list[Track]:
     """The tracks of *rank*: streams that compute first, then communication, copies and delays."""
-    streams = timeline.schedule.program(rank).streams()
-    kinds = {name: _kind_of_stream(ops) for name, ops in streams.items()}
-    order = sorted(streams, key=lambda name: KINDS.index(kinds[name]))
-    return [Track(rank, number, name, kinds[name]) for number, name in enumerate(order)]
+    kinds: dict[str, int] = {}
+    for op in timeline.schedule.program(rank).distinct():
+        kind = KINDS.index(_kind(op))
+        kinds[op.stream] = min(kind, kinds.get(op.stream, kind))
+    order = sorted(kinds, key=kinds.__getitem__)
+    return [Track(rank, number, name, KINDS[kinds[name]]) for number, name in enumerate(order)]
 
 
 def process_name(timeline: Timeline, rank: int) -> str:
@@ -53,38 +88,25 @@ def process_name(timeline: Timeline, rank: int) -> str:
     return f"rank {rank} ({timeline.schedule.program(rank).role}){device}"
 
 
-def slices(timeline: Timeline, ranks: Sequence[int]) -> Iterator[tuple[Track, list[Slice]]]:
-    """Each track of *ranks* with its slices in order of time.
-
-    What an op waited for its partners is a slice of its own, ``wait``, before it. Arrows have numbers from 1, and
-    both of their ends are among *ranks*.
-    """
+def slices(timeline: Timeline, ranks: Sequence[int]) -> Iterator[tuple[Track, Slices]]:
+    """Each track of *ranks* with its slices. Arrows have numbers from 1; both of their ends are among *ranks*."""
     arrows = _arrows(timeline, ranks)
-    for rank in ranks:
-        by_stream: dict[str, list[Slice]] = defaultdict(list)
-        spans = sorted(enumerate(timeline.spans(rank)), key=lambda numbered: numbered[1][3:])
-        for number, span in spans:
-            if span.begin > span.ready:
-                wait = Slice("wait", "wait", span.ready, span.begin, {"for": span.op.name})
-                by_stream[span.op.stream].append(wait)
-            by_stream[span.op.stream].append(_slice(timeline.schedule, span, arrows.get((rank, number), 0)))
+    for rank, (sends, receives) in zip(ranks, arrows, strict=True):
+        own = timeline.of(rank)
+        streams = op_streams(timeline.schedule.program(rank))[own.op]
         for track in tracks(timeline, rank):
-            yield track, by_stream[track.stream]
+            mine = np.flatnonzero(streams == track.stream)
+            mine = mine[np.lexsort((own.end[mine], own.begin[mine], own.ready[mine]))]
+            op, step, ready, begin, end, _ = own
+            times = ready[mine], begin[mine], end[mine]
+            yield track, Slices(op[mine], step[mine], *times, sends[mine], receives[mine])
 
 
-def _slice(schedule: Schedule, span: Span, arrow: int) -> Slice:
-    args = _args(span)
-    if schedule.steps > 1:
-        args["step"] = span.step
-    sends, receives = (arrow, 0) if isinstance(span.op, Send) else (0, arrow)
-    return Slice(span.op.name, _kind(span.op), span.begin, span.end, args, sends, receives)
-
-
-def _args(span: Span) -> dict[str, str | float]:
-    op = span.op
-    args: dict[str, str | float] = {"waited_us": (span.begin - span.ready) * 1e6}
+def _args(op: Op) -> Args:
+    """The arguments of *op*, of a template; its action lacks the number of its micro-batch."""
+    args: Args = {}
     if op.action is not None:
-        args["action"] = str(op.action)
+        args["action"] = f"{op.action.stage}{op.action.phase}"
     if op.layer is not None:
         args["layer"] = op.layer
     match op:
@@ -111,29 +133,104 @@ def _kind(op: Op) -> str:
             return "communication"
 
 
-def _kind_of_stream(ops: Sequence[Op]) -> str:
-    kinds = {_kind(op) for op in ops}
-    return next(kind for kind in KINDS if kind in kinds)
+def _arrows(timeline: Timeline, ranks: Sequence[int]) -> list[tuple[Integers, Integers]]:
+    """For each of *ranks*, by span: the number of the arrow that starts there, and of the one that ends there.
 
-
-def _arrows(timeline: Timeline, ranks: Sequence[int]) -> dict[tuple[int, int], int]:
-    """The number of the arrow that starts or ends at a record (rank, index), of each Send whose Recv is shown too."""
-    ends: tuple[dict[object, list[tuple[int, int]]], ...] = (defaultdict(list), defaultdict(list))
+    An arrow runs from a Send to the Recv that it meets, where that is shown too; the n-th of several equal ones meets
+    the n-th.
+    """
+    known: dict[int, _Messages] = {}
+    ways, keys = [], []
     for rank in ranks:
-        for number, span in enumerate(timeline.spans(rank)):
-            if isinstance(span.op, Send | Recv):
-                ends[isinstance(span.op, Recv)][_message(timeline.schedule, span)].append((rank, number))
-    pairs = [pair for key, sent in ends[0].items() for pair in zip(sent, ends[1].get(key, ()), strict=False)]
-    return {end: number for number, pair in enumerate(pairs, start=1) for end in pair}
+        number, own = timeline.schedule.program_of[rank], timeline.of(rank)
+        if number not in known:
+            known[number] = _messages(timeline.schedule.programs[number])
+        table = known[number]
+        ways.append(table.way[own.op])
+        keys.append(np.column_stack((_pairs(timeline.schedule, rank, table), table.action))[own.op])
+        keys[-1] = np.column_stack((keys[-1], own.step))
+    way = np.concatenate(ways)
+    sent, received = np.flatnonzero(way == SENDS), np.flatnonzero(way == RECEIVES)
+    key = _numbered(np.concatenate(keys)[np.append(sent, received)])
+    first, second = _paired(key[: len(sent)], key[len(sent) :])
+    numbers = np.zeros((2, len(way)), np.int64)
+    numbers[0, sent[first]] = numbers[1, received[second]] = np.arange(1, len(first) + 1)
+    ends = np.cumsum([len(one) for one in ways])[:-1]
+    return list(zip(np.split(numbers[0], ends), np.split(numbers[1], ends), strict=True))
 
 
-def _message(schedule: Schedule, span: Span) -> object:
-    """Equal for a Send and the Recv it meets; the n-th of several equal ones meets the n-th."""
-    op = span.op
-    assert isinstance(op, Send | Recv)
-    axis = schedule.mesh.axes[op.over]
-    place = axis.place(span.rank)
-    assert place is not None
-    peer = axis.groups[place[0]][op.peer]
-    pair = (span.rank, peer) if isinstance(op, Send) else (peer, span.rank)
-    return op.over, pair, op.action, span.step
+def _paired(sent: Integers, received: Integers) -> tuple[Integers, Integers]:
+    """The places in *sent* and in *received* of equal keys, ascending in *sent*; the n-th of several meets the n-th.
+
+    >>> [places.tolist() for places in _paired(np.array([5, 7, 5, 1]), np.array([5, 5, 7]))]
+    [[0, 1, 2], [0, 2, 1]]
+    """
+    nth = _occurrence(sent), _occurrence(received)
+    several = 1 + max(int(one.max(initial=0)) for one in nth)
+    order = np.argsort(received * several + nth[1])
+    wanted = sent * several + nth[0]
+    place = np.searchsorted((received * several + nth[1])[order], wanted)
+    first = np.flatnonzero(np.isin(wanted, received * several + nth[1]))
+    return first, order[place[first]]
+
+
+SENDS, RECEIVES = 1, 2
+
+
+class _Messages(NamedTuple):
+    """By op of a program: *way* is `SENDS`, `RECEIVES` or neither (0), *axis* the place of its axis in *axes*.
+
+    *peer* is its coordinate on that axis. *action* has a row for each op, equal for equal actions.
+    """
+
+    way: Integers
+    axis: Integers
+    axes: list[str]
+    peer: Integers
+    action: Integers
+
+
+def _messages(program: Program) -> _Messages:
+    axes: dict[str, int] = {}
+    way = program.column(lambda op: SENDS * isinstance(op, Send) + RECEIVES * isinstance(op, Recv), np.int64)
+    axis = program.column(lambda op: axes.setdefault(getattr(op, "over", ""), len(axes)), np.int64)
+    peer = program.column(lambda op: getattr(op, "peer", -1), np.int64)
+    actions = [program.column(lambda op: ord(op.action.phase) if op.action else -1, np.int64)]
+    actions += [program.column(lambda op: op.action.stage if op.action else -1, np.int64), micro_batches(program)]
+    return _Messages(way, axis, list(axes), peer, np.column_stack(actions))
+
+
+def _pairs(schedule: Schedule, rank: int, table: _Messages) -> Integers:
+    """By op of *rank*: axis, sender and receiver of its message."""
+    peers, axes = np.full(len(table.peer), rank), list(schedule.mesh.axes)
+    named = np.zeros(len(table.peer), np.int64)
+    for number, name in enumerate(table.axes):
+        place = schedule.mesh.axes[name].place(rank) if name in axes else None
+        if place is not None:
+            mine = (table.axis == number) & (table.way > 0)
+            peers[mine] = np.array(schedule.mesh.axes[name].groups[place[0]])[table.peer[mine]]
+            named[mine] = axes.index(name)
+    sends = table.way == SENDS
+    return np.column_stack((named, np.where(sends, rank, peers), np.where(sends, peers, rank)))
+
+
+def _numbered(rows: Integers) -> Integers:
+    """A number for each row, equal where rows are equal."""
+    key: npt.NDArray[np.int64] = np.zeros(len(rows), np.int64)
+    for column in rows.T:
+        _, one = np.unique(column, return_inverse=True)
+        _, key = np.unique(key * (one.max(initial=0) + 1) + one, return_inverse=True)
+    return key
+
+
+def _occurrence(values: Integers) -> Integers:
+    """How many equal values stand before each.
+
+    >>> _occurrence(np.array([7, 5, 7, 7])).tolist()
+    [0, 0, 1, 2]
+    """
+    order = np.argsort(values, kind="stable")
+    firsts = np.flatnonzero(np.diff(values[order], prepend=-1))
+    result = np.empty_like(values)
+    result[order] = np.arange(len(values)) - np.repeat(firsts, np.diff(np.append(firsts, len(values))))
+    return result

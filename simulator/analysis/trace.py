@@ -9,19 +9,16 @@ import gzip
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from simulator.analysis.files import suffix_of, written
+from simulator.analysis.perfetto import perfetto
 from simulator.analysis.rows import chosen
-from simulator.analysis.slices import Slice, Track, process_name, slices, tracks
+from simulator.analysis.slices import Slices, Track, op_texts, process_name, slices, tracks
+from simulator.schedule import Program
 from simulator.timeline import Timeline
 
-NANOSECOND = 1e-9
 MOST_SPANS = 1_000_000
 """What a viewer in a browser still scrolls; as JSON about 200 MB."""
-
-SEQUENCE = 1
-"""The one packet sequence of the file."""
 
 
 def write(timeline: Timeline, path: Path | str, ranks: Sequence[int] | None = None) -> None:
@@ -42,105 +39,69 @@ def write(timeline: Timeline, path: Path | str, ranks: Sequence[int] | None = No
 
 def chrome(timeline: Timeline, ranks: Sequence[int]) -> bytes:
     """The timeline in Chrome's trace event format, JSON object form; times in µs."""
-    events = (json.dumps(event, separators=(",", ":")) for event in _chrome_events(timeline, ranks))
-    text = ",\n".join(events)
+    text = ",\n".join(_chrome_events(timeline, ranks))
     return f'{{"displayTimeUnit":"ms","traceEvents":[\n{text}\n]}}\n'.encode()
 
 
-def _chrome_events(timeline: Timeline, ranks: Sequence[int]) -> Iterator[dict[str, Any]]:
+def _chrome_events(timeline: Timeline, ranks: Sequence[int]) -> Iterator[str]:
     for rank in ranks:
         yield _named("process_name", rank, 0, name=process_name(timeline, rank))
         yield _named("process_sort_index", rank, 0, sort_index=rank)
         for track in tracks(timeline, rank):
             yield _named("thread_name", rank, track.number + 1, name=track.stream)
             yield _named("thread_sort_index", rank, track.number + 1, sort_index=track.number)
+    known: dict[int, list[tuple[str, str, str]]] = {}
     for track, content in slices(timeline, ranks):
-        for one in content:
-            yield from _chrome_slice(track, one)
+        number = timeline.schedule.program_of[track.rank]
+        if number not in known:
+            known[number] = _chrome_texts(timeline.schedule.programs[number])
+        yield from _chrome_slices(track, content, known[number], timeline.schedule.steps > 1)
 
 
-def _named(what: str, rank: int, thread: int, **args: str | int) -> dict[str, Any]:
-    return {"ph": "M", "name": what, "pid": rank, "tid": thread, "args": args}
+def _named(what: str, rank: int, thread: int, **args: str | int) -> str:
+    return _json({"ph": "M", "name": what, "pid": rank, "tid": thread, "args": args})
 
 
-def _chrome_slice(track: Track, one: Slice) -> Iterator[dict[str, Any]]:
-    place = {"pid": track.rank, "tid": track.number + 1}
-    begin, length = one.begin * 1e6, (one.end - one.begin) * 1e6
-    yield {"ph": "X", "name": one.name, "cat": one.kind, **place, "ts": begin, "dur": length, "args": one.args}
-    # an arrow binds to the slice around its time stamp, so both of its ends stand well inside theirs
-    message = {"name": "message", "cat": "message", **place}
-    if one.sends:
-        yield {"ph": "s", **message, "id": one.sends, "ts": begin + 0.25 * length}
-    if one.receives:
-        yield {"ph": "f", "bp": "e", **message, "id": one.receives, "ts": begin + 0.75 * length}
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
-def perfetto(timeline: Timeline, ranks: Sequence[int]) -> bytes:
-    """The timeline as Perfetto's protobuf; times in whole ns."""
-    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket
-    from perfetto.trace_builder.proto_builder import TraceProtoBuilder
-
-    builder = TraceProtoBuilder()
-    for rank in ranks:
-        _describe(builder, timeline, rank)
-    for track, content in slices(timeline, ranks):
-        for one in content:
-            begin = _packet(builder, one.begin)
-            event = begin.track_event
-            event.type, event.track_uuid = event.TYPE_SLICE_BEGIN, _uuid(track.rank, track.number + 1)
-            event.name = one.name
-            event.categories.append(one.kind)
-            _annotate(event, one)
-            end = _packet(builder, one.end).track_event
-            end.type, end.track_uuid = end.TYPE_SLICE_END, event.track_uuid
-    if builder.trace.packet:
-        builder.trace.packet[0].sequence_flags = TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
-    content_bytes: bytes = builder.trace.SerializeToString(deterministic=True)
-    return content_bytes
+def _chrome_texts(program: Program) -> list[tuple[str, str, str]]:
+    """By op: its name in quotes, name and category as members of an event, and the members of its arguments."""
+    texts = op_texts(program)
+    return [
+        (
+            _json(name),
+            f'"name":{_json(name)},"cat":"{kind}"',
+            "".join(f",{_json(k)}:{_json(v)}" for k, v in args.items()),
+        )
+        for name, kind, args in zip(*texts, strict=True)
+    ]
 
 
-def _uuid(rank: int, place: int) -> int:
-    """Of a track: *place* 0 is the process of *rank*, n + 1 its n-th stream."""
-    return (rank + 1) << 20 | place
-
-
-def _describe(builder: Any, timeline: Timeline, rank: int) -> None:
-    process = _descriptor(builder, _uuid(rank, 0))
-    # pid 0 is the idle task to the viewer
-    process.process.pid, process.process.process_name = rank + 1, process_name(timeline, rank)
-    process.sibling_order_rank = rank
-    process.child_ordering = process.EXPLICIT
-    for track in tracks(timeline, rank):
-        stream = _descriptor(builder, _uuid(rank, track.number + 1))
-        stream.parent_uuid, stream.name, stream.sibling_order_rank = _uuid(rank, 0), track.stream, track.number
-
-
-def _descriptor(builder: Any, uuid: int) -> Any:
-    packet = builder.add_packet()
-    packet.trusted_packet_sequence_id = SEQUENCE
-    packet.track_descriptor.uuid = uuid
-    return packet.track_descriptor
-
-
-def _packet(builder: Any, moment: float) -> Any:
-    packet = builder.add_packet()
-    packet.trusted_packet_sequence_id = SEQUENCE
-    packet.timestamp = round(moment / NANOSECOND)
-    return packet
-
-
-def _annotate(event: Any, one: Slice) -> None:
-    for name, value in one.args.items():
-        annotation = event.debug_annotations.add()
-        annotation.name = name
-        if isinstance(value, str):
-            annotation.string_value = value
-        else:
-            annotation.double_value = value
-    if one.sends:
-        event.flow_ids.append(one.sends)
-    if one.receives:
-        event.terminating_flow_ids.append(one.receives)
+def _chrome_slices(track: Track, content: Slices, texts: Sequence[tuple[str, str, str]], steps: bool) -> Iterator[str]:
+    place = f'"pid":{track.rank},"tid":{track.number + 1}'
+    message = f'"name":"message","cat":"message",{place}'
+    micro = ((column * 1e6).tolist() for column in (content.ready, content.begin, content.end))
+    arrows = (content.sends.tolist(), content.receives.tolist())
+    rows = zip(content.op.tolist(), content.step.tolist(), *micro, *arrows, strict=True)
+    for op, step, ready, begin, end, sends, receives in rows:
+        name, named, args = texts[op]
+        if begin > ready:
+            yield (
+                f'{{"ph":"X","name":"wait","cat":"wait",{place},"ts":{ready!r},"dur":{begin - ready!r},'
+                f'"args":{{"for":{name}}}}}'
+            )
+        told = f',"step":{step}' if steps else ""
+        yield (
+            f'{{"ph":"X",{named},{place},"ts":{begin!r},"dur":{end - begin!r},'
+            f'"args":{{"waited_us":{begin - ready!r}{args}{told}}}}}'
+        )
+        # an arrow binds to the slice around its time stamp, so both of its ends stand well inside theirs
+        if sends:
+            yield f'{{"ph":"s",{message},"id":{sends},"ts":{0.75 * begin + 0.25 * end!r}}}'
+        if receives:
+            yield f'{{"ph":"f","bp":"e",{message},"id":{receives},"ts":{0.25 * begin + 0.75 * end!r}}}'
 
 
 def _compressed(timeline: Timeline, ranks: Sequence[int]) -> bytes:

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.analysis.intervals import Floats, Integers, averages
+from simulator.analysis.intervals import averages
 from simulator.analysis.metrics import families
 from simulator.cluster import Cluster
 from simulator.errors import SimulatorError
 from simulator.mesh import family
 from simulator.schedule import Collective, Schedule, Send
-from simulator.timeline import Timeline
+from simulator.timeline import Floats, Integers, Timeline
 
 LEAST_SENT: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda ranks: 2.0 * (ranks - 1),

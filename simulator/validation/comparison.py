@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import nan
-from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
 
 from simulator.mesh import family
 from simulator.schedule import Collective, Compute, Delay, Op, Recv, Send
-from simulator.timeline import Timeline
-from simulator.validation.meetings import Meeting, meetings
+from simulator.timeline import NO_COMMUNICATION, Floats, Integers, Timeline, op_names, op_streams
+from simulator.validation.meetings import communications
 
 COMPUTATION = "computation"
 
@@ -73,33 +72,41 @@ def lines(simulated: Timeline, measured: Timeline) -> list[Line]:
     return [
         Line(
             what,
-            len(ours[what][size]),
-            fmean(nbytes for nbytes, _ in ours[what][size]),
-            fmean(seconds for _, seconds in ours[what][size]),
-            fmean(seconds for _, seconds in theirs[what][size]),
+            len(ours[what][size].what),
+            float(ours[what][size].nbytes.mean()),
+            float(ours[what][size].seconds.mean()),
+            float(theirs[what][size].seconds.mean()),
         )
         for what in sorted(ours, key=lambda what: what == COMPUTATION)
         for size in sorted(ours[what])
     ]
 
 
-_Works = list[tuple[float, float]]
-"""(bytes, seconds) of each piece of work."""
+class _Works(NamedTuple):
+    """Pieces of work as arrays: *what* they are by its number, *nbytes*, and *seconds* of work."""
+
+    what: Integers
+    nbytes: Floats
+    seconds: Floats
 
 
 def _by_kind(timeline: Timeline) -> dict[str, dict[float, _Works]]:
     """Pieces of work by what they are and by size; all under 0 where there are many sizes."""
-    found: dict[str, _Works] = {}
-    for op, begin, end in _works(timeline):
-        found.setdefault(_what(op), []).append((getattr(op, "nbytes", 0.0), end - begin))
-    return {what: _by_size(works) for what, works in found.items()}
+    names: dict[str, int] = {}
+    works = _works(timeline, names)
+    numbers, firsts = np.unique(works.what, return_index=True)
+    named = list(names)
+    return {
+        named[number]: _by_size(_Works(*(column[works.what == number] for column in works)))
+        for number in numbers[np.argsort(firsts)].tolist()
+    }
 
 
 def _by_size(works: _Works) -> dict[float, _Works]:
-    sizes = {nbytes for nbytes, _ in works}
+    sizes = np.unique(works.nbytes).tolist()
     if len(sizes) > MOST_SIZES:
         return {0.0: works}
-    return {size: [work for work in works if work[0] == size] for size in sizes}
+    return {size: _Works(*(column[works.nbytes == size] for column in works)) for size in sizes}
 
 
 def _what(op: Op) -> str:
@@ -115,19 +122,38 @@ def _what(op: Op) -> str:
     return "copy"
 
 
-def _works(timeline: Timeline) -> Iterator[tuple[Op, float, float]]:
-    """(op, begin, end) of each piece of work, of a communication once for all partners; empty computations left out."""
-    ends: dict[tuple[int, Meeting], tuple[Op, float, float]] = {}
-    for rank, records in enumerate(timeline.records):
-        ops, meets = timeline.schedule.program(rank).ops, meetings(timeline.schedule, rank)
-        for record in records:
-            op, meeting = ops[record.op], meets[record.op]
-            if meeting is not None:
-                _, begin, end = ends.get((record.step, meeting), (op, record.begin, record.end))
-                ends[record.step, meeting] = op, max(begin, record.begin), max(end, record.end)
-            elif not isinstance(op, Collective) and getattr(op, "kernels", True):
-                yield op, record.begin, record.end
-    yield from ends.values()
+def _works(timeline: Timeline, names: dict[str, int]) -> _Works:
+    """All pieces of work, a communication once for all partners; computations and copies come first.
+
+    Empty computations and collectives of one rank are left out. *names* gets a number for each kind of work.
+    """
+    schedule = timeline.schedule
+    parts = []
+    for rank, communication in enumerate(communications(schedule)):
+        program, own = schedule.program(rank), timeline.of(rank)
+        what = program.column(lambda op: names.setdefault(_what(op), len(names)), np.int64)[own.op]
+        nbytes = program.column(lambda op: getattr(op, "nbytes", 0.0))[own.op]
+        works = program.column(_works_alone, np.bool_)[own.op]
+        number = communication[own.op]
+        kept = works | (number != NO_COMMUNICATION)
+        columns = (what, nbytes, own.begin, own.end, number, own.step)
+        parts.append([column[kept] for column in columns])
+    what, nbytes, begin, end, number, step = (np.concatenate(column) for column in zip(*parts, strict=True))
+    alone = np.flatnonzero(number == NO_COMMUNICATION)
+    met = np.flatnonzero(number != NO_COMMUNICATION)
+    one, first, inverse = np.unique(number[met] * schedule.steps + step[met], return_index=True, return_inverse=True)
+    last = np.full((2, len(one)), -np.inf)
+    for moments, whole in zip((begin, end), last, strict=True):
+        np.maximum.at(whole, inverse, moments[met])
+    order = np.argsort(first)
+    pieces = np.concatenate((alone, met[first[order]]))
+    seconds = np.concatenate((end[alone] - begin[alone], (last[1] - last[0])[order]))
+    return _Works(what[pieces], nbytes[pieces], seconds)
+
+
+def _works_alone(op: Op) -> bool:
+    """Whether *op* is work although it meets no partner: no collective of one rank, no empty computation."""
+    return not isinstance(op, Collective) and bool(getattr(op, "kernels", True))
 
 
 def op_times(simulated: Timeline, measured: Timeline) -> Iterator[OpTime]:
@@ -135,16 +161,15 @@ def op_times(simulated: Timeline, measured: Timeline) -> Iterator[OpTime]:
     schedule = simulated.schedule
     for rank in range(schedule.mesh.world_size):
         ours, theirs = (_seconds(timeline, rank) for timeline in (simulated, measured))
-        for op, one, other in zip(schedule.program(rank).ops, ours.tolist(), theirs.tolist(), strict=True):
-            yield OpTime(rank, op.name, one, other)
+        for name, one, other in zip(op_names(schedule.program(rank)), ours.tolist(), theirs.tolist(), strict=True):
+            yield OpTime(rank, name, one, other)
 
 
-def _seconds(timeline: Timeline, rank: int) -> np.ndarray:
+def _seconds(timeline: Timeline, rank: int) -> Floats:
     """Seconds of each op, the mean over the steps."""
-    total = np.zeros(len(timeline.schedule.program(rank).ops))
-    for record in timeline.records[rank]:
-        total[record.op] += record.end - record.begin
-    return total / timeline.schedule.steps
+    own = timeline.of(rank)
+    ops = len(timeline.schedule.program(rank).ops)
+    return np.bincount(own.op, own.end - own.begin, ops) / timeline.schedule.steps
 
 
 def same_order(simulated: Timeline, measured: Timeline) -> bool:
@@ -154,9 +179,14 @@ def same_order(simulated: Timeline, measured: Timeline) -> bool:
 
 
 def _by_stream(timeline: Timeline, rank: int) -> dict[str, list[tuple[int, int]]]:
-    ops, found = timeline.schedule.program(rank).ops, dict[str, list[tuple[int, int]]]()
-    for record in sorted(timeline.records[rank], key=lambda record: (record.ready, record.step, record.op)):
-        found.setdefault(ops[record.op].stream, []).append((record.step, record.op))
+    """By stream (step, op) of its spans, in the order in which they became ready."""
+    own = timeline.of(rank)
+    streams = op_streams(timeline.schedule.program(rank))[own.op]
+    order = np.lexsort((own.op, own.step, own.ready))
+    found: dict[str, list[tuple[int, int]]] = {}
+    columns = (streams[order].tolist(), own.step[order].tolist(), own.op[order].tolist())
+    for stream, step, op in zip(*columns, strict=True):
+        found.setdefault(stream, []).append((step, op))
     return found
 
 
@@ -167,12 +197,19 @@ def swaps(simulated: Timeline, measured: Timeline) -> list[Swap]:
 
 
 def _swap(simulated: Timeline, measured: Timeline, rank: int) -> Swap | None:
-    ours, theirs = (np.array(sorted(timeline.records[rank], key=lambda r: r[:2])) for timeline in (simulated, measured))
-    op, ended = ours[:, 0].astype(np.int64), ours[:, 4]
-    ops, widest = simulated.schedule.program(rank).ops, Swap(rank, "", "", 0.0)
-    for second in range(len(ours)):
-        apart = np.where(theirs[:, 3] >= theirs[second, 4], ours[second, 3] - ended, 0.0)
+    (op, ours_begin, ours_end), (_, begin, end) = (_in_order(timeline, rank) for timeline in (simulated, measured))
+    widest = Swap(rank, "", "", 0.0)
+    names = op_names(simulated.schedule.program(rank))
+    for second in range(len(op)):
+        apart = np.where(begin >= end[second], ours_begin[second] - ours_end, 0.0)
         first = int(apart.argmax())
         if apart[first] > widest.seconds:
-            widest = Swap(rank, ops[op[first]].name, ops[op[second]].name, float(apart[first]))
+            widest = Swap(rank, names[op[first]], names[op[second]], float(apart[first]))
     return widest if widest.seconds else None
+
+
+def _in_order(timeline: Timeline, rank: int) -> tuple[Integers, Floats, Floats]:
+    """Op, begin and end of the spans of *rank*, by op, then step."""
+    own = timeline.of(rank)
+    order = np.lexsort((own.step, own.op))
+    return own.op[order], own.begin[order], own.end[order]

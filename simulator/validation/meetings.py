@@ -10,9 +10,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+import numpy as np
+
 from simulator.matching import NONE, CollectiveKey, CopyKey, Matching, MessageKey
 from simulator.order import Action
 from simulator.schedule import Op, Recv, Schedule, Send
+from simulator.timeline import NO_COMMUNICATION, Integers
 
 
 class Channel(NamedTuple):
@@ -54,6 +57,19 @@ def _meetings(schedule: Schedule, matching: Matching, rank: int) -> list[Meeting
     return [
         None if key == NONE else _meeting(schedule, rank, requests[number], matching.meaning(key))
         for number, key in zip(numbers.tolist(), keys.tolist(), strict=True)
+    ]
+
+
+def communications(schedule: Schedule) -> list[Integers]:
+    """By rank the number of the communication of each op, by its place in the program; `NO_COMMUNICATION` for others.
+
+    Partners have the same number; numbers are those of one step, from 0 without gaps.
+    """
+    numbers: dict[Meeting, int] = {}
+    of_rank = [meetings(schedule, rank) for rank in range(schedule.mesh.world_size)]
+    return [
+        np.array([NO_COMMUNICATION if m is None else numbers.setdefault(m, len(numbers)) for m in each], np.int64)
+        for each in of_rank
     ]
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simulator.analysis.intervals import Floats
 from simulator.schedule import Compute, Op, Schedule
+from simulator.timeline import Floats
 from simulator.validation import clock
 from simulator.validation.buffers import Buffers, copied, longest
 from simulator.validation.meetings import Meeting, meetings

@@ -5,16 +5,18 @@ What it measures is a timeline of the same form; validation is the comparison of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median_low
 
-from simulator.analysis.intervals import Floats
+import numpy as np
+import numpy.typing as npt
+
 from simulator.errors import ReplayError
 from simulator.schedule import Collective, Copy, Op, Recv, Schedule, Send
-from simulator.timeline import Record, Timeline
+from simulator.timeline import NO_COMMUNICATION, Columns, Floats, Timeline
 from simulator.validation.launch import TIMEOUT, launch
-from simulator.validation.meetings import Meeting, meetings
+from simulator.validation.meetings import communications
 from simulator.validation.performance import Part, perform
 from simulator.validation.place import Place
 
@@ -86,34 +88,33 @@ def measured(schedule: Schedule, moments: Sequence[Floats]) -> Timeline:
     A communication begins when the last of its partners is ready for it. A message ends, for both, when its receiver
     has it: the system of the sender took it over before that, to send it on.
     """
-    meets = [meetings(schedule, rank) for rank in range(schedule.mesh.world_size)]
-    begun: dict[tuple[int, Meeting], float] = {}
-    received: dict[tuple[int, Meeting], float] = {}
-    for rank, step, op, ready, end in _each(meets, moments):
-        meeting = meets[rank][op]
-        if meeting is not None:
-            begun[step, meeting] = max(ready, begun.get((step, meeting), ready))
-            if isinstance(schedule.program(rank).ops[op], Recv):
-                received[step, meeting] = end
-    records: list[list[Record]] = [[] for _ in moments]
-    for rank, step, op, ready, end in _each(meets, moments):
-        meeting = meets[rank][op]
-        begin, last = ready, end
-        if meeting is not None:
-            begin, last = begun[step, meeting], max(end, received.get((step, meeting), end))
-        own = last if isinstance(schedule.program(rank).ops[op], Send) else end
+    numbers = communications(schedule)
+    each = 1 + max((int(own.max(initial=NO_COMMUNICATION)) for own in numbers), default=NO_COMMUNICATION)
+    numbers = [
+        np.concatenate([np.where(own == NO_COMMUNICATION, own, own + step * each) for step in range(schedule.steps)])
+        for own in numbers
+    ]
+    begun, received = np.full((2, each * schedule.steps + 1), -np.inf)
+    for rank, (own, (ready, end)) in enumerate(zip(numbers, (of_rank.T for of_rank in moments), strict=True)):
+        np.maximum.at(begun, own, ready)
+        receives = _where(schedule, rank, Recv) & (own != NO_COMMUNICATION)
+        received[own[receives]] = end[receives]
+    # what is no communication has the last place
+    begun[NO_COMMUNICATION] = received[NO_COMMUNICATION] = -np.inf
+    columns = []
+    for rank, (own, (ready, end)) in enumerate(zip(numbers, (of_rank.T for of_rank in moments), strict=True)):
+        last = np.where(_where(schedule, rank, Send), np.maximum(end, received[own]), end)
         # a rank that only sends may be through with a collective before the last has come
-        records[rank].append(Record(op, step, ready, min(begin, own), own))
-    return Timeline(schedule, None, [sorted(each, key=lambda record: record.end) for each in records])
+        begin = np.minimum(np.maximum(ready, begun[own]), last)
+        step, op = np.divmod(np.arange(len(own)), len(own) // schedule.steps or 1)
+        order = np.argsort(last, kind="stable")
+        columns.append(Columns(op[order], step[order], ready[order], begin[order], last[order], own[order]))
+    return Timeline.unfolded(schedule, columns)
 
 
-def _each(
-    meets: Sequence[Sequence[Meeting | None]], moments: Sequence[Floats]
-) -> Iterator[tuple[int, int, int, float, float]]:
-    """(rank, step, op, ready, end) of everything."""
-    for rank, of_rank in enumerate(moments):
-        for place, (ready, end) in enumerate(of_rank.tolist()):
-            yield rank, *divmod(place, len(meets[rank])), ready, end
+def _where(schedule: Schedule, rank: int, kind: type[Op]) -> npt.NDArray[np.bool_]:
+    """Whether each op of *rank*, step after step, is of *kind*."""
+    return np.tile(schedule.program(rank).column(lambda op: isinstance(op, kind), np.bool_), schedule.steps)
 
 
 def scaled(schedule: Schedule, factor: float) -> Schedule:

@@ -42,4 +42,4 @@ def schedule() -> Schedule:
 
 if __name__ == "__main__":
     timeline = crossing(fold="--unfolded" not in sys.argv)
-    print(f"{timeline.makespan:.6f} s, {timeline.representatives} representatives")
+    print(f"{timeline.makespan:.6f} s, {len(timeline.columns)} representatives")

@@ -10,7 +10,6 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
-from simulator.analysis.intervals import Floats
 from simulator.analysis.palette import WAIT, Paint, in_order
 from simulator.analysis.pipeline import pipeline_rows
 from simulator.analysis.plot.canvas import (
@@ -27,7 +26,7 @@ from simulator.analysis.plot.canvas import (
     virtual_patch,
 )
 from simulator.analysis.rows import Row, chosen, rows, shown_window
-from simulator.timeline import Timeline
+from simulator.timeline import Floats, Timeline
 
 COMPUTE_HEIGHT, OTHER_HEIGHT, GAP = 1.0, 0.62, 0.3
 """Of rows and between ranks; the unit is the height of a row that computes."""

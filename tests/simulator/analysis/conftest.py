@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 
 import networkx as nx
+import numpy as np
 import pytest
 
 from simulator.accelerator import Accelerator
@@ -14,7 +15,7 @@ from simulator.kernel import Kernel, measured
 from simulator.mesh import Mesh
 from simulator.order import Action
 from simulator.schedule import Collective, Compute, Copy, Op, Program, Recv, Schedule, Send
-from simulator.timeline import Record, Timeline, Use
+from simulator.timeline import Columns, FlowLinks, LinkUse, RateIntervals, Timeline
 
 TRANSFER_RATE = 1e9
 """Bytes/s of every communication of these timelines."""
@@ -28,8 +29,8 @@ def played(schedule: Schedule, cluster: Cluster | None = None, slow: dict[int, f
     ]
     free = [dict.fromkeys(queue, 0.0) for queue in queues]
     numbers = [{op.name: number for number, op in enumerate(program.ops)} for program in schedule.programs]
-    records: list[list[Record]] = [[] for _ in schedule.program_of]
-    uses = []
+    rows: list[list[tuple[int, int, float, float, float]]] = [[] for _ in schedule.program_of]
+    uses: list[tuple[float, float, Mapping[int, float]]] = []
     while any(ops for queue in queues for ops in queue.values()):
         meeting: dict[Hashable, list[tuple[int, Op, float]]] = defaultdict(list)
         for rank, queue in enumerate(queues):
@@ -48,18 +49,30 @@ def played(schedule: Schedule, cluster: Cluster | None = None, slow: dict[int, f
                 queues[rank][op.stream].pop(0)
                 ended[rank][op.name] = free[rank][op.stream] = end
                 number = numbers[schedule.program_of[rank]][op.name]
-                records[rank].append(Record(number, 0, ready, begin, end))
+                rows[rank].append((number, 0, ready, begin, end))
             if len(party) > 1 and cluster is not None:
                 members = [rank for rank, _, _ in party]
                 ring = zip(members, [*members[1:], members[0]], strict=True)
                 links = {link: TRANSFER_RATE for a, b in ring for link in cluster.route(f"gpu {a}", f"gpu {b}")}
-                uses.append(Use(begin, end, links))
+                uses.append((begin, end, links))
     carried: dict[int, float] = defaultdict(float)
-    for use in uses:
-        for link, rate in use.links.items():
-            carried[link] += rate * (use.end - use.begin)
+    for since, until, rates in uses:
+        for link, rate in rates.items():
+            carried[link] += rate * (until - since)
     devices = [f"gpu {rank}" for rank in ranks_of(schedule)]
-    return Timeline(schedule, cluster, records, devices, {}, carried, uses, {}, len(records))
+    columns = [Columns.of(each) for each in rows]
+    return Timeline.unfolded(
+        schedule, columns, cluster, devices=devices, link_bytes=carried, link_use=link_use(uses) if uses else None
+    )
+
+
+def link_use(uses: Iterable[tuple[float, float, Mapping[int, float]]]) -> LinkUse:
+    """Of (begin, end, rate by link), a flow for each link of each of them."""
+    rows = [(begin, end, rate, link) for begin, end, links in uses for link, rate in links.items()]
+    begin, end, rate, link = (np.array(column) for column in zip(*rows, strict=True))
+    numbers = np.arange(len(rows))
+    flows = FlowLinks(np.arange(len(rows) + 1), link.astype(np.int64), np.ones(len(rows), np.int64))
+    return LinkUse(RateIntervals(numbers, begin, end, rate), flows)
 
 
 def ranks_of(schedule: Schedule) -> range:

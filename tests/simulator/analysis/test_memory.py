@@ -11,7 +11,7 @@ from simulator.kernel import measured
 from simulator.mesh import Mesh
 from simulator.order import Action
 from simulator.schedule import Collective, Compute, Op, Program, Schedule
-from simulator.timeline import Record, Timeline
+from simulator.timeline import Columns, Timeline
 
 
 def holding(name: str, stream: str = "compute", takes: float = 0.0, gives: float = 0.0, after: str = "") -> Op:
@@ -21,14 +21,18 @@ def holding(name: str, stream: str = "compute", takes: float = 0.0, gives: float
     )  # fmt: skip
 
 
-def alone(ops: list[Op], records: list[Record], resident: dict[str, float] | None = None) -> Timeline:
+Row = tuple[int, int, float, float, float]
+"""(op, step, ready, begin, end)."""
+
+
+def alone(ops: list[Op], rows: list[Row], resident: dict[str, float] | None = None) -> Timeline:
     schedule = Schedule(Mesh(1, {}), (Program("all", tuple(ops), resident or {}),), (0,))
-    return Timeline(schedule, None, [records])
+    return Timeline.unfolded(schedule, [Columns.of(rows)])
 
 
 def test_a_curve_steps_at_begins_and_ends() -> None:
     ops = [holding("a", takes=3.0), holding("b", gives=3.0)]
-    line = alone(ops, [Record(0, 0, 0.0, 1.0, 2.0), Record(1, 0, 2.0, 2.0, 5.0)], {"parameters": 10.0})
+    line = alone(ops, [(0, 0, 0.0, 1.0, 2.0), (1, 0, 2.0, 2.0, 5.0)], {"parameters": 10.0})
     held = memory.curve(line, 0)
     assert held.times.tolist() == [0.0, 1.0, 5.0]
     assert held.total.tolist() == [10.0, 13.0, 10.0]
@@ -38,20 +42,20 @@ def test_a_curve_steps_at_begins_and_ends() -> None:
 
 def test_what_ends_frees_before_what_begins_allocates() -> None:
     ops = [holding("a", takes=3.0, gives=3.0), holding("b", takes=3.0, gives=3.0)]
-    one_after_the_other = alone(ops, [Record(1, 0, 0.0, 1.0, 2.0), Record(0, 0, 0.0, 0.0, 1.0)])
+    one_after_the_other = alone(ops, [(1, 0, 0.0, 1.0, 2.0), (0, 0, 0.0, 0.0, 1.0)])
     assert memory.peak(one_after_the_other).peak.nbytes == 3.0
 
 
 def test_an_op_of_no_length_still_holds_what_it_allocates() -> None:
-    line = alone([holding("a", takes=3.0, gives=3.0)], [Record(0, 0, 1.0, 1.0, 1.0)])
+    line = alone([holding("a", takes=3.0, gives=3.0)], [(0, 0, 1.0, 1.0, 1.0)])
     assert memory.peak(line).peak == memory.Peak(3.0, 0, 1.0, {"activations": 3.0})
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 5), st.integers(1, 9)), min_size=1, max_size=10))
 def test_the_integral_is_the_sum_over_ops_of_bytes_times_duration(spans: list[tuple[int, int, int]]) -> None:
     ops = [holding(f"op {i}", f"stream {i}", float(size), float(size)) for i, (_, _, size) in enumerate(spans)]
-    records = [Record(i, 0, float(b), float(b), float(b + length)) for i, (b, length, _) in enumerate(spans)]
-    held = memory.curve(alone(ops, records), 0)
+    rows = [(i, 0, float(b), float(b), float(b + length)) for i, (b, length, _) in enumerate(spans)]
+    held = memory.curve(alone(ops, rows), 0)
     assert held.integral(20.0) == sum(length * size for _, length, size in spans)
     assert held.total[-1] == 0
     at_each_moment = [sum(s for b, length, s in spans if b <= t < b + length) for t in range(20)]
@@ -104,6 +108,6 @@ def test_an_overlapped_transfer_counts_until_its_stream_goes_on_or_someone_waits
 def test_a_server_on_the_host_fills_the_host_alone() -> None:
     programs = Program("gpu", (), {"parameters": 1.0}), Program("server", (), {"parameters": 7.0}, on="host")
     schedule = Schedule(Mesh(2, {}), programs, (0, 1))
-    found = memory.peak(Timeline(schedule, None, [[], []]))
+    found = memory.peak(Timeline.unfolded(schedule, [Columns.of([])] * 2))
     assert (found.peak.nbytes, found.host_bytes) == (1.0, 7.0)
     assert memory.bound(schedule).host_bytes == 7.0

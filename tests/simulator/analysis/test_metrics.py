@@ -1,5 +1,6 @@
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from simulator.analysis import metrics
@@ -7,7 +8,7 @@ from simulator.kernel import Kernel, measured
 from simulator.mesh import Axis, Mesh
 from simulator.order import Action
 from simulator.schedule import Collective, Compute, Copy, Delay, Op, Program, Schedule
-from simulator.timeline import Record, Timeline
+from simulator.timeline import Columns, Timeline
 
 
 def compute(name: str, phase: str | None, flops: float = 0.0) -> Compute:
@@ -36,8 +37,8 @@ def timeline(*records: tuple[int, float, float], steps: int = 1) -> Timeline:
     """Both ranks do the same; (op, begin, end), alternating over the steps."""
     schedule = Schedule(MESH, (Program("all", OPS),), (0, 0), steps)
     each = len(records) // steps
-    written = [Record(op, i // each, begin, begin, end) for i, (op, begin, end) in enumerate(records)]
-    return Timeline(schedule, None, [written, list(written)])
+    own = Columns.of((op, i // each, begin, begin, end) for i, (op, begin, end) in enumerate(records))
+    return Timeline.unfolded(schedule, [own, own])
 
 
 def test_each_kind_of_time_is_told_apart() -> None:
@@ -64,7 +65,7 @@ def test_only_a_schedule_with_delays_has_a_part_for_them() -> None:
 
 def test_waiting_for_partners_is_bubble() -> None:
     schedule = Schedule(MESH, (Program("all", OPS),), (0, 0))
-    waiting = Timeline(schedule, None, [[Record(4, 0, 0.0, 3.0, 4.0)], [Record(0, 0, 0.0, 0.0, 3.0)]])
+    waiting = Timeline.unfolded(schedule, [Columns.of([(4, 0, 0.0, 3.0, 4.0)]), Columns.of([(0, 0, 0.0, 0.0, 3.0)])])
     parts = metrics.rank_breakdown(waiting, 0)
     assert (parts["bubble"], parts["exposed_tp"]) == (3.0, 1.0)
 
@@ -89,17 +90,17 @@ def test_breakdown_sums_to_the_step_time_for_every_rank_and_their_mean(
         assert mean == pytest.approx(sum(one[part] for one in each) / ranks, abs=1e-12)
 
 
-def test_ranks_that_share_their_records_count_each() -> None:
-    one = [Record(0, 0, 0.0, 0.0, 1.0)]
+def test_each_rank_of_a_class_counts() -> None:
     schedule = Schedule(Mesh.regular({"tp": 3}), (Program("all", OPS[:1]),), (0, 0, 0))
-    shared = Timeline(schedule, None, [one, one, [Record(0, 0, 0.0, 0.0, 4.0)]])
+    columns = {0: Columns.of([(0, 0, 0.0, 0.0, 1.0)]), 2: Columns.of([(0, 0, 0.0, 0.0, 4.0)])}
+    shared = Timeline(schedule, None, columns, np.array([0, 0, 2]))
     assert metrics.breakdown(shared)["compute"] == 2.0
 
 
 def test_a_host_rank_does_not_count() -> None:
     programs = Program("worker", OPS[:1]), Program("server", (compute("F", "F"),), on="host")
     schedule = Schedule(Mesh(2, {"ps.0": Axis(((1, 0),)), "ps.1": Axis(())}), programs, (0, 1))
-    line = Timeline(schedule, None, [[Record(0, 0, 0.0, 0.0, 2.0)], [Record(0, 0, 0.0, 0.0, 4.0)]])
+    line = Timeline.unfolded(schedule, [Columns.of([(0, 0, 0.0, 0.0, 2.0)]), Columns.of([(0, 0, 0.0, 0.0, 4.0)])])
     parts = metrics.breakdown(line)
     assert parts == {**dict.fromkeys(parts, 0.0), "compute": 2.0, "bubble": 2.0}
     assert "exposed_ps" in parts
@@ -125,7 +126,7 @@ def test_flops_of_the_model_leave_recomputation_out() -> None:
 
 
 def test_a_timeline_that_takes_no_time_uses_nothing() -> None:
-    still = Timeline(Schedule(MESH, (Program("all", ()),), (0, 0)), None, [[], []])
+    still = Timeline.unfolded(Schedule(MESH, (Program("all", ()),), (0, 0)), [Columns.of([])] * 2)
     assert metrics.flops_per_gpu(still) == (0.0, 0.0)
     assert set(metrics.breakdown(still).values()) == {0.0}
     assert metrics.bubble_fraction(metrics.breakdown(still)) == 0.0

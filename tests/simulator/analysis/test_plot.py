@@ -1,7 +1,6 @@
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from simulator.kernel import measured
 from simulator.mesh import Mesh
 from simulator.order import Action
 from simulator.schedule import Compute, Program, Schedule
-from simulator.timeline import Record, Timeline
+from simulator.timeline import Columns, Timeline
 
 
 @pytest.mark.parametrize("chart", plot.CHARTS)
@@ -75,10 +74,10 @@ def in_virtual_stages(count: int) -> Timeline:
     seconds = {"F": 1.0, "B": 2.0, "O": 0.0}
     ops = tuple(Compute(name=str(a), action=a, kernels=(measured(seconds[a.phase]),)) for a in actions)
     ends = accumulate(seconds[a.phase] for a in actions)
-    records = [Record(i, 0, end - seconds[a.phase], end - seconds[a.phase], end)
-               for i, (a, end) in enumerate(zip(actions, ends, strict=True))]  # fmt: skip
+    rows = [(i, 0, end - seconds[a.phase], end - seconds[a.phase], end)
+            for i, (a, end) in enumerate(zip(actions, ends, strict=True))]  # fmt: skip
     schedule = Schedule(Mesh.regular({"pp": 1}), (Program("rank", ops),), (0,))
-    return Timeline(schedule, None, [records], ["gpu 0"], {}, {}, [], {}, 1)
+    return Timeline.unfolded(schedule, [Columns.of(rows)], devices=["gpu 0"])
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8])
@@ -118,7 +117,7 @@ def test_what_cannot_be_drawn_is_told(ddp: Callable[[int], Timeline], tmp_path: 
     with pytest.raises(SimulatorError, match=r"must end with one of \.png, \.svg, \.pdf"):
         plot.draw(line, "timeline", tmp_path / "a.jpg")
     with pytest.raises(SimulatorError, match="takes no time"):
-        plot.draw(replace(line, records=[[], []]), "timeline", tmp_path / "a.png")
+        plot.draw(Timeline.unfolded(line.schedule, [Columns.of([])] * 2), "timeline", tmp_path / "a.png")
     with pytest.raises(SimulatorError, match="no results to compare"):
         plot.draw_breakdowns({}, tmp_path / "a.png")
     (tmp_path / "file").write_text("")

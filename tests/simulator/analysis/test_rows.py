@@ -12,7 +12,7 @@ from simulator.errors import SimulatorError
 from simulator.mesh import Mesh
 from simulator.order import Action
 from simulator.schedule import Program, Schedule
-from simulator.timeline import Timeline
+from simulator.timeline import Columns, Timeline
 
 
 def seconds(row: Row) -> dict[str, float]:
@@ -116,7 +116,8 @@ def test_layers_of_one_action_are_one_stretch(ddp: Callable[[int], Timeline]) ->
 
 
 def test_ranks_that_do_nothing_are_told() -> None:
-    idle = Timeline(Schedule(Mesh(2, {}), (Program("idle", (), on="host"),), (0, 0)), None, [[], []])
+    schedule = Schedule(Mesh(2, {}), (Program("idle", (), on="host"),), (0, 0))
+    idle = Timeline.unfolded(schedule, [Columns.of([])] * 2)
     with pytest.raises(SimulatorError, match="ranks chosen have nothing to do"):
         rows(idle, [0, 1], (0.0, 1.0))
     with pytest.raises(SimulatorError, match="no rank lives on a GPU"):

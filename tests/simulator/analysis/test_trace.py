@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 
@@ -149,7 +150,7 @@ def test_of_a_large_run_the_first_of_all_equal_ranks_is_written(
     ddp: Callable[[int], Timeline], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = ddp(4)
-    equal = replace(line, records=[line.records[0], line.records[1], line.records[0], line.records[1]])
+    equal = replace(line, representative=np.array([0, 1, 0, 1]))
     monkeypatch.setattr(trace, "MOST_SPANS", equal.ops - 1)
     trace.write(equal, tmp_path / "t.json")
     assert {e["pid"] for e in events_of(tmp_path / "t.json")} == {0, 1}

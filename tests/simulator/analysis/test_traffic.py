@@ -8,7 +8,8 @@ from simulator.analysis import traffic
 from simulator.errors import SimulatorError
 from simulator.mesh import Mesh
 from simulator.schedule import Collective, Program, Schedule
-from simulator.timeline import Timeline, Use
+from simulator.timeline import Timeline
+from tests.simulator.analysis.conftest import link_use
 
 
 def test_use_over_time_integrates_to_what_the_links_carried(ddp: Callable[[int], Timeline]) -> None:
@@ -22,7 +23,9 @@ def test_utilisation_is_bytes_over_what_the_time_would_have_carried(ddp: Callabl
     line = ddp(4)
     assert line.cluster is not None
     share = traffic.utilisation(line)
-    busy = sum(use.end - use.begin for use in line.uses)
+    assert line.link_use is not None
+    (_, begin, end, _), _ = line.link_use
+    busy = sum(end - begin) / len(line.cluster.links)
     assert share["uplink"]["max"] == pytest.approx(0.5 * busy / line.makespan)
     assert share["downlink"]["mean"] == pytest.approx(share["uplink"]["mean"] / 2)
     first = next(number for number, link in enumerate(line.cluster.links) if link.kind == "uplink")
@@ -45,7 +48,8 @@ def test_overloads_are_found_where_they_are(ddp: Callable[[int], Timeline]) -> N
     assert traffic.overloads(line) == []
     assert line.cluster is not None
     up = line.cluster.ends.index(("gpu 2", "switch 0"))
-    crowded = replace(line, uses=[Use(0.0, 0.1, {up: 1.5e9}), Use(0.05, 0.1, {up: 1e9}), Use(0.1, 0.15, {up: 2e9})])
+    uses = [(0.0, 0.1, {up: 1.5e9}), (0.05, 0.1, {up: 1e9}), (0.1, 0.15, {up: 2e9})]
+    crowded = replace(line, link_use=link_use(uses))
     assert traffic.overloads(crowded) == [traffic.Overload(up, 0.05, 2.5e9)]
 
 
@@ -81,11 +85,12 @@ def test_a_measured_timeline_has_no_links(ddp: Callable[[int], Timeline]) -> Non
     with pytest.raises(SimulatorError, match="measured, not simulated"):
         traffic.over_time(line)
     with pytest.raises(SimulatorError, match="holds no use of links"):
-        traffic.over_time(replace(ddp(2), uses=()))
+        traffic.over_time(replace(ddp(2), link_use=None))
 
 
 def test_a_window_shows_its_part_alone(ddp: Callable[[int], Timeline]) -> None:
     line = ddp(2)
-    first = line.uses[0]
-    use = traffic.over_time(line, (first.begin, first.end), bins=10)["uplink"]
+    assert line.link_use is not None
+    (_, begin, end, _), _ = line.link_use
+    use = traffic.over_time(line, (float(begin[0]), float(end[0])), bins=10)["uplink"]
     assert np.allclose(use.mean, 0.5)

@@ -8,7 +8,7 @@ from scenarios.running import simulated
 from simulator.kernel import measured
 from simulator.mesh import Mesh
 from simulator.schedule import Collective, Compute, Program, Schedule
-from simulator.timeline import Record, Timeline
+from simulator.timeline import Columns, Timeline
 from simulator.validation import comparison
 from simulator.validation.comparison import OpTime, Swap
 from tests.simulator.validation.schedules import KINDS, scenario
@@ -23,7 +23,8 @@ SCHEDULE = Schedule(Mesh.regular({"dp": 2}), (Program("rank", OPS),), (0, 0))
 
 def timeline(*ranks):
     """(ready, begin, end) of the three ops of both ranks."""
-    return Timeline(SCHEDULE, None, [[Record(op, 0, *times) for op, times in enumerate(rank)] for rank in ranks])
+    columns = [Columns.of((op, 0, *times) for op, times in enumerate(rank)) for rank in ranks]
+    return Timeline.unfolded(SCHEDULE, columns)
 
 
 SIMULATED = timeline(*[[(0, 0, 1), (0, 2, 3), (4, 4, 5)]] * 2)

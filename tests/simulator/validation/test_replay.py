@@ -31,8 +31,9 @@ def test_every_kind_of_schedule_is_replayed_in_order(kind):
     ours = simulated(one, schedule)
     assert comparison.same_order(ours, real)
     for rank in range(schedule.mesh.world_size):
-        assert len(real.records[rank]) == len(schedule.program(rank).ops) * schedule.steps
-        assert all(record.ready <= record.begin <= record.end for record in real.records[rank])
+        own = real.of(rank)
+        assert len(own.op) == len(schedule.program(rank).ops) * schedule.steps
+        assert ((own.ready <= own.begin) & (own.begin <= own.end)).all()
         waits_are_held(schedule, real, rank)
         # a sleep is never too short, however busy the machine is; here one stream of each rank computes
         assert real.makespan >= sum(seconds[rank])
@@ -78,7 +79,7 @@ def test_steps_are_repeated():
     op = Collective(name="sum", kind="all_reduce", over="dp", nbytes=100.0)
     schedule = Schedule(Mesh.regular({"dp": 2}), (Program("rank", (op,)),), (0, 0), steps=3)
     real = replayed(schedule, repeat=1).median
-    assert [record.step for record in real.records[0]] == [0, 1, 2]
+    assert real.of(0).step.tolist() == [0, 1, 2]
 
 
 def test_messages_meet_by_action_in_whatever_order_they_are_received():
@@ -96,20 +97,20 @@ def test_messages_meet_by_action_in_whatever_order_they_are_received():
     schedule = Schedule(
         Mesh.regular({"pp": 2}), (Program("first", tuple(sends)), Program("last", tuple(receives))), (0, 1)
     )
-    assert len(replayed(schedule, repeat=1).median.records[1]) == 2
+    assert len(replayed(schedule, repeat=1).median.of(1).op) == 2
 
 
 def test_copies_go_between_device_and_host():
     ops = (Copy(name="out", nbytes=1e6, to="host"), Copy(name="in", nbytes=1e6, to="gpu"))
     schedule = Schedule(Mesh.regular({"dp": 1}), (Program("rank", ops),), (0,))
-    assert [record.op for record in replayed(schedule, repeat=1).median.records[0]] == [0, 1]
+    assert replayed(schedule, repeat=1).median.of(0).op.tolist() == [0, 1]
 
 
 def test_a_communication_begins_when_its_last_partner_comes():
     op = Collective(name="sum", kind="all_reduce", over="dp", nbytes=8.0)
     schedule = Schedule(Mesh.regular({"dp": 2}), (Program("rank", (op,)),), (0, 0))
     timeline = timeline_of(schedule, [np.array([[1.0, 5.0]]), np.array([[3.0, 4.0]])])
-    assert [records[0][2:] for records in timeline.records] == [(1.0, 3.0, 5.0), (3.0, 3.0, 4.0)]
+    assert [span[3:] for rank in range(2) for span in timeline.spans(rank)] == [(1.0, 3.0, 5.0), (3.0, 3.0, 4.0)]
     assert timeline.step_time == 5.0
 
 
@@ -118,7 +119,7 @@ def test_a_message_ends_for_both_when_its_receiver_has_it():
     receive = Recv(name="receive", over="pp", peer=0, nbytes=8.0)
     schedule = Schedule(Mesh.regular({"pp": 2}), (Program("first", (send,)), Program("last", (receive,))), (0, 1))
     timeline = timeline_of(schedule, [np.array([[2.0, 2.5]]), np.array([[1.0, 4.0]])])
-    assert [records[0][2:] for records in timeline.records] == [(2.0, 2.0, 4.0), (1.0, 2.0, 4.0)]
+    assert [span[3:] for rank in range(2) for span in timeline.spans(rank)] == [(2.0, 2.0, 4.0), (1.0, 2.0, 4.0)]
 
 
 def test_what_was_measured_before_a_break_is_kept():

@@ -3,9 +3,9 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from simulator.engine.binding import Entries, binding
 
 from simulator.engine import binding as room
-from simulator.engine.binding import Entries, binding
 
 ROWS = st.dictionaries(st.integers(0, 6), st.sampled_from([0.25, 0.5, 1.0]), max_size=4)
 

@@ -1,9 +1,9 @@
 """Cables that no load can fill, and those that one can."""
 
 import pytest
+from simulator.engine.redundancy import redundant
 
 import topologies
-from simulator.engine.redundancy import redundant
 from tests.nodes import V100
 
 NODE = {**V100, "accelerators": 2}

@@ -1,0 +1,169 @@
+"""Perfetto's own form of a trace: a protobuf of packets, two for each slice.
+
+What all slices of an op have in common is encoded once. A message may be written in pieces, one after the other
+(https://protobuf.dev/programming-guides/encoding, "last one wins"), so a slice is put together from such pieces.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from simulator.analysis.slices import Args, Slices, Track, op_texts, process_name, slices, tracks
+from simulator.schedule import Program
+from simulator.timeline import Timeline
+
+NANOSECOND = 1e-9
+SEQUENCE = 1
+"""The one packet sequence of the file."""
+VARINT, FIXED_64, LENGTH = 0, 1, 2
+"""Wire types of fields."""
+
+
+def perfetto(timeline: Timeline, ranks: Sequence[int]) -> bytes:
+    """The timeline as Perfetto's protobuf; times in whole ns."""
+    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket
+
+    form = _Form()
+    pieces = []
+    for number, packet in enumerate(p for rank in ranks for p in _descriptors(timeline, rank)):
+        packet.trusted_packet_sequence_id = SEQUENCE
+        if number == 0:
+            packet.sequence_flags = TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
+        pieces.append(Trace(packet=[packet]).SerializeToString(deterministic=True))
+    known: dict[int, list[tuple[bytes, bytes]]] = {}
+    for track, content in slices(timeline, ranks):
+        program = timeline.schedule.program_of[track.rank]
+        if program not in known:
+            known[program] = form.of_ops(timeline.schedule.programs[program])
+        pieces += _slices(form, track, content, known[program], timeline.schedule.steps > 1)
+    return b"".join(pieces)
+
+
+def _slices(
+    form: _Form, track: Track, content: Slices, ops: Sequence[tuple[bytes, bytes]], steps: bool
+) -> Iterator[bytes]:
+    """The packets of *content*, with the encoded *ops* of its program, each with the wait before it."""
+    place = form.event(track_uuid=_uuid(track.rank, track.number + 1))
+    stop = form.event(type=form.stop) + place
+    moments = (np.rint(column / NANOSECOND).astype(np.int64).tolist() for column in content[2:5])
+    waited = ((content.begin - content.ready) * 1e6).tolist()
+    arrows = content.sends.tolist(), content.receives.tolist()
+    numbered = {
+        step: form.event(debug_annotations=[form.annotation("step", step)]) for step in np.unique(content.step).tolist()
+    }
+    rows = zip(content.op.tolist(), content.step.tolist(), waited, *moments, *arrows, strict=True)
+    for op, step, waits, ready, begin, end, sends, receives in rows:
+        whole, wait = ops[op]
+        if waits:
+            yield form.packet(ready, wait + place)
+            yield form.packet(begin, stop)
+        event = whole + place + form.waited + _DOUBLE.pack(waits)
+        if steps:
+            event += numbered[step]
+        if sends:
+            event += form.sends + _FIXED.pack(sends)
+        if receives:
+            event += form.receives + _FIXED.pack(receives)
+        yield form.packet(begin, event)
+        yield form.packet(end, stop)
+
+
+_DOUBLE, _FIXED = struct.Struct("<d"), struct.Struct("<Q")
+
+
+class _Form:
+    """Encoded pieces of packets; the numbers of fields are those of Perfetto's own definition."""
+
+    def __init__(self) -> None:
+        from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as definition
+
+        self._event, self._annotation = definition.TrackEvent, definition.DebugAnnotation
+        packet, event, annotation = (
+            {field.name: field.number for field in message.DESCRIPTOR.fields}
+            for message in (definition.TracePacket, self._event, self._annotation)
+        )
+        self.start, self.stop = self._event.TYPE_SLICE_BEGIN, self._event.TYPE_SLICE_END
+        self._head = _tag(packet["trusted_packet_sequence_id"], VARINT) + _varint(SEQUENCE)
+        self._head += _tag(packet["timestamp"], VARINT)
+        self._track_event = _tag(packet["track_event"], LENGTH)
+        # the number that follows is the last field of an annotation
+        name = self._annotation(name="waited_us").SerializeToString()
+        name += _tag(annotation["double_value"], FIXED_64)
+        self.waited = _tag(event["debug_annotations"], LENGTH) + _varint(len(name) + _DOUBLE.size) + name
+        self.sends = _tag(event["flow_ids"], FIXED_64)
+        self.receives = _tag(event["terminating_flow_ids"], FIXED_64)
+
+    def event(self, **fields: Any) -> bytes:
+        """A track event, or a piece of one, with these *fields*."""
+        encoded: bytes = self._event(**fields).SerializeToString(deterministic=True)
+        return encoded
+
+    def annotation(self, name: str, value: str | float) -> Any:
+        """What a viewer shows of a slice: *value* under *name*."""
+        if isinstance(value, str):
+            return self._annotation(name=name, string_value=value)
+        return self._annotation(name=name, double_value=value)
+
+    def of_ops(self, program: Program) -> list[tuple[bytes, bytes]]:
+        """By op of *program*: the begin of its slice, and that of the wait before it."""
+        return [self._of_op(name, kind, args) for name, kind, args in zip(*op_texts(program), strict=True)]
+
+    def _of_op(self, name: str, kind: str, args: Args) -> tuple[bytes, bytes]:
+        told = [self.annotation(key, value) for key, value in args.items()]
+        whole = self.event(type=self.start, name=name, categories=[kind], debug_annotations=told)
+        awaited = [self.annotation("for", name)]
+        return whole, self.event(type=self.start, name="wait", categories=["wait"], debug_annotations=awaited)
+
+    def packet(self, moment: int, event: bytes) -> bytes:
+        """The packet of a track *event* at *moment* (ns), as a field of the trace."""
+        content = self._head + _varint(moment) + self._track_event + _varint(len(event)) + event
+        return _PACKET + _varint(len(content)) + content
+
+
+def _tag(field: int, wire: int) -> bytes:
+    return _varint(field << 3 | wire)
+
+
+def _varint(number: int) -> bytes:
+    """*number* in groups of seven bits, the lowest first."""
+    if number < 128:
+        return bytes((number,))
+    groups = bytearray()
+    while number >= 128:
+        groups.append(number & 127 | 128)
+        number >>= 7
+    groups.append(number)
+    return bytes(groups)
+
+
+_PACKET = _tag(1, LENGTH)
+"""`Trace.packet`, the one field of a trace."""
+
+
+def _uuid(rank: int, place: int) -> int:
+    """Of a track: *place* 0 is the process of *rank*, n + 1 its n-th stream."""
+    return (rank + 1) << 20 | place
+
+
+def _descriptors(timeline: Timeline, rank: int) -> Iterator[Any]:
+    """The packets that name the process of *rank* and its tracks."""
+    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket
+
+    packet = TracePacket()
+    process = packet.track_descriptor
+    process.uuid = _uuid(rank, 0)
+    # pid 0 is the idle task to the viewer
+    process.process.pid, process.process.process_name = rank + 1, process_name(timeline, rank)
+    process.sibling_order_rank = rank
+    process.child_ordering = process.EXPLICIT
+    yield packet
+    for track in tracks(timeline, rank):
+        packet = TracePacket()
+        stream = packet.track_descriptor
+        stream.uuid, stream.parent_uuid = _uuid(rank, track.number + 1), _uuid(rank, 0)
+        stream.name, stream.sibling_order_rank = track.stream, track.number
+        yield packet
