@@ -69,9 +69,6 @@ def _completed(args: Args, micro_batch: int) -> Args:
     return args if micro_batch == NO_MICRO_BATCH else {**args, "action": f"{args['action']}{micro_batch}"}
 
 
-KINDS = ("compute", "communication", "copy")
-
-
 def tracks(timeline: Timeline, rank: int) -> list[Track]:
     """The tracks of *rank*: streams that compute first, then communication, copies and delays."""
     kinds: dict[str, int] = {}

@@ -9,7 +9,7 @@ from simulator.kernel import measured
 from simulator.matching import NONE, CollectiveKey, CopyKey, Matching, MessageKey
 from simulator.mesh import Mesh
 from simulator.order import PLACEHOLDER, Action
-from simulator.program import Block, Stamped
+from simulator.program import Block, TemplatedOps
 from simulator.schedule import Collective, Compute, Copy, Delay, Program, Recv, Schedule, Send
 
 STREAMS = st.sampled_from(["compute", "other"])
@@ -33,7 +33,7 @@ OPS = st.one_of(
 def programs(draw):
     templates = draw(st.lists(st.lists(OPS, max_size=5).map(tuple), min_size=1, max_size=3))
     blocks = draw(st.lists(st.tuples(st.sampled_from(templates), st.sampled_from([None, 0, 1, 2])), max_size=6))
-    return Program("any", Stamped(Block(ops, micro_batch) for ops, micro_batch in blocks))
+    return Program("any", TemplatedOps(Block(ops, micro_batch) for ops, micro_batch in blocks))
 
 
 def written_out(program):

@@ -3,9 +3,9 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from simulator.engine.binding import Entries, binding
 
-from simulator.engine import binding as room
+from simulator.engine.folding import dominance
+from simulator.engine.folding.dominance import Entries, undominated
 
 ROWS = st.dictionaries(st.integers(0, 6), st.sampled_from([0.25, 0.5, 1.0]), max_size=4)
 
@@ -28,7 +28,7 @@ def found(rows):
     triples = [(flow, number, share) for number, row in enumerate(rows) for flow, share in row.items()]
     flows, numbers, shares = ([triple[column] for triple in triples] for column in range(3))
     entries = Entries(np.array(flows, np.int64), np.array(numbers, np.int64), np.array(shares, np.float64))
-    return set(np.flatnonzero(binding(entries, len(rows))).tolist())
+    return set(np.flatnonzero(undominated(entries, len(rows))).tolist())
 
 
 @given(st.lists(ROWS, max_size=12))
@@ -40,5 +40,5 @@ def test_comparisons_in_parts_are_the_same(monkeypatch):
     draw = np.random.default_rng(1)
     rows = [{int(flow): float(draw.choice([0.5, 1.0])) for flow in draw.integers(0, 9, 3)} for _ in range(60)]
     whole = found(rows)
-    monkeypatch.setattr(room, "AT_ONCE", 7)
+    monkeypatch.setattr(dominance, "AT_ONCE", 7)
     assert found(rows) == whole == by_definition(rows)

@@ -1,9 +1,9 @@
 """Cables that no load can fill, and those that one can."""
 
 import pytest
-from simulator.engine.redundancy import redundant
 
 import topologies
+from simulator.engine.folding.non_binding import non_binding
 from tests.nodes import V100
 
 NODE = {**V100, "accelerators": 2}
@@ -11,7 +11,7 @@ NODE = {**V100, "accelerators": 2}
 
 def free(cluster):
     """The links, by their ends, that can be filled by no load."""
-    return {cluster.ends[number] for number in redundant(cluster, lambda link: 1.0)}
+    return {cluster.ends[number] for number in non_binding(cluster, lambda link: 1.0)}
 
 
 def cables(cluster):
