@@ -95,6 +95,38 @@ class LinkUse(NamedTuple):
     flows: FlowLinks
 
 
+class LinkBins(NamedTuple):
+    """Use of the links over time: *share* of the bandwidth, the mean over all links of a kind.
+
+    *share* has the shape ``(kinds, bins)``; *edges*, of shape ``(bins + 1,)``, are in s.
+    """
+
+    edges: Floats
+    kinds: tuple[str, ...]
+    share: Floats
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What is known of a run too large to keep every span, by representative, in the order of *ranks*.
+
+    *seconds*, of shape ``(ranks, parts)``: time from *window_begin* to *makespan* (s) by part of the breakdown.
+    *peak_bytes* and *peak_time*, of shape ``(ranks,)``, and *peak_by_category*, of shape ``(ranks, categories)``: the
+    most that a rank holds in the memory of its GPU. *host_peak_bytes*: the most that a server holds in its host's.
+    """
+
+    makespan: float
+    window_begin: float
+    ranks: Integers
+    parts: tuple[str, ...]
+    seconds: Floats
+    peak_bytes: Floats
+    peak_time: Floats
+    peak_by_category: Floats
+    host_peak_bytes: float
+    link_bins: LinkBins
+
+
 @dataclass(frozen=True)
 class Timeline:
     """What ran, by rank.
@@ -103,7 +135,8 @@ class Timeline:
     columns are those of a rank. *axis_bytes*: bytes sent by all ranks together, by family of axis. *link_bytes*: bytes
     carried by a link of *cluster*, by its number; *multiplicity*: how many equal links that link represents (one,
     unless named). *link_use*: use of links over time. *algorithms*: (axis family, kind, bytes) of a collective to the
-    algorithm and protocol that ran it. *engine*: the name of the engine that made it.
+    algorithm and protocol that ran it. *engine*: the name of the engine that made it. *totals* stand in for the spans
+    of a run that is too large to keep all of them: then *columns* has only those of some ranks.
     """
 
     schedule: Schedule
@@ -117,6 +150,7 @@ class Timeline:
     algorithms: Mapping[tuple[str, str, float], tuple[str, str]] = field(default_factory=dict)
     multiplicity: Mapping[int, int] = field(default_factory=dict)
     engine: str = ""
+    totals: Totals | None = None
 
     @classmethod
     def unfolded(
@@ -126,8 +160,15 @@ class Timeline:
         return cls(schedule, cluster, dict(enumerate(columns)), np.arange(len(columns)), **fields)
 
     def of(self, rank: int) -> Columns:
-        """The columns of *rank*."""
-        return self.columns[int(self.representative[rank])]
+        """The columns of *rank*. Raises `SimulatorError` where its spans were not kept."""
+        representative = int(self.representative[rank])
+        if representative not in self.columns:
+            kept = ", ".join(map(str, sorted(self.columns)[:8]))
+            raise SimulatorError(
+                f"the spans of rank {rank} were not kept: this run is too large to keep all. Kept are those of "
+                f"{kept}{' ...' if len(self.columns) > 8 else ''}; name others with --ranks"
+            )
+        return self.columns[representative]
 
     def spans(self, rank: int) -> Iterator[Span]:
         """The spans of *rank*, one object each: for looking at a few."""
@@ -149,19 +190,25 @@ class Timeline:
 
     @cached_property
     def classes(self) -> Mapping[int, Integers]:
-        """By representative, ascending: all ranks that it represents, ascending, itself among them."""
+        """By representative, ascending: all ranks that it represents, ascending, itself among them.
+
+        Only those whose spans were kept.
+        """
         order = np.argsort(self.representative, kind="stable")
         firsts, starts = np.unique(self.representative[order], return_index=True)
-        return dict(zip(firsts.tolist(), np.split(order, starts[1:]), strict=True))
+        groups = zip(firsts.tolist(), np.split(order, starts[1:]), strict=True)
+        return {first: ranks for first, ranks in groups if first in self.columns}
 
     @property
     def distinct_ranks(self) -> tuple[int, ...]:
-        """The representatives, ascending."""
-        return tuple(self.classes)
+        """The representatives, ascending, whether or not their spans were kept."""
+        return tuple(np.unique(self.representative).tolist())
 
     @cached_property
     def makespan(self) -> float:
         """When the last op ended, s."""
+        if self.totals is not None:
+            return self.totals.makespan
         return max((float(own.end.max()) for own in self.columns.values() if len(own.end)), default=0.0)
 
     @cached_property
@@ -174,6 +221,8 @@ class Timeline:
             return self._updates[self._warm_up - 1], self._updates[-1]
         if self.schedule.steps == 1:
             return 0.0, self.makespan
+        if self.totals is not None:
+            return self.totals.window_begin, self.makespan
         first = max((float(own.end[own.step == 0].max(initial=0.0)) for own in self.columns.values()), default=0.0)
         return first, self.makespan
 

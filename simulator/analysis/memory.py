@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.analysis.instants import snapped
-from simulator.schedule import Op, Program, Schedule
-from simulator.timeline import Columns, Floats, Integers, Timeline
+from simulator.schedule import CATEGORIES, Op, Program, Schedule
+from simulator.timeline import Columns, Floats, Integers, Timeline, Totals
 
 _Item = TypeVar("_Item", bound=Hashable)
 
@@ -150,6 +150,8 @@ def _order(moments: Floats, place: Integers) -> Integers:
 def peak(timeline: Timeline) -> Memory:
     """The memory that the ranks of *timeline* hold at most. Of equal peaks the first rank's, at its first moment."""
     schedule = timeline.schedule
+    if timeline.totals is not None:
+        return _memory(schedule, [*_peaks(timeline, timeline.totals)], timeline.totals.host_peak_bytes)
     tables = {number: _table(program, False) for number, program in enumerate(schedule.programs)}
     same = np.stack((_stages(schedule), schedule.program_of, timeline.representative))
     _, firsts = np.unique(same, axis=1, return_index=True)
@@ -159,6 +161,15 @@ def peak(timeline: Timeline) -> Memory:
             nbytes, time, by_category = _highest(_held(timeline, {rank: 1}, tables))
             peaks.append(Peak(nbytes, rank, time, by_category))
     return _memory(schedule, peaks, _host_peak(timeline))
+
+
+def _peaks(timeline: Timeline, totals: Totals) -> Iterator[Peak]:
+    """The peaks of all GPU ranks, from the totals of their representatives."""
+    places = np.searchsorted(totals.ranks, timeline.representative)
+    for rank in timeline.gpu_ranks:
+        at = places[rank]
+        held = dict(zip(CATEGORIES, totals.peak_by_category[at].tolist(), strict=True))
+        yield Peak(float(totals.peak_bytes[at]), rank, float(totals.peak_time[at]), held)
 
 
 def bound(schedule: Schedule, ranks_per_host: int = 1) -> Memory:

@@ -9,7 +9,7 @@ import numpy as np
 from simulator.analysis.intervals import partition
 from simulator.mesh import family
 from simulator.schedule import Collective, Compute, Copy, Delay, Op, Recv, Schedule, Send
-from simulator.timeline import Floats, Integers, Timeline
+from simulator.timeline import Floats, Integers, Timeline, Totals
 
 MODEL_PHASES = frozenset("FBIW")
 """The phases whose products are the model's own; R repeats them and O has none."""
@@ -48,6 +48,8 @@ def breakdown(timeline: Timeline) -> dict[str, float]:
     Parts: those of `rank_breakdown`. They sum to the step time. No rank on a GPU: all zero.
     """
     schedule = timeline.schedule
+    if timeline.totals is not None:
+        return _from_totals(timeline, timeline.totals)
     kinds = [_kinds(schedule, number) for number in range(len(schedule.programs))]
     total, gpus = np.zeros(len(keys(schedule))), 0
     for rank, ranks in timeline.classes.items():
@@ -55,6 +57,14 @@ def breakdown(timeline: Timeline) -> dict[str, float]:
             total += len(ranks) * _parts(timeline, rank, kinds[schedule.program_of[rank]])
             gpus += len(ranks)
     return dict(zip(keys(schedule), (total / max(1, gpus)).tolist(), strict=True))
+
+
+def _from_totals(timeline: Timeline, totals: Totals) -> dict[str, float]:
+    places = np.searchsorted(totals.ranks, timeline.representative[list(timeline.gpu_ranks)])
+    means = (
+        totals.seconds[places].mean(axis=0) / timeline.steps_measured if len(places) else np.zeros(len(totals.parts))
+    )
+    return dict(zip(totals.parts, means.tolist(), strict=True))
 
 
 def rank_breakdown(timeline: Timeline, rank: int) -> dict[str, float]:

@@ -14,7 +14,7 @@ from simulator.cluster import Cluster
 from simulator.errors import SimulatorError
 from simulator.mesh import family
 from simulator.schedule import Collective, Schedule, Send
-from simulator.timeline import Floats, Integers, Timeline
+from simulator.timeline import Floats, Integers, LinkBins, Timeline
 
 LEAST_SENT: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda ranks: 2.0 * (ranks - 1),
@@ -140,6 +140,8 @@ def over_time(timeline: Timeline, window: tuple[float, float] | None = None, bin
     Raises `SimulatorError` if the timeline has no cluster or recorded no use of its links.
     """
     cluster = _cluster(timeline)
+    if timeline.totals is not None:
+        return _from_bins(timeline.totals.link_bins, window or (0.0, timeline.makespan))
     if timeline.link_use is None or not len(timeline.link_use.intervals.flow):
         raise SimulatorError("this timeline holds no use of links over time: nothing was sent, or it was not recorded")
     edges = np.linspace(*(window or (0.0, timeline.makespan)), bins + 1)
@@ -157,6 +159,18 @@ def over_time(timeline: Timeline, window: tuple[float, float] | None = None, bin
             edges, (load * alike).sum(axis=0) / count, load[top], load.max(axis=0), int(members[top])
         )
     return dict(sorted(result.items(), key=lambda item: -float(item[1].busiest.sum())))
+
+
+def _from_bins(bins: LinkBins, window: tuple[float, float]) -> dict[str, LinkUse]:
+    """Link use of a run of which only totals by kind are known: nothing of single links."""
+    shown = np.flatnonzero((bins.edges[1:] > window[0]) & (bins.edges[:-1] < window[1]))
+    edges = bins.edges[shown[0] : shown[-1] + 2]
+    unknown = np.full(len(shown), np.nan)
+    means = {kind: share[shown] for kind, share in zip(bins.kinds, bins.share, strict=True) if share[shown].any()}
+    return {
+        kind: LinkUse(edges, mean, unknown, unknown, -1)
+        for kind, mean in sorted(means.items(), key=lambda item: -float(item[1].sum()))
+    }
 
 
 def _cluster(timeline: Timeline) -> Cluster:

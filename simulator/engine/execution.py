@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from time import perf_counter
 from typing import Any
 
@@ -13,8 +13,9 @@ from simulator.engine.arrays import NONE, Array, State
 from simulator.engine.lowering import Lowering, lower
 from simulator.engine.outcome import Executed, Outcome, Waiting
 from simulator.engine.setup import Setup
+from simulator.engine.totals import LinkBinner, seconds_until, totals
 from simulator.schedule import CATEGORIES
-from simulator.timeline import Columns, RateIntervals
+from simulator.timeline import Columns, RateIntervals, Totals
 
 Watch = Callable[[float], Any]
 """Told the fraction of ops that are done, 0 to 1."""
@@ -23,9 +24,9 @@ PAUSE = 0.2
 """Seconds after which the loop returns, so that progress is shown and an interrupt is heard."""
 
 
-def run(setup: Setup, watch: Watch | None = None) -> Outcome:
-    """Run *setup* on the compiled engine."""
-    return Execution(lower(setup), watch).run()
+def run(setup: Setup, watch: Watch | None = None, kept: Collection[int] | None = None) -> Outcome:
+    """Run *setup* on the compiled engine. *kept*: the representatives whose spans are kept, all unless given."""
+    return Execution(lower(setup, kept=kept), watch).run()
 
 
 class Execution:
@@ -36,6 +37,11 @@ class Execution:
         self.watch = watch
         self.state = _state(lowering)
         self.intervals: list[Array] = []
+        self.first_step = 0.0, np.zeros(0)
+        accumulates = bool(self.low.options["accumulate"][0])
+        multiplicity = lowering.setup.classes.link_multiplicity
+        cluster = lowering.setup.pricing.cluster
+        self.link_bins = LinkBinner(cluster, lowering.flows, multiplicity) if accumulates else None
 
     def run(self) -> Outcome:
         """Run until nothing more happens."""
@@ -55,7 +61,10 @@ class Execution:
                 self._grow("transfers", "free_transfers", arrays.FREE_TRANSFERS)
             elif status == compiled.MORE_INTERVALS:
                 self._take_intervals(widest)
-            elif status in (compiled.DONE, compiled.DEADLOCK):
+            elif status == compiled.FIRST_STEP_ENDED:
+                now = float(self.state.clock[0])
+                self.first_step = now, seconds_until(self.state, now)
+            else:
                 return self._outcome()
 
     def _grow(self, name: str, free: str, height: int) -> None:
@@ -77,9 +86,13 @@ class Execution:
         self.state = state._replace(places=places, heap=heap, starting=starting)
 
     def _take_intervals(self, widest: int) -> None:
-        """Keep what has been recorded, and make room."""
+        """Keep what has been recorded, or add it to the bins, and make room."""
         count = self.state.counts
-        self.intervals.append(self.state.intervals[: count[arrays.INTERVALS]].copy())
+        recorded = self.state.intervals[: count[arrays.INTERVALS]]
+        if self.link_bins is not None:
+            self.link_bins.add(recorded)
+        else:
+            self.intervals.append(recorded.copy())
         count[arrays.INTERVALS] = 0
         needed = 4 * len(self.state.transfers) + widest
         if len(self.state.intervals) < needed:
@@ -88,7 +101,7 @@ class Execution:
     def _outcome(self) -> Outcome:
         self._take_intervals(0)
         low, state = self.low, self.state
-        intervals = np.concatenate(self.intervals)
+        intervals = np.concatenate([np.zeros(0, arrays.INTERVAL), *self.intervals])
         executed = (
             Executed(name, op, times)
             for (name, op), times in zip(self.lowering.plans, state.plan_count.tolist(), strict=True)
@@ -103,7 +116,16 @@ class Execution:
             intervals=RateIntervals(*(np.ascontiguousarray(intervals[name]) for name in RateIntervals._fields)),
             communications=tuple(executed),
             waiting=tuple(self._waiting()) if state.counts[arrays.ENDED] < low.options["ops"][0] else (),
+            totals=self._totals(),
         )
+
+    def _totals(self) -> Totals | None:
+        if self.link_bins is None:
+            return None
+        bins = self.link_bins.bins(float(self.state.clock[0]))
+        lowering = self.lowering
+        schedule = lowering.setup.schedule
+        return totals(schedule, lowering.ranks, lowering.parts, self.low, self.state, self.first_step, bins)
 
     def _keeps(self, place: int) -> bool:
         return bool(self.low.ranks["first_span"][place] != NONE)

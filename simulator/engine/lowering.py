@@ -127,7 +127,8 @@ class _Lowerer:
     def _structure(self) -> dict[str, Array]:
         """The arrays by program, queue, op and dependency."""
         first_op = list(accumulate((len(program.ops) for program in self.programs), initial=0))
-        ops, queued, dependencies_, amounts, queues = [], [], [], [], [0]
+        ops: list[Array] = []
+        queued, dependencies_, amounts, queues = [], [], [], [0]
         sizes = {"dependencies": 0, "amounts": 0}
         for number, program in zip(self.used, self.programs, strict=True):
             own, queue, lengths, waits, held = self._of_program(program, number)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from simulator.engine.rank_classes import Communication
 from simulator.plan import Flow
 from simulator.schedule import Op
-from simulator.timeline import Columns, Floats, RateIntervals
+from simulator.timeline import Columns, Floats, RateIntervals, Totals
 
 
 class Executed(NamedTuple):
@@ -46,7 +46,7 @@ class Outcome:
     ``s`` stands at ``s * len(program) + i``. An op that has not ended has a NaN for each time that it lacks. *flows*
     are numbered from 0: *flow_bytes*, of shape ``(flows,)``, are the bytes that each transfer of a flow carried in
     all, and *intervals* the rates of flows over time, by these numbers. *communications* counts what was executed.
-    *waiting* is empty unless the schedule deadlocked.
+    *waiting* is empty unless the schedule deadlocked. *totals* are there where not all spans were kept.
     """
 
     columns: Mapping[int, Columns]
@@ -55,3 +55,4 @@ class Outcome:
     intervals: RateIntervals
     communications: tuple[Executed, ...]
     waiting: tuple[Waiting, ...] = ()
+    totals: Totals | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
@@ -32,6 +32,9 @@ from simulator.transport.ideal import ideal
 from simulator.transport.transport import Transport
 
 ENGINES = ("auto", "simpy", "compiled")
+
+MOST_SPANS = 30_000_000
+"""That are kept, at 40 bytes each. Of a larger run in which all ranks differ, the spans of a few are kept, and totals."""
 
 COMPILED_FROM = 20_000
 """Ops from which ``auto`` takes the compiled engine: loading it takes as long as SimPy takes for so many (0.5 s)."""
@@ -96,7 +99,7 @@ def packed(schedule: Schedule, cluster: Cluster) -> tuple[str, ...]:
 class Simulation:
     """One run of *schedule* on the cluster and the devices of *communicator*.
 
-    `fraction` says while it runs how much is done.
+    *ranks*: whose spans are wanted where not all can be kept. `fraction` says while it runs how much is done.
     """
 
     schedule: Schedule
@@ -106,6 +109,7 @@ class Simulation:
     fold: bool = True
     engine: str = "auto"
     conditions: Conditions = field(default_factory=Conditions)
+    ranks: Collection[int] = ()
     fraction: float = 0.0
 
     def run(self) -> Timeline:
@@ -162,12 +166,25 @@ class Simulation:
         def watch(fraction: float) -> Any:
             self.fraction = fraction
 
-        run: Callable[..., Outcome]
-        if True:
-            from simulator.engine.execution import run
-        else:
-            from simulator.engine.reference import run
-        return run(setup, watch)
+        if self.chosen_engine == "compiled":
+            from simulator.engine import execution
+
+            return execution.run(setup, watch, self.kept)
+        from simulator.engine import reference
+
+        return reference.run(setup, watch)
+
+    @cached_property
+    def kept(self) -> Collection[int] | None:
+        """The representatives whose spans are kept; None if all are.
+
+        In a run too large for all, those asked for, and the first rank of each program.
+        """
+        unfolded = len(np.unique(self.classes.representative)) == self.schedule.mesh.world_size
+        if self.ops <= MOST_SPANS or not unfolded or self.schedule.batches > 1:
+            return None
+        firsts = {program: rank for rank, program in reversed(list(enumerate(self.schedule.program_of)))}
+        return {*self.ranks, *firsts.values()}
 
     def _timeline(self, outcome: Outcome) -> Timeline:
         classes = self.classes
@@ -195,6 +212,7 @@ class Simulation:
             algorithms=algorithms,
             multiplicity=classes.link_multiplicity,
             engine=self.chosen_engine,
+            totals=outcome.totals,
         )
 
 
