@@ -65,6 +65,10 @@ class Everyone:
         """How many ranks that compute on one host stand behind *rank*."""
         return 1
 
+    def host(self, name: str) -> Hashable:
+        """What represents the host of that *name*; here it represents itself."""
+        return name
+
     def private_axes(self, rank: int) -> frozenset[str]:
         """The axes whose collectives *rank* runs with nobody else that is simulated, over links of its own."""
         return frozenset()

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from simulator.engine.cast import Communication, Tie
 from simulator.engine.census import Census
 from simulator.engine.flows import Flows
-from simulator.engine.partition import COMMUNICATION, FLOW, LINK, RANK, Partition
+from simulator.engine.partition import COMMUNICATION, FLOW, HOST, LINK, RANK, Partition
 from simulator.engine.privacy import Privacy
 from simulator.engine.rows import Rows
 from simulator.engine.tying import ties
@@ -104,6 +104,10 @@ class Folding:
     def crowd(self, rank: int) -> int:
         """How many ranks of the class of *rank* compute on its host."""
         return self._crowd.get(rank, 1)
+
+    def host(self, name: str) -> int:
+        """The class of the host of that *name*: representatives whose hosts are equal compute on one processor."""
+        return int(self.classes[HOST][self._partition.hosts[name]])
 
     def communication(self, rank: int, op: Op) -> Communication:
         """The class of what *rank* takes part in with *op*."""

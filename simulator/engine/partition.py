@@ -26,7 +26,8 @@ class Partition:
     """The coarsest equitable partition of what *census* and *flows* tell, with *ranks* of those colours to begin with.
 
     *hosts* is by rank the host that it computes on, where it does. Links are numbered anew, by *links* of the cluster;
-    *laid* says what flows lay on them by these numbers, *free* which of them no load can fill.
+    *laid* says what flows lay on them by these numbers, *free* which of them no load can fill. Hosts are numbered by
+    *hosts*.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class Partition:
         ample = np.zeros(len(used), np.bool_)
         ample[redundant(cluster, communicator.transport.link_efficiency)] = True
         self.free = ample[self.links]
-        places = {host: number for number, host in enumerate(dict.fromkeys(hosts.values()))}
+        self.hosts = places = {host: number for number, host in enumerate(dict.fromkeys(hosts.values()))}
         colours = [
             ranks,
             flows.labels,

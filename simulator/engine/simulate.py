@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -97,7 +97,7 @@ class Simulation:
     _ensembles: dict[Communication, Ensemble] = field(default_factory=dict)
     _scores: dict[Issue, Score] = field(default_factory=dict)
     _issues: dict[tuple[int, frozenset[str], str | None], Issue] = field(default_factory=dict)
-    _hosts: dict[str, Processor] = field(default_factory=dict)
+    _hosts: dict[Hashable, Processor] = field(default_factory=dict)
     _gpus: dict[int, Processor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -203,7 +203,7 @@ class Simulation:
             processors["gpu"] = self._gpus[number] = Processor(self.env)
         host = self.pricing.host(number)
         if host is not None:
-            processors["host"] = self._hosts.setdefault(host, Processor(self.env))
+            processors["host"] = self._hosts.setdefault(self.cast.host(host), Processor(self.env))
         return processors
 
     def _seat(self, tie: Tie, number: int, pace: Pace, issued: Issue) -> Seat:
