@@ -219,10 +219,10 @@ class _Lowerer:
         spans = np.diff(programs["first_op"])[program] * steps
         keeps = np.array([kept is None or rank in kept for rank in self.ranks], np.bool_)
         ranks["first_span"][:-1] = np.where(keeps, np.cumsum(spans * keeps) - spans * keeps, NONE)
-        hosts: dict[str, int] = {}
+        hosts: dict[Hashable, int] = {}
         for place, rank in enumerate(self.ranks):
             host = pricing.host(rank)
-            ranks["host"][place] = NONE if host is None else hosts.setdefault(host, len(hosts))
+            ranks["host"][place] = NONE if host is None else hosts.setdefault(classes.host(host), len(hosts))
         ranks["crowd"][:-1] = [classes.ranks_on_host(rank) for rank in self.ranks]
         ranks["gpu_pool"][:-1] = np.arange(len(self.ranks))
         ranks["host_pool"][:-1], self.host_pools = self._host_pools()

@@ -52,6 +52,9 @@ class RankClasses(Protocol):
     def ranks_on_host(self, rank: int) -> int:
         """How many ranks of the class of *rank* compute on its host."""
 
+    def host(self, name: str) -> Hashable:
+        """The class of the host processor of that *name*; of equal ones, one is simulated."""
+
     def plan(self, name: Communication, op: Op) -> Plan:
         """The transfers that *op* asks of the network."""
 
@@ -97,6 +100,10 @@ class Unfolded:
     def ranks_on_host(self, rank: int) -> int:
         """The rank itself."""
         return 1
+
+    def host(self, name: str) -> Hashable:
+        """The host itself."""
+        return name
 
     def plan(self, name: Communication, op: Op) -> Plan:
         """The plan between these very ranks."""

@@ -35,7 +35,7 @@ import numpy as np
 
 from simulator.engine.folding.communications import CommunicationTable
 from simulator.engine.folding.flows import Flows
-from simulator.engine.folding.partition import COMMUNICATION, FLOW, LINK, RANK, Partition
+from simulator.engine.folding.partition import COMMUNICATION, FLOW, HOST, LINK, RANK, Partition
 from simulator.engine.folding.rows import Rows
 from simulator.engine.rank_classes import Communication
 from simulator.engine.variation import Variation
@@ -104,6 +104,10 @@ class Folding:
     def ranks_on_host(self, rank: int) -> int:
         """How many ranks of the class of *rank* compute on its host."""
         return self._on_host.get(rank, 1)
+
+    def host(self, name: str) -> int:
+        """The class of the host of that *name*: representatives whose hosts are equal compute on one processor."""
+        return int(self.classes[HOST][self._partition.hosts[name]])
 
     def communication(self, rank: int, op: Op) -> Communication:
         """The class of the communication that *rank* takes part in with *op*."""

@@ -26,7 +26,8 @@ class Partition:
     """The coarsest equitable partition of what *table* and *flows* tell, with *ranks* of those colours to begin with.
 
     *hosts* is by rank the host that it computes on, where it does. Links are numbered anew, by *links* of the cluster;
-    *placed* says what flows lay on them by these numbers, *free* which of them no load can fill.
+    *placed* says what flows lay on them by these numbers, *free* which of them no load can fill. Hosts are numbered by
+    *hosts*.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Partition:
         self.apart = np.searchsorted(self.links, apart)
         bandwidths = cluster.bandwidths[self.links].view(np.uint64).copy()
         bandwidths[self.apart] ^= mixed(1 + self.apart.astype(np.uint64))
-        places = {host: number for number, host in enumerate(dict.fromkeys(hosts.values()))}
+        self.hosts = places = {host: number for number, host in enumerate(dict.fromkeys(hosts.values()))}
         colours = [
             ranks,
             flows.labels,

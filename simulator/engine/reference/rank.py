@@ -1,0 +1,124 @@
+"""A rank has one process for each of its streams, which executes the ops of the stream in order."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from simpy import Event
+
+from simulator.engine.outcome import Waiting
+from simulator.engine.reference.clock import Clock
+from simulator.engine.reference.processor import Processor
+from simulator.engine.reference.rendezvous import Pending, Rendezvous
+from simulator.engine.reference.server import Server
+from simulator.engine.setup import Setup
+from simulator.schedule import Compute, Delay, Op, Send
+from simulator.timeline import NO_COMMUNICATION, Columns
+
+
+class Resources(NamedTuple):
+    """What the ops of one rank execute on."""
+
+    rendezvous: Rendezvous
+    gpu: Processor
+    host: Processor | None
+    servers: Mapping[str, Server]
+
+
+@dataclass(eq=False)
+class Cursor:
+    """The op at the head of a stream; it waits for the op *awaited* of its rank, or for partners."""
+
+    step: int = 0
+    op: int = 0
+    awaited: int | None = None
+    pending: Pending | None = None
+    finished: bool = False
+
+
+class Rank:
+    """Rank *number* of *setup*, which begins at once; *unended* counts its ops that have not ended."""
+
+    def __init__(self, clock: Clock, number: int, setup: Setup, resources: Resources) -> None:
+        self.clock, self.number, self.resources = clock, number, resources
+        self.ops: Sequence[Op] = list(setup.schedule.program(number).ops)
+        self.steps = setup.schedule.steps
+        self.unended = self.steps * len(self.ops)
+        self.seconds = setup.pricing.durations(number)
+        self.crowd = setup.classes.ranks_on_host(number)
+        self.times = np.full((3, self.steps, len(self.ops)), np.nan)
+        self.communication = np.full((self.steps, len(self.ops)), NO_COMMUNICATION)
+        self._index = {op.name: index for index, op in enumerate(self.ops)}
+        self._watched = {self._index[name] for op in self.ops for name in op.after}
+        self._ended: dict[tuple[int, int], Event] = {}
+        streams: dict[str, list[int]] = {}
+        for index, op in enumerate(self.ops):
+            streams.setdefault(op.stream, []).append(index)
+        self._cursors = {name: Cursor() for name in streams}
+        for name, ops in streams.items():
+            clock.process(self._stream(self._cursors[name], ops))
+
+    def _stream(self, cursor: Cursor, ops: Sequence[int]) -> Generator[Event, object, None]:
+        for step in range(self.steps):
+            for index in ops:
+                cursor.step, cursor.op = step, index
+                for name in self.ops[index].after:
+                    cursor.awaited = self._index[name]
+                    yield self._end_of(step, cursor.awaited)
+                cursor.awaited = None
+                ready = self.clock.now
+                begin = yield from self._execute(cursor)
+                self.times[:, step, index] = ready, begin, self.clock.now
+                if index in self._watched:
+                    self._end_of(step, index).succeed()
+                self.unended -= 1
+        cursor.finished = True
+
+    def _execute(self, cursor: Cursor) -> Generator[Event, object, float]:
+        """Execute the op of *cursor*, which is ready; return when it began."""
+        ready, step, index = self.clock.now, cursor.step, cursor.op
+        op, seconds = self.ops[index], float(self.seconds[step, index])
+        match op:
+            case Delay():
+                yield self.clock.timeout(seconds)
+            case Compute(server=str(name)):
+                service = self.resources.servers[name].request(op.priority, self.number, index, seconds)
+                yield service.done
+                return service.begin
+            case Compute(on="host"):
+                assert self.resources.host is not None, "the pricing names a host for a rank that computes on it"
+                yield self.resources.host.compute(seconds, self.crowd)
+            case Compute():
+                yield self.resources.gpu.compute(seconds)
+            case _:
+                pending = cursor.pending = self.resources.rendezvous.arrive(self.number, index, step)
+                self.communication[step, index] = pending.number
+                if not (isinstance(op, Send) and op.buffered):
+                    yield pending.done
+                cursor.pending = None
+                assert pending.begin is not None
+                return max(ready, pending.begin)
+        return ready
+
+    def _end_of(self, step: int, index: int) -> Event:
+        """The event of the end of an op that others wait for."""
+        if (step, index) not in self._ended:
+            self._ended[step, index] = self.clock.event()
+        return self._ended[step, index]
+
+    def waiting(self) -> Iterator[Waiting]:
+        """The streams that have not finished."""
+        for name, one in self._cursors.items():
+            if not one.finished:
+                arrived = tuple(one.pending.arrived) if one.pending else ()
+                yield Waiting(self.number, name, one.op, one.step, one.awaited, arrived)
+
+    def columns(self) -> Columns:
+        """The spans of all ops, step after step."""
+        op = np.tile(np.arange(len(self.ops)), self.steps)
+        step = np.repeat(np.arange(self.steps), len(self.ops))
+        ready, begin, end = self.times.reshape(3, -1)
+        return Columns(op, step, ready, begin, end, self.communication.ravel())

@@ -1,0 +1,66 @@
+"""One simulation: start the processes of all representatives, run until nothing is left to do, collect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from math import inf
+
+import numpy as np
+
+from simulator.engine.outcome import Outcome
+from simulator.engine.reference.clock import Clock
+from simulator.engine.reference.network import Network
+from simulator.engine.reference.processor import Processor
+from simulator.engine.reference.rank import Rank, Resources
+from simulator.engine.reference.rendezvous import Rendezvous
+from simulator.engine.reference.server import Server
+from simulator.engine.setup import Setup
+from simulator.schedule import Compute, Schedule
+
+EVENTS_BETWEEN_REPORTS = 10_000
+"""SimPy processes some hundred thousand events a second, so progress is reported many times a second."""
+
+
+def run(setup: Setup, watch: Callable[[float], None] | None = None) -> Outcome:
+    """What happens in *setup*. *watch* is told now and then which part of all ops (0 to 1) has ended."""
+    clock = Clock()
+    network = Network(clock, setup.classes.capacity)
+    gpus = {rank: Processor(clock) for rank in np.unique(setup.classes.representative).tolist()}
+    hosts: dict[Hashable, Processor] = {}
+    servers = {name: Server(clock) for name in _server_names(setup.schedule)}
+    rendezvous = Rendezvous(clock, setup, network, gpus)
+    ranks = []
+    for number, gpu in gpus.items():
+        name = setup.pricing.host(number)
+        host = None if name is None else hosts.setdefault(setup.classes.host(name), Processor(clock))
+        ranks.append(Rank(clock, number, setup, Resources(rendezvous, gpu, host, servers)))
+    clock.process(network.change(setup.capacity_changes))
+    for one in setup.background:
+        clock.process(network.background(one))
+    _run(clock, ranks, watch)
+    return Outcome(
+        columns={rank.number: rank.columns() for rank in ranks},
+        intervals=network.rate_intervals(),
+        flows=tuple(network.flows),
+        flow_bytes=np.array(network.flow_bytes, np.float64),
+        communications=rendezvous.executed(),
+        waiting=tuple(one for rank in ranks for one in rank.waiting()),
+    )
+
+
+def _run(clock: Clock, ranks: list[Rank], watch: Callable[[float], None] | None) -> None:
+    """Process events until all ranks have finished, or nothing more can happen."""
+    total, unfinished = sum(rank.unended for rank in ranks), list(ranks)
+    events = 0
+    while unfinished and clock.peek() < inf:
+        clock.step()
+        while unfinished and not unfinished[-1].unended:
+            unfinished.pop()
+        events += 1
+        if watch and not events % EVENTS_BETWEEN_REPORTS:
+            watch(1.0 - sum(rank.unended for rank in unfinished) / total)
+
+
+def _server_names(schedule: Schedule) -> set[str]:
+    every = (op for program in schedule.programs for op in program.distinct())
+    return {op.server for op in every if isinstance(op, Compute) and op.server is not None}
