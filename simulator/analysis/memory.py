@@ -151,7 +151,7 @@ def peak(timeline: Timeline) -> Memory:
     """The memory that the ranks of *timeline* hold at most. Of equal peaks the first rank's, at its first moment."""
     schedule = timeline.schedule
     tables = {number: _table(program, False) for number, program in enumerate(schedule.programs)}
-    same = np.stack((_stages(schedule), schedule.program_of, timeline.representative))
+    same = np.stack((stages(schedule), schedule.program_of, timeline.representative))
     _, firsts = np.unique(same, axis=1, return_index=True)
     peaks = []
     for rank in np.sort(firsts).tolist():
@@ -172,7 +172,7 @@ def bound(schedule: Schedule, ranks_per_host: int = 1) -> Memory:
     held = [_highest(_curve(_resident(program, False), _in(steps, program, False))) for program, steps in changes]
     hosts = [_highest(_curve(_resident(program, True), _in(steps, program, True)))[0] for program, steps in changes]
     peaks = []
-    for (_, number), rank in _firsts(zip(_stages(schedule).tolist(), schedule.program_of, strict=True)).items():
+    for (_, number), rank in _firsts(zip(stages(schedule).tolist(), schedule.program_of, strict=True)).items():
         if schedule.programs[number].on == "gpu":
             nbytes, time, by_category = held[number]
             peaks.append(Peak(nbytes, rank, time, by_category))
@@ -185,7 +185,7 @@ def stage_of(schedule: Schedule, rank: int) -> int:
     return place[1] if place else 0
 
 
-def _stages(schedule: Schedule) -> Integers:
+def stages(schedule: Schedule) -> Integers:
     """By rank its stage, as `stage_of` has it."""
     axis, ranks = schedule.mesh.axes.get("pp"), schedule.mesh.world_size
     return np.zeros(ranks, np.int64) if axis is None else np.maximum(axis.places(ranks)[1], 0)
@@ -200,12 +200,12 @@ def _firsts(items: Iterable[_Item]) -> dict[_Item, int]:
 
 
 def _memory(schedule: Schedule, peaks: list[Peak], host_bytes: float) -> Memory:
-    stages: dict[int, float] = {}
+    of_stage: dict[int, float] = {}
     for one in peaks:
         stage = stage_of(schedule, one.rank)
-        stages[stage] = max(stages.get(stage, 0.0), one.nbytes)
+        of_stage[stage] = max(of_stage.get(stage, 0.0), one.nbytes)
     top = max(peaks, key=lambda one: (one.nbytes, -one.rank), default=Peak(0.0, 0, 0.0, {}))
-    return Memory(top, tuple(stages[stage] for stage in sorted(stages)), host_bytes)
+    return Memory(top, tuple(of_stage[stage] for stage in sorted(of_stage)), host_bytes)
 
 
 def _program_changes(program: Program) -> Iterator[Change]:
