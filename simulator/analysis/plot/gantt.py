@@ -34,6 +34,8 @@ COMPUTE_HEIGHT, OTHER_HEIGHT, GAP = 1.0, 0.62, 0.3
 """Of rows and between ranks; the unit is the height of a row that computes."""
 LEAST_TEXT = 14
 """Pixels that a line of text needs."""
+LEAST_SHARE = 1 / 256
+"""Of a column of pixels; what has less changes no colour, and is not in the legend."""
 MERGED = "what is narrower than 3 pixels is merged into shades"
 
 Picture = Sequence[tuple[list[Drawn], Shades]]
@@ -68,7 +70,8 @@ def entries(picture: Picture) -> list[Any]:
     """The legend of what is drawn."""
     paints = [one.boxes.paint for wide, _ in picture for one in wide]
     for _, shades in picture:
-        paints += [paint for paint, share in zip(shades.paints, shades.shares, strict=True) if share.any()]
+        shares = zip(shades.paints, shades.shares.max(axis=1, initial=0.0), strict=True)
+        paints += [paint for paint, most in shares if most >= LEAST_SHARE]
     deepest = max((one.boxes.virtual for wide, _ in picture for one in wide), default=0)
     virtual = [virtual_patch(number) for number in range(min(deepest + 1, len(VIRTUAL_HATCHES)))] if deepest else []
     return [patch(paint) for paint in in_order(paints)] + virtual
