@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
@@ -72,12 +73,15 @@ class StepResult(Result):
     def fits(self) -> bool:
         """Whether every GPU in use has the memory that it needs, the allowance of the fullest included."""
         extra = sum(self.allowance.values())
-        ranks = self._timeline.gpu_ranks
         if len({accelerator.memory_bytes for accelerator in self._gpus}) == 1:
             return self.memory.peak.nbytes + extra <= self.capacity
-        capacities = {rank: self._accelerator(rank).memory_bytes for rank in ranks}
-        held = {rank: float(memory.curve(self._timeline, rank).total.max(initial=0.0)) for rank in ranks}
-        return all(held[rank] + extra <= capacities[rank] for rank in ranks)
+        on_gpu = set(self._timeline.gpu_ranks)
+        for first, ranks in self._timeline.classes.items():
+            if first in on_gpu:
+                held = float(memory.curve(self._timeline, first).total.max(initial=0.0))
+                if held + extra > min(self._accelerator(rank).memory_bytes for rank in ranks.tolist()):
+                    return False
+        return True
 
     @cached_property
     def _gpus(self) -> dict[Accelerator, int]:
@@ -106,6 +110,10 @@ class StepResult(Result):
 
     def summary(self) -> dict[str, Any]:
         """The numbers, as `run --json` prints them."""
+        return deepcopy(self._summary)
+
+    @cached_property
+    def _summary(self) -> dict[str, Any]:
         training, model = self.scenario.specification.training, self.scenario.model
         assert training is not None
         assert model is not None

@@ -37,6 +37,20 @@ class Curve:
         """Bytes of all categories together."""
         return np.sum(list(self.by_category.values()), axis=0) if self.by_category else np.zeros(len(self.times))
 
+    def highest(self, edges: Floats) -> Curve:
+        """The curve thinned to the fullest moment of each bin between *edges* (s, ascending); equal bins are one.
+
+        A maximum is never lost, however short it lasts; the categories are those of that moment.
+        """
+        begins = np.maximum(np.searchsorted(self.times, edges[:-1], "right") - 1, 0)
+        ends = np.searchsorted(self.times, edges[1:], "left")
+        ends[-1] = np.searchsorted(self.times, edges[-1], "right")
+        spans = zip(begins.tolist(), np.maximum(ends, begins + 1).tolist(), strict=True)
+        fullest = np.array([begin + int(self.total[begin:end].argmax()) for begin, end in spans])
+        kept = np.flatnonzero(np.diff(fullest, prepend=-1))
+        by_category = {name: nbytes[fullest[kept]] for name, nbytes in self.by_category.items()}
+        return Curve(edges[kept], by_category)
+
     def integral(self, end: float) -> float:
         """Byte-seconds held until *end* (s)."""
         return float(np.sum(self.total * np.diff(np.minimum(self.times, end), append=end)))
@@ -88,15 +102,13 @@ def _table(program: Program, host: bool) -> _Table:
 
 
 class _Changes(NamedTuple):
-    """The ops of one rank that change memory, as arrays: *begin* and *end* in s, what each allocates and frees.
+    """The ops of one rank that change memory: *moments*, begin and end of each in s, of shape (ops, 2).
 
-    *allocates* and *frees* have a row for each of the categories asked for.
+    *steps*: for each category asked for the bytes allocated at the begin and, below zero, freed at the end, flat.
     """
 
-    begin: Floats
-    end: Floats
-    allocates: Floats
-    frees: Floats
+    moments: Floats
+    steps: list[Floats]
 
 
 def curve(timeline: Timeline, rank: int, *, host: bool = False) -> Curve:
@@ -108,43 +120,47 @@ def curve(timeline: Timeline, rank: int, *, host: bool = False) -> Curve:
 def _held(timeline: Timeline, ranks: Mapping[int, int], tables: Mapping[int, _Table]) -> Curve:
     """What *ranks*, each as many times as said, hold together; *tables* by the number of the program."""
     of_rank = {rank: tables[timeline.schedule.program_of[rank]] for rank in ranks}
-    categories = list(dict.fromkeys(name for t in of_rank.values() for name in (*t.resident, *t.allocates)))
-    resident = [sum(n * of_rank[rank].resident.get(name, 0.0) for rank, n in ranks.items()) for name in categories]
-    parts = [_changes(timeline.of(rank), of_rank[rank], categories, n) for rank, n in ranks.items()]
-    begin, end = (np.concatenate([part[i] for part in parts]) for i in range(2))
-    place = np.concatenate([np.arange(len(part.begin)) for part in parts])
-    moments = snapped(np.concatenate((begin, end)), timeline.makespan)
-    order = _order(moments, place)
-    steps = np.concatenate([part.allocates for part in parts] + [-part.frees for part in parts], axis=1)[:, order]
-    held = np.cumsum(np.column_stack((resident, steps)), axis=1)
-    kept = np.append(True, steps.any(axis=0))
-    return Curve(np.append(0.0, moments[order])[kept], dict(zip(categories, held[:, kept], strict=True)))
+    categories = dict.fromkeys(name for table in of_rank.values() for name in table.allocates)
+    parts = [_changes(timeline.of(rank), of_rank[rank], list(categories), n) for rank, n in ranks.items()]
+    moments = snapped(np.concatenate([part.moments for part in parts]).ravel(), timeline.makespan)
+    steps = [np.concatenate(several) for several in zip(*(part.steps for part in parts), strict=True)]
+    order = _order(moments, [len(part.moments) for part in parts], steps)
+    by_category = {}
+    for name in dict.fromkeys([*(name for table in of_rank.values() for name in table.resident), *categories]):
+        resident = sum(n * of_rank[rank].resident.get(name, 0.0) for rank, n in ranks.items())
+        by_category[name] = np.full(1 + len(order), resident)
+    for name, step in zip(categories, steps, strict=True):
+        by_category[name][1:] += np.cumsum(step[order])
+    return Curve(np.append(0.0, moments[order]), by_category)
 
 
 def _changes(own: Columns, table: _Table, categories: Sequence[str], times: int) -> _Changes:
     """Those of a rank whose spans are *own*, in the order of their ends, then begins; bytes *times* over."""
     kept = np.flatnonzero(table.changing[own.op])
     kept = kept[np.lexsort((own.begin[kept], own.end[kept]))]
-    none = np.zeros(len(table.changing))
-    allocates, frees = (
-        np.array([of.get(name, none)[own.op[kept]] for name in categories]).reshape(len(categories), len(kept)) * times
-        for of in (table.allocates, table.frees)
-    )
-    return _Changes(own.begin[kept], own.end[kept], allocates, frees)
+    op, steps = own.op[kept], []
+    for name in categories:
+        steps.append(np.zeros(2 * len(kept)))
+        if name in table.allocates:
+            steps[-1][::2], steps[-1][1::2] = times * table.allocates[name][op], -times * table.frees[name][op]
+    return _Changes(np.column_stack((own.begin[kept], own.end[kept])), steps)
 
 
-def _order(moments: Floats, place: Integers) -> Integers:
-    """The order of the changes at *moments*: first the begins of all ops, then their ends.
+def _order(moments: Floats, lengths: Sequence[int], steps: Sequence[Floats]) -> Integers:
+    """The order of those *moments*, begin and end of each op in turn, at which one of *steps* changes something.
 
-    At one instant, what began earlier frees first. Then come ops of no length, one *place* of the ranks after the
-    other, each of which allocates, then frees. What begins and lasts allocates last.
+    The first *lengths[0]* ops are of one rank, and so on. At one instant, what began earlier frees first. Then come ops
+    of no length, the first ones of all ranks, then the second ones: each allocates, then frees. What begins and lasts
+    allocates last.
     """
-    ops = len(moments) // 2
-    lasts = moments[ops:] > moments[:ops]
-    freeing = np.repeat((False, True), ops)
-    turn = np.concatenate((np.where(lasts, 2, 1), np.where(lasts, 0, 1)))
-    order: Integers = np.lexsort((freeing, np.tile(place, 2), turn, moments))
-    return order
+    lasts = moments[::2] < moments[1::2]
+    turn = np.column_stack((np.where(lasts, 2, 1), np.where(lasts, 0, 1))).ravel()
+    changing = np.flatnonzero(np.any(steps, axis=0)) if steps else np.zeros(0, np.int64)
+    keys = [turn[changing], moments[changing]]
+    if len(lengths) > 1:
+        place = np.concatenate([np.arange(2 * length) for length in lengths])
+        keys = [place[changing], *keys]
+    return changing[np.lexsort(keys)]
 
 
 def peak(timeline: Timeline) -> Memory:
@@ -153,7 +169,7 @@ def peak(timeline: Timeline) -> Memory:
     if timeline.totals is not None:
         return _memory(schedule, [*_peaks(timeline, timeline.totals)], timeline.totals.host_peak_bytes)
     tables = {number: _table(program, False) for number, program in enumerate(schedule.programs)}
-    same = np.stack((_stages(schedule), schedule.program_of, timeline.representative))
+    same = np.stack((stages(schedule), schedule.program_of, timeline.representative))
     _, firsts = np.unique(same, axis=1, return_index=True)
     peaks = []
     for rank in np.sort(firsts).tolist():
@@ -183,7 +199,7 @@ def bound(schedule: Schedule, ranks_per_host: int = 1) -> Memory:
     held = [_highest(_curve(_resident(program, False), _in(steps, program, False))) for program, steps in changes]
     hosts = [_highest(_curve(_resident(program, True), _in(steps, program, True)))[0] for program, steps in changes]
     peaks = []
-    for (_, number), rank in _firsts(zip(_stages(schedule).tolist(), schedule.program_of, strict=True)).items():
+    for (_, number), rank in _firsts(zip(stages(schedule).tolist(), schedule.program_of, strict=True)).items():
         if schedule.programs[number].on == "gpu":
             nbytes, time, by_category = held[number]
             peaks.append(Peak(nbytes, rank, time, by_category))
@@ -196,7 +212,7 @@ def stage_of(schedule: Schedule, rank: int) -> int:
     return place[1] if place else 0
 
 
-def _stages(schedule: Schedule) -> Integers:
+def stages(schedule: Schedule) -> Integers:
     """By rank its stage, as `stage_of` has it."""
     axis, ranks = schedule.mesh.axes.get("pp"), schedule.mesh.world_size
     return np.zeros(ranks, np.int64) if axis is None else np.maximum(axis.places(ranks)[1], 0)
@@ -211,12 +227,12 @@ def _firsts(items: Iterable[_Item]) -> dict[_Item, int]:
 
 
 def _memory(schedule: Schedule, peaks: list[Peak], host_bytes: float) -> Memory:
-    stages: dict[int, float] = {}
+    of_stage: dict[int, float] = {}
     for one in peaks:
         stage = stage_of(schedule, one.rank)
-        stages[stage] = max(stages.get(stage, 0.0), one.nbytes)
+        of_stage[stage] = max(of_stage.get(stage, 0.0), one.nbytes)
     top = max(peaks, key=lambda one: (one.nbytes, -one.rank), default=Peak(0.0, 0, 0.0, {}))
-    return Memory(top, tuple(stages[stage] for stage in sorted(stages)), host_bytes)
+    return Memory(top, tuple(of_stage[stage] for stage in sorted(of_stage)), host_bytes)
 
 
 def _program_changes(program: Program) -> Iterator[Change]:

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.analysis.memory import stage_of
+from simulator.analysis.memory import stage_of, stages
 from simulator.analysis.palette import PHASE_PAINTS
-from simulator.analysis.rows import Boxes, Label, Row, chosen
+from simulator.analysis.rows import MOST_CLASSES, Boxes, Label, Row, chosen, evenly
 from simulator.errors import SimulatorError
 from simulator.order import PHASES, Action
 from simulator.schedule import Compute, Op
@@ -57,21 +57,25 @@ def pipeline_ranks(timeline: Timeline, ranks: Sequence[int] | None = None) -> li
     Raises `SimulatorError` for a rank that there is not, and where no rank lives on a GPU.
     """
     if ranks is not None:
-        return chosen(timeline, ranks)
-    first: dict[int, int] = {}
-    for rank in timeline.gpu_ranks:
-        first.setdefault(stage_of(timeline.schedule, rank), rank)
-    if not first:
+        return chosen(timeline, ranks, timeline.world_size)
+    gpus = np.array(timeline.gpu_ranks, np.int64)
+    if not len(gpus):
         raise SimulatorError("nothing to show: no rank lives on a GPU")
-    return [first[stage] for stage in sorted(first)]
+    _, firsts = np.unique(stages(timeline.schedule)[gpus], return_index=True)
+    return [int(rank) for rank in gpus[firsts]]
 
 
-def pipeline_rows(timeline: Timeline, ranks: Sequence[int] | None, window: tuple[float, float]) -> list[Row]:
-    """The rows of a pipeline chart within *window* (s); boxes carry the number of their micro-batch.
+def pipeline_rows(
+    timeline: Timeline, ranks: Sequence[int] | None, window: tuple[float, float]
+) -> tuple[list[Row], str]:
+    """The rows of a pipeline chart within *window* (s), and what it leaves out.
 
-    What takes no time, as the optimizer of a unit model, has no box.
+    Boxes carry the number of their micro-batch. What takes no time, as the optimizer of a unit model, has no box.
     """
-    return [_row(timeline, rank, window) for rank in pipeline_ranks(timeline, ranks)]
+    every = pipeline_ranks(timeline, ranks)
+    kept = every if ranks is not None else evenly(every, MOST_CLASSES)
+    told = "" if len(kept) == len(every) else f"{len(kept)} of {len(every)} stages, evenly spread; --ranks shows others"
+    return [_row(timeline, rank, window) for rank in kept], told
 
 
 def _row(timeline: Timeline, rank: int, window: tuple[float, float]) -> Row:

@@ -1,27 +1,32 @@
-"""A Gantt chart has a row for each rank and stream, and boxes in it, thinned to what an eye can tell apart."""
+"""A Gantt chart has a row for each rank, or class of equal ranks, and stream; a row holds boxes and their labels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from simulator.analysis.intervals import averages
 from simulator.analysis.palette import WAIT, Paint, paint_of
 from simulator.errors import SimulatorError
+from simulator.order import PHASES
 from simulator.schedule import Compute, Op, Program
-from simulator.timeline import Floats, Integers, Timeline
+from simulator.timeline import NO_MICRO_BATCH, Columns, Floats, Integers, Timeline, micro_batches, op_names
 
-MOST_RANKS = 64
-"""Shown unless ranks are chosen."""
+MOST_CLASSES = 32
+"""Classes of equal ranks that a chart shows, unless ranks are chosen."""
 MOST_ROWS = 96
 """Above it the transfers of a rank share one row."""
+LEAST_LABEL = 14
+"""Pixels of two letters, which the shortest label has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """Boxes of one *paint* in one row, *begin* to *end* (s); *apart* if each is one span, to be told from the next.
+    """Spans of one *paint* in one row, *begin* to *end* (s), in any order.
 
     *virtual*: which of the virtual stages of a pipeline rank they are of, counted from 0.
     """
@@ -29,13 +34,12 @@ class Boxes:
     paint: Paint
     begin: Floats
     end: Floats
-    apart: bool = True
     virtual: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """*text* that wants to stand in the middle of the run of boxes of *paint* from *begin* to *end* (s)."""
+    """*text* for the middle of the run of boxes of *paint* from *begin* to *end* (s)."""
 
     text: str
     begin: float
@@ -45,31 +49,86 @@ class Label:
 
 @dataclass(frozen=True)
 class Row:
-    """One *stream* of one *rank* (or its transfers together), as boxes."""
+    """One *stream* of *rank* (or its transfers together), as boxes; *name* is that of the rank or of its class."""
 
     rank: int
     stream: str
     computes: bool
     boxes: Sequence[Boxes]
     labels: Sequence[Label] = field(default=())
+    name: str = ""
 
 
-def chosen(timeline: Timeline, ranks: Sequence[int] | None, most: int = MOST_RANKS) -> list[int]:
+class Shown(NamedTuple):
+    """A rank that a chart shows, and the *name* of what it stands for: itself, or its class."""
+
+    rank: int
+    name: str
+
+
+def chosen(timeline: Timeline, ranks: Sequence[int] | None, most: int) -> list[int]:
     """The ranks to show: *ranks* as given, else all, else *most* of them evenly spread, first and last included.
 
     Raises `SimulatorError` for a rank that there is not.
     """
     world = timeline.world_size
     if ranks is None:
-        if world <= most:
-            return list(range(world))
-        return sorted({round(place) for place in np.linspace(0, world - 1, most)})
+        return evenly(range(world), most)
     wrong = [rank for rank in ranks if not 0 <= rank < world]
     if wrong:
         raise SimulatorError(f"there is no rank {wrong[0]}; ranks are 0 to {world - 1}")
     if not ranks:
         raise SimulatorError(f"no ranks chosen; ranks are 0 to {world - 1}")
     return list(dict.fromkeys(ranks))
+
+
+def evenly(items: Sequence[int], most: int) -> list[int]:
+    """*items*, or *most* of them evenly spread, first and last included.
+
+    >>> evenly(range(9), 5)
+    [0, 2, 4, 6, 8]
+    """
+    if len(items) <= most:
+        return list(items)
+    return [items[place] for place in sorted({round(p) for p in np.linspace(0, len(items) - 1, most)})]
+
+
+def shown(timeline: Timeline, ranks: Sequence[int] | None, most: int = MOST_CLASSES) -> tuple[list[Shown], str]:
+    """What a chart shows, and a sentence that says what it leaves out: *ranks*, else one rank for each class.
+
+    Of more than *most* classes these are evenly spread. Raises `SimulatorError` for a rank that there is not.
+    """
+    world = timeline.world_size
+    if ranks is not None:
+        given = chosen(timeline, ranks, world)
+        told = "" if len(given) == world else f"{len(given)} of {world:,} ranks"
+        return [Shown(rank, f"rank {rank}") for rank in given], told
+    classes = timeline.classes
+    kept = evenly(list(classes), most)
+    named = [Shown(rank, class_name(classes[rank])) for rank in kept]
+    if len(kept) < len(classes):
+        what = "ranks" if len(classes) == world else f"classes of equal ranks ({world:,} ranks)"
+        return named, f"{len(kept)} of {len(classes):,} {what}, evenly spread; --ranks shows others"
+    if len(classes) == world:
+        return named, ""
+    many = "one row for all ranks, which are equal" if len(kept) == 1 else f"{len(kept)} classes of equal ranks"
+    return named, f"{world:,} ranks: {many}"
+
+
+def class_name(ranks: Integers) -> str:
+    """The name of a class of equal *ranks*, ascending.
+
+    >>> class_name(np.array([3])), class_name(np.arange(16)), class_name(np.arange(0, 100, 4))
+    ('rank 3', 'ranks 0-15 (16)', 'ranks 0, 4, ... (25)')
+    """
+    first = int(ranks[0])
+    if len(ranks) == 1:
+        return f"rank {first}"
+    if len(ranks) == 2:
+        return f"ranks {first}, {ranks[1]}"
+    if ranks[-1] - first == len(ranks) - 1:
+        return f"ranks {first}-{ranks[-1]} ({len(ranks):,})"
+    return f"ranks {first}, {ranks[1]}, ... ({len(ranks):,})"
 
 
 def shown_window(timeline: Timeline, window: tuple[float, float] | None) -> tuple[float, float]:
@@ -87,15 +146,29 @@ def shown_window(timeline: Timeline, window: tuple[float, float] | None) -> tupl
     return begin, end
 
 
-def rows(timeline: Timeline, ranks: Sequence[int], window: tuple[float, float], pixels: int = 1600) -> list[Row]:
-    """The rows of *ranks* within *window* (s), for a chart *pixels* wide. Raises `SimulatorError` if there are none."""
-    lanes = {number: _lanes(timeline.schedule.programs[number]) for number in set(timeline.schedule.program_of)}
-    count = sum(len(set(lanes[timeline.schedule.program_of[rank]].values())) for rank in ranks)
+def rows(timeline: Timeline, ranks: Sequence[Shown], window: tuple[float, float], pixels: int = 1200) -> list[Row]:
+    """The rows of *ranks* within *window* (s), with the labels that fit into a chart *pixels* wide.
+
+    Raises `SimulatorError` if there are none.
+    """
+    programs = timeline.schedule.programs
+    lanes = {number: _lanes(programs[number]) for number in {timeline.schedule.program_of[rank] for rank, _ in ranks}}
+    count = sum(len(set(lanes[timeline.schedule.program_of[rank]].values())) for rank, _ in ranks)
     if count > MOST_ROWS:
         lanes = {number: {s: _folded(s, lane) for s, lane in of.items()} for number, of in lanes.items()}
     if not count:
         raise SimulatorError("nothing to draw: the ranks chosen have nothing to do")
-    return [row for rank in ranks for row in _rows_of(timeline, rank, lanes, window, pixels)]
+    looks = {number: _Looks(programs[number], lane_of) for number, lane_of in lanes.items()}
+    pixel = (window[1] - window[0]) / pixels
+    result = []
+    for rank, name in ranks:
+        look = looks[timeline.schedule.program_of[rank]]
+        own = _visible(timeline.of(rank), window)
+        for number, lane in enumerate(look.lanes):
+            spans = _among(own, look.lane[own.op] == number)
+            labels = _labels(spans, look, window, pixel)
+            result.append(Row(rank, lane, look.computing[number], _boxes(spans, look, window), labels, name))
+    return result
 
 
 def _lanes(program: Program) -> dict[str, str]:
@@ -109,97 +182,81 @@ def _folded(stream: str, lane: str) -> str:
     return lane if stream == "compute" else "transfers"
 
 
-def _rows_of(
-    timeline: Timeline, rank: int, lanes: dict[int, dict[str, str]], window: tuple[float, float], pixels: int
-) -> list[Row]:
-    program = timeline.schedule.program(rank)
-    lane_of = lanes[timeline.schedule.program_of[rank]]
-    names = list(dict.fromkeys(lane_of.values()))
-    place = np.array([names.index(lane_of[op.stream]) for op in program.ops], np.int64)
-    op, _, ready, begin, end, _ = timeline.of(rank)
-    visible = (end >= window[0]) & (ready <= window[1])
-    result = []
-    for number, name in enumerate(names):
-        mine = visible & (place[op] == number) if len(op) else visible
-        spans = _Spans(program.ops, op[mine], ready[mine], begin[mine], end[mine])
-        computes = any(isinstance(one, Compute) for one in program.ops if lane_of[one.stream] == name)
-        result.append(Row(rank, name, computes, _boxes(spans, window, pixels), _labels(spans, window, pixels)))
-    return result
+class _Looks:
+    """How the ops of a *program* look, as arrays by op: the numbers of *lane*, *paint*, *phase* and *micro_batch*.
 
-
-@dataclass(frozen=True, slots=True)
-class _Spans:
-    ops: Sequence[Op]
-    op: Integers
-    ready: Floats
-    begin: Floats
-    end: Floats
-
-
-def _boxes(spans: _Spans, window: tuple[float, float], pixels: int) -> list[Boxes]:
-    paints = list(dict.fromkeys(paint_of(op) for op in spans.ops))
-    kind_of = np.array([paints.index(paint_of(op)) for op in spans.ops], np.int64)
-    kind = kind_of[spans.op] if len(spans.op) else spans.op
-    waits = spans.begin > spans.ready
-    kinds = np.concatenate((np.full(int(waits.sum()), len(paints)), kind))
-    begin = np.concatenate((spans.ready[waits], spans.begin))
-    end = np.concatenate((spans.begin[waits], spans.end))
-    lasting = end > begin
-    begin, end, kinds = begin[lasting], end[lasting], kinds[lasting]
-    dense = len(kinds) > pixels // 2
-    if dense:
-        begin, end, kinds = rastered(begin, end, kinds, len(paints) + 1, window, pixels // 2)
-    begin, end = np.clip(begin, *window), np.clip(end, *window)
-    # waits first, so that work is drawn over them
-    order = [len(paints), *range(len(paints))]
-    groups = ((([*paints, WAIT])[k], kinds == k) for k in order)
-    return [Boxes(paint, begin[mine], end[mine], not dense) for paint, mine in groups if mine.any()]
-
-
-def rastered(
-    begin: Floats, end: Floats, kind: Integers, kinds: int, window: tuple[float, float], cells: int
-) -> tuple[Floats, Floats, Integers]:
-    """More boxes than can be told apart, as at most one for each of *cells* columns; runs of one kind are one box.
-
-    Each kind, emptiness too, gets as many columns as its share of the time, near where it ran: what a column could not
-    show is carried on to the next ones. So no kind is lost, however short its boxes.
+    *lane_of* names the lane of each stream. *phase* is 1 for the first of `PHASES`, 0 for what is no computation of an
+    action.
     """
-    edges = np.linspace(*window, cells + 1)
-    share = averages(begin, end, np.ones(len(begin)), kind, kinds, edges)
-    filled = share.sum(axis=0)
-    # where boxes overlap they share the column
-    share = np.vstack((share / np.maximum(filled, 1.0), np.maximum(1.0 - filled, 0.0)))
-    top, owed = np.zeros(cells, np.int64), np.zeros(kinds + 1)
-    for cell in range(cells):
-        owed += share[:, cell]
-        top[cell] = owed.argmax()
-        owed[top[cell]] -= 1.0
-    starts = np.flatnonzero(np.diff(top, prepend=-1))
-    stops = np.append(starts[1:], cells)
-    kept = top[starts] < kinds
-    return edges[starts[kept]], edges[stops[kept]], top[starts[kept]]
+
+    def __init__(self, program: Program, lane_of: dict[str, str]) -> None:
+        self._program = program
+        self.lanes = list(dict.fromkeys(lane_of.values()))
+        self.lane = program.column(lambda op: self.lanes.index(lane_of[op.stream]), np.int64)
+        numbers: dict[Paint, int] = {}
+        self.paint = program.column(lambda op: numbers.setdefault(paint_of(op), len(numbers)), np.int64)
+        self.paints = list(numbers)
+        self.phase = program.column(_phase, np.int64)
+        self.micro_batch = micro_batches(program)
+        computes = program.column(lambda op: isinstance(op, Compute), np.bool_)
+        self.computing = [bool(computes[self.lane == number].any()) for number in range(len(self.lanes))]
+
+    def text_of(self, op: int) -> str:
+        """What stands in the box of the op of that index: its action, else its name."""
+        if not self.phase[op]:
+            return self._names[op]
+        number = int(self.micro_batch[op])
+        return f"{LETTERS[int(self.phase[op]) - 1]}{'' if number == NO_MICRO_BATCH else number}"
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return op_names(self._program)
 
 
-def _labels(spans: _Spans, window: tuple[float, float], pixels: int) -> list[Label]:
-    """Names of actions and collectives, for runs wide enough to hold two letters."""
-    least = (window[1] - window[0]) / pixels * 14
-    names = [(_text(op), paint_of(op), isinstance(op, Compute)) for op in spans.ops]
-    runs = [Label("", window[0], window[0], WAIT)]
-    for place in np.argsort(spans.begin, kind="stable").tolist():
-        text, paint, computes = names[spans.op[place]]
-        begin, end = max(window[0], float(spans.begin[place])), min(window[1], float(spans.end[place]))
-        last = runs[-1]
-        if computes and last.text == text and begin - last.end < least / 14:
-            runs[-1] = Label(text, last.begin, end, paint)
-        else:
-            runs.append(Label(text, begin, end, paint))
-    return [run for run in runs if run.end - run.begin >= least]
+LETTERS = tuple(PHASES)
 
 
-def _text(op: Op) -> str:
-    if isinstance(op, Compute):
-        if op.action is None:
-            return op.name
-        number = op.action.micro_batch
-        return f"{op.action.phase}{'' if number is None else number}"
-    return op.name
+def _phase(op: Op) -> int:
+    return 1 + LETTERS.index(op.action.phase) if isinstance(op, Compute) and op.action else 0
+
+
+def _visible(own: Columns, window: tuple[float, float]) -> Columns:
+    """The spans that lie in *window*, even if only with their wait."""
+    inside = (own.end >= window[0]) & (own.ready <= window[1])
+    return own if inside.all() else _among(own, inside)
+
+
+def _among(own: Columns, kept: npt.NDArray[np.bool_]) -> Columns:
+    op, step, ready, begin, end, communication = own
+    return Columns(op[kept], step[kept], ready[kept], begin[kept], end[kept], communication[kept])
+
+
+def _boxes(spans: Columns, look: _Looks, window: tuple[float, float]) -> list[Boxes]:
+    """The boxes of *spans*, cut at the edges of *window*; waits come first, so that work is drawn over them."""
+    paint = look.paint[spans.op]
+    parts = [(WAIT, spans.ready, spans.begin)]
+    for number, one in enumerate(look.paints):
+        mine = paint == number
+        parts.append((one, spans.begin[mine], spans.end[mine]))
+    cut = ((one, np.clip(begin, *window), np.clip(end, *window)) for one, begin, end in parts)
+    lasting = ((one, begin, end, end > begin) for one, begin, end in cut)
+    return [Boxes(one, begin[kept], end[kept]) for one, begin, end, kept in lasting if kept.any()]
+
+
+def _labels(spans: Columns, look: _Looks, window: tuple[float, float], pixel: float) -> list[Label]:
+    """Labels of actions and communications, for runs wide enough to hold two letters; a *pixel* is so many s."""
+    order = np.argsort(spans.begin, kind="stable")
+    begin, end, op = spans.begin[order], spans.end[order], spans.op[order]
+    phase, number = look.phase[op], look.micro_batch[op]
+    # computations of one action make one run, unless something shows between them
+    goes_on = (phase[1:] > 0) & (phase[1:] == phase[:-1]) & (number[1:] == number[:-1])
+    goes_on &= begin[1:] - np.maximum.accumulate(end)[:-1] < pixel
+    firsts = np.flatnonzero(np.append(True, ~goes_on)[: len(op)])
+    if not len(firsts):
+        return []
+    left = np.maximum(begin[firsts], window[0])
+    right = np.minimum(np.maximum.reduceat(end, firsts), window[1])
+    wide = np.flatnonzero(right - left >= LEAST_LABEL * pixel)
+    places = op[firsts[wide]].tolist()
+    rows = zip(places, left[wide].tolist(), right[wide].tolist(), strict=True)
+    return [Label(look.text_of(one), since, until, look.paints[look.paint[one]]) for one, since, until in rows]

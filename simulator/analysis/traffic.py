@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from simulator.cluster import Cluster
 from simulator.errors import SimulatorError
 from simulator.mesh import family
 from simulator.schedule import Collective, Schedule, Send
-from simulator.timeline import Floats, Integers, LinkBins, Timeline
+from simulator.timeline import Floats, FlowLinks, Integers, LinkBins, Timeline
 
 LEAST_SENT: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda ranks: 2.0 * (ranks - 1),
@@ -97,11 +97,20 @@ def least_bytes(schedule: Schedule) -> dict[str, float]:
 def carried(timeline: Timeline) -> dict[int, float]:
     """Bytes on each link by the integral of its use over time; equals `Timeline.link_bytes` where use is recorded.
 
-    Of links that are alike, as folding finds them, only the one that stands for all.
+    Of links that are equal, as folding finds them, only the one that represents all.
     """
-    link, begin, end, rate = _uses(timeline)
-    numbers, place = np.unique(link, return_inverse=True)
-    return dict(zip(numbers.tolist(), np.bincount(place, rate * (end - begin)).tolist(), strict=True))
+    if timeline.link_use is None:
+        return {}
+    (flow, begin, end, rate), flows = timeline.link_use
+    sent = np.bincount(flow, rate * (end - begin), len(flows.starts) - 1)
+    numbers, place = np.unique(flows.links, return_inverse=True)
+    nbytes = np.bincount(place, flows.crossings * sent[_flow_of_entry(flows)])
+    return dict(zip(numbers.tolist(), nbytes.tolist(), strict=True))
+
+
+def _flow_of_entry(flows: FlowLinks) -> Integers:
+    """The flow of each entry of ``flows.links``."""
+    return np.repeat(np.arange(len(flows.starts) - 1), np.diff(flows.starts))
 
 
 def overloads(timeline: Timeline, tolerance: float = 1e-9) -> list[Overload]:
@@ -145,19 +154,16 @@ def over_time(timeline: Timeline, window: tuple[float, float] | None = None, bin
     if timeline.link_use is None or not len(timeline.link_use.intervals.flow):
         raise SimulatorError("this timeline holds no use of links over time: nothing was sent, or it was not recorded")
     edges = np.linspace(*(window or (0.0, timeline.makespan)), bins + 1)
-    link, begin, end, rate = _uses(timeline)
+    intervals, flows = timeline.link_use
+    rates = averages(intervals.begin, intervals.end, intervals.rate, intervals.flow, len(flows.starts) - 1, edges)
+    kind_of, bandwidth = np.array([link.kind for link in cluster.links]), _bandwidths(cluster)
+    entries = _Entries(flows.links, _flow_of_entry(flows), flows.crossings / bandwidth[flows.links])
     result = {}
-    for kind, members in _by_kind(cluster, link).items():
-        mine = np.isin(link, members)
-        place = np.searchsorted(members, link[mine])
-        load = averages(begin[mine], end[mine], rate[mine], place, len(members), edges)
-        load /= np.array([cluster.links[number].bandwidth for number in members])[:, None]
-        alike = np.array([timeline.multiplicity.get(int(number), 1) for number in members])[:, None]
-        count = sum(other.kind == kind for other in cluster.links)
-        top = int(load.sum(axis=1).argmax())
-        result[kind] = LinkUse(
-            edges, (load * alike).sum(axis=0) / count, load[top], load.max(axis=0), int(members[top])
-        )
+    for kind in dict.fromkeys(kind_of[flows.links].tolist()):
+        mine = np.flatnonzero(kind_of[flows.links] == kind)
+        count = int(np.count_nonzero(kind_of == kind))
+        own = _Entries(entries.link[mine], entries.flow[mine], entries.share[mine])
+        result[kind] = _use(own, rates, edges, timeline, count)
     return dict(sorted(result.items(), key=lambda item: -float(item[1].busiest.sum())))
 
 
@@ -173,16 +179,52 @@ def _from_bins(bins: LinkBins, window: tuple[float, float]) -> dict[str, LinkUse
     }
 
 
+class _Entries(NamedTuple):
+    """Arrays of one length: *flow* takes *share* of the bandwidth of *link* for each byte/s of its rate."""
+
+    link: Integers
+    flow: Integers
+    share: Floats
+
+
+def _use(entries: _Entries, rates: Floats, edges: Floats, timeline: Timeline, count: int) -> LinkUse:
+    """The use of the links of *entries*, all of one kind that has *count* links; *rates* by flow and bin."""
+    members, place = np.unique(entries.link, return_inverse=True)
+    weight = np.array([timeline.multiplicity.get(number, 1) for number in members.tolist()])
+    whole = np.bincount(entries.flow, entries.share * weight[place], len(rates)) @ rates
+    totals = np.bincount(place, entries.share * rates.sum(axis=1)[entries.flow])
+    # of links that differ by rounding the first, whatever the order of sums
+    top = int(np.flatnonzero(totals >= totals.max() * (1 - 1e-9))[0])
+    busiest = _load(entries, place, top, top + 1, rates)[0]
+    highest = np.zeros(rates.shape[1])
+    for first in range(0, len(members), LINKS_AT_ONCE):
+        loads = _load(entries, place, first, first + LINKS_AT_ONCE, rates)
+        highest = np.maximum(highest, loads.max(axis=0))
+    return LinkUse(edges, whole / count, busiest, highest, int(members[top]))
+
+
+LINKS_AT_ONCE = 2_000
+"""Links whose load over time is in memory at once: 10 MB with 600 bins."""
+
+
+def _load(entries: _Entries, place: Integers, first: int, last: int, rates: Floats) -> Floats:
+    """Share of the bandwidth in use by bin, for the links at *place* *first* to *last* (excluded)."""
+    mine = np.flatnonzero((place >= first) & (place < last))
+    mine = mine[np.argsort(place[mine], kind="stable")]
+    starts = np.flatnonzero(np.diff(place[mine], prepend=-1))
+    loads: Floats = np.add.reduceat(entries.share[mine, None] * rates[entries.flow[mine]], starts, axis=0)
+    return loads
+
+
+def _bandwidths(cluster: Cluster) -> Floats:
+    """Bytes/s of each link, by its number."""
+    return np.array([link.bandwidth for link in cluster.links])
+
+
 def _cluster(timeline: Timeline) -> Cluster:
     if timeline.cluster is None:
         raise SimulatorError("this timeline was measured, not simulated, and knows no links")
     return timeline.cluster
-
-
-def _by_kind(cluster: Cluster, link: Integers) -> Mapping[str, Integers]:
-    used = np.unique(link).tolist()
-    kinds = dict.fromkeys(cluster.links[number].kind for number in used)
-    return {kind: np.array([n for n in used if cluster.links[n].kind == kind], np.int64) for kind in kinds}
 
 
 def _uses(timeline: Timeline) -> tuple[Integers, Floats, Floats, Floats]:

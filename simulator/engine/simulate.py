@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 
@@ -163,16 +162,16 @@ class Simulation:
         return choose(self.engine, self.ops)
 
     def _execute(self, setup: Setup) -> Outcome:
-        def watch(fraction: float) -> Any:
+        def watch(fraction: float) -> None:
             self.fraction = fraction
 
         if self.chosen_engine == "compiled":
-            from simulator.engine import execution
+            from simulator.engine.execution import run
 
-            return execution.run(setup, watch, self.kept)
-        from simulator.engine import reference
+            return run(setup, watch, self.kept)
+        from simulator.engine.reference import run as run_reference
 
-        return reference.run(setup, watch)
+        return run_reference(setup, watch)
 
     @cached_property
     def kept(self) -> Collection[int] | None:

@@ -36,7 +36,7 @@ class LinkBinner:
         shares = crossings / (cluster.bandwidths * np.bincount(kind_of)[kind_of])[links]
         cells = np.repeat(np.arange(len(flows)), sizes) * len(self.kinds) + kind_of[links]
         shape = len(flows), len(self.kinds)
-        self._shares: Floats = np.bincount(cells, shares, shape[0] * shape[1]).reshape(shape)
+        self._shares = np.bincount(cells, shares, shape[0] * shape[1]).reshape(shape)
         self._width = 1e-6
         self._used = np.zeros((len(self.kinds), MOST_BINS))  # share of the bandwidth, times seconds
 
@@ -48,9 +48,9 @@ class LinkBinner:
         begin, end = intervals["begin"] / self._width, intervals["end"] / self._width
         first, last = begin.astype(np.int64), np.minimum(end.astype(np.int64), MOST_BINS - 1)
         for kind in range(len(self.kinds)):
-            rate: Floats = intervals["rate"] * self._shares[intervals["flow"], kind] * self._width
+            rate = intervals["rate"] * self._shares[intervals["flow"], kind] * self._width
             # as if the first bin were filled to its end and the last from its begin; then what is too much is taken off
-            change: Floats = np.bincount(first, rate, MOST_BINS + 1) - np.bincount(last + 1, rate, MOST_BINS + 1)
+            change = np.bincount(first, rate, MOST_BINS + 1) - np.bincount(last + 1, rate, MOST_BINS + 1)
             filled = np.cumsum(change)[:MOST_BINS]
             filled -= np.bincount(first, rate * (begin - first), MOST_BINS)
             filled -= np.bincount(last, rate * (last + 1 - end), MOST_BINS)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from simulator.analysis import metrics
 from simulator.analysis.palette import in_claiming_order, part_paint
-from simulator.analysis.plot.canvas import WIDTH, Window, legend, patch, time_axis, time_unit
-from simulator.analysis.rows import chosen
+from simulator.analysis.plot.canvas import Window, columns_beside, patch, stacked, time_axis, time_unit
+from simulator.analysis.rows import shown
 from simulator.errors import SimulatorError
 from simulator.timeline import Timeline
 
@@ -19,38 +20,39 @@ TITLE = "Step time by what it went to"
 def breakdown_chart(
     timeline: Timeline, ranks: Sequence[int] | None, window: Window | None, title: str | None
 ) -> Figure:
-    """A bar for the mean over all GPU ranks and one for each of *ranks*, or of some of them; always the whole step."""
-    gpus = [rank for rank in chosen(timeline, ranks, 12) if rank in timeline.gpu_ranks]
+    """A bar for the mean over all GPU ranks, and one for each class of them or of *ranks*; always the whole step."""
+    seen, told = shown(timeline, ranks)
+    gpus = set(timeline.gpu_ranks)
     bars = {"mean of all": metrics.breakdown(timeline)}
-    bars |= {f"rank {rank}": metrics.rank_breakdown(timeline, rank) for rank in gpus}
-    return breakdown_bars(bars, title or TITLE)
+    bars |= {name: metrics.rank_breakdown(timeline, rank) for rank, name in seen if rank in gpus}
+    return breakdown_bars(bars, title or TITLE, told)
 
 
-def breakdown_bars(breakdowns: Mapping[str, Mapping[str, float]], title: str) -> Figure:
+def breakdown_bars(breakdowns: Mapping[str, Mapping[str, float]], title: str, told: str = "") -> Figure:
     """A bar for each of *breakdowns*, with its name, the values that fit and the sum."""
     named = dict.fromkeys(p for one in breakdowns.values() for p in one)
     parts = [p for p in in_claiming_order(named) if any(one.get(p, 0.0) > 0 for one in breakdowns.values())]
     longest = max((sum(one.values()) for one in breakdowns.values()), default=0.0)
     if not longest:
         raise SimulatorError("nothing to draw: no time was spent")
-    figure = Figure(figsize=(WIDTH, 1.6 + 0.42 * len(breakdowns)), layout="constrained")
-    axes = figure.add_subplot(title=title)
+    entries = [patch(part_paint(part)) for part in parts]
+    height = max(0.8, min(0.42, 12.0 / len(breakdowns)) * len(breakdowns))
+    figure, (axes,) = stacked([height], columns_beside(breakdowns), title, told, entries, headed=False)
     unit, unit_name = time_unit(longest)
-    for place, one in enumerate(breakdowns.values()):
-        left = 0.0
-        for part in parts:
-            seconds, paint = one.get(part, 0.0), part_paint(part)
-            axes.barh(place, seconds, left=left, height=0.72, color=paint.fill, edgecolor="white", linewidth=0.5)
-            text = f"{seconds / unit:.3g}"
-            if seconds > longest * 0.0095 * (len(text) + 0.8):
-                axes.text(left + seconds / 2, place, text, color=paint.ink, fontsize=8, ha="center", va="center")
-            left += seconds
-        axes.text(left + longest * 0.006, place, f"{left / unit:.4g} {unit_name}", fontsize=8.5, va="center")
-    axes.set_yticks(range(len(breakdowns)), list(breakdowns))
+    places, left = np.arange(len(breakdowns)), np.zeros(len(breakdowns))
+    for part in parts:
+        seconds, paint = np.array([one.get(part, 0.0) for one in breakdowns.values()]), part_paint(part)
+        axes.barh(places, seconds, left=left, height=0.72, color=paint.fill, edgecolor="white", linewidth=0.5)
+        for place, value, begin in zip(places.tolist(), seconds.tolist(), left.tolist(), strict=True):
+            text = f"{value / unit:.3g}"
+            if value > longest * 0.0095 * (len(text) + 0.8):
+                axes.text(begin + value / 2, place, text, color=paint.ink, fontsize=8, ha="center", va="center")
+        left += seconds
+    for place, whole in zip(places.tolist(), left.tolist(), strict=True):
+        axes.text(whole + longest * 0.006, place, f"{whole / unit:.4g} {unit_name}", fontsize=8.5, va="center")
+    axes.set_yticks(places, list(breakdowns))
     axes.set_ylim(len(breakdowns) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
-    axes.margins(x=0)
     axes.set_xlim(0, longest * 1.09)
     time_axis(axes, (0.0, longest * 1.09), "step time")
-    legend(figure, [patch(part_paint(part)) for part in parts])
     return figure

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from simulator.analysis.palette import in_order
-from simulator.analysis.plot.canvas import WIDTH, legend, patch, time_axis
-from simulator.analysis.plot.gantt import draw_rows, height_of
-from simulator.analysis.rows import chosen, rows
+from simulator.analysis.plot.canvas import columns_beside, stacked, time_axis
+from simulator.analysis.plot.gantt import draw_rows, entries, height_of, row_names
+from simulator.analysis.rows import Shown, chosen, rows
+from simulator.analysis.shades import drawn
 from simulator.timeline import Timeline
 
 MOST_RANKS = 8
@@ -19,15 +19,18 @@ MOST_RANKS = 8
 def beside_chart(timelines: Mapping[str, Timeline], ranks: Sequence[int] | None, title: str) -> Figure:
     """*timelines* by name, all of the same schedule, from their begin to the end of the longest."""
     window = 0.0, max(timeline.makespan for timeline in timelines.values())
-    charts = {name: rows(timeline, chosen(timeline, ranks, MOST_RANKS), window) for name, timeline in timelines.items()}
+    first, *_ = timelines.values()
+    seen = chosen(first, ranks, MOST_RANKS)
+    told = "" if len(seen) == first.world_size else f"{len(seen)} of {first.world_size:,} ranks"
+    named = [Shown(rank, f"rank {rank}") for rank in seen]
+    charts = {name: rows(timeline, named, window) for name, timeline in timelines.items()}
+    columns = columns_beside(name for chart in charts.values() for name in row_names(chart))
+    pictures = [[drawn(row.boxes, window, columns) for row in chart] for chart in charts.values()]
     heights = [height_of(chart) for chart in charts.values()]
-    figure = Figure(figsize=(WIDTH, sum(heights) + 1.0), layout="constrained")
-    figure.suptitle(title, fontsize=11.0)
-    panels = figure.subplots(len(charts), sharex=True, height_ratios=heights, squeeze=False)[:, 0]
-    paints = []
-    for axes, (name, chart) in zip(panels, charts.items(), strict=True):
-        paints += draw_rows(axes, chart, window)
+    paints = entries([row for picture in pictures for row in picture])
+    figure, panels = stacked(heights, columns, title, told, paints, headed=True)
+    for axes, (name, chart), picture in zip(panels, charts.items(), pictures, strict=True):
+        draw_rows(axes, chart, picture, window)
         axes.set_title(name, loc="left", fontsize=9.5)
     time_axis(panels[-1], window)
-    legend(figure, [patch(paint) for paint in in_order(paints)])
     return figure

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,9 @@ from matplotlib import rc_context
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Patch
+from matplotlib.textpath import TextToPath
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from simulator.analysis.files import suffix_of, written
@@ -85,6 +87,66 @@ def virtual_patch(virtual: int) -> Patch:
 def virtual_hatch(virtual: int) -> str | None:
     """The hatch of the virtual stages that are number *virtual* of their ranks, from 0."""
     return VIRTUAL_HATCHES[min(virtual, len(VIRTUAL_HATCHES) - 1)]
+
+
+TEXT, TITLE = 9.0, 11.0
+"""Sizes of letters, points."""
+AXIS, LINE = 0.52, 0.19
+"""Inches of the numbers and the name of a time axis, and of a line of a legend."""
+
+
+def text_width(text: str, size: float = TEXT) -> float:
+    """Inches that *text* is wide in letters of *size* points."""
+    width: float = TextToPath().get_text_width_height_descent(text, FontProperties(size=size), False)[0]
+    return width / 72
+
+
+def columns_beside(names: Iterable[str]) -> int:
+    """Pixels that a chart of `stacked` is wide, with room for *names* left of it."""
+    longest = max((text_width(name) for name in names), default=0.0)
+    return round(DPI * (WIDTH - RIGHT)) - round(DPI * (longest + 0.16))
+
+
+RIGHT = 0.22
+"""Inches right of a chart, in which half of the last number of its axis has room."""
+
+
+def stacked(
+    heights: Sequence[float], columns: int, title: str, told: str = "", entries: Sequence[Artist] = (), *, headed: bool
+) -> tuple[Figure, list[Axes]]:
+    """A figure with panels of these *heights* (inches) one below the other, so many *columns* of pixels wide.
+
+    The sides of panels lie on whole pixels. Above stand the *title* and, smaller, what is *told*, below a legend of
+    *entries*. A panel has room for a title of its own if *headed*.
+    """
+    beside, rows = _legend_shape(entries)
+    top = round(DPI * (0.34 + 0.2 * bool(told)))
+    below = round(DPI * (AXIS + (0.12 + LINE * rows if rows else 0.0)))
+    pixels, gap = [round(DPI * height) for height in heights], round(DPI * 0.3) * headed
+    whole = top + sum(pixels) + gap * len(pixels) + below
+    figure = Figure(figsize=(WIDTH, whole / DPI), dpi=DPI)
+    figure.text(0.5, 1 - 0.07 * DPI / whole, title, ha="center", va="top", fontsize=TITLE)
+    figure.text(0.5, 1 - 0.3 * DPI / whole, told, ha="center", va="top", fontsize=TEXT, color="#4D4D4D")
+    panels: list[Axes] = []
+    left, bottom = round(DPI * (WIDTH - RIGHT)) - columns, whole - top
+    for height in pixels:
+        bottom -= gap + height
+        place = (left / PIXELS, bottom / whole, columns / PIXELS, height / whole)
+        panels.append(figure.add_axes(place, sharex=panels[0] if panels else None))
+        panels[-1].tick_params(axis="x", labelbottom=len(panels) == len(pixels))
+    if entries:
+        figure.legend(handles=list(entries), loc="lower center", bbox_to_anchor=(0.5, 0.0), ncols=beside, frameon=False)
+    return figure, panels
+
+
+def _legend_shape(entries: Sequence[Artist]) -> tuple[int, int]:
+    """How many of *entries* there is room for beside each other, and in how many rows they stand."""
+    if not entries:
+        return 0, 0
+    # a patch is 2 letters wide, 0.8 from its name and 2 from the next: matplotlib's legend.handlelength and others
+    widest = max(text_width(str(entry.get_label())) for entry in entries) + 4.8 * TEXT / 72
+    rows = -(-len(entries) // max(1, int((WIDTH - 0.3) / widest)))
+    return -(-len(entries) // rows), rows
 
 
 def legend(figure: Figure, entries: Sequence[Artist]) -> None:

@@ -15,11 +15,13 @@ from simulator.analysis.palette import categories_in_order, category_fill
 from simulator.analysis.pipeline import pipeline_ranks
 from simulator.analysis.plot.canvas import WIDTH, Window, legend, time_axis
 from simulator.analysis.rows import shown_window
-from simulator.timeline import Timeline
+from simulator.timeline import Floats, Timeline
 from simulator.units import show
 
 MOST_KINDS, MOST_CURVES = 6, 10
 """Of links and of ranks, in one chart."""
+BINS = 1000
+"""Of time in a chart of memory; a chart is some 1,100 pixels wide, so none is lost."""
 FAR = 2.5
 """Times the peak; where the capacity lies further above it, the chart tells it in words rather than go flat."""
 
@@ -60,11 +62,13 @@ def memory_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Window
     figure = Figure(figsize=(WIDTH, 0.9 + 2.7 * count), layout="constrained")
     figure.suptitle(title or "Memory over time", fontsize=11)
     panels = np.atleast_1d(figure.subplots(count, sharex=True))
+    edges, held = np.linspace(*window, BINS + 1), memory.curve(timeline, top.rank)
     text = f"rank {top.rank}, the fullest: {show(top.nbytes, 'size', 3)} at {show(top.time, 'time', 3)}"
-    panels[0].set_title(text, fontsize=9, loc="left")
-    _stacked(panels[0], memory.curve(timeline, top.rank), window[1])
+    thinned = "; each pixel shows its fullest moment" if len(held.times) > BINS else ""
+    panels[0].set_title(text + thinned, fontsize=9, loc="left")
+    _stacked(panels[0], held.highest(edges), window[1])
     if count == 2:
-        _lines(panels[1], timeline, shown, window[1], "rank" if ranks else "stage")
+        _lines(panels[1], timeline, shown, edges, "rank" if ranks else "stage")
         text = "by rank" if ranks else "by pipeline stage, the first rank of each"
         some = "" if len(shown) == len(every) else f"; {len(shown)} of {len(every)}"
         panels[1].set_title(text + some, fontsize=9, loc="left")
@@ -78,20 +82,20 @@ def memory_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Window
     return figure
 
 
-def _lines(axes: Axes, timeline: Timeline, shown: Sequence[int], end: float, of: str) -> None:
+def _lines(axes: Axes, timeline: Timeline, shown: Sequence[int], edges: Floats, of: str) -> None:
     """The memory of each of *shown*, named by its rank or its stage."""
     for number, rank in enumerate(shown):
-        held = memory.curve(timeline, rank)
+        held = memory.curve(timeline, rank).highest(edges)
         name = rank if of == "rank" else memory.stage_of(timeline.schedule, rank)
         shade = colormaps["viridis"](0.9 * number / max(1, len(shown) - 1))
-        edges = np.append(held.times, max(end, held.times[-1]))
-        axes.stairs(held.total, edges, baseline=None, linewidth=1.2, color=shade, label=f"{of} {name}")
+        steps = np.append(held.times, edges[-1])
+        axes.stairs(held.total, steps, baseline=None, linewidth=1.2, color=shade, label=f"{of} {name}")
 
 
 def _stacked(axes: Axes, held: memory.Curve, end: float) -> None:
     """The categories of *held* one on top of the other, in the same order in every chart."""
     below = np.zeros(len(held.times))
-    edges = np.append(held.times, max(end, held.times[-1]))
+    edges = np.append(held.times, end)
     for category in categories_in_order(held.by_category):
         nbytes = held.by_category[category]
         axes.stairs(below + nbytes, edges, baseline=below, fill=True, color=category_fill(category), label=category)

@@ -1,13 +1,14 @@
-"""Gantt charts: a row for each rank and stream, or for each stage of a pipeline."""
+"""Gantt charts: a row for each class of equal ranks and stream, or for each stage of a pipeline."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
+from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from simulator.analysis.palette import WAIT, Paint, in_order
@@ -17,48 +18,63 @@ from simulator.analysis.plot.canvas import (
     HATCH,
     PIXELS,
     VIRTUAL_HATCHES,
-    WIDTH,
     Window,
-    legend,
+    columns_beside,
     patch,
+    stacked,
     time_axis,
     virtual_hatch,
     virtual_patch,
 )
-from simulator.analysis.rows import Row, chosen, rows, shown_window
+from simulator.analysis.rows import Row, rows, shown, shown_window
+from simulator.analysis.shades import Drawn, Shades, colours, drawn
 from simulator.timeline import Floats, Timeline
 
 COMPUTE_HEIGHT, OTHER_HEIGHT, GAP = 1.0, 0.62, 0.3
 """Of rows and between ranks; the unit is the height of a row that computes."""
 LEAST_TEXT = 14
 """Pixels that a line of text needs."""
-LEAST_EDGED = 10
-"""Pixels of the median box of a row and paint from which boxes have edges; below it edges would hide the boxes."""
+LEAST_SHARE = 1 / 256
+"""Of a column of pixels; what has less changes no colour, and is not in the legend."""
+MERGED = "what is narrower than 3 pixels is merged into shades"
+
+Picture = Sequence[tuple[list[Drawn], Shades]]
+"""What is drawn of each row."""
 
 
 def timeline_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Window | None, title: str | None) -> Figure:
-    """A row for each rank and stream."""
-    shown, window = chosen(timeline, ranks), shown_window(timeline, window)
-    what = "" if len(shown) == timeline.world_size else f" ({len(shown)} of {timeline.world_size:,} ranks)"
-    return _gantt(rows(timeline, shown, window), window, (title or "Timeline") + what)
+    """A row for each class of equal ranks, or each of *ranks*, and stream."""
+    (seen, told), window = shown(timeline, ranks), shown_window(timeline, window)
+    return _gantt(rows(timeline, seen, window), window, title or "Timeline", told)
 
 
 def pipeline_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Window | None, title: str | None) -> Figure:
     """A row for each stage of the pipeline, with boxes numbered by micro-batch, and hatched by virtual stage."""
     window = shown_window(timeline, window)
-    chart = pipeline_rows(timeline, ranks, window)
-    return _gantt(chart, window, title or "Pipeline", name=lambda row: row.stream)
+    chart, told = pipeline_rows(timeline, ranks, window)
+    return _gantt(chart, window, title or "Pipeline", told)
 
 
-def _gantt(chart: Sequence[Row], window: Window, title: str, name: Callable[[Row], str] | None = None) -> Figure:
-    figure = Figure(figsize=(WIDTH, max(2.6, height_of(chart) + 1.5)), layout="constrained")
-    axes = figure.add_subplot(title=title)
-    paints = draw_rows(axes, chart, window, name)
+def _gantt(chart: Sequence[Row], window: Window, title: str, told: str) -> Figure:
+    columns = columns_beside(row_names(chart))
+    picture = [drawn(row.boxes, window, columns) for row in chart]
+    told = "; ".join(filter(None, (told, MERGED if any(len(shades.columns) for _, shades in picture) else "")))
+    height = max(0.8, height_of(chart))
+    figure, (axes,) = stacked([height], columns, title, told, entries(picture), headed=False)
+    draw_rows(axes, chart, picture, window)
     time_axis(axes, window)
-    deepest = max((boxes.virtual for row in chart for boxes in row.boxes), default=0)
-    virtual = [virtual_patch(number) for number in range(min(deepest + 1, len(VIRTUAL_HATCHES)))] if deepest else []
-    legend(figure, [patch(paint) for paint in in_order(paints)] + virtual)
     return figure
+
+
+def entries(picture: Picture) -> list[Any]:
+    """The legend of what is drawn."""
+    paints = [one.boxes.paint for wide, _ in picture for one in wide]
+    for _, shades in picture:
+        shares = zip(shades.paints, shades.shares.max(axis=1, initial=0.0), strict=True)
+        paints += [paint for paint, most in shares if most >= LEAST_SHARE]
+    deepest = max((one.boxes.virtual for wide, _ in picture for one in wide), default=0)
+    virtual = [virtual_patch(number) for number in range(min(deepest + 1, len(VIRTUAL_HATCHES)))] if deepest else []
+    return [patch(paint) for paint in in_order(paints)] + virtual
 
 
 def height_of(chart: Sequence[Row]) -> float:
@@ -67,19 +83,17 @@ def height_of(chart: Sequence[Row]) -> float:
     return float(bottoms[-1] + heights[-1]) * _pitch(bottoms, heights)
 
 
-def draw_rows(
-    axes: Axes, chart: Sequence[Row], window: Window, name: Callable[[Row], str] | None = None
-) -> list[Paint]:
-    """Draw *chart* on *axes*, which are `height_of` it high; the paints that were used. *name* names a row."""
+def draw_rows(axes: Axes, chart: Sequence[Row], picture: Picture, window: Window) -> None:
+    """Draw *chart*, whose rows look as in *picture*, on *axes*, which are `height_of` it high."""
     bottoms, heights = _places(chart)
     pitch = _pitch(bottoms, heights)
-    axes.set_xlim(*window)
-    axes.set_ylim(float(bottoms[-1] + heights[-1]) + 0.2, -0.2)
-    paints = _boxes(axes, chart, bottoms, heights, window)
+    _boxes(axes, picture, bottoms, heights)
+    _shades(axes, picture, bottoms, heights, window)
     if pitch * DPI > 12:
         _texts(axes, chart, bottoms, heights, window)
-    _row_names(axes, chart, bottoms, heights, pitch, name)
-    return paints
+    _name_rows(axes, chart, bottoms, heights)
+    axes.set_xlim(*window)
+    axes.set_ylim(float(bottoms[-1] + heights[-1]) + 0.2, -0.2)
 
 
 def _places(chart: Sequence[Row]) -> tuple[Floats, Floats]:
@@ -94,30 +108,40 @@ def _pitch(bottoms: Floats, heights: Floats) -> float:
     return float(np.clip(10.0 / float(bottoms[-1] + heights[-1]), 0.095, 0.42))
 
 
-def _boxes(axes: Axes, chart: Sequence[Row], bottoms: Floats, heights: Floats, window: Window) -> list[Paint]:
-    """Draw the boxes, a collection for each paint and hatch, with edges or without; the paints that were used."""
-    wide = (window[1] - window[0]) / PIXELS * LEAST_EDGED
+def _boxes(axes: Axes, picture: Picture, bottoms: Floats, heights: Floats) -> None:
+    """Draw the wide boxes, a collection for each paint and hatch, with edges or without."""
     parts: dict[tuple[Paint, bool, int], list[Floats]] = {}
-    for row, bottom, height in zip(chart, bottoms, heights, strict=True):
-        for boxes in row.boxes:
-            edge = boxes.apart and float(np.median(boxes.end - boxes.begin)) > wide
+    for (wide, _), bottom, height in zip(picture, bottoms, heights, strict=True):
+        for boxes, edged in wide:
             corners = _corners(boxes.begin, boxes.end, bottom + 0.04 * height, bottom + 0.96 * height)
-            parts.setdefault((boxes.paint, edge, boxes.virtual), []).append(corners)
+            parts.setdefault((boxes.paint, edged, boxes.virtual), []).append(corners)
     # waits first, so that work is drawn over them
-    for (paint, edge, virtual), pieces in sorted(parts.items(), key=lambda part: part[0][0] != WAIT):
-        look: dict[str, Any] = HATCH if paint == WAIT else {"edgecolor": "white" if edge else "none"}
+    for (paint, edged, virtual), pieces in sorted(parts.items(), key=lambda part: part[0][0] != WAIT):
+        look: dict[str, Any] = HATCH if paint == WAIT else {"edgecolor": "white" if edged else "none"}
         if virtual:
             look = {"hatch": virtual_hatch(virtual), "edgecolor": "white"}
-        width = 0.5 if edge and paint != WAIT else 0.0
+        width = 0.5 if edged and paint != WAIT else 0.0
         shapes = PolyCollection(list(np.concatenate(pieces)), facecolors=paint.fill, linewidths=width, **look)
         axes.add_collection(shapes, autolim=False)
-    return [paint for paint, *_ in parts]
 
 
 def _corners(left: Floats, right: Floats, low: float, high: float) -> Floats:
     """The four corners of each box, an array of n x 4 x 2."""
     below, above = np.full_like(left, low), np.full_like(left, high)
     return np.stack((left, below, left, above, right, above, right, below), axis=1).reshape(-1, 4, 2)
+
+
+def _shades(axes: Axes, picture: Picture, bottoms: Floats, heights: Floats, window: Window) -> None:
+    """Draw the shades of each row over its boxes, as an image."""
+    for (_, shades), bottom, height in zip(picture, bottoms, heights, strict=True):
+        if len(shades.columns):
+            fills = np.array([to_rgb(paint.fill) for paint in shades.paints])
+            lines = max(1, round(0.92 * height * _pitch(bottoms, heights) * DPI))
+            image = np.zeros((lines, shades.of, 4), np.uint8)
+            image[:, shades.columns, :3] = np.rint(255 * colours(shades, fills, lines))
+            image[:, shades.columns, 3] = 255
+            edges = (*window, bottom + 0.96 * height, bottom + 0.04 * height)
+            axes.imshow(image, extent=edges, aspect="auto", interpolation="nearest", zorder=2)
 
 
 def _texts(axes: Axes, chart: Sequence[Row], bottoms: Floats, heights: Floats, window: Window, most: int = 500) -> None:
@@ -139,27 +163,34 @@ def _texts(axes: Axes, chart: Sequence[Row], bottoms: Floats, heights: Floats, w
         text.set(horizontalalignment="center", verticalalignment="center")
 
 
-def _row_names(
-    axes: Axes,
-    chart: Sequence[Row],
-    bottoms: Floats,
-    heights: Floats,
-    pitch: float,
-    name: Callable[[Row], str] | None,
-) -> None:
-    """Name every row if there is room, else every rank, else every so many ranks."""
-    middles = (bottoms + heights / 2).tolist()
-    first = [i for i, row in enumerate(chart) if i == 0 or row.rank != chart[i - 1].rank]
-    if name is not None:
-        axes.set_yticks(middles, [name(row) for row in chart])
-    elif OTHER_HEIGHT * pitch * DPI >= LEAST_TEXT:
-        axes.set_yticks(
-            middles, [f"rank {row.rank}  {row.stream}" if i in first else row.stream for i, row in enumerate(chart)]
-        )
-    else:
-        apart = float(np.diff(bottoms[first]).min()) * pitch * DPI if len(first) > 1 else np.inf
-        every = 1 if apart >= 15 else int(np.ceil(15 / apart))
-        axes.set_yticks([middles[i] for i in first[::every]], [f"rank {chart[i].rank}" for i in first[::every]])
-    for i in first[1:]:
-        axes.axhline(bottoms[i] - GAP / 2, color="#DDDDDD", linewidth=0.5, zorder=0)
+def row_names(chart: Sequence[Row]) -> list[str]:
+    """The names beside the rows of *chart*: rank and stream if there is room, else the rank, beside its first row.
+
+    Rows of a pipeline are named by their stage alone, where the rank has no name.
+    """
+    bottoms, heights = _places(chart)
+    firsts = _first_rows(chart)
+    if OTHER_HEIGHT * _pitch(bottoms, heights) * DPI >= LEAST_TEXT or not all(row.name for row in chart):
+        return [
+            f"{row.name}  {row.stream}".strip() if first else row.stream
+            for row, first in zip(chart, firsts, strict=True)
+        ]
+    return [row.name if first else "" for row, first in zip(chart, firsts, strict=True)]
+
+
+def _first_rows(chart: Sequence[Row]) -> list[bool]:
+    """Whether each row is the first of its rank."""
+    return [place == 0 or row.rank != chart[place - 1].rank for place, row in enumerate(chart)]
+
+
+def _name_rows(axes: Axes, chart: Sequence[Row], bottoms: Floats, heights: Floats) -> None:
+    """Write the names of the rows that have room, and lines between ranks."""
+    middles, firsts = bottoms + heights / 2, np.flatnonzero(_first_rows(chart))
+    named = [place for place, name in enumerate(row_names(chart)) if name]
+    apart = float(np.diff(middles[named]).min()) * _pitch(bottoms, heights) * DPI if len(named) > 1 else np.inf
+    named = named[:: max(1, int(np.ceil(0.9 * LEAST_TEXT / apart)))]
+    axes.set_yticks(middles[named], [row_names(chart)[place] for place in named])
+    across = [[(0.0, place), (1.0, place)] for place in (bottoms[firsts[1:]] - GAP / 2).tolist()]
+    lines = LineCollection(across, colors="#DDDDDD", linewidths=0.5, zorder=0, transform=axes.get_yaxis_transform())
+    axes.add_collection(lines, autolim=False)
     axes.tick_params(axis="y", length=0)

@@ -1,0 +1,123 @@
+"""What is narrower than some pixels is merged into shades: in each column of pixels, the share of each paint.
+
+A row is drawn as boxes that are wide enough to be told apart, and as columns of pixels wherever something is narrower.
+Such a column is shared out among all that happens in it, so nothing is lost, nothing is drawn larger than it is, and
+equal patterns look equal (no moire).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from simulator.analysis.intervals import averages
+from simulator.analysis.palette import WAIT, Paint, in_order
+from simulator.analysis.rows import Boxes
+from simulator.timeline import Floats, Integers
+
+LEAST_BOX = 3.0
+"""Pixels from which a box is drawn as a box; a narrower one with its edges would hide or lose its neighbours."""
+LEAST_EDGED = 10.0
+"""Pixels of the median box from which boxes have edges, so that each is seen; others merge where they touch."""
+TOUCHING = 1e-9
+"""Share of the window that may lie between boxes that touch: rounding."""
+
+
+class Shades(NamedTuple):
+    """Of each of *columns* (their numbers, ascending), the share of each of *paints*: an array (paints, columns).
+
+    *of*: how many columns the chart has.
+    """
+
+    paints: list[Paint]
+    columns: Integers
+    shares: Floats
+    of: int
+
+
+class Drawn(NamedTuple):
+    """Boxes of one paint that are drawn as such; with an edge around each if *edged*."""
+
+    boxes: Boxes
+    edged: bool
+
+
+def drawn(boxes: Sequence[Boxes], window: tuple[float, float], columns: int) -> tuple[list[Drawn], Shades]:
+    """The *boxes* of a row in *window* (s), on a chart so many *columns* of pixels wide: wide boxes, and shades."""
+    pixel = (window[1] - window[0]) / columns
+    wide, narrow, every = [], [], []
+    for one in boxes:
+        edged = one.paint != WAIT and float(np.median(one.end - one.begin)) >= LEAST_EDGED * pixel
+        begin, end = (one.begin, one.end) if edged else merged(one.begin, one.end, TOUCHING * (window[1] - window[0]))
+        every.append(Boxes(one.paint, begin, end, one.virtual))
+        large = end - begin >= LEAST_BOX * pixel
+        if large.any():
+            wide.append(Drawn(Boxes(one.paint, begin[large], end[large], one.virtual), edged))
+        narrow.append((np.stack((begin, end))[:, ~large] - window[0]) / pixel)
+    shaded = _touched(np.concatenate(narrow, axis=1) if narrow else np.zeros((2, 0)), columns)
+    if not len(shaded):
+        return wide, Shades([], shaded, np.zeros((0, 0)), columns)
+    paints, shares = _shares(every, np.linspace(*window, columns + 1))
+    return wide, Shades(paints, shaded, shares[:, shaded], columns)
+
+
+def _touched(intervals: Floats, columns: int) -> Integers:
+    """The columns of pixels that *intervals* (begins and ends, in pixels) touch, and the few between two of them.
+
+    A column or two of a box between shades, with its edge or hatch, would be a speck.
+    """
+    first = np.clip(np.floor(intervals[0]), 0, columns - 1)
+    begin, end = merged(first, np.clip(np.ceil(intervals[1]), first + 1, columns), LEAST_BOX)
+    changes = np.zeros(columns + 1, np.int64)
+    np.add.at(changes, begin.astype(np.int64), 1)
+    np.add.at(changes, end.astype(np.int64), -1)
+    return np.flatnonzero(np.cumsum(changes)[:columns])
+
+
+def merged(begin: Floats, end: Floats, gap: float = 0.0) -> tuple[Floats, Floats]:
+    """The union of intervals, ascending; those that are no more than *gap* apart are one.
+
+    >>> begin, end = merged(np.array([4.0, 0.0, 1.0, 1.5]), np.array([5.0, 1.0, 3.0, 2.0]))
+    >>> begin.tolist(), end.tolist()
+    ([0.0, 4.0], [3.0, 5.0])
+    """
+    order = np.argsort(begin, kind="stable")
+    begin, reached = begin[order], np.maximum.accumulate(end[order])
+    firsts = np.flatnonzero(np.append(True, begin[1:] > reached[:-1] + gap)[: len(begin)])
+    return begin[firsts], reached[np.append(firsts[1:], len(begin)) - 1] if len(begin) else reached
+
+
+def _shares(boxes: Sequence[Boxes], edges: Floats) -> tuple[list[Paint], Floats]:
+    """The share of each paint in each column between *edges*; what runs at once shares it, waits get what is left."""
+    paints = in_order(one.paint for one in boxes)
+    shares = np.zeros((len(paints), len(edges) - 1))
+    for number, paint in enumerate(paints):
+        mine = [one for one in boxes if one.paint == paint]
+        begin, end = merged(np.concatenate([one.begin for one in mine]), np.concatenate([one.end for one in mine]))
+        row = np.zeros(len(begin), np.int64)
+        shares[number] = averages(begin, end, np.ones(len(begin)), row, 1, edges)[0]
+    shares = np.clip(shares, 0.0, 1.0)
+    works = np.array([paint != WAIT for paint in paints], np.bool_)
+    shares[works] /= np.maximum(shares[works].sum(axis=0), 1.0)
+    shares[~works] = np.minimum(shares[~works], 1.0 - shares[works].sum(axis=0))
+    return paints, shares
+
+
+def colours(shades: Shades, fills: Floats, lines: int) -> Floats:
+    """Red, green and blue of the columns as a picture of so many *lines*: an array (lines, columns, 3).
+
+    What works in a column stands one above the other there, by its share, and is the paler the longer nothing works:
+    it is mixed with white, or with the fill of waits. *fills*: red, green and blue of each paint.
+    """
+    works = np.array([paint != WAIT for paint in shades.paints], np.bool_)
+    busy = shades.shares[works].sum(axis=0)
+    tops = np.cumsum(shades.shares[works], axis=0) / np.where(busy > 0, busy, 1.0)
+    # of each line, counted from below, the part that lies under the top of each paint
+    under = np.clip(tops[:, None, :] * lines - np.arange(lines)[::-1, None], 0.0, 1.0)
+    strong = np.einsum("pln,pc->lnc", np.diff(under, axis=0, prepend=0.0), fills[works])
+    waits = shades.shares[~works].T
+    pale = (1.0 - busy - waits.sum(axis=1))[:, None] + waits @ fills[~works]
+    mixture: Floats = busy[:, None] * strong + pale
+    return mixture
