@@ -102,20 +102,12 @@ def overridden(document: Document, changes: Mapping[str, tuple[Any, str]]) -> Do
     return document
 
 
-class AbsentData(ScenarioError):  # noqa: N818 - reads as what it is
-    """A scenario reads a file of a folder that is not there at all: data that do not come with clustersim."""
-
-
-def _missing(file: pathlib.Path) -> type[ScenarioError]:
-    return ScenarioError if file.parent.is_dir() else AbsentData
-
-
 def found_from(document: Document, folder: pathlib.Path) -> Document:
     """*document* with the user's files, which it names from *folder*, named from the working directory."""
     for path, name in named_files(document.data):
         begin = pathlib.Path() if _typed(document, path) and pathlib.Path(name).is_file() else folder
         if not (begin / name).is_file():
-            raise _missing(begin / name)(document.fault(path, f"{name}: no such file"))
+            raise document.error(path, f"{name}: no such file")
         document = replaced(document, path, str(begin / name), document.position(path))
     return document
 

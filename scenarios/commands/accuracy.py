@@ -14,8 +14,8 @@ from scenarios.commands.arguments import Jobs, Settings
 if TYPE_CHECKING:
     from scenarios.judgement import Judgement
 
-PROFILES = Path("../shared/data/layer_profiles_v100.csv")
-"""PipeDream's layer profiles, from the root of the project; they do not come with it."""
+PROFILES = "published/layer_profiles_v100.csv"
+"""PipeDream's layer profiles, beside the published scenarios that read them."""
 
 
 @app.command()
@@ -35,19 +35,18 @@ def accuracy(
 
     from scenarios import loading, verdicts
     from scenarios.accuracy import page
-    from scenarios.commands.judging import judged, loaded_for_check, tell_failures
+    from scenarios.commands.judging import judged, tell_failures
     from scenarios.layer_classes import layer_classes
+    from scenarios.scenario import Scenario
 
-    names = scenarios or loading.shipped("published")
-    loaded, skipped = loaded_for_check(names, settings)
-    profiles = loading.SHIPPED.parent / PROFILES
-    classes = layer_classes(profiles) if profiles.is_file() else []
+    loaded = [Scenario.load(name, options=settings) for name in scenarios or loading.shipped("published")]
+    classes = layer_classes(loading.SHIPPED / PROFILES)
     command = " ".join(["clustersim accuracy", *(scenarios or [])])
     judgements: list[Judgement] = []
 
     def write() -> None:
         waiting = {one.name: "not judged yet" for one in loaded[len(judgements) :]}
-        text = page(judgements, {**skipped, **waiting}, classes, command, date.today())
+        text = page(judgements, waiting, classes, command, date.today())
         output.write_text(text, encoding="utf-8")
 
     write()
