@@ -67,8 +67,8 @@ def test_each_row_of_a_measured_table_has_its_source_and_licence(name: str) -> N
     assert len(rows) == MEASURED[name]
     sources = (PUBLISHED / "SOURCES.md").read_text()
     for row in rows:
-        repository, _, file = row["source"].partition(" ")
-        assert file
+        repository, _, place = row["source"].partition(" ")
+        assert place
         assert repository in sources
         assert row["licence"] in ("MIT", "Apache-2.0", "CC-BY-SA-4.0")
 
