@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,6 +13,8 @@ import pytest
 
 from scenarios import command
 from scenarios.command import run
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +48,13 @@ def test_run_reports_and_writes(capsys: pytest.CaptureFixture[str], tmp_path: Pa
         spans = list(csv.DictReader(file))
     assert sum(int(span["ranks"]) for span in spans) == result["simulation"]["ops"] == 4 * (4 + 4 + 4 + 1)
     assert max(float(span["end_s"]) for span in spans) == result["step_time_s"]
+
+
+def test_the_version_is_that_of_the_project(capsys: pytest.CaptureFixture[str]) -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert answer(capsys, "--version") == f"clustersim {version}\n"
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## {version}" in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_run_with_json_prints_that_alone_and_draws_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
