@@ -13,6 +13,8 @@ import pytest
 
 from scenarios import command
 from scenarios.command import run
+from scenarios.loading import located
+from simulator.document import read
 
 ROOT = Path(__file__).parents[2]
 
@@ -222,6 +224,12 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"{kind}:\n" in everything for kind in ("models", "gpus", "clusters", "fabrics", "scenarios"))
     assert run(["list", "cats"]) == 2
     assert "ask for models, gpus" in capsys.readouterr().err
+
+
+def test_what_is_listed_as_a_scenario_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    names = [line.split()[0] for line in answer(capsys, "list", "scenarios").splitlines()]
+    assert {"hello", "zero_bubble", "two_nodes_of_2"} <= set(names)
+    assert all("version" in read(located(name)).data and "cluster" in read(located(name)).data for name in names)
 
 
 def test_schema(capsys: pytest.CaptureFixture[str]) -> None:
