@@ -43,7 +43,7 @@ def page(
 ) -> str:
     """The whole page as Markdown; *command* is what made it, on *today*.
 
-    *waiting*: by scenario, why it has no judgement yet.
+    *waiting*: by scenario, why it is not judged, or not yet.
     """
     everything = [verdict for one in judgements for verdict in one.verdicts]
     sections = [

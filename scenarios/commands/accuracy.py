@@ -28,6 +28,9 @@ def accuracy(
     figures: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Draw predictions against measurements into a folder.")
     ] = None,
+    left_out: Annotated[
+        list[str] | None, typer.Option("--except", metavar="NAME", help="A published run to leave out; repeatable.")
+    ] = None,
     jobs: Jobs = 1,
 ) -> int:
     """Judge published runs, and write every figure and the errors by regime as a page."""
@@ -39,14 +42,16 @@ def accuracy(
     from scenarios.layer_classes import layer_classes
     from scenarios.scenario import Scenario
 
-    loaded = [Scenario.load(name, options=settings) for name in scenarios or loading.shipped("published")]
+    absent = {loading.located(name).stem: "left out with --except" for name in left_out or ()}
+    names = [name for name in scenarios or loading.shipped("published") if name not in absent]
+    loaded = [Scenario.load(name, options=settings) for name in names]
     classes = layer_classes(loading.SHIPPED / PROFILES)
-    command = " ".join(["clustersim accuracy", *(scenarios or [])])
+    command = " ".join(["clustersim accuracy", *(scenarios or []), *(f"--except {name}" for name in left_out or ())])
     judgements: list[Judgement] = []
 
     def write() -> None:
         waiting = {one.name: "not judged yet" for one in loaded[len(judgements) :]}
-        text = page(judgements, waiting, classes, command, date.today())
+        text = page(judgements, {**absent, **waiting}, classes, command, date.today())
         output.write_text(text, encoding="utf-8")
 
     write()

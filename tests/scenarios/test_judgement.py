@@ -144,6 +144,15 @@ def test_the_command_writes_the_page_and_its_charts(capsys: pytest.CaptureFixtur
     assert (tmp_path / "drawn" / "accuracy.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_what_is_left_out_is_told_on_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    answer(capsys, "accuracy", "toy.yaml", "zero_bubble", "--except", "zero_bubble", status=0)
+    text = Path("ACCURACY.md").read_text()
+    assert "Made by `clustersim accuracy toy.yaml zero_bubble --except zero_bubble` on" in text
+    assert "## What could not be judged here\n\n- zero_bubble: left out with --except\n" in text
+    _, err = answer(capsys, "accuracy", "--except", "zero_bobble", status=2)
+    assert err.startswith('unknown scenario "zero_bobble"; there are: zero_bubble,')
+
+
 def test_absent_data_are_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
     Path("absent.yaml").write_text(SCENARIO.partition("variants:")[0] + "table: {file: ../none/runs.csv, name: a}\n")
     for command in (["accuracy", "absent.yaml"], ["run", "--check", "absent.yaml", "hello"]):
