@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: run test lint benchmark clean
+.PHONY: run test lint benchmark docs pictures clean
 
 run: $(VENV)/run.done
 	$(BIN)/clustersim run zhores_resnet50_ddp
@@ -28,6 +28,15 @@ lint: $(VENV)/test.done
 benchmark: $(VENV)/test.done
 	$(BIN)/python -m tests.benchmarks
 
+# warnings are errors; nothing is fetched once the packages are there
+docs: $(VENV)/docs.done
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/docs
+	@echo "wrote build/docs/index.html"
+
+# all pictures in docs/, and ACCURACY.md: some minutes; `make pictures PICTURES="timeline links"` draws only these
+pictures: $(VENV)/test.done
+	$(BIN)/python docs/pictures.py $(PICTURES)
+
 $(VENV)/run.done: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -c constraints.txt -e .
@@ -38,5 +47,10 @@ $(VENV)/test.done: pyproject.toml constraints.txt
 	$(PIP) install -c constraints.txt -e ".[test,torch]"
 	touch $@ $(VENV)/run.done
 
+$(VENV)/docs.done: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install -c constraints.txt -e ".[docs]"
+	touch $@ $(VENV)/run.done
+
 clean:
-	rm -rf $(VENV) runs .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) runs build docs/generated .mypy_cache .pytest_cache .ruff_cache .hypothesis

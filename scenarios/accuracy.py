@@ -36,12 +36,15 @@ NOT_MODELLED = (
 
 def page(
     judgements: Sequence[Judgement],
-    skipped: Mapping[str, str],
+    waiting: Mapping[str, str],
     classes: Sequence[LayerClass],
     command: str,
     today: date,
 ) -> str:
-    """The whole page as Markdown; *command* is what made it, on *today*."""
+    """The whole page as Markdown; *command* is what made it, on *today*.
+
+    *waiting*: by scenario, why it is not judged, or not yet.
+    """
     everything = [verdict for one in judgements for verdict in one.verdicts]
     sections = [
         f"# Accuracy\n\nMade by `{command}` on {today:%d %B %Y}. Every figure that a published run is judged by stands "
@@ -52,7 +55,7 @@ def page(
         *_regimes(everything),
         *_layer_classes(classes),
         "## What is not modelled\n\n" + "\n".join(f"- {one}" for one in NOT_MODELLED),
-        *_left_out(judgements, skipped),
+        *_left_out(judgements, waiting),
         "## Every figure",
         *map(_scenario, judgements),
     ]
@@ -108,9 +111,9 @@ def _layer_classes(classes: Sequence[LayerClass]) -> Iterator[str]:
         )
 
 
-def _left_out(judgements: Iterable[Judgement], skipped: Mapping[str, str]) -> Iterator[str]:
+def _left_out(judgements: Iterable[Judgement], waiting: Mapping[str, str]) -> Iterator[str]:
     failed = {f"{one.scenario.name}: {run}": why for one in judgements for run, why in one.failures.items()}
-    lines = [f"- {name}: {reason.splitlines()[0]}" for name, reason in {**skipped, **failed}.items()]
+    lines = [f"- {name}: {reason.splitlines()[0]}" for name, reason in {**waiting, **failed}.items()]
     if lines:
         yield "## What could not be judged here\n\n" + "\n".join(lines)
 

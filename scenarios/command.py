@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from typing import Annotated
 
 import typer
 
@@ -20,13 +21,29 @@ GARBAGE = 20_000
 
 app = typer.Typer(
     name="clustersim",
-    help="Simulate distributed deep-learning training on GPU clusters.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print("clustersim", version("clustersim"))
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, help="Print the version and exit.", callback=_print_version)
+    ] = False,
+) -> None:
+    """Simulate distributed deep-learning training on GPU clusters."""
 
 
 def main() -> None:

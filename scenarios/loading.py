@@ -17,6 +17,9 @@ from simulator.lookup import UnknownName, data_file, is_path, names, nearest
 SHIPPED = pathlib.Path(__file__).parent
 """The folder of the scenarios that come with clustersim."""
 
+FOLDERS = ("published", "testbed")
+"""The folders below it with further scenarios."""
+
 PRESETS = {"cluster": "topologies.clusters", "model": "workloads.models"}
 """Sections that take a preset, and the package that holds its file."""
 
@@ -36,11 +39,6 @@ def shipped(folder: str = "") -> list[str]:
     return sorted(path.stem for path in (SHIPPED / folder).glob("*.yaml"))
 
 
-def folders() -> list[str]:
-    """The folders of further scenarios that come with clustersim."""
-    return sorted({path.parent.name for path in SHIPPED.glob("*/*.yaml")})
-
-
 def located(scenario: str | os.PathLike[str]) -> pathlib.Path:
     """The file of *scenario*, a path or the bare name of a shipped one; names that are near tell what was meant."""
     path = pathlib.Path(scenario)
@@ -48,12 +46,12 @@ def located(scenario: str | os.PathLike[str]) -> pathlib.Path:
         return path / "scenario.yaml"
     if path.is_file() or path.suffix or len(path.parts) != 1:
         return path
-    for folder in ("", *folders()):
+    for folder in ("", *FOLDERS):
         if path.name in shipped(folder):
             return SHIPPED / folder / f"{path.name}.yaml"
     if path.exists():
         return path
-    choices = ", ".join(nearest(path.name, [name for folder in ("", *folders()) for name in shipped(folder)]))
+    choices = ", ".join(nearest(path.name, [name for folder in ("", *FOLDERS) for name in shipped(folder)]))
     raise ScenarioError(f'unknown scenario "{scenario}"; there are: {choices}, or give the path of a file')
 
 
@@ -102,20 +100,12 @@ def overridden(document: Document, changes: Mapping[str, tuple[Any, str]]) -> Do
     return document
 
 
-class AbsentData(ScenarioError):  # noqa: N818 - reads as what it is
-    """A scenario reads a file of a folder that is not there at all: data that do not come with clustersim."""
-
-
-def _missing(file: pathlib.Path) -> type[ScenarioError]:
-    return ScenarioError if file.parent.is_dir() else AbsentData
-
-
 def found_from(document: Document, folder: pathlib.Path) -> Document:
     """*document* with the user's files, which it names from *folder*, named from the working directory."""
     for path, name in named_files(document.data):
         begin = pathlib.Path() if _typed(document, path) and pathlib.Path(name).is_file() else folder
         if not (begin / name).is_file():
-            raise _missing(begin / name)(document.fault(path, f"{name}: no such file"))
+            raise document.error(path, f"{name}: no such file")
         document = replaced(document, path, str(begin / name), document.position(path))
     return document
 

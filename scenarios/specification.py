@@ -64,6 +64,13 @@ class Specification(Section):
     variants: dict[str, dict[str, Any]] = Field(default_factory=dict)
     table: Table | None = None
 
+    @field_validator("name")
+    @classmethod
+    def _name(cls, name: str) -> str:
+        if name in (".", "..") or {"/", "\\"} & set(name):
+            raise ValueError(f'must be the name of a folder below runs/, without "/" or "\\", not "{name}"')
+        return name
+
     @field_validator("software")
     @classmethod
     def _software(cls, name: str) -> str:

@@ -14,8 +14,8 @@ from scenarios.commands.arguments import Jobs, Settings
 if TYPE_CHECKING:
     from scenarios.judgement import Judgement
 
-PROFILES = Path("../shared/data/layer_profiles_v100.csv")
-"""PipeDream's layer profiles, from the root of the project; they do not come with it."""
+PROFILES = "published/layer_profiles_v100.csv"
+"""PipeDream's layer profiles, beside the published scenarios that read them."""
 
 
 @app.command()
@@ -28,6 +28,9 @@ def accuracy(
     figures: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Draw predictions against measurements into a folder.")
     ] = None,
+    left_out: Annotated[
+        list[str] | None, typer.Option("--except", metavar="NAME", help="A published run to leave out; repeatable.")
+    ] = None,
     jobs: Jobs = 1,
 ) -> int:
     """Judge published runs, and write every figure and the errors by regime as a page."""
@@ -35,19 +38,20 @@ def accuracy(
 
     from scenarios import loading, verdicts
     from scenarios.accuracy import page
-    from scenarios.commands.judging import judged, loaded_for_check, tell_failures
+    from scenarios.commands.judging import judged, tell_failures
     from scenarios.layer_classes import layer_classes
+    from scenarios.scenario import Scenario
 
-    names = scenarios or loading.shipped("published")
-    loaded, skipped = loaded_for_check(names, settings)
-    profiles = loading.SHIPPED.parent / PROFILES
-    classes = layer_classes(profiles) if profiles.is_file() else []
-    command = " ".join(["clustersim accuracy", *(scenarios or [])])
+    absent = {loading.located(name).stem: "left out with --except" for name in left_out or ()}
+    names = [name for name in scenarios or loading.shipped("published") if name not in absent]
+    loaded = [Scenario.load(name, options=settings) for name in names]
+    classes = layer_classes(loading.SHIPPED / PROFILES)
+    command = " ".join(["clustersim accuracy", *(scenarios or []), *(f"--except {name}" for name in left_out or ())])
     judgements: list[Judgement] = []
 
     def write() -> None:
         waiting = {one.name: "not judged yet" for one in loaded[len(judgements) :]}
-        text = page(judgements, {**skipped, **waiting}, classes, command, date.today())
+        text = page(judgements, {**absent, **waiting}, classes, command, date.today())
         output.write_text(text, encoding="utf-8")
 
     write()

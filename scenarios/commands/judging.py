@@ -1,4 +1,4 @@
-"""What `run --check` and `accuracy` share: load what is there, judge it, and tell what came of it."""
+"""What `run --check` and `accuracy` share: judge scenarios and print what came of it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,6 @@ if TYPE_CHECKING:
     from scenarios.scenario import Scenario
 
 MISSED, DOES_NOT_FIT = 1, 3
-
-
-def loaded_for_check(names: Sequence[str], settings: list[str] | None) -> tuple[list[Scenario], dict[str, str]]:
-    """The scenarios of those *names*, and for those whose data are not here, why they are left out."""
-    from scenarios.loading import AbsentData
-    from scenarios.scenario import Scenario
-
-    loaded, skipped = [], {}
-    for name in names:
-        try:
-            loaded.append(Scenario.load(name, options=settings))
-        except AbsentData as error:
-            skipped[name] = str(error).splitlines()[0]
-    return loaded, skipped
 
 
 def judged(scenarios: Sequence[Scenario], jobs: int) -> Iterator[Judgement]:
@@ -46,20 +32,16 @@ def judged(scenarios: Sequence[Scenario], jobs: int) -> Iterator[Judgement]:
     return judge(scenarios, jobs, told)
 
 
-def print_judgements(
-    scenarios: Sequence[Scenario], skipped: dict[str, str], jobs: int, as_json: bool, strict_memory: bool
-) -> int:
+def print_judgements(scenarios: Sequence[Scenario], jobs: int, as_json: bool, strict_memory: bool) -> int:
     """Judge *scenarios*, print what came of it, and return the exit status."""
     from scenarios import verdicts
 
     judgements = list(judged(scenarios, jobs))
     if as_json:
         summaries = [{**one.summary, "expected": list(map(verdicts.as_json, one.verdicts))} for one in judgements]
-        print(json.dumps(summaries[0] if len(summaries) == 1 and not skipped else summaries, indent=2))
+        print(json.dumps(summaries[0] if len(summaries) == 1 else summaries, indent=2))
     else:
         print(verdicts.text(judgements))
-    for name, reason in skipped.items():
-        print(f"skipped {name}: {reason}", file=sys.stderr if as_json else sys.stdout)
     return status(judgements, strict_memory)
 
 

@@ -44,7 +44,7 @@ def _lines(kind: str) -> list[str]:
     if kind != "scenarios":
         extra = loading.WITHOUT_FILE["cluster"] if kind == "clusters" else ()
         return sorted([*names(PACKAGES[kind]), *extra])
-    found = {name: folder for folder in ("", *loading.folders()) for name in loading.shipped(folder)}
+    found = {name: folder for folder in ("", *loading.FOLDERS) for name in loading.shipped(folder)}
     width = max(map(len, found), default=0)
     return [f"{name:<{width}}  {_described(name, folder)}".rstrip() for name, folder in found.items()]
 

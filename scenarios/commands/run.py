@@ -52,7 +52,7 @@ def run(
     """Simulate scenarios, report, and write results under runs/NAME."""
     import json
 
-    from scenarios.commands.judging import DOES_NOT_FIT, MISSED, loaded_for_check, print_judgements
+    from scenarios.commands.judging import DOES_NOT_FIT, MISSED, print_judgements
     from scenarios.commands.progress import progress
     from scenarios.expectations import held, told
     from scenarios.scenario import Scenario
@@ -69,13 +69,10 @@ def run(
     chosen = numbers(ranks) if ranks else None
     if jobs > 1 and not check:
         raise ScenarioError("--jobs shares the runs of --check; give that too")
-    if check:
-        loaded, skipped = loaded_for_check(scenarios, settings)
-        several = len(scenarios) > 1 or any(scenario.variants for scenario in loaded) or not loaded
-        if several and output is None and trace is None and spans is None:
-            return print_judgements(loaded, skipped, jobs, as_json, strict_memory)
-    else:
-        loaded = [Scenario.load(name, options=settings) for name in scenarios]
+    loaded = [Scenario.load(name, options=settings) for name in scenarios]
+    several = len(loaded) > 1 or any(scenario.variants for scenario in loaded)
+    if check and several and output is None and trace is None and spans is None:
+        return print_judgements(loaded, jobs, as_json, strict_memory)
     status, summaries = 0, []
     for scenario in loaded:
         with progress(f"simulating {scenario.name}") as watch, collecting_no_garbage():

@@ -22,7 +22,7 @@ from simulator.validation import clock, namespace
 from simulator.validation.member import Member, Work, device_of, open_world, prepare
 from simulator.validation.place import Place
 
-INSTALL = "torch is not installed, and ranks need it: pip install clustersim[torch]"
+INSTALL = 'torch is not installed, and ranks need it: run pip install -e ".[torch]" in a clone of clustersim'
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,6 +13,10 @@ import pytest
 
 from scenarios import command
 from scenarios.command import run
+from scenarios.loading import located
+from simulator.document import read
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +50,13 @@ def test_run_reports_and_writes(capsys: pytest.CaptureFixture[str], tmp_path: Pa
         spans = list(csv.DictReader(file))
     assert sum(int(span["ranks"]) for span in spans) == result["simulation"]["ops"] == 4 * (4 + 4 + 4 + 1)
     assert max(float(span["end_s"]) for span in spans) == result["step_time_s"]
+
+
+def test_the_version_is_that_of_the_project(capsys: pytest.CaptureFixture[str]) -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert answer(capsys, "--version") == f"clustersim {version}\n"
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## {version}" in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_run_with_json_prints_that_alone_and_draws_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -212,6 +224,12 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"{kind}:\n" in everything for kind in ("models", "gpus", "clusters", "fabrics", "scenarios"))
     assert run(["list", "cats"]) == 2
     assert "ask for models, gpus" in capsys.readouterr().err
+
+
+def test_what_is_listed_as_a_scenario_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    names = [line.split()[0] for line in answer(capsys, "list", "scenarios").splitlines()]
+    assert {"hello", "zero_bubble", "two_nodes_of_2"} <= set(names)
+    assert all("version" in read(located(name)).data and "cluster" in read(located(name)).data for name in names)
 
 
 def test_schema(capsys: pytest.CaptureFixture[str]) -> None:

@@ -112,13 +112,6 @@ def test_json_has_the_figures_too(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-def test_absent_data_are_skipped_openly(capsys: pytest.CaptureFixture[str]) -> None:
-    absent = SCENARIO.partition("variants:")[0] + "table: {file: ../none/runs.csv, name: a}\n"
-    Path("absent.yaml").write_text(absent)
-    out, _ = answer(capsys, "run", "--check", "absent.yaml", "hello", status=0)
-    assert out.endswith("skipped absent.yaml: absent.yaml:7:15: table.file: ../none/runs.csv: no such file\n")
-
-
 def test_one_run_that_cannot_be_does_not_hide_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     uneven = "  uneven: {cluster.gpus: 3, parallelism.pp: 3, expect.mfu: {value: 1}}\n"
     Path("toy.yaml").write_text(SCENARIO + uneven)
@@ -130,14 +123,14 @@ def test_one_run_that_cannot_be_does_not_hide_the_others(capsys: pytest.CaptureF
 
 def test_the_page_tells_every_figure_and_what_is_predicted_only() -> None:
     judgements = judged()
-    text = page(judgements, {"other": "absent"}, [], "clustersim accuracy toy.yaml", date(2026, 1, 2))
+    text = page(judgements, {"other": "not judged yet"}, [], "clustersim accuracy toy.yaml", date(2026, 1, 2))
     assert "Made by `clustersim accuracy toy.yaml` on 02 January 2026." in text
     assert "| [toy](#toy) | 3 | 2 | 12.2% | 16.7% | 20.0% | +13.3% |" in text
     assert "| of these, parameters were fitted to | 1 | 1 | 20.0% | 20.0% | 20.0% | +20.0% |" in text
     assert "| one | step_time_s | 12 s | 10 s | +20.0% | ok, fitted |" in text
     assert "| two | samples_per_s | 0.1667 | 0.2 | -16.7% | MISSED (within 10%) |" in text
     assert "Predicted only: unjudged, 48 s a step" in text
-    assert "- other: absent" in text
+    assert "- other: not judged yet" in text
     # all that is measured in seconds or by the second, in one regime: two GPUs, DDP, nothing else
     assert "| GPUs: 1 to 8 | 3 | 2 |" in text
     assert "| data parallel: ddp | 3 | 2 |" in text
@@ -151,9 +144,18 @@ def test_the_command_writes_the_page_and_its_charts(capsys: pytest.CaptureFixtur
     assert (tmp_path / "drawn" / "accuracy.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_page_of_nothing_tells_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_left_out_is_told_on_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    answer(capsys, "accuracy", "toy.yaml", "zero_bubble", "--except", "zero_bubble", status=0)
+    text = Path("ACCURACY.md").read_text()
+    assert "Made by `clustersim accuracy toy.yaml zero_bubble --except zero_bubble` on" in text
+    assert "## What could not be judged here\n\n- zero_bubble: left out with --except\n" in text
+    _, err = answer(capsys, "accuracy", "--except", "zero_bobble", status=2)
+    assert err.startswith('unknown scenario "zero_bobble"; there are: zero_bubble,')
+
+
+def test_absent_data_are_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
     Path("absent.yaml").write_text(SCENARIO.partition("variants:")[0] + "table: {file: ../none/runs.csv, name: a}\n")
-    answer(capsys, "accuracy", "absent.yaml", status=0)
-    assert (
-        "- absent.yaml: absent.yaml:7:15: table.file: ../none/runs.csv: no such file" in Path("ACCURACY.md").read_text()
-    )
+    for command in (["accuracy", "absent.yaml"], ["run", "--check", "absent.yaml", "hello"]):
+        _, err = answer(capsys, *command, status=2)
+        assert err.startswith("absent.yaml:7:15: table.file: ../none/runs.csv: no such file\n")
+    assert not Path("ACCURACY.md").exists()

@@ -1,5 +1,6 @@
 """The published runs that predictions are judged by: each loads, says its source, and small ones come out."""
 
+import csv
 from pathlib import Path
 
 import pytest
@@ -7,9 +8,10 @@ import pytest
 from scenarios import Scenario
 from scenarios.expectations import Outcome, held
 from scenarios.layer_classes import layer_classes
-from scenarios.loading import SHIPPED, AbsentData, shipped
+from scenarios.loading import SHIPPED, named_files, shipped
+from simulator.document import read
 
-SHARED = Path(__file__).parents[2] / "../shared/data"
+PUBLISHED = SHIPPED / "published"
 ROWS = {
     "fsdp_mpt_a100_40gb": 78,
     "korthikanti_22b_layer": 5,
@@ -24,24 +26,27 @@ ROWS = {
 }
 """How many runs the papers' tables have."""
 
-
-def loaded(name: str) -> Scenario:
-    try:
-        return Scenario.load(name)
-    except AbsentData as error:
-        pytest.skip(f"published measurements are not part of the project: {error}")
+MEASURED = {
+    "fsdp_mpt_llmfoundry": 78,
+    "layer_profiles_v100": 962,
+    "nccl_allreduce_one_node": 66,
+    "nccl_measured": 40,
+    "vtrain_layer_times": 12,
+    "vtrain_multi_node_measured": 26,
+}
+"""Tables of measurements from public repositories, and their rows."""
 
 
 def outcomes(name: str) -> list[Outcome]:
-    scenario = loaded(name)
+    scenario = Scenario.load(name)
     return held(scenario, scenario.run().summary())
 
 
 @pytest.mark.parametrize("name", shipped("published"))
 def test_each_loads_by_its_bare_name_and_tells_its_sources(name: str) -> None:
-    text = (SHIPPED / "published" / f"{name}.yaml").read_text()
+    text = (PUBLISHED / f"{name}.yaml").read_text()
     assert text.startswith("# yaml-language-server: $schema=../scenario.schema.json\n# ")
-    scenario = loaded(name)
+    scenario = Scenario.load(name)
     runs = [*scenario.variants.values()] or [scenario]
     expectations = [one for run in runs for one in run.specification.expect.values()]
     assert expectations
@@ -49,15 +54,33 @@ def test_each_loads_by_its_bare_name_and_tells_its_sources(name: str) -> None:
     assert len(runs) == ROWS.get(name, len(runs))
 
 
+def test_published_scenarios_read_only_files_beside_them() -> None:
+    files = {name for one in shipped("published") for _, name in named_files(read(PUBLISHED / f"{one}.yaml").data)}
+    assert files
+    assert all(Path(name).name == name and (PUBLISHED / name).is_file() for name in files)
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_each_row_of_a_measured_table_has_its_source_and_licence(name: str) -> None:
+    with (PUBLISHED / f"{name}.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == MEASURED[name]
+    sources = (PUBLISHED / "SOURCES.md").read_text()
+    for row in rows:
+        repository, _, place = row["source"].partition(" ")
+        assert place
+        assert repository in sources
+        assert row["licence"] in ("MIT", "Apache-2.0", "CC-BY-SA-4.0")
+
+
 def test_the_schema_takes_every_published_scenario() -> None:
     jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
     from scenarios.commands.schema import for_files
     from scenarios.specification import Specification
-    from simulator.document import read
 
     schema = for_files(Specification.model_json_schema())
     for name in shipped("published"):
-        jsonschema.validate(read(SHIPPED / "published" / f"{name}.yaml").data, schema)
+        jsonschema.validate(read(PUBLISHED / f"{name}.yaml").data, schema)
 
 
 def test_model_states_are_those_of_zero() -> None:
@@ -90,10 +113,7 @@ def test_activations_shrink_as_korthikanti_draws_them() -> None:
 
 
 def test_layer_classes_tell_all_that_was_measured() -> None:
-    path = SHARED / "layer_profiles_v100.csv"
-    if not path.exists():
-        pytest.skip("layer_profiles_v100.csv is not here; published measurements are not part of the project")
-    classes = [one for one in layer_classes(path) if one.model == "resnet50"]
+    classes = [one for one in layer_classes(PUBLISHED / "layer_profiles_v100.csv") if one.model == "resnet50"]
     assert [one.kind for one in classes] == ["convolution", "linear", "batch norm", "other elementwise", "all"]
     # all of the profile but its input; and the sum is that of the classes
     assert classes[-1].forward[0] == pytest.approx(201.45 - 18.962, abs=1e-3)

@@ -16,7 +16,7 @@ from simulator.errors import CalibrationError
 from simulator.transport.nccl import FITTED, nccl
 from simulator.transport.transport import NET, NVLINK
 
-DATA = Path(__file__).parents[3] / "../shared/data"
+PUBLISHED = Path(__file__).parents[3] / "scenarios/published"
 TABLES = ("nccl_allreduce_one_node", "nccl_measured")
 
 
@@ -35,10 +35,7 @@ def shipped() -> dict[str, float]:
 
 @pytest.fixture(scope="module")
 def measured() -> list[Row]:
-    paths = [DATA / f"{name}.csv" for name in TABLES]
-    if not all(path.exists() for path in paths):
-        pytest.skip(f"the published measurements are absent: {', '.join(TABLES)}")
-    return [row for path in paths for row in rows(path)]
+    return [row for name in TABLES for row in rows(PUBLISHED / f"{name}.csv")]
 
 
 def test_what_is_shipped_is_near_the_measured(measured: list[Row]) -> None:

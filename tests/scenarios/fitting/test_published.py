@@ -15,11 +15,15 @@ from topologies.catalogue import GPUS, device
 from workloads.stack import specification
 
 DATA = Path(__file__).parents[3] / "../shared/data"
+PUBLISHED = Path(__file__).parents[3] / "scenarios/published"
 FITTING = Path(__file__).parents[3] / "scenarios/fitting"
 LAYER = "korthikanti_table4_layer_timing_22B"
 
 
 def measured(stem):
+    path = PUBLISHED / f"{stem}.csv"
+    if path.exists():
+        return path
     path = DATA / f"{stem}.csv"
     if not path.exists():
         pytest.skip(f"{path.name} is not here; published measurements are not part of the project")

@@ -23,9 +23,7 @@ def simulation(name, variant, changes, **how):
     scenario = Scenario.load(name, {**JITTER, **changes})
     scenario = scenario.variants[variant] if variant else scenario
     network = communicator(scenario)
-    return Simulation(
-        scenario.schedule(), network, scenario.software, variation(scenario), engine="compiled", **how
-    )
+    return Simulation(scenario.schedule(), network, scenario.software, variation(scenario), engine="compiled", **how)
 
 
 def without_spans(name, variant, changes):

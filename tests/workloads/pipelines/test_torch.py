@@ -11,7 +11,7 @@ from simulator.errors import ScheduleError
 from simulator.order import Order
 
 torch_schedules = pytest.importorskip(
-    "torch.distributed.pipelining.schedules", reason="torch is not installed; pip install clustersim[torch]"
+    "torch.distributed.pipelining.schedules", reason='torch is not installed; run pip install -e ".[torch]"'
 )
 
 SHAPES = [(p, m) for p in (1, 2, 3, 4, 5, 8) for m in (1, 2, 3, 4, 5, 8, 10, 15, 16, 17, 24, 32)]

@@ -1,0 +1,137 @@
+"""The site: its commands, links and examples are right, and its generated reference has every key."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import simulator
+from scenarios import Scenario
+from scenarios.command import run
+from scenarios.loading import located
+from scenarios.specification import Specification
+from simulator.document import read_value
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md")) + [ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
+
+
+def blocks(language: str) -> list[str]:
+    """The code blocks of *language* of all pages."""
+    return [block for page in PAGES for block in re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.S)]
+
+
+COMMANDS = sorted(
+    {
+        line[line.index("clustersim ") :].partition("  ")[0]
+        for block in blocks("sh")
+        for line in block.splitlines()
+        if "clustersim " in line and not line.startswith("#")
+    }
+)
+MADE_THERE = ("mine.yaml", "plans.yaml", "runs/a", "runs/b", "SCENARIO", "all_reduce.txt", "topology.xml")
+"""What a page has its reader write or have."""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_have_their_options_and_name_what_there_is(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    words = shlex.split(command)[1:]
+    if words == ["--version"]:
+        return
+    assert run([words[0], "--help"]) == 0
+    page = capsys.readouterr().out
+    for word in words:
+        assert not word.startswith("-") or re.search(rf"(^|[ ,]){re.escape(word)}[ ,]", page, re.M), word
+    if words[0] in ("run", "plot", "compare", "check", "show", "validate"):
+        first = next(word for word in words[1:] if not word.startswith("-"))
+        if first not in MADE_THERE:
+            assert located(first).is_file()
+
+
+@pytest.mark.parametrize("text", [block for block in blocks("yaml") if block.startswith("version:")])
+def test_scenarios_are_valid(text: str) -> None:
+    assert Scenario.model_validate(read_value(text)).derived.replicas > 1
+
+
+@pytest.mark.parametrize("text", [block for block in blocks("python") if not block.startswith("# ")])
+def test_examples_run(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(text, "example", "exec"), {})
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+?)\)", page.read_text()):
+        made = target.removeprefix("generated/notebooks/")
+        if target == "generated/scenario.md" or target in labels():
+            continue
+        folder = ROOT / "notebooks" if made != target else page.parent
+        assert (folder / made).is_file(), target
+
+
+def labels() -> set[str]:
+    """What pages may be linked by, beside their files."""
+    return {label for page in PAGES for label in re.findall(r"^\(([a-z-]+)\)=$", page.read_text(), re.M)}
+
+
+def test_what_a_reader_adds_by_the_examples_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (DOCS / "extend.md").read_text()
+    files = re.findall(r"```(?:python|yml)\n# (mylab/\S+)\n(.*?)```", text, re.S)
+    assert len(files) == 5
+    for name, content in files:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    data: dict[str, Any] = {
+        "version": 1,
+        "cluster": {
+            "nodes": 1,
+            "node": {"accelerator": "mylab.gpus.chip", "accelerators": 4, "intra": {"shape": "mylab.nodes.daisy"}},
+        },
+        "model": {"preset": "mylab.models.tiny"},
+        "training": {"global_batch_size": 8, "micro_batch_size": 2},
+        "parallelism": {"pp": 2, "schedule": "mylab.orders.patient"},
+        "network": {"transport": "ideal", "algorithms": {"all_reduce": "mylab.algorithms.centre"}},
+    }
+    try:
+        assert Scenario.model_validate(data).run().timeline.step_time > 0
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "mylab"]:
+            del sys.modules[name]
+
+
+def test_the_reference_has_every_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))
+    page = import_module("scenario_reference").page()
+    schema = Specification.model_json_schema()
+    for section in (schema, *schema["$defs"].values()):
+        for key in section.get("properties", {}):
+            assert f"| `{key}` |" in page
+    for name in schema["$defs"]:
+        assert page.count(f"(section-{name.lower()})=\n") == 1
+    assert "Key: `cluster.node.host`, `cluster.node.socket_link`, `cluster.node.nic`" in page
+
+
+def test_the_api_page_has_the_public_face() -> None:
+    page = (DOCS / "api.md").read_text()
+    documented = set(re.findall(r"^\.\. auto(?:class|function|exception):: (\w+)$", page, re.M))
+    assert set(simulator.__all__) <= documented
+
+
+def test_every_picture_is_drawn_by_make_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))
+    pictures = import_module("pictures")
+    drawn = {*pictures.PICTURES, "ptd_p_against_zero_3"}  # the accuracy command draws that too
+    assert {path.stem for path in DOCS.glob("*.png")} == drawn
+    assert pictures.main(["nothing"]) == 2
