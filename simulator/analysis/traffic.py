@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import NamedTuple
@@ -54,7 +53,7 @@ def by_link_kind(timeline: Timeline) -> dict[str, float]:
     """
     if timeline.cluster is None:
         return {}
-    total = dict.fromkeys((link.kind for link in timeline.cluster.links), 0.0)
+    total = dict.fromkeys(timeline.cluster.links.kinds, 0.0)
     for number, nbytes in timeline.link_bytes.items():
         total[timeline.cluster.links[number].kind] += nbytes * timeline.alike.get(number, 1) / timeline.steps_run
     return total
@@ -68,7 +67,7 @@ def utilisation(timeline: Timeline) -> dict[str, dict[str, float]]:
     if timeline.cluster is None or not timeline.makespan:
         return {}
     links = timeline.cluster.links
-    count = Counter(link.kind for link in links)
+    count = links.kinds
     mean, most = dict.fromkeys(count, 0.0), dict.fromkeys(count, 0.0)
     for number, nbytes in timeline.link_bytes.items():
         kind, share = links[number].kind, nbytes / (links[number].bandwidth * timeline.makespan)
@@ -152,7 +151,7 @@ def over_time(timeline: Timeline, window: tuple[float, float] | None = None, bin
         load = averages(begin[mine], end[mine], rate[mine], place, len(members), edges)
         load /= np.array([cluster.links[number].bandwidth for number in members])[:, None]
         alike = np.array([timeline.alike.get(int(number), 1) for number in members])[:, None]
-        count = sum(other.kind == kind for other in cluster.links)
+        count = cluster.links.kinds[kind]
         top = int(load.sum(axis=1).argmax())
         result[kind] = LinkUse(
             edges, (load * alike).sum(axis=0) / count, load[top], load.max(axis=0), int(members[top])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from simulator.engine.issue import Turn
 from simulator.engine.rank import Head, Rank
 from simulator.errors import DeadlockError
 from simulator.schedule import Collective, Op, Program, Recv, Schedule, Send
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 _Place = tuple[int, str]
 """A rank and one of its streams."""
@@ -23,6 +25,8 @@ def deadlock(schedule: Schedule, ranks: Mapping[int, Rank], stands_for: Sequence
     heads = {(rank.number, head.stream): head for rank in ranks.values() for head in rank.heads if head.turn}
     if not heads:
         return None
+    import networkx as nx
+
     waits: nx.DiGraph[_Place] = nx.DiGraph()
     for place, head in heads.items():
         awaited = _awaited(schedule, place, head)

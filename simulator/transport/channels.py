@@ -54,14 +54,8 @@ def natural(name: str) -> tuple[str, tuple[int, ...]]:
 
 def _inside(cluster: Cluster, devices: Sequence[str], node: Sequence[int]) -> list[Cycle]:
     """The rings through one server's positions."""
-
-    def bandwidth(source: str, target: str) -> float:
-        edges = cluster.graph.edges
-        return min(
-            edges[ends]["link"].bandwidth if ends in edges else 0.0 for ends in ((source, target), (target, source))
-        )
-
-    matrix = tuple(tuple(0.0 if i == j else bandwidth(devices[i], devices[j]) for j in node) for i in node)
+    there, places = cluster.between([devices[position] for position in node]), range(len(node))
+    matrix = tuple(tuple(0.0 if i == j else min(there[i][j], there[j][i]) for j in places) for i in places)
     return [tuple(node[place] for place in cycle) for cycle in cycles(matrix)] or [tuple(node)]
 
 

@@ -61,8 +61,9 @@ def load(cluster: Cluster, devices: Sequence[str], step: Step) -> Load:
 
 def nic_of(cluster: Cluster, device: str, elsewhere: str) -> str | None:
     """The NIC by which *device* leaves for a device of another server; None where the graph shows none."""
-    passed = (cluster.ends[number][1] for number in route(cluster, device, elsewhere))
-    return next((vertex for vertex in passed if cluster.graph.nodes[vertex].get("kind") == "nic"), None)
+    path = route(cluster, device, elsewhere)
+    kinds = cluster.kinds_passed(path)
+    return cluster.ends[path[kinds.index("nic")]][1] if "nic" in kinds else None
 
 
 def setting(cluster: Cluster, devices: Sequence[str], nodes: Sequence[Sequence[int]], rings: int) -> Setting:
@@ -74,7 +75,7 @@ def setting(cluster: Cluster, devices: Sequence[str], nodes: Sequence[Sequence[i
         inside = hop_class(cluster, source, target)
         path = route(cluster, source, target)
         kind = cluster.links[path[0]].kind if path else ""
-        switched = any(cluster.graph.nodes[cluster.ends[link][1]].get("kind") == "nvswitch" for link in path)
+        switched = "nvswitch" in cluster.kinds_passed(path)
     vendor = "amd" if cluster.hosts and "epyc" in cluster.accelerator(cluster.hosts[0]).name.lower() else "intel"
     near = len(nodes) == 1 or _near(cluster, devices[nodes[0][0]], devices[nodes[1][0]])
     return Setting(len(devices), len(nodes), inside, kind, vendor, near, switched, rings)
@@ -82,14 +83,9 @@ def setting(cluster: Cluster, devices: Sequence[str], nodes: Sequence[Sequence[i
 
 def _near(cluster: Cluster, device: str, elsewhere: str) -> bool:
     """Whether the way to the NIC passes no host."""
-    nic = nic_of(cluster, device, elsewhere)
-    for number in route(cluster, device, elsewhere):
-        vertex = cluster.ends[number][1]
-        if vertex == nic:
-            return True
-        if cluster.graph.nodes[vertex].get("kind") == "host":
-            return False
-    return nic is None
+    kinds = cluster.kinds_passed(route(cluster, device, elsewhere))
+    before = kinds[: kinds.index("nic")] if "nic" in kinds else kinds
+    return "host" not in before
 
 
 def nvlinks(link: Link) -> int:
