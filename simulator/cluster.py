@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, overload
 
 import numpy as np
@@ -34,7 +34,9 @@ __all__ = ["Cluster", "Link", "Router"]
 Router = Callable[[int, int], Sequence[int]]
 """From one device to another: the vertices passed, both ends included, by number.
 
-A router says that it is `hierarchical` if between servers it goes up a tree of switches and down again.
+A router says that it is `hierarchical` if between servers it goes up a tree of switches and down again. It may have a
+method `nic_of`: the NIC by which a device leaves its server, wherever to; and `regularity`: what servers of a cluster
+have in common.
 """
 
 OF_LINKS = ("graph", "regularity", "_link_classes")
@@ -232,6 +234,15 @@ class Cluster:
         """The kinds of the vertices that the links of *route* lead to."""
         return [self.vertices.kinds[kind] for kind in self.vertices.kind[self.topology.target[list(route)]].tolist()]
 
+    def nic_of(self, device: str, elsewhere: str) -> str | None:
+        """The NIC by which *device* leaves for a device of another server; None where no NIC is on the way."""
+        found: Callable[[int], int] | None = getattr(self._router, "nic_of", None)
+        if found:
+            return self.vertices.names[found(self.vertex(device))]
+        route = self.route(device, elsewhere)
+        kinds = self.kinds_passed(route)
+        return self.ends[route[kinds.index("nic")]][1] if "nic" in kinds else None
+
     def link_class(self, number: int) -> int:
         """A number that two links share only if they are one `Link` between vertices of the same kinds."""
         return int(self._link_classes[number])
@@ -250,8 +261,13 @@ class Cluster:
 
     def latency(self, route: Iterable[int]) -> float:
         """The sum of the links' latencies, in s."""
-        latencies: list[float] = self.links.latencies[list(route)].tolist()
-        return sum(latencies)
+        return self.latencies_of([tuple(route)])[0]
+
+    def latencies_of(self, routes: Sequence[Sequence[int]]) -> list[float]:
+        """By route the sum of the latencies of its links, in s."""
+        numbers = np.fromiter(chain.from_iterable(routes), np.int64, sum(map(len, routes)))
+        each = iter(self.links.latencies[numbers].tolist())
+        return [sum(islice(each, len(route))) for route in routes]
 
     def degraded(self, factors: Iterable[tuple[str, str, float]]) -> Cluster:
         """The cluster in which the bandwidth between two vertices, both directions, is multiplied by a factor."""

@@ -138,23 +138,27 @@ class Routes:
         tree = self._way if isinstance(self._way, Tree) else None
         return regularity(cluster, self._templates, self._ports, tree)
 
-    def _to_nic(self, vertex: int, place: tuple[ServerTemplate, int, str], *, out: bool) -> tuple[list[int], Port]:
+    def nic_of(self, vertex: int) -> int:
+        """The NIC by which *vertex* leaves its node for another."""
+        template, server, place = self._place(vertex)
+        return template.vertex + template.size * server + template.nic_of(place)
+
+    def _to_nic(self, vertex: int, at: tuple[ServerTemplate, int, int], *, out: bool) -> tuple[list[int], Port]:
         """The vertices between *vertex* and the NIC by which it leaves its node or is reached, and the NIC's port."""
         if (vertex, out) not in self._exits:
-            template, server, name = place
-            nic = template.wiring.nic_of(name)
-            path = template.path(server, *((name, nic) if out else (nic, name)))
-            rail = template.wiring.nics.index(nic)
-            self._exits[vertex, out] = path, self._ports[template.port + len(template.nics) * server + rail]
+            template, server, place = at
+            nic = template.nic_of(place)
+            path = template.path(server, *((place, nic) if out else (nic, place)))
+            self._exits[vertex, out] = path, self._ports[template.port_of(server, nic)]
         return self._exits[vertex, out]
 
-    def _place(self, vertex: int) -> tuple[ServerTemplate, int, str]:
-        """The template of the server in which *vertex* stands, which of its servers, and the name in the wiring."""
+    def _place(self, vertex: int) -> tuple[ServerTemplate, int, int]:
+        """The template of the server in which *vertex* stands, which of its servers, and the place in there."""
         template = self._templates[bisect_right(self._starts, vertex) - 1]
         server, place = divmod(vertex - template.vertex, template.size)
         if server >= template.count:
             raise ClusterError(f"{self._names[vertex]} is no vertex of a node of this cluster")
-        return template, server, template.names[place]
+        return template, server, place
 
 
 def cable_of(link: Link, latency: float | None, bandwidth: float | None = None) -> Link:

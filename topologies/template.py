@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -38,6 +38,7 @@ class ServerTemplate:
     vertex: int
     port: int
     first: Mapping[str, int]
+    _paths: dict[tuple[int, int], list[int]] = field(default_factory=dict)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -101,7 +102,23 @@ class ServerTemplate:
             np.tile(np.array(which, np.int64), self.count),
         )
 
-    def path(self, server: int, source: str, target: str) -> list[int]:
-        """The vertices from *source* to *target*, names of the wiring, in the server of that number."""
-        begin = self.vertex + self.size * server
-        return [begin + self.place[name] for name in self.wiring.route(source, target)]
+    @cached_property
+    def rails(self) -> Mapping[int, int]:
+        """By place of a NIC which NIC it is."""
+        return {place: rail for rail, place in enumerate(self.nics.tolist())}
+
+    def port_of(self, server: int, nic: int) -> int:
+        """The port of the NIC at that place in a server."""
+        return self.port + len(self.rails) * server + self.rails[nic]
+
+    def nic_of(self, place: int) -> int:
+        """The place of the NIC by which the device at *place* reaches the fabric."""
+        return self.place[self.wiring.nic_of(self.names[place])]
+
+    def path(self, server: int, source: int, target: int) -> list[int]:
+        """The vertices from place to place, both included, in a server."""
+        key, begin = (source, target), self.vertex + self.size * server
+        if key not in self._paths:
+            route = self.wiring.route(self.names[source], self.names[target])
+            self._paths[key] = [self.place[name] for name in route]
+        return [begin + place for place in self._paths[key]]

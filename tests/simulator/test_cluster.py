@@ -124,6 +124,8 @@ def test_a_route_by_search_is_as_short_as_any_past_no_other_gpu(graph, data):
     assert len(route) == nx.shortest_path_length(ways[0], source, target)
     assert passed[-1] == target
     assert nx.is_path(ways[0], passed)
+    nics = [vertex for vertex in passed[1:] if graph.nodes[vertex]["kind"] == "nic"]
+    assert cluster.nic_of(source, target) == (nics[0] if nics else None)
 
 
 def test_what_is_not_there_is_told():
