@@ -15,7 +15,21 @@ PACKAGES = ("simulator", "topologies", "workloads", "scenarios")
 FLOORS = (
     ("errors", "units", "lookup", "kernel", "hashing", "garbage"),
     ("accelerator", "mesh", "order", "document"),
-    ("plan", "step", "ops", "program", "schedule", "regularity", "cluster", "laws", "agreement"),
+    (
+        "plan",
+        "step",
+        "ops",
+        "program",
+        "schedule",
+        "regularity",
+        "cluster",
+        "graph",
+        "topology",
+        "links",
+        "vertices",
+        "laws",
+        "agreement",
+    ),
     ("collectives", "transport", "timeline"),
     ("engine", "analysis", "validation"),
 )
