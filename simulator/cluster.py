@@ -207,11 +207,10 @@ class Cluster:
         return self._routes[key]
 
     def number(self, source: str, target: str) -> int:
-        """The number of the link from one vertex to the next. Raises `ClusterError` if there is none."""
+        """The number of the link from one vertex to the next. Raises `KeyError` if there is none."""
         number = self._link_between(source, target)
         if number is None:
-            near = ", ".join(self._near(source))
-            raise ClusterError(f"no link between {source} and {target}; there are: {near}")
+            raise KeyError(f"no link from {source} to {target}")
         return number
 
     def _link_between(self, source: str, target: str) -> int | None:
@@ -273,9 +272,12 @@ class Cluster:
         """The cluster in which the bandwidth between two vertices, both directions, is multiplied by a factor."""
         changed: dict[int, Link] = {}
         for source, target, factor in factors:
-            back = self._link_between(target, source)
-            there = self.number(source, target) if back is None else self._link_between(source, target)
-            for number in (n for n in (there, back) if n is not None):
+            both = self._link_between(source, target), self._link_between(target, source)
+            numbers = [number for number in both if number is not None]
+            if not numbers:
+                near = ", ".join(self._near(source))
+                raise ClusterError(f"no link between {source} and {target}; there are: {near}")
+            for number in numbers:
                 link = changed.get(number, self.links[number])
                 changed[number] = replace(link, bandwidth=link.bandwidth * factor)
         return self._with(self.links.replaced(changed))

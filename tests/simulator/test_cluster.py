@@ -132,8 +132,11 @@ def test_what_is_not_there_is_told():
     cluster = named({"preset": "uniform", "gpus": 2, "hosts": 0, "bandwidth": "1 GB/s", "latency": "1 us"})
     with pytest.raises(ClusterError, match='uniform has no vertex "gpu 2"'):
         cluster.route("gpu 0", "gpu 2")
+    for ends in (("gpu 0", "gpu 1"), ("gpu 0", "gpu 2"), ("gpu 2", "gpu 0")):
+        with pytest.raises(KeyError, match=f"no link from {ends[0]} to {ends[1]}"):
+            cluster.number(*ends)
     with pytest.raises(ClusterError, match="no link between gpu 0 and gpu 1; there are: switch 0"):
-        cluster.number("gpu 0", "gpu 1")
+        cluster.degraded([("gpu 0", "gpu 1", 0.5)])
     with pytest.raises(ClusterError, match="no link between gpu 9 and gpu 1; there are: gpu 0, gpu 1, switch 0"):
         cluster.degraded([("gpu 9", "gpu 1", 0.5)])
     with pytest.raises(ClusterError, match=r"gpu 0 - switch 0: bandwidth must be above 0.*bandwidth=0"):
