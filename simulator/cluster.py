@@ -12,16 +12,16 @@ from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain, islice, pairwise
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from simulator.accelerator import Accelerator
 from simulator.errors import ClusterError
-from simulator.graph import graph_of, topology_of
+from simulator.graph import graph_of, searched, topology_of
 from simulator.hashing import Indices
 from simulator.links import Floats, Link, Links
-from simulator.topology import Topology
+from simulator.topology import Ends, Topology
 from simulator.vertices import NONE
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Cluster:
     @cached_property
     def ends(self) -> Sequence[tuple[str, str]]:
         """By number of a link the vertices that it leads from and to."""
-        return _Ends(self.topology)
+        return Ends(self.topology)
 
     @cached_property
     def graph(self) -> nx.DiGraph[str]:
@@ -201,10 +201,15 @@ class Cluster:
         """The numbers of the links from *source* to *target*, in order. Raises `ClusterError` if there is no way."""
         key = source, target
         if key not in self._routes:
-            ends = self.vertex(source), self.vertex(target)
-            path = self._router(*ends) if self._router else self._shortest(source, target)
+            path = self._path(self.vertex(source), self.vertex(target))
             self._routes[key] = tuple([self.topology.leaving(a)[b] for a, b in pairwise(path)])
         return self._routes[key]
+
+    def _path(self, source: int, target: int) -> Sequence[int]:
+        if self._router:
+            return self._router(source, target)
+        names = self.vertices.names
+        return [self.vertex(name) for name in searched(self.graph, self.gpus, names[source], names[target])]
 
     def number(self, source: str, target: str) -> int:
         """The number of the link from one vertex to the next. Raises `KeyError` if there is none."""
@@ -301,37 +306,3 @@ class Cluster:
         other.topology = replace(self.topology, links=links)
         other._check_links()
         return other
-
-    def _shortest(self, source: str, target: str) -> list[int]:
-        import networkx as nx
-
-        others = [gpu for gpu in self.gpus if gpu not in (source, target)]
-        for graph in (nx.restricted_view(self.graph, others, []), self.graph):
-            try:
-                path = nx.shortest_path(graph, source, target)
-            except (nx.NetworkXNoPath, nx.NodeNotFound):
-                continue
-            return [self.vertex(name) for name in path]
-        raise ClusterError(f"there is no way from {source} to {target}")
-
-
-class _Ends(Sequence[tuple[str, str]]):
-    """By number of a link the names of its ends, made when they are asked for."""
-
-    def __init__(self, topology: Topology) -> None:
-        self._names, self._source, self._target = topology.vertices.names, topology.source, topology.target
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    @overload
-    def __getitem__(self, number: int) -> tuple[str, str]: ...
-
-    @overload
-    def __getitem__(self, number: slice) -> Sequence[tuple[str, str]]: ...
-
-    def __getitem__(self, number: int | slice) -> tuple[str, str] | Sequence[tuple[str, str]]:
-        if isinstance(number, slice):
-            ends = self._names.of(self._source[number]), self._names.of(self._target[number])
-            return tuple(zip(*ends, strict=True))
-        return self._names[self._source[number]], self._names[self._target[number]]

@@ -6,11 +6,12 @@ they belong to (absent on switches of the fabric); GPUs and hosts carry `acceler
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simulator.errors import ClusterError
 from simulator.hashing import Indices, T, Table
 from simulator.links import Links
 from simulator.topology import Topology
@@ -53,6 +54,23 @@ def topology_of(graph: nx.DiGraph[str]) -> Topology:
     target = np.array([place[other] for others in leaving for other in others], np.int64)
     distinct, which = _numbered(data["link"] for others in leaving for data in others.values())
     return Topology(vertices, Links(distinct, which), source, target)
+
+
+def searched(graph: nx.DiGraph[str], gpus: Sequence[str], source: str, target: str) -> list[str]:
+    """The vertices of a route with the fewest links, past no other one of *gpus* where that can be.
+
+    Raises `ClusterError` if there is no way.
+    """
+    import networkx as nx
+
+    others = [gpu for gpu in gpus if gpu not in (source, target)]
+    for part in (nx.restricted_view(graph, others, []), graph):
+        try:
+            path: list[str] = nx.shortest_path(part, source, target)
+        except nx.NetworkXNoPath:
+            continue
+        return path
+    raise ClusterError(f"there is no way from {source} to {target}")
 
 
 def _numbered(values: Iterable[T | None]) -> tuple[tuple[T, ...], Indices]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import overload
 
 import numpy as np
 
@@ -55,3 +56,25 @@ def sorted_topology(
     """The topology of links in any order: from *source* to *target*, each one of *distinct* by its place there."""
     order = np.argsort(source, kind="stable")
     return Topology(vertices, Links(tuple(distinct), which[order]), source[order], target[order])
+
+
+class Ends(Sequence[tuple[str, str]]):
+    """By number of a link the names of its ends, made when they are asked for."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._names, self._source, self._target = topology.vertices.names, topology.source, topology.target
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    @overload
+    def __getitem__(self, number: int) -> tuple[str, str]: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[tuple[str, str]]: ...
+
+    def __getitem__(self, number: int | slice) -> tuple[str, str] | Sequence[tuple[str, str]]:
+        if isinstance(number, slice):
+            ends = self._names.of(self._source[number]), self._names.of(self._target[number])
+            return tuple(zip(*ends, strict=True))
+        return self._names[self._source[number]], self._names[self._target[number]]
