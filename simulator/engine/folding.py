@@ -46,7 +46,7 @@ from simulator.garbage import collecting_no_garbage
 from simulator.hashing import Colours, Indices, mixed, numbered
 from simulator.matching import Asked, asked
 from simulator.plan import Phase, Plan
-from simulator.schedule import Collective, Op, Schedule
+from simulator.schedule import Collective, Compute, Op, Schedule
 from simulator.transport.communicator import Communicator
 
 Flags = NDArray[np.bool_]
@@ -80,12 +80,17 @@ class Folding:
         self._crowd = self._crowds(hosts)
 
     def _colours(self, variation: Variation) -> Colours:
-        """By rank: its program, what it computes on, how slow it is."""
+        """By rank: its program, what it computes on, how slow it is; of one that meets others at a server its number.
+
+        A server takes equal ranks one after the other, so that they do not do the same at the same times.
+        """
         devices = list(map(self.communicator.cluster.accelerator, self.communicator.devices))
         slow = np.ones(len(devices))
         slow[list(variation.stragglers)] = list(variation.stragglers.values())
+        served = np.array([any(map(_is_served, program.distinct())) for program in self.schedule.programs], np.bool_)
+        alone = np.where(served[self._census.program_of], np.arange(1, len(devices) + 1), 0).astype(np.uint64)
         return mixed(self._census.program_of.astype(np.uint64)) ^ mixed(
-            mixed(numbered(devices).astype(np.uint64)) ^ slow.view(np.uint64)
+            mixed(numbered(devices).astype(np.uint64)) ^ mixed(slow.view(np.uint64) ^ mixed(alone))
         )
 
     def _crowds(self, hosts: Mapping[int, str]) -> dict[int, int]:
@@ -233,3 +238,7 @@ class Folding:
     def capacity(self) -> Sequence[float]:
         """What each row can carry: one row for each class of links, by the capacity of its first."""
         return self._rows.capacity
+
+
+def _is_served(op: Op) -> bool:
+    return isinstance(op, Compute) and op.server is not None
