@@ -101,7 +101,8 @@ def _shares(boxes: Sequence[Boxes], edges: Floats) -> tuple[list[Paint], Floats]
     shares = np.clip(shares, 0.0, 1.0)
     works = np.array([paint != WAIT for paint in paints], np.bool_)
     shares[works] /= np.maximum(shares[works].sum(axis=0), 1.0)
-    shares[~works] = np.minimum(shares[~works], 1.0 - shares[works].sum(axis=0))
+    left = np.maximum(1.0 - shares[works].sum(axis=0), 0.0)
+    shares[~works] = np.minimum(shares[~works], left)
     return paints, shares
 
 
