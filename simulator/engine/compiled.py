@@ -142,8 +142,9 @@ def _pop(stack, count, which):
 
 @njit(**_OPTIONS)
 def _set_speed(stream, number, speed, s):
-    """From now on the op of *stream*, that *number*, runs at *speed*."""
-    if speed != stream.speed:
+    """From now on the op of *stream*, that *number*, runs at *speed*, unless it ends in this very instant."""
+    ended = stream.speed > 0.0 and s.places[3 * number + STREAM] == NONE
+    if speed != stream.speed and not ended:
         now = s.clock[0]
         stream.left -= (now - stream.since) * stream.speed
         stream.since = now
