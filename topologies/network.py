@@ -7,7 +7,7 @@ their numbers; whole sets of ports are plugged in at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import overload
@@ -108,10 +108,9 @@ class Network:
         return np.r_[0, np.flatnonzero(np.diff(node)) + 1, len(node)] if len(node) else np.zeros(1, np.int64)
 
     @property
-    def nodes(self) -> Iterator[list[Port]]:
+    def nodes(self) -> list[list[Port]]:
         """The ports of each node."""
-        starts = self.starts.tolist()
-        return (self.ports[begin:end] for begin, end in pairwise(starts))
+        return [self.ports[begin:end] for begin, end in pairwise(self.starts.tolist())]
 
     def switch(self, kind: str = "switch") -> int:
         """A new switch of *kind*, numbered within its kind; the number of its vertex."""

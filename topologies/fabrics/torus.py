@@ -18,15 +18,15 @@ def torus(network: Network, dims: list[Count] | None = None) -> Way:
     the others down. In a dimension of two both links join the same pair, and are one bundle. Dally and Towles,
     "Principles and Practices of Interconnection Networks", chapters 5 and 8.
     """
-    nodes = [ports[0].node for ports in network.nodes]
+    nodes = network.nodes
     dims = dims or nearly_square(len(nodes))
     if prod(dims) != len(nodes):
         raise ClusterError(f"dims {dims} make {prod(dims)} routers, but there are {len(nodes)} nodes; they must agree")
     places = list(product(*map(range, dims)))
     router = {place: network.switch("router") for place in places}
-    place_of = dict(zip(nodes, places, strict=True))
-    for ports in network.nodes:
-        network.plug(ports, router[place_of[ports[0].node]])
+    place_of = {ports[0].node: place for ports, place in zip(nodes, places, strict=True)}
+    for ports, place in zip(nodes, places, strict=True):
+        network.plug(ports, router[place])
     for place in places:
         for axis, size in enumerate(dims):
             if size > 2 or (size == 2 and place[axis] == 0):
