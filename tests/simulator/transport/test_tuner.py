@@ -38,7 +38,7 @@ def test_the_axis_comes_before_the_op_and_the_op_before_the_collective() -> None
 
 
 def test_an_algorithm_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = tmp_path / "mylab"
+    package = tmp_path / "lab_of_the_tuner"
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "star.py").write_text(
@@ -50,11 +50,11 @@ def test_an_algorithm_of_the_users_own(tmp_path: Path, monkeypatch: pytest.Monke
     )
     monkeypatch.syspath_prepend(tmp_path)
     cluster = uniform(8, 1e9, 1e-6)
-    plan = Communicator(cluster, cluster.gpus, ideal(), algorithms={"all_reduce": "mylab.star"}).collective(
+    plan = Communicator(cluster, cluster.gpus, ideal(), algorithms={"all_reduce": "lab_of_the_tuner.star"}).collective(
         "all_reduce", "dp", ALL8, 1e6
     )
-    assert (plan.algorithm, plan.sent_bytes, len(plan.phases)) == ("mylab.star", 14e6, 2)
-    sys.modules.pop("mylab.star")
+    assert (plan.algorithm, plan.sent_bytes, len(plan.phases)) == ("lab_of_the_tuner.star", 14e6, 2)
+    sys.modules.pop("lab_of_the_tuner.star")
 
 
 def test_faults_name_what_there_is() -> None:
