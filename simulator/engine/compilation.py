@@ -1,0 +1,82 @@
+"""Compilation of the event loop by numba, which keeps the compiled code on disk where it can."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from numba import njit, types
+from numba.core import event
+from numba.core.caching import FunctionCache
+
+SECONDS = 10
+"""What compiling the event loop takes, about, on one core of an Intel Xeon of 2021."""
+
+log = logging.getLogger(__name__)
+
+
+def compile_function(function: Callable[..., Any], signature: types.Type, **options: Any) -> Callable[..., Any]:
+    """Compile *function* for *signature* with the *options* of `numba.njit`, or load it from the cache on disk.
+
+    A warning is logged where it must be compiled first.
+    """
+    dispatcher = njit(**options)(function)
+    cache = _cache(function)
+    if cache is not None:
+        dispatcher._cache = cache
+    with event.install_listener("numba:compile", _Notice(function, cache is not None)):
+        try:
+            dispatcher.compile(signature)
+        except OSError as error:
+            # the compiled code is there already: numba writes its cache last
+            log.warning("the compiled event loop cannot be kept on disk: %s", error)
+    dispatcher.disable_compile()
+    compiled: Callable[..., Any] = dispatcher
+    return compiled
+
+
+class _Cache(FunctionCache):  # type: ignore[misc]
+    """Numba's cache, which distinguishes versions of the file of a function, and here also its global constants.
+
+    Constants imported from another file are part of the compiled code too.
+    """
+
+    def _index_key(self, signature: types.Type, codegen: Any) -> tuple[Any, ...]:
+        names = self._py_func.__globals__.items()
+        constants = tuple(sorted((name, value) for name, value in names if isinstance(value, int | float)))
+        return *super()._index_key(signature, codegen), constants
+
+
+def _cache(function: Callable[..., Any]) -> _Cache | None:
+    """The cache of *function*; None if numba finds no folder for it that can be written.
+
+    It tries ``NUMBA_CACHE_DIR``, ``__pycache__`` beside the file of the function, and the user's folder for caches.
+    """
+    try:
+        return _Cache(function)
+    except RuntimeError:
+        return None
+
+
+class _Notice(event.Listener):  # type: ignore[misc]
+    """Logs that *function* is being compiled."""
+
+    def __init__(self, function: Callable[..., Any], caches: bool) -> None:
+        self.function, self.caches = function, caches
+
+    def on_start(self, event: Any) -> None:
+        """Log it. What the function calls is compiled with it and not mentioned."""
+        if event.data["dispatcher"].py_func is not self.function:
+            return
+        if self.caches:
+            log.warning("compiling the event loop, once on this machine: about %d s", SECONDS)
+        else:
+            log.warning(
+                "compiling the event loop, about %d s in every run: no folder to keep it in can be written; "
+                "set NUMBA_CACHE_DIR to one",
+                SECONDS,
+            )
+
+    def on_end(self, event: Any) -> None:
+        """Nothing is logged."""
