@@ -6,9 +6,10 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from numba import njit, types
+from numba import njit
 from numba.core import event
 from numba.core.caching import FunctionCache
+from numba.core.typing.templates import Signature
 
 SECONDS = 10
 """What compiling the event loop takes, about, on one core of an Intel Xeon of 2021."""
@@ -16,7 +17,7 @@ SECONDS = 10
 log = logging.getLogger(__name__)
 
 
-def compile_function(function: Callable[..., Any], signature: types.Type, **options: Any) -> Callable[..., Any]:
+def compile_function(function: Callable[..., Any], signature: Signature, **options: Any) -> Callable[..., Any]:
     """Compile *function* for *signature* with the *options* of `numba.njit`, or load it from the cache on disk.
 
     A warning is logged where it must be compiled first.
@@ -36,16 +37,17 @@ def compile_function(function: Callable[..., Any], signature: types.Type, **opti
     return compiled
 
 
-class _Cache(FunctionCache):  # type: ignore[misc]
+class _Cache(FunctionCache):
     """Numba's cache, which distinguishes versions of the file of a function, and here also its global constants.
 
     Constants imported from another file are part of the compiled code too.
     """
 
-    def _index_key(self, signature: types.Type, codegen: Any) -> tuple[Any, ...]:
+    def _index_key(self, signature: Signature, codegen: Any) -> tuple[Any, ...]:
         names = self._py_func.__globals__.items()
         constants = tuple(sorted((name, value) for name, value in names if isinstance(value, int | float)))
-        return *super()._index_key(signature, codegen), constants
+        key: tuple[Any, ...] = super()._index_key(signature, codegen)  # type: ignore[no-untyped-call]
+        return *key, constants
 
 
 def _cache(function: Callable[..., Any]) -> _Cache | None:
@@ -54,12 +56,12 @@ def _cache(function: Callable[..., Any]) -> _Cache | None:
     It tries ``NUMBA_CACHE_DIR``, ``__pycache__`` beside the file of the function, and the user's folder for caches.
     """
     try:
-        return _Cache(function)
+        return _Cache(function)  # type: ignore[no-untyped-call]
     except RuntimeError:
         return None
 
 
-class _Notice(event.Listener):  # type: ignore[misc]
+class _Notice(event.Listener):
     """Logs that *function* is being compiled."""
 
     def __init__(self, function: Callable[..., Any], caches: bool) -> None:
