@@ -810,7 +810,7 @@ def _room_for_intervals(needed, low, s):
     return not low.options[0].record or len(s.intervals) - s.counts[INTERVALS] >= needed
 
 
-def _advance(low, s, budget, widest):
+def _advance(low, s, budget, widest):  # noqa: PLR0911, PLR0912  # one return for each thing to tell
     """Run until there is something to tell, or *budget* events have happened.
 
     *widest*: the most flows of a phase.

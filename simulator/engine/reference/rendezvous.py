@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from simpy import Event
 
-from simulator.engine.rank_classes import Communication
 from simulator.engine.outcome import Executed
+from simulator.engine.rank_classes import Communication
 from simulator.engine.reference.clock import Clock
 from simulator.engine.reference.network import Network
 from simulator.engine.reference.processor import Processor

@@ -5,8 +5,8 @@ from collections import Counter
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from simulator.engine.folding.refinement import Edges, refine
 
+from simulator.engine.folding.refinement import Edges, refine
 from simulator.hashing import hashed
 
 
