@@ -107,18 +107,12 @@ def _training(scenario: Scenario) -> dict[str, Any]:
 def topology(scenario: Scenario) -> str:
     """The devices and links of the cluster by kind, and the routes that matter, each with its bottleneck."""
     cluster = scenario.cluster()
-    kinds: dict[str, int] = {}
-    for _, data in cluster.graph.nodes.items():
-        kinds[data["kind"]] = kinds.get(data["kind"], 0) + 1
-    links: dict[tuple[str, float, float], int] = {}
-    for link in cluster.links:
-        key = link.kind, link.bandwidth, link.latency
-        links[key] = links.get(key, 0) + 1
     rows = [
-        [f"{count}", kind, show(bandwidth, "bandwidth"), show(latency, "time")]
-        for (kind, bandwidth, latency), count in links.items()
+        [f"{count}", link.kind, show(link.bandwidth, "bandwidth"), show(link.latency, "time")]
+        for link, count in cluster.links.counts.items()
     ]
-    lines = [cluster.name, text.table([[f"{count}", kind] for kind, count in kinds.items()], align="rl"), ""]
+    kinds = cluster.vertices.counts.items()
+    lines = [cluster.name, text.table([[f"{count}", kind] for kind, count in kinds], align="rl"), ""]
     lines.append(text.table(rows, ["links", "kind", "bandwidth (one way)", "latency"], "rlrr"))
     return "\n".join([*lines, "", "routes", *_routes(cluster)])
 

@@ -1,8 +1,7 @@
 """A cluster is a directed graph of links between devices and switches, and the routes through it.
 
-Vertices carry `kind` (gpu, host, nvswitch, pcie_switch, nic, leaf, spine ...) and `node`, the number of the server they
-belong to (absent on switches of the fabric); GPUs and hosts carry `accelerator`. Edges carry `link`. A vertex is named
-by its kind and its number in the cluster, ``gpu 17``.
+Vertices and links are numbered and held as arrays (`simulator.topology`). A vertex is named by its kind and its number
+in the cluster, ``gpu 17``. The networkx graph (`simulator.graph`) is made when it is asked for.
 """
 
 from __future__ import annotations
@@ -10,43 +9,47 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from itertools import chain, islice, pairwise
+from typing import TYPE_CHECKING
 
-import networkx as nx
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.accelerator import Accelerator
 from simulator.errors import ClusterError
+from simulator.graph import graph_of, searched, topology_of
+from simulator.hashing import Indices
+from simulator.links import Floats, Link, Links
+from simulator.topology import Ends, Topology
+from simulator.vertices import NONE
 
 if TYPE_CHECKING:
+    import networkx as nx
+
     from simulator.regularity import Regularity
 
-Router = Callable[[str, str], Sequence[str]]
-"""From one device to another: the vertices passed, both ends included.
+__all__ = ["Cluster", "Link", "Router"]
 
-A router says that it is `hierarchical` if between servers it goes up a tree of switches and down again.
+Router = Callable[[int, int], Sequence[int]]
+"""From one device to another: the vertices passed, both ends included, by number.
+
+A router says that it is `hierarchical` if between servers it goes up a tree of switches and down again. It may have a
+method `nic_of`: the NIC by which a device leaves its server, wherever to; and `regularity`: what servers of a cluster
+have in common.
 """
 
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """One direction of a link: *kind* (nvlink3, pcie4, ib_hdr ...), *bandwidth* in bytes/s, *latency* in s."""
-
-    kind: str
-    bandwidth: float
-    latency: float
+OF_LINKS = ("graph", "regularity", "_link_classes")
+"""What a cluster keeps that depends on the properties of its links."""
 
 
 class Cluster:
-    """*graph*, its devices and their routes.
+    """*topology*, given as such or as a networkx graph, its devices and their routes.
 
     *router* gives routes by structure; without one a route has the fewest links, and passes through no other GPU
     where that can be.
 
+    >>> import networkx as nx
     >>> graph = nx.DiGraph()
     >>> graph.add_node("gpu 0", kind="gpu", node=0, accelerator=Accelerator())
     >>> graph.add_node("gpu 1", kind="gpu", node=0, accelerator=Accelerator())
@@ -56,23 +59,38 @@ class Cluster:
     ['nvlink3']
     """
 
-    def __init__(self, graph: nx.DiGraph[str], router: Router | None = None, name: str = "cluster") -> None:
-        self.graph, self.name = graph, name
+    def __init__(
+        self, topology: Topology | nx.DiGraph[str], router: Router | None = None, name: str = "cluster"
+    ) -> None:
+        self.topology = topology if isinstance(topology, Topology) else topology_of(topology)
+        self.vertices, self.name = self.topology.vertices, name
         self._router = router
         self._instead: Mapping[Accelerator, Accelerator] = {}
         self._routes: dict[tuple[str, str], tuple[int, ...]] = {}
-        leaving = [(source, others) for source, others in graph.adjacency()]
-        self.ends: tuple[tuple[str, str], ...] = tuple(
-            (source, other) for source, others in leaving for other in others
-        )
-        self.links: tuple[Link, ...] = tuple(data["link"] for _, others in leaving for data in others.values())
-        self._leaving: dict[str, dict[str, int]] = {}
-        self._sorts: dict[tuple[str, str, Link], int] = {}
-        self._sort_of: dict[int, int] = {}
-        if any(
-            not link.bandwidth > 0 or not link.latency >= 0 for link in {id(link): link for link in self.links}.values()
-        ):
-            _blame_a_link(self.ends, self.links)
+        self._check_links()
+
+    def _check_links(self) -> None:
+        """Raise `ClusterError` for the first link that has no bandwidth, or less than no latency."""
+        bad = [not link.bandwidth > 0 or not link.latency >= 0 for link in self.links.distinct]
+        for number in np.flatnonzero(np.array(bad, np.bool_)[self.links.which])[:1].tolist():
+            source, target = self.ends[number]
+            link = self.links[number]
+            raise ClusterError(f"{source} - {target}: bandwidth must be above 0, latency at least 0: {link}")
+
+    @property
+    def links(self) -> Links:
+        """The links by number."""
+        return self.topology.links
+
+    @cached_property
+    def ends(self) -> Sequence[tuple[str, str]]:
+        """By number of a link the vertices that it leads from and to."""
+        return Ends(self.topology)
+
+    @cached_property
+    def graph(self) -> nx.DiGraph[str]:
+        """The topology as a networkx graph; changes of it do not change the cluster."""
+        return graph_of(self.topology)
 
     @property
     def hierarchical(self) -> bool:
@@ -93,15 +111,31 @@ class Cluster:
     @cached_property
     def gpus(self) -> tuple[str, ...]:
         """The GPUs in order."""
-        return self._of_kind("gpu")
+        return self.vertices.names.of(self.vertices.of_kind("gpu"))
 
     @cached_property
     def hosts(self) -> tuple[str, ...]:
         """The host processors (sockets) in order."""
-        return self._of_kind("host")
+        return self.vertices.names.of(self.vertices.of_kind("host"))
 
-    def _of_kind(self, kind: str) -> tuple[str, ...]:
-        return tuple(vertex for vertex, own in attributes(self.graph, "kind").items() if own == kind)
+    @cached_property
+    def _device_vertices(self) -> Indices:
+        """The vertices of `devices`."""
+        return np.concatenate([self.vertices.of_kind("gpu"), self.vertices.of_kind("host")])
+
+    @cached_property
+    def _vertex_of(self) -> Mapping[str, int]:
+        """By device its vertex."""
+        return dict(zip(self.devices, self._device_vertices.tolist(), strict=True))
+
+    def vertex(self, name: str) -> int:
+        """The number of the vertex called *name*. Raises `ClusterError` if there is none."""
+        found = self._vertex_of.get(name)
+        if found is None:
+            found = self.vertices.names.find(name)
+        if found is None:
+            raise ClusterError(f'{self.name} has no vertex "{name}"')
+        return found
 
     def accelerator(self, device: str) -> Accelerator:
         """What computes at *device*, a GPU or a host."""
@@ -122,9 +156,10 @@ class Cluster:
 
     @cached_property
     def _accelerators(self) -> Mapping[str, Accelerator]:
-        own: Mapping[str, Accelerator] = attributes(self.graph, "accelerator")
-        instead = {id(one): self._instead.get(one, one) for one in {id(one): one for one in own.values()}.values()}
-        return {vertex: instead[id(accelerator)] for vertex, accelerator in own.items()}
+        """By device what computes there."""
+        instead = [self._instead.get(own, own) for own in self.vertices.accelerators]
+        places = self.vertices.accelerator[self._device_vertices].tolist()
+        return {d: instead[place] for d, place in zip(self.devices, places, strict=True) if place != NONE}
 
     def equipped(self, instead: Mapping[Accelerator, Accelerator]) -> Cluster:
         """The cluster in which other accelerators stand *instead*; links and routes are the same."""
@@ -137,8 +172,15 @@ class Cluster:
 
     def node_of(self, device: str) -> int | str:
         """The server that *device* stands in; a device that names none is a server of its own."""
-        node: int | str = self.graph.nodes[device].get("node", device)
-        return node
+        node = self._nodes.get(device)
+        return self.vertices.node_of(self.vertex(device)) if node is None else node
+
+    @cached_property
+    def _nodes(self) -> Mapping[str, int | str]:
+        """By device its server, where it names one."""
+        places = self.vertices.node[self._device_vertices].tolist()
+        nodes = self.vertices.nodes
+        return {d: nodes[place] for d, place in zip(self.devices, places, strict=True) if place != NONE}
 
     def host_of(self, gpu: str) -> str:
         """The host that *gpu* copies to: the first one, in fewest links, of its own server."""
@@ -159,78 +201,108 @@ class Cluster:
         """The numbers of the links from *source* to *target*, in order. Raises `ClusterError` if there is no way."""
         key = source, target
         if key not in self._routes:
-            path = self._router(source, target) if self._router else self._shortest(source, target)
-            self._routes[key] = tuple(self.number(*pair) for pair in pairwise(path))
+            path = self._path(self.vertex(source), self.vertex(target))
+            self._routes[key] = tuple([self.topology.leaving(a)[b] for a, b in pairwise(path)])
         return self._routes[key]
 
+    def _path(self, source: int, target: int) -> Sequence[int]:
+        if self._router:
+            return self._router(source, target)
+        names = self.vertices.names
+        return [self.vertex(name) for name in searched(self.graph, self.gpus, names[source], names[target])]
+
     def number(self, source: str, target: str) -> int:
-        """The number of the link from one vertex to the next."""
-        if source not in self._leaving:
-            self._leaving[source] = {other: n for n, other in enumerate(self.graph[source], self._first[source])}
-        return self._leaving[source][target]
+        """The number of the link from one vertex to the next. Raises `KeyError` if there is none."""
+        number = self._link_between(source, target)
+        if number is None:
+            raise KeyError(f"no link from {source} to {target}")
+        return number
 
-    @cached_property
-    def _first(self) -> Mapping[str, int]:
-        """By vertex the number of the first link that leaves it."""
-        counts = (len(others) for _, others in self.graph.adjacency())
-        return dict(zip(self.graph, accumulate(counts, initial=0), strict=False))
+    def _link_between(self, source: str, target: str) -> int | None:
+        names = self.vertices.names
+        if source not in names or target not in names:
+            return None
+        return self.topology.leaving(self.vertex(source)).get(self.vertex(target))
 
-    def sort(self, number: int) -> int:
+    def linked(self, one: str, other: str) -> bool:
+        """Whether a link leads from one of two vertices to the other, either way."""
+        return self._link_between(one, other) is not None or self._link_between(other, one) is not None
+
+    def between(self, devices: Sequence[str]) -> list[list[float]]:
+        """The bandwidth of the link from each of *devices* to each, bytes/s; 0 where there is none."""
+        vertices = [self.vertex(device) for device in devices]
+        rows = [self.topology.leaving(vertex) for vertex in vertices]
+        return [[self.links[row[v]].bandwidth if v in row else 0.0 for v in vertices] for row in rows]
+
+    def kinds_passed(self, route: Sequence[int]) -> list[str]:
+        """The kinds of the vertices that the links of *route* lead to."""
+        return [self.vertices.kinds[kind] for kind in self.vertices.kind[self.topology.target[list(route)]].tolist()]
+
+    def nic_of(self, device: str, elsewhere: str) -> str | None:
+        """The NIC by which *device* leaves for a device of another server; None where no NIC is on the way."""
+        found: Callable[[int], int] | None = getattr(self._router, "nic_of", None)
+        if found:
+            return self.vertices.names[found(self.vertex(device))]
+        route = self.route(device, elsewhere)
+        kinds = self.kinds_passed(route)
+        return self.ends[route[kinds.index("nic")]][1] if "nic" in kinds else None
+
+    def link_class(self, number: int) -> int:
         """A number that two links share only if they are one `Link` between vertices of the same kinds."""
-        if number not in self._sort_of:
-            source, target = self.ends[number]
-            kinds = self.graph.nodes[source]["kind"], self.graph.nodes[target]["kind"], self.links[number]
-            self._sort_of[number] = self._sorts.setdefault(kinds, len(self._sorts))
-        return self._sort_of[number]
+        return int(self._link_classes[number])
 
     @cached_property
-    def bandwidths(self) -> NDArray[np.float64]:
+    def _link_classes(self) -> Indices:
+        kind, links, which = self.vertices.kind, self.links, self.links.which
+        ends = kind[self.topology.source] * len(self.vertices.kinds) + kind[self.topology.target]
+        classes: Indices = np.unique(ends * len(links.distinct) + which, return_inverse=True)[1]
+        return classes
+
+    @property
+    def bandwidths(self) -> Floats:
         """By number of a link its bandwidth, bytes/s."""
-        return np.fromiter((link.bandwidth for link in self.links), np.float64, len(self.links))
+        return self.links.bandwidths
 
     def latency(self, route: Iterable[int]) -> float:
         """The sum of the links' latencies, in s."""
-        return sum(self.links[number].latency for number in route)
+        return self.latencies_of([tuple(route)])[0]
+
+    def latencies_of(self, routes: Sequence[Sequence[int]]) -> list[float]:
+        """By route the sum of the latencies of its links, in s."""
+        numbers = np.fromiter(chain.from_iterable(routes), np.int64, sum(map(len, routes)))
+        each = iter(self.links.latencies[numbers].tolist())
+        return [sum(islice(each, len(route))) for route in routes]
 
     def degraded(self, factors: Iterable[tuple[str, str, float]]) -> Cluster:
         """The cluster in which the bandwidth between two vertices, both directions, is multiplied by a factor."""
-        graph = self.graph.copy()
+        changed: dict[int, Link] = {}
         for source, target, factor in factors:
-            pairs = [pair for pair in ((source, target), (target, source)) if graph.has_edge(*pair)]
-            if not pairs:
-                near = sorted(graph.successors(source)) if source in graph else sorted(graph)[:8]
-                raise ClusterError(f"no link between {source} and {target}; there are: {', '.join(near)}")
-            for pair in pairs:
-                link: Link = graph.edges[pair]["link"]
-                graph.edges[pair]["link"] = replace(link, bandwidth=link.bandwidth * factor)
-        return Cluster(graph, self._router, self.name)
+            both = self._link_between(source, target), self._link_between(target, source)
+            numbers = [number for number in both if number is not None]
+            if not numbers:
+                near = ", ".join(self._near(source))
+                raise ClusterError(f"no link between {source} and {target}; there are: {near}")
+            for number in numbers:
+                link = changed.get(number, self.links[number])
+                changed[number] = replace(link, bandwidth=link.bandwidth * factor)
+        return self._with(self.links.replaced(changed))
+
+    def _near(self, vertex: str) -> list[str]:
+        """The names of what links of *vertex* lead to; some names if there is no such vertex."""
+        names = self.vertices.names
+        if vertex not in names:
+            return sorted(names)[:8]
+        return sorted(names[other] for other in self.topology.leaving(self.vertex(vertex)))
 
     def relinked(self, change: Callable[[Link], Link]) -> Cluster:
-        """The cluster in which every link gives way to what *change* makes of it."""
-        graph, links = self.graph.copy(), {link: change(link) for link in self.links}
-        for data in graph.edges.values():
-            data["link"] = links[data["link"]]
-        return Cluster(graph, self._router, self.name).equipped(self._instead)
+        """The cluster in which every link is replaced by what *change* makes of it."""
+        return self._with(self.links.mapped(change))
 
-    def _shortest(self, source: str, target: str) -> list[str]:
-        others = [gpu for gpu in self.gpus if gpu not in (source, target)]
-        for graph in (nx.restricted_view(self.graph, others, []), self.graph):
-            try:
-                path: list[str] = nx.shortest_path(graph, source, target)
-            except (nx.NetworkXNoPath, nx.NodeNotFound):
-                continue
-            return path
-        raise ClusterError(f"there is no way from {source} to {target}")
-
-
-def attributes(graph: nx.DiGraph[str], name: str) -> Mapping[str, Any]:
-    """By vertex its attribute of that *name*, of those that have one."""
-    pairs: Any = graph.nodes(data=name)
-    return {vertex: value for vertex, value in pairs if value is not None}
-
-
-def _blame_a_link(ends: Iterable[tuple[str, str]], links: Iterable[Link]) -> None:
-    """Raise `ClusterError` for the first link that has no bandwidth, or less than no latency."""
-    for (source, target), link in zip(ends, links, strict=True):
-        if not link.bandwidth > 0 or not link.latency >= 0:
-            raise ClusterError(f"{source} - {target}: bandwidth must be above 0, latency at least 0: {link}")
+    def _with(self, links: Links) -> Cluster:
+        """The cluster with other *links* between the same vertices; routes are the same."""
+        other = copy(self)
+        for name in OF_LINKS:
+            other.__dict__.pop(name, None)
+        other.topology = replace(self.topology, links=links)
+        other._check_links()
+        return other

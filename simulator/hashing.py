@@ -2,24 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Colours = NDArray[np.uint64]
 Indices = NDArray[np.int64]
+T = TypeVar("T", bound=Hashable)
+
+IN_CACHE = 8192
+"""Hashes that are computed together: 64 KiB twice, which the second-level cache holds, so memory is passed once."""
+
+
+class Table(Generic[T]):
+    """Distinct values, numbered from 0 in the order in which they are first asked for.
+
+    >>> table = Table("ab")
+    >>> table.number("c"), table.number("a"), table.values
+    (2, 0, ('a', 'b', 'c'))
+    """
+
+    def __init__(self, values: Iterable[T] = ()) -> None:
+        self._numbers: dict[T, int] = {value: number for number, value in enumerate(values)}
+
+    def number(self, value: T) -> int:
+        """The number of *value*, a new one if none equals it."""
+        return self._numbers.setdefault(value, len(self._numbers))
+
+    @property
+    def values(self) -> tuple[T, ...]:
+        """The values by number."""
+        return tuple(self._numbers)
 
 
 def mixed(values: Colours) -> Colours:
     """A well-spread 64-bit hash of each value (the finaliser of splitmix64, Steele, Lea and Flood, OOPSLA 2014)."""
-    with np.errstate(over="ignore"):
-        z = values + np.uint64(0x9E3779B97F4A7C15)
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
-            z ^= z >> np.uint64(shift)
-            z *= np.uint64(factor)
-        return z
+    z = np.add(values, np.uint64(0x9E3779B97F4A7C15), order="C")
+    flat, shifted = z.reshape(-1), np.empty(min(z.size, IN_CACHE), np.uint64)
+    for begin in range(0, z.size, IN_CACHE):
+        part = flat[begin : begin + IN_CACHE]
+        other = shifted[: len(part)]
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            np.right_shift(part, np.uint64(shift), out=other)
+            part ^= other
+            part *= np.uint64(factor)
+        np.right_shift(part, np.uint64(31), out=other)
+        part ^= other
+    return z
 
 
 def hashed(labels: Sequence[object]) -> Colours:
@@ -45,3 +76,15 @@ def firsts(classes: Indices) -> Indices:
     first = np.empty(classes.max(initial=-1) + 1, np.int64)
     first[classes[::-1]] = np.arange(len(classes))[::-1]  # of several the last assigned stays
     return first
+
+
+def counted(values: Sequence[T], which: Indices) -> tuple[list[T], list[int]]:
+    """The *values* whose places stand in *which*, in the order of the first of each, and how often each stands there.
+
+    >>> counted("abc", np.array([2, 0, 2]))
+    (['c', 'a'], [2, 1])
+    """
+    count = np.bincount(which, minlength=len(values))
+    used = np.flatnonzero(count)
+    places = used[np.argsort(firsts(which)[used])].tolist()
+    return [values[place] for place in places], count[places].tolist()

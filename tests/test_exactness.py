@@ -15,7 +15,7 @@ from scenarios import Scenario
 from scenarios.loading import shipped
 from scenarios.running import simulated
 from simulator.analysis import trace
-from simulator.analysis.rows import rows
+from simulator.analysis.rows import Shown, rows
 from simulator.cluster import Cluster
 from simulator.engine.simulate import simulate
 from simulator.engine.variation import Variation
@@ -128,7 +128,8 @@ def megascale() -> tuple[Timeline, Timeline]:
 
 
 def test_chosen_ranks_are_drawn_alike(megascale: tuple[Timeline, Timeline]) -> None:
-    mine, theirs = (rows(timeline, CHOSEN, (0.0, timeline.makespan)) for timeline in megascale)
+    shown = [Shown(rank, f"rank {rank}") for rank in CHOSEN]
+    mine, theirs = (rows(timeline, shown, (0.0, timeline.makespan)) for timeline in megascale)
     assert [(row.rank, row.stream) for row in mine] == [(row.rank, row.stream) for row in theirs]
     assert {row.rank for row in mine} == set(CHOSEN)
     for row, other in zip(mine, theirs, strict=True):

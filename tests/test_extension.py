@@ -30,7 +30,7 @@ FILES = {
             for ports in network.nodes:
                 network.plug(ports, switches[ports[0].node % 2])
 
-            def way(source: Port, target: Port) -> list[str]:
+            def way(source: Port, target: Port) -> list[int]:
                 ends = switches[source.node % 2], switches[target.node % 2]
                 return [ends[0]] if ends[0] == ends[1] else [*ends]
 

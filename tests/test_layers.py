@@ -15,7 +15,22 @@ PACKAGES = ("simulator", "topologies", "workloads", "scenarios")
 FLOORS = (
     ("errors", "units", "lookup", "kernel", "hashing", "garbage"),
     ("accelerator", "mesh", "order", "document"),
-    ("plan", "step", "ops", "program", "schedule", "regularity", "cluster", "matching", "check", "check_partners"),
+    (
+        "plan",
+        "step",
+        "ops",
+        "program",
+        "schedule",
+        "regularity",
+        "cluster",
+        "graph",
+        "topology",
+        "links",
+        "vertices",
+        "matching",
+        "check",
+        "check_partners",
+    ),
     ("collectives", "transport", "timeline"),
     ("engine", "analysis", "validation"),
 )

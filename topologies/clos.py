@@ -10,26 +10,28 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import ceil
 
+import numpy as np
+
 from simulator.errors import ClusterError
-from topologies.network import Network, Port, Tree
+from simulator.hashing import Indices
+from simulator.vertices import NONE
+from topologies.network import Network, Tree
 
 
-def clos(
-    network: Network, leaves: Sequence[Sequence[Port]], oversubscription: Sequence[float], radix: int, pod: int
-) -> Tree:
-    """Two levels if a spine switch of *radix* ports reaches all *leaves* (the ports of each), else three.
+def clos(network: Network, leaves: Sequence[Indices], oversubscription: Sequence[float], radix: int, pod: int) -> Tree:
+    """Two levels if a spine switch of *radix* ports reaches all *leaves* (the ports of each, by number), else three.
 
     *oversubscription*: bandwidth down over bandwidth up of a leaf, then of a spine; *pod*: leaves that share their
     spines where there are three levels. Raises `ClusterError` where three levels do not reach.
     """
-    leaf_of: dict[int, str] = {}
-    below: list[tuple[str, float]] = []
+    leaf_of = np.full(len(network.ports), NONE)
+    below: list[tuple[int, float]] = []
     for ports in leaves:
         leaf = network.switch("leaf")
         network.plug(ports, leaf)
-        leaf_of.update((port.number, leaf) for port in ports)
-        below.append((leaf, sum(port.link.bandwidth for port in ports)))
-    above: dict[str, str] = {}
+        leaf_of[ports] = leaf
+        below.append((leaf, network.ports.bandwidth(ports)))
+    above: dict[int, int] = {}
     if len(below) > 1:
         groups = [below] if len(below) <= radix else [below[i : i + pod] for i in range(0, len(below), pod)]
         if len(groups) > radix:
@@ -40,12 +42,12 @@ def clos(
         spines = _level(network, "spine", groups, oversubscription[0], above)
         if len(spines) > 1:
             _level(network, "core", [spines], oversubscription[1], above)
-    return Tree(leaf_of, above)
+    return Tree(leaf_of.tolist(), above)
 
 
 def _level(
-    network: Network, kind: str, groups: Sequence[Sequence[tuple[str, float]]], ratio: float, above: dict[str, str]
-) -> list[tuple[str, float]]:
+    network: Network, kind: str, groups: Sequence[Sequence[tuple[int, float]]], ratio: float, above: dict[int, int]
+) -> list[tuple[int, float]]:
     """A switch of *kind* above each of *groups* (switch, bandwidth below it); these switches and their bandwidths."""
     level = []
     for group in groups:
@@ -74,11 +76,10 @@ def down_ports(radix: int, oversubscription: float) -> int:
     return max(1, int(radix * oversubscription / (1 + oversubscription)))
 
 
-def even(items: Sequence[list[Port]], groups: int) -> list[list[list[Port]]]:
-    """*items* in order, in *groups* as even as can be.
+def even(items: int, groups: int) -> list[tuple[int, int]]:
+    """Where each group begins and ends if so many *items* stand in *groups* as even as can be.
 
-    >>> [len(group) for group in even([[]] * 25, 2)]
-    [13, 12]
+    >>> even(25, 2)
+    [(0, 13), (13, 25)]
     """
-    bounds = [ceil(group * len(items) / groups) for group in range(groups + 1)]
-    return [list(items[begin:end]) for begin, end in pairwise(bounds)]
+    return list(pairwise(ceil(group * items / groups) for group in range(groups + 1)))

@@ -1,19 +1,22 @@
 """The network of a cluster is what a fabric is given to work on: the ports of all NICs, and switches to be added.
 
 A fabric is a function ``(network, ...) -> Way`` that adds switches and links, plugs every port into a switch, and
-returns how a message finds its way: by structure, so that no table of routes is ever made.
+returns how a message finds its way: by structure, so that no table of routes is ever made. Vertices and ports go by
+their numbers; whole sets of ports are plugged in at once.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import pairwise
+from typing import overload
 
-import networkx as nx
+import numpy as np
 
 from simulator.cluster import Link
+from simulator.errors import ClusterError
+from simulator.hashing import Indices, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +24,46 @@ class Port:
     """A NIC's side of the fabric: the *number* of the port, its *nic*, *node* and *rail* (which NIC of its node)."""
 
     number: int
-    nic: str
+    nic: int
     node: int
     rail: int
     link: Link
 
 
-Way = Callable[[Port, Port], Sequence[str]]
+@dataclass(frozen=True, eq=False)
+class Ports(Sequence[Port]):
+    """All ports, in order of their nodes, as arrays: *nic* (a vertex), *node*, *rail*, and *which* of *links*."""
+
+    nic: Indices
+    node: Indices
+    rail: Indices
+    links: tuple[Link, ...]
+    which: Indices
+
+    def __len__(self) -> int:
+        return len(self.nic)
+
+    @overload
+    def __getitem__(self, number: int) -> Port: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> list[Port]: ...
+
+    def __getitem__(self, number: int | slice) -> Port | list[Port]:
+        if isinstance(number, slice):
+            return [self[place] for place in range(len(self))[number]]
+        place = range(len(self))[number]
+        link = self.links[self.which[place]]
+        return Port(place, int(self.nic[place]), int(self.node[place]), int(self.rail[place]), link)
+
+    def bandwidth(self, ports: Indices) -> float:
+        """That of all *ports* together, bytes/s."""
+        each = [link.bandwidth for link in self.links]
+        places: list[int] = self.which[ports].tolist()
+        return sum([each[place] for place in places])
+
+
+Way = Callable[[Port, Port], Sequence[int]]
 """From one port to another: the switches that are passed, in order."""
 
 
@@ -38,10 +74,10 @@ class Tree:
     *leaf_of* is by number of a port the switch that it is plugged into, *above* by switch the next one up.
     """
 
-    leaf_of: Mapping[int, str]
-    above: Mapping[str, str]
+    leaf_of: Sequence[int]
+    above: Mapping[int, int]
 
-    def __call__(self, source: Port, target: Port) -> list[str]:
+    def __call__(self, source: Port, target: Port) -> list[int]:
         """The switches between two ports."""
         up, down = [self.leaf_of[source.number]], [self.leaf_of[target.number]]
         while up[-1] != down[-1]:
@@ -51,31 +87,71 @@ class Tree:
 
 
 class Network:
-    """*ports* in order of their nodes; *cable* is one link between two switches, *radix* the ports of a switch."""
+    """*ports* in order of their nodes; *cable* is one link between two switches, *radix* the ports of a switch.
 
-    def __init__(self, graph: nx.DiGraph[str], ports: Sequence[Port], cable: Link, radix: int) -> None:
-        self.graph, self.ports, self.cable, self.radix = graph, tuple(ports), cable, radix
-        self._numbers: Counter[str] = Counter()
+    The switches that are added are vertices from number *begin* on.
+    """
+
+    def __init__(self, ports: Ports, cable: Link, radix: int, begin: int) -> None:
+        self.ports, self.cable, self.radix, self.begin = ports, cable, radix, begin
+        self.switches: list[tuple[str, int]] = []
+        self._counts: dict[str, int] = {}
+        self._links: Table[Link] = Table(ports.links)
+        self._source: list[int] = []
+        self._target: list[int] = []
+        self._which: list[int] = []
 
     @property
-    def nodes(self) -> list[list[Port]]:
+    def starts(self) -> Indices:
+        """By node the number of its first port, and at the end the number of ports."""
+        node = self.ports.node
+        return np.r_[0, np.flatnonzero(np.diff(node)) + 1, len(node)] if len(node) else np.zeros(1, np.int64)
+
+    @property
+    def nodes(self) -> Iterator[list[Port]]:
         """The ports of each node."""
-        return [list(ports) for _, ports in groupby(self.ports, key=lambda port: port.node)]
+        starts = self.starts.tolist()
+        return (self.ports[begin:end] for begin, end in pairwise(starts))
 
-    def switch(self, kind: str = "switch") -> str:
-        """A new switch of *kind*, numbered."""
-        vertex = f"{kind} {self._numbers[kind]}"
-        self._numbers[kind] += 1
-        self.graph.add_node(vertex, kind=kind)
-        return vertex
+    def switch(self, kind: str = "switch") -> int:
+        """A new switch of *kind*, numbered within its kind; the number of its vertex."""
+        number = self._counts.get(kind, 0)
+        self._counts[kind] = number + 1
+        self.switches.append((kind, number))
+        return self.begin + len(self.switches) - 1
 
-    def plug(self, ports: Sequence[Port], switch: str) -> None:
-        """Each of *ports* by its own link into *switch*."""
-        self.graph.add_edges_from((port.nic, switch, {"link": port.link}) for port in ports)
-        self.graph.add_edges_from((switch, port.nic, {"link": port.link}) for port in ports)
+    def plug(self, ports: Sequence[Port] | Indices, switch: int) -> None:
+        """Each of *ports*, given as such or by number, by its own link into *switch*."""
+        if not isinstance(ports, np.ndarray):
+            ports = np.array([port.number for port in ports], np.int64)
+        nics, which = self.ports.nic[ports].tolist(), self.ports.which[ports].tolist()
+        self._source += nics + [switch] * len(nics)
+        self._target += [switch] * len(nics) + nics
+        self._which += which + which
 
-    def join(self, a: str, b: str, bandwidth: float) -> None:
+    def join(self, a: int, b: int, bandwidth: float) -> None:
         """Cables of *bandwidth* in all (bytes/s) between two switches, each way."""
-        link = replace(self.cable, bandwidth=bandwidth)
-        self.graph.add_edge(a, b, link=link)
-        self.graph.add_edge(b, a, link=link)
+        which = self._links.number(replace(self.cable, bandwidth=bandwidth))
+        self._source += (a, b)
+        self._target += (b, a)
+        self._which += (which, which)
+
+    @property
+    def links(self) -> tuple[tuple[Link, ...], Indices, Indices, Indices]:
+        """The distinct links; of all that were plugged and joined the ends, and the place among the distinct ones.
+
+        Raises `ClusterError` if two links lead from one vertex to another.
+        """
+        source, target = np.array(self._source, np.int64), np.array(self._target, np.int64)
+        pairs = np.sort(source * (self.begin + len(self.switches)) + target)
+        twice = pairs[1:][pairs[1:] == pairs[:-1]]
+        if len(twice):
+            a, b = divmod(int(twice[0]), self.begin + len(self.switches))
+            raise ClusterError(f"the fabric joins {self._name(a)} and {self._name(b)} twice; sum their bandwidths up")
+        return self._links.values, source, target, np.array(self._which, np.int64)
+
+    def _name(self, vertex: int) -> str:
+        if vertex < self.begin:
+            return f"nic {np.flatnonzero(self.ports.nic == vertex)[0]}" if vertex in self.ports.nic else "a server"
+        kind, number = self.switches[vertex - self.begin]
+        return f"{kind} {number}"

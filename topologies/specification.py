@@ -30,6 +30,7 @@ from simulator.document import (
     validated,
 )
 from simulator.errors import ClusterError
+from simulator.vertices import NONE
 from topologies.assembly import assemble, cable_of
 from topologies.catalogue import CPUS, GPUS, LinkData, device, known, link_data
 from topologies.parameters import one_or_list
@@ -95,14 +96,14 @@ class ClusterSection(Section):
 
 
 def _links_between(cluster: Cluster, source: str, target: str) -> list[tuple[str, str]]:
-    graph = cluster.graph
+    names = cluster.vertices.names
     for vertex in (source, target):
-        if vertex not in graph:
-            near = lookup.nearest(vertex, list(graph))[:4]
+        if vertex not in names:
+            near = lookup.nearest(vertex, list(names))[:4]
             raise ClusterError(f'cluster.degraded: no vertex "{vertex}"; near it are: {", ".join(near)}')
-    if not graph.has_edge(source, target) and not graph.has_edge(target, source):
-        node = graph.nodes[source].get("node")
-        if node is not None and node == graph.nodes[target].get("node"):
+    if not cluster.linked(source, target):
+        nodes = [cluster.vertices.node[cluster.vertex(vertex)] for vertex in (source, target)]
+        if nodes[0] == nodes[1] != NONE:
             return [cluster.ends[number] for number in cluster.route(source, target)]
     return [(source, target)]
 

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
 
-import networkx as nx
+import numpy as np
 
 from simulator.accelerator import Accelerator
-from simulator.cluster import Cluster, Link
+from simulator.cluster import Cluster, Link, Router
+from simulator.hashing import Indices, Table
+from simulator.topology import Topology, sorted_topology
+from simulator.vertices import NONE, Numbered, Vertices
+
+ROOT = 0
 
 
 def tree(
@@ -25,41 +32,53 @@ def tree(
     >>> [cluster.ends[link] for link in cluster.route("gpu 0", "gpu 3")][1:-1]
     [('switch 1', 'switch 0'), ('switch 0', 'switch 2')]
     """
-    graph: nx.DiGraph[str] = nx.DiGraph()
-    accelerator = accelerator or Accelerator()
-    above: dict[str, str] = {}
     links = [Link(f"level_{n}", b, a) for n, (b, a) in enumerate(zip(bandwidth, latency, strict=True), start=1)]
+    sizes = list(accumulate(arity, mul, initial=1))
+    begins = list(accumulate(sizes, initial=0))
+    above, level = [np.full(1, NONE)], [np.zeros(1, np.int64)]
+    for number, (branches, size) in enumerate(zip(arity, sizes[1:], strict=True)):
+        above.append(begins[number] + np.arange(size) // branches)
+        level.append(np.full(size, number))
+    above.append(np.full(hosts, ROOT))
+    level.append(np.full(hosts, len(arity) - 1))
+    vertices = _vertices(begins[-2], sizes[-1], hosts, arity[-1], accelerator or Accelerator())
+    parents = np.concatenate(above)
+    return Cluster(_topology(vertices, parents, links, np.concatenate(level)), _router(parents.tolist()), "tree")
 
-    def join(vertex: str, parent: str, link: Link) -> None:
-        above[vertex] = parent
-        graph.add_edge(vertex, parent, link=link)
-        graph.add_edge(parent, vertex, link=link)
 
-    level, switches = ["switch 0"], 1
-    graph.add_node("switch 0", kind="switch")
-    for branches, link in zip(arity[:-1], links, strict=False):
-        parents = [parent for parent in level for _ in range(branches)]
-        level = [f"switch {switches + index}" for index in range(len(parents))]
-        switches += len(level)
-        for vertex, parent in zip(level, parents, strict=True):
-            graph.add_node(vertex, kind="switch")
-            join(vertex, parent, link)
-    for gpu in range(len(level) * arity[-1]):
-        graph.add_node(f"gpu {gpu}", kind="gpu", node=gpu // arity[-1], accelerator=accelerator)
-        join(f"gpu {gpu}", level[gpu // arity[-1]], links[-1])
-    for host in range(hosts):
-        graph.add_node(f"host {host}", kind="host", accelerator=accelerator)
-        join(f"host {host}", "switch 0", links[-1])
+def _vertices(switches: int, gpus: int, hosts: int, below: int, accelerator: Accelerator) -> Vertices:
+    """Switches, then GPUs, so many *below* each of the lowest switches, then hosts."""
+    kinds = ("switch", "gpu", "host")
+    kind = np.repeat(np.arange(3), [switches, gpus, hosts])
+    node = np.full(len(kind), NONE)
+    node[kind == 1] = np.arange(gpus) // below
+    names = Numbered(kinds, kind, np.r_[:switches, :gpus, :hosts])
+    computes = np.where(kind == 0, NONE, 0)
+    return Vertices(kinds, kind, range(gpus // below), node, (accelerator,), computes, names)
 
-    def climb(vertex: str) -> list[str]:
-        way = [vertex]
-        while way[-1] in above:
-            way.append(above[way[-1]])
-        return way
 
-    def route(source: str, target: str) -> list[str]:
+def _topology(vertices: Vertices, above: Indices, links: Sequence[Link], level: Indices) -> Topology:
+    """Every vertex but the root joined with the one *above* it by the link of its *level*."""
+    below = np.flatnonzero(above != NONE)
+    table: Table[Link] = Table()
+    which = np.array([table.number(link) for link in links], np.int64)[level[below]]
+    source = np.stack([below, above[below]], axis=1).ravel()
+    target = np.stack([above[below], below], axis=1).ravel()
+    return sorted_topology(vertices, table.values, source, target, np.repeat(which, 2))
+
+
+def _router(above: Sequence[int]) -> Router:
+    """Up from both ends until they meet; *above* is by vertex the one above it."""
+
+    def climb(vertex: int) -> list[int]:
+        path = [vertex]
+        while above[path[-1]] != NONE:
+            path.append(above[path[-1]])
+        return path
+
+    def route(source: int, target: int) -> list[int]:
         up, down = climb(source), climb(target)
         meeting = next(vertex for vertex in up if vertex in down)
         return up[: up.index(meeting) + 1] + down[: down.index(meeting)][::-1]
 
-    return Cluster(graph, route, "tree")
+    return route

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import networkx as nx
+import numpy as np
 
 from simulator.accelerator import Accelerator
 from simulator.cluster import Cluster, Link
+from simulator.topology import sorted_topology
+from simulator.vertices import NONE, Numbered, Vertices
+
+CROSSBAR = 1
+"""The number of the crossbar's vertex: it comes after the first device."""
 
 
 def uniform(
@@ -19,17 +24,19 @@ def uniform(
     >>> cluster.latency(cluster.route("gpu 0", "gpu 3"))
     5e-06
     """
-    graph: nx.DiGraph[str] = nx.DiGraph()
-    link = Link("port", bandwidth, latency / 2)
-    accelerator = accelerator or Accelerator()
-    for kind, number in (("gpu", gpus), ("host", hosts)):
-        for device in (f"{kind} {index}" for index in range(number)):
-            graph.add_node(device, kind=kind, node=0, accelerator=accelerator)
-            graph.add_edge(device, "switch 0", link=link)
-            graph.add_edge("switch 0", device, link=link)
-    graph.nodes["switch 0"]["kind"] = "switch"
-    return Cluster(graph, _through, "uniform")
+    kinds = ("gpu", "host", "switch")
+    kind = np.insert(np.repeat([0, 1], [gpus, hosts]), CROSSBAR, 2)
+    number = np.insert(np.r_[:gpus, :hosts], CROSSBAR, 0)
+    inside = np.where(kind == 2, NONE, 0)
+    computes = (accelerator or Accelerator(),)
+    vertices = Vertices(kinds, kind, (0,), inside, computes, inside, Numbered(kinds, kind, number))
+    devices = np.flatnonzero(kind != 2)
+    crossbar = np.full(len(devices), CROSSBAR)
+    ends = np.r_[devices, crossbar], np.r_[crossbar, devices]
+    port = Link("port", bandwidth, latency / 2)
+    topology = sorted_topology(vertices, (port,), *ends, np.zeros(2 * len(devices), np.int64))
+    return Cluster(topology, _through, "uniform")
 
 
-def _through(source: str, target: str) -> list[str]:
-    return [source] if source == target else [source, "switch 0", target]
+def _through(source: int, target: int) -> list[int]:
+    return [source] if source == target else [source, CROSSBAR, target]

@@ -6,11 +6,9 @@ shape of `topologies/nodes` begins with the PCIe tree, which all servers have, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
-
-import networkx as nx
 
 from simulator.accelerator import Accelerator
 from simulator.cluster import Link
@@ -69,10 +67,14 @@ class Server:
 
 @dataclass
 class Wiring:
-    """One server's vertices and links; *through_gpus* where GPUs pass on what is for others (Infinity Fabric)."""
+    """One server's vertices and links; *through_gpus* where GPUs pass on what is for others (Infinity Fabric).
+
+    *vertices* is the kind of each by name, *links* the link from each to each that it is joined to, in order.
+    """
 
     server: Server
-    graph: nx.DiGraph[str] = field(default_factory=nx.DiGraph)
+    vertices: dict[str, str] = field(default_factory=dict)
+    links: dict[str, dict[str, Link]] = field(default_factory=dict)
     through_gpus: bool = False
     _routes: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
     _nic_of: dict[str, str] = field(default_factory=dict)
@@ -89,19 +91,26 @@ class Wiring:
 
     def of_kind(self, kind: str) -> tuple[str, ...]:
         """The vertices of *kind* in order."""
-        return tuple(vertex for vertex, data in self.graph.nodes.items() if data["kind"] == kind)
+        return tuple(vertex for vertex, own in self.vertices.items() if own == kind)
+
+    def accelerator(self, vertex: str) -> Accelerator | None:
+        """What computes at *vertex*."""
+        return {"gpu": self.server.accelerator, "host": self.server.processor}.get(self.vertices[vertex])
 
     def add(self, kind: str, number: int) -> str:
         """A new vertex."""
         vertex = f"{kind} {number}"
-        accelerator = {"gpu": self.server.accelerator, "host": self.server.processor}.get(kind)
-        self.graph.add_node(vertex, kind=kind, **({"accelerator": accelerator} if accelerator else {}))
+        self.vertices[vertex] = kind
+        self.links[vertex] = {}
         return vertex
 
     def join(self, a: str, b: str, link: Link) -> None:
         """*link* from *a* to *b* and back."""
-        self.graph.add_edge(a, b, link=link)
-        self.graph.add_edge(b, a, link=link)
+        for vertex in (a, b):
+            if vertex not in self.vertices:
+                raise ClusterError(f"the server has no {vertex} to join; add it first")
+        self.links[a][b] = link
+        self.links[b][a] = link
 
     def route(self, source: str, target: str) -> tuple[str, ...]:
         """The vertices from *source* to *target*, ends included.
@@ -112,24 +121,38 @@ class Wiring:
         key = source, target
         if key not in self._routes:
             barred = {"nic"} if self.through_gpus else {"nic", "gpu"}
-            ways = (self._shortest(source, target, kinds) for kinds in ({*barred, *PCIE}, barred))
-            way = next((way for way in ways if way), None)
-            if way is None:
+            paths = (self._shortest(source, target, kinds) for kinds in ({*barred, *PCIE}, barred))
+            path = next((path for path in paths if path), None)
+            if path is None:
                 raise ClusterError(f"inside a node there is no way from {source} to {target}")
-            self._routes[key] = way
+            self._routes[key] = path
         return self._routes[key]
 
     def _shortest(self, source: str, target: str, barred: set[str]) -> tuple[str, ...] | None:
-        """The way with the fewest links, and of those the widest, past vertices of no kind in *barred*."""
-        passed = [v for v, d in self.graph.nodes.items() if d["kind"] not in barred or v in (source, target)]
-        try:
-            ways = [tuple(way) for way in nx.all_shortest_paths(self.graph.subgraph(passed), source, target)]
-        except nx.NetworkXNoPath:
+        """The path with the fewest links, and of those the widest, past vertices of no kind in *barred*."""
+        allowed = {vertex for vertex, kind in self.vertices.items() if kind not in barred} | {source, target}
+        hops = self._hops(source, allowed)
+        if target not in hops:
             return None
-        return max(sorted(ways), key=self._width)
+        paths: list[tuple[str, ...]] = [(target,)]
+        for hop in range(hops[target] - 1, -1, -1):
+            paths = [
+                (v, *path) for path in paths for v in self.links if hops.get(v) == hop and path[0] in self.links[v]
+            ]
+        return max(sorted(paths), key=self._width)
 
-    def _width(self, way: tuple[str, ...]) -> float:
-        return min((self.graph.edges[pair]["link"].bandwidth for pair in pairwise(way)), default=0.0)
+    def _hops(self, source: str, allowed: Collection[str]) -> dict[str, int]:
+        """By vertex that can be reached from *source* past *allowed* ones: the number of links to it."""
+        hops, reached = {source: 0}, [source]
+        for vertex in reached:
+            for other in self.links[vertex]:
+                if other in allowed and other not in hops:
+                    hops[other] = hops[vertex] + 1
+                    reached.append(other)
+        return hops
+
+    def _width(self, path: tuple[str, ...]) -> float:
+        return min((self.links[a][b].bandwidth for a, b in pairwise(path)), default=0.0)
 
     def nic_of(self, device: str) -> str:
         """The NIC by which *device* reaches the fabric: the nearest; devices equally near to several share them out."""
@@ -137,7 +160,7 @@ class Wiring:
             if not self.nics:
                 raise ClusterError(f"{device} has no NIC to leave its node by; give the node nics")
             self._nic_of = {nic: nic for nic in self.nics}
-            for kind in dict.fromkeys(data["kind"] for _, data in self.graph.nodes.items() if data["kind"] != "nic"):
+            for kind in dict.fromkeys(kind for kind in self.vertices.values() if kind != "nic"):
                 self._share_nics(self.of_kind(kind))
         return self._nic_of[device]
 
@@ -145,8 +168,8 @@ class Wiring:
         """Give each of *devices* one of its nearest NICs; those with the same ones get them in turn."""
         peers: dict[tuple[str, ...], list[str]] = {}
         for device in devices:
-            barred = set() if self.through_gpus else set(self.gpus) - {device}
-            hops = nx.single_source_shortest_path_length(nx.restricted_view(self.graph, barred, []), device)
+            others = set(self.gpus) - {device}
+            hops = self._hops(device, self.vertices if self.through_gpus else self.vertices.keys() - others)
             least = min((hops[nic] for nic in self.nics if nic in hops), default=0)
             peers.setdefault(tuple(nic for nic in self.nics if hops.get(nic) == least), []).append(device)
         for near, sharing in peers.items():

@@ -48,7 +48,7 @@ class Ground:
         ways: dict[tuple[int, ...], tuple[int, int]] = {}
         for peer in range(1, self.ranks):
             route = self.cluster.route(self.devices[0], self.devices[peer])
-            ways.setdefault(tuple(map(self.cluster.sort, route)), (0, peer))
+            ways.setdefault(tuple(map(self.cluster.link_class, route)), (0, peer))
         return tuple(ways.values())
 
 

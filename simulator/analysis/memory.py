@@ -42,7 +42,9 @@ class Curve:
 
         A maximum is never lost, however short it lasts; the categories are those of that moment.
         """
-        begins = np.maximum(np.searchsorted(self.times, edges[:-1], "right") - 1, 0)
+        # what stands at an edge, and before it all that passes at that very moment
+        standing = np.searchsorted(self.times, edges[:-1], "right") - 1
+        begins = np.maximum(np.minimum(standing, np.searchsorted(self.times, edges[:-1], "left")), 0)
         ends = np.searchsorted(self.times, edges[1:], "left")
         ends[-1] = np.searchsorted(self.times, edges[-1], "right")
         spans = zip(begins.tolist(), np.maximum(ends, begins + 1).tolist(), strict=True)

@@ -60,7 +60,21 @@ def drawn(boxes: Sequence[Boxes], window: tuple[float, float], columns: int) -> 
     if not len(shaded):
         return wide, Shades([], shaded, np.zeros((0, 0)), columns)
     paints, shares = _shares(every, np.linspace(*window, columns + 1))
+    wide = [Drawn(_uncovered(one.boxes, shaded, window, columns), one.edged) for one in wide]
+    wide = [one for one in wide if len(one.boxes.begin)]
     return wide, Shades(paints, shaded, shares[:, shaded], columns)
+
+
+def _uncovered(boxes: Boxes, shaded: Integers, window: tuple[float, float], columns: int) -> Boxes:
+    """Those of *boxes* that are not under *shaded* columns from end to end."""
+    free = np.ones(columns + 1, np.int64)
+    free[shaded] = 0
+    until = np.append(0, np.cumsum(free))
+    scale = columns / (window[1] - window[0])
+    first = np.floor((boxes.begin - window[0]) * scale).astype(np.int64)
+    last = np.ceil((boxes.end - window[0]) * scale).astype(np.int64)
+    seen = until[np.clip(last, 0, columns)] > until[np.clip(first, 0, columns)]
+    return Boxes(boxes.paint, boxes.begin[seen], boxes.end[seen], boxes.virtual)
 
 
 def _touched(intervals: Floats, columns: int) -> Integers:
@@ -92,16 +106,18 @@ def merged(begin: Floats, end: Floats, gap: float = 0.0) -> tuple[Floats, Floats
 def _shares(boxes: Sequence[Boxes], edges: Floats) -> tuple[list[Paint], Floats]:
     """The share of each paint in each column between *edges*; what runs at once shares it, waits get what is left."""
     paints = in_order(one.paint for one in boxes)
-    shares = np.zeros((len(paints), len(edges) - 1))
-    for number, paint in enumerate(paints):
+    spans = []
+    for paint in paints:
         mine = [one for one in boxes if one.paint == paint]
-        begin, end = merged(np.concatenate([one.begin for one in mine]), np.concatenate([one.end for one in mine]))
-        row = np.zeros(len(begin), np.int64)
-        shares[number] = averages(begin, end, np.ones(len(begin)), row, 1, edges)[0]
+        spans.append(merged(np.concatenate([one.begin for one in mine]), np.concatenate([one.end for one in mine])))
+    begin, end = (np.concatenate(column) for column in zip(*spans, strict=True))
+    row = np.repeat(np.arange(len(paints)), [len(own) for own, _ in spans])
+    shares = averages(begin, end, np.ones(len(begin)), row, len(paints), edges)
     shares = np.clip(shares, 0.0, 1.0)
     works = np.array([paint != WAIT for paint in paints], np.bool_)
     shares[works] /= np.maximum(shares[works].sum(axis=0), 1.0)
-    shares[~works] = np.minimum(shares[~works], 1.0 - shares[works].sum(axis=0))
+    left = np.maximum(1.0 - shares[works].sum(axis=0), 0.0)
+    shares[~works] = np.minimum(shares[~works], left)
     return paints, shares
 
 

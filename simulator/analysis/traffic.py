@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -53,7 +52,7 @@ def by_link_kind(timeline: Timeline) -> dict[str, float]:
     """
     if timeline.cluster is None:
         return {}
-    total = dict.fromkeys((link.kind for link in timeline.cluster.links), 0.0)
+    total = dict.fromkeys(timeline.cluster.links.kinds, 0.0)
     for number, nbytes in timeline.link_bytes.items():
         total[timeline.cluster.links[number].kind] += nbytes * timeline.multiplicity.get(number, 1) / timeline.steps_run
     return total
@@ -67,7 +66,7 @@ def utilisation(timeline: Timeline) -> dict[str, dict[str, float]]:
     if timeline.cluster is None or not timeline.makespan:
         return {}
     links = timeline.cluster.links
-    count = Counter(link.kind for link in links)
+    count = links.kinds
     mean, most = dict.fromkeys(count, 0.0), dict.fromkeys(count, 0.0)
     for number, nbytes in timeline.link_bytes.items():
         kind, share = links[number].kind, nbytes / (links[number].bandwidth * timeline.makespan)
@@ -156,12 +155,14 @@ def over_time(timeline: Timeline, window: tuple[float, float] | None = None, bin
     edges = np.linspace(*(window or (0.0, timeline.makespan)), bins + 1)
     intervals, flows = timeline.link_use
     rates = averages(intervals.begin, intervals.end, intervals.rate, intervals.flow, len(flows.starts) - 1, edges)
-    kind_of, bandwidth = np.array([link.kind for link in cluster.links]), _bandwidths(cluster)
+    kinds = list(cluster.links.kinds)
+    kind_of, bandwidth = cluster.links.each(lambda link: kinds.index(link.kind)), cluster.bandwidths
     entries = _Entries(flows.links, _flow_of_entry(flows), flows.crossings / bandwidth[flows.links])
     result = {}
-    for kind in dict.fromkeys(kind_of[flows.links].tolist()):
-        mine = np.flatnonzero(kind_of[flows.links] == kind)
-        count = int(np.count_nonzero(kind_of == kind))
+    for number in dict.fromkeys(kind_of[flows.links].tolist()):
+        kind = kinds[int(number)]
+        mine = np.flatnonzero(kind_of[flows.links] == number)
+        count = cluster.links.kinds[kind]
         own = _Entries(entries.link[mine], entries.flow[mine], entries.share[mine])
         result[kind] = _use(own, rates, edges, timeline, count)
     return dict(sorted(result.items(), key=lambda item: -float(item[1].busiest.sum())))
@@ -214,11 +215,6 @@ def _load(entries: _Entries, place: Integers, first: int, last: int, rates: Floa
     starts = np.flatnonzero(np.diff(place[mine], prepend=-1))
     loads: Floats = np.add.reduceat(entries.share[mine, None] * rates[entries.flow[mine]], starts, axis=0)
     return loads
-
-
-def _bandwidths(cluster: Cluster) -> Floats:
-    """Bytes/s of each link, by its number."""
-    return np.array([link.bandwidth for link in cluster.links])
 
 
 def _cluster(timeline: Timeline) -> Cluster:

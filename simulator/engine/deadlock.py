@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from simulator.engine.outcome import Waiting
 from simulator.errors import DeadlockError
 from simulator.hashing import Indices
 from simulator.matching import Matching
 from simulator.schedule import Collective, Recv, Schedule, Send
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 _Place = tuple[int, str]
 """A rank and one of its streams."""
@@ -23,6 +25,8 @@ def deadlock(schedule: Schedule, representative: Indices, waiting: Sequence[Wait
     """
     if not waiting:
         return None
+    import networkx as nx
+
     heads = {(head.rank, head.stream): head for head in waiting}
     matching = Matching(schedule)
     waits: nx.DiGraph[_Place] = nx.DiGraph()

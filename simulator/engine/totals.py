@@ -26,9 +26,8 @@ class LinkBinner:
     """
 
     def __init__(self, cluster: Cluster, flows: Sequence[Flow], multiplicity: Mapping[int, int]) -> None:
-        self.kinds = tuple(dict.fromkeys(link.kind for link in cluster.links))
-        number = {kind: place for place, kind in enumerate(self.kinds)}
-        kind_of = np.fromiter((number[link.kind] for link in cluster.links), np.int64, len(cluster.links))
+        self.kinds = tuple(cluster.links.kinds)
+        kind_of = cluster.links.each(lambda link: self.kinds.index(link.kind)).astype(np.int64)
         sizes = [len(flow.links) for flow in flows]
         links = np.fromiter((link for flow in flows for link in flow.links), np.int64, sum(sizes))
         crossings = np.fromiter((n for flow in flows for n in flow.crossings), np.float64, sum(sizes))

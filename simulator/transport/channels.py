@@ -12,11 +12,12 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import islice, pairwise
+from typing import TypeVar
 
 from simulator.cluster import Cluster
 from simulator.step import Group
-from simulator.transport.wires import nic_of
 
+Item = TypeVar("Item")
 Cycle = tuple[int, ...]
 Matrix = tuple[tuple[float, ...], ...]
 
@@ -41,10 +42,17 @@ def group_of(cluster: Cluster, devices: Sequence[str], *, reorders: bool) -> Gro
     nodes = tuple(map(tuple, by_node.values()))
     if not reorders or len(devices) < 2:
         return Group(len(devices), nodes)
-    sorted_nodes = [sorted(node, key=lambda position: natural(devices[position])) for node in nodes]
+    sorted_nodes = [in_order(node, [devices[position] for position in node]) for node in nodes]
     if len(nodes) > 1:
         return Group(len(devices), nodes, tuple(_across(cluster, devices, sorted_nodes)))
     return Group(len(devices), nodes, tuple(_inside(cluster, devices, sorted_nodes[0])))
+
+
+def in_order(items: Sequence[Item], names: Sequence[str]) -> list[Item]:
+    """*items* in the natural order of their *names*."""
+    if len(items) < 2:
+        return list(items)
+    return [item for item, _ in sorted(zip(items, names, strict=True), key=lambda pair: natural(pair[1]))]
 
 
 def natural(name: str) -> tuple[str, tuple[int, ...]]:
@@ -54,14 +62,10 @@ def natural(name: str) -> tuple[str, tuple[int, ...]]:
 
 def _inside(cluster: Cluster, devices: Sequence[str], node: Sequence[int]) -> list[Cycle]:
     """The rings through one server's positions."""
-
-    def bandwidth(source: str, target: str) -> float:
-        edges = cluster.graph.edges
-        return min(
-            edges[ends]["link"].bandwidth if ends in edges else 0.0 for ends in ((source, target), (target, source))
-        )
-
-    matrix = tuple(tuple(0.0 if i == j else bandwidth(devices[i], devices[j]) for j in node) for i in node)
+    if len(node) == 1:
+        return [tuple(node)]
+    there, places = cluster.between([devices[position] for position in node]), range(len(node))
+    matrix = tuple(tuple(0.0 if i == j else min(there[i][j], there[j][i]) for j in places) for i in places)
     return [tuple(node[place] for place in cycle) for cycle in cycles(matrix)] or [tuple(node)]
 
 
@@ -157,8 +161,9 @@ def _across(cluster: Cluster, devices: Sequence[str], nodes: Sequence[Sequence[i
 
 def _nics(cluster: Cluster, devices: Sequence[str], node: Sequence[int], elsewhere: str) -> dict[int, int]:
     """The number, within the server, of the NIC by which each position leaves it."""
-    names = {position: nic_of(cluster, devices[position], elsewhere) or "" for position in node}
-    numbers = {name: number for number, name in enumerate(sorted(set(names.values()), key=natural))}
+    names = {position: cluster.nic_of(devices[position], elsewhere) or "" for position in node}
+    distinct = list(set(names.values()))
+    numbers = {name: number for number, name in enumerate(in_order(distinct, distinct))}
     return {position: numbers[name] for position, name in names.items()}
 
 

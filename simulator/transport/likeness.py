@@ -1,6 +1,6 @@
 """Groups that lie alike on the cluster share their plans: what was planned for one is moved to the links of another.
 
-Two groups lie alike if the links that their transfers may cross are of the same sorts, and two are one link in one
+Two groups lie alike if the links that their transfers may cross are of the same classes, and two are one link in one
 group where they are in the other. Then latencies, weights and rates are the same, and only the numbers of the links
 differ. A link of a group has coordinates that those who lie alike have in common: a *slot*, where the group's own links
 begin, and how far from there it is. So thousands of sibling groups cost one search and a few sums over arrays.
@@ -69,7 +69,7 @@ class Likeness:
             devices = [self.cluster.devices[device] for device in group]
             servers = tuple(nodes.setdefault(self.cluster.node_of(device), len(nodes)) for device in devices)
             rows = tuple(
-                tuple((number.setdefault(link, len(number)), self.cluster.sort(link)) for link in path)
+                tuple((number.setdefault(link, len(number)), self.cluster.link_class(link)) for link in path)
                 for path in (route(self.cluster, devices[a], devices[b]) for a, b in shape[1])
             )
             self._found[key] = self._number((self._number(shape), servers, rows)), tuple(number)
@@ -79,17 +79,17 @@ class Likeness:
 def _standing(regularity: Regularity, groups: Indices) -> tuple[Colours, Indices]:
     """Of each of *groups* a hash of where its devices stand, and its slots.
 
-    They stand alike if they are the same devices in servers of the same builds, in one server or below one switch
-    where the others are, and the links on their chains of switches are of the same sorts, up to where all meet. Of a
-    group that is spread, one device a server, it does not count which device it is, but what its door is like.
+    They stand alike if they are the same devices in servers of the same templates, in one server or below one switch
+    where the others are, and the links on their chains of switches are of the same classes, up to where all meet. Of a
+    group that is spread, one device a server, it does not count which device it is, but what its uplink is like.
     """
     server = regularity.server[groups]
     together = first_alike(server)
     spread = (together == np.arange(groups.shape[1])).all(axis=1, keepdims=True)
     told = [
         together,
-        np.where(spread, -1, regularity.build[server]),
-        np.where(spread, regularity.door[groups], regularity.local[groups]),
+        np.where(spread, -1, regularity.template[server]),
+        np.where(spread, regularity.uplink[groups], regularity.local[groups]),
     ]
     slots = [np.where(spread, -1, regularity.base[server])]
     slots += [np.where(spread, links[groups], -1) for links in (*regularity.out.T, *regularity.back.T)]
@@ -97,7 +97,9 @@ def _standing(regularity: Regularity, groups: Indices) -> tuple[Colours, Indices
     for level in range(regularity.switch.shape[1]):
         links = [regularity.down[groups, level]] + ([regularity.up[groups, level]] if level else [])
         switch = regularity.switch[groups, level]
-        told += [np.where(met, 0, what) for what in (first_alike(switch), *(regularity.sort[one] for one in links))]
+        told += [
+            np.where(met, 0, what) for what in (first_alike(switch), *(regularity.link_class[one] for one in links))
+        ]
         slots += [np.where(met, -1, one) for one in links]
         met = met | _all_alike(switch)
     values = np.concatenate(told, axis=1).astype(np.uint64)

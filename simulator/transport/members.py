@@ -91,18 +91,19 @@ class Members:
         """The weights and the rate of a flow, if all that *transport* gets of a link carries data."""
         key = transport, id(on)
         if key not in self._wholes:
-            links = [self.cluster.links[number] for number in on.links]
-            each = {link: transport.link_efficiency(link) for link in dict.fromkeys(links)}
-            weights = [crossings / each[link] for crossings, link in zip(on.crossings, links, strict=True)]
-            alone = min((link.bandwidth / w for link, w in zip(links, weights, strict=True)), default=inf)
+            distinct, places = self.cluster.links.distinct, self.cluster.links.which[list(on.links)].tolist()
+            each = {place: transport.link_efficiency(distinct[place]) for place in dict.fromkeys(places)}
+            weights = [crossings / each[place] for crossings, place in zip(on.crossings, places, strict=True)]
+            rates = (distinct[place].bandwidth / w for place, w in zip(places, weights, strict=True))
+            alone = min(rates, default=inf)
             self._wholes[key] = weights, alone
         return self._wholes[key]
 
     def paces(self, step: Step, flow: Flow) -> tuple[float, ...]:
         """Seconds for 1 byte by each transfer of *step*, on the links that all of them load as *flow*."""
         if flow not in self._paces:
-            links = self.cluster.links
-            taken = {number: w / links[number].bandwidth for number, w in zip(flow.links, flow.weights, strict=True)}
+            bandwidths = self.cluster.bandwidths[list(flow.links)].tolist()
+            taken = {n: w / bandwidth for n, w, bandwidth in zip(flow.links, flow.weights, bandwidths, strict=True)}
             paths = self.load(step).paths
             self._paces[flow] = tuple(max([1 / flow.bound, *(taken[number] for number in path)]) for path in paths)
         return self._paces[flow]

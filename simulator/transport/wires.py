@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 from simulator.cluster import Cluster, Link
 from simulator.step import Step
@@ -45,24 +47,22 @@ def hop_class(cluster: Cluster, source: str, target: str) -> str:
 
 def load(cluster: Cluster, devices: Sequence[str], step: Step) -> Load:
     """Lay the transfers of *step* between positions of *devices* on the links of *cluster*."""
-    passing: dict[int, list[object]] = {}
-    hops, paths = [], []
-    for number, (sender, receiver) in enumerate(step.transfers):
-        source, target = devices[sender], devices[receiver]
-        path = route(cluster, source, target)
-        copy = (step.adds(number), receiver if step.adds(number) else sender) if step.in_switch else number
+    ends = [(devices[sender], devices[receiver]) for sender, receiver in step.transfers]
+    paths = [route(cluster, *pair) for pair in ends]
+    crossings = _copies(step, paths) if step.in_switch else Counter(chain.from_iterable(paths))
+    latencies = cluster.latencies_of(paths)
+    hops = tuple((latency, hop_class(cluster, *pair)) for latency, pair in zip(latencies, ends, strict=True))
+    return Load(tuple(crossings), tuple(crossings.values()), hops, tuple(paths))
+
+
+def _copies(step: Step, paths: Sequence[Sequence[int]]) -> dict[int, int]:
+    """By link how often the vector crosses it where switches add and multiply: the copies that differ, and one more."""
+    passing: dict[int, set[tuple[bool, int]]] = {}
+    for number, ((sender, receiver), path) in enumerate(zip(step.transfers, paths, strict=True)):
+        adds = step.adds(number)
         for link in path:
-            passing.setdefault(link, []).append(copy)
-        hops.append((cluster.latency(path), hop_class(cluster, source, target)))
-        paths.append(path)
-    count = [len(set(copies)) + 1 if step.in_switch else len(copies) for copies in passing.values()]
-    return Load(tuple(passing), tuple(count), tuple(hops), tuple(paths))
-
-
-def nic_of(cluster: Cluster, device: str, elsewhere: str) -> str | None:
-    """The NIC by which *device* leaves for a device of another server; None where the graph shows none."""
-    passed = (cluster.ends[number][1] for number in route(cluster, device, elsewhere))
-    return next((vertex for vertex in passed if cluster.graph.nodes[vertex].get("kind") == "nic"), None)
+            passing.setdefault(link, set()).add((adds, receiver if adds else sender))
+    return {link: len(copies) + 1 for link, copies in passing.items()}
 
 
 def setting(cluster: Cluster, devices: Sequence[str], nodes: Sequence[Sequence[int]], rings: int) -> Setting:
@@ -74,7 +74,7 @@ def setting(cluster: Cluster, devices: Sequence[str], nodes: Sequence[Sequence[i
         inside = hop_class(cluster, source, target)
         path = route(cluster, source, target)
         kind = cluster.links[path[0]].kind if path else ""
-        switched = any(cluster.graph.nodes[cluster.ends[link][1]].get("kind") == "nvswitch" for link in path)
+        switched = "nvswitch" in cluster.kinds_passed(path)
     vendor = "amd" if cluster.hosts and "epyc" in cluster.accelerator(cluster.hosts[0]).name.lower() else "intel"
     near = len(nodes) == 1 or _near(cluster, devices[nodes[0][0]], devices[nodes[1][0]])
     return Setting(len(devices), len(nodes), inside, kind, vendor, near, switched, rings)
@@ -82,14 +82,9 @@ def setting(cluster: Cluster, devices: Sequence[str], nodes: Sequence[Sequence[i
 
 def _near(cluster: Cluster, device: str, elsewhere: str) -> bool:
     """Whether the way to the NIC passes no host."""
-    nic = nic_of(cluster, device, elsewhere)
-    for number in route(cluster, device, elsewhere):
-        vertex = cluster.ends[number][1]
-        if vertex == nic:
-            return True
-        if cluster.graph.nodes[vertex].get("kind") == "host":
-            return False
-    return nic is None
+    kinds = cluster.kinds_passed(route(cluster, device, elsewhere))
+    before = kinds[: kinds.index("nic")] if "nic" in kinds else kinds
+    return "host" not in before
 
 
 def nvlinks(link: Link) -> int:

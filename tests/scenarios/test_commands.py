@@ -1,6 +1,7 @@
 """One run of each command from end to end, as a person types it."""
 
 import csv
+import gzip
 import json
 import os
 import subprocess
@@ -92,6 +93,39 @@ def test_a_result_can_be_drawn_again_and_moved(capsys: pytest.CaptureFixture[str
 def test_a_trace(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     answer(capsys, "run", "hello", "--json", "--trace", name)
     assert (tmp_path / name).stat().st_size > 500
+
+
+@pytest.mark.parametrize("name", ["spans.csv", "spans.csv.gz"])
+def test_spans_on_request(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    answer(capsys, "run", "hello", "--json", "--spans", name)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    opened = gzip.open if name.endswith(".gz") else open
+    with opened(tmp_path / name, "rt") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["op"] for row in rows][:2] == ["0F0.layer 0", "0F0.layer 1"]
+    assert {row["ranks"] for row in rows} == {"4"}
+
+
+def test_spans_of_variants_have_files_of_their_own(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    answer(capsys, "run", "gpipe_vs_varuna", "--json", "--spans", "s.csv")
+    assert {path.name for path in tmp_path.iterdir()} == {"s_gpipe.csv", "s_varuna.csv", "s_1f1b.csv"}
+
+
+def test_a_large_run_leaves_its_spans_out_and_says_how_to_get_them(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scenarios.writing.MOST_SPANS", 13)
+    told = "spans.csv left out, 13 rows or more; to get it: --spans runs/hello/spans.csv\n"
+    assert told in answer(capsys, "run", "hello")
+    folder = tmp_path / "runs" / "hello"
+    assert sorted(path.name for path in folder.iterdir()) == ["result.json", "scenario.yaml", "timeline.png"]
+    assert "left out" not in answer(capsys, "run", "hello", "--spans", "runs/hello/spans.csv")
+    assert (folder / "spans.csv").exists()
+
+
+def test_spans_in_a_form_that_is_not_known_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["run", "hello", "--spans", "s.txt"]) == 2
+    assert capsys.readouterr().err == "s.txt: the name must end with one of .csv, .csv.gz, .parquet\n"
 
 
 def test_the_trace_of_chosen_ranks_is_the_same_folded_and_unfolded(

@@ -1,10 +1,11 @@
 """Colours, numbers and firsts against what they say of themselves."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.hashing import firsts, hashed, mixed, numbered, sorted_once
+from simulator.hashing import IN_CACHE, firsts, hashed, mixed, numbered, sorted_once
 
 NUMBERS = st.lists(st.integers(0, 2**63 - 1))
 
@@ -29,6 +30,24 @@ def test_equal_objects_have_one_number_and_no_others(objects):
     numbers = numbered(objects + again).tolist()
     assert numbers[: len(objects)] == numbers[len(objects) :]
     assert len(set(numbers)) == len(set(objects))
+
+
+def splitmix(value):
+    """The finaliser in Python's whole numbers."""
+    z = (value + 0x9E3779B97F4A7C15) % 2**64
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        z = (z ^ z >> shift) * factor % 2**64
+    return z ^ z >> 31
+
+
+@pytest.mark.parametrize("shape", [(0,), (5, 0), (3, 4), (IN_CACHE,), (2, IN_CACHE - 1), (2 * IN_CACHE + 1,)])
+def test_splitmix_of_any_shape(shape):
+    values = np.random.default_rng(0).integers(0, 2**64, shape, np.uint64)
+    kept = values.copy()
+    expected = np.array([splitmix(value) for value in values.ravel().tolist()], np.uint64).reshape(shape)
+    assert np.array_equal(mixed(values), expected)
+    assert np.array_equal(mixed(values.T), expected.T)
+    assert np.array_equal(values, kept)
 
 
 def test_splitmix_is_as_published():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 from itertools import combinations, pairwise
 
 import networkx as nx
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,36 +20,54 @@ from topologies.fabrics.fat_tree import fat_tree
 from topologies.fabrics.rail import rail
 from topologies.fabrics.switch import switch
 from topologies.fabrics.torus import torus
-from topologies.network import Network, Port, Way
+from topologies.network import Network, Ports, Way
 
 LINK = Link("ib_hdr", 25e9, 1e-6)
 few = settings(max_examples=40, deadline=None)
 
 
 def network(nodes: int, nics: int = 1, radix: int = 40) -> Network:
+    number = np.arange(nodes * nics)
+    ports = Ports(number, number // nics, number % nics, (LINK,), np.zeros_like(number))
+    return Network(ports, LINK, radix, len(ports))
+
+
+@lru_cache(maxsize=1)
+def names(net: Network) -> list[str]:
+    """By vertex its name, once the fabric has added its switches."""
+    return [f"nic {port.nic}" for port in net.ports] + [f"{kind} {number}" for kind, number in net.switches]
+
+
+def drawn(net: Network) -> nx.DiGraph[str]:
+    """What the fabric has added to *net*, as a graph."""
     graph: nx.DiGraph[str] = nx.DiGraph()
-    ports = [Port(n * nics + i, f"nic {n * nics + i}", n, i, LINK) for n in range(nodes) for i in range(nics)]
-    graph.add_nodes_from((port.nic, {"kind": "nic"}) for port in ports)
-    return Network(graph, ports, LINK, radix)
+    called = names(net)
+    graph.add_nodes_from((name, {"kind": name.rpartition(" ")[0]}) for name in called)
+    distinct, source, target, which = net.links
+    for a, b, place in zip(source.tolist(), target.tolist(), which.tolist(), strict=True):
+        graph.add_edge(called[a], called[b], link=distinct[place])
+    return graph
 
 
 def uplink(net: Network, leaf: str, spine: str) -> float:
-    link: Link = net.graph.edges[leaf, spine]["link"]
+    link: Link = drawn(net).edges[leaf, spine]["link"]
     return link.bandwidth
 
 
 def walk(net: Network, way: Way, a: int, b: int) -> list[str]:
     source, target = net.ports[a], net.ports[b]
-    return [source.nic, *way(source, target), target.nic]
+    called = names(net)
+    return [called[vertex] for vertex in (source.nic, *way(source, target), target.nic)]
 
 
 def check_routes(net: Network, way: Way) -> set[int]:
     """Every route exists, is simple, and none is shorter than a shortest path; the surplus of each."""
-    lengths = dict(nx.all_pairs_shortest_path_length(net.graph))
+    graph = drawn(net)
+    lengths = dict(nx.all_pairs_shortest_path_length(graph))
     surplus = set()
     for a, b in combinations(range(len(net.ports)), 2):
         passed = walk(net, way, a, b)
-        assert all(net.graph.has_edge(*pair) for pair in pairwise(passed))
+        assert all(graph.has_edge(*pair) for pair in pairwise(passed))
         assert len(set(passed)) == len(passed)
         assert not any(vertex.startswith("nic") for vertex in passed[1:-1])
         surplus.add(len(passed) - 1 - lengths[passed[0]][passed[-1]])
@@ -72,11 +92,12 @@ def test_clos_routes_are_shortest(nodes: int, nics: int, radix: int, ratio: floa
 def test_a_leaf_has_its_ports_over_oversubscription_upward(nodes: int, nics: int, ratio: float) -> None:
     net = network(nodes, nics)
     fat_tree(net, oversubscription=ratio)
-    leaves = [vertex for vertex, data in net.graph.nodes.items() if data["kind"] == "leaf"]
+    graph = drawn(net)
+    leaves = [vertex for vertex, data in graph.nodes.items() if data["kind"] == "leaf"]
     assert len(leaves) == max(2, -(-nodes // (down_ports(40, ratio) // nics)))
     for leaf in leaves:
-        down = sum(d["link"].bandwidth for _, v, d in net.graph.out_edges(leaf, data=True) if v.startswith("nic"))
-        up = sum(d["link"].bandwidth for _, v, d in net.graph.out_edges(leaf, data=True) if v.startswith("spine"))
+        down = sum(d["link"].bandwidth for _, v, d in graph.out_edges(leaf, data=True) if v.startswith("nic"))
+        up = sum(d["link"].bandwidth for _, v, d in graph.out_edges(leaf, data=True) if v.startswith("spine"))
         assert up == pytest.approx(down / ratio)
 
 
@@ -84,7 +105,7 @@ def test_a_leaf_has_its_ports_over_oversubscription_upward(nodes: int, nics: int
 def test_bisection_of_a_fat_tree(ratio: float) -> None:
     net = network(16)  # two leaves of eight
     fat_tree(net, oversubscription=ratio)
-    cut, _ = nx.maximum_flow(capacities(net, [port.nic for port in net.ports[:8]]), "all", "rest")
+    cut, _ = nx.maximum_flow(capacities(net, [f"nic {port.nic}" for port in net.ports[:8]]), "all", "rest")
     assert cut == pytest.approx(8 * 25e9 / ratio)
 
 
@@ -92,17 +113,17 @@ def test_bisection_of_a_fat_tree(ratio: float) -> None:
 def test_bisection_of_three_levels(ratio: float) -> None:
     net = network(16, radix=4)
     fat_tree(net, oversubscription=[1.0, ratio])
-    cut, _ = nx.maximum_flow(capacities(net, [port.nic for port in net.ports[:8]]), "all", "rest")
+    cut, _ = nx.maximum_flow(capacities(net, [f"nic {port.nic}" for port in net.ports[:8]]), "all", "rest")
     assert cut == pytest.approx(8 * 25e9 / ratio)
 
 
 def capacities(net: Network, half: list[str]) -> nx.DiGraph[str]:
     graph: nx.DiGraph[str] = nx.DiGraph()
-    for a, b, data in net.graph.edges(data=True):
+    for a, b, data in drawn(net).edges(data=True):
         graph.add_edge(a, b, capacity=data["link"].bandwidth)
     for port in net.ports:
-        pair = ("all", port.nic) if port.nic in half else (port.nic, "rest")
-        graph.add_edge(*pair)  # without capacity: unlimited
+        nic = f"nic {port.nic}"
+        graph.add_edge(*(("all", nic) if nic in half else (nic, "rest")))  # without capacity: unlimited
     return graph
 
 
@@ -132,13 +153,13 @@ def test_equal_rails_of_a_pod_meet_at_one_switch() -> None:
     assert walk(net, way, 0, 8 * 19) == ["nic 0", "leaf 0", "nic 152"]  # node 19 of the first pod
     assert walk(net, way, 0, 9) == ["nic 0", "leaf 0", "spine 0", "leaf 1", "nic 9"]  # another rail
     assert walk(net, way, 3, 8 * 20 + 3) == ["nic 3", "leaf 3", "spine 0", "leaf 11", "nic 163"]  # another pod
-    assert sum(vertex.startswith("leaf") for vertex in net.graph) == 16
+    assert sum(vertex.startswith("leaf") for vertex in names(net)) == 16
 
 
 def test_selene_has_three_levels_and_pods_of_twenty() -> None:
     net = network(560, 8)
     way = rail(net)
-    kinds = [vertex.rpartition(" ")[0] for vertex in net.graph]
+    kinds = [kind for kind, _ in net.switches]
     assert kinds.count("leaf") == 28 * 8
     assert kinds.count("core") == 1
     assert len(walk(net, way, 0, 4479)) == 7
@@ -179,8 +200,8 @@ def test_bisection_of_a_torus(dims: list[int], largest: int) -> None:
     half = {f"router {n}" for n in range(nodes) if (n // stride) % largest < largest // 2}
     cut = sum(
         d["link"].bandwidth
-        for a, b, d in net.graph.edges(data=True)
-        if a in half and b in set(net.graph) - half and b.startswith("router")
+        for a, b, d in drawn(net).edges(data=True)
+        if a in half and b not in half and b.startswith("router")
     )
     assert cut == pytest.approx(2 * nodes / largest * 25e9)
 
@@ -190,7 +211,7 @@ def test_a_torus_has_as_many_routers_as_nodes() -> None:
         torus(network(8), [3, 3])
     net = network(12, 2)
     torus(net)  # 3 x 4, the NICs of a node at its own router
-    assert sum(vertex.startswith("router") for vertex in net.graph) == 12
+    assert sum(kind == "router" for kind, _ in net.switches) == 12
 
 
 @few
@@ -198,10 +219,11 @@ def test_a_torus_has_as_many_routers_as_nodes() -> None:
 def test_dragonfly_routes_pass_three_links_at_most(ports: int, routers: int | None, each: int | None) -> None:
     net = network(ports)
     way = dragonfly(net, routers, each)
+    graph = drawn(net)
     # minimal: one global link at most; two global links may be shorter only in hops, never used
     for a, b in combinations(range(ports), 2):
         passed = walk(net, way, a, b)
-        assert all(net.graph.has_edge(*pair) for pair in pairwise(passed))
+        assert all(graph.has_edge(*pair) for pair in pairwise(passed))
         assert len(set(passed)) == len(passed)
         assert 3 <= len(passed) <= 6
 
@@ -209,15 +231,16 @@ def test_dragonfly_routes_pass_three_links_at_most(ports: int, routers: int | No
 def test_global_links_of_a_dragonfly() -> None:
     net = network(72)  # the balanced one with 2 ports, 4 routers a group and 9 groups: Kim et al. 2008, figure 5
     dragonfly(net, oversubscription=2.0)
-    assert sum(vertex.startswith("router") for vertex in net.graph) == 36
+    assert sum(kind == "router" for kind, _ in net.switches) == 36
+    graph = drawn(net)
     across = [
         data["link"].bandwidth
-        for a, b, data in net.graph.edges(data=True)
+        for a, b, data in graph.edges(data=True)
         if a.startswith("router") and b.startswith("router") and int(a.split()[1]) // 4 != int(b.split()[1]) // 4
     ]
     assert len(across) == 9 * 8
     assert across == [pytest.approx(8 * 25e9 / 2 / 8)] * 72
-    degree = [sum(v.startswith("router") for v in net.graph[f"router {r}"]) for r in range(36)]
+    degree = [sum(v.startswith("router") for v in graph[f"router {r}"]) for r in range(36)]
     assert degree == [3 + 2] * 36
 
 
@@ -230,16 +253,19 @@ def test_the_nics_of_a_node_may_hang_on_different_routers(nodes: int, nics: int,
     assert max(Counter(at.values()).values()) <= ports
     for node in net.nodes:
         assert len({at[port.number] for port in node}) == nics
+    graph = drawn(net)
     for a, b in combinations(range(len(net.ports)), 2):
         passed = walk(net, way, a, b)
-        assert all(net.graph.has_edge(*pair) for pair in pairwise(passed))
+        assert all(graph.has_edge(*pair) for pair in pairwise(passed))
         assert 3 <= len(passed) <= 6
 
 
 def test_few_groups_are_joined_at_several_routers() -> None:
     net = network(24)
     dragonfly(net, routers=4, ports=2)  # three groups: the links to one of the others are at two of four routers
-    joined = [edge["link"].bandwidth for *pair, edge in net.graph.edges(data=True) if not any("nic" in x for x in pair)]
+    joined = [
+        edge["link"].bandwidth for *pair, edge in drawn(net).edges(data=True) if not any("nic" in x for x in pair)
+    ]
     across = [bandwidth for bandwidth in joined if bandwidth != LINK.bandwidth]
     assert across == [pytest.approx(8 * 25e9 / 2 / 2)] * (3 * 2 * 2)
 
@@ -247,4 +273,13 @@ def test_few_groups_are_joined_at_several_routers() -> None:
 def test_one_switch_joins_all() -> None:
     net = network(5, 2)
     assert check_routes(net, switch(net)) == {0}
-    assert net.graph.number_of_edges() == 20
+    assert drawn(net).number_of_edges() == 20
+
+
+def test_a_pair_that_is_joined_twice_is_told() -> None:
+    net = network(2)
+    leaf, spine = net.switch("leaf"), net.switch("spine")
+    net.join(leaf, spine, 1e9)
+    net.join(spine, leaf, 2e9)
+    with pytest.raises(ClusterError, match="the fabric joins leaf 0 and spine 0 twice; sum their bandwidths up"):
+        _ = net.links

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from itertools import combinations, count
 from math import ceil
 
+import numpy as np
+
 from simulator.document import Count, Flag, Ratio
+from simulator.hashing import Indices
 from topologies.network import Network, Port, Way
 
 
@@ -32,23 +35,23 @@ def dragonfly(
         routers = routers or 2 * ports
     size = routers * ports
     place: dict[int, tuple[int, int]] = {}
-    groups: list[list[str]] = []
+    groups: list[list[int]] = []
     for begin in range(0, number, size):
-        plugs = _plugs(network.ports[begin : begin + size], ports, nics_apart)
+        plugs = _plugs(np.arange(begin, min(begin + size, number)), network.ports.rail, ports, nics_apart)
         group = [network.switch("router") for _ in plugs]
         for index, (router, here) in enumerate(zip(group, plugs, strict=True)):
             network.plug(here, router)
-            place.update((port.number, (len(groups), index)) for port in here)
+            place.update((port, (len(groups), index)) for port in here.tolist())
         for pair in combinations(group, 2):
             network.join(*pair, network.cable.bandwidth)
         groups.append(group)
-    injection = sum(port.link.bandwidth for port in network.ports[:size])
+    injection = network.ports.bandwidth(np.arange(min(size, number)))
     for a, b in combinations(range(len(groups)), 2):
         links = gateways(groups, a, b)
         for pair in links:
             network.join(*pair, injection / oversubscription / (len(groups) - 1) / len(links))
 
-    def way(source: Port, target: Port) -> list[str]:
+    def way(source: Port, target: Port) -> list[int]:
         (here, first), (there, last) = place[source.number], place[target.number]
         passed = [groups[here][first], groups[there][last]]
         if here != there:
@@ -59,24 +62,27 @@ def dragonfly(
     return way
 
 
-def gateways(groups: Sequence[Sequence[str]], here: int, there: int) -> list[tuple[str, str]]:
+def gateways(groups: Sequence[Sequence[int]], here: int, there: int) -> list[tuple[int, int]]:
     """The routers of group *here* and of group *there* that a global link joins: spread evenly and in order."""
     return list(zip(_towards(groups, here, there), _towards(groups, there, here), strict=False))
 
 
-def _towards(groups: Sequence[Sequence[str]], here: int, there: int) -> Sequence[str]:
+def _towards(groups: Sequence[Sequence[int]], here: int, there: int) -> Sequence[int]:
     """The routers of group *here* that have the links to group *there*."""
     group, others = groups[here], len(groups) - 1
     first = (there - (there > here)) * len(group) // others
     return group[first : first + max(1, len(group) // others)]
 
 
-def _plugs(members: Sequence[Port], ports: int, nics_apart: bool) -> list[Sequence[Port]]:
-    """The ports at each router of a group, at most *ports* of them: in order, or each NIC of a node at another one."""
+def _plugs(members: Indices, rail: Indices, ports: int, nics_apart: bool) -> list[Indices]:
+    """The ports at each router of a group, at most *ports* of them: in order, or each NIC of a node at another one.
+
+    *members* are those of the group, *rail* is by port.
+    """
     if not nics_apart:
         return [members[begin : begin + ports] for begin in range(0, len(members), ports)]
-    rails = sorted({port.rail for port in members})
-    of = {rail: [port for port in members if port.rail == rail] for rail in rails}
+    rails = np.unique(rail[members]).tolist()
+    of = {number: members[rail[members] == number] for number in rails}
     chassis = range(ceil(max(map(len, of.values())) / ports))
-    plugs = [of[rail][number * ports : (number + 1) * ports] for number in chassis for rail in rails]
-    return [plug for plug in plugs if plug]
+    plugs = [of[number][place * ports : (place + 1) * ports] for place in chassis for number in rails]
+    return [plug for plug in plugs if len(plug)]

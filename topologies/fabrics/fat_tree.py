@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from math import ceil
 
+import numpy as np
+
 from simulator.document import Count
 from simulator.errors import ClusterError
 from topologies.clos import clos, down_ports, even, ratios
@@ -19,13 +21,14 @@ def fat_tree(network: Network, oversubscription: Ratios = 1.0, radix: Count | No
     """
     radix = radix or network.radix
     up = ratios(oversubscription)
-    nodes = network.nodes
-    down, most = down_ports(radix, up[0]), max(map(len, nodes))
+    starts = network.starts
+    nodes, most = len(starts) - 1, int(np.diff(starts).max())
+    down = down_ports(radix, up[0])
     if most > down:
         raise ClusterError(
             f"the {most} NICs of a node do not fit the {down} ports that a leaf of {radix} has for them;"
             " give the fabric a larger radix"
         )
-    number = min(len(nodes), max(2, ceil(len(nodes) / (down // most))))
-    leaves = [[port for node in group for port in node] for group in even(nodes, number)]
+    number = min(nodes, max(2, ceil(nodes / (down // most))))
+    leaves = [np.arange(starts[begin], starts[end]) for begin, end in even(nodes, number)]
     return clos(network, leaves, up, radix, max(1, radix // 2))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from simulator.document import Count
 from topologies.clos import clos, down_ports, ratios
 from topologies.network import Network, Way
@@ -22,11 +24,11 @@ def rail(
     radix = radix or network.radix
     up = ratios(oversubscription)
     size = nodes_per_pod or down_ports(radix, up[0])
-    nodes = network.nodes
-    rails = max(map(len, nodes))
+    starts = network.starts
+    rails = int(np.diff(starts).max())
     leaves = []
-    for begin in range(0, len(nodes), size):
-        pod = nodes[begin : begin + size]
-        leaves += [[node[number] for node in pod if number < len(node)] for number in range(rails)]
+    for begin in range(0, len(starts) - 1, size):
+        first, behind = starts[begin : begin + size + 1][:-1], starts[begin : begin + size + 1][1:]
+        leaves += [(first + number)[first + number < behind] for number in range(rails)]
     pods_together = max(1, radix // 2 // rails)
-    return clos(network, [leaf for leaf in leaves if leaf], up, radix, pods_together * rails)
+    return clos(network, [leaf for leaf in leaves if len(leaf)], up, radix, pods_together * rails)

@@ -18,22 +18,22 @@ def torus(network: Network, dims: list[Count] | None = None) -> Way:
     the others down. In a dimension of two both links join the same pair, and are one bundle. Dally and Towles,
     "Principles and Practices of Interconnection Networks", chapters 5 and 8.
     """
-    nodes = network.nodes
+    nodes = [ports[0].node for ports in network.nodes]
     dims = dims or nearly_square(len(nodes))
     if prod(dims) != len(nodes):
         raise ClusterError(f"dims {dims} make {prod(dims)} routers, but there are {len(nodes)} nodes; they must agree")
     places = list(product(*map(range, dims)))
     router = {place: network.switch("router") for place in places}
-    place_of = {node[0].node: place for node, place in zip(nodes, places, strict=True)}
-    for node in nodes:
-        network.plug(node, router[place_of[node[0].node]])
+    place_of = dict(zip(nodes, places, strict=True))
+    for ports in network.nodes:
+        network.plug(ports, router[place_of[ports[0].node]])
     for place in places:
         for axis, size in enumerate(dims):
             if size > 2 or (size == 2 and place[axis] == 0):
                 neighbour = _moved(place, axis, 1, size)
                 network.join(router[place], router[neighbour], network.cable.bandwidth * (2 if size == 2 else 1))
 
-    def way(source: Port, target: Port) -> list[str]:
+    def way(source: Port, target: Port) -> list[int]:
         return [router[place] for place in walk(place_of[source.node], place_of[target.node], dims)]
 
     return way

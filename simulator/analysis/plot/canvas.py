@@ -53,8 +53,10 @@ def save(figure: Figure, path: Path) -> None:
     suffix = suffix_of(path, SUFFIXES)
     # without a date the same timeline gives the same bytes
     undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}[suffix]
+    # level 3 of PNG's compression takes two thirds of the time of the default, for 5 % more bytes
+    quickly: dict[str, Any] = {"pil_kwargs": {"compress_level": 3}} if suffix == ".png" else {}
     with written(path):
-        figure.savefig(path, dpi=DPI, metadata=undated, format=suffix[1:])
+        figure.savefig(path, dpi=DPI, metadata=undated, format=suffix[1:], **quickly)
 
 
 def time_unit(seconds: float) -> tuple[float, str]:

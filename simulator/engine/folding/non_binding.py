@@ -9,10 +9,15 @@ constraints may be dropped at once. What is feasible stays the same, and with it
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 
-from simulator.cluster import Cluster, Link, attributes
+import numpy as np
+
+from simulator.cluster import Cluster
+from simulator.hashing import Indices
+from simulator.links import Link
+from simulator.topology import Topology
+from simulator.vertices import NONE
 
 ROUNDING = 1e-12
 """Relative; capacities of bundles are sums."""
@@ -20,46 +25,38 @@ ROUNDING = 1e-12
 Efficiency = Callable[[Link], float]
 
 
-def non_binding(cluster: Cluster, efficiency: Efficiency) -> list[int]:
+def non_binding(cluster: Cluster, efficiency: Efficiency) -> Indices:
     """The numbers of the links that no load can fill; *efficiency* is the share of a link in use."""
     if not cluster.hierarchical:
-        return []
-    level, graph = _levels(cluster), cluster.graph
-    each = {id(link): link.bandwidth * efficiency(link) for link in {id(link): link for link in cluster.links}.values()}
-    into, out = _loads(cluster, level, each)
+        return np.zeros(0, np.int64)
+    topology = cluster.topology
+    source, target, vertices = topology.source, topology.target, len(topology.vertices)
+    level = _levels(topology)
+    carried = cluster.links.each(lambda link: link.bandwidth * efficiency(link))
+    into, out = np.bincount(target, carried, vertices), np.bincount(source, carried, vertices)
+    cables = np.flatnonzero((level[source] != NONE) & (level[target] != NONE))
+    v, u = source[cables], target[cables]
+    back = carried[_reverse(topology, cables)]
+    others = np.where(level[u] > level[v], into[v], out[u])
+    return cables[others - back <= carried[cables] * (1 + ROUNDING)]
 
-    def follows(v: str, u: str) -> bool:
-        carried, back = (each[id(graph.edges[ends]["link"])] for ends in ((v, u), (u, v)))
-        others = into[v] if level[u] > level[v] else out[u]
-        return others - back <= carried * (1 + ROUNDING)
 
-    return [cluster.number(v, u) for v in level for u in graph.successors(v) if u in level and follows(v, u)]
-
-
-def _levels(cluster: Cluster) -> dict[str, int]:
-    """How far above the servers each switch between them stands, from 0."""
-    graph = cluster.graph
-    inside = attributes(graph, "node")
-    between = [vertex for vertex in graph if vertex not in inside]
-    reached = [vertex for vertex in between if any(other in inside for other in graph.successors(vertex))]
-    level = dict.fromkeys(reached, 0)
-    for vertex in reached:
-        for other in graph.successors(vertex):
-            if other not in inside and other not in level:
-                level[other] = level[vertex] + 1
-                reached.append(other)
+def _levels(topology: Topology) -> Indices:
+    """By vertex how far a switch between servers stands above them, from 0; `NONE` for all others."""
+    inside = topology.vertices.node != NONE
+    level = np.full(len(inside), NONE)
+    between = ~inside[topology.source]
+    source, target = topology.source[between], topology.target[between]
+    reached, number = source[inside[target]], 0
+    onward = ~inside[target]
+    source, target = source[onward], target[onward]
+    while len(reached):
+        level[reached] = number
+        reached, number = target[(level[source] == number) & (level[target] == NONE)], number + 1
     return level
 
 
-def _loads(
-    cluster: Cluster, switches: Collection[str], each: Mapping[int, float]
-) -> tuple[Mapping[str, float], Mapping[str, float]]:
-    """What all links into each of the *switches* carry together, and all out of it; *each* is by `id` of a link."""
-    into, out = defaultdict[str, float](float), dict[str, float]()
-    for source, others in cluster.graph.adjacency():
-        if source in switches:
-            out[source] = sum(each[id(data["link"])] for data in others.values())
-        for target in others:
-            if target in switches:
-                into[target] += each[id(others[target]["link"])]
-    return into, out
+def _reverse(topology: Topology, cables: Indices) -> Indices:
+    """The link back for each of *cables*."""
+    pairs = zip(topology.source[cables].tolist(), topology.target[cables].tolist(), strict=True)
+    return np.array([topology.leaving(u)[v] for v, u in pairs], np.int64)

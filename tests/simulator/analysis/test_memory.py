@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from simulator.mesh import Mesh
 from simulator.order import Action
 from simulator.schedule import Collective, Compute, Op, Program, Schedule
 from simulator.timeline import Columns, Timeline
+from tests.simulator.analysis.conftest import crossbar
 
 
 def holding(name: str, stream: str = "compute", takes: float = 0.0, gives: float = 0.0, after: str = "") -> Op:
@@ -111,3 +113,92 @@ def test_a_server_on_the_host_fills_the_host_alone() -> None:
     found = memory.peak(Timeline.unfolded(schedule, [Columns.of([])] * 2))
     assert (found.peak.nbytes, found.host_bytes) == (1.0, 7.0)
     assert memory.bound(schedule).host_bytes == 7.0
+
+
+def test_what_begins_a_rounding_before_another_ends_does_not_meet_it() -> None:
+    """Folded FSDP runs had such begins: of two shards one was held, and two were counted."""
+    ops = [holding("a", takes=3.0, gives=3.0), holding("b", "other", takes=3.0, gives=3.0)]
+    early = 1.0 - 3e-17 * 4
+    assert early < 1.0
+    line = alone(ops, [(0, 0, 0.0, 0.0, 1.0), (1, 0, 0.0, early, 2.0)])
+    assert memory.peak(line).peak.nbytes == 3.0
+    assert memory.peak(alone(ops, [(0, 0, 0.0, 0.0, 1.0), (1, 0, 0.0, 1.0 - 1e-9, 2.0)])).peak.nbytes == 6.0
+
+
+def test_at_one_instant_frees_come_first_then_ops_of_no_length_then_allocations() -> None:
+    ops = [
+        holding("ends", takes=5.0, gives=5.0),
+        holding("begins", "second", takes=4.0, gives=4.0),
+        holding("passes", "third", takes=3.0, gives=3.0),
+        holding("passes too", "third", takes=2.0, gives=2.0),
+    ]
+    moment = [(1, 0, 1.0, 1.0, 2.0), (2, 0, 1.0, 1.0, 1.0), (3, 0, 1.0, 1.0, 1.0), (0, 0, 0.0, 0.0, 1.0)]
+    held = memory.curve(alone(ops, moment), 0)
+    assert held.total.tolist() == [0.0, 5.0, 0.0, 3.0, 0.0, 2.0, 0.0, 4.0, 0.0]
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3), st.integers(1, 9)), min_size=1, max_size=8), st.data())
+def test_rounding_never_changes_a_peak(spans: list[tuple[int, int, int]], data: st.DataObject) -> None:
+    ops = [holding(f"op {i}", f"stream {i}", float(size), float(size)) for i, (_, _, size) in enumerate(spans)]
+    exact = [(i, 0, float(b), float(b), float(b + length)) for i, (b, length, _) in enumerate(spans)]
+    off = st.sampled_from([-1e-15, 0.0, 1e-15])
+    rounded = [(i, 0, b + data.draw(off), b + data.draw(off), e + data.draw(off)) for i, _, b, _, e in exact]
+    rounded = [(i, step, ready, begin, max(begin, end)) for i, step, ready, begin, end in rounded]
+    ops.append(holding("last", "last"))  # as long as the makespan, of which an instant is a share
+    one, other = (memory.curve(alone(ops, [*rows, (len(spans), 0, 0.0, 0.0, 12.0)]), 0) for rows in (exact, rounded))
+    assert one.total.max() >= max(size for _, _, size in spans)
+    # of ops of no length at one instant the order is that of their ends, which rounding may change
+    if all(length for _, length, _ in spans):
+        assert one.total.max() == other.total.max()
+
+
+@given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 3), st.integers(1, 9)), min_size=1, max_size=30))
+def test_a_thinned_curve_keeps_its_maximum_and_its_categories(spans: list[tuple[float, float, int]]) -> None:
+    ops = [holding(f"op {i}", f"stream {i}", float(size), float(size)) for i, (_, _, size) in enumerate(spans)]
+    rows = [(i, 0, b, b, b + length) for i, (b, length, _) in enumerate(spans)]
+    held = memory.curve(alone(ops, rows, {"parameters": 2.0}), 0)
+    edges = np.linspace(0.0, 13.0, 8)
+    thin = held.highest(edges)
+    assert len(thin.times) <= 7
+    assert thin.total.max() == held.total.max()
+    for bin_, (low, high) in enumerate(pairwise(edges)):
+        at = held.total[max(0, int(np.searchsorted(held.times, low, "right")) - 1)]
+        within = held.total[(held.times >= low) & ((held.times < high) | (bin_ == 6))]
+        drawn = thin.total[int(np.searchsorted(thin.times, low, "right")) - 1]
+        assert drawn == max([at, *within])
+    assert (thin.by_category["parameters"] == 2.0).all()
+
+
+def on_hosts(representative: list[int], rows: dict[int, list[Row]]) -> float:
+    """The peak of the host of four ranks whose ops hold 2 and 3 bytes in its memory."""
+    ops = tuple(
+        Compute(name=f"op {i}", stream=f"{i}", kernels=(measured(1.0),), allocates={"host.buffers": size},
+                frees={"host.buffers": size})
+        for i, size in enumerate((2.0, 3.0))
+    )  # fmt: skip
+    ranks = len(representative)
+    schedule = Schedule(Mesh(ranks, {}), (Program("all", ops, {"host.optimizer": 1.0}),), (0,) * ranks)
+    columns = {rank: Columns.of(rows[rank]) for rank in set(representative)}
+    devices = [f"gpu {rank}" for rank in range(ranks)]
+    line = Timeline(schedule, crossbar(ranks), columns, np.array(representative), devices=devices)
+    return memory.peak(line).host_bytes
+
+
+moments = st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(0, 4), st.integers(0, 2))
+
+
+@given(moments, moments)
+def test_the_memory_of_a_host_counts_each_rank_of_a_class(
+    one: tuple[int, int, int, int], other: tuple[int, int, int, int]
+) -> None:
+    def rows(times: tuple[int, int, int, int]) -> list[Row]:
+        b0, l0, b1, l1 = map(float, times)
+        return [(0, 0, b0, b0, b0 + l0), (1, 0, b1, b1, b1 + l1)]
+
+    apart = {rank: rows(one if rank % 2 == 0 else other) for rank in range(4)}
+    folded = on_hosts([0, 1, 0, 1], apart)
+    assert folded == on_hosts([0, 1, 2, 3], apart)
+    if all(length for length in (*one[1::2], *other[1::2])):
+        spans = [(size, *times[2 * i : 2 * i + 2]) for times in (one, other) for i, size in enumerate((2, 3))]
+        at = [2 * sum(size for size, b, length in spans if b <= moment < b + length) for moment in range(8)]
+        assert folded == 4 + max(at)

@@ -1,19 +1,23 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
+import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 
-from simulator.analysis import metrics, plot
-from simulator.analysis.plot import canvas
+from simulator.analysis import memory, metrics, plot
+from simulator.analysis.palette import PHASE_PAINTS, axis_paint
+from simulator.analysis.plot import canvas, curves
 from simulator.errors import SimulatorError
 from simulator.kernel import measured
 from simulator.mesh import Mesh
 from simulator.order import Action
-from simulator.schedule import Compute, Program, Schedule
+from simulator.schedule import Collective, Compute, Program, Schedule
 from simulator.timeline import Columns, Timeline
 
 
@@ -38,7 +42,7 @@ def test_the_same_timeline_gives_the_same_bytes(ddp: Callable[[int], Timeline], 
 def test_the_svg_holds_the_words_of_the_chart(ddp: Callable[[int], Timeline], tmp_path: Path) -> None:
     plot.draw(ddp(4), "timeline", tmp_path / "deep" / "t.svg", ranks=[1, 3], window=(0.0, 0.1), title="Four GPUs")
     text = (tmp_path / "deep" / "t.svg").read_text()
-    for word in ("Four GPUs (2 of 4 ranks)", "rank 1  compute", "rank 3  compute", "time (ms)", "dp communication"):
+    for word in ("Four GPUs", "2 of 4 ranks", "rank 1  compute", "rank 3  compute", "time (ms)", "dp communication"):
         assert f">{word}<" in text
     assert "rank 0" not in text
 
@@ -51,10 +55,78 @@ def test_two_timelines_stand_one_above_the_other_on_one_axis(ddp: Callable[[int]
     assert text.count("rank 1") == 2
 
 
-def test_sixty_four_ranks_are_all_named(ddp: Callable[[int], Timeline], tmp_path: Path) -> None:
-    plot.draw(ddp(64), "timeline", tmp_path / "t.svg")
+def test_sixty_four_ranks_that_are_asked_for_are_all_named(ddp: Callable[[int], Timeline], tmp_path: Path) -> None:
+    plot.draw(ddp(64), "timeline", tmp_path / "t.svg", ranks=range(64))
     text = (tmp_path / "t.svg").read_text()
     assert all(f">rank {rank}<" in text for rank in range(64))
+
+
+def test_of_many_ranks_thirty_two_are_drawn_and_the_picture_says_so(
+    ddp: Callable[[int], Timeline], tmp_path: Path
+) -> None:
+    for chart in ("timeline", "breakdown"):
+        plot.draw(ddp(40), chart, tmp_path / "t.svg")
+        text = (tmp_path / "t.svg").read_text()
+        assert sum(f">rank {rank}<" in text for rank in range(40)) == 32
+        assert "32 of 40 ranks, evenly spread; --ranks shows others" in text
+
+
+def test_equal_ranks_are_one_row_with_their_number(ddp: Callable[[int], Timeline], tmp_path: Path) -> None:
+    line = ddp(25)
+    folded = replace(line, columns={0: line.columns[0], 24: line.columns[24]}, representative=np.array([0] * 24 + [24]))
+    plot.draw(folded, "timeline", tmp_path / "t.svg")
+    text = (tmp_path / "t.svg").read_text()
+    for word in ("ranks 0-23 (24)  compute", "rank 24  compute", "25 ranks: 2 classes of equal ranks"):
+        assert f">{word}<" in text
+
+
+def many_layers(ranks: int, layers: int) -> Timeline:
+    """Layers of which each is a fraction of a pixel, one after the other, with a message after each."""
+    layer = Compute(name="F", action=Action("F", 0, 0), kernels=(measured(3.0),))
+    sum_ = Collective(name="sum", kind="all_reduce", over="dp", nbytes=1.0)
+    ops = tuple(replace(op, name=f"{op.name} {i}") for i in range(layers) for op in (layer, sum_))
+    rows = [(2 * i + j, 0, 4.0 * i + 3 * j, 4.0 * i + 3 * j, 4.0 * i + 3 + j) for i in range(layers) for j in range(2)]
+    schedule = Schedule(Mesh.regular({"dp": ranks}), (Program("all", ops),), (0,) * ranks)
+    return Timeline.unfolded(schedule, [Columns.of(rows)] * ranks)
+
+
+def test_dense_rows_show_the_share_of_each_paint_in_every_column(tmp_path: Path) -> None:
+    plot.draw(many_layers(1, 10_000), "timeline", tmp_path / "t.png")
+    picture = np.asarray(imread(tmp_path / "t.png"))[:150, :, :3]
+    fills = [to_rgb(paint.fill) for paint in (PHASE_PAINTS["F"], axis_paint("dp"))]
+    counts = [np.isclose(picture, fill, atol=1 / 255).all(axis=2).sum(axis=0) for fill in fills]
+    drawn = np.flatnonzero(counts[0])
+    # three quarters of the height of every column, and no pattern along it
+    share = counts[0][drawn] / (counts[0] + counts[1])[drawn]
+    assert len(drawn) > 1000
+    assert np.abs(share - 0.75).max() < 0.06
+
+
+def test_vector_charts_of_dense_timelines_stay_small(tmp_path: Path) -> None:
+    plot.draw(many_layers(32, 2_000), "timeline", tmp_path / "t.svg")
+    plot.draw(many_layers(32, 2_000), "timeline", tmp_path / "t.pdf")
+    assert (tmp_path / "t.svg").stat().st_size < 500_000
+    assert (tmp_path / "t.pdf").stat().st_size < 500_000
+
+
+def test_the_memory_chart_reaches_the_peak_that_it_states(tmp_path: Path) -> None:
+    # a moment of 30 bytes, a hundredth of a pixel, among thousands of 10 to 20
+    sizes = [30.0 if i == 1234 else 10.0 + i % 10 for i in range(20_000)]
+    ops = tuple(
+        Compute(name=f"{i}", kernels=(measured(1.0),), allocates={"activations": size}, frees={"activations": size})
+        for i, size in enumerate(sizes)
+    )
+    rows = [(i, 0, float(i), float(i), i + (0.1 if size == 30.0 else 1.0)) for i, size in enumerate(sizes)]
+    line = Timeline.unfolded(Schedule(Mesh(1, {}), (Program("all", ops),), (0,)), [Columns.of(rows)])
+    figure = curves.memory_chart(line, None, None, None)
+    (axes,) = figure.axes
+    assert (
+        max(np.asarray(patch.get_path().vertices)[:, 1].max() for patch in axes.patches)
+        == memory.peak(line).peak.nbytes
+        == 30.0
+    )
+    plot.draw(line, "memory", tmp_path / "m.png")
+    assert "rank 0, the fullest: 30 B" in axes.get_title(loc="left")
 
 
 def test_breakdowns_are_labelled_with_their_values(ddp: Callable[[int], Timeline], tmp_path: Path) -> None:

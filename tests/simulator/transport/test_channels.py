@@ -13,7 +13,6 @@ import topologies
 from simulator.cluster import Cluster
 from simulator.step import Group
 from simulator.transport.channels import cycles, group_of
-from simulator.transport.wires import nic_of
 
 
 def edges(ring: tuple[int, ...]) -> list[tuple[int, int]]:
@@ -175,7 +174,7 @@ def server(cluster: Cluster, gpu: int) -> int | str:
 
 
 def nic(cluster: Cluster, gpu: int, elsewhere: int) -> str:
-    found = nic_of(cluster, cluster.gpus[gpu], cluster.gpus[elsewhere])
+    found = cluster.nic_of(cluster.gpus[gpu], cluster.gpus[elsewhere])
     assert found is not None
     return found
 

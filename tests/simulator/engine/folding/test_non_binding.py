@@ -1,9 +1,13 @@
 """Cables that no load can fill, and those that one can."""
 
+import networkx as nx
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 import topologies
 from simulator.engine.folding.non_binding import non_binding
+from simulator.errors import ClusterError
 from tests.nodes import V100
 
 NODE = {**V100, "accelerators": 2}
@@ -38,3 +42,40 @@ def test_a_degraded_cable_can_be_filled_and_so_can_the_links_of_nics():
 def test_only_a_tree_of_switches_is_judged():
     torus = topologies.cluster({"nodes": 4, "node": NODE, "fabric": {"kind": "torus", "dims": [2, 2]}})
     assert not free(torus)
+
+
+def by_definition(cluster, efficiency):
+    """The cables that carry no less than all else that leads into the switch below them, or out of it."""
+    graph = cluster.graph
+    switches = [vertex for vertex, node in graph.nodes(data="node") if node is None]
+    far = nx.multi_source_dijkstra_path_length(graph, {v for v, node in graph.nodes(data="node") if node is not None})
+
+    def carries(a, b):
+        link = graph.edges[a, b]["link"]
+        return link.bandwidth * efficiency(link)
+
+    found = set()
+    for v in switches:
+        for u in set(graph.successors(v)) & set(switches):
+            if far[u] > far[v]:
+                others = sum(carries(w, v) for w in graph.predecessors(v) if w != u)
+            else:
+                others = sum(carries(u, w) for w in graph.successors(u) if w != v)
+            if others <= carries(v, u) * (1 + 1e-9):
+                found.add((v, u))
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 40), st.sampled_from(["rail", "fat_tree", "switch"]), st.floats(0.5, 2.0), st.data())
+def test_arrays_give_what_the_definition_gives(nodes, kind, ratio, data):
+    fabric = {"kind": kind} if kind == "switch" else {"kind": kind, "radix": 8, "oversubscription": [ratio, 1.0]}
+    try:
+        cluster = topologies.cluster({"nodes": nodes, "node": {**NODE, "nics": 2}, "fabric": fabric})
+    except ClusterError:  # more servers than three levels of such switches join
+        assume(False)
+    chosen = data.draw(st.lists(st.sampled_from(cluster.ends), max_size=3))
+    cluster = cluster.degraded([(*ends, 0.5) for ends in chosen])
+    for efficiency in (lambda link: 1.0, lambda link: 0.8 if link.kind == "ib_edr" else 0.9):
+        numbers = non_binding(cluster, efficiency)
+        assert {cluster.ends[number] for number in numbers} == by_definition(cluster, efficiency)

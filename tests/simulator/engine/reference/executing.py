@@ -1,0 +1,77 @@
+"""Small schedules executed by the reference engine, and what it found by the names of ops."""
+
+from simulator.engine.cast import Everyone
+from simulator.engine.folding import Folding
+from simulator.engine.pricing import Pricing
+from simulator.engine.reference import run
+from simulator.engine.setup import Setup
+from simulator.engine.simulate import packed
+from simulator.engine.variation import Variation
+from simulator.kernel import measured
+from simulator.matching import Matching
+from simulator.mesh import Mesh
+from simulator.plan import Flow
+from simulator.schedule import Compute, Program, Schedule
+from simulator.transport.communicator import Communicator
+from simulator.transport.ideal import ideal
+from topologies.uniform import uniform
+
+GB = 1e9
+"""Bytes: what a port of `crossbar` carries in a second."""
+
+
+def crossbar(gpus, hosts=0):
+    """Ports of 1 GB/s without latency."""
+    return uniform(gpus=gpus, hosts=hosts, bandwidth=GB, latency=0.0)
+
+
+def work(name, seconds, **fields):
+    return Compute(name=name, kernels=(measured(seconds),), **fields)
+
+
+def each(*programs, steps=1):
+    """A schedule of one rank for each of *programs*, given as ops, on one axis."""
+    ranks = tuple(range(len(programs)))
+    made = tuple(Program(f"rank {rank}", tuple(ops)) for rank, ops in zip(ranks, programs, strict=True))
+    return Schedule(Mesh.regular({"dp": len(programs)}), made, ranks, steps)
+
+
+def setup(
+    schedule, cluster=None, *, fold=False, variation=None, transport=None, fidelity="flow", placement=None, **more
+):
+    """The setup of *schedule*, checked, on *cluster* (a crossbar unless given)."""
+    schedule.check()
+    cluster = cluster or crossbar(schedule.mesh.world_size)
+    devices = tuple(placement or packed(schedule, cluster))
+    communicator = Communicator(cluster, devices, transport or ideal(), fidelity)
+    variation = variation or Variation()
+    pricing = Pricing(schedule, cluster, devices, None, variation)
+    classes = Everyone(schedule, communicator)
+    if fold:
+        hosts = {rank: pricing.host(rank) for rank in range(schedule.mesh.world_size)}
+        computing = {rank: host for rank, host in hosts.items() if host is not None}
+        classes = Folding(schedule, communicator, variation, computing, apart=variation.jitter > 0)
+    return Setup(schedule, classes, pricing, Matching(schedule), **more)
+
+
+def spans(made, outcome=None):
+    """By (rank, name of the op, step) when it was ready, began and ended, of every rank of the setup *made*."""
+    outcome = outcome or run(made)
+    assert outcome.waiting == ()
+    found = {}
+    for rank, representative in enumerate(made.classes.stands_for):
+        ops, own = made.schedule.program(rank).ops, outcome.columns[representative]
+        rows = zip(*(column.tolist() for column in own[:5]), strict=True)
+        found |= {(rank, ops[op].name, step): times for op, step, *times in rows}
+    return found
+
+
+def ends(made):
+    """By (rank, name) of the first step when each op ended."""
+    return {(rank, name): times[2] for (rank, name, step), times in spans(made).items() if step == 0}
+
+
+def port(cluster, gpu, bound=float("inf")):
+    """A flow out of the port of that GPU, at most at *bound*."""
+    link = cluster.number(f"gpu {gpu}", "switch 0")
+    return Flow((link,), (1,), (link,), (1.0,), min(GB, bound), bound)

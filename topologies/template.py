@@ -1,0 +1,124 @@
+"""A server template: one wiring as arrays, stamped many times, its vertices and links numbered through the cluster."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from simulator.accelerator import Accelerator
+from simulator.cluster import Link
+from simulator.hashing import Indices, Table
+from simulator.vertices import NONE
+from topologies.wiring import Wiring
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """The distinct kinds of vertices, accelerators and links of a cluster, numbered."""
+
+    kinds: Table[str]
+    accelerators: Table[Accelerator]
+    links: Table[Link]
+
+
+@dataclass(frozen=True, eq=False)
+class ServerTemplate:
+    """*count* servers of one *wiring*: the first has the numbers *node*, *vertex* and *port*.
+
+    *first* is by kind of vertex how many of them stand in the servers before.
+    """
+
+    wiring: Wiring
+    count: int
+    node: int
+    vertex: int
+    port: int
+    first: Mapping[str, int]
+    _paths: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The vertices of the wiring, as they are called there."""
+        return tuple(self.wiring.vertices)
+
+    @cached_property
+    def place(self) -> Mapping[str, int]:
+        """By vertex of the wiring its place in there."""
+        return {name: place for place, name in enumerate(self.names)}
+
+    @cached_property
+    def each(self) -> Mapping[str, int]:
+        """How many vertices of each kind a server has."""
+        return Counter(self.wiring.vertices.values())
+
+    @cached_property
+    def nics(self) -> Indices:
+        """The places of the NICs."""
+        return np.array([self.place[nic] for nic in self.wiring.nics], np.int64)
+
+    @property
+    def size(self) -> int:
+        """Vertices of one server."""
+        return len(self.names)
+
+    @property
+    def servers(self) -> Indices:
+        """The servers, counted from the first of this template, as a column."""
+        return np.arange(self.count)[:, None]
+
+    @cached_property
+    def degrees(self) -> Indices:
+        """By vertex how many links of the wiring leave it."""
+        return np.array([len(self.wiring.links[name]) for name in self.names], np.int64)
+
+    def vertices(self, tables: Tables) -> tuple[Indices, Indices, Indices, Indices]:
+        """Of all vertices, server after server: number of the kind, number within the kind, node, accelerator."""
+        kinds = list(self.wiring.vertices.values())
+        begin = np.array([self.first.get(kind, 0) for kind in kinds], np.int64)
+        own = np.array([int(name.rpartition(" ")[2]) for name in self.names], np.int64)
+        each = np.array([self.each[kind] for kind in kinds], np.int64)
+        computes = [self.wiring.accelerator(name) for name in self.names]
+        places = [NONE if one is None else tables.accelerators.number(one) for one in computes]
+        return (
+            np.tile(np.array([tables.kinds.number(kind) for kind in kinds], np.int64), self.count),
+            (begin + own + each * self.servers).ravel(),
+            np.repeat(self.node + np.arange(self.count), self.size),
+            np.tile(np.array(places, np.int64), self.count),
+        )
+
+    def links(self, tables: Tables) -> tuple[Indices, Indices, Indices]:
+        """Of all links, server after server: the vertices that they lead from and to, and the number of the `Link`."""
+        ends = [(self.place[a], self.place[b]) for a in self.names for b in self.wiring.links[a]]
+        source, target = np.array(ends, np.int64).reshape(len(ends), 2).T
+        which = [tables.links.number(link) for a in self.names for link in self.wiring.links[a].values()]
+        begin = self.vertex + self.size * self.servers
+        return (
+            (begin + source).ravel(),
+            (begin + target).ravel(),
+            np.tile(np.array(which, np.int64), self.count),
+        )
+
+    @cached_property
+    def rails(self) -> Mapping[int, int]:
+        """By place of a NIC which NIC it is."""
+        return {place: rail for rail, place in enumerate(self.nics.tolist())}
+
+    def port_of(self, server: int, nic: int) -> int:
+        """The port of the NIC at that place in a server."""
+        return self.port + len(self.rails) * server + self.rails[nic]
+
+    def nic_of(self, place: int) -> int:
+        """The place of the NIC by which the device at *place* reaches the fabric."""
+        return self.place[self.wiring.nic_of(self.names[place])]
+
+    def path(self, server: int, source: int, target: int) -> list[int]:
+        """The vertices from place to place, both included, in a server."""
+        key, begin = (source, target), self.vertex + self.size * server
+        if key not in self._paths:
+            route = self.wiring.route(self.names[source], self.names[target])
+            self._paths[key] = [self.place[name] for name in route]
+        return [begin + place for place in self._paths[key]]
