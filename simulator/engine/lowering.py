@@ -82,9 +82,7 @@ class Lowering:
         return replace(self, setup=setup, arrays=self.arrays._replace(ranks=ranks, durations=durations))
 
 
-def lower(
-    setup: Setup, *, kept: Iterable[int] | None = None, totals: bool = True, record: bool = True
-) -> Lowering:
+def lower(setup: Setup, *, kept: Iterable[int] | None = None, totals: bool = True, record: bool = True) -> Lowering:
     """Lower *setup*. *kept*: the representatives whose spans are kept, all unless given.
 
     *totals*: where not all spans are kept, totals of time and memory are. *record*: the rates of flows over time are
