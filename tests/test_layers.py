@@ -28,6 +28,7 @@ FLOORS = (
         "links",
         "vertices",
         "matching",
+        "dependencies",
         "check",
         "check_partners",
     ),
@@ -131,4 +132,4 @@ def test_only_pictures_import_matplotlib():
 
 def test_lookup_is_the_only_use_of_importlib():
     users = {module for module, path in MODULES.items() for name in imports(path) if name.startswith("importlib")}
-    assert users <= {"simulator.lookup", "scenarios.command"}
+    assert users <= {"simulator.lookup", "scenarios.command", "simulator.engine.simulate"}

@@ -28,8 +28,8 @@ CAPACITY, BACKGROUND_BEGIN, BACKGROUND_END = range(3)
 
 
 def _record(integers: str, floats: str = "") -> np.dtype[Any]:
-    """A record of float64 and int32 fields of these names; int32, since the state of large runs must fit caches."""
-    fields: Any = [(name, np.float64) for name in floats.split()] + [(name, np.int32) for name in integers.split()]
+    """A record of int32 and float64 fields of these names; int32, since the state of large runs must fit caches."""
+    fields: Any = [(name, np.int32) for name in integers.split()] + [(name, np.float64) for name in floats.split()]
     made: np.dtype[Any] = np.dtype(fields, align=True)
     return made
 

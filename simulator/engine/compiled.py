@@ -306,7 +306,7 @@ def _remove_transfer(place, low, s):
     transfer = s.transfers[place]
     number = transfer.flow
     flow = s.flows[number]
-    _record(number, transfer.since, transfer.rate, low, s)
+    _account_transfer(transfer, low, s)
     if transfer.previous != NONE:
         s.transfers[transfer.previous].next = transfer.next
     else:
@@ -348,6 +348,14 @@ def _record(flow, begin, rate, low, s):
 
 
 @njit(**_OPTIONS)
+def _account_transfer(transfer, low, s):
+    """Record how *transfer* has moved since its rate last changed; what is from outside has no bytes of its own."""
+    _record(transfer.flow, transfer.since, transfer.rate, low, s)
+    if transfer.communication == NONE:
+        s.flows[transfer.flow].nbytes += transfer.rate * (s.clock[0] - transfer.since)
+
+
+@njit(**_OPTIONS)
 def _apply_rate(flow, rate, low, s):
     """All transfers of *flow* move at *rate* from now on."""
     now = s.clock[0]
@@ -357,7 +365,7 @@ def _apply_rate(flow, rate, low, s):
         transfer = s.transfers[place]
         if rate != transfer.rate:
             if now > transfer.since and transfer.rate > 0.0:
-                _record(flow, transfer.since, transfer.rate, low, s)
+                _account_transfer(transfer, low, s)
                 transfer.left = max(0.0, transfer.left - transfer.rate * (now - transfer.since))
             transfer.since, transfer.rate = now, rate
             if rate > 0.0 and transfer.left < inf:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.analysis.metrics import keys, part_of
+from simulator.dependencies import dependencies
 from simulator.engine.arrays import (
     AMOUNT,
     BACKGROUND_BEGIN,
@@ -42,7 +43,6 @@ from simulator.engine.arrays import (
     Array,
     Lowered,
 )
-from simulator.engine.dependencies import dependencies
 from simulator.engine.pricing import Pricing
 from simulator.engine.rank_classes import Communication
 from simulator.engine.setup import Setup

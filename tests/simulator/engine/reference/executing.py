@@ -1,14 +1,17 @@
-"""Small schedules executed by the reference engine, and what it found by the names of ops."""
+"""Small schedules executed by both engines, which must agree, and what they found by the names of ops."""
 
-from simulator.engine.cast import Everyone
-from simulator.engine.folding import Folding
+import numpy as np
+import pytest
+
+from simulator.engine import execution, reference
+from simulator.engine.folding.folding import Folding
 from simulator.engine.pricing import Pricing
-from simulator.engine.reference import run
+from simulator.engine.rank_classes import Unfolded
 from simulator.engine.setup import Setup
 from simulator.engine.simulate import packed
 from simulator.engine.variation import Variation
 from simulator.kernel import measured
-from simulator.matching import Matching
+from simulator.matching import Matching, asked
 from simulator.mesh import Mesh
 from simulator.plan import Flow
 from simulator.schedule import Compute, Program, Schedule
@@ -46,12 +49,42 @@ def setup(
     communicator = Communicator(cluster, devices, transport or ideal(), fidelity)
     variation = variation or Variation()
     pricing = Pricing(schedule, cluster, devices, None, variation)
-    classes = Everyone(schedule, communicator)
+    classes = Unfolded(schedule, communicator)
     if fold:
         hosts = {rank: pricing.host(rank) for rank in range(schedule.mesh.world_size)}
         computing = {rank: host for rank, host in hosts.items() if host is not None}
-        classes = Folding(schedule, communicator, variation, computing, apart=variation.jitter > 0)
+        classes = Folding(schedule, communicator, variation, computing)
     return Setup(schedule, classes, pricing, Matching(schedule), **more)
+
+
+def run(made, watch=None):
+    """The outcome of the reference engine for the setup *made*; that of the compiled engine is the same."""
+    outcome, other = reference.run(made, watch), execution.run(made)
+    makespan = max((own.end.max(initial=0.0) for own in outcome.columns.values()), default=0.0)
+    for rank, own in outcome.columns.items():
+        for name in ("op", "step", "ready", "begin", "end"):
+            mine, theirs = getattr(own, name), getattr(other.columns[rank], name)
+            assert mine == pytest.approx(theirs, rel=0, abs=1e-9 * np.nan_to_num(makespan), nan_ok=True), (rank, name)
+    assert _together(outcome) == _together(other)
+    mine, theirs = ([(str(o.name), str(asked(o.op)), o.times) for o in one.communications] for one in (outcome, other))
+    assert sorted(mine) == sorted(theirs)
+    assert {_unordered(one) for one in outcome.waiting} == {_unordered(one) for one in other.waiting}
+    carried, too = (dict(zip(one.flows, one.flow_bytes.tolist(), strict=True)) for one in (outcome, other))
+    assert carried == pytest.approx({flow: too[flow] for flow in carried})
+    return outcome
+
+
+def _unordered(waiting):
+    return waiting._replace(arrived=frozenset(waiting.arrived))
+
+
+def _together(outcome):
+    """The spans that share a communication, each as (rank, place)."""
+    found = {}
+    for rank, own in outcome.columns.items():
+        for place in np.flatnonzero((own.communication >= 0) & ~np.isnan(own.end)).tolist():
+            found.setdefault(int(own.communication[place]), set()).add((rank, place))
+    return {frozenset(members) for members in found.values()}
 
 
 def spans(made, outcome=None):
@@ -59,7 +92,7 @@ def spans(made, outcome=None):
     outcome = outcome or run(made)
     assert outcome.waiting == ()
     found = {}
-    for rank, representative in enumerate(made.classes.stands_for):
+    for rank, representative in enumerate(made.classes.representative):
         ops, own = made.schedule.program(rank).ops, outcome.columns[representative]
         rows = zip(*(column.tolist() for column in own[:5]), strict=True)
         found |= {(rank, ops[op].name, step): times for op, step, *times in rows}

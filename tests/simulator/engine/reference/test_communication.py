@@ -4,15 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.engine.cast import Everyone
-from simulator.engine.reference import run
+from simulator.engine.rank_classes import Unfolded
 from simulator.engine.setup import Background, CapacityChange, Setup
 from simulator.mesh import Mesh
 from simulator.order import Action
 from simulator.plan import Flow, Phase, Plan
 from simulator.schedule import Collective, Copy, Program, Recv, Schedule, Send
 from simulator.timeline import NO_COMMUNICATION
-from tests.simulator.engine.reference.executing import GB, crossbar, each, ends, port, setup, spans, work
+from tests.simulator.engine.reference.executing import GB, crossbar, each, ends, port, run, setup, spans, work
 from topologies.uniform import uniform
 
 
@@ -101,7 +100,7 @@ def test_partners_have_one_number_and_others_have_none():
     assert len({first[0], first[2], second[2]}) == 3
 
 
-class Planned(Everyone):
+class Planned(Unfolded):
     """Collectives execute the plan of their bytes, by which they are told apart, on rows of given capacity."""
 
     def __init__(self, schedule, communicator, plans, capacity):

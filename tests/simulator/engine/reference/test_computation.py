@@ -3,15 +3,14 @@
 import pytest
 
 import topologies
-from simulator.engine.cast import Everyone
-from simulator.engine.reference import run
+from simulator.engine.rank_classes import Unfolded
 from simulator.engine.setup import Setup
 from simulator.engine.variation import Variation
 from simulator.mesh import Mesh
 from simulator.plan import Phase, Plan
 from simulator.schedule import Collective, Delay, Program, Schedule
 from tests.nodes import V100
-from tests.simulator.engine.reference.executing import crossbar, each, ends, setup, spans, work
+from tests.simulator.engine.reference.executing import crossbar, each, ends, run, setup, spans, work
 
 
 def test_alone_it_takes_its_time():
@@ -28,7 +27,7 @@ def test_two_streams_share_the_gpu():
     assert ends(setup(each(ops))) == {(0, "short"): 4.0, (0, "late"): 6.0, (0, "long"): 7.0}
 
 
-class Sms(Everyone):
+class Sms(Unfolded):
     """Every collective takes 3 s and a share of the SMs by its bytes."""
 
     def plan(self, name, op):

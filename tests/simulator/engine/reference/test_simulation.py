@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 import topologies
 from simulator.engine.deadlock import deadlock
 from simulator.engine.outcome import Waiting
-from simulator.engine.reference import run, simulation
+from simulator.engine.reference import simulation
 from simulator.engine.variation import Variation
 from simulator.mesh import Mesh
 from simulator.order import Action
 from simulator.schedule import Collective, Delay, Program, Recv, Schedule, Send
 from simulator.transport.nccl import nccl
 from tests.nodes import V100
-from tests.simulator.engine.reference.executing import crossbar, each, setup, spans, work
+from tests.simulator.engine.reference.executing import crossbar, each, run, setup, spans, work
 
 THERE, BACK = Action("F", 0, 0), Action("B", 1, 0)
 
@@ -37,7 +37,7 @@ def test_two_that_receive_first_wait_for_each_other(fold):
     made = setup(crossing(), fold=fold)
     waiting = run(made).waiting
     assert waiting == (Waiting(0, "messages", 0, 0, None, (0,)), Waiting(1, "messages", 0, 0, None, (1,)))
-    title, *lines = str(deadlock(made.schedule, made.classes.stands_for, waiting)).splitlines()
+    title, *lines = str(deadlock(made.schedule, made.classes.representative, waiting)).splitlines()
     assert title == "deadlock: 2 ranks have not finished; in a circle"
     assert sorted(lines) == [
         "  rank 0 [messages] recv: receive 8 B from dp 1, step 0, waits for rank 1 [messages]",
@@ -68,7 +68,7 @@ def test_who_waits_for_an_op_of_its_own_rank_says_which():
     outcome = run(made)
     assert Waiting(1, "compute", 1, 0, 0) in outcome.waiting
     assert np.isnan(outcome.columns[1].end).all()
-    text = str(deadlock(made.schedule, made.classes.stands_for, outcome.waiting))
+    text = str(deadlock(made.schedule, made.classes.representative, outcome.waiting))
     assert "rank 1 [compute] w: compute 1 kernels, step 0, waits for rank 1 [in] to end recv" in text
     assert "rank 0 [compute] sum: all_reduce 8 B over dp, step 0, waits for rank 1 [compute]" in text
 
@@ -85,8 +85,8 @@ def test_folded_ranks_that_have_arrived_do_not_wait_for_themselves():
     back = Program("last", (*last.ops, Send(name="back", peer=1, over="pp", nbytes=8.0, action=BACK)))
     schedule = Schedule(mesh, (plain, back, Program("none", ()), sender), (0, 0, 0, 1, 2, 2, 2, 3))
     made = setup(schedule, fold=True)
-    assert list(made.classes.stands_for)[:4] == [0, 0, 0, 3]
-    text = str(deadlock(schedule, made.classes.stands_for, run(made).waiting))
+    assert list(made.classes.representative)[:4] == [0, 0, 0, 3]
+    text = str(deadlock(schedule, made.classes.representative, run(made).waiting))
     assert "rank 3 [compute] r" in text
     assert "waits for rank 0" not in text
 
