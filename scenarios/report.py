@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from scenarios.result import CollectiveResult, Result, VariantsResult
     from scenarios.scenario import Scenario
     from scenarios.step_result import StepResult
+    from simulator.timeline import Timeline
 
 LINKS = 6
 """Kinds of link that a report names, the busiest first."""
@@ -44,9 +45,18 @@ def step_report(result: StepResult) -> str:
     ]
     if report.fits_in_text(result.timeline):
         sections.append(report.pipeline_chart(result.timeline))
+    sections.append(engine_line(result.timeline))
     sections += [f"note: {note}" for note in model.notes]
     sections += ["\n".join(f"warning: outside the fit: {line}" for line in result.certainty.outside())]
     return "\n\n".join(section for section in sections if section)
+
+
+def engine_line(timeline: Timeline) -> str:
+    """Which engine ran, and how many ranks it simulated."""
+    simulated, ranks = len(timeline.distinct_ranks), timeline.world_size
+    which = f"all {ranks:,}" if simulated == ranks else f"{simulated:,} of {ranks:,}"
+    equal = "" if simulated == ranks else "; each other rank does the same as one of them"
+    return f"engine {timeline.engine}: {which} ranks simulated{equal}"
 
 
 def _memory(result: StepResult) -> str:
@@ -76,6 +86,9 @@ def _times(result: StepResult) -> str:
     if result.certainty.interval:
         low, high = (show(seconds, "time") for seconds in result.certainty.interval)
         lines.append(f"  {low} to {high} by the uncertainty of the fitted parameters (95 %)")
+    if result.percentiles:
+        shown = ", ".join(f"{name} {show(seconds, 'time')}" for name, seconds in result.percentiles.items())
+        lines.append(f"  {shown} of {len(result.step_times)} repeats; what follows is of the first")
     lines.append(indented(report.breakdown_table(result.breakdown)))
     expected = theory.bubble(result.scenario)
     if expected is not None:
@@ -148,7 +161,8 @@ def collective_report(result: CollectiveResult) -> str:
     ]
     network = result.scenario.specification.network
     title = f"{benchmark.kind} over {result.scenario.derived.replicas} ranks, transport {network.transport}"
-    return f"{heading(result.scenario)}\n\n{title}, {network.fidelity}\n{indented(report.collective_table(rows))}"
+    title += f", {network.fidelity}, engine {result.timeline.engine}"
+    return f"{heading(result.scenario)}\n\n{title}\n{indented(report.collective_table(rows))}"
 
 
 def variants_report(result: VariantsResult) -> str:
@@ -180,6 +194,7 @@ def _numbers(results: Mapping[str, StepResult]) -> list[list[str]]:
     summaries = {name: result.summary() for name, result in results.items()}
     rows = [
         ["step time", *(show(s["step_time_s"], "time") for s in summaries.values())],
+        *_percentiles(results),
         ["samples/s", *(figure(s["samples_per_s"]) for s in summaries.values())],
         ["MFU", *(f"{s['mfu']:.1%}" for s in summaries.values())],
         ["peak memory", *(show(s["memory"]["peak_bytes"], "size", 3) for s in summaries.values())],
@@ -196,6 +211,18 @@ def _numbers(results: Mapping[str, StepResult]) -> list[list[str]]:
         if any(uses):
             rows.append([f"busiest {kind}", *(f"{use:.0%}" for use in uses)])
     return rows
+
+
+def _percentiles(results: Mapping[str, StepResult]) -> list[list[str]]:
+    """Rows of the percentiles that any of *results* has."""
+    names = dict.fromkeys(name for result in results.values() for name in result.percentiles)
+    return [
+        [
+            f"  {name} of repeats",
+            *(show(own[name], "time") if name in (own := one.percentiles) else "" for one in results.values()),
+        ]
+        for name in names
+    ]
 
 
 def memory_line(held: memory.Peak, capacity: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,11 @@ class Result(ABC):
     @property
     def breakdowns(self) -> Mapping[str, Mapping[str, float]]:
         """Seconds of the step by what they went to, for each timeline of a training step."""
+        return {}
+
+    @property
+    def repeats(self) -> Mapping[str, Sequence[float]]:
+        """The step times (s) of all repeats, for each timeline of a scenario with repeats."""
         return {}
 
     @property
@@ -119,6 +124,11 @@ class VariantsResult(Result):
     def breakdowns(self) -> Mapping[str, Mapping[str, float]]:
         """Those of the variants."""
         return {name: parts for name, result in self.variants.items() for parts in result.breakdowns.values()}
+
+    @property
+    def repeats(self) -> Mapping[str, Sequence[float]]:
+        """Those of the variants."""
+        return {name: times for name, result in self.variants.items() for times in result.repeats.values()}
 
     def summary(self) -> dict[str, Any]:
         """The numbers, as `run --json` prints them."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from scenarios.result import CollectiveResult, Result, VariantsResult
 from scenarios.step_result import StepResult
 from simulator.cluster import Cluster
+from simulator.engine.repeats import step_times
 from simulator.engine.simulate import Simulation
 from simulator.engine.variation import Variation
 from simulator.errors import ClusterError
@@ -33,12 +35,17 @@ def run(scenario: Scenario, watch: Callable[[Simulation], Any] | None = None) ->
 def _run(scenario: Scenario, watch: Callable[[Simulation], Any] | None) -> Result:
     begin = perf_counter()
     network = communicator(scenario)
-    timeline = simulated(scenario, scenario.schedule(), watch, network)
-    if scenario.specification.collective is not None:
-        return CollectiveResult(scenario, timeline, perf_counter() - begin)
+    with _cluster_faults(scenario):
+        simulation = _simulation(scenario, scenario.schedule(), watch, network)
+        timeline = simulation.run()
+        if scenario.specification.collective is not None:
+            return CollectiveResult(scenario, timeline, perf_counter() - begin)
+        options = scenario.specification.simulation
+        others = step_times(simulation, range(options.seed + 1, options.seed + options.repeats))
     first = scenario.initial()
     broadcast = simulated(scenario, first, watch, network).makespan if first is not None else 0.0
-    return StepResult(scenario, timeline, perf_counter() - begin, broadcast)
+    times = (timeline.step_time, *others)
+    return StepResult(scenario, timeline, perf_counter() - begin, broadcast, times)
 
 
 def simulated(
@@ -48,19 +55,27 @@ def simulated(
     network: Communicator | None = None,
 ) -> Timeline:
     """*schedule* on the cluster of *scenario* with its software and variation; *network* in place of its own."""
+    with _cluster_faults(scenario):
+        return _simulation(scenario, schedule, watch, network or communicator(scenario)).run()
+
+
+def _simulation(
+    scenario: Scenario, schedule: Schedule, watch: Callable[[Simulation], Any] | None, network: Communicator
+) -> Simulation:
     schedule.check()
+    options = scenario.specification.simulation
+    simulation = Simulation(
+        schedule, network, scenario.software, variation(scenario), fold=options.fold, engine=options.engine
+    )
+    if watch is not None:
+        watch(simulation)
+    return simulation
+
+
+@contextmanager
+def _cluster_faults(scenario: Scenario) -> Iterator[None]:
     try:
-        network = network or communicator(scenario)
-        simulation = Simulation(
-            schedule,
-            network,
-            scenario.software,
-            variation(scenario),
-            fold=scenario.specification.simulation.fold,
-        )
-        if watch is not None:
-            watch(simulation)
-        return simulation.run()
+        yield
     except ClusterError as error:
         raise scenario.document.error(("cluster",), str(error)) from None
 
@@ -69,10 +84,8 @@ def communicator(scenario: Scenario, cluster: Cluster | None = None) -> Communic
     """The network of *scenario* on its cluster, or on *cluster*, where all GPUs go in step."""
     devices, network = scenario.derived.devices, scenario.specification.network
     on = in_step(cluster or scenario.cluster(), devices)
-    try:
+    with _cluster_faults(scenario):
         return Communicator(on, devices, transport(network.transport), network.fidelity, network.algorithms)
-    except ClusterError as error:
-        raise scenario.document.error(("cluster",), str(error)) from None
 
 
 def in_step(cluster: Cluster, devices: Sequence[str]) -> Cluster:
@@ -82,7 +95,7 @@ def in_step(cluster: Cluster, devices: Sequence[str]) -> Cluster:
 
 
 def variation(scenario: Scenario) -> Variation:
-    """The stragglers and the jitter of *scenario*."""
+    """The stragglers, the spread and the jitter of *scenario*."""
     options = scenario.specification.simulation
     stragglers = {straggler.rank: straggler.slowdown for straggler in options.stragglers}
-    return Variation(options.seed, options.jitter, stragglers)
+    return Variation(options.seed, options.jitter, stragglers, options.spread)

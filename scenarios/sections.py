@@ -5,12 +5,13 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
 from scenarios.names import known
 from simulator.document import Count, Fault, Flag, Index, Number, Power, Section, Size
 from simulator.document.quantities import number, written
 from simulator.document.validation import listed, near
+from simulator.engine.choice import numba_fault
 from simulator.lookup import find, is_path, names
 from simulator.schedule import COLLECTIVES
 from simulator.transport.calibration import LIBRARIES, loaded
@@ -85,12 +86,33 @@ class Straggler(Section):
 
 
 class Simulation(Section):
-    """*jitter* is the coefficient of variation of compute durations, drawn from *seed*; *fold* equal ranks into one."""
+    """How the scenario is simulated.
 
+    *engine*: ``auto`` takes ``simpy`` for small simulations and ``compiled`` for large ones. *fold*: equal ranks are
+    simulated once. *jitter* is the coefficient of variation of the duration of each computation, *spread* that of a
+    factor which each GPU keeps; both are drawn from *seed*. *repeats* simulates with seeds from *seed* on, one each.
+    """
+
+    engine: Literal["auto", "simpy", "compiled"] = "auto"
     fold: Flag = True
     seed: Index = 0
     jitter: Variation = 0.0
+    spread: Variation = 0.0
+    repeats: Count = 1
     stragglers: list[Straggler] = Field(default_factory=list)
+
+    @field_validator("engine")
+    @classmethod
+    def _installed(cls, engine: str) -> str:
+        if engine == "compiled" and numba_fault():
+            raise ValueError(numba_fault())
+        return engine
+
+    @model_validator(mode="after")
+    def _varied(self) -> Simulation:
+        if self.repeats > 1 and not (self.jitter or self.spread):
+            raise Fault("repeats", "all runs would be equal; give simulation.jitter or simulation.spread too")
+        return self
 
     @field_validator("stragglers")
     @classmethod

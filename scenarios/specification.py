@@ -22,6 +22,7 @@ from workloads.specification import ModelSpecification
 RESULT = (
     "step_time_s",
     "step_time_interval_s",
+    "step_time_percentiles_s",
     "breakdown_s",
     "bubble_fraction",
     "initial_broadcast_s",
@@ -90,6 +91,10 @@ class Specification(Section):
             for key in ("model", "training", "parallelism"):
                 if key in self.model_fields_set:
                     raise Fault(key, "stands beside collective, which takes the place of model, training, parallelism")
+            if self.simulation.repeats > 1:
+                raise Fault(
+                    ("simulation", "repeats"), "must be 1 beside collective, which computes nothing that varies"
+                )
             return self
         for key in ("model", "training"):
             if getattr(self, key) is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +15,7 @@ from scenarios.layer_time import layer_seconds
 from scenarios.result import Result
 from simulator.accelerator import Accelerator
 from simulator.analysis import memory, metrics, traffic
+from simulator.analysis.percentiles import percentiles
 from simulator.timeline import Timeline
 
 SECONDS_PER_DAY = 86_400.0
@@ -26,11 +27,15 @@ AXES = ("tp", "pp", "dp")
 
 @dataclass(frozen=True)
 class StepResult(Result):
-    """A training step: its timeline, *wall_seconds* of simulating it, and the broadcast before the first step, s."""
+    """A training step: its timeline, *wall_seconds* of simulating it, and the broadcast before the first step, s.
+
+    *step_times* (s) are those of all repeats, that of the timeline first.
+    """
 
     _timeline: Timeline
     wall_seconds: float
     initial_broadcast: float = 0.0
+    step_times: Sequence[float] = ()
 
     @property
     def timelines(self) -> Mapping[str, Timeline]:
@@ -41,6 +46,16 @@ class StepResult(Result):
     def breakdowns(self) -> Mapping[str, Mapping[str, float]]:
         """The one breakdown, by name."""
         return {self.scenario.name: self.breakdown}
+
+    @property
+    def repeats(self) -> Mapping[str, Sequence[float]]:
+        """The step times, by name, where there are several."""
+        return {self.scenario.name: self.step_times} if len(self.step_times) > 1 else {}
+
+    @cached_property
+    def percentiles(self) -> dict[str, float]:
+        """Percentiles of the step times by name, s; empty without repeats."""
+        return percentiles(self.step_times) if len(self.step_times) > 1 else {}
 
     @cached_property
     def breakdown(self) -> dict[str, float]:
@@ -124,6 +139,7 @@ class StepResult(Result):
             "name": self.scenario.name,
             "step_time_s": step,
             "step_time_interval_s": list(self.certainty.interval or ()) or None,
+            **({"step_time_percentiles_s": self.percentiles} if self.percentiles else {}),
             "breakdown_s": _in_order(self.breakdown),
             "bubble_fraction": metrics.bubble_fraction(self.breakdown),
             "initial_broadcast_s": self.initial_broadcast,
@@ -147,6 +163,7 @@ class StepResult(Result):
                 "ops": timeline.ops,
                 "wall_s": self.wall_seconds,
                 "seed": self.scenario.specification.simulation.seed,
+                "engine": timeline.engine,
             },
         }
 

@@ -27,7 +27,7 @@ def write(result: Result, folder: Path) -> list[Path]:
 
 
 def _written(result: Result, folder: Path) -> Iterator[Path]:
-    from simulator.analysis.plot import draw, draw_breakdowns
+    from simulator.analysis.plot import draw, draw_breakdowns, draw_repeats
 
     path = folder / "result.json"
     path.write_text(json.dumps(result.summary(), indent=2) + "\n", encoding="utf-8")
@@ -45,6 +45,10 @@ def _written(result: Result, folder: Path) -> Iterator[Path]:
             yield path
         path = folder / f"timeline{ending}.png"
         draw(timeline, "timeline", path, title=name)
+        yield path
+    for name, times in result.repeats.items():
+        path = folder / ("repeats.png" if len(timelines) == 1 else f"repeats_{name}.png")
+        draw_repeats(times, path, title=name)
         yield path
     breakdowns = result.breakdowns
     if len(breakdowns) > 1:

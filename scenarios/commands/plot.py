@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from scenarios.command import app
 from scenarios.commands.arguments import OneScenario, Settings, numbers
 
-CHARTS = ("timeline", "pipeline", "memory", "breakdown", "links")
+if TYPE_CHECKING:
+    from scenarios.result import Result
+
+CHARTS = ("timeline", "pipeline", "memory", "breakdown", "links", "repeats")
 
 
 @app.command()
@@ -36,7 +39,9 @@ def plot(
         suffix_of(output, (".png", ".svg", ".pdf"))
     chosen = numbers(ranks) if ranks else None
     between = _window(window) if window else None
-    loaded = Scenario.load(scenario, options=settings)
+    # other charts show the first run only
+    first_only = [] if chart == "repeats" else ["simulation.repeats=1"]
+    loaded = Scenario.load(scenario, options=[*(settings or []), *first_only])
     with progress(f"simulating {loaded.name}") as watch:
         result = loaded.run(watch)
     beside = Path(scenario) / f"{chart}.png"
@@ -46,6 +51,9 @@ def plot(
     if chart == "breakdown" and len(result.breakdowns) > 1:
         draw_breakdowns(result.breakdowns, path, title=loaded.name)
         print(path)
+        return
+    if chart == "repeats":
+        _draw_repeats(result, path)
         return
     timelines = result.timelines
     for name, timeline in timelines.items():
@@ -58,6 +66,21 @@ def plot(
             window=between,
             title=f"{loaded.name}: {name}" if len(timelines) > 1 else name,
         )
+        print(target)
+
+
+def _draw_repeats(result: Result, path: Path) -> None:
+    from simulator.analysis.plot import draw_repeats
+    from simulator.errors import ScenarioError
+
+    several = result.repeats
+    if not several:
+        raise ScenarioError(
+            "there are no repeats to draw; give e.g. --set simulation.repeats=20 --set simulation.jitter=0.02"
+        )
+    for name, times in several.items():
+        target = path if len(several) == 1 else path.with_name(f"{path.stem}_{name}{path.suffix}")
+        draw_repeats(times, target, title=name)
         print(target)
 
 

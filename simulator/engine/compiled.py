@@ -45,6 +45,7 @@ from simulator.engine.arrays import (
     Lowered,
     State,
 )
+from simulator.engine.compilation import compile_function
 
 DONE, CONTINUE, DEADLOCK, MORE_COMMUNICATIONS, MORE_TRANSFERS, MORE_INTERVALS, FIRST_STEP_ENDED = range(7)
 """What `advance` returns."""
@@ -53,7 +54,14 @@ STREAM, LATENCY, TRANSFER = range(3)
 """Kinds of entity that have events: the op at the head of a stream, the latency of a communication, a transfer.
 Entity 3 i + kind is the i-th of its kind."""
 
-_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "_nrt": False, "forceinline": True}
+_OPTIONS: dict[str, Any] = {
+    "error_model": "numpy",
+    "_nrt": False,
+    "forceinline": True,
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+}
+"""Of what `advance` calls. Called from nowhere else, it needs no wrappers: those take half of the compile time."""
 
 
 # Events: a heap by time that knows the place of each entity, so that an event can be moved.
@@ -872,4 +880,4 @@ def _types(kind: Any, dtypes: dict[str, Any]) -> types.NamedTuple:
 
 SIGNATURE = types.int64(_types(Lowered, LOWERED_TYPES), _types(State, STATE_TYPES), types.int64, types.int64)
 
-advance = njit(SIGNATURE, **_OPTIONS)(_advance)
+advance = compile_function(_advance, SIGNATURE, nogil=True, error_model="numpy", _nrt=False)

@@ -224,7 +224,7 @@ def _state(lowering: Lowering) -> State:
     }
     state = State(**made)
     state.counts[arrays.FREE_COMMUNICATIONS], state.counts[arrays.FREE_TRANSFERS] = communications, transfers
-    state.counts[arrays.FIRST_STEP] = low.options["first_step_ops"][0] if low.options["accumulate"][0] else NONE
+    state.counts[arrays.FIRST_STEP] = low.options["first_step_ops"][0] if low.options["steps"][0] > 1 else NONE
     for name in ("ready", "begin", "end"):
         state.spans[name] = np.nan
     state.spans["communication"] = NONE

@@ -7,7 +7,7 @@ requests and durations are by rank.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -43,6 +43,7 @@ from simulator.engine.arrays import (
     Array,
     Lowered,
 )
+from simulator.engine.pricing import Pricing
 from simulator.engine.rank_classes import Communication
 from simulator.engine.setup import Setup
 from simulator.matching import asked
@@ -74,13 +75,20 @@ class Lowering:
     host_pools: int
     parts: tuple[str, ...]
 
+    def with_pricing(self, pricing: Pricing) -> Lowering:
+        """The same with durations of *pricing*; all other arrays are shared."""
+        setup, ranks = replace(self.setup, pricing=pricing), self.arrays.ranks.copy()
+        durations = _durations(setup, self.ranks, ranks)
+        return replace(self, setup=setup, arrays=self.arrays._replace(ranks=ranks, durations=durations))
 
-def lower(setup: Setup, *, kept: Iterable[int] | None = None, record: bool = True) -> Lowering:
-    """Lower *setup*. *kept*: the representatives whose spans are kept, all unless given; of others only totals are.
 
-    *record*: the rates of flows over time are recorded.
+def lower(setup: Setup, *, kept: Iterable[int] | None = None, totals: bool = True, record: bool = True) -> Lowering:
+    """Lower *setup*. *kept*: the representatives whose spans are kept, all unless given.
+
+    *totals*: where not all spans are kept, totals of time and memory are. *record*: the rates of flows over time are
+    recorded.
     """
-    return _Lowerer(setup).lower(None if kept is None else set(kept), record)
+    return _Lowerer(setup).lower(None if kept is None else set(kept), totals, record)
 
 
 class _Lowerer:
@@ -94,7 +102,7 @@ class _Lowerer:
         self.server_names: dict[str, int] = {}
         self.streams: list[list[str]] = []
 
-    def lower(self, kept: set[int] | None, record: bool) -> Lowering:
+    def lower(self, kept: set[int] | None, totals: bool, record: bool) -> Lowering:
         structure = self._structure()
         requests, plans, channels = self._requests()
         table, flows = _plans([self.setup.classes.plan(*which) for which in plans], self.setup)
@@ -103,8 +111,7 @@ class _Lowerer:
         ops = int(lengths[ranks["program"][:-1]].sum())
         options = np.zeros(1, OPTIONS)
         steps = self.schedule.steps
-        # with one step, the end of the first is not looked for
-        options[0] = (steps, kept is not None, record, ops * steps, ops)
+        options[0] = (steps, totals and kept is not None, record, ops * steps, ops)
         streams = np.diff(structure["programs"]["first_queue"])[ranks["program"][:-1]]
         arrays = Lowered(
             **structure,
@@ -226,7 +233,7 @@ class _Lowerer:
         ranks["crowd"][:-1] = [classes.ranks_on_host(rank) for rank in self.ranks]
         ranks["gpu_pool"][:-1] = np.arange(len(self.ranks))
         ranks["host_pool"][:-1], self.host_pools = self._host_pools()
-        durations = self._durations(ranks)
+        durations = _durations(self.setup, self.ranks, ranks)
         return ranks, durations, len(hosts)
 
     def _host_pools(self) -> tuple[list[int], int]:
@@ -236,23 +243,32 @@ class _Lowerer:
         where = [nodes.setdefault(cluster.node_of(devices[rank]), len(nodes)) for rank in self.ranks]
         return [len(self.ranks) + node for node in where], len(nodes)
 
-    def _durations(self, ranks: Array) -> npt.NDArray[np.float64]:
-        timed = [program.column(_kind, np.int32) < COMMUNICATION for program in self.programs]
-        parts: list[npt.NDArray[np.float64]] = [np.zeros(0)]
-        known: dict[Hashable, int] = {}
-        size = 0
-        for place, rank in enumerate(self.ranks):
-            own = self.setup.pricing.durations(rank)
-            # ranks whose durations do not vary share one array
-            constant = own.strides[0] == 0
-            key = id(own) if constant else rank
-            if key not in known:
-                known[key] = size
-                parts.append((own[:1] if constant else own)[:, timed[ranks["program"][place]]].ravel())
-                size += len(parts[-1])
-            ranks["first_duration"][place] = known[key]
-            ranks["duration_step"][place] = 0 if constant else timed[ranks["program"][place]].sum()
-        return np.concatenate(parts)
+
+def _durations(setup: Setup, simulated: Sequence[int], ranks: Array) -> npt.NDArray[np.float64]:
+    """The durations of the timed ops of *simulated* ranks; where those of a rank stand is written into *ranks*.
+
+    Ranks with equal durations share them.
+    """
+    schedule, pricing = setup.schedule, setup.pricing
+    used = {schedule.program_of[rank] for rank in simulated}
+    timed = {number: schedule.programs[number].column(_kind, np.int32) < COMMUNICATION for number in used}
+    counts = np.array([timed[schedule.program_of[rank]].sum() for rank in simulated], np.int64)
+    varies = pricing.variation.jitter > 0
+    # memory that is reserved and not written to costs nothing
+    durations = np.empty(int(counts.sum()) * (schedule.steps if varies else 1))
+    known: dict[Hashable, int] = {}
+    size = 0
+    for place, rank in enumerate(simulated):
+        key = pricing.durations_key(rank)
+        if key not in known:
+            own = pricing.durations(rank)[:, timed[schedule.program_of[rank]]]
+            own = (own if varies else own[:1]).ravel()
+            durations[size : size + len(own)] = own
+            known[key] = size
+            size += len(own)
+        ranks["first_duration"][place] = known[key]
+    ranks["duration_step"][:-1] = counts if varies else 0
+    return durations[:size]
 
 
 def _kind(op: Op) -> int:

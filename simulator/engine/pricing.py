@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,12 @@ class Pricing:
         self.software, self.variation = software, variation
         self._on_host = [_computes_on_host(program) for program in schedule.programs]
         self._modelled: dict[Hashable, tuple[Floats, NDArray[np.bool_]]] = {}
-        self._constant: dict[Hashable, Floats] = {}
+
+    def with_variation(self, variation: Variation) -> Pricing:
+        """The pricing of the same ops under another *variation*."""
+        other = copy(self)
+        other.variation = variation
+        return other
 
     def host(self, rank: int) -> str | None:
         """The host that *rank* computes on, where it does."""
@@ -43,19 +49,21 @@ class Pricing:
         """Seconds of every `Compute` and `Delay` of *rank*, of shape ``(steps, ops)``; 0 for a communication.
 
         Stragglers, spread and jitter are in them, but for a `Delay`. Where all steps take the same, the array is a
-        read-only view of one step, and equal ranks get the same object.
+        read-only view of one step.
         """
         program, steps = self.schedule.program(rank), self.schedule.steps
         modelled, steady = self._modelled_durations(rank)
         factors = self.variation.factors(rank, len(program.ops) * steps)
         if factors is not None:
             return np.where(steady, modelled, modelled * factors.reshape(steps, len(program.ops)))
-        slowdown = self.variation.slowdown(rank)
-        key = id(modelled), slowdown
-        if key not in self._constant:
-            varied = np.where(steady, modelled, modelled * slowdown)
-            self._constant[key] = np.broadcast_to(varied, (steps, len(program.ops)))
-        return self._constant[key]
+        varied = np.where(steady, modelled, modelled * self.variation.slowdown(rank))
+        return np.broadcast_to(varied, (steps, len(program.ops)))
+
+    def durations_key(self, rank: int) -> Hashable:
+        """Equal for ranks whose `durations` are equal."""
+        if self.variation.jitter:
+            return rank
+        return id(self._modelled_durations(rank)), self.variation.slowdown(rank)
 
     def _modelled_durations(self, rank: int) -> tuple[Floats, NDArray[np.bool_]]:
         """By op of *rank* its seconds without variation, and whether it never varies; one object for equal ranks."""

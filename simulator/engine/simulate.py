@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib.util import find_spec
 
 import numpy as np
 
 from simulator.accelerator import Software
 from simulator.cluster import Cluster
+from simulator.engine.choice import choose
 from simulator.engine.conditions import Conditions
 from simulator.engine.deadlock import deadlock
 from simulator.engine.folding.folding import Folding
@@ -19,7 +19,7 @@ from simulator.engine.pricing import Pricing
 from simulator.engine.rank_classes import RankClasses, Unfolded
 from simulator.engine.setup import Setup
 from simulator.engine.variation import Variation
-from simulator.errors import ClusterError, SimulatorError
+from simulator.errors import ClusterError
 from simulator.garbage import collecting_no_garbage
 from simulator.matching import Matching
 from simulator.mesh import family
@@ -30,13 +30,8 @@ from simulator.transport.communicator import Communicator
 from simulator.transport.ideal import ideal
 from simulator.transport.transport import Transport
 
-ENGINES = ("auto", "simpy", "compiled")
-
 MOST_SPANS = 30_000_000
 """That are kept, at 40 bytes each. Of a larger run in which all ranks differ, the spans of a few are kept, and totals."""
-
-COMPILED_FROM = 20_000
-"""Ops from which ``auto`` takes the compiled engine: loading it takes as long as SimPy takes for so many (0.5 s)."""
 
 
 def simulate(
@@ -59,7 +54,7 @@ def simulate(
     *algorithms* fixes the algorithm by collective or by ``axis.collective``, *software* issues the kernels (none:
     launching costs nothing), *placement* names the device of each rank (none: `packed`), *variation* brings stragglers,
     spread and jitter, *conditions* change the network from outside. With *fold*, equal ranks are simulated once,
-    exactly (`simulator.engine.folding`). *engine* is one of `ENGINES`.
+    exactly (`simulator.engine.folding`). *engine* is ``auto``, ``simpy`` or ``compiled``.
     Raises `DeadlockError` with the circle of who waits for whom.
     """
     devices = tuple(placement or packed(schedule, cluster))
@@ -120,6 +115,14 @@ class Simulation:
             if error is not None:
                 raise error
             return self._timeline(outcome)
+
+    def with_seed(self, seed: int) -> Simulation:
+        """The same simulation with variation drawn from *seed*; what does not depend on it is shared."""
+        other = replace(self, variation=replace(self.variation, seed=seed), fraction=0.0)
+        other._pricing = self._pricing.with_variation(other.variation)
+        # if anything is drawn, all ranks are apart: classes do not depend on the seed
+        other.classes, other.setup = self.classes, replace(self.setup, pricing=other._pricing)
+        return other
 
     @cached_property
     def classes(self) -> RankClasses:
@@ -213,21 +216,6 @@ class Simulation:
             engine=self.chosen_engine,
             totals=outcome.totals,
         )
-
-
-def choose(engine: str, ops: int) -> str:
-    """The engine to take where *engine* is asked for and so many *ops* are simulated.
-
-    Raises `SimulatorError` for an engine that there is not, or that is not installed.
-    """
-    if engine not in ENGINES:
-        raise SimulatorError(f'no engine "{engine}"; there are {", ".join(ENGINES)}')
-    compiles = find_spec("numba") is not None
-    if engine == "compiled" and not compiles:
-        raise SimulatorError("the compiled engine needs numba, which is not installed; take simulation.engine: simpy")
-    if engine == "auto":
-        return "compiled" if compiles and ops >= COMPILED_FROM else "simpy"
-    return engine
 
 
 def _links_of(flows: Sequence[Flow]) -> FlowLinks:

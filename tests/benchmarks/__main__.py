@@ -1,53 +1,87 @@
 """`python -m tests.benchmarks` prints how fast the simulator is, beside what is wanted; nothing here passes or fails.
 
-Names choose tables, all unless given: `processes`, `folding`, `engine`, `jitter`. `--slow` adds the long lines.
+Names choose tables, all unless given: `processes`, `growth`, `engine`. `--against REVISION` (or the folder of a
+checkout) runs the processes with that code too, and prints the ratio of the processor's time; `--slow` adds the long
+ones.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
+from argparse import ArgumentParser
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
 
-from tests.benchmarks.claims import RATIOS, claims
-from tests.benchmarks.processes import Usage, measured
+from tests.benchmarks.claims import BEFORE, RATIOS, Claim, claims
+from tests.benchmarks.processes import CLUSTERSIM, ROOT, Usage, checked_out, measured
 
-WANTED = 0.2
-"""Simulated ops per SimPy timeout: 60,000 a second where SimPy does 300,000."""
+TABLES = ("processes", "growth", "engine")
+"""Processes first: to the kernel a child's peak begins with what its parent held when it was forked."""
 
-QUICK = 3.0
-"""What takes less, s, is measured again, and the faster one counts."""
+QUICK = 10.0
+"""What takes less, s of the processor, is measured again, and the faster one counts."""
 
 
-def main(arguments: list[str]) -> None:
-    """Print the tables that *arguments* name, line by line as they are measured."""
-    slow = "--slow" in arguments
-    for name in [argument for argument in arguments if argument in TABLES] or TABLES:
-        TABLES[name](slow)
+def main() -> None:
+    """Print the tables that the command line names, line by line as they are measured."""
+    parser = ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"{', '.join(TABLES)}; all unless given")
+    parser.add_argument("--against", metavar="REVISION", help=f"compare with this code; ratios are meant to {BEFORE}")
+    parser.add_argument("--slow", action="store_true", help="also what takes more than a minute")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only processes whose name contains it")
+    arguments = parser.parse_args()
+    unknown = set(arguments.tables) - set(TABLES)
+    if unknown:
+        parser.error(f"there is no table {', '.join(sorted(unknown))}; there are {', '.join(TABLES)}")
+    for name in arguments.tables or TABLES:
+        if name == "growth":
+            growth()
+        elif name == "engine":
+            engine()
+        else:
+            with checked_out(arguments.against) if arguments.against else nullcontext() as before:
+                processes(before, slow=arguments.slow, only=arguments.only)
         print()
 
 
-def processes(slow: bool) -> None:
-    """Each claim as a process: wall time, the processor's, and memory, beside what is wanted."""
-    print(f"{'whole processes':<44}{'wall s':>8}{'CPU s':>8}{'wanted':>8}{'MiB':>8}{'wanted':>8}")
+def processes(before: Path | None, *, slow: bool, only: str) -> None:
+    """Each claim as a process, with the code at *before* too: time of the processor, wall time, memory."""
+    # the event loop is compiled before anything is measured
+    measured((*CLUSTERSIM, "run", "--json", "hello", "--set", "simulation.engine=compiled"))
+    print(f"{'whole processes':<46}{'CPU s':>8}{'before':>8}{'ratio':>7}{'wanted':>8}{'wall s':>8}{'MB':>7}")
     found: dict[str, Usage] = {}
     for claim in claims():
-        if claim.slow and not slow:
-            continue
-        usage = measured(claim.command)
-        if usage and usage.processor < QUICK:
-            usage = measured(claim.command, rounds=2) or usage
-        if usage is None:
-            print(f"{claim.name:<44}   failed, or took too long", flush=True)
-            continue
-        found[claim.name] = usage
-        wanted = "" if claim.seconds is None else f"{claim.seconds:g}"
-        least = "" if claim.peak_bytes is None else f"{claim.peak_bytes / 2**20:.0f}"
-        print(
-            f"{claim.name:<44}{usage.seconds:>8.2f}{usage.processor:>8.2f}{wanted:>8}"
-            f"{usage.peak_bytes / 2**20:>8.0f}{least:>8}",
-            flush=True,
-        )
+        if only in claim.name and (slow or not claim.slow):
+            now, then = _side_by_side(claim, before)
+            print(_line(claim, now, then), flush=True)
+            if now:
+                found[claim.name] = now
     _ratios(found)
+
+
+def _side_by_side(claim: Claim, before: Path | None) -> tuple[Usage | None, Usage | None]:
+    """The usage now and that of the code at *before*, in turns, so that both see the same machine."""
+    roots = [ROOT] if before is None or claim.new else [ROOT, before]
+    usages: list[list[Usage]] = [[] for _ in roots]
+    for _ in range(2):
+        for own, root in zip(usages, roots, strict=True):
+            usage = measured(claim.command, root)
+            own.extend([usage] if usage else [])
+        if not all(usages) or max(own[0].processor for own in usages) > QUICK:
+            break
+    best = [min(own, key=lambda usage: usage.processor, default=None) for own in usages]
+    return best[0], best[1] if len(best) > 1 else None
+
+
+def _line(claim: Claim, now: Usage | None, then: Usage | None) -> str:
+    if now is None:
+        return f"{claim.name:<46}   failed, or took too long"
+    before, ratio = (f"{then.processor:.2f}", f"{now.processor / then.processor:.2f}") if then else ("", "")
+    wanted = "" if claim.ratio is None else f"{claim.ratio:g}"
+    numbers = f"{now.processor:>8.2f}{before:>8}{ratio:>7}{wanted:>8}{now.seconds:>8.2f}{now.peak_bytes / 1e6:>7.0f}"
+    bounds = {"CPU s": claim.processor, "wall s": claim.wall, "MB": claim.peak_bytes and claim.peak_bytes / 1e6}
+    told = ", ".join(f"{bound:g} {unit}" for unit, bound in bounds.items() if bound)
+    return f"{claim.name:<46}{numbers}" + (f"   wanted: {told}" if told else "")
 
 
 def _ratios(found: Mapping[str, Usage]) -> None:
@@ -57,9 +91,9 @@ def _ratios(found: Mapping[str, Usage]) -> None:
             print(f"{over} : {under} = {ratio:.2f}, wanted at most {wanted:g}")
 
 
-def folding(slow: bool) -> None:
+def growth() -> None:
     """How the cost grows with each size."""
-    from tests.benchmarks.folding import growth
+    from tests.benchmarks.growth import growth
 
     print(f"{'growing':<16}{'to':>6}{'ranks':>8}{'simulated':>11}{'ops of all ranks':>18}{'CPU s':>8}")
     for one in growth():
@@ -67,46 +101,16 @@ def folding(slow: bool) -> None:
         print(f"{one.what:<16}{sizes}{one.seconds:>8.2f}", flush=True)
 
 
-def engine(slow: bool) -> None:
-    """The engine beside bare SimPy."""
+def engine() -> None:
+    """The engines beside bare SimPy."""
     from tests.benchmarks.engine import engine
 
-    print(f"{'engine':<40}{'ops':>10}{'ops/s':>12}{'SimPy timeouts/s':>20}{'ratio':>8}")
+    print(f"{'engine':<44}{'ops':>10}{'ops/s':>12}{'SimPy timeouts/s':>18}{'ratio':>7}{'wanted':>8}")
     for speed, bare in engine():
-        ratio = speed.rate / bare.rate
-        behind = "" if ratio >= WANTED else f"   wanted: {WANTED}"
-        rates = f"{speed.count:>10,}{speed.rate:>12,.0f}{bare.rate:>20,.0f}{ratio:>8.2f}"
-        print(f"{speed.name:<40}{rates}{behind}", flush=True)
-
-
-def jitter(slow: bool) -> None:
-    """Every rank for itself; *slow* also all of them, and the spread of a step over seeds on 1,024 GPUs, else on 64."""
-    from tests.benchmarks.jitter import ALL_RANKS, all_ranks, growth, seeds
-
-    told = growth()
-    whole = all_ranks() if slow else None
-    print(f"{'MegaScale, jitter on every rank':<44}{'wall s':>8}{'CPU s':>8}{'MiB':>8}")
-    for ranks, usage in {**told.usages, **({ALL_RANKS: whole} if whole else {})}.items():
-        print(f"{ranks:<44,}{usage.seconds:>8.2f}{usage.processor:>8.2f}{usage.peak_bytes / 2**20:>8.0f}")
-    if slow and whole is None:
-        print(f"{ALL_RANKS:<44,}   failed, or took too long", flush=True)
-    line = f"{ALL_RANKS:,}, on the line through two smaller runs; wanted: 120 s, 12 GiB"
-    print(f"{line:<60}{told.seconds:>8.0f}{told.peak_bytes / 2**20:>8.0f}", flush=True)
-    one = {} if slow else {"cluster.nodes": 8, "training.global_batch_size": 16}
-    drawn = seeds(20, "gpt3_175b_1024a100", one)
-    times = sorted(drawn.step_times)
-    spread = ", ".join(f"{name} {times[place]:.3f} s" for name, place in {"least": 0, "median": 10, "most": -1}.items())
-    print(f"GPT-3, {1024 if slow else 64} GPUs, 20 seeds: {spread}; all in {drawn.seconds:.0f} s, wanted 300 s")
-
-
-TABLES: dict[str, Callable[[bool], None]] = {
-    "processes": processes,
-    "folding": folding,
-    "engine": engine,
-    "jitter": jitter,
-}
-"""Processes first: to the kernel a child's peak begins with what its parent held when it was forked."""
+        wanted = f"{speed.wanted:.2g}" if speed.wanted else ""
+        rates = f"{speed.count:>10,}{speed.rate:>12,.0f}{bare.rate:>18,.0f}{speed.rate / bare.rate:>7.2f}{wanted:>8}"
+        print(f"{speed.name:<44}{rates}", flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

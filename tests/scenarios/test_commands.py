@@ -175,7 +175,10 @@ def test_plot(chart: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["hello", "flames"], 'there is no chart "flames"; draw timeline, pipeline, memory, breakdown or links'),
+        (
+            ["hello", "flames"],
+            'there is no chart "flames"; draw timeline, pipeline, memory, breakdown, links or repeats',
+        ),
         (["hello", "-o", "x.gif"], "x.gif: the name must end with one of .png, .svg, .pdf"),
         (["hello", "--ranks", "0-3"], '--ranks 0-3: "0-3" is not a rank or a range; write e.g. 0,8:16'),
         (["hello", "--ranks", "4:4"], "--ranks 4:4: names no rank; write e.g. 0,8:16"),

@@ -16,6 +16,7 @@ from simulator.analysis.plot.beside import beside_chart
 from simulator.analysis.plot.canvas import SUFFIXES, Window, save, style
 from simulator.analysis.plot.curves import links_chart, memory_chart
 from simulator.analysis.plot.gantt import pipeline_chart, timeline_chart
+from simulator.analysis.plot.repeats import repeats_chart
 from simulator.errors import SimulatorError
 from simulator.timeline import Timeline
 
@@ -69,3 +70,10 @@ def draw_beside(
     suffix_of(Path(path), SUFFIXES)
     with style():
         save(beside_chart(timelines, ranks, title), Path(path))
+
+
+def draw_repeats(step_times: Sequence[float], path: Path | str, *, title: str) -> None:
+    """Draw the *step_times* (s) of repeats as a histogram to *path*, whose suffix says the form."""
+    suffix_of(Path(path), SUFFIXES)
+    with style():
+        save(repeats_chart(step_times, title), Path(path))

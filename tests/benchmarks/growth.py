@@ -35,6 +35,7 @@ class Cost:
 
 def growth() -> Iterator[Cost]:
     """The costs, one of the amounts growing at a time."""
+    cost("replicas", 4, changes(**BASE))  # loads what the others need too
     for what, amounts in GROWING.items():
         for amount in amounts:
             yield cost(what, amount, changes(**{**BASE, what: amount}))

@@ -1,0 +1,66 @@
+"""Which engine runs, and what is said where numba is absent."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from simulator.engine.choice import COMPILED_FROM, choose
+from simulator.errors import SimulatorError
+
+BLOCKED = (
+    "import sys; sys.modules['numba'] = None; from scenarios.command import main; sys.argv[0] = 'clustersim'; main()"
+)
+"""The command line where numba is not installed."""
+
+TWICE = ("run", "--json", "hello", "hello")
+LARGE = ("--set", "simulation.fold=false", "--set", f"training.steps={COMPILED_FROM // 52 + 1}")
+"""A step of hello has 52 ops."""
+
+
+def without_numba(*arguments, status=0):
+    """(stdout, stderr) of the command line."""
+    done = subprocess.run([sys.executable, "-c", BLOCKED, *arguments], check=False, capture_output=True, text=True)
+    assert done.returncode == status, done.stderr
+    return done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("engine", "ops", "chosen"),
+    [
+        ("auto", COMPILED_FROM - 1, "simpy"),
+        ("auto", COMPILED_FROM, "compiled"),
+        ("simpy", 10**9, "simpy"),
+        ("compiled", 1, "compiled"),
+    ],
+)
+def test_small_simulations_take_simpy(engine, ops, chosen):
+    assert choose(engine, ops) == chosen
+
+
+def test_an_unknown_engine_is_refused():
+    with pytest.raises(SimulatorError, match='no engine "fast"; there are auto, simpy, compiled'):
+        choose("fast", 1)
+
+
+def test_without_numba_simpy_runs_all_and_that_is_said_once():
+    printed, said = without_numba(*TWICE, *LARGE)
+    assert [one["simulation"]["engine"] for one in json.loads(printed)] == ["simpy", "simpy"]
+    assert all(one["simulation"]["ops"] >= COMPILED_FROM for one in json.loads(printed))
+    assert said == "numba cannot be imported: SimPy runs the simulation, more slowly (pip install numba)\n"
+
+
+def test_without_numba_small_simulations_are_as_they_were():
+    printed, said = without_numba("run", "--json", "hello")
+    assert json.loads(printed)["simulation"]["engine"] == "simpy"
+    assert said == ""
+
+
+def test_without_numba_the_compiled_engine_is_refused_at_its_key():
+    printed, said = without_numba("run", "hello", "--set", "simulation.engine=compiled", status=2)
+    assert printed == ""
+    assert said == (
+        "--set simulation.engine=compiled: the compiled engine needs numba, which is not installed: "
+        "pip install numba, or take engine: simpy\n"
+    )

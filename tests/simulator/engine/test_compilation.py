@@ -1,0 +1,70 @@
+"""Compiled code is kept on disk; what is compiled, and where it cannot be kept, is said once."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+LOOP = """
+from numba import njit, types
+from constants import FACTOR
+from simulator.engine.compilation import compile_function
+
+@njit
+def _times(number):
+    return FACTOR * number
+
+def _loop(number):
+    return _times(number) + 1
+
+loop = compile_function(_loop, types.int64(types.int64), nogil=True)
+print(loop(5))
+"""
+
+
+@pytest.fixture
+def loop(tmp_path):
+    """Runs a module with a compiled function in a process of its own: (stdout, stderr)."""
+    (tmp_path / "module.py").write_text(LOOP)
+    (tmp_path / "constants.py").write_text("FACTOR = 2\n")
+
+    def run(**environment):
+        own = {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}", "PYTHONDONTWRITEBYTECODE": "1", **environment}
+        kept = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+        done = subprocess.run(
+            [sys.executable, tmp_path / "module.py"], env={**kept, **own}, capture_output=True, text=True, check=True
+        )
+        return done.stdout, done.stderr
+
+    return run
+
+
+def test_what_is_compiled_is_said_and_kept(loop, tmp_path):
+    cache = str(tmp_path / "cache")
+    assert loop(NUMBA_CACHE_DIR=cache) == ("11\n", "compiling the event loop, once on this machine: about 10 s\n")
+    assert loop(NUMBA_CACHE_DIR=cache) == ("11\n", "")
+
+
+def test_another_value_of_an_imported_constant_is_compiled_anew(loop, tmp_path):
+    cache = str(tmp_path / "cache")
+    loop(NUMBA_CACHE_DIR=cache)
+    (tmp_path / "constants.py").write_text("FACTOR = 3\n")
+    assert loop(NUMBA_CACHE_DIR=cache)[0] == "16\n"
+    (tmp_path / "constants.py").write_text("FACTOR = 2\n")
+    assert loop(NUMBA_CACHE_DIR=cache) == ("11\n", "")
+
+
+def test_where_no_folder_can_be_written_it_is_compiled_all_the_same(loop, tmp_path):
+    (tmp_path / "__pycache__").write_text("a file where the folder would be")
+    nowhere = {"HOME": "/dev/null", "XDG_CACHE_HOME": "/dev/null/cache", "NUMBA_CACHE_DIR": "/dev/null/numba"}
+    for _ in range(2):
+        printed, said = loop(**nowhere)
+        assert printed == "11\n"
+        assert said == (
+            "compiling the event loop, about 10 s in every run: no folder to keep it in can be written; "
+            "set NUMBA_CACHE_DIR to one\n"
+        )

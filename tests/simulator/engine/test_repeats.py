@@ -1,0 +1,85 @@
+"""Repeats give the step times that runs of their own give, whatever they share."""
+
+from dataclasses import replace
+
+import pytest
+
+from scenarios import Scenario
+from scenarios.running import communicator, variation
+from simulator.engine import repeats
+from simulator.engine.simulate import Simulation, packed
+from simulator.engine.variation import Variation
+from simulator.errors import DeadlockError
+from simulator.mesh import Mesh
+from simulator.order import Action
+from simulator.schedule import Program, Recv, Schedule, Send
+from simulator.transport.communicator import Communicator
+from simulator.transport.ideal import ideal
+from topologies.uniform import uniform
+
+JITTER, SPREAD = {"simulation.jitter": 0.1}, {"simulation.spread": 0.1}
+CASES = {
+    "one step": ("hello", JITTER),
+    "spread": ("hello", SPREAD),
+    "both, a straggler": (
+        "hello",
+        {**JITTER, **SPREAD, "simulation.stragglers": [{"rank": 1, "slowdown": 1.5}]},
+    ),
+    "several steps": ("hello", {**JITTER, "training.steps": 3}),
+    "several steps, spread": ("hello", {**SPREAD, "training.steps": 3}),
+    "a host": ("hello", {**JITTER, "parallelism.data": {"method": "parameter_server"}}),
+    "asynchronous": ("hello", {**JITTER, "parallelism.pp": 4, "parallelism.schedule": "pipedream"}),
+    "unfolded": ("hello", {**JITTER, "simulation.fold": False}),
+}
+
+
+def simulation(name, changes, engine):
+    scenario = Scenario.load(name, changes)
+    options = scenario.specification.simulation
+    return Simulation(
+        scenario.schedule(),
+        communicator(scenario),
+        scenario.software,
+        variation(scenario),
+        fold=options.fold,
+        engine=engine,
+    )
+
+
+@pytest.mark.parametrize("engine", ["simpy", "compiled"])
+@pytest.mark.parametrize("case", CASES)
+def test_each_repeat_is_the_run_of_its_seed(case, engine):
+    shared, seeds = simulation(*CASES[case], engine), [3, 1, 4, 0]
+    alone = [replace(shared, variation=replace(shared.variation, seed=seed)).run().step_time for seed in seeds]
+    assert len(set(alone)) == len(seeds)
+    assert repeats.step_times(shared, seeds) == alone
+
+
+def test_there_may_be_none():
+    assert repeats.step_times(simulation("hello", JITTER, "compiled"), []) == []
+
+
+def test_as_many_run_at_a_time_as_memory_allows(monkeypatch):
+    shared = simulation("hello", JITTER, "compiled")
+    times = repeats.step_times(shared, range(5))
+    monkeypatch.setattr(repeats, "MOST_BYTES", 1)
+    assert repeats.step_times(shared, range(5)) == times
+
+
+def test_progress_is_of_all_of_them():
+    shared = simulation("hello", JITTER, "compiled")
+    repeats.step_times(shared, range(3))
+    assert shared.fraction == 1.0
+
+
+def test_a_deadlock_is_told():
+    def program(me, out, into):
+        message = {"over": "pp", "peer": 1 - me, "nbytes": 8.0}
+        return Program(str(me), (Recv(name="recv", action=into, **message), Send(name="send", action=out, **message)))
+
+    there, back = Action("F", 0, 0), Action("B", 1, 0)
+    schedule = Schedule(Mesh.regular({"pp": 2}), (program(0, there, back), program(1, back, there)), (0, 1))
+    cluster = uniform(gpus=2, hosts=0, bandwidth=1e9, latency=1e-6)
+    network = Communicator(cluster, packed(schedule, cluster), ideal(), "flow", {})
+    with pytest.raises(DeadlockError):
+        repeats.step_times(Simulation(schedule, network, variation=Variation(jitter=0.1), engine="compiled"), [0, 1])
