@@ -45,7 +45,7 @@ def step_report(result: StepResult) -> str:
     if report.fits_in_text(result.timeline):
         sections.append(report.pipeline_chart(result.timeline))
     sections += [f"note: {note}" for note in model.notes]
-    sections += ["\n".join(f"warning: outside the fit: {line}" for line in result.certainty.outside())]
+    sections += ["\n".join(f"warning: outside the fit: {line}" for line in result.outside)]
     return "\n\n".join(section for section in sections if section)
 
 
