@@ -85,7 +85,7 @@ class Certainty:
     bubble: float
     exposed: float = 0.0
 
-    @property
+    @cached_property
     def interval(self) -> tuple[float, float] | None:
         """Seconds between which the step time lies with 95 %, as far as fits know; None where none is of the GPU."""
         variances = [self._variance(fit) for fit in map(shipped, FITS) if self._fitted(fit)]

@@ -47,7 +47,7 @@ def step_report(result: StepResult) -> str:
         sections.append(report.pipeline_chart(result.timeline))
     sections.append(engine_line(result.timeline))
     sections += [f"note: {note}" for note in model.notes]
-    sections += ["\n".join(f"warning: outside the fit: {line}" for line in result.certainty.outside())]
+    sections += ["\n".join(f"warning: outside the fit: {line}" for line in result.outside)]
     return "\n\n".join(section for section in sections if section)
 
 

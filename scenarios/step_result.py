@@ -70,6 +70,11 @@ class StepResult(Result):
         return Certainty(self.scenario, self._timeline.schedule, self._timeline.step_time, parts["bubble"], exposed)
 
     @cached_property
+    def outside(self) -> list[str]:
+        """What of the step lies outside of what the fits have measured, a line each."""
+        return self.certainty.outside()
+
+    @cached_property
     def memory(self) -> memory.Memory:
         """What the step holds at most."""
         return memory.peak(self._timeline)
@@ -155,7 +160,7 @@ class StepResult(Result):
             "link_traffic_bytes": traffic.by_link_kind(timeline),
             "link_utilisation": traffic.utilisation(timeline),
             **({"training": self.whole_training()} if training.tokens or training.samples else {}),
-            "outside_calibration": self.certainty.outside(),
+            "outside_calibration": self.outside,
             "idle_gpus": len(self.scenario.derived.idle),
             "simulation": {
                 "ranks": timeline.world_size,

@@ -54,7 +54,7 @@ def breakdown(timeline: Timeline) -> dict[str, float]:
     total, gpus = np.zeros(len(keys(schedule))), 0
     for rank, ranks in timeline.classes.items():
         if schedule.program(rank).on == "gpu":
-            total += len(ranks) * _parts(timeline, rank, kinds[schedule.program_of[rank]])
+            total += len(ranks) * _parts(timeline, rank, kinds[schedule.program_of[rank]], len(total) - 1)
             gpus += len(ranks)
     return dict(zip(keys(schedule), (total / max(1, gpus)).tolist(), strict=True))
 
@@ -76,8 +76,9 @@ def rank_breakdown(timeline: Timeline, rank: int) -> dict[str, float]:
     for partners included.
     """
     schedule = timeline.schedule
-    parts = _parts(timeline, rank, _kinds(schedule, schedule.program_of[rank]))
-    return dict(zip(keys(schedule), parts.tolist(), strict=True))
+    names = keys(schedule)
+    parts = _parts(timeline, rank, _kinds(schedule, schedule.program_of[rank]), len(names) - 1)
+    return dict(zip(names, parts.tolist(), strict=True))
 
 
 def bubble_fraction(parts: Mapping[str, float]) -> float:
@@ -107,9 +108,9 @@ def _kinds(schedule: Schedule, program: int) -> Integers:
     return schedule.programs[program].column(lambda op: place[part_of(op)], np.int64)
 
 
-def _parts(timeline: Timeline, rank: int, kinds: Integers) -> Floats:
+def _parts(timeline: Timeline, rank: int, kinds: Integers, bubble: int) -> Floats:
+    """Seconds of a step of *rank* by place in `keys`, of which *bubble* is the last; *kinds*: the place of each op."""
     op, _, _, begin, end, _ = timeline.of(rank)
-    bubble = len(keys(timeline.schedule)) - 1
     seconds = partition(begin, end, kinds[op], bubble, timeline.window)
     return seconds / timeline.steps_measured
 

@@ -52,7 +52,7 @@ def _computes(op: Op) -> bool:
 
 
 def pipeline_ranks(timeline: Timeline, ranks: Sequence[int] | None = None) -> list[int]:
-    """The ranks to show: *ranks* as given, else the first GPU rank of each pipeline stage.
+    """The ranks to show: *ranks* as given, else the first GPU rank of each pipeline stage whose spans were kept.
 
     Raises `SimulatorError` for a rank that there is not, and where no rank lives on a GPU.
     """
@@ -61,6 +61,7 @@ def pipeline_ranks(timeline: Timeline, ranks: Sequence[int] | None = None) -> li
     gpus = np.array(timeline.gpu_ranks, np.int64)
     if not len(gpus):
         raise SimulatorError("nothing to show: no rank lives on a GPU")
+    gpus = gpus[np.isin(timeline.representative[gpus], list(timeline.columns))]
     _, firsts = np.unique(stages(timeline.schedule)[gpus], return_index=True)
     return [int(rank) for rank in gpus[firsts]]
 

@@ -88,8 +88,7 @@ def pipeline_chart(timeline: Timeline, width: int = 100, ranks: Sequence[int] | 
 def fits_in_text(timeline: Timeline, width: int = 100) -> bool:
     """Whether `pipeline_chart` is legible: few stages, and at least two letters for the mean box of the fullest."""
     ranks = pipeline_ranks(timeline)
-    most = max((len(stretches(timeline, rank)) for rank in ranks), default=0)
-    return 1 < len(ranks) <= 16 and 2 * most <= width
+    return 1 < len(ranks) <= 16 and all(2 * len(stretches(timeline, rank)) <= width for rank in ranks)
 
 
 def collective_table(measurements: Iterable[Measurement]) -> str:

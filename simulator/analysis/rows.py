@@ -96,14 +96,21 @@ def evenly(items: Sequence[int], most: int) -> list[int]:
 def shown(timeline: Timeline, ranks: Sequence[int] | None, most: int = MOST_CLASSES) -> tuple[list[Shown], str]:
     """What a chart shows, and a sentence that says what it leaves out: *ranks*, else one rank for each class.
 
-    Of more than *most* classes these are evenly spread. Raises `SimulatorError` for a rank that there is not.
+    Of more than *most* classes these are evenly spread; those whose spans were not kept are left out. Raises
+    `SimulatorError` for a rank that there is not.
     """
     world = timeline.world_size
     if ranks is not None:
         given = chosen(timeline, ranks, world)
         told = "" if len(given) == world else f"{len(given)} of {world:,} ranks"
         return [Shown(rank, f"rank {rank}") for rank in given], told
-    classes = timeline.classes
+    classes = {first: alike for first, alike in timeline.classes.items() if first in timeline.columns}
+    known = sum(map(len, classes.values()))
+    if known < world:
+        kept = evenly(list(classes), most)
+        some = f"{len(kept)} of " if len(kept) < len(classes) else ""
+        told = f"{some}{known:,} of {world:,} ranks, those whose spans were kept; --ranks keeps others"
+        return [Shown(rank, class_name(classes[rank])) for rank in kept], told
     kept = evenly(list(classes), most)
     named = [Shown(rank, class_name(classes[rank])) for rank in kept]
     if len(kept) < len(classes):

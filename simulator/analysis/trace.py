@@ -24,14 +24,17 @@ MOST_SPANS = 1_000_000
 def write(timeline: Timeline, path: Path | str, ranks: Sequence[int] | None = None) -> None:
     """Write *timeline*, or its *ranks* alone, to *path*: ``.pftrace`` Perfetto, ``.json`` or ``.json.gz`` Chrome.
 
-    Where no ranks are given and all together have more than `MOST_SPANS`, it holds the first of all that are equal.
+    Where no ranks are given and all together have more than `MOST_SPANS`, or the spans of some were not kept, it holds
+    the first of all that are equal.
     The same timeline gives the same bytes. Raises `SimulatorError` for another suffix, for a rank that there is not,
     and where the file cannot be written.
     """
     path = Path(path)
     form = FORMS[suffix_of(path, FORMS)]
-    if ranks is None and timeline.ops > MOST_SPANS:
-        ranks = timeline.distinct_ranks
+    if ranks is None:
+        kept = [first for first in timeline.classes if first in timeline.columns]
+        all_kept = sum(len(timeline.classes[first]) for first in kept) == timeline.world_size
+        ranks = None if all_kept and timeline.ops <= MOST_SPANS else kept
     content = form(timeline, chosen(timeline, ranks, most=timeline.world_size))
     with written(path):
         path.write_bytes(content)

@@ -54,5 +54,5 @@ def breakdown_bars(breakdowns: Mapping[str, Mapping[str, float]], title: str, to
     axes.set_ylim(len(breakdowns) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.set_xlim(0, longest * 1.09)
-    time_axis(axes, (0.0, longest * 1.09), "step time")
+    time_axis(axes, (0.0, longest), "step time")
     return figure

@@ -35,16 +35,17 @@ def links_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Window 
     figure.suptitle(title or "Link use over time", fontsize=11)
     for axes, (kind, one) in zip(panels, use.items(), strict=True):
         axes.stairs(one.mean, one.edges, fill=True, color="#56B4E9", label="mean of all links of the kind")
-        axes.stairs(one.highest, one.edges, color="#D55E00", linewidth=0.9, label="fullest link", baseline=None)
+        if one.link >= 0:
+            axes.stairs(one.highest, one.edges, color="#D55E00", linewidth=0.9, label="fullest link", baseline=None)
         axes.set_ylim(0, 1.08)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.set_yticks([0, 0.5, 1.0])
         axes.grid(axis="y", color="#E4E4E4", linewidth=0.6)
-        source, target = timeline.cluster.ends[one.link] if timeline.cluster else ("", "")
-        text = (
-            f"{kind}: busiest {source} → {target}, {one.busiest.mean():.0%} of the window; mean {one.mean.mean():.0%}"
-        )
-        axes.set_title(text, fontsize=9, loc="left")
+        busiest = ""
+        if timeline.cluster and one.link >= 0:
+            source, target = timeline.cluster.ends[one.link]
+            busiest = f"busiest {source} → {target}, {one.busiest.mean():.0%} of the window; "
+        axes.set_title(f"{kind}: {busiest}mean {one.mean.mean():.0%}", fontsize=9, loc="left")
     panels[0].set_xlim(*window)
     time_axis(panels[-1], window)
     figure.supylabel("share of bandwidth", fontsize=9)
@@ -62,8 +63,11 @@ def memory_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Window
     figure = Figure(figsize=(WIDTH, 0.9 + 2.7 * count), layout="constrained")
     figure.suptitle(title or "Memory over time", fontsize=11)
     panels = np.atleast_1d(figure.subplots(count, sharex=True))
-    edges, held = np.linspace(*window, BINS + 1), memory.curve(timeline, top.rank)
-    text = f"rank {top.rank}, the fullest: {show(top.nbytes, 'size', 3)} at {show(top.time, 'time', 3)}"
+    kept = int(timeline.representative[top.rank]) in timeline.columns
+    edges, held = np.linspace(*window, BINS + 1), memory.curve(timeline, top.rank if kept else every[0])
+    most = f"{show(top.nbytes, 'size', 3)} at {show(top.time, 'time', 3)}"
+    not_kept = f"rank {every[0]}; the fullest, rank {top.rank}, whose spans were not kept, has {most}"
+    text = f"rank {top.rank}, the fullest: {most}" if kept else not_kept
     thinned = "; each pixel shows its fullest moment" if len(held.times) > BINS else ""
     panels[0].set_title(text + thinned, fontsize=9, loc="left")
     _stacked(panels[0], held.highest(edges), window[1])

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from simulator.analysis.palette import COPY, WAIT, axis_paint, in_order, paint_of
-from simulator.analysis.pipeline import pipeline_rows, stretches
+from simulator.analysis.pipeline import pipeline_ranks, pipeline_rows, stretches
 from simulator.analysis.rows import MOST_ROWS, Row, Shown, chosen, rows, shown, shown_window
 from simulator.errors import SimulatorError
 from simulator.mesh import Mesh
@@ -45,6 +45,13 @@ def test_of_many_classes_some_are_shown_and_the_rest_is_told(ddp: Callable[[int]
     some, told = shown(folded(line, [0, 0, 2, 3, 4, 5, 6, 7, 8]), None, most=3)
     assert [rank for rank, _ in some] == [0, 5, 8]
     assert told == "3 of 8 classes of equal ranks (9 ranks), evenly spread; --ranks shows others"
+
+
+def test_ranks_whose_spans_were_not_kept_are_not_shown_but_told(ddp: Callable[[int], Timeline]) -> None:
+    line = ddp(6)
+    some = replace(line, columns={rank: line.columns[rank] for rank in (1, 4)})
+    assert shown(some, None) == (each([1, 4]), "2 of 6 ranks, those whose spans were kept; --ranks keeps others")
+    assert pipeline_ranks(some) == [1]
 
 
 def test_a_row_for_each_rank_and_stream_computing_first(ddp: Callable[[int], Timeline]) -> None:

@@ -154,5 +154,8 @@ def test_of_a_large_run_the_first_of_all_equal_ranks_is_written(
     monkeypatch.setattr(trace, "MOST_SPANS", equal.ops - 1)
     trace.write(equal, tmp_path / "t.json")
     assert {e["pid"] for e in events_of(tmp_path / "t.json")} == {0, 1}
+    some = replace(line, columns={2: line.columns[2]})
+    trace.write(some, tmp_path / "t.json")
+    assert {e["pid"] for e in events_of(tmp_path / "t.json")} == {2}
     trace.write(equal, tmp_path / "t.json", ranks=[3])
     assert {e["pid"] for e in events_of(tmp_path / "t.json")} == {3}
