@@ -32,7 +32,7 @@ def dependencies(program: Program) -> Dependencies:
 
     An op waits for earlier ops of its own stream anyway, so these are left out.
     """
-    names = _Names(program.templated)
+    names = Names(program.templated)
     found = [np.empty((2, 0), np.int64)]
     for number, template in enumerate(names.ops.templates):
         blocks = names.blocks_of(number)
@@ -46,7 +46,7 @@ def dependencies(program: Program) -> Dependencies:
     return Dependencies(waiting[order], awaited[order])
 
 
-class _Names:
+class Names:
     """The ops of a program by name, as templates write it: with a placeholder, a block is known by its micro-batch."""
 
     def __init__(self, ops: TemplatedOps) -> None:
@@ -56,6 +56,14 @@ class _Names:
             for place, op in enumerate(template):
                 self._found[op.name].append((number, place))
         self._block_of: dict[int, Integers] = {}
+
+    def awaited(self, index: int) -> list[int]:
+        """The ops of other streams that the op of that *index* waits for, in order of `after`."""
+        block = int(np.searchsorted(self.ops.starts, index, "right")) - 1
+        template = int(self.ops.which[block])
+        op = self.ops.templates[template][index - int(self.ops.starts[block])]
+        found = [place for name in op.after for place in self.find(template, name, np.array([block]))]
+        return [int(awaited[0]) for _, stream, awaited in found if stream != op.stream]
 
     def blocks_of(self, template: int) -> Integers:
         """The numbers of the blocks of *template*."""

@@ -87,7 +87,7 @@ class Folding:
         )
         # ranks that meet at a server are served in order of their numbers
         served = np.array([_uses_server(program) for program in self.schedule.programs])[self._table.program_of]
-        return np.where(served, mixed(colours ^ mixed(ranks.astype(np.uint64))), colours)
+        return np.where(served, mixed(mixed(colours) ^ mixed(ranks.astype(np.uint64))), colours)
 
     def _ranks_on_hosts(self, hosts: Mapping[int, str]) -> dict[int, int]:
         count: dict[tuple[str, int], int] = {}

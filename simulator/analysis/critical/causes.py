@@ -1,0 +1,203 @@
+"""The cause of a span is the span whose end let it begin.
+
+An op is ready when its predecessors on its rank have ended: the op before it on its stream, over training steps too,
+and the ops that it names in `after`. A communication begins when the last of its partners is ready, an op at a server
+when the server is idle. So the cause is the latest of these predecessors, or the span that left the server. Of several
+that end in one instant it is the one on the span's own stream, else the first in order of `after`, else that of the
+partner of lowest rank.
+
+A receive that a delivery ends, of a buffered send, has the cause of that send, even where the receive came later.
+
+Engines do not write causes: they are read from the columns, span by span, since a critical path needs few of them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import cached_property
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+
+from simulator.analysis.critical.spans import NO_SERVER, Spans, Structure
+from simulator.analysis.instants import ONE_INSTANT
+from simulator.errors import SimulatorError
+from simulator.ops import Collective, Recv, Send
+from simulator.timeline import NO_COMMUNICATION, Floats, Integers, Timeline
+
+
+class Place(NamedTuple):
+    """The span number *span*, in the order of `Spans`, of *rank*."""
+
+    rank: int
+    span: int
+
+
+class Service(NamedTuple):
+    """The spans at one server that take time, in order of time, as arrays of one length."""
+
+    begin: Floats
+    end: Floats
+    representative: Integers
+    span: Integers
+
+
+class Causes:
+    """The causes of the spans of *timeline*. Its ranks may be folded; a place names a rank of the schedule.
+
+    *instant*: moments that differ by no more are one, s. Raises `SimulatorError` where spans of a rank are missing.
+    """
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.timeline = timeline
+        self.instant = ONE_INSTANT * timeline.makespan
+        self._representative: list[int] = timeline.representative.tolist()
+        self._structures: dict[int, Structure] = {}
+        self._spans: dict[int, Spans] = {}
+        for rank in timeline.distinct_ranks:
+            count = len(timeline.schedule.program(rank).ops) * timeline.schedule.steps
+            kept = len(timeline.columns[rank].op) if rank in timeline.columns else 0
+            if kept != count:
+                raise SimulatorError(
+                    f"no critical path: it needs the spans of all ranks, but of rank {rank} the timeline has {kept:,} "
+                    f"of {count:,}"
+                )
+
+    def structure(self, rank: int) -> Structure:
+        """What the ranks of the program of *rank* share."""
+        number = self.timeline.schedule.program_of[rank]
+        if number not in self._structures:
+            self._structures[number] = Structure(self.timeline.schedule.programs[number])
+        return self._structures[number]
+
+    def spans(self, rank: int) -> Spans:
+        """The spans of *rank*."""
+        representative = self._representative[rank]
+        if representative not in self._spans:
+            columns = self.timeline.columns[representative]
+            self._spans[representative] = Spans(columns, self.structure(rank), self.buffered, self.instant)
+        return self._spans[representative]
+
+    def last(self) -> Place | None:
+        """The span that ends last; of several the last in the program of the lowest rank. None if there are none."""
+        latest = self.timeline.makespan - self.instant
+        for rank in self.timeline.distinct_ranks:
+            if len(self.timeline.columns[rank].end) and self.timeline.columns[rank].end.max() >= latest:
+                own = self.spans(rank)
+                ending = np.flatnonzero(own.end >= latest)
+                order = np.lexsort((own.op[ending], own.step[ending]))
+                return Place(rank, int(ending[order[-1]]))
+        return None
+
+    def first_of_run(self, place: Place) -> Place:
+        """The first of the spans before *place* each of which is the cause of the next, all on one stream."""
+        return Place(place.rank, int(self.spans(place.rank).run[place.span]))
+
+    def cause(self, place: Place) -> Place | None:
+        """The cause of the span at *place*; None where it begins at 0 and nothing comes before it on its rank.
+
+        Raises `SimulatorError` where nothing ends when the span begins: then the timeline was not simulated.
+        """
+        own, at = self.spans(place.rank), place.span
+        if own.delivery[at]:
+            return self._what_made_ready(self._last_partner(place))
+        if own.begin[at] - own.ready[at] <= self.instant:
+            return self._what_made_ready(place)
+        if own.communication[at] == NO_COMMUNICATION:
+            return self._what_left_server(place)
+        partner = self._last_partner(place)
+        if own.begin[at] - self.spans(partner.rank).ready[partner.span] > self.instant:
+            self._fail(place)
+        return self._what_made_ready(partner)
+
+    def _what_made_ready(self, place: Place) -> Place | None:
+        """The predecessor on its own rank whose end made the op at *place* ready."""
+        own, at = self.spans(place.rank), place.span
+        latest = own.ready[at] - self.instant
+        if not own.heads[at] and own.end[at - 1] >= latest:
+            return Place(place.rank, at - 1)
+        awaited = [int(own.index(own.step[at], op)) for op in own.structure.awaited(int(own.op[at]))]
+        for other in awaited:
+            if own.end[other] >= latest:
+                return Place(place.rank, other)
+        if latest > 0.0 or not own.heads[at] or awaited:
+            self._fail(place)
+        return None
+
+    def _last_partner(self, place: Place) -> Place:
+        """The partner of the communication at *place* that was ready last; of several the one of lowest rank."""
+        partners = self._partners(place)
+        if not partners:
+            self._fail(place)
+        ready = [float(self.spans(partner.rank).ready[partner.span]) for partner in partners]
+        latest = max(ready) - self.instant
+        return next(partner for partner, moment in zip(partners, ready, strict=True) if moment >= latest)
+
+    def _partners(self, place: Place) -> list[Place]:
+        """The partners of the communication at *place* by rank; of those equal to each other the lowest rank's."""
+        own = self.spans(place.rank)
+        op, number = own.structure.op(int(own.op[place.span])), int(own.communication[place.span])
+        if not isinstance(op, Collective | Send | Recv):
+            return []
+        axis = self.timeline.schedule.mesh.axes[op.over]
+        at = axis.place(place.rank)
+        assert at is not None
+        group = axis.groups[at[0]]
+        ranks = group if isinstance(op, Collective) else (group[op.peer],)
+        lowest = {self._representative[rank]: rank for rank in sorted(ranks, reverse=True)}
+        found: list[Place] = []
+        for rank in sorted(lowest.values()):
+            spans = self.spans(rank)
+            if spans is own:
+                found += [Place(rank, span) for span in own.members(number) if span != place.span]
+            else:
+                found += [Place(rank, span) for span in spans.members(number, place.span)]
+        return found
+
+    def _what_left_server(self, place: Place) -> Place:
+        """The span whose end let the one at *place* begin at its server."""
+        own, at = self.spans(place.rank), place.span
+        server = own.structure.server[own.op[at]]
+        if server == NO_SERVER:
+            self._fail(place)
+        service = self.services[own.structure.servers[server]]
+        before = int(np.searchsorted(service.begin, own.begin[at])) - 1
+        if before < 0 or service.end[before] < own.begin[at] - self.instant:
+            self._fail(place)
+        return Place(int(service.representative[before]), int(service.span[before]))
+
+    @cached_property
+    def buffered(self) -> Integers:
+        """The numbers of the communications of buffered sends."""
+        found = [np.zeros(0, np.int64)]
+        for rank, own in self.timeline.columns.items():
+            buffered = self.structure(rank).buffered
+            if buffered.any():
+                found.append(own.communication[buffered[own.op]])
+        return np.concatenate(found)
+
+    @cached_property
+    def services(self) -> Mapping[str, Service]:
+        """What each server did, by its name."""
+        rows: defaultdict[str, list[tuple[float, float, int, int]]] = defaultdict(list)
+        for rank in self.timeline.columns:
+            structure = self.structure(rank)
+            for number, name in enumerate(structure.servers):
+                own = self.spans(rank)
+                at = np.flatnonzero((structure.server[own.op] == number) & (own.end > own.begin)).tolist()
+                rows[name] += [(float(own.begin[span]), float(own.end[span]), rank, span) for span in at]
+        found = {}
+        for name, served in rows.items():
+            begin, end, ranks, spans = zip(*sorted(served), strict=True) if served else ((),) * 4
+            moments = np.array(begin, np.float64), np.array(end, np.float64)
+            found[name] = Service(*moments, np.array(ranks, np.int64), np.array(spans, np.int64))
+        return found
+
+    def _fail(self, place: Place) -> NoReturn:
+        own, at = self.spans(place.rank), place.span
+        name = self.timeline.schedule.program(place.rank).ops[int(own.op[at])].name
+        raise SimulatorError(
+            f"no critical path: nothing ends at {own.begin[at]:g} s, when {name} of rank {place.rank} begins; "
+            "causes are known of simulated timelines alone"
+        )
