@@ -31,7 +31,7 @@ from simulator.transport.ideal import ideal
 from simulator.transport.transport import Transport
 
 MOST_SPANS = 30_000_000
-"""That are kept, at 40 bytes each. Of a larger run in which all ranks differ, the spans of a few are kept, and totals."""
+"""That are kept, at 40 bytes each. A larger run in which all ranks differ keeps those of a few ranks, and totals."""
 
 
 def simulate(

@@ -1,9 +1,9 @@
-"""A table finds every communication that there is, in group_classes of those for which the same is asked.
+"""The table of communications: every one that there is, in classes of groups for which the same is asked.
 
-The groups of an axis, the messages between two coordinates of it, the copies of ranks: one group_class for each list of
-operations. So the communications of 12,288 ranks are told by some forty group_classes and arrays of the ranks in them, and a
-communication by its number: that of its group_class's first, and how many of the group_class come before it. A rank takes part in
-at most one communication of a group_class.
+A group class holds the groups of an axis, the messages between two coordinates of it, or the copies of ranks, for one
+list of operations. The communications of 12,288 ranks are some forty group classes, each with an array of its ranks. A
+communication has a number: that of the first of its group class, plus its place there. A rank takes part in at most
+one communication of a group class.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from simulator.mesh import Axis
 from simulator.schedule import Collective, Copy, Op, Program, Recv, Schedule, Send
 
 COPIES = "copies"
-"""Stands where the group_classes of collectives and messages name their axis."""
+"""In place of the axis, for copies."""
 
 NONE = -1
 
@@ -33,10 +33,10 @@ _Key = tuple[str, tuple[int, ...], Hashable]
 
 @dataclass(frozen=True, eq=False)
 class GroupClass:
-    """Communications over *axis* that ask for *ops*, those operations that differ; the first has the number *start*.
+    """Communications over *axis*, numbered from *start* on, with the same *ops*: one for each distinct request.
 
-    *ranks*, of shape ``(communications, partners)``: who takes part, a message's sender before its receiver. *ends*
-    are the coordinates of these two on the axis.
+    *ranks*, of shape ``(communications, partners)``, take part: of a message the sender, then the receiver. *ends* are
+    the coordinates of these two on the axis.
     """
 
     axis: str
@@ -47,7 +47,7 @@ class GroupClass:
 
     @property
     def numbers(self) -> Indices:
-        """Those of its communications."""
+        """The numbers of its communications."""
         return np.arange(self.start, self.start + len(self.ranks))
 
 
@@ -83,7 +83,7 @@ class CommunicationTable:
 
     @cached_property
     def number_at(self) -> Indices:
-        """The communication of each group_class that a rank takes part in, or `NONE`, of shape ``(group_classes, ranks)``."""
+        """The communication of each group class that a rank takes part in, or `NONE`: ``(group classes, ranks)``."""
         numbers = np.full((len(self.group_classes), len(self.program_of)), NONE, np.int64)
         for row, group_class in zip(numbers, self.group_classes, strict=True):
             row[group_class.ranks] = group_class.numbers[:, None]

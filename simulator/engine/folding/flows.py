@@ -1,8 +1,9 @@
-"""The flows of all communications of a table, as arrays: what placements on which link, with what weight.
+"""The flows of all communications, as arrays: which links each flow crosses, and with which weight.
 
-Groups of a group_class that lie alike on the cluster (`simulator.transport.likeness`) are a *one*: their plans are those of
-the first, moved. So a plan is made for each one and operation, and what it lays on links is placed out for all groups
-at once. Flows are told apart, within a communication, by what they carry; the same one may stand in several operations.
+Groups of a class with isomorphic placement on the cluster (`simulator.transport.likeness`) share one plan: that of the
+first group, relabelled. So a plan is made once for each set of isomorphic groups and request, and the links of its
+flows are found for all groups at once. Within a communication, flows are distinguished by what they carry; one flow
+may serve several requests.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ Parts = Mapping[Phase, tuple[int, ...]]
 
 @dataclass(frozen=True, eq=False)
 class Isomorphic:
-    """The communications *numbers* of one *group_class* that lie alike, and by what is asked for the plan of the first.
+    """The communications *numbers* of one *group_class*, isomorphic in placement, and the plans of the first by request.
 
-    Each has *flows* of its own, numbered from *start* on, communication after communication; *parts* says which of
-    them each phase of a plan consists of.
+    Each has as many *flows*, numbered from *start* on, communication after communication. *parts* are the flows of
+    each phase of a plan.
     """
 
     group_class: GroupClass
@@ -56,10 +57,10 @@ class Isomorphic:
 
 
 class Placed(NamedTuple):
-    """What flows lay on links: by entry the numbers of the flow, of the link, and of its *terms*; flow after flow.
+    """The links under all flows. By entry: the flow, the link, and the number of its *terms*; flow after flow.
 
-    By terms the *weights* and the *crossings* with which a flow placements on a link. The entries, some fifty for each rank,
-    are kept short.
+    By number of terms: the *weights* and the *crossings* of a flow on a link. There are some fifty entries for each
+    rank, so they are int32.
     """
 
     flows: Short
@@ -72,8 +73,8 @@ class Placed(NamedTuple):
 class Flows:
     """The flows of the communications of *table*, as *communicator* plans them.
 
-    *isomorphic_of* is by communication the place of its one, *labels* a colour for what it asks of the network; by flow:
-    its communication, *made_of*, a colour for where it is used there, *uses*, and the *bounds* of its rate.
+    By communication: *isomorphic_of*, its place in *isomorphic*, and *labels*, a colour for its requests. By flow:
+    *made_of*, its communication, *uses*, a colour for its use there, and *bounds*, of its rate in bytes/s.
     """
 
     def __init__(self, table: CommunicationTable, communicator: Communicator) -> None:
@@ -110,7 +111,7 @@ class Flows:
 
 
 class _Contents:
-    """What the communications of a one ask of the network: flows, each with its links in all of them."""
+    """The flows of isomorphic communications, each with its links in all of them."""
 
     def __init__(self) -> None:
         self.plans: dict[Asked, Plan] = {}

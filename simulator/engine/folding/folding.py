@@ -2,28 +2,29 @@
 
 *The system.* Ranks, the communications between them, the flows of their plans, the links under the flows and the host
 processors form a graph: a rank takes part in communications (as member, sender or receiver), a communication consists
-of flows, a flow placements on links with weights, ranks compute on hosts. Colours to start with: of a rank its program, its
-accelerator and its slow-down; of a communication all that its operations ask - kind, bytes, algorithm, latencies; of a
-link its bandwidth. `refine` gives the coarsest equitable partition of it.
+of flows, a flow crosses links with weights, ranks compute on hosts. The initial colour of a rank is its program, its
+accelerator and its slowdown; of a communication all its requests (kind, bytes, algorithm, latencies); of a link its
+bandwidth. `refine` gives the coarsest equitable partition of this graph.
 
 *Theorem.* Let the partition be equitable, and let no two ranks of a class draw different jitter. Then in the simulation
 of all ranks, all members of a class do the same at the same times.
 
 *Proof sketch.* By induction over events. Suppose that all members of each class have the same history until t. Then the
-same communications, up to class, are under way: a meeting begins when the last of its members has come, its members'
-classes and how many of each there are is told by its own class, so equal meetings begin at the same time. Rates are the
-max-min fair vector, which is unique, so it has every symmetry that the system of constraints has; equal flows lie with
-equal weights on equally many links of each class, equal links carry equally many flows of each class with equal
-weights, so a vector that is constant on classes and max-min fair in the folded system - one variable for a class of
-flows, one row for a class of links, with the weights that all flows of the class together lay on one link of it - is
-feasible in the whole system, and every flow keeps its bottleneck: it is *the* fair vector. So equal flows end at the
-same time, and so do equal computations, which the same accelerator prices. Until the next event nothing else changes.
+same communications, up to class, are under way: a communication begins when the last of its members has arrived. Its
+class determines the classes of its members and how many of each there are, so equal communications begin at the same
+time. Rates are the max-min fair vector, which is unique, so it has every symmetry that the constraints have. Equal
+flows cross equally many links of each class with equal weights, and equal links carry equally many flows of each class
+with equal weights. The folded system has one variable for a class of flows and one row for a class of links, with the
+weights that all flows of the class together have on one link. A vector that is constant on classes and max-min fair in
+the folded system is feasible in the whole system, and every flow keeps its bottleneck: it is the fair vector. So equal
+flows end at the same time, and so do equal computations, which have the same accelerator. Nothing else changes until
+the next event.
 
-*Constraints that never bind* (`simulator.engine.folding.non_binding`) change neither what is feasible nor the fair rates: they
-are left out of the system, and their links tell no classes apart.
+*Constraints that never bind* (`simulator.engine.folding.non_binding`) change neither the feasible set nor the fair
+rates. They are left out, and their links do not split classes.
 
 *Condition.* One variable for an axis regardless of class would be wrong: flows in unequal surroundings get unequal
-rates. A straggler, a slow link, an uneven last node splits the classes by itself, as far as it makes a difference.
+rates. A straggler, a slow link, an uneven last node split the classes by themselves, as far as they make a difference.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ class Folding:
         return int(self._partition.counts[COMMUNICATION][name])
 
     def plan(self, name: Communication, op: Op) -> Plan:
-        """The plan of the first communication of the class, with flows replaced by the aggregate flow of their class."""
+        """The plan of the first communication of the class, each flow replaced by the aggregate of its class."""
         assert isinstance(name, int)
         key = name, asked(op)
         if key not in self._plans:

@@ -71,7 +71,7 @@ class Partition:
         self.classes[LINK] = self._with_free_links(_lying(self.placed, free))
 
     def _with_free_links(self, lying: Edges) -> Indices:
-        """The classes of links; those that never bind are told apart by what placements on them, and tell nothing apart."""
+        """The classes of links. Those that never bind are split by the flows on them, and split nothing else."""
         classes = self.classes[LINK]
         apart = told_apart(classes, self.classes[FLOW], Edges(LINK, FLOW, lying.others, lying.ones, lying.labels))
         return np.unique(np.where(self.free, len(classes) + apart, classes), return_inverse=True)[1]

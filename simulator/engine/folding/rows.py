@@ -1,7 +1,7 @@
-"""Rows of the folded network: one for each class of links, with what each class of flows lays on it, all together.
+"""Rows of the folded network: one for each class of links, with the weight of each class of flows on it.
 
-Rows that can never bind are left out: those of links that no load can fill (`simulator.engine.folding.non_binding`), of rows
-that ask the same all but the first, and those that another row dominates.
+Rows that never bind are left out: those of links that no load can fill (`simulator.engine.folding.non_binding`), of
+equal rows all but the first, and rows that another one dominates.
 """
 
 from __future__ import annotations

@@ -59,5 +59,5 @@ def test_bins_hold_the_mean_use_of_each_kind_of_link(name, variant, changes):
 
 def test_spans_that_were_not_kept_are_asked_for_by_rank():
     few = without_spans("hello", None, {})
-    with pytest.raises(SimulatorError, match="spans of rank 3 were not kept.*--ranks"):
+    with pytest.raises(SimulatorError, match=r"spans of rank 3 were not kept.*--ranks"):
         few.of(3)
