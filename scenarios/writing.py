@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,16 @@ MOST_SPANS = 20_000
 """Rows from which spans.csv is written only on request: a file of about 2 MB, the most that is handy in a sheet."""
 
 
-def write(result: Result, folder: Path) -> list[Path]:
-    """Write *result* into *folder*; the paths written. Raises `SimulatorError` where that cannot be."""
+def write(result: Result, folder: Path, ranks: Sequence[int] | None = None) -> list[Path]:
+    """Write *result* into *folder*, with a chart of *ranks*; return the paths. Raises `SimulatorError` where that cannot be."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return list(_written(result, folder))
+        return list(_written(result, folder, ranks))
     except OSError as error:
         raise SimulatorError(f"cannot write {error.filename or folder}: {error.strerror or error}") from None
 
 
-def _written(result: Result, folder: Path) -> Iterator[Path]:
+def _written(result: Result, folder: Path, ranks: Sequence[int] | None) -> Iterator[Path]:
     from simulator.analysis.plot import draw, draw_breakdowns, draw_repeats
 
     path = folder / "result.json"
@@ -44,7 +44,7 @@ def _written(result: Result, folder: Path) -> Iterator[Path]:
             spans.write(timeline, path)
             yield path
         path = folder / f"timeline{ending}.png"
-        draw(timeline, "timeline", path, title=name)
+        draw(timeline, "timeline", path, ranks=ranks, title=name)
         yield path
     for name, times in result.repeats.items():
         path = folder / ("repeats.png" if len(timelines) == 1 else f"repeats_{name}.png")

@@ -42,7 +42,7 @@ def plot(
     # other charts show the first run only
     first_only = [] if chart == "repeats" else ["simulation.repeats=1"]
     loaded = Scenario.load(scenario, options=[*(settings or []), *first_only])
-    with progress(f"simulating {loaded.name}") as watch:
+    with progress(f"simulating {loaded.name}", chosen) as watch:
         result = loaded.run(watch)
     beside = Path(scenario) / f"{chart}.png"
     path = output or (beside if beside.parent.is_dir() else Path(f"{loaded.name}_{chart}.png"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -16,17 +16,25 @@ PATIENCE, INTERVAL = 1.0, 0.1
 
 
 @contextmanager
-def progress(title: str) -> Iterator[Callable[[Simulation], None]]:
-    """Watch simulations; what is given takes each of them before it starts."""
+def progress(title: str, ranks: Sequence[int] | None = None) -> Iterator[Callable[[Simulation], None]]:
+    """Watch simulations; what is given takes each of them before it starts.
+
+    *ranks* are those whose spans are wanted, where a run is too large to keep all.
+    """
     simulations: list[Simulation] = []
+
+    def watch(simulation: Simulation) -> None:
+        simulation.ranks = ranks or ()
+        simulations.append(simulation)
+
     if not sys.stderr.isatty():
-        yield simulations.append
+        yield watch
         return
     done = threading.Event()
     thread = threading.Thread(target=_show, args=(title, simulations, done), daemon=True)
     thread.start()
     try:
-        yield simulations.append
+        yield watch
     finally:
         done.set()
         thread.join()

@@ -33,7 +33,7 @@ def run(
     ranks: Annotated[
         str | None,
         typer.Option(
-            help="Ranks of the trace, e.g. 0,8:16 (8 to 15); of large runs one of all equal ones if not given."
+            help="Ranks of the trace and the chart, e.g. 0,8:16 (8 to 15); one of all equal ones if not given."
         ),
     ] = None,
     check: Annotated[
@@ -64,8 +64,6 @@ def run(
         suffix_of(trace, (".pftrace", ".json", ".json.gz"))
     if spans is not None:
         suffix_of(spans, (".csv", ".csv.gz", ".parquet"))
-    if ranks is not None and trace is None:
-        raise ScenarioError("--ranks chooses the ranks of a trace; give --trace too")
     chosen = numbers(ranks) if ranks else None
     if jobs > 1 and not check:
         raise ScenarioError("--jobs shares the runs of --check; give that too")
@@ -75,13 +73,13 @@ def run(
         return print_judgements(loaded, jobs, as_json, strict_memory)
     status, summaries = 0, []
     for scenario in loaded:
-        with progress(f"simulating {scenario.name}") as watch, collecting_no_garbage():
+        with progress(f"simulating {scenario.name}", chosen) as watch, collecting_no_garbage():
             result = scenario.run(watch)
             summaries.append(result.summary())
         folder = _folder(output, scenario.name, len(loaded))
         if not as_json:
             print(result.report())
-            _write(result, folder, spans)
+            _write(result, folder, spans, chosen)
         if trace is not None:
             _trace(result, trace, len(loaded), chosen)
         if spans is not None:
@@ -108,11 +106,11 @@ def _told(text: str, quietly: bool) -> None:
         print(text, file=sys.stderr if quietly else sys.stdout)
 
 
-def _write(result: Result, folder: Path, spans: Path | None) -> None:
+def _write(result: Result, folder: Path, spans: Path | None, ranks: list[int] | None) -> None:
     """Result, spans, scenario and timeline chart of *result* into *folder*, and what to do next."""
     from scenarios.writing import MOST_SPANS, leaves_out_spans, write
 
-    for path in write(result, folder):
+    for path in write(result, folder, ranks):
         print(f"wrote {path}")
     if spans is None and leaves_out_spans(result):
         print(f"spans.csv left out, {MOST_SPANS:,} rows or more; to get it: --spans {folder / 'spans.csv'}")

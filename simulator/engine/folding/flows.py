@@ -34,7 +34,7 @@ Parts = Mapping[Phase, tuple[int, ...]]
 
 @dataclass(frozen=True, eq=False)
 class Isomorphic:
-    """The communications *numbers* of one *group_class*, isomorphic in placement, and the plans of the first by request.
+    """The communications *numbers* of one *group_class*, isomorphic in placement; the plans of the first by request.
 
     Each has as many *flows*, numbered from *start* on, communication after communication. *parts* are the flows of
     each phase of a plan.
