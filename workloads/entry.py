@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Tag
 
 from simulator.document import Count, Flag, Index, Section
-from workloads.convolution import ConvolutionalBuilder
+from workloads.convolutional import ConvolutionalBuilder
 
 
 class ConvolutionEntry(Section):

@@ -20,6 +20,7 @@ from simulator.errors import ScenarioError
 from simulator.kernel import BYTES, Kernel, measured
 from simulator.lookup import nearest
 from workloads.model import Layer, Model
+from workloads.operators.parameter import ParameterTensor, parameter_tensors
 
 COLUMNS = ("model", "node", "op", "forward_ms", "backward_ms", "activation_bytes", "parameter_bytes", "preds")
 """What a profile must have."""
@@ -54,10 +55,10 @@ class MeasuredLayer(Layer):
         return _ALIAS.match(self.kind) is not None
 
     @property
-    def tensors(self) -> tuple[int, ...]:
+    def tensors(self) -> tuple[ParameterTensor, ...]:
         """One tensor of all its parameters, or none."""
         count = round(self.parameter_bytes / BYTES["fp32"])
-        return (count,) if count else ()
+        return parameter_tensors(count) if count else ()
 
     def forward(self, micro_batch_size: int) -> tuple[Kernel, ...]:
         """Its measured forward time."""

@@ -15,9 +15,10 @@ from simulator.document import Amount, Count, Document, Fault, Flag, Index, Numb
 from simulator.document.quantities import number
 from simulator.errors import ScenarioError
 from simulator.lookup import data_file
-from workloads.convolution import ConvolutionalBuilder, Image
+from workloads.convolutional import ConvolutionalBuilder
 from workloads.entry import AveragePoolEntry, Entry, MaxPoolEntry
 from workloads.model import Model
+from workloads.operators.convolution import Image
 from workloads.profile import profile
 from workloads.shape import Shape, nearest_divisors
 from workloads.transformer import transformer

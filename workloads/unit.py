@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from simulator.kernel import Kernel, measured
 from workloads.model import Layer, Model
+from workloads.operators.parameter import ParameterTensor, parameter_tensors
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,9 @@ class UnitLayer(Layer):
     kind: str = "unit"
 
     @property
-    def tensors(self) -> tuple[int, ...]:
+    def tensors(self) -> tuple[ParameterTensor, ...]:
         """One tensor of all the layer's parameters, or none."""
-        return (self.count,) if self.count else ()
+        return parameter_tensors(self.count) if self.count else ()
 
     def forward(self, micro_batch_size: int) -> tuple[Kernel, ...]:
         """One kernel of the given duration."""

@@ -17,7 +17,7 @@ from simulator.timeline import Timeline
 from simulator.transport.nccl import nccl
 from topologies.uniform import uniform
 from workloads.compute import compute
-from workloads.pipeline_parallel import pipeline_parallel
+from workloads.parallelism.pipeline import pipeline_parallel
 from workloads.pipelines.one_f_one_b import one_f_one_b
 from workloads.unit import unit_model
 

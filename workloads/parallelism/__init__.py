@@ -1,0 +1,99 @@
+"""One file is one way to spread a training step over ranks: its keys, its axes, its rules and its pass.
+
+`Parallelism` is the base class of an axis, `DataMethod` that of a method of data parallelism (``data: {method: ...}``).
+The order in which they apply is the list in `workloads.composition`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from simulator.accelerator import Software
+from simulator.document import Section
+from simulator.mesh import Axis, Mesh
+from simulator.schedule import Schedule
+from workloads.gradients.bucket import Reduction
+from workloads.model import Model
+from workloads.operators.lowering import Overlap
+from workloads.reductions import Compression
+from workloads.training_step import TrainingStep
+
+
+class Parallelism(Section):
+    """An axis of ranks. The fields of a subclass are its keys in the section ``parallelism`` of a scenario."""
+
+    axis: ClassVar[str]
+    """Its name, by which results report its communication: ``tp``. It may have several: ``tp.x``, ``tp.y``."""
+
+    key: ClassVar[str] = ""
+    """The key of the section that an error of this parallelism points to."""
+
+    def degrees(self, ranks: int) -> Mapping[str, int]:
+        """The degree of each of its axes. *ranks*: what the parallelisms applied before it leave of all GPUs."""
+        raise NotImplementedError
+
+    def check(self, others: Sequence[Parallelism]) -> None:
+        """Raise `Fault`, with the key to change, if the keys contradict those of the *others*."""
+
+    def share(self, model: Model) -> Model:
+        """*model* with its layers as one rank holds them. Raises `ScenarioError` for a degree that does not divide."""
+        return model
+
+    def overlap(self, software: Software) -> Mapping[str, Overlap]:
+        """By axis, how exchanges run beside their products."""
+        return {}
+
+    def further_axes(self, mesh: Mesh) -> Mapping[str, Axis]:
+        """Axes of another layout over ranks that *mesh* has already, such as that of the experts."""
+        return {}
+
+    def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
+        """*schedule*, whose mesh has the axis, with the communication of this parallelism."""
+        return schedule
+
+    def facts(self) -> Mapping[str, Any]:
+        """What `show derived` prints beside the degrees."""
+        return {}
+
+
+class DataMethod(Section):
+    """A method of data parallelism; *method* is the name of its file, or an import path of the user's own."""
+
+    whole_model: ClassVar[bool] = False
+    """Every GPU has the whole model, so all other degrees must be 1."""
+
+    method: str
+
+    @property
+    def broadcasts(self) -> bool:
+        """True if rank 0 broadcasts the model to the other replicas before the first step."""
+        return False
+
+    @property
+    def hosts(self) -> int:
+        """How many ranks it needs on hosts."""
+        return 0
+
+    @property
+    def label(self) -> str:
+        """What reports call it."""
+        return self.method
+
+    def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
+        """*schedule*, whose mesh has the axis ``dp``, with the communication of the replicas."""
+        raise NotImplementedError
+
+    def facts(self) -> Mapping[str, Any]:
+        """What `show derived` prints of it."""
+        return {}
+
+
+class ReducingMethod(DataMethod):
+    """A method that reduces gradients in buckets; *compression* changes the reduction of each bucket."""
+
+    compression: Compression | None = None
+
+    def compressed(self, reduction: Reduction) -> Reduction:
+        """*reduction*, within the compression if there is one."""
+        return self.compression.wrap(reduction) if self.compression else reduction
