@@ -66,7 +66,8 @@ def _degrees(parts: Sequence[Parallelism], gpus: int) -> dict[str, Mapping[str, 
 def _stage_layouts(degrees: Mapping[str, int], replicas_by_stage: Sequence[int]) -> tuple[Layout, ...]:
     """A layout for each pipeline rank, their ranks one after the other."""
     if len(replicas_by_stage) != degrees[PIPELINE]:
-        raise ScheduleError(f"{len(replicas_by_stage)} numbers of replicas for {PIPELINE} {degrees[PIPELINE]}")
+        given = len(replicas_by_stage)
+        raise ScheduleError(f"lists the replicas of {given} pipeline ranks, but {PIPELINE} is {degrees[PIPELINE]}")
     if list(degrees)[-1] != PIPELINE:
         raise ScheduleError(f"replicas by pipeline rank need a rank_order that ends with {PIPELINE}")
     made: list[Layout] = []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import ceil
 
 from simulator.kernel import BYTES
@@ -17,7 +18,7 @@ class Shape:
     task). A model with a causal head normalises before each block (GPT-2, Llama), another one after it (BERT).
     *attention*: ``unfused``, ``flash``, or the import path of a function from a shape to operators. *softmax_group*:
     the fused softmax takes heads x samples in multiples of it. *cut*: how tensor parallelism cuts each layer; all
-    counts are then of one rank.
+    counts are then of one rank. *degrees*: of further axes that share the model, for the user's own operators.
     """
 
     num_layers: int
@@ -41,6 +42,7 @@ class Shape:
     fused: bool = True
     softmax_group: int = 1
     cut: Cut = WHOLE
+    degrees: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def causal(self) -> bool:

@@ -9,12 +9,12 @@ from simulator.errors import SimulatorError
 from simulator.lookup import find, names
 
 
-def known(name: str, package: str, extra: Sequence[str] = (), only: Sequence[str] = ()) -> str:
+def known(name: str, package: str, extra: Sequence[str] = (), only: Sequence[str] | None = None) -> str:
     """Return *name* if *package* has such a file (*only*: some of them; *extra*: more), or if it can be imported.
 
     Raises `Fault` with the names that there are, or with the error of the user's module.
     """
-    choices = [*extra, *(only or names(package))]
+    choices = [*extra, *(names(package) if only is None else only)]
     if name in choices:
         return name
     if "." not in name.strip("."):
@@ -23,7 +23,8 @@ def known(name: str, package: str, extra: Sequence[str] = (), only: Sequence[str
         find(package, name)
     except SimulatorError:
         home, _, stem = name.rpartition(".")
-        raise Fault((), f"there is no {stem} in {home}; it must be {listed(choices)}, or can be imported") from None
+        built_in = f"; it must be {listed(choices)}, or can be imported" if choices else ""
+        raise Fault((), f"there is no {stem} in {home}{built_in}") from None
     except Exception as error:  # whatever the user's module raises
         raise Fault((), f"{name} cannot be imported: {type(error).__name__}: {error}") from None
     return name

@@ -8,6 +8,9 @@ from typing import Literal
 from simulator.kernel import BYTES, Kernel, matmul, memory_bound
 from workloads.operators.operator import Operator
 
+ATTENTIONS = ["unfused", "flash"]
+"""The kinds of core attention."""
+
 FP32 = 4
 """Bytes of the statistics (log-sum-exp) that flash attention keeps for each row of scores."""
 

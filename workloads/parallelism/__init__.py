@@ -45,7 +45,10 @@ class Parallelism(Section):
         return {}
 
     def further_axes(self, mesh: Mesh) -> Mapping[str, Axis]:
-        """Axes of another layout over ranks that *mesh* has already, such as that of the experts."""
+        """Axes of another layout over the ranks of *mesh*, such as that of the experts; they may replace axes.
+
+        Ranks with the same weights belong together on ``dp``: context parallelism replaces it by a joint axis.
+        """
         return {}
 
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:

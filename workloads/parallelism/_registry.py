@@ -29,7 +29,7 @@ def declared(name: str, base: type[_Class]) -> type[_Class] | None:
 
 def users_own(name: str, base: type[_Class]) -> type[_Class]:
     """The subclass of *base* that the user's module *name* declares. Raises `Fault`."""
-    known(name, PACKAGE, only=METHODS)
+    known(name, PACKAGE, only=METHODS if base is DataMethod else ())
     found = declared(name, base)
     if found is None:
         raise Fault((), f"{name} declares no subclass of {base.__name__}")

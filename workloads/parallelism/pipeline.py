@@ -160,7 +160,8 @@ def _with_messages(program: Program, row: Sequence[tuple[int, Action]], plan: Me
         here = of[number]
         for wanted in (wanted for action in here for wanted in posted.get(action, ())):
             message = plan.received[wanted]
-            templates.setdefault((message,), (message.recv(),))
+            if (message,) not in templates:
+                templates[message,] = (message.recv(),)
             blocks.append(((message,), wanted.micro_batch))
         incoming = [plan.received[action] for action in here if action in plan.received]
         outgoing = [plan.sent[action] for action in here if action in plan.sent]
