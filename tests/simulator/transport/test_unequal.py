@@ -73,7 +73,7 @@ def test_what_does_not_fit_is_told():
     with pytest.raises(ScheduleError, match="dispatch: 3 B for all peers, but nbytes is 4"):
         Collective(**op, kind="all_to_all", nbytes=4.0, per_peer=(1.0, 2.0))
     cluster = uniform(3, BANDWIDTH, LATENCY, hosts=0)
-    with pytest.raises(SimulatorError, match="all_to_all over ep: bytes for 2 peers in a group of 3 ranks"):
+    with pytest.raises(SimulatorError, match="all_to_all over ep: bytes for 2 peers in a group of 3"):
         Communicator(cluster, cluster.gpus, ideal()).collective("all_to_all", "ep", (0, 1, 2), 3.0, per_peer=(1.0, 2.0))
 
 
