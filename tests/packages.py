@@ -1,5 +1,8 @@
 """A package outside the project, as a user writes it."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from textwrap import dedent
@@ -19,3 +22,11 @@ def package(files: Mapping[str, str], folder: Path, monkeypatch: pytest.MonkeyPa
         file.write_text(dedent(text).lstrip("\n").replace("LAB", name))
     monkeypatch.syspath_prepend(str(folder))
     return name
+
+
+def clustersim(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command in *folder*, whose packages it can import."""
+    command = [str(Path(sys.executable).with_name("clustersim")), *arguments]
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
+    environment = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,7 @@ from scenarios.result import Result
 from simulator.errors import ScenarioError
 from simulator.lookup import function
 from simulator.order import Order
-from tests.packages import package
+from tests.packages import clustersim, package
 
 FILES = {
     "fabrics/twin.py": '''
@@ -217,12 +214,6 @@ def test_a_pipeline_order(lab: str) -> None:
     assert result.timeline.step_time == pytest.approx(3 * 1 + 3 * 2 + 2 * (5e-6 + 1e4 / 10e9), rel=1e-9)
     spans = [f"{span.op.action}" for span in result.timeline.spans(1) if span.op.stream == "compute"]
     assert spans[:4] == ["1F0", "1F1", "1B0", "1B1"]
-
-
-def clustersim(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).with_name("clustersim")), *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(folder)}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_a_scenario_on_all_of_these_from_the_command_line(lab: str, tmp_path: Path) -> None:

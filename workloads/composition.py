@@ -81,7 +81,7 @@ def _stage_layouts(degrees: Mapping[str, int], replicas_by_stage: Sequence[int])
 def on_layouts(schedule: Schedule, several: Sequence[Layout], parts: Sequence[Parallelism]) -> Schedule:
     """*schedule*, which has one program for each coordinate of ``pp``, on the ranks of *several* layouts."""
     mesh = Mesh.of(*several)
-    if len(several) > 1:
+    if PIPELINE not in mesh.axes:
         mesh = mesh.extended(0, {PIPELINE: _pipelines(several)})
     for part in parts:
         mesh = mesh.extended(0, part.further_axes(mesh))

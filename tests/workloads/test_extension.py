@@ -5,6 +5,7 @@ The files are in a package outside the project, and scenarios name them by their
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from scenarios import Scenario
 from scenarios.result import Result
 from simulator.errors import ScenarioError
 from simulator.schedule import Collective, Send
-from tests.packages import package
+from tests.packages import clustersim, package
 
 FILES = {
     "reductions/half.py": '''
@@ -115,6 +116,16 @@ FILES = {
         seq_length: 32
         vocab_size: 1000
         """,
+    "scenarios/long.yaml": """
+        version: 1
+        cluster: {preset: uniform, gpus: 8, bandwidth: 10 GB/s, latency: 5 us}
+        model: {preset: LAB.models.tiny, attention: LAB.operators.ring}
+        training: {global_batch_size: 8, micro_batch_size: 1, recompute: full}
+        parallelism:
+          tp: 2
+          LAB.axes.context: {degree: 2}
+          data: {method: fsdp, compression: {method: LAB.reductions.half}}
+        """,
 }
 
 
@@ -206,6 +217,24 @@ def test_a_data_parallel_method_of_ones_own(lab: str) -> None:
     tensors = [tensor for layer in model.layers for tensor in layer.tensors]
     assert sum(isinstance(op, Collective) for op in program.ops) == len(tensors)
     assert result.summary()["traffic_bytes"]["dp"] == pytest.approx(2 * 3 * 4 * model.parameters)
+
+
+def test_a_scenario_on_all_of_these_from_the_command_line(lab: str, tmp_path: Path) -> None:
+    scenario = f"{lab}/scenarios/long.yaml"
+    done = clustersim("run", scenario, "--json", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    result = json.loads(done.stdout)
+    assert list(result["traffic_bytes"]) == ["tp", "pp", "dp", "context", "norm"]
+    assert all(result["traffic_bytes"][axis] for axis in ("tp", "dp", "context"))
+    shown = clustersim("show", scenario, "derived", folder=tmp_path).stdout
+    assert f"  {lab}.axes.context: {{degree: 2}}" in shown
+    assert "# context: 2" in shown.splitlines()
+    again = tmp_path / "again.yaml"
+    again.write_text(shown)
+    assert (
+        json.loads(clustersim("run", str(again), "--json", folder=tmp_path).stdout)["step_time_s"]
+        == (result["step_time_s"])
+    )
 
 
 def test_two_stages_of_which_the_first_has_15_replicas_and_the_second_1() -> None:

@@ -23,7 +23,7 @@ from workloads.memory.unshard import unsharded
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
 from workloads.parallelism import ReducingMethod
-from workloads.reductions.reduce_scatter import reduce_scatter
+from workloads.reductions.reduce_scatter import Across, reduce_scatter
 from workloads.shape import nearest_divisors
 from workloads.training_step import TrainingStep
 
@@ -98,7 +98,7 @@ def fsdp(
     if hybrid is not None and cut:
         schedule = with_hybrid_axes(schedule, hybrid)
     dtype, width = gradient_dtype or model.precision, BYTES[model.precision]
-    across = ("dp.across", REPLICA, hybrid) if hybrid is not None and cut else None
+    across = {SHARD: Across(REPLICA, hybrid, "dp.across")} if hybrid is not None and cut else {}
     plain = reduce_scatter("dp.reduce" if overlap else None, across)
     reduction = compressed(plain) if compressed else plain
 
