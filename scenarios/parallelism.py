@@ -27,10 +27,10 @@ from simulator.document import Fault, Index, Section
 from simulator.document.validation import listed
 from workloads.composition import PARALLELISMS, RANK_ORDER, composed, numbered_along
 from workloads.parallelism import Parallelism
-from workloads.parallelism._registry import users_own
 from workloads.parallelism.data import Data
 from workloads.parallelism.pipeline import Pipeline
 from workloads.parallelism.tensor import Tensor
+from workloads.registry import users_own
 
 
 def _schema(schema: dict[str, Any]) -> None:
@@ -83,7 +83,8 @@ class ParallelismSection(Data, Pipeline, Tensor):
     @model_serializer(mode="wrap")
     def _with_own(self, handler: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
         dumped: dict[str, Any] = handler(self)
-        return dumped | {key: part.model_dump(mode=info.mode) for key, part in self._own.items()}
+        dumped |= {key: part.model_dump(mode=info.mode) for key, part in self._own.items()}
+        return dumped | ({"rank_order": self.numbering} if self._own else {})
 
     @property
     def parts(self) -> dict[str, Parallelism]:

@@ -23,9 +23,8 @@ from workloads.memory.recompute import recompute
 from workloads.model import Model
 from workloads.operators.lowering import Overlap
 from workloads.operators.shift import with_neighbours
-from workloads.parallelism import Parallelism
+from workloads.parallelism import Parallelism, TrainingStep
 from workloads.stages import stages_of
-from workloads.training_step import TrainingStep
 
 
 def training_schedule(

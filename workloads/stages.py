@@ -1,6 +1,6 @@
-"""A layout says which layers make up each stage of a pipeline.
+"""The layers of each stage of a pipeline.
 
-The embedding belongs to the first stage and the head to the last; what is counted and divided are the layers between.
+The embedding is on the first stage and the head on the last one; a layout counts and divides the layers between them.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ ENDS = ("embedding", "head")
 def stages_of(model: Model, stages: int, layout: str | Sequence[int] | None = None) -> list[list[Layer]]:
     """The layers of each of *stages* stages (pipeline ranks times virtual stages), in order.
 
-    *layout* None: as many for each, as Megatron-LM asks; ``balanced``: as even as it goes, the earlier stages one more;
-    ``embedding_as_layer``: embedding and head count as one layer each; or the number of layers of each stage. Raises
-    `ScenarioError` for a count that does not work out, with the nearest that do.
+    *layout* None: the same number for each stage, as Megatron-LM requires; ``balanced``: as even as possible, one more
+    on the earlier stages; ``embedding_as_layer``: embedding and head count as one layer each; or the number of layers
+    of each stage. Raises `ScenarioError` for a count that does not fit, with the nearest ones that do.
     """
     first = [layer for layer in model.layers if layer.kind == ENDS[0]]
     last = [layer for layer in model.layers if layer.kind == ENDS[1]]

@@ -1,4 +1,4 @@
-"""A unit model has layers of given durations, equal all through: the pictures of papers.
+"""A unit model has equal layers of given durations, as in the figures of papers.
 
 Durations, activations and parameters are given, so nothing depends on the accelerator or on the size of a micro-batch.
 """
@@ -14,10 +14,10 @@ from workloads.operators.parameter import ParameterTensor, parameter_tensors
 
 @dataclass(frozen=True)
 class UnitLayer(Layer):
-    """A layer that takes *forward_seconds* and *backward_seconds* for every micro-batch.
+    """A layer of *forward_seconds* and *backward_seconds* for every micro-batch.
 
     Half of the backward pass is for the input and half for the weights, as the zero-bubble schedules draw it (Qi et al.
-    2023, arXiv:2401.10241, figure 2). *boundary_bytes*: what it hands on, and what it keeps until its backward pass.
+    2023, arXiv:2401.10241, figure 2). *boundary_bytes*: it passes on so many, and keeps so many for its backward pass.
     """
 
     name: str

@@ -227,7 +227,7 @@ def test_a_scenario_on_all_of_these_from_the_command_line(lab: str, tmp_path: Pa
     assert list(result["traffic_bytes"]) == ["tp", "pp", "dp", "context", "norm"]
     assert all(result["traffic_bytes"][axis] for axis in ("tp", "dp", "context"))
     shown = clustersim("show", scenario, "derived", folder=tmp_path).stdout
-    assert f"  {lab}.axes.context: {{degree: 2}}" in shown
+    assert f"  {lab}.axes.context:\n    degree: 2\n" in shown
     assert "# context: 2" in shown.splitlines()
     again = tmp_path / "again.yaml"
     again.write_text(shown)

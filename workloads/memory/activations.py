@@ -1,10 +1,9 @@
-"""Activations live from a layer's forward pass to its backward pass; recomputing them shortens their life.
+"""Activations are held from a layer's forward pass to its backward pass; recomputation shortens this time.
 
-F allocates what the layer keeps and B frees it. Where the backward pass is split, I frees what W has no use for: W
-needs the inputs of products and the gradients of their outputs, 32 s b h bytes in 16 bits for a layer of a transformer
-(Qi et al. 2024, arXiv:2401.10241, table 1). A layer that R runs again keeps only its input, 2 s b h (Korthikanti et al.
-2022, arXiv:2205.05198, section 5), unless the layer before it has just been recomputed and hands it on; R allocates the
-rest.
+F allocates the bytes that the layer keeps and B frees them. In a split backward pass I frees what W does not need. W
+needs the inputs of products and the gradients of their outputs: 32 s b h bytes in 16 bits for a layer of a transformer
+(Qi et al. 2024, arXiv:2401.10241, table 1). A recomputed layer keeps only its input, 2 s b h bytes (Korthikanti et al.
+2022, arXiv:2205.05198, section 5), and nothing if the layer before it was recomputed just before; R allocates the rest.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ Place = tuple[int, int | None, str]
 """(stage, micro-batch, layer)."""
 
 Amounts = Mapping[str, tuple[float, float]]
-"""By phase: what its first op allocates and what its last one frees, in bytes."""
+"""By phase: (bytes that its first op allocates, bytes that its last op frees)."""
 
 
 def with_activations(program: Program, model: Model, micro_batch_size: int) -> Program:
-    """*program* whose ops allocate and free the activations of *model*'s layers, and no others than before.
+    """*program* with ops that allocate and free the activations of *model*'s layers.
 
     A phase of a layer may be several ops: the first allocates, the last frees.
     """
@@ -48,7 +47,7 @@ def _with_activations(program: Program, memory: _Memory) -> Program:
 
 
 class _Memory:
-    """The activations of a model's layers, counted once for each way of keeping them."""
+    """The bytes of activations of a model's layers, cached."""
 
     def __init__(self, model: Model, micro_batch_size: int) -> None:
         self.layers = {layer.name: layer for layer in model.layers}
@@ -57,12 +56,12 @@ class _Memory:
         self._known: dict[tuple[str, str, bool, bool], Amounts] = {}
 
     def before(self, place: Place) -> Place | None:
-        """The layer that hands its output to the one at *place*."""
+        """The layer whose output is the input of the one at *place*."""
         previous = self.previous.get(place[2])
         return (*place[:2], previous.name) if previous else None
 
     def amounts(self, layer: str, recomputed: str, handed: bool, split: bool) -> Amounts:
-        """By phase; *recomputed* is none, selective or full, *handed* whether R gets its input from another R."""
+        """By phase. *recomputed*: none, selective or full. *handed*: its input comes from another R."""
         key = layer, recomputed, handed, split
         if key not in self._known:
             previous = None if handed else self.previous.get(layer)
@@ -79,13 +78,13 @@ def _amounts(layer: Layer, previous: Layer | None, recomputed: str, split: bool,
         kept = previous.output_bytes(samples) if previous else 0.0
     again = max(0.0, every - kept)
     held, needed = kept + again, layer.weight_bytes(samples) if split else 0.0
-    # gradients take the place of activations; where those are less, I allocates the difference
+    # gradients replace activations; if these are fewer bytes, I allocates the difference
     halves = {"I": (max(0.0, needed - held), max(0.0, held - needed)), "W": (0.0, needed)}
     return {"F": (kept, 0.0), "R": (again, 0.0), "B": (0.0, held), **halves}
 
 
 def _passes(ops: Iterable[Op]) -> dict[Place, dict[str, list[int]]]:
-    """Where in the program each layer's phases stand, for each micro-batch."""
+    """The indices of the ops of each phase of each layer, for each micro-batch."""
     found: defaultdict[Place, dict[str, list[int]]] = defaultdict(dict)
     for index, op in enumerate(ops):
         if op.action and op.layer and op.action.phase in "FRBIW":
@@ -99,7 +98,7 @@ def _recomputed_before(previous: Mapping[str, list[int]], phases: Mapping[str, l
 
 
 def _kind(memory: _Memory, layer: str, phases: Mapping[str, list[int]], ops: list[Op]) -> str:
-    """How much R runs again: all kernels of the forward pass, or some of them."""
+    """How much of the forward pass R runs again: full or selective; none if there is no R."""
     if "R" not in phases:
         return "none"
     computes = (op for op in map(ops.__getitem__, phases["R"]) if isinstance(op, Compute))
@@ -108,13 +107,13 @@ def _kind(memory: _Memory, layer: str, phases: Mapping[str, list[int]], ops: lis
 
 
 def _holding(op: Op, allocated: float, freed: float) -> Op:
-    """*op* that allocates and frees so many bytes of activations."""
+    """*op* with these bytes of activations allocated and freed."""
     if (op.allocates.get("activations", 0.0), op.frees.get("activations", 0.0)) == (allocated, freed):
         return op
     return replace(op, allocates=_with(op.allocates, allocated), frees=_with(op.frees, freed))
 
 
 def _with(given: Mapping[str, float], nbytes: float) -> Mapping[str, float]:
-    """*given* with *nbytes* of activations in place of those that it has."""
+    """*given* with *nbytes* of activations in place of its own."""
     others = {category: held for category, held in given.items() if category != "activations"}
     return {**others, "activations": nbytes} if nbytes else others

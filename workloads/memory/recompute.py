@@ -1,8 +1,8 @@
-"""Recomputation runs part of the forward pass again, right before the backward pass, instead of keeping its results.
+"""Recomputation runs part of the forward pass again, just before the backward pass, instead of keeping its results.
 
-Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost" (arXiv:1604.06174). *selective*: core attention only,
-whose activations are large and cheap to make again (Korthikanti et al. 2022, arXiv:2205.05198, section 5); *full*: each
-layer but embedding and head, of which the input is kept (Megatron-LM, ``--recompute-granularity full --recompute-method
+Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost" (arXiv:1604.06174). *selective*: core attention only;
+its activations are large and cheap to compute (Korthikanti et al. 2022, arXiv:2205.05198, section 5). *full*: every
+layer but embedding and head keeps only its input (Megatron-LM, ``--recompute-granularity full --recompute-method
 uniform --recompute-num-layers 1``).
 """
 
@@ -25,10 +25,10 @@ CHOICES = ("none", "selective", "full")
 
 
 def recompute(schedule: Schedule, model: Model, how: str, *, micro_batch_size: int) -> Schedule:
-    """*schedule* in which each B or I of a layer follows an R of it; *how* is one of `CHOICES`.
+    """*schedule* with an R of each layer before its B or I; *how* is one of `CHOICES`.
 
-    Before or after `tensor_parallel`, with the model that the schedule then is of. A layer's R begins when its stream
-    comes to it and waits for no gradient, as in GPipe. Raises `ScheduleError` where the order recomputes by itself.
+    *model* has its layers as one rank holds them. R waits for no gradient: it begins when it is the head of its stream,
+    as in GPipe. Raises `ScheduleError` if the order recomputes by itself.
     """
     if how not in CHOICES:
         raise ScheduleError(f'unknown recomputation "{how}"; there are: {", ".join(nearest(how, [*CHOICES]))}')
@@ -56,7 +56,7 @@ def _with_recomputation(program: Program, layers: Mapping[str, Layer], how: str,
 
     def change(op: Op) -> Iterator[Op]:
         if op.action and op.layer and op.layer in layers and op.action.phase in "BI":
-            # of several ops of one backward pass the first takes it away
+            # only the first of several ops of a backward pass finds it
             forward = forwards.pop((op.action._replace(phase="F"), op.layer), [])
             kernels = layers[op.layer].recomputable_forward(micro_batch_size)
             if how == "full":
@@ -70,7 +70,7 @@ def _with_recomputation(program: Program, layers: Mapping[str, Layer], how: str,
 
 
 def _again(forward: Sequence[Op]) -> Iterator[Op]:
-    """The ops of a layer's forward pass a second time, exchanges included, waiting for each other only."""
+    """The ops of a layer's forward pass, exchanges included, a second time; they wait for one another only."""
     renamed = {op.name: _in_r(op.name, op.action) for op in forward if op.action}
     for op in forward:
         if op.action:

@@ -7,6 +7,7 @@ The order in which they apply is the list in `workloads.composition`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from simulator.accelerator import Software
@@ -17,7 +18,22 @@ from workloads.gradients.bucket import Reduction
 from workloads.model import Model
 from workloads.operators.lowering import Overlap
 from workloads.reductions import Compression
-from workloads.training_step import TrainingStep
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """What a pass knows of a training step beside its schedule.
+
+    *model* has its layers as one rank holds them. Each replica runs *micro_batches* of *micro_batch_size* samples.
+    *gradient_dtype*: None for the precision of the model.
+    """
+
+    model: Model
+    micro_batch_size: int
+    micro_batches: int
+    optimizer: str = "adam"
+    gradient_dtype: str | None = None
+    software: Software = field(default_factory=Software)
 
 
 class Parallelism(Section):

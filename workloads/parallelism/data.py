@@ -13,9 +13,8 @@ from pydantic import Field
 from simulator.document import Count, Fault
 from simulator.schedule import Schedule
 from workloads.operators.parameter import REPLICAS
-from workloads.parallelism import Parallelism
-from workloads.parallelism._registry import Method, default_method
-from workloads.training_step import TrainingStep
+from workloads.parallelism import Parallelism, TrainingStep
+from workloads.registry import Method, default_method
 
 
 class Data(Parallelism):

@@ -18,9 +18,8 @@ from workloads.gradients.bucket import Bucket, Reduction, Weights
 from workloads.gradients.reduce import actions, backward_ops, map_replicas, reduce_gradients, weights_by_stage
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
-from workloads.parallelism import ReducingMethod
+from workloads.parallelism import ReducingMethod, TrainingStep
 from workloads.reductions.all_reduce import all_reduce
-from workloads.training_step import TrainingStep
 
 BUCKET_BYTES = 25 * 2**20
 """torch.nn.parallel.DistributedDataParallel: ``bucket_cap_mb=25``."""

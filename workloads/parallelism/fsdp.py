@@ -22,10 +22,9 @@ from workloads.memory.sharding import double_buffered, sharded_states
 from workloads.memory.unshard import unsharded
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
-from workloads.parallelism import ReducingMethod
+from workloads.parallelism import ReducingMethod, TrainingStep
 from workloads.reductions.reduce_scatter import Across, reduce_scatter
 from workloads.shape import nearest_divisors
-from workloads.training_step import TrainingStep
 
 STATES = ("parameters", "gradients", "optimizer")
 

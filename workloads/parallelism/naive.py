@@ -12,8 +12,7 @@ from simulator.kernel import BYTES, memory_bound
 from simulator.schedule import Collective, Compute, Op, Program, Schedule
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
-from workloads.parallelism import DataMethod
-from workloads.training_step import TrainingStep
+from workloads.parallelism import DataMethod, TrainingStep
 
 
 class Naive(DataMethod):

@@ -18,8 +18,7 @@ from workloads.compute import update_op
 from workloads.memory.optimizer import state_bytes
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
-from workloads.parallelism import DataMethod
-from workloads.training_step import TrainingStep
+from workloads.parallelism import DataMethod, TrainingStep
 
 
 class ParameterServer(DataMethod):

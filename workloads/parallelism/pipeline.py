@@ -26,10 +26,9 @@ from simulator.schedule import Collective, Compute, Op, Program, Schedule
 from workloads.compute import PIPELINE, WeightVersions
 from workloads.gradients.reduce import actions
 from workloads.model import Layer, Model
-from workloads.parallelism import Parallelism
+from workloads.parallelism import Parallelism, TrainingStep
 from workloads.parallelism._messages import Message, MessagePlan, message_plans
 from workloads.stages import ENDS
-from workloads.training_step import TrainingStep
 
 ORDERS = "workloads.pipelines"
 

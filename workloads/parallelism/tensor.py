@@ -19,9 +19,8 @@ from simulator.schedule import Collective, Compute, Op, Program, Schedule
 from workloads.model import Model
 from workloads.operators.lowering import Overlap
 from workloads.operators.sharded import Cut
-from workloads.parallelism import Parallelism
+from workloads.parallelism import Parallelism, TrainingStep
 from workloads.shape import nearest_divisors
-from workloads.training_step import TrainingStep
 from workloads.transformer import Transformer
 
 TENSOR = "tp"

@@ -24,10 +24,9 @@ from workloads.memory.sharding import double_buffered, sharded_states
 from workloads.memory.unshard import Limits, PerTensor, unsharded
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
-from workloads.parallelism import ReducingMethod
+from workloads.parallelism import ReducingMethod, TrainingStep
 from workloads.reductions.all_reduce import all_reduce
 from workloads.reductions.reduce_scatter import reduce_scatter
-from workloads.training_step import TrainingStep
 
 SHARDED: Mapping[int, tuple[str, ...]] = {
     0: (),
