@@ -64,7 +64,7 @@ class ParallelismSection(Data, Pipeline, Tensor):
         made = handler({key: value for key, value in data.items() if key not in own})
         made._own.update(_validated(own))
         for key, part in made.parts.items():
-            part.check([other for name, other in made.parts.items() if name != key])
+            part.check({name: other for name, other in made.parts.items() if name != key})
         axes = numbered_along(list(made.parts.values()))
         if sorted(made.numbering) != sorted(axes):
             given = ", ".join(made.rank_order) or "nothing"

@@ -55,7 +55,7 @@ def _of_a_step(run: Scenario, summary: Mapping[str, Any]) -> dict[str, str]:
         "GPUs": _within(derived.ranks, GPUS),
         "tensor parallel": wide,
         "pipeline": parallelism.schedule if derived.degree("pp") > 1 else "none",
-        "data parallel": parallelism.data.label if derived.replicas > 1 else "none",
+        "data parallel": parallelism.data.label if derived.replicas > 1 or derived.by_stage else "none",
         "recompute": training.recompute,
         "beside computing": _beside(summary["breakdown_s"]),
     }

@@ -63,7 +63,8 @@ def batch(scenario: Scenario) -> str:
     assert training is not None
     assert model is not None
     micro = "1 micro-batch" if derived.micro_batches == 1 else f"{derived.micro_batches} micro-batches"
-    cut = f"{derived.replicas} replicas x {micro} of {derived.micro_batch_size}"
+    shares = "" if derived.by_stage else f"{derived.replicas} replicas x "
+    cut = f"{shares}{micro} of {derived.micro_batch_size}"
     if derived.ranks > derived.replicas:
         cut += f"; {derived.described}"
     return f"{model.name}, {training.precision}, batch {training.global_batch_size} = {cut}"

@@ -28,7 +28,7 @@ def bubble(scenario: Scenario) -> ClosedForm | None:
     """
     parallelism, derived = scenario.specification.parallelism, scenario.derived
     p, m, v = derived.degree("pp"), derived.micro_batches, parallelism.stages_per_rank
-    if scenario.model is None or p == 1:
+    if scenario.model is None or p == 1 or derived.by_stage:
         return None
     match parallelism.order_name:
         case "naive":

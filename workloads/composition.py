@@ -20,7 +20,7 @@ from workloads.parallelism.tensor import Tensor
 PARALLELISMS: tuple[type[Parallelism], ...] = (Tensor, Pipeline, Data)
 """In the order in which they apply, inner axes first. A user's own apply before the pipeline."""
 
-RANK_ORDER = ("tp", "dp", "pp")
+RANK_ORDER = (Tensor.axis, Data.axis, Pipeline.axis)
 """The axes along which ranks are numbered by default, fastest first: Megatron's order."""
 
 

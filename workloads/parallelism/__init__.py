@@ -6,7 +6,7 @@ The order in which they apply is the list in `workloads.composition`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -49,8 +49,8 @@ class Parallelism(Section):
         """The degree of each of its axes. *ranks*: what the parallelisms applied before it leave of all GPUs."""
         raise NotImplementedError
 
-    def check(self, others: Sequence[Parallelism]) -> None:
-        """Raise `Fault`, with the key to change, if the keys contradict those of the *others*."""
+    def check(self, others: Mapping[str, Parallelism]) -> None:
+        """Raise `Fault`, with the key to change, if the keys contradict those of the *others*, which are by key."""
 
     def share(self, model: Model) -> Model:
         """*model* with its layers as one rank holds them. Raises `ScenarioError` for a degree that does not divide."""

@@ -5,7 +5,8 @@ How their gradients meet is the matter of the method, a file of this folder: ``d
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from math import prod
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -40,12 +41,11 @@ class Data(Parallelism):
         """The replicas of each pipeline rank, if they are given one by one."""
         return tuple(self.dp) if isinstance(self.dp, list) else None
 
-    def check(self, others: Sequence[Parallelism]) -> None:
+    def check(self, others: Mapping[str, Parallelism]) -> None:
         """Some methods keep the whole model on every GPU."""
-        for other in others if self.data.whole_model else ():
-            for key, degree in other.degrees(1).items():
-                if degree != 1:
-                    raise Fault(key, f"must be 1: {self.data.method} keeps the whole model on every GPU")
+        for key, other in others.items() if self.data.whole_model else ():
+            if prod(other.degrees(1).values()) != 1:
+                raise Fault(key, f"must be 1: {self.data.method} keeps the whole model on every GPU")
 
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
         """As the method does."""

@@ -1,7 +1,9 @@
 """Tensor parallelism: the ranks of a group hold a share of every layer, and exchange what its products need.
 
-Shoeybi et al. 2019, "Megatron-LM" (arXiv:1909.08053); sequence parallelism as in Korthikanti et al. 2022
-(arXiv:2205.05198). How an operator is cut stands in `workloads.operators.sharded`.
+`sharded` makes the model of one rank: its operators are cut, and name their exchanges over the axis ``tp``
+(`workloads.operators.sharded`). The computation is made of that model, exchanges included. What is left to
+`tensor_parallel` is a sum of gradients at the end of the step. Shoeybi et al. 2019, "Megatron-LM" (arXiv:1909.08053);
+sequence parallelism as in Korthikanti et al. 2022 (arXiv:2205.05198).
 """
 
 from __future__ import annotations
@@ -53,11 +55,11 @@ class Tensor(Parallelism):
         return {TENSOR: self.tp}
 
     def share(self, model: Model) -> Model:
-        """*model* cut over the ranks of the group."""
+        """The share of *model* on one rank."""
         return sharded(model, self.tp, sequence_parallel=self.sequence_parallel)
 
     def overlap(self, software: Software) -> Mapping[str, Overlap]:
-        """As given; what the software overlaps by itself where nothing is given."""
+        """*tp_overlap*; if it is 0, what the software overlaps by itself."""
         return {TENSOR: Overlap(float(self.tp_overlap), software.async_tensor)}
 
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
