@@ -176,6 +176,7 @@ class _Builder:
             kind=exchange.kind,
             over=exchange.over,
             nbytes=exchange.nbytes,
+            per_peer=exchange.per_peer,
         )
         self.ops.append(op)
         self.received += gathered

@@ -17,8 +17,9 @@ SHIFT = "shift"
 class Exchange:
     """A communication of *kind* over the axis *over*: a collective of `simulator.schedule.COLLECTIVES`, or `SHIFT`.
 
-    *nbytes*: of a collective the full vector, of a shift what one rank sends. *divisible*: a share of it may run beside
-    the kernels of its segment, piece by piece. *distance* on the axis, of a shift.
+    *nbytes*: of a collective the full vector, of a shift what one rank sends. *divisible*: the segment is a product,
+    and a share of the exchange may run beside it, piece by piece; in a backward pass the weight gradient of the product
+    is the next segment. *distance*: on the axis, of a shift. *per_peer*: bytes for each coordinate, of an all-to-all.
     """
 
     kind: str
@@ -26,10 +27,12 @@ class Exchange:
     over: str
     divisible: bool = False
     distance: int = 1
+    per_peer: tuple[float, ...] | None = None
 
     def times(self, factor: float) -> Exchange:
         """The exchange with its bytes multiplied by *factor*."""
-        return replace(self, nbytes=self.nbytes * factor)
+        per_peer = None if self.per_peer is None else tuple(nbytes * factor for nbytes in self.per_peer)
+        return replace(self, nbytes=self.nbytes * factor, per_peer=per_peer)
 
 
 @dataclass(frozen=True, slots=True)

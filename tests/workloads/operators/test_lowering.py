@@ -129,6 +129,12 @@ def test_part_of_a_divisible_exchange_runs_beside_its_product():
         Overlap(2)
 
 
+def test_an_all_to_all_has_bytes_for_each_peer():
+    dispatch = Exchange("all_to_all", 6.0, "ep", per_peer=(1.0, 5.0))
+    made = ops(Segment(kernels(1.0), before=(dispatch.times(2),)))
+    assert [(op.nbytes, op.per_peer) for op in made if isinstance(op, Collective)] == [(12.0, (2.0, 10.0))]
+
+
 def test_overlap_is_that_of_the_axis():
     assert shown(ops(Segment(kernels(1.0), after=(SUM,)), cp=Overlap(0.5))) == shown(
         ops(Segment(kernels(1.0), after=(SUM,)))
