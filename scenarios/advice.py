@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
-from scenarios.parallelism import DataParallelism, DistributedDataParallel, Parallelism, Zero
+from scenarios.parallelism import ParallelismSection
 from scenarios.programs import training_schedule
 from scenarios.scenario import Scenario
 from scenarios.training import Training
@@ -20,10 +20,14 @@ from simulator.analysis import text
 from simulator.analysis.memory import bound
 from simulator.errors import ScenarioError, ScheduleError
 from simulator.units import show
-from workloads.layout import ENDS
+from workloads.composition import degrees, layouts
+from workloads.memory.optimizer import state_bytes
 from workloads.model import Layer, Model
-from workloads.optimizer import state_bytes
-from workloads.zero import zero_state_bytes
+from workloads.parallelism import DataMethod
+from workloads.parallelism.ddp import DistributedDataParallel
+from workloads.parallelism.tensor import sharded
+from workloads.parallelism.zero import Zero, zero_state_bytes
+from workloads.stages import ENDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,24 +78,32 @@ class Account:
         samples = training.get("micro_batch_size") or derived.micro_batch_size
         shares, most = max(1, self.training.global_batch_size // samples), max(1, self.gpus // (tp * pp))
         dp = next(replicas for replicas in range(min(shares, most), 0, -1) if shares % replicas == 0)
-        parallelism = Parallelism(
+        parallelism = ParallelismSection(
             tp=tp,
             sequence_parallel=tp > 1 and specification.parallelism.sequence_parallel,
             pp=pp,
             layout="balanced" if pp > 1 else None,
+            dp=dp,
             data=_data(specification.parallelism.data, stage),
         )
         schedule = training_schedule(
             specification.model_copy(update={"parallelism": parallelism, "training": changed}),
             self.model,
             self.scenario.software,
-            replace(derived, tp=tp, pp=pp, replicas=dp, micro_batch_size=samples, micro_batches=pp),
+            replace(
+                derived,
+                degrees=degrees(list(parallelism.parts.values()), self.gpus),
+                layouts=layouts(list(parallelism.parts.values()), self.gpus, parallelism.numbering),
+                micro_batch_size=samples,
+                micro_batches=pp,
+                by_stage=None,
+            ),
             self.scenario.document,
         )
         return Way(tp, pp, dp, stage, bound(schedule).peak.nbytes)
 
 
-def _data(given: DataParallelism, stage: int) -> Zero:
+def _data(given: DataMethod, stage: int) -> Zero:
     """ZeRO of that *stage*, 0 being plain data parallelism, with the buckets that *given* has."""
     bucket = given.bucket if isinstance(given, DistributedDataParallel | Zero) else None
     return Zero.model_validate({"method": "zero", "stage": stage, **({"bucket": f"{bucket:.0f} B"} if bucket else {})})
@@ -215,7 +227,7 @@ def _not_cut(known: Account) -> Iterator[str]:
     """Why tensor parallelism is not among the ways, where it is not."""
     if known.node > 1:
         try:
-            known.model.sharded(2)
+            sharded(known.model, 2)
         except ScenarioError as error:
             yield f"Tensor parallelism is left out: {error}."
 

@@ -1,41 +1,76 @@
-"""What follows from a scenario and its cluster: degrees, batches, which GPU each rank has; and what must hold there."""
+"""What follows from a scenario and its cluster: layouts, batches, which GPU each rank has; and what must hold there."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from scenarios.specification import Specification
 from scenarios.training import indivisible
 from simulator.cluster import Cluster
 from simulator.document import Document
+from simulator.errors import ScheduleError
+from simulator.mesh import Layout
+from workloads.composition import degrees, layouts
+from workloads.operators.parameter import REPLICAS
 
 
 @dataclass(frozen=True)
 class Derived:
-    """Numbers of *gpus* there are, of *replicas* of *tp* x *pp* ranks, of *micro_batches* and of samples in each.
+    """The number of *gpus* of the cluster, the *degrees* of the parallelisms, and the *layouts* of the ranks.
 
-    *devices* names the GPU or host of each rank, *idle* the GPUs that have none.
+    There are several layouts if pipeline ranks have unequal numbers of replicas, *by_stage*; the degree of replicas is
+    1 then. Each replica has *micro_batches* of *micro_batch_size* samples. *devices*: the GPU or host of each rank.
+    *idle*: the GPUs without a rank.
     """
 
     gpus: int
-    tp: int
-    pp: int
-    replicas: int
+    degrees: Mapping[str, int]
+    layouts: tuple[Layout, ...]
     micro_batch_size: int
     micro_batches: int
     devices: tuple[str, ...]
     idle: tuple[str, ...]
+    by_stage: tuple[int, ...] | None = None
+
+    @property
+    def ranks(self) -> int:
+        """The ranks on GPUs."""
+        return sum(layout.size for layout in self.layouts)
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas of the whole model there are."""
+        return self.degree(REPLICAS)
+
+    def degree(self, axis: str) -> int:
+        """The degree of *axis*; 1 if there is no such axis."""
+        return self.degrees.get(axis, 1)
+
+    @property
+    def described(self) -> str:
+        """The degrees as people write them: ``tp 8 x pp 8 x dp 16``."""
+        shown: dict[str, object] = dict(self.degrees)
+        if self.by_stage:
+            shown[REPLICAS] = "-".join(map(str, self.by_stage))
+        return " x ".join(f"{axis} {degree}" for axis, degree in shown.items())
 
 
 def derive(specification: Specification, cluster: Cluster, document: Document) -> Derived:
     """The facts that follow. Raises `ScenarioError`, at the key to change, where they contradict the scenario."""
-    parallelism = specification.parallelism
-    tp, pp = (1, 1) if specification.training is None else (parallelism.tp, parallelism.pp)
-    replicas = _replicas(specification, cluster, document)
+    there = len(cluster.gpus)
+    if there == 0:
+        raise document.error(("cluster",), "has no GPU")
     micro_batch_size = micro_batches = 0
-    if specification.training is not None:
-        micro_batch_size, micro_batches = _batches(specification, replicas, document)
-    gpus = _gpus(specification, cluster, tp * pp * replicas, document)
+    found: Mapping[str, int] = {}
+    by_stage: tuple[int, ...] | None = None
+    if specification.training is None:
+        several: tuple[Layout, ...] = (Layout({"all": _benchmarked(specification, there, document)}),)
+    else:
+        by_stage = specification.parallelism.replicas_by_stage
+        found, several = _layouts(specification, there, document)
+        micro_batch_size, micro_batches = _batches(specification, found[REPLICAS], by_stage, document)
+    gpus = _gpus(specification, cluster, sum(layout.size for layout in several), document)
     hosts = _hosts(specification, cluster, document)
     ranks = len(gpus) + len(hosts)
     for place, straggler in enumerate(specification.simulation.stragglers):
@@ -44,43 +79,56 @@ def derive(specification: Specification, cluster: Cluster, document: Document) -
             raise document.error(path, f"there is no rank {straggler.rank}; ranks go from 0 to {ranks - 1}")
     used = set(gpus)
     idle = tuple(gpu for gpu in cluster.gpus if gpu not in used)
-    return Derived(len(cluster.gpus), tp, pp, replicas, micro_batch_size, micro_batches, gpus + hosts, idle)
+    return Derived(there, found, several, micro_batch_size, micro_batches, gpus + hosts, idle, by_stage)
 
 
-def _replicas(specification: Specification, cluster: Cluster, document: Document) -> int:
-    """How many replicas of the model there are; of a collective, ranks."""
-    there, benchmark = len(cluster.gpus), specification.collective
-    if there == 0:
-        raise document.error(("cluster",), "has no GPU")
-    if benchmark is not None:
-        ranks = benchmark.ranks or there
-        if ranks > there:
-            raise document.error(("collective", "ranks"), f"{ranks} ranks need {ranks} GPUs, but there are {there}")
-        if benchmark.root >= ranks:
-            raise document.error(
-                ("collective", "root"), f"there is no rank {benchmark.root}; ranks go from 0 to {ranks - 1}"
-            )
-        return ranks
+def _benchmarked(specification: Specification, there: int, document: Document) -> int:
+    """The number of ranks of a collective."""
+    benchmark = specification.collective
+    assert benchmark is not None
+    ranks = benchmark.ranks or there
+    if ranks > there:
+        raise document.error(("collective", "ranks"), f"{ranks} ranks need {ranks} GPUs, but there are {there}")
+    if benchmark.root >= ranks:
+        raise document.error(
+            ("collective", "root"), f"there is no rank {benchmark.root}; ranks go from 0 to {ranks - 1}"
+        )
+    return ranks
+
+
+def _layouts(
+    specification: Specification, there: int, document: Document
+) -> tuple[Mapping[str, int], tuple[Layout, ...]]:
+    """The degree of each parallelism, and the layouts that they make on *there* GPUs."""
     parallelism = specification.parallelism
-    each = parallelism.tp * parallelism.pp
-    degree = max(1, there // each) if parallelism.dp == "auto" else parallelism.dp
-    if each * degree > there:
-        key = "dp" if parallelism.dp != "auto" else "pp" if parallelism.pp > 1 else "tp"
-        message = f"tp {parallelism.tp} x pp {parallelism.pp} x dp {degree} needs {each * degree} GPUs"
-        raise document.error(("parallelism", key), f"{message}, but there are {there}")
-    return degree
+    parts = parallelism.parts
+    try:
+        several = layouts(list(parts.values()), there, parallelism.numbering)
+    except ScheduleError as error:
+        raise document.error(("parallelism", "dp"), str(error)) from None
+    found = degrees(list(parts.values()), there)
+    needed = sum(layout.size for layout in several)
+    if needed > there:
+        given = [key for key, part in parts.items() if found[part.axis] > 1 and part.axis != REPLICAS]
+        key = REPLICAS if parallelism.dp != "auto" else given[-1]
+        shown = " x ".join(f"{axis} {degree}" for axis, degree in found.items())
+        raise document.error(("parallelism", key), f"{shown} needs {needed} GPUs, but there are {there}")
+    return found, several
 
 
-def _batches(specification: Specification, replicas: int, document: Document) -> tuple[int, int]:
+def _batches(
+    specification: Specification, replicas: int, by_stage: tuple[int, ...] | None, document: Document
+) -> tuple[int, int]:
     """(micro-batch size, micro-batches of a replica)."""
     training = specification.training
     assert training is not None
     batch, micro = training.global_batch_size, training.micro_batch_size
-    if batch % (replicas * (micro or 1)):
-        name = f"dp {replicas}" if micro is None else f"micro_batch_size {micro} x dp {replicas} = {micro * replicas}"
-        message = indivisible(batch, replicas * (micro or 1), name)
-        raise document.error(("training", "global_batch_size"), message)
-    micro = micro or batch // replicas
+    for shares in by_stage or (replicas,):
+        if batch % (shares * (micro or 1)):
+            name = f"dp {shares}" if micro is None else f"micro_batch_size {micro} x dp {shares} = {micro * shares}"
+            message = indivisible(batch, shares * (micro or 1), name)
+            raise document.error(("training", "global_batch_size"), message)
+    micro = micro or batch // max(by_stage or (replicas,))
     return micro, batch // (replicas * micro)
 
 
@@ -109,11 +157,10 @@ def _dealt(cluster: Cluster) -> tuple[str, ...]:
 
 def _hosts(specification: Specification, cluster: Cluster, document: Document) -> tuple[str, ...]:
     """The host of each parameter server, spread evenly over the cluster."""
-    data = specification.parallelism.data
-    if specification.collective is not None or data.method != "parameter_server":
+    needed, there = specification.parallelism.data.hosts, len(cluster.hosts)
+    if specification.collective is not None or not needed:
         return ()
-    there = len(cluster.hosts)
-    if data.servers > there:
-        message = f"{data.servers} servers need as many hosts, but the cluster has {there}"
+    if needed > there:
+        message = f"{needed} servers need as many hosts, but the cluster has {there}"
         raise document.error(("parallelism", "data", "servers"), message)
-    return tuple(cluster.hosts[server * there // data.servers] for server in range(data.servers))
+    return tuple(cluster.hosts[server * there // needed] for server in range(needed))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from scenarios.parallelism import DistributedDataParallel
 from scenarios.programs import pipeline_order
 from scenarios.scenario import Scenario
 from scenarios.writing import yaml_text
@@ -13,7 +12,6 @@ from simulator.analysis import text
 from simulator.cluster import Cluster
 from simulator.errors import ClusterError, ScenarioError
 from simulator.units import show
-from workloads.data_parallel import BUCKET_BYTES, FIRST_BUCKET_BYTES
 
 MOST = 16
 """Ranks of a group, or groups of an axis, that are printed one by one."""
@@ -85,18 +83,13 @@ def _training(scenario: Scenario) -> dict[str, Any]:
     model, facts, training = scenario.model, scenario.derived, scenario.specification.training
     assert model is not None
     assert training is not None
-    data, buckets = scenario.specification.parallelism.data, {}
-    if isinstance(data, DistributedDataParallel) and data.overlap:
-        first, rest = data.first_bucket or data.bucket or FIRST_BUCKET_BYTES, data.bucket or BUCKET_BYTES
-        buckets = {"first_bucket": show(first, "size"), "bucket": show(rest, "size")}
+    parts = scenario.specification.parallelism.parts.values()
     return {
-        "tp": facts.tp,
-        "pp": facts.pp,
-        "dp": facts.replicas,
+        **facts.degrees,
         "micro_batch_size": facts.micro_batch_size,
         "micro_batches": facts.micro_batches,
         "gradient_dtype": training.gradient_dtype or training.precision,
-        **buckets,
+        **{key: value for part in parts for key, value in part.facts().items()},
         "layers": len(model.layers),
         "parameters": model.parameters,
         "model_flops_per_step": model.flops(1) * training.global_batch_size,

@@ -1,4 +1,4 @@
-"""Layer classes: what PipeDream measured of the layers of a model on a V100 beside what their shapes are priced at."""
+"""Layer classes: measured times of the layers of a model on a V100 (PipeDream) beside the times priced from shapes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from pathlib import Path
 from simulator.accelerator import Accelerator
 from simulator.kernel import Kernel
 from topologies import cluster
-from workloads.convolution import Convolution
 from workloads.model import Layer
-from workloads.part import Elementwise, Linear, Part, PartedLayer
+from workloads.operators.convolution import Convolution
+from workloads.operators.elementwise import Elementwise
+from workloads.operators.layer import OperatorLayer
+from workloads.operators.linear import Linear
+from workloads.operators.operator import Operator
 from workloads.profile import MeasuredLayer, profile
 from workloads.specification import model
 from workloads.stack import software
@@ -79,13 +82,13 @@ def _measured(layers: Iterable[Layer]) -> dict[str, list[tuple[float, float]]]:
     for layer in layers:
         if isinstance(layer, MeasuredLayer):
             times = 1e3 * layer.forward_seconds, 1e3 * layer.backward_seconds
-            found.setdefault(_class_of_an_operator(layer.kind), []).append(times)
+            found.setdefault(_class_of_kind(layer.kind), []).append(times)
     return found
 
 
-def _class_of_an_operator(operator: str) -> str:
+def _class_of_kind(kind: str) -> str:
     classes = {"Conv2d": "convolution", "Linear": "linear", "BatchNorm2d": "batch norm"}
-    return classes.get(operator.partition("(")[0], "other elementwise")
+    return classes.get(kind.partition("(")[0], "other elementwise")
 
 
 def _priced(layers: Iterable[Layer], samples: int, device: Accelerator) -> dict[str, list[tuple[float, float]]]:
@@ -96,16 +99,16 @@ def _priced(layers: Iterable[Layer], samples: int, device: Accelerator) -> dict[
 
     found: dict[str, list[tuple[float, float]]] = {}
     for layer in layers:
-        for part in layer.parts if isinstance(layer, PartedLayer) else ():
-            backward = (*part.backward_input(samples), *part.backward_weights(samples))
-            times = milliseconds(part.forward(samples)), milliseconds(backward)
-            found.setdefault(_class_of_a_part(part), []).append(times)
+        for operator in layer.operators if isinstance(layer, OperatorLayer) else ():
+            backward = (*operator.backward_input(samples), *operator.backward_weights(samples))
+            times = milliseconds(operator.forward(samples)), milliseconds(backward)
+            found.setdefault(_class_of(operator), []).append(times)
     return found
 
 
-def _class_of_a_part(part: Part) -> str:
-    if isinstance(part, Convolution):
+def _class_of(operator: Operator) -> str:
+    if isinstance(operator, Convolution):
         return "convolution"
-    if isinstance(part, Linear):
+    if isinstance(operator, Linear):
         return "linear"
-    return "batch norm" if isinstance(part, Elementwise) and part.tensors else "other elementwise"
+    return "batch norm" if isinstance(operator, Elementwise) and operator.tensors else "other elementwise"

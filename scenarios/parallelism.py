@@ -1,148 +1,75 @@
-"""The parallelism section says how the model is spread over the ranks, and where the ranks live."""
+"""The parallelism section says how the model is spread over the ranks, and on which GPUs the ranks are.
+
+Its keys are those of the files in `workloads.parallelism`. A key with a dot is the import path of a parallelism of the
+user's own; its value is a section with keys of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from inspect import signature
-from typing import Annotated, Any, Literal
+import inspect
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
+    create_model,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
-from scenarios.names import known
-from simulator.document import Count, Fault, Flag, Fraction, Index, Section, Size
-from simulator.lookup import function
-from simulator.order import Order
+from simulator.document import Fault, Index, Section
+from simulator.document.validation import listed
+from workloads.composition import PARALLELISMS, RANK_ORDER, composed, numbered_along
+from workloads.parallelism import Parallelism
+from workloads.parallelism.data import Data
+from workloads.parallelism.pipeline import Pipeline
+from workloads.parallelism.tensor import Tensor
+from workloads.registry import users_own
 
-ALIASES = {"1f1b": "one_f_one_b"}
-"""Names of orders that cannot be a function's."""
+
+def _schema(schema: dict[str, Any]) -> None:
+    """Add to the JSON *schema* what each parallelism says of its keys, and what the user's own may be."""
+    documented = [inspect.getdoc(cls) or "" for cls in PARALLELISMS]
+    schema["description"] = "\n\n".join([*documented, schema["description"]])
+    schema["patternProperties"] = {r"\.": {"type": "object"}}
+    own = {"type": "object", "properties": {"method": {"type": "string", "pattern": r"\."}}, "required": ["method"]}
+    schema["properties"]["data"]["oneOf"].append(own)
 
 
-class Naive(Section):
-    """One main GPU hands out the batch, gathers the gradients and sends back what comes of them.
+class ParallelismSection(Data, Pipeline, Tensor):
+    """The section of a scenario.
 
-    *update* ``everywhere``: it sends back the averaged gradient; ``main``: it alone updates, and sends the model.
+    *rank_order*: the axes along which ranks are numbered, fastest first. *placement* maps ranks to GPUs.
     """
 
-    method: Literal["naive"]
-    update: Literal["everywhere", "main"] = "everywhere"
+    model_config = ConfigDict(json_schema_extra=_schema)
 
-
-class ParameterServer(Section):
-    """Hosts keep the parameters, sharded over *servers* of them."""
-
-    method: Literal["parameter_server"]
-    servers: Count = 1
-
-
-class DistributedDataParallel(Section):
-    """Gradients are all-reduced in buckets of *bucket* bytes, while the backward pass goes on if *overlap*.
-
-    Unless *bucket* is given the first is of 1 MiB and the others of 25 MiB, as in torch. *no_sync*: micro-batches but
-    the last communicate nothing.
-    """
-
-    method: Literal["ddp"]
-    overlap: Flag = True
-    bucket: Size | None = None
-    first_bucket: Size | None = None
-    no_sync: Flag = True
-
-
-class Zero(Section):
-    """ZeRO of that *stage*: 1 shards optimizer states, 2 gradients too, 3 parameters too, 0 nothing.
-
-    Gradients are reduced in buckets of *bucket* bytes (unless given, DeepSpeed's 5e8 elements), while the backward pass
-    goes on if *overlap*.
-    """
-
-    method: Literal["zero"]
-    stage: Literal[0, 1, 2, 3] = 1
-    overlap: Flag = True
-    bucket: Size | None = None
-
-
-class FullyShardedDataParallel(Section):
-    """Everything is sharded, and parameters are gathered layer by layer.
-
-    *reshard*: given up between forward and backward pass; *prefetch*: layers gathered ahead of the computation;
-    *hybrid*: shards inside groups of so many ranks, replicas across them.
-    """
-
-    method: Literal["fsdp"]
-    overlap: Flag = True
-    reshard: Flag = True
-    prefetch: Index = 1
-    hybrid: Count | None = None
-
-
-def takes_virtual_stages(schedule: str) -> bool:
-    """Whether the order of that name has virtual stages."""
-    order = function("workloads.pipelines", ALIASES.get(schedule, schedule))
-    return "virtual_stages" in signature(order).parameters
-
-
-def _with_method(value: Any) -> Any:
-    return {"method": "ddp", **value} if isinstance(value, dict) and "method" not in value else value
-
-
-DataParallelism = Annotated[
-    Naive | ParameterServer | DistributedDataParallel | Zero | FullyShardedDataParallel,
-    Field(discriminator="method"),
-]
-
-
-class Parallelism(Section):
-    """Degrees by axis; *dp* ``auto`` is GPUs / (tp * pp). *placement* maps ranks to GPUs.
-
-    *virtual_stages* are those of a pipeline rank, for orders that have them. Without a *layout* every stage has equally
-    many layers. *tp_overlap* is the part of the tensor-parallel exchanges beside their products. *optimizer_sync*: the
-    optimizer waits for the norm of all gradients.
-    """
-
-    tp: Count = 1
-    sequence_parallel: Flag = False
-    tp_overlap: Flag | Fraction = False
-    pp: Count = 1
-    schedule: str = "1f1b"
-    virtual_stages: Count | None = None
-    layout: Literal["balanced", "embedding_as_layer"] | list[Index] | None = None
-    optimizer_sync: Flag = True
-    dp: Count | Literal["auto"] = "auto"
-    data: Annotated[DataParallelism, BeforeValidator(_with_method)] = DistributedDataParallel(method="ddp")
-    rank_order: list[Literal["tp", "dp", "pp"]] = Field(default=["tp", "dp", "pp"])
+    rank_order: list[str] = Field(default=list(RANK_ORDER))
     placement: Literal["packed", "round_robin"] | list[Index] = "packed"
+    _own: dict[str, Parallelism] = PrivateAttr(default_factory=dict)
 
-    @model_validator(mode="after")
-    def _choices(self) -> Parallelism:
-        """Keys of a choice that is not taken, and choices that exclude each other."""
-        if self.tp == 1:
-            for key in ("sequence_parallel", "tp_overlap"):
-                if getattr(self, key):
-                    raise Fault(key, "belongs to tensor parallelism, but tp is 1")
-        if self.data.method in ("naive", "parameter_server"):
-            for key in ("tp", "pp"):
-                if getattr(self, key) != 1:
-                    raise Fault(key, f"must be 1: {self.data.method} keeps the whole model on every GPU")
-        if self.virtual_stages is not None and not takes_virtual_stages(self.schedule):
-            raise Fault("virtual_stages", f"belongs to an order that has them; {self.schedule} has not")
-        return self
-
-    @field_validator("schedule")
+    @model_validator(mode="wrap")
     @classmethod
-    def _schedule(cls, name: str) -> str:
-        return known(name, "workloads.pipelines", tuple(ALIASES))
-
-    @property
-    def order(self) -> Callable[..., Order]:
-        """The function that makes the pipeline order."""
-        return function("workloads.pipelines", ALIASES.get(self.schedule, self.schedule))
-
-    @field_validator("rank_order")
-    @classmethod
-    def _permutation(cls, order: list[str]) -> list[str]:
-        if sorted(order) != ["dp", "pp", "tp"]:
-            raise ValueError(f"must name each of tp, dp and pp once, not {', '.join(order) or 'nothing'}")
-        return order
+    def _composed(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Validate keys with a dot as parallelisms of the user's own, and all parallelisms against one another."""
+        if not isinstance(data, dict):
+            return handler(data)
+        own = {key: value for key, value in data.items() if isinstance(key, str) and "." in key}
+        made = handler({key: value for key, value in data.items() if key not in own})
+        made._own.update(_validated(own))
+        for key, part in made.parts.items():
+            part.check({name: other for name, other in made.parts.items() if name != key})
+        axes = numbered_along(list(made.parts.values()))
+        if sorted(made.numbering) != sorted(axes):
+            given = ", ".join(made.rank_order) or "nothing"
+            raise Fault("rank_order", f"must name each of {listed(axes).replace(' or ', ' and ')} once, not {given}")
+        return made
 
     @field_validator("placement")
     @classmethod
@@ -152,3 +79,35 @@ class Parallelism(Section):
                 if gpu in placement[:place]:
                     raise ValueError(f"GPU {gpu} stands twice; every rank needs a GPU of its own")
         return placement
+
+    @model_serializer(mode="wrap")
+    def _with_own(self, handler: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
+        dumped: dict[str, Any] = handler(self)
+        dumped |= {key: part.model_dump(mode=info.mode) for key, part in self._own.items()}
+        return dumped | ({"rank_order": self.numbering} if self._own else {})
+
+    @property
+    def parts(self) -> dict[str, Parallelism]:
+        """The parallelisms in the order in which they apply, by the key that an error of theirs points to."""
+        return composed({cls.key: self._part(cls) for cls in PARALLELISMS}, self._own)
+
+    def _part(self, cls: type[Parallelism]) -> Parallelism:
+        return cls.model_construct(**{name: getattr(self, name) for name in cls.model_fields})
+
+    @property
+    def numbering(self) -> list[str]:
+        """The rank order as given, else the default with the user's own axes."""
+        given = "rank_order" in self.model_fields_set
+        return self.rank_order if given else numbered_along(list(self.parts.values()))
+
+
+def _validated(own: Mapping[str, Any]) -> dict[str, Parallelism]:
+    """The sections of the user's own parallelisms, each with the class of its module."""
+    fields: dict[str, Any] = {}
+    for number, name in enumerate(own):
+        try:
+            fields[f"part{number}"] = users_own(name, Parallelism), Field(alias=name)
+        except Fault as fault:
+            raise Fault((name, *fault.path), fault.message, fault.hint) from None
+    made = create_model("Own", __base__=Section, **fields).model_validate(dict(own))
+    return {name: getattr(made, f"part{number}") for number, name in enumerate(own)}

@@ -48,21 +48,17 @@ def _of_a_step(run: Scenario, summary: Mapping[str, Any]) -> dict[str, str]:
     node = len(
         [gpu for gpu in run.cluster().gpus if run.cluster().node_of(gpu) == run.cluster().node_of(derived.devices[0])]
     )
-    wide = "1" if derived.tp == 1 else "within a node" if derived.tp <= node else "across nodes"
+    width = derived.degree("tp")
+    wide = "1" if width == 1 else "within a node" if width <= node else "across nodes"
     return {
         "what": "training step",
-        "GPUs": _within(derived.tp * derived.pp * derived.replicas, GPUS),
+        "GPUs": _within(derived.ranks, GPUS),
         "tensor parallel": wide,
-        "pipeline": parallelism.schedule if derived.pp > 1 else "none",
-        "data parallel": _sharding(run) if derived.replicas > 1 else "none",
+        "pipeline": parallelism.schedule if derived.degree("pp") > 1 else "none",
+        "data parallel": parallelism.data.label if derived.replicas > 1 or derived.by_stage else "none",
         "recompute": training.recompute,
         "beside computing": _beside(summary["breakdown_s"]),
     }
-
-
-def _sharding(run: Scenario) -> str:
-    data = run.specification.parallelism.data
-    return f"zero {data.stage}" if data.method == "zero" else data.method
 
 
 def _beside(breakdown: Mapping[str, float]) -> str:

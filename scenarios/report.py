@@ -27,7 +27,7 @@ def heading(scenario: Scenario) -> str:
         lines[0] += f" - {' '.join(scenario.specification.description.split())}"
     derived, cluster = scenario.derived, scenario.cluster()
     idle = f"; {len(derived.idle)} idle" if derived.idle else ""
-    used = derived.tp * derived.pp * derived.replicas
+    used = derived.ranks
     lines.append(f"{used} of {derived.gpus} GPUs of {cluster.name}{idle}")
     return "\n".join(lines)
 
@@ -73,9 +73,10 @@ def batch(scenario: Scenario) -> str:
     assert training is not None
     assert model is not None
     micro = "1 micro-batch" if derived.micro_batches == 1 else f"{derived.micro_batches} micro-batches"
-    cut = f"{derived.replicas} replicas x {micro} of {derived.micro_batch_size}"
-    if derived.tp * derived.pp > 1:
-        cut += f"; tp {derived.tp} x pp {derived.pp} x dp {derived.replicas}"
+    shares = "" if derived.by_stage else f"{derived.replicas} replicas x "
+    cut = f"{shares}{micro} of {derived.micro_batch_size}"
+    if derived.ranks > derived.replicas:
+        cut += f"; {derived.described}"
     return f"{model.name}, {training.precision}, batch {training.global_batch_size} = {cut}"
 
 
@@ -160,7 +161,7 @@ def collective_report(result: CollectiveResult) -> str:
         for row in result.rows()
     ]
     network = result.scenario.specification.network
-    title = f"{benchmark.kind} over {result.scenario.derived.replicas} ranks, transport {network.transport}"
+    title = f"{benchmark.kind} over {result.scenario.derived.ranks} ranks, transport {network.transport}"
     title += f", {network.fidelity}, engine {result.timeline.engine}"
     return f"{heading(result.scenario)}\n\n{title}\n{indented(report.collective_table(rows))}"
 

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from scenarios import loading, variants
 from scenarios.derived import Derived, derive
-from scenarios.programs import collective_schedule, training_schedule
+from scenarios.programs import collective_schedule, model_share, training_schedule
 from scenarios.specification import Specification
 from simulator.accelerator import Software
 from simulator.cluster import Cluster
 from simulator.document import Document, validated
 from simulator.errors import ClusterError, ScenarioError, SimulatorError
 from simulator.schedule import Schedule
-from workloads.data_parallel import initial_broadcast
 from workloads.model import Model
+from workloads.parallelism.ddp import initial_broadcast
 from workloads.stack import software
 
 if TYPE_CHECKING:
@@ -151,19 +151,16 @@ class Scenario:
     @cached_property
     def _schedule(self) -> Schedule:
         if self.specification.collective is not None:
-            return collective_schedule(self.specification.collective, self.derived.replicas)
+            return collective_schedule(self.specification.collective, self.derived.ranks)
         assert self.model is not None
         return training_schedule(self.specification, self.model, self.software, self.derived, self.document)
 
     def initial(self) -> Schedule | None:
         """The broadcast of the model that precedes the first step where replicas hold it; None where there is none."""
         parallelism, model = self.specification.parallelism, self.model
-        data = parallelism.data
-        broadcasts = data.method == "ddp" or (data.method == "zero" and data.stage < 3)
-        if model is None or not broadcasts or self.derived.replicas == 1:
+        if model is None or not parallelism.data.broadcasts or self.derived.replicas == 1:
             return None
-        share = model.sharded(parallelism.tp, parallelism.sequence_parallel) if parallelism.tp > 1 else model
-        return initial_broadcast(self._schedule, share)
+        return initial_broadcast(self._schedule, model_share(model, parallelism.parts, self.document))
 
     def run(self, watch: Watch | None = None) -> Result:
         """What happens. *watch* is told of each simulation as it starts. Raises `DeadlockError` with the circle."""

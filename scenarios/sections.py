@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
-from scenarios.names import known
 from simulator.document import Count, Fault, Flag, Index, Number, Power, Section, Size
+from simulator.document.names import known
 from simulator.document.quantities import number, written
 from simulator.document.validation import listed, near
 from simulator.engine.choice import numba_fault

@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from scenarios.names import known
-from scenarios.parallelism import Parallelism
+from scenarios.parallelism import ParallelismSection
 from scenarios.sections import CollectiveBenchmark, Cost, Expectation, Network, Simulation
 from scenarios.table import Table
 from scenarios.training import Training, indivisible
 from simulator.document import Fault, Section
+from simulator.document.names import known
 from simulator.document.validation import near
 from topologies.specification import ClusterSpecification
 from workloads.specification import ModelSpecification
@@ -55,7 +55,7 @@ class Specification(Section):
     cluster: ClusterSpecification
     model: ModelSpecification | None = None
     training: Training | None = None
-    parallelism: Parallelism = Parallelism()
+    parallelism: ParallelismSection = ParallelismSection()
     collective: CollectiveBenchmark | None = None
     network: Network = Network()
     software: str = "ddp"
@@ -104,7 +104,7 @@ class Specification(Section):
     @model_validator(mode="after")
     def _batch(self) -> Specification:
         training, degree = self.training, self.parallelism.dp
-        if training is not None and degree != "auto":
+        if training is not None and isinstance(degree, int):
             micro = training.micro_batch_size or 1
             if training.global_batch_size % (micro * degree):
                 name = f"micro_batch_size {micro} x dp {degree} = {micro * degree}" if micro > 1 else f"dp {degree}"

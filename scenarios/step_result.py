@@ -17,11 +17,12 @@ from simulator.accelerator import Accelerator
 from simulator.analysis import memory, metrics, traffic
 from simulator.analysis.percentiles import percentiles
 from simulator.timeline import Timeline
+from workloads.composition import PARALLELISMS
 
 SECONDS_PER_DAY = 86_400.0
 JOULES_PER_MWH = 3.6e9
 
-AXES = ("tp", "pp", "dp")
+AXES = tuple(cls.axis for cls in PARALLELISMS)
 """Axes that a result names even where the mesh has them not, so that scripts need not ask."""
 
 

@@ -5,10 +5,7 @@ All forms take p stages of equal length and m micro-batches, messages that take 
 
 from __future__ import annotations
 
-from inspect import signature
 from typing import TYPE_CHECKING, NamedTuple
-
-from scenarios.parallelism import ALIASES, Parallelism
 
 if TYPE_CHECKING:
     from scenarios.scenario import Scenario
@@ -30,10 +27,10 @@ def bubble(scenario: Scenario) -> ClosedForm | None:
     Qi et al. 2023 (arXiv:2401.10241). Naive: one stage of p works at a time.
     """
     parallelism, derived = scenario.specification.parallelism, scenario.derived
-    p, m, v = derived.pp, derived.micro_batches, _virtual_stages(parallelism)
-    if scenario.model is None or p == 1:
+    p, m, v = derived.degree("pp"), derived.micro_batches, parallelism.stages_per_rank
+    if scenario.model is None or p == 1 or derived.by_stage:
         return None
-    match ALIASES.get(parallelism.schedule, parallelism.schedule):
+    match parallelism.order_name:
         case "naive":
             return ClosedForm("1 - 1/p", 1 - 1 / p)
         case "gpipe" | "one_f_one_b":
@@ -43,9 +40,3 @@ def bubble(scenario: Scenario) -> ClosedForm | None:
         case "zero_bubble_h1" if m >= p:
             return ClosedForm("(p - 1)/(3 m + p - 1)", (p - 1) / (3 * m + p - 1))
     return None
-
-
-def _virtual_stages(parallelism: Parallelism) -> int:
-    """Those of a pipeline rank: as given, else the default of the order that has them, else 1."""
-    known = signature(parallelism.order).parameters.get("virtual_stages")
-    return parallelism.virtual_stages or (int(known.default) if known else 1)

@@ -19,6 +19,7 @@ from simulator.validation.durations import durations
 from simulator.validation.launch import TIMEOUT, under_torchrun
 from simulator.validation.memory import available_bytes, fitting
 from simulator.validation.replay import Replay, replay, scaled
+from workloads.operators.parameter import REPLICAS
 
 if TYPE_CHECKING:
     from simulator.engine.simulate import Simulation
@@ -165,14 +166,14 @@ def resized(scenario: Scenario, ranks: int) -> Scenario:
     derived, specification = scenario.derived, scenario.specification
     if specification.collective is not None:
         return scenario.changed({"collective.ranks": ranks}, f"--ranks {ranks}")
-    each = derived.tp * derived.pp
-    servers = len(derived.devices) - each * derived.replicas
+    if derived.by_stage:
+        raise ScenarioError(f"--ranks {ranks}: pipeline ranks with unequal replicas cannot be resized; change dp")
+    servers, each = len(derived.devices) - derived.ranks, derived.ranks // derived.replicas
     replicas, rest = divmod(ranks - servers, each)
     if rest or replicas < 1:
+        within = " x ".join(f"{axis} {degree}" for axis, degree in derived.degrees.items() if axis != REPLICAS)
         beside = f", plus {servers} for parameter servers" if servers else ""
-        raise ScenarioError(
-            f"--ranks {ranks}: must be a multiple of tp {derived.tp} x pp {derived.pp} = {each}{beside}"
-        )
+        raise ScenarioError(f"--ranks {ranks}: must be a multiple of {within} = {each}{beside}")
     batch = derived.micro_batch_size * derived.micro_batches * replicas
     return scenario.changed({"parallelism.dp": replicas, "training.global_batch_size": batch}, f"--ranks {ranks}")
 

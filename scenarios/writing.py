@@ -18,7 +18,7 @@ MOST_SPANS = 20_000
 
 
 def write(result: Result, folder: Path, ranks: Sequence[int] | None = None) -> list[Path]:
-    """Write *result* into *folder*, with a chart of *ranks*; return the paths. Raises `SimulatorError` where that cannot be."""
+    """Write *result* into *folder*, with a chart of *ranks*; return the paths. Raises `SimulatorError`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         return list(_written(result, folder, ranks))

@@ -36,7 +36,7 @@ class Software:
     optimizer step beside its kernels; *exchange_seconds*: what a pipeline stage loses with each message that it
     waits for, since the host waits too and has then to launch again. *context_bytes*: what a process takes of its GPU
     before it holds a tensor, CUDA's context and the kernels that are loaded. *async_tensor*: backward passes exchange
-    tensor-parallel gradients beside the products that do not need them; *separate_update*: what stands around an
+    tensor-parallel gradients beside the products that do not need them; *unfused_update*: what stands around an
     optimizer's update has kernels of its own; *slice_seconds*: host time for each rank's slice of each tensor, where
     ZeRO's third stage communicates lists of tensors, 0 where it has flat buffers; *flash_forward*, *flash_backward*:
     how much faster its fused attention is than the kernels that the shares of an `Accelerator` are of; *gather_ahead*:
@@ -51,7 +51,7 @@ class Software:
     exchange_seconds: float = 0.0
     context_bytes: float = 0.0
     async_tensor: bool = False
-    separate_update: bool = False
+    unfused_update: bool = False
     slice_seconds: float = 0.0
     flash_forward: float = 1.0
     flash_backward: float = 1.0

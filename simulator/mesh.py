@@ -1,5 +1,7 @@
 """A mesh arranges ranks along named axes; communication names an axis and a coordinate on it, never global ranks.
 
+Degrees belong to a layout: named axes over a set of ranks. A mesh is made of one layout or several.
+
 >>> mesh = Mesh.regular({"tp": 2, "dp": 2})
 >>> mesh.axes["tp"].groups
 ((0, 1), (2, 3))
@@ -13,7 +15,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, product
+from itertools import chain
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +60,31 @@ class Axis:
         return Axis(tuple(tuple(number_of[rank] for rank in group) for group in self.groups))
 
 
+@dataclass(frozen=True)
+class Layout:
+    """*degrees* of named axes over *ranks* (default: 0, 1, ...); the first axis varies fastest, as Megatron writes it.
+
+    >>> Layout({"tp": 2, "dp": 2}, ranks=range(4, 8)).groups("dp")
+    ((4, 6), (5, 7))
+    """
+
+    degrees: Mapping[str, int]
+    ranks: Sequence[int] | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return prod(self.degrees.values())
+
+    def groups(self, axis: str) -> tuple[tuple[int, ...], ...]:
+        """The groups of *axis*, by their first rank in order."""
+        names = list(self.degrees)
+        shape = [self.degrees[name] for name in reversed(names)]
+        grid = np.array(range(self.size) if self.ranks is None else self.ranks, np.int64).reshape(shape)
+        rows = np.moveaxis(grid, len(names) - 1 - names.index(axis), -1).reshape(-1, self.degrees[axis])
+        return tuple(map(tuple, rows.tolist()))
+
+
 @dataclass(frozen=True, slots=True)
 class Mesh:
     """*world_size* ranks and the axes over which they communicate.
@@ -70,18 +98,39 @@ class Mesh:
     @classmethod
     def regular(cls, sizes: Mapping[str, int]) -> Mesh:
         """The full grid; the first axis varies fastest with the rank, as Megatron writes it."""
-        names = list(sizes)
-        world_size, stride = 1, {}
-        for name in names:
-            stride[name] = world_size
-            world_size *= sizes[name]
-        axes = {}
-        for name in names:
-            others = [range(sizes[n]) for n in reversed(names) if n != name]
-            steps = [stride[n] for n in reversed(names) if n != name]
-            first = [sum(c * s for c, s in zip(place, steps, strict=True)) for place in product(*others)]
-            axes[name] = Axis(tuple(tuple(f + i * stride[name] for i in range(sizes[name])) for f in sorted(first)))
-        return cls(world_size, axes)
+        return cls.of(Layout(sizes))
+
+    @classmethod
+    def of(cls, *layouts: Layout) -> Mesh:
+        """The mesh of *layouts*: several over the same ranks with axes of their own, or over different ranks.
+
+        Two stages of a pipeline with 3 replicas and 1:
+
+        >>> Mesh.of(Layout({"dp": 3}), Layout({"dp": 1}, ranks=[3])).axes["dp"].groups
+        ((0, 1, 2), (3,))
+        """
+        groups: dict[str, list[tuple[int, ...]]] = {}
+        for layout in layouts:
+            for axis in layout.degrees:
+                groups.setdefault(axis, []).extend(layout.groups(axis))
+        ranks = {rank for several in groups.values() for group in several for rank in group}
+        return cls(len(ranks), {axis: Axis(tuple(several)) for axis, several in groups.items()})
+
+    def joint(self, *names: str) -> Axis:
+        """One axis over the axes *names*: a group holds the ranks that differ in these coordinates only.
+
+        The first of *names* varies fastest.
+
+        >>> Mesh.regular({"tp": 2, "cp": 2, "dp": 2}).joint("cp", "dp").groups
+        ((0, 2, 4, 6), (1, 3, 5, 7))
+        """
+        first, *others = names
+        groups = {group[0]: group for group in self.axes[first].groups}
+        for name in others:
+            # the first ranks of the groups so far are joined along the next axis
+            heads = (group for group in self.axes[name].groups if group[0] in groups)
+            groups = {ranks[0]: tuple(rank for head in ranks for rank in groups[head]) for ranks in heads}
+        return Axis(tuple(groups.values()))
 
     def replicated(self, axis: str, size: int) -> Mesh:
         """*size* copies side by side; rank r of copy i becomes ``r + i * world_size``, and *axis* joins the copies."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isclose
 
+from simulator.errors import ScheduleError
 from simulator.kernel import Kernel
 from simulator.order import Action
 
@@ -116,7 +118,8 @@ class Collective(Op):
     *nbytes* is the full vector, as nccl-tests counts it: what every rank holds after an all-gather, before a
     reduce-scatter; what the root holds of a gather or scatter; what each rank sends in all of an all-to-all. *root* is
     a coordinate on the axis. *algorithm* is fixed where the parallelism itself is (a parameter server is direct); else
-    the network chooses.
+    the network chooses. *per_peer*, of an all-to-all: the bytes that every rank sends to each coordinate, itself
+    included; *nbytes* is their sum. Default: equal parts.
     """
 
     kind: str
@@ -124,6 +127,15 @@ class Collective(Op):
     nbytes: float
     root: int = 0
     algorithm: str = "auto"
+    per_peer: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.per_peer is None:
+            return
+        if self.kind != "all_to_all":
+            raise ScheduleError(f"{self.name}: bytes for each peer belong to an all_to_all, not to {self.kind}")
+        if not isclose(sum(self.per_peer), self.nbytes):
+            raise ScheduleError(f"{self.name}: {sum(self.per_peer):g} B for all peers, but nbytes is {self.nbytes:g}")
 
     def _what(self) -> str:
         return f"{self.kind} {self.nbytes:g} B over {self.over}"

@@ -84,6 +84,25 @@ class Schedule:
             program_of=tuple(self.program_of[rank] for rank in sequence.tolist()),
         )
 
+    def degrees(self, axis: str) -> list[int]:
+        """For each program, the size of the groups of its ranks on *axis*; 1 if they are not on it.
+
+        Raises `ScheduleError` if these groups differ in size.
+        """
+        if axis not in self.mesh.axes:
+            return [1] * len(self.programs)
+        groups = self.mesh.axes[axis].groups
+        numbers = self.mesh.axes[axis].places(self.mesh.world_size)[0]
+        lengths = np.array([len(group) for group in groups] + [1])[numbers]
+        programs = np.array(self.program_of)
+        found = []
+        for index, program in enumerate(self.programs):
+            sizes = np.unique(lengths[programs == index]).tolist()
+            if len(sizes) > 1:
+                raise ScheduleError(f"{program.role} runs in groups of different size on {axis}: {sizes}")
+            found.append(sizes[0] if sizes else 1)
+        return found
+
     def ops(self) -> Iterator[tuple[Program, Op]]:
         """Every op of every program once, however many ranks run it."""
         return ((program, op) for program in self.programs for op in program.ops)

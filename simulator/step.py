@@ -52,7 +52,8 @@ class Step:
     unequal links). *reduces*: what arrives is added to what is there; of all transfers, or by transfer. *in_switch*:
     switches copy what one position sends to many, and add what many send to one, so that a link carries it once; a
     position's own part passes the switch too. *blocks* says which parts of the vector, of
-    *parts* equal ones, go where (of an all-to-all: of all ranks' vectors, part i p + j from i for j).
+    *parts* equal ones, go where (of an all-to-all: of all ranks' vectors, part i p + j from i for j). *continues*: the
+    transfers continue messages of the step before, so that no latency is paid.
     """
 
     transfers: tuple[Transfer, ...]
@@ -65,6 +66,7 @@ class Step:
     parts: int = 0
     blocks: Blocks | None = None
     in_switch: bool = False
+    continues: bool = False
 
     @cached_property
     def rounds(self) -> int:
@@ -80,7 +82,10 @@ class Step:
 
         A pipelined step pays its longest chain. A step of one round waits for its slowest transfer. In a repeated
         permutation every chunk passes every hop in turn, so each round costs the mean; the slowest lane counts.
+        A step that continues the messages of the step before pays nothing.
         """
+        if self.continues:
+            return 0.0
         if not self.pipelined and self.repeat == 1:
             return max(alphas, default=0.0)
         length = max(1, len(self.transfers) // self.lanes)

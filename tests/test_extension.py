@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ from scenarios.result import Result
 from simulator.errors import ScenarioError
 from simulator.lookup import function
 from simulator.order import Order
+from tests.packages import clustersim, package
 
 FILES = {
     "fabrics/twin.py": '''
@@ -117,17 +115,9 @@ FILES = {
 
 
 @pytest.fixture
-def lab(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A package of the user's own, one file for each thing that can be added; its name is like no other test's."""
-    name = f"lab_{abs(hash(request.node.nodeid))}"
-    for path, text in FILES.items():
-        lines = text.strip("\n").split("\n")
-        indent = len(lines[0]) - len(lines[0].lstrip())
-        file = tmp_path / name / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("\n".join(line[indent:] for line in lines).replace("LAB", name))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    return name
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A package of the user's own, one file for each thing that can be added."""
+    return package(FILES, tmp_path, monkeypatch)
 
 
 def measured(cluster: Mapping[str, Any], network: Mapping[str, Any], size: str = "1 GB") -> dict[str, Any]:
@@ -224,12 +214,6 @@ def test_a_pipeline_order(lab: str) -> None:
     assert result.timeline.step_time == pytest.approx(3 * 1 + 3 * 2 + 2 * (5e-6 + 1e4 / 10e9), rel=1e-9)
     spans = [f"{span.op.action}" for span in result.timeline.spans(1) if span.op.stream == "compute"]
     assert spans[:4] == ["1F0", "1F1", "1B0", "1B1"]
-
-
-def clustersim(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).with_name("clustersim")), *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(folder)}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_a_scenario_on_all_of_these_from_the_command_line(lab: str, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from simulator.mesh import Mesh
 from simulator.schedule import Collective, Program, Schedule
 from topologies.uniform import uniform
 from workloads.compute import compute
-from workloads.data_parallel import data_parallel
+from workloads.parallelism.ddp import data_parallel
 from workloads.pipelines.one_f_one_b import one_f_one_b
 from workloads.unit import unit_model
 

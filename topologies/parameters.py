@@ -1,15 +1,12 @@
-"""The keys beside the name of a fabric or a node shape are the parameters of its function, checked by annotation."""
+"""Parameters of a fabric that are one factor or several."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
-from pydantic import BaseModel, TypeAdapter, WrapValidator, create_model
+from pydantic import TypeAdapter, WrapValidator
 
-from simulator.document import Fault, Ratio, Section
-from simulator.document.validation import near
+from simulator.document import Ratio
 
 
 def one_or_list(one: Any) -> WrapValidator:
@@ -27,30 +24,3 @@ def one_or_list(one: Any) -> WrapValidator:
 
 Ratios = Annotated[Ratio | list[Ratio], one_or_list(Ratio)]
 """A factor above 0, or several."""
-
-
-def parameters(function: Callable[..., Any], given: Mapping[str, Any], also: tuple[str, ...] = ()) -> dict[str, Any]:
-    """*given*, validated as arguments of *function* after its first.
-
-    *also*: keys that stand beside them and belong to no function. Raises `Fault` for a key that the function does not
-    take, with those that it takes; pydantic's `ValidationError` for a wrong value.
-    """
-    signature = list(inspect.signature(function).parameters.values())[1:]
-    hints = get_type_hints(function, include_extras=True)
-    fields: dict[str, Any] = {
-        parameter.name: (
-            hints.get(parameter.name, Any),
-            ... if parameter.default is parameter.empty else parameter.default,
-        )
-        for parameter in signature
-    }
-    for key in given:
-        if key not in fields:
-            name = getattr(function, "__name__", str(function))
-            takes = f"takes {', '.join(fields)}" if fields else "takes no parameters"
-            raise Fault(key, f"unknown key; {name} {takes}", near(key, [*fields, *also]))
-    if not given and all(default is not ... for _, default in fields.values()):
-        return {}
-    model: type[BaseModel] = create_model("Parameters", __base__=Section, **fields)
-    validated = model.model_validate(dict(given))
-    return {name: getattr(validated, name) for name in given}

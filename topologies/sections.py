@@ -9,9 +9,9 @@ from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_v
 from simulator import lookup
 from simulator.cluster import Link
 from simulator.document import Bandwidth, Count, Document, Fault, Index, Section, Time, merged
+from simulator.document.parameters import parameters
 from simulator.errors import ClusterError
 from topologies.catalogue import CPUS, GPUS, LINKS, Device, described, device, known, link
-from topologies.parameters import parameters
 from topologies.wiring import Server, Wiring
 
 FABRICS, NODES = "topologies.fabrics", "topologies.nodes"

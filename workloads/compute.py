@@ -1,25 +1,31 @@
-"""The first pass: from a model and a pipeline order to the computation of every pipeline rank, nothing communicated.
+"""The computation of every pipeline rank, from a model and a pipeline order. Ranks do not communicate yet.
 
-There is one Compute per layer and phase, named ``<action>.<layer>``, so that later passes find their place. Actions
-that an order runs together are computed one after the other, as it lists them.
+An op is named ``<action>.<layer>``, so that later passes find their place. If the operators of a layer exchange data,
+the layer is several ops (`operators.lowering`). Actions that an order runs together are computed one after the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from simulator.errors import ScheduleError
 from simulator.kernel import Kernel
-from simulator.mesh import Mesh
+from simulator.mesh import Axis, Mesh
 from simulator.order import PLACEHOLDER, Action, Order
 from simulator.program import Program, TemplatedOps
 from simulator.schedule import Compute, Op, Schedule
-from workloads.activations import with_activations
+from workloads.memory.activations import with_activations
+from workloads.memory.optimizer import optimizer_kernels, state_bytes
 from workloads.model import Layer, Model
-from workloads.optimizer import optimizer_kernels, state_bytes
+from workloads.operators.lowering import Overlap, lowered
+from workloads.operators.parameter import REPLICAS
 
 WeightVersions = Callable[[int, int], int]
 """(stage, stages) -> how many versions of its weights the stage keeps: that of pipedream and of pipedream_2bw."""
+
+PIPELINE = "pp"
+"""The axis of the pipeline ranks."""
 
 
 def compute(
@@ -31,91 +37,135 @@ def compute(
     optimizer: str = "sgd",
     gradient_dtype: str | None = None,
     weight_versions: WeightVersions | None = None,
-    separate: bool = False,
+    unfused_update: bool = False,
+    overlap: Mapping[str, Overlap] | None = None,
+    replicas: Sequence[int] | None = None,
 ) -> Schedule:
     """One program for each row of *order*, on a mesh of one axis, ``pp``.
 
-    *stages* are the layers of each stage; none given, the model is one stage. *gradient_dtype* is the model's precision
-    unless given. Where the order does not say when the optimizer runs, each program ends with the step over its own
-    parameters; *separate* as in `optimizer_kernels`. *weight_versions* of an asynchronous order; one version unless
-    given. Raises `ScheduleError`.
+    *model* has its layers as one rank holds them. *stages*: the layers of each stage; default: one stage.
+    *gradient_dtype*: default is the model's precision. Where the order does not say when the optimizer runs, each
+    program ends with the step over its own parameters; *unfused_update* as in `optimizer_kernels`. *weight_versions*:
+    of an asynchronous order; default one. *overlap* as in `lowered`. *replicas*: the number of ranks that share the
+    micro-batches of each row, round-robin; each has a program of its own, and the axis ``dp`` joins them. Raises
+    `ScheduleError`.
     """
     stages = stages or [model.layers]
     if order.stages != len(stages):
         raise ScheduleError(f"the order has {order.stages} stages, but the model is cut into {len(stages)}")
-    gradient_dtype = gradient_dtype or model.precision
     names = [layer.name for layer in model.layers]
     if len(set(names)) != len(names):
         raise ScheduleError(f"the layers of {model.name} must have names of their own")
-    held = state_bytes(optimizer, model.precision, gradient_dtype)
+    dtype = gradient_dtype or model.precision
+    stage_programs = _StagePrograms(
+        model, stages, micro_batch_size, optimizer, dtype, weight_versions, unfused_update, overlap or {}
+    )
+    if replicas is None:
+        programs = tuple(stage_programs.program(f"stage {rank}", row) for rank, row in enumerate(order.rows))
+        return Schedule(Mesh.regular({PIPELINE: len(programs)}), programs, tuple(range(len(programs))))
+    return _replicated(order, replicas, stage_programs)
 
-    def update(action: Action, covered: Sequence[int]) -> Compute:
-        parameters = _parameters(model, stages, covered)
-        return update_op(model, action.stage, parameters, optimizer, gradient_dtype, action.micro_batch, separate)
 
-    def program(rank: int, row: Sequence[Action]) -> Program:
+def _replicated(order: Order, replicas: Sequence[int], stage_programs: _StagePrograms) -> Schedule:
+    """Replica k of a row with n replicas runs micro-batches k, k + n, k + 2 n ... in the order of the row."""
+    if len(replicas) != len(order.rows):
+        raise ScheduleError(f"{len(replicas)} numbers of replicas are given for {len(order.rows)} pipeline ranks")
+    for rank, count in enumerate(replicas):
+        if order.micro_batches % count:
+            raise ScheduleError(
+                f"the {count} replicas of pipeline rank {rank} do not divide {order.micro_batches} micro-batches"
+            )
+    programs: list[Program] = []
+    groups: list[tuple[int, ...]] = []
+    for rank, (row, count) in enumerate(zip(order.rows, replicas, strict=True)):
+        groups.append(tuple(range(len(programs), len(programs) + count)))
+        for replica in range(count):
+            own = [action for action in row if action.micro_batch is None or action.micro_batch % count == replica]
+            role = f"stage {rank}" if count == 1 else f"stage {rank}, replica {replica}"
+            programs.append(stage_programs.program(role, own))
+    ranks = tuple(range(len(programs)))
+    return Schedule(Mesh(len(ranks), {PIPELINE: Axis((ranks,)), REPLICAS: Axis(tuple(groups))}), tuple(programs), ranks)
+
+
+@dataclass(frozen=True)
+class _StagePrograms:
+    """Makes the program of a pipeline rank from its row of the order."""
+
+    model: Model
+    stages: Sequence[Sequence[Layer]]
+    micro_batch_size: int
+    optimizer: str
+    gradient_dtype: str
+    weight_versions: WeightVersions | None
+    unfused_update: bool
+    overlap: Mapping[str, Overlap]
+
+    def program(self, role: str, row: Sequence[Action]) -> Program:
+        """The actions of *row*, one template for each phase of a stage, then the optimizer step unless in the row."""
         own = sorted({action.stage for action in row})
         templates: dict[Action, tuple[Op, ...]] = {}
         blocks: list[tuple[Action, int | None]] = []
         for action in row:
             if action.phase == "O":
-                templates[action] = (update(action, [action.stage]),)
+                templates[action] = (self._update(action, [action.stage]),)
                 blocks.append((action, None))
                 continue
-            blank = Action(action.phase, action.stage, PLACEHOLDER)
-            if blank not in templates:
-                templates[blank] = tuple(_passes(blank, stages[action.stage], micro_batch_size))
-            blocks.append((blank, action.micro_batch))
+            template = Action(action.phase, action.stage, PLACEHOLDER)
+            if template not in templates:
+                templates[template] = tuple(self._passes(template))
+            blocks.append((template, action.micro_batch))
         if not any(action.phase == "O" for action in row):
             end = Action("O", own[0])
-            templates[end] = (update(end, own),)
+            templates[end] = (self._update(end, own),)
             blocks.append((end, None))
-        resident = {category: share * _parameters(model, stages, own) for category, share in held.items()}
-        if weight_versions:
-            versions = {stage: weight_versions(stage, len(stages)) - 1 for stage in own}
-            copies = sum(more * _parameters(model, stages, [stage]) for stage, more in versions.items())
-            resident["parameters"] += held["parameters"] * copies
-        return with_activations(
-            Program(f"stage {rank}", TemplatedOps.from_names(templates, blocks), resident), model, micro_batch_size
+        program = Program(role, TemplatedOps.from_names(templates, blocks), self._resident(own))
+        return with_activations(program, self.model, self.micro_batch_size)
+
+    def _passes(self, action: Action) -> Iterator[Op]:
+        layers = self.stages[action.stage]
+        for layer in layers if action.phase in "FR" else reversed(layers):
+            yield from lowered(action, layer, self.micro_batch_size, self.overlap)
+
+    def _update(self, action: Action, stages: Sequence[int]) -> Compute:
+        return update_op(
+            self.model,
+            action,
+            self._parameters(stages),
+            self.optimizer,
+            self.gradient_dtype,
+            unfused_update=self.unfused_update,
         )
 
-    programs = tuple(program(rank, row) for rank, row in enumerate(order.rows))
-    return Schedule(Mesh.regular({"pp": len(programs)}), programs, tuple(range(len(programs))))
+    def _resident(self, own: Sequence[int]) -> dict[str, float]:
+        """Bytes held during the whole step by a rank with the stages *own*, by memory category."""
+        held = state_bytes(self.optimizer, self.model.precision, self.gradient_dtype)
+        resident = {category: nbytes * self._parameters(own) for category, nbytes in held.items()}
+        if self.weight_versions:
+            versions = {stage: self.weight_versions(stage, len(self.stages)) - 1 for stage in own}
+            copies = sum(more * self._parameters([stage]) for stage, more in versions.items())
+            resident["parameters"] += held["parameters"] * copies
+        return resident
+
+    def _parameters(self, own: Sequence[int]) -> int:
+        """The parameters of a rank with the stages *own*, with a copy of tied embeddings on the last stage."""
+        return self.model.parameters_of({layer.name for stage in own for layer in self.stages[stage]})
 
 
 def update_op(
     model: Model,
-    stage: int,
+    action: Action,
     parameters: float,
     optimizer: str,
     gradient_dtype: str,
-    micro_batch: int | None = None,
-    separate: bool = False,
+    *,
+    unfused_update: bool = False,
 ) -> Compute:
-    """The optimizer step over *parameters* (a count), after *micro_batch* if it is one of an asynchronous order."""
+    """The optimizer step *action* over *parameters* (a count)."""
     kernels: tuple[Kernel, ...]
     if model.optimizer_seconds is None:
         kernels = optimizer_kernels(
-            parameters, optimizer, model.precision, gradient_dtype, fused=model.fused, separate=separate
+            parameters, optimizer, model.precision, gradient_dtype, fused=model.fused, unfused_update=unfused_update
         )
     else:
         kernels = (Kernel(seconds=model.optimizer_seconds),) if model.optimizer_seconds else ()
-    action = Action("O", stage, micro_batch)
     return Compute(name=str(action), action=action, kernels=kernels)
-
-
-def _parameters(model: Model, stages: Sequence[Sequence[Layer]], own: Sequence[int]) -> int:
-    """Of a rank that holds the stages *own*, tied embeddings on the last stage included."""
-    return model.parameters_of({layer.name for stage in own for layer in stages[stage]})
-
-
-def _passes(action: Action, layers: Sequence[Layer], micro_batch_size: int) -> Iterator[Compute]:
-    for layer in layers if action.phase in "FR" else reversed(layers):
-        kernels = {
-            "F": layer.forward,
-            "R": layer.forward,
-            "B": layer.backward,
-            "I": layer.backward_input,
-            "W": layer.backward_weights,
-        }[action.phase]
-        yield Compute(name=f"{action}.{layer.name}", action=action, layer=layer.name, kernels=kernels(micro_batch_size))

@@ -1,4 +1,4 @@
-"""An entry is one item of a convolutional model's `layers:` - an operator, or several equal ones, with torch's keys."""
+"""The entries of `layers:` in a convolutional model: an operator, or several equal ones, with torch's keys."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Tag
 
 from simulator.document import Count, Flag, Index, Section
-from workloads.convolution import ConvolutionalBuilder
+from workloads.convolutional import ConvolutionalBuilder
 
 
 class ConvolutionEntry(Section):
@@ -56,7 +56,7 @@ class MaxPoolEntry(Section):
     padding: Index = 0
 
     def add(self, builder: ConvolutionalBuilder, number: int) -> None:
-        """Join it to the layer before."""
+        """Add it to the layer before."""
         builder.max_pool(self.max_pool, self.stride or self.max_pool, self.padding)
 
 
@@ -66,7 +66,7 @@ class AveragePoolEntry(Section):
     average_pool: Count
 
     def add(self, builder: ConvolutionalBuilder, number: int) -> None:
-        """Join it to the layer before."""
+        """Add it to the layer before."""
         builder.average_pool(self.average_pool)
 
 

@@ -1,7 +1,7 @@
-"""Fixed costs are durations of the software stack that no kernel accounts for: of each step, and of each message.
+"""Fixed costs of the software stack, beside its kernels: for each step, and for each message of a pipeline.
 
-In a step the host loads data, checks and logs the loss and steps the schedulers. In a pipeline it waits for messages
-(Megatron-LM, p2p_communication.py, synchronises after ``batch_isend_irecv``), so that the GPU then waits for launches.
+In each step the host loads data, checks and logs the loss, and steps the schedulers. In a pipeline it waits for
+messages (Megatron-LM, p2p_communication.py, synchronises after ``batch_isend_irecv``), so the GPU waits for launches.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from simulator.schedule import Compute, Op, Program, Recv, Schedule
 
 
 def fixed_costs(schedule: Schedule, step: float, exchange: float) -> Schedule:
-    """*schedule* with *step* seconds behind each optimizer step and *exchange* before what waits for a message.
+    """*schedule* with *step* seconds after each optimizer step, and *exchange* before each op that waits for a message.
 
-    To be applied last, since it ends programs with an op that stands for nothing else.
+    Apply it last: programs then end with an op that has no other meaning.
     """
     if exchange:
         schedule = schedule.map_programs(lambda program: _with_exchange(program, exchange))

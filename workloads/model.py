@@ -1,6 +1,6 @@
-"""A model is a row of layers; a layer knows its parameters, its kernels in each phase and the bytes it keeps.
+"""A model is a list of layers. A layer knows its parameters, its kernels in each phase and the bytes that it keeps.
 
-Workload passes see models only through these classes; what makes them (shapes, layers, profiles, units) stands beside.
+The passes use models only through these two classes.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from simulator.errors import ScenarioError
 from simulator.kernel import Kernel
-from workloads.passage import Passage
+from workloads.operators.parameter import ParameterTensor
+from workloads.operators.segment import Segment
 
 
 class Layer(ABC):
-    """One layer: the unit of which schedules are made."""
+    """One layer, the unit of a schedule: an op computes one phase of one layer."""
 
     name: str
     kind: str
-    """embedding, transformer, head, convolution, linear ...: layers of one kind and shape cost the same."""
+    """embedding, transformer, head, convolution, linear ..."""
 
     @property
     @abstractmethod
-    def tensors(self) -> tuple[int, ...]:
-        """The element counts of its parameter tensors, in order of registration."""
+    def tensors(self) -> tuple[ParameterTensor, ...]:
+        """Its parameter tensors, in order of registration."""
 
     @abstractmethod
     def forward(self, micro_batch_size: int) -> tuple[Kernel, ...]:
@@ -33,49 +33,44 @@ class Layer(ABC):
 
     @abstractmethod
     def backward_input(self, micro_batch_size: int) -> tuple[Kernel, ...]:
-        """The kernels of the backward pass that make the gradient of the layer's input: phase I."""
+        """The kernels of the gradient of the layer's input: phase I."""
 
     @abstractmethod
     def backward_weights(self, micro_batch_size: int) -> tuple[Kernel, ...]:
-        """The kernels of the backward pass that make the gradients of the layer's weights: phase W."""
+        """The kernels of the gradients of the layer's weights: phase W."""
 
     def backward(self, micro_batch_size: int) -> tuple[Kernel, ...]:
-        """The kernels of the whole backward pass, for the input and for the weights: phase B."""
+        """The kernels of the whole backward pass, I then W: phase B."""
         return (*self.backward_input(micro_batch_size), *self.backward_weights(micro_batch_size))
 
     @abstractmethod
     def activation_bytes(self, micro_batch_size: int) -> float:
-        """What the forward pass keeps for the backward pass."""
+        """Bytes that the forward pass keeps for the backward pass."""
 
     @abstractmethod
     def output_bytes(self, micro_batch_size: int) -> float:
-        """What the layer hands to the next one (and gets back as a gradient)."""
+        """Bytes that the layer passes to the next one (and gets back as a gradient)."""
 
     @property
     def parameters(self) -> int:
         """How many parameters the layer has."""
-        return sum(self.tensors)
+        return sum(tensor.count for tensor in self.tensors)
 
-    @property
-    def partial_parameters(self) -> int:
-        """Those of which each tensor-parallel rank has the gradient of its own part of the sequence only."""
-        return 0
-
-    def passages(self, phase: str, micro_batch_size: int) -> tuple[Passage, ...]:
-        """The kernels of *phase*, F, B, I or W, cut where the ranks of a tensor-parallel group exchange."""
+    def segments(self, phase: str, micro_batch_size: int) -> tuple[Segment, ...]:
+        """The kernels of *phase* (F, B, I or W), with the exchanges between ranks around them."""
         kernels = {"F": self.forward, "B": self.backward, "I": self.backward_input, "W": self.backward_weights}
-        return (Passage(kernels[phase](micro_batch_size)),)
+        return (Segment(kernels[phase](micro_batch_size)),)
 
     def weight_bytes(self, micro_batch_size: int) -> float:
-        """What phase W needs, held between I and W: all activations unless the layer knows better."""
+        """Bytes that phase W needs, held between I and W. Default: all activations."""
         return self.activation_bytes(micro_batch_size) if self.backward_weights(micro_batch_size) else 0.0
 
     def recomputable_forward(self, micro_batch_size: int) -> tuple[Kernel, ...]:
-        """The kernels that selective recomputation runs again: those of core attention, where there is one."""
+        """The forward kernels that selective recomputation runs again: core attention, if it has one."""
         return ()
 
     def recomputable_bytes(self, micro_batch_size: int) -> float:
-        """What those kernels make and selective recomputation does not keep."""
+        """Bytes that these kernels compute and selective recomputation does not keep."""
         return 0.0
 
 
@@ -83,10 +78,10 @@ class Layer(ABC):
 class Model:
     """*layers* in order of the forward pass.
 
-    *sample_bytes*: one input sample as it reaches the GPU; *tokens_per_sample*: the sequence length, 0 where samples
-    are not sequences; *precision*: of parameters and activations; *optimizer_seconds*: given for unit models, whose
-    optimizer is not priced from bytes (None: it is); *fused*: whether its elementwise kernels are; *tied_parameters*:
-    how many the last layer shares with the first (a pipeline holds them on both ends); *notes*: what a reader of
+    *sample_bytes*: one input sample on the GPU. *tokens_per_sample*: the sequence length, 0 if samples are not
+    sequences. *precision*: of parameters and activations. *optimizer_seconds*: the given duration of the optimizer step
+    of a unit model; None: it is priced from bytes. *fused*: elementwise kernels are fused. *tied_parameters*: how many
+    parameters the last layer shares with the first; a pipeline holds them on both ends. *notes*: what a reader of
     results should know about how the model was made.
     """
 
@@ -105,27 +100,21 @@ class Model:
         """How many parameters the model has."""
         return sum(layer.parameters for layer in self.layers)
 
-    def sharded(self, tensor_parallel: int, sequence_parallel: bool = False) -> Model:
-        """One rank's share under tensor parallelism. Raises `ScenarioError` for a model that cannot be cut."""
-        if tensor_parallel == 1:
-            return self
-        raise ScenarioError(f"tp = {tensor_parallel}: only a transformer is cut by tensors, {self.name} is not; try 1")
-
     def with_softmax(self, group: int) -> Model:
-        """The model whose fused softmax takes heads x samples by *group*; one that has none as it is."""
+        """The model with a fused softmax that takes heads x samples in multiples of *group*, if it has one."""
         return self
 
     def parameters_of(self, layers: Collection[str]) -> int:
-        """How many parameters a rank holds with the layers of these names: with the last one all that it shares.
+        """How many parameters a rank holds that has *layers*, given by name.
 
-        The shared ones stand with the first layer; a rank that holds the last but not the first has its own copy.
+        Tied parameters count with the first layer. A rank with the last layer but not the first has a copy of them.
         """
         own = sum(layer.parameters for layer in self.layers if layer.name in layers)
         copied = self.layers[-1].name in layers and self.layers[0].name not in layers
         return own + (self.tied_parameters if copied else 0)
 
     def flops(self, samples: int = 1) -> float:
-        """Model FLOPs, forward and backward, of a training step over *samples*: products only, nothing recomputed."""
+        """Model FLOPs of a training step over *samples*: matrix products forward and backward, no recomputation."""
         return sum(
             kernel.flops for layer in self.layers for kernel in (*layer.forward(samples), *layer.backward(samples))
         )

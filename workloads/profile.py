@@ -1,4 +1,4 @@
-"""A profile is a model as a profiler measured it: a graph of layers with their times, activations and parameters.
+"""A profile is a measured model: a graph of layers with their times, activations and parameters.
 
 The file is CSV with the columns model, node, op, forward_ms, backward_ms, activation_bytes, parameter_bytes and preds
 (names joined by ``;``), one line a layer, in any order; further columns are ignored. It is the graph that PipeDream's
@@ -20,6 +20,7 @@ from simulator.errors import ScenarioError
 from simulator.kernel import BYTES, Kernel, measured
 from simulator.lookup import nearest
 from workloads.model import Layer, Model
+from workloads.operators.parameter import ParameterTensor, parameter_tensors
 
 COLUMNS = ("model", "node", "op", "forward_ms", "backward_ms", "activation_bytes", "parameter_bytes", "preds")
 """What a profile must have."""
@@ -30,11 +31,11 @@ _ALIAS = re.compile(r"(View|Size|__getitem__)\b|.*\binplace\b", re.DOTALL)
 
 @dataclass(frozen=True)
 class MeasuredLayer(Layer):
-    """One line of a profile. *scale*: samples of a micro-batch that the measurement stands for, 0 for any.
+    """One line of a profile. *scale*: the samples of the measured micro-batch; 0: the times hold for any micro-batch.
 
-    Times and bytes scale with the samples. What was measured of the backward pass is both gradients together: half is
-    taken as that of the weights where there are any. *cut_bytes*: all that passes from the layers up to this one to
-    those after it; *aliased*: its output is the memory of its input.
+    Times and bytes are proportional to the samples. The measured backward pass is both gradients together; half of it
+    counts as that of the weights, if there are any. *cut_bytes*: all bytes that pass from the layers up to this one to
+    the layers after it. *aliased*: its output is the memory of its input.
     """
 
     name: str
@@ -50,14 +51,14 @@ class MeasuredLayer(Layer):
 
     @property
     def aliased(self) -> bool:
-        """Whether it works in place or only looks at its input anew."""
+        """True if it works in place, or is only a view of its input."""
         return _ALIAS.match(self.kind) is not None
 
     @property
-    def tensors(self) -> tuple[int, ...]:
+    def tensors(self) -> tuple[ParameterTensor, ...]:
         """One tensor of all its parameters, or none."""
         count = round(self.parameter_bytes / BYTES["fp32"])
-        return (count,) if count else ()
+        return parameter_tensors(count) if count else ()
 
     def forward(self, micro_batch_size: int) -> tuple[Kernel, ...]:
         """Its measured forward time."""
@@ -90,8 +91,8 @@ def profile(path: Path, model: str | None = None, batch_size: int | None = None,
     """The model named *model* (None: the only one) of the file at *path*, its layers in topological order.
 
     *batch_size* is the number of samples that were measured at once: times and activations of another micro-batch are
-    taken as proportional. Without it they stand for a micro-batch of any size, and the model's notes say so. Inputs,
-    whose time is that of loading data, are no layers. Raises `ScenarioError` naming file and line.
+    taken as proportional. Without it they stand for a micro-batch of any size, and the model's notes say so. Inputs
+    are no layers: their time is that of loading data. Raises `ScenarioError` naming file and line.
     """
     rows = [_layer(path, line, row) for line, row in _chosen(path, _rows(path), model)]
     ordered = _sorted(path, rows)

@@ -1,11 +1,13 @@
-"""The shape of a transformer is a handful of sizes and choices, from which all its layers follow."""
+"""The shape of a transformer: the sizes and choices from which all its layers follow."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import ceil
 
 from simulator.kernel import BYTES
+from workloads.operators.sharded import WHOLE, Cut
 
 
 @dataclass(frozen=True)
@@ -14,8 +16,9 @@ class Shape:
 
     *head*: ``causal_lm``, ``masked_lm`` (BERT's, over every position) or ``pretraining`` (that and the next-sentence
     task). A model with a causal head normalises before each block (GPT-2, Llama), another one after it (BERT).
-    The fused softmax takes heads x samples by *softmax_group*.
-    *tensor_parallel* ranks share each layer as Megatron-LM cuts it; everything counted is then of one of them.
+    *attention*: ``unfused``, ``flash``, or the import path of a function from a shape to operators. *softmax_group*:
+    the fused softmax takes heads x samples in multiples of it. *cut*: how tensor parallelism cuts each layer; all
+    counts are then of one rank. *degrees*: of further axes that share the model, for the user's own operators.
     """
 
     num_layers: int
@@ -38,12 +41,12 @@ class Shape:
     precision: str = "fp32"
     fused: bool = True
     softmax_group: int = 1
-    tensor_parallel: int = 1
-    sequence_parallel: bool = False
+    cut: Cut = WHOLE
+    degrees: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def causal(self) -> bool:
-        """Whether a position sees only those before it."""
+        """True if a position sees only those before it."""
         return self.head == "causal_lm"
 
     @property
@@ -54,31 +57,26 @@ class Shape:
     @property
     def heads(self) -> int:
         """Query heads of one rank."""
-        return self.num_attention_heads // self.tensor_parallel
+        return self.num_attention_heads // self.cut.ranks
 
     @property
     def key_value_heads(self) -> int:
-        """Key and value heads of one rank; where there are fewer than ranks, they are held several times."""
-        return max(1, self.num_key_value_heads // self.tensor_parallel)
-
-    @property
-    def shard(self) -> int:
-        """Over how many ranks the sequence is cut where nothing else is (norms, dropouts, residual sums)."""
-        return self.tensor_parallel if self.sequence_parallel else 1
+        """Key and value heads of one rank. If there are fewer than ranks, several ranks hold the same one."""
+        return max(1, self.num_key_value_heads // self.cut.ranks)
 
     @property
     def vocabulary(self) -> int:
         """Rows of the embedding on one rank, padded to equal shares."""
-        return ceil(self.vocab_size / self.tensor_parallel)
+        return ceil(self.vocab_size / self.cut.ranks)
 
     @property
     def hidden_bytes(self) -> float:
-        """What passes from layer to layer for each sample; a shard under sequence parallelism."""
-        return self.seq_length * self.hidden_size * BYTES[self.precision] / self.shard
+        """Bytes that one layer passes to the next for each sample; those of a shard with sequence parallelism."""
+        return self.seq_length * self.hidden_size * BYTES[self.precision] / self.cut.sequence_shards
 
 
 def nearest_divisors(number: int, wanted: int) -> list[int]:
-    """The divisors of *number* next below and above *wanted*.
+    """The divisors of *number* nearest to *wanted*, one below (or equal) and one above.
 
     >>> nearest_divisors(96, 10)
     [8, 12]

@@ -9,15 +9,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
 from simulator.document import Amount, Count, Document, Fault, Flag, Index, Number, Section, Time, read, validated
+from simulator.document.names import known
 from simulator.document.quantities import number
 from simulator.errors import ScenarioError
 from simulator.lookup import data_file
-from workloads.convolution import ConvolutionalBuilder, Image
+from workloads.convolutional import ConvolutionalBuilder
 from workloads.entry import AveragePoolEntry, Entry, MaxPoolEntry
 from workloads.model import Model
+from workloads.operators.attention import ATTENTIONS
+from workloads.operators.convolution import Image
 from workloads.profile import profile
 from workloads.shape import Shape, nearest_divisors
 from workloads.transformer import transformer
@@ -30,7 +33,7 @@ MOST_LAYERS = 10_000
 """More is a slipped digit: DeepNet, very deep, has 1,000 (Wang et al. 2022, arXiv:2203.00555)."""
 
 MOST_FEATURES = 1_000_000
-"""Of a hidden layer; PaLM has 18,432 (Chowdhery et al. 2022, arXiv:2204.02311)."""
+"""More features of a hidden layer are a slipped digit: PaLM has 18,432 (Chowdhery et al. 2022, arXiv:2204.02311)."""
 
 
 def _known(kind: Any) -> Any:
@@ -42,8 +45,16 @@ def _known(kind: Any) -> Any:
 _KNOWN = BeforeValidator(_known)
 
 
+def _attention(name: Any) -> Any:
+    return known(name, "workloads.operators", only=ATTENTIONS) if isinstance(name, str) else name
+
+
+Attention = Annotated[str, BeforeValidator(_attention), WithJsonSchema({"type": "string", "examples": ATTENTIONS})]
+"""A kind of core attention, or the import path of the user's own: a function from a `Shape` to operators."""
+
+
 class _Named(Section):
-    """What every kind has; *source* says where the figures of a preset come from."""
+    """Keys of every kind of model; *source*: where the figures of a preset come from."""
 
     preset: str = ""
     name: str = ""
@@ -64,7 +75,7 @@ class TransformerSpecification(_Named):
     vocab_size: Count
     tie_embeddings: Flag = True
     activation: Literal["gelu", "swiglu"] = "gelu"
-    attention: Literal["unfused", "flash"] = "unfused"
+    attention: Attention = "unfused"
     normalization: Literal["layernorm", "rmsnorm"] = "layernorm"
     position_embedding_type: Literal["learned_absolute", "rope", "alibi", "none"] = "learned_absolute"
     add_bias_linear: Flag = True

@@ -1,4 +1,4 @@
-"""A pass over orders: the backward in two, the gradient of the input at once, that of the weights when there is time.
+"""Split each backward of an order in two: I, the gradient of the input, at once; W, of the weights, later.
 
 Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024 (arXiv:2401.10241): only the gradient of the input is awaited
 by another stage.
@@ -15,10 +15,10 @@ from simulator.order import Action, Order
 
 
 def split_backward(order: Order, delays: Sequence[int] | None = None) -> Order:
-    """*order* with an I and a W for each B; in row r a W stands behind the I that is *delays[r]* later than its own.
+    """*order* with an I and a W for each B; in row r a W follows the I that is *delays[r]* after its own.
 
-    Without *delays* each W follows its I. What is left at the end of a row, or before an optimizer step, follows there.
-    A backward that runs together with a forward stays whole. Raises `ScheduleError` unless each row has a delay.
+    Without *delays* each W follows its own I. Those left at the end of a row, or before an optimizer step, follow
+    there. A backward that runs together with a forward stays whole. Raises `ScheduleError` unless each row has a delay.
 
     >>> split_backward(Order.parse("0F0,0F1,0B0,0B1"), [1]).csv()
     '0F0,0F1,0I0,0I1,0W0,0W1\\n'

@@ -26,7 +26,7 @@ class SoftwareSpecification(Section):
     exchange: Time = 0.0
     context: Amount = 0.0
     async_tensor: Flag = False
-    separate_update: Flag = False
+    unfused_update: Flag = False
     softmax_group: Count = 1
     slice: Time = 0.0
     flash_forward: Ratio = 1.0
@@ -44,7 +44,7 @@ class SoftwareSpecification(Section):
             self.exchange,
             self.context,
             self.async_tensor,
-            self.separate_update,
+            self.unfused_update,
             slice_seconds=self.slice,
             flash_forward=self.flash_forward,
             flash_backward=self.flash_backward,

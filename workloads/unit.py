@@ -1,4 +1,4 @@
-"""A unit model has layers of given durations, equal all through: the pictures of papers.
+"""A unit model has equal layers of given durations, as in the figures of papers.
 
 Durations, activations and parameters are given, so nothing depends on the accelerator or on the size of a micro-batch.
 """
@@ -9,14 +9,15 @@ from dataclasses import dataclass
 
 from simulator.kernel import Kernel, measured
 from workloads.model import Layer, Model
+from workloads.operators.parameter import ParameterTensor, parameter_tensors
 
 
 @dataclass(frozen=True)
 class UnitLayer(Layer):
-    """A layer that takes *forward_seconds* and *backward_seconds* for every micro-batch.
+    """A layer of *forward_seconds* and *backward_seconds* for every micro-batch.
 
     Half of the backward pass is for the input and half for the weights, as the zero-bubble schedules draw it (Qi et al.
-    2023, arXiv:2401.10241, figure 2). *boundary_bytes*: what it hands on, and what it keeps until its backward pass.
+    2023, arXiv:2401.10241, figure 2). *boundary_bytes*: it passes on so many, and keeps so many for its backward pass.
     """
 
     name: str
@@ -27,9 +28,9 @@ class UnitLayer(Layer):
     kind: str = "unit"
 
     @property
-    def tensors(self) -> tuple[int, ...]:
+    def tensors(self) -> tuple[ParameterTensor, ...]:
         """One tensor of all the layer's parameters, or none."""
-        return (self.count,) if self.count else ()
+        return parameter_tensors(self.count) if self.count else ()
 
     def forward(self, micro_batch_size: int) -> tuple[Kernel, ...]:
         """One kernel of the given duration."""

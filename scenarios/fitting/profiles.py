@@ -20,8 +20,9 @@ from scenarios.fitting.row import Row
 from simulator.kernel import Kernel
 from simulator.schedule import Compute
 from topologies.catalogue import GPUS, device
-from workloads.convolution import Convolution
-from workloads.part import Elementwise, PartedLayer
+from workloads.operators.convolution import Convolution
+from workloads.operators.elementwise import Elementwise
+from workloads.operators.layer import OperatorLayer
 from workloads.specification import model
 
 V100 = (f"{GPUS}.v100_16gb", f"{GPUS}.v100_32gb")
@@ -42,10 +43,10 @@ BATCHES = {"alexnet": 256, "vgg16": 128, "resnet50": 128, "resnet101": 64}
 """Images of the profiled batches: bytes of the last layer's output over 4 x 1,000 classes."""
 
 CLASSES = {"Conv2d": Convolution, "BatchNorm2d": Elementwise, "ReLU": Elementwise, "MaxPool2d": Elementwise}
-"""The parts that operators are priced as, by their name in torch."""
+"""The operator that each of torch's is priced as."""
 
 
-_PARTS = Convolution, Elementwise
+_OPERATORS = Convolution, Elementwise
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,12 @@ def rows(file: Path) -> list[Row]:
 
 def covered() -> dict[str, Extent]:
     """What the profiled models cover."""
-    kernels = (_kernels(name, part, phase) for name in BATCHES for part in _PARTS for phase in ("forward", "backward"))
+    kernels = (
+        _kernels(name, operator, phase)
+        for name in BATCHES
+        for operator in _OPERATORS
+        for phase in ("forward", "backward")
+    )
     return coverage(Compute(name="", kernels=own) for own in kernels)
 
 
@@ -72,14 +78,14 @@ def _rows(file: Path) -> Iterator[Row]:
     with file.open(newline="") as opened:
         lines = [line for line in csv.DictReader(opened) if line["model"] in BATCHES]
     for name in BATCHES:
-        for part in _PARTS:
-            own = [line for line in lines if line["model"] == name and CLASSES.get(_operator(line)) is part]
+        for operator in _OPERATORS:
+            own = [line for line in lines if line["model"] == name and CLASSES.get(_operator(line)) is operator]
             for phase in ("forward", "backward") if own else ():
                 seconds = sum(float(line[f"{phase}_ms"]) for line in own) / 1e3
-                layers = _Layers(len(own), seconds, _kernels(name, part, phase))
-                groups = {"data": file.stem, "model": name, "class": part.__name__, "phase": phase}
+                layers = _Layers(len(own), seconds, _kernels(name, operator, phase))
+                groups = {"data": file.stem, "model": name, "class": operator.__name__, "phase": phase}
                 uses = frozenset(p.name for p in PARAMETERS if p.lands or p.name.endswith(phase))
-                yield Row(f"{name} {part.__name__} {phase}", seconds, _predicted(layers, phase), groups, uses, 0.1)
+                yield Row(f"{name} {operator.__name__} {phase}", seconds, _predicted(layers, phase), groups, uses, 0.1)
 
 
 def _operator(line: Mapping[str, str]) -> str:
@@ -87,12 +93,15 @@ def _operator(line: Mapping[str, str]) -> str:
 
 
 @lru_cache
-def _kernels(name: str, part: type, phase: str) -> tuple[Kernel, ...]:
+def _kernels(name: str, operator: type, phase: str) -> tuple[Kernel, ...]:
     images = BATCHES[name]
-    parts = [
-        p for layer in model(name, "fp32", fused=False).layers if isinstance(layer, PartedLayer) for p in layer.parts
+    every = [
+        one
+        for layer in model(name, "fp32", fused=False).layers
+        if isinstance(layer, OperatorLayer)
+        for one in layer.operators
     ]
-    own = [p for p in parts if isinstance(p, part)]
+    own = [one for one in every if isinstance(one, operator)]
     if phase == "forward":
         return tuple(kernel for p in own for kernel in p.forward(images))
     return tuple(kernel for p in own for kernel in (*p.backward_input(images), *p.backward_weights(images)))

@@ -124,8 +124,8 @@ def groups(scenario: Scenario, data: str) -> dict[str, str | int]:
     derived = scenario.derived
     return {
         "data": data,
-        "tp": derived.tp,
-        "pp": derived.pp,
+        "tp": derived.degree("tp"),
+        "pp": derived.degree("pp"),
         "dp": derived.replicas,
         "micro-batch": derived.micro_batch_size,
     }

@@ -92,7 +92,7 @@ class Rerun:
         It follows the computation of the busiest stage; so does, in a pipeline, all that waits for it.
         """
         now, then, step = self._busy(values), self._busy(base), self._steps[self._key(base)]
-        return now / then if self.scenario.derived.pp > 1 else 1.0 + (now - then) / step
+        return now / then if self.scenario.derived.degree("pp") > 1 else 1.0 + (now - then) / step
 
     def _key(self, values: Values) -> tuple[float, ...]:
         return tuple(values[name] for name in sorted(self.uses))

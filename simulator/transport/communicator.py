@@ -19,13 +19,14 @@ from simulator.transport import tuner
 from simulator.transport.likeness import Lies, Likeness, Shape, moved
 from simulator.transport.members import Members
 from simulator.transport.transport import Transport
+from simulator.transport.unequal import unequal
 from simulator.transport.way import Laid, Way, way, ways
 from simulator.transport.wires import route
 
 FIDELITIES = ("alpha_beta", "flow", "chunk")
 
-_What = tuple[str, str, float, int, str]
-"""kind, axis, bytes, root, algorithm: what is asked for of a collective."""
+_What = tuple[str, str, float, int, str, tuple[float, ...] | None]
+"""kind, axis, bytes, root, algorithm, bytes per peer: what is asked for of a collective."""
 
 _MESSAGE: tuple[Transfer, ...] = ((0, 1),)
 
@@ -72,24 +73,45 @@ class Communicator:
         return np.array([numbers[device] for device in self.devices], np.int64)
 
     def collective(
-        self, kind: str, axis: str, ranks: tuple[int, ...], nbytes: float, root: int = 0, algorithm: str = "auto"
+        self,
+        kind: str,
+        axis: str,
+        ranks: tuple[int, ...],
+        nbytes: float,
+        root: int = 0,
+        algorithm: str = "auto",
+        per_peer: tuple[float, ...] | None = None,
     ) -> Plan:
         """The plan of the collective *kind* over *ranks* of an axis of the family *axis*.
 
-        *nbytes* is the full vector, *root* a position in *ranks*; *algorithm* what the op itself asks for.
+        *nbytes* is the full vector, *root* a position in *ranks*; *algorithm* what the op itself asks for; *per_peer*
+        the bytes for each position, of an all-to-all.
         """
+        if per_peer is not None and len(per_peer) != len(ranks):
+            raise SimulatorError(
+                f"{kind} over {axis}: bytes for {len(per_peer)} peers in a group of {len(ranks)} ranks"
+            )
         if len(ranks) < 2 or not nbytes:
             return NOTHING
-        key = kind, axis, ranks, nbytes, root, algorithm
+        key = kind, axis, ranks, nbytes, root, algorithm, per_peer
         if key not in self._plans:
-            what = kind, axis, nbytes, root, algorithm
-            lies = self.collectives(*what, np.array([ranks]))
+            what = kind, axis, nbytes, root, algorithm, per_peer
+            lies = self.collectives(*what[:5], np.array([ranks]), per_peer)
             self._plans[key] = self._like(what, lies, lambda: self._chosen(what, self.members(ranks)))
         return self._plans[key]
 
-    def collectives(self, kind: str, axis: str, nbytes: float, root: int, algorithm: str, groups: Indices) -> Lies:
+    def collectives(
+        self,
+        kind: str,
+        axis: str,
+        nbytes: float,
+        root: int,
+        algorithm: str,
+        groups: Indices,
+        per_peer: tuple[float, ...] | None = None,
+    ) -> Lies:
         """How *groups* of ranks lie for a `collective`: those that lie alike have like plans."""
-        what = kind, axis, nbytes, root, algorithm
+        what = kind, axis, nbytes, root, algorithm, per_peer
         return self._likeness.of(
             self._device[groups], lambda number: self._shape(what, self.members(tuple(groups[number].tolist())))
         )
@@ -112,9 +134,10 @@ class Communicator:
 
     def _choices(self, what: _What, members: Members) -> dict[str, list[Step]]:
         """The steps of each algorithm that there is."""
-        kind, axis, nbytes, root, algorithm = what
+        kind, axis, nbytes, root, algorithm, per_peer = what
         names = tuner.offered(self.transport, self.algorithms, axis, kind, algorithm, members.setting)
-        return {name: tuner.steps(name, kind, members.group, nbytes, root) for name in names}
+        made = {name: tuner.steps(name, kind, members.group, nbytes, root) for name in names}
+        return made if per_peer is None else {name: unequal(steps, per_peer) for name, steps in made.items()}
 
     def _chosen(self, what: _What, members: Members) -> Plan:
         return self._plan(what[0], members, self._choices(what, members), what[2], members.channels)

@@ -65,7 +65,7 @@ def way(
     setting = members.setting
     correction = transport.correction(algorithm, protocol, nbytes)
     share = transport.share(algorithm, protocol, setting) * correction
-    pace = transport.pace(algorithm, sum(step.repeat for step in steps if not step.pipelined))
+    pace = transport.pace(algorithm, sum(step.repeat for step in steps if not (step.pipelined or step.continues)))
     ceiling = transport.ceiling(algorithm, protocol, setting) * correction * pace
 
     def laid(step: Step) -> Laid:

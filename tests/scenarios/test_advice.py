@@ -9,7 +9,7 @@ from scenarios import Scenario
 from scenarios.advice import account, advice, figure, ways
 from scenarios.command import run
 from simulator.errors import ScenarioError
-from workloads.zero import zero_state_bytes
+from workloads.parallelism.zero import zero_state_bytes
 
 
 def scenario(model: str, cluster: str, nodes: int, batch: int, **training: Any) -> Scenario:

@@ -61,7 +61,7 @@ def test_what_is_shipped() -> None:
 @pytest.mark.parametrize("name", LARGE)
 def test_the_large_ones_use_as_many_gpus_as_their_papers(name: str) -> None:
     derived = Scenario.load(name).derived
-    assert derived.tp * derived.pp * derived.replicas == derived.gpus == LARGE[name]
+    assert derived.degree("tp") * derived.degree("pp") * derived.replicas == derived.gpus == LARGE[name]
 
 
 @pytest.mark.parametrize(

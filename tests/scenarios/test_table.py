@@ -60,7 +60,7 @@ def test_each_row_kept_is_a_variant() -> None:
     scenario = table()
     names = ["pp 1, 2 micro-batches", "pp 2, 3 micro-batches", "pp 4, 5 micro-batches"]
     assert list(scenario.variants) == names
-    assert [one.derived.pp for one in scenario.variants.values()] == [1, 2, 4]
+    assert [one.derived.degree("pp") for one in scenario.variants.values()] == [1, 2, 4]
     assert scenario.variants[names[1]].specification.parallelism.schedule == "gpipe"
 
 

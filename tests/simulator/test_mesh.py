@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import ScheduleError
-from simulator.mesh import Axis, Mesh
+from simulator.mesh import Axis, Layout, Mesh
 
 sizes = st.dictionaries(st.sampled_from(["tp", "dp", "pp", "cp"]), st.integers(1, 4), min_size=1)
 
@@ -51,3 +51,34 @@ def test_irregular_axes_reach_only_their_members():
     assert mesh.world_size == 4
     assert mesh.axes["ps.0"].place(3) == (0, 0)
     assert mesh.axes["dp"].place(3) is None
+
+
+@given(sizes, st.data())
+def test_a_joint_axis_has_the_ranks_that_differ_in_its_coordinates_only(grid, data):
+    mesh = Mesh.regular(grid)
+    names = data.draw(st.lists(st.sampled_from(list(grid)), min_size=1, unique=True))
+    others = [name for name in grid if name not in names]
+    expected = {}
+    for rank in range(mesh.world_size):
+        key = tuple(mesh.axes[name].place(rank)[1] for name in others)
+        expected.setdefault(key, []).append(rank)
+    ordered = [
+        tuple(sorted(ranks, key=lambda rank: [mesh.axes[name].place(rank)[1] for name in reversed(names)]))
+        for ranks in expected.values()
+    ]
+    assert sorted(mesh.joint(*names).groups) == sorted(ordered)
+
+
+def test_a_second_layout_over_the_same_ranks():
+    """Two ranks of tensor parallelism in attention, four experts: 2 x 4 = 1 x 4 x 2 ranks."""
+    mesh = Mesh.of(Layout({"tp": 2, "dp": 4}), Layout({"expert_tp": 1, "ep": 4, "edp": 2}))
+    assert mesh.world_size == 8
+    assert mesh.axes["tp"].groups == ((0, 1), (2, 3), (4, 5), (6, 7))
+    assert mesh.axes["ep"].groups == ((0, 1, 2, 3), (4, 5, 6, 7))
+    assert mesh.axes["edp"].groups == ((0, 4), (1, 5), (2, 6), (3, 7))
+
+
+def test_layouts_of_stages():
+    mesh = Mesh.of(Layout({"tp": 2, "dp": 2}), Layout({"tp": 2, "dp": 1}, ranks=[4, 5]))
+    assert mesh.axes["tp"].groups == ((0, 1), (2, 3), (4, 5))
+    assert mesh.axes["dp"].groups == ((0, 2), (1, 3), (4,), (5,))

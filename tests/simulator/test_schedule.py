@@ -112,3 +112,13 @@ def test_axes_that_do_not_tell_ranks_apart_cannot_arrange_them():
 def test_programs_must_cover_the_mesh():
     with pytest.raises(ScheduleError, match="program_of names 1 ranks, but the mesh has 2"):
         Schedule(Mesh.regular({"dp": 2}), (Program("all", ()),), (0,))
+
+
+def test_degrees_by_program():
+    mesh = Mesh(5, {"dp": Axis(((0, 1, 2), (3,)))})
+    programs = (Program("first", ()), Program("second", ()), Program("alone", ()))
+    schedule = Schedule(mesh, programs, (0, 0, 0, 1, 2))
+    assert schedule.degrees("dp") == [3, 1, 1]
+    assert schedule.degrees("tp") == [1, 1, 1]
+    with pytest.raises(ScheduleError, match=r"first runs in groups of different size on dp: \[1, 3\]"):
+        replace(schedule, program_of=(0, 0, 0, 0, 2)).degrees("dp")

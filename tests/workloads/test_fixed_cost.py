@@ -7,12 +7,12 @@ from simulator.kernel import measured
 from simulator.schedule import Compute, Recv
 from topologies import cluster
 from workloads.compute import compute
-from workloads.data_parallel import data_parallel
 from workloads.fixed_cost import fixed_costs
-from workloads.layout import stages_of
-from workloads.pipeline_parallel import pipeline_parallel
+from workloads.parallelism.ddp import data_parallel
+from workloads.parallelism.pipeline import pipeline_parallel
 from workloads.pipelines.interleaved import interleaved
 from workloads.pipelines.one_f_one_b import one_f_one_b
+from workloads.stages import stages_of
 from workloads.unit import unit_model
 
 

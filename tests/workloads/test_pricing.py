@@ -11,6 +11,7 @@ import pytest
 from simulator.accelerator import Accelerator
 from simulator.kernel import Kernel
 from workloads.model import Layer
+from workloads.parallelism.tensor import sharded
 from workloads.profile import profile
 from workloads.specification import model
 from workloads.stack import software
@@ -46,7 +47,7 @@ def test_a_layer_of_22_billion_parameters_on_8_a100() -> None:
     """Korthikanti et al. 2022, table 4: 7.7 ms forward, 11.9 backward, four all-reduces of 100 MB in that."""
     gpt = model("gpt_22b", "bf16")
     assert isinstance(gpt, Transformer)
-    layer, stack = gpt.sharded(8).layers[1], software("megatron")
+    layer, stack = sharded(gpt, 8).layers[1], software("megatron")
     reductions = 2 * 2 * 7 / 8 * 2048 * 4 * 6144 * 2 / 235e9  # busbw of 8 A100 over NVSwitch, nccl-tests
     assert A100.seconds(layer.forward(4), stack) + reductions == pytest.approx(7.7e-3, rel=0.15)
     assert A100.seconds(layer.backward(4), stack) + reductions == pytest.approx(11.9e-3, rel=0.15)

@@ -73,7 +73,7 @@ def test_order_cuts_and_memory(tmp_path: Path) -> None:
     assert [layer.name for layer in made.layers] == ["node2", "node9", "node10"]
     assert [layer.output_bytes(1) for layer in made.layers] == [10, 30, 0]
     assert [layer.activation_bytes(1) for layer in made.layers] == [10, 0, 30]
-    assert [layer.tensors for layer in made.layers] == [(10,), (), (100,)]
+    assert [layer.parameters for layer in made.layers] == [10, 0, 100]
     assert seconds(made, 1) == pytest.approx((4.5e-3, 8e-3))
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from simulator.accelerator import Accelerator
+from workloads.operators.parameter import parameter_tensors
 from workloads.unit import unit_model
 
 
@@ -22,7 +23,10 @@ def test_parameters_are_spread_evenly(layers: int, parameters: int) -> None:
     assert made.parameters == parameters
     counts = [layer.parameters for layer in made.layers]
     assert max(counts) - min(counts) <= 1
-    assert all(layer.tensors == ((count,) if count else ()) for layer, count in zip(made.layers, counts, strict=True))
+    assert all(
+        layer.tensors == parameter_tensors(*[count] * bool(count))
+        for layer, count in zip(made.layers, counts, strict=True)
+    )
 
 
 def test_activations_are_per_boundary_and_the_optimizer_is_free() -> None:

@@ -1,1 +1,1 @@
-"""One file is one pipeline order: a function of the file's name takes (stages, micro_batches) and returns an Order."""
+"""One file is one pipeline order: a function of the file's name from (stages, micro_batches) to an `Order`."""

@@ -1,4 +1,4 @@
-"""The counts that an order cannot take, refused with the nearest that it can."""
+"""Errors for counts that an order cannot take, with the nearest counts that it can."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def at_least_one(**counts: int) -> None:
 
 
 def in_rounds(order: str, stages: int, micro_batches: int) -> int:
-    """How many micro-batches pass one virtual stage before the next one's turn: as near above *stages* as fits.
+    """How many micro-batches pass one virtual stage before the rank goes on to the next one.
 
-    torch's rule: max(1, micro-batches // stages) equal rounds. Raises `ScheduleError` if they do not come out equal.
+    torch's rule: max(1, micro-batches // stages) equal rounds. Raises `ScheduleError` if the rounds are not equal.
     """
     rounds = _rounds(stages, micro_batches)
     if micro_batches % rounds:
@@ -29,13 +29,13 @@ def in_rounds(order: str, stages: int, micro_batches: int) -> int:
 
 
 def exactly_two(order: str, virtual_stages: int) -> None:
-    """Raise `ScheduleError` unless there are two virtual stages a rank, as a V has."""
+    """Raise `ScheduleError` unless a rank has two virtual stages, as a V has."""
     if virtual_stages != 2:
         raise ScheduleError(f"virtual_stages = {virtual_stages}: {order} lays its stages in a V; it takes exactly 2")
 
 
 def uneven(stages: int, micro_batches: int) -> tuple[str, ...]:
-    """The note that an interleaved order carries where Megatron-LM would refuse it."""
+    """The note of an interleaved order that Megatron-LM would refuse."""
     if micro_batches % stages == 0:
         return ()
     note = (

@@ -1,4 +1,4 @@
-"""The optimizer within an order, where training does not stop for it."""
+"""Optimizer steps within an asynchronous order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from simulator.order import Action, Order
 
 
 def updated(order: Order, every: int) -> Order:
-    """*order* with the optimizer of a stage after each of its backwards that completes *every* micro-batches."""
+    """*order* with an optimizer step of a stage after every *every* backwards of the stage."""
     rows = []
     for row in order.rows:
         new = []

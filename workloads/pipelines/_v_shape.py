@@ -1,7 +1,7 @@
-"""Stages laid in a V: rank r of p holds stage r on the way down and stage 2p - 1 - r on the way up.
+"""Orders with stages in a V: rank r of p holds stage r on the way down and stage 2p - 1 - r on the way up.
 
-A row of such an order is told in passes: a phase and a leg of the V, 0 down and 1 up, as in ``F0``; each takes the next
-micro-batch of its kind.
+A row of such an order is a list of passes: a phase and a leg of the V (0 down, 1 up), as in ``F0``. Each pass takes the
+next micro-batch of its kind.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from simulator.order import Action
 
 
 class Row:
-    """What *rank* of *stages* runs, as it grows."""
+    """The row of *rank* of *stages*, built pass by pass."""
 
     def __init__(self, rank: int, stages: int) -> None:
         self.legs = (rank, 2 * stages - 1 - rank)
@@ -22,10 +22,10 @@ class Row:
         self._pending: list[Action] = []
 
     def run(self, times: int, *passes: str) -> None:
-        """Append *passes* *times* over.
+        """Append *passes*, *times* times.
 
-        ``F1`` is a forward on the way up, ``F0+B1`` a forward and a backward together, ``W`` the weights' half of the
-        oldest I that has none yet, ``W0`` the same of one leg.
+        ``F1`` is a forward on the way up. ``F0+B1`` is a forward and a backward together. ``W`` is the weights' half of
+        the oldest I without one; ``W0`` is that of one leg.
         """
         for _ in range(times):
             for one in passes:

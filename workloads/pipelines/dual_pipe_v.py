@@ -1,6 +1,6 @@
-"""DualPipeV: stages laid in a V, a forward of one leg run together with a backward of the other to hide communication.
+"""DualPipeV: stages in a V; a forward of one leg runs together with a backward of the other to hide communication.
 
-DeepSeek-AI, "DeepSeek-V3 Technical Report" (arXiv:2412.19437, section 3.2.1) and the V-shaped half of it published with
+DeepSeek-AI, "DeepSeek-V3 Technical Report" (arXiv:2412.19437, section 3.2.1) and its V-shaped half published with
 https://github.com/deepseek-ai/DualPipe, as torch.distributed.pipelining's ScheduleDualPipeV has it.
 """
 
@@ -37,11 +37,11 @@ def _row(rank: int, stages: int, micro_batches: int) -> Row:
     row.run(2 * after, "F0")
     row.run(rank + 1, "F0", "F1")
     row.run(after, "I1", "W", "F1")
-    # the bottom of the V has nothing to hide in its first pair: both legs are its own
+    # the rank at the bottom of the V has both legs, so its first pair has no communication to hide
     row.run(1, *(["F0", "B1"] if after == 0 else ["F0+B1"]), "F1+B0")
     row.run(steady - 1, "F0+B1", "F1+B0")
     row.run(after, "B1", "F1+B0")
-    # the second half of the remaining backwards puts its weights off
+    # the second half of the remaining backwards delays its weights
     legs = "10" * (rank + 1)
     row.run(1, *(f"B{leg}" for leg in legs[: rank + 1]), *(f"I{leg}" for leg in legs[rank + 1 :]))
     row.run(after, "W", "I0")

@@ -13,8 +13,8 @@ from workloads.pipelines._counts import at_least_one
 def gpipe(stages: int, micro_batches: int, *, recompute: bool = False) -> Order:
     """The order of *stages* pipeline ranks over *micro_batches*.
 
-    With *recompute*, every micro-batch but the last, whose activations are still there, runs forward again before it
-    runs backward. Raises `ScheduleError` for counts below 1.
+    With *recompute*, every micro-batch runs forward again before it runs backward, except the last one, whose
+    activations are still there. Raises `ScheduleError` for counts below 1.
 
     >>> print(gpipe(1, 3, recompute=True).csv(), end="")
     0F0,0F1,0F2,0B2,0R1,0B1,0R0,0B0

@@ -1,8 +1,8 @@
-"""Interleaved 1F1B: each rank holds several virtual stages, so that a micro-batch passes it several times, sooner.
+"""Interleaved 1F1B: each rank holds several virtual stages, so a micro-batch passes it several times, and earlier.
 
 Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021
 (arXiv:2104.04473, figure 4): depth first, as many micro-batches on a virtual stage as there are ranks, then the next
-virtual stage. With v virtual stages the bubble is (p-1)/(v m + p-1). Where m is no multiple of p, which Megatron-LM
+virtual stage. With v virtual stages the bubble is (p-1)/(v m + p-1). If m is not a multiple of p, which Megatron-LM
 refuses, the rounds are those of torch.distributed.pipelining.
 """
 
@@ -17,7 +17,7 @@ def interleaved(stages: int, micro_batches: int, virtual_stages: int = 2) -> Ord
     """The order of *stages* pipeline ranks with *virtual_stages* each, over *micro_batches*.
 
     Rank r holds stages r, r + p, r + 2p ... Raises `ScheduleError` for counts below 1 and for micro-batches that do not
-    come out in equal rounds.
+    make equal rounds.
 
     >>> print(interleaved(2, 2, 2).csv(), end="")
     0F0,0F1,2F0,2F1,2B0,2B1,0B0,0B1
@@ -27,7 +27,7 @@ def interleaved(stages: int, micro_batches: int, virtual_stages: int = 2) -> Ord
 
 
 def depth_first(name: str, stages: int, micro_batches: int, virtual_stages: int, ahead: int) -> Order:
-    """The interleaved order *name* in which each rank runs *ahead* more forwards than the next before it pairs them."""
+    """The interleaved order *name*: before its first pair each rank runs *ahead* more forwards than the next rank."""
     at_least_one(stages=stages, micro_batches=micro_batches, virtual_stages=virtual_stages)
     at_once = in_rounds(name, stages, micro_batches)
     rows = []

@@ -12,9 +12,9 @@ from workloads.split_backward import split_backward
 
 
 def interleaved_zero_bubble(stages: int, micro_batches: int, virtual_stages: int = 2) -> Order:
-    """The order of *stages* pipeline ranks with *virtual_stages* each, over *micro_batches*: rank r puts W off by r.
+    """The order of *stages* pipeline ranks with *virtual_stages* each, over *micro_batches*; rank r delays W by r.
 
-    Raises `ScheduleError` for counts below 1 and for micro-batches that do not come out in equal rounds.
+    Raises `ScheduleError` for counts below 1 and for micro-batches that do not make equal rounds.
 
     >>> print(interleaved_zero_bubble(2, 2, 2).csv(), end="")
     0F0,0F1,2F0,2F1,2I0,2W0,2I1,2W1,0I0,0W0,0I1,0W1

@@ -1,7 +1,7 @@
-"""Looped breadth-first: all micro-batches pass a virtual stage before the rank turns to its next one.
+"""Looped breadth-first: all micro-batches pass a virtual stage before the rank runs its next one.
 
 Lamy-Poirier, "Breadth-First Pipeline Parallelism", MLSys 2023 (arXiv:2211.05953), with the backwards from the last
-micro-batch to the first as torch.distributed.pipelining has them. The bubble is that of the interleaved order,
+micro-batch to the first, as in torch.distributed.pipelining. The bubble is that of the interleaved order,
 (p-1)/(v m + p-1); every rank keeps all micro-batches of all its virtual stages alive, but gathers and reduces each
 stage's parameters once a step.
 """

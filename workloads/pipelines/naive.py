@@ -1,6 +1,6 @@
-"""Naive model parallelism: one micro-batch at a time goes down the stages and back, and one stage at a time works.
+"""Naive model parallelism: one micro-batch at a time passes all stages and back, so one stage at a time computes.
 
-The first picture of GPipe (Huang et al., NeurIPS 2019, arXiv:1811.06965, figure 2b). The bubble is 1 - 1/p.
+The first figure of GPipe (Huang et al., NeurIPS 2019, arXiv:1811.06965, figure 2b). The bubble is 1 - 1/p.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from workloads.pipelines._counts import at_least_one
 
 
 def naive(stages: int, micro_batches: int = 1) -> Order:
-    """The order of *stages* pipeline ranks over *micro_batches*: one batch, or one after the other has come back.
+    """The order of *stages* pipeline ranks over *micro_batches*, one after the other.
 
     Raises `ScheduleError` for counts below 1.
 

@@ -1,7 +1,7 @@
 """1F1B, also PipeDream-Flush: after a warm-up each stage alternates one forward with one backward.
 
 Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021 (arXiv:2006.09503); the default of
-DeepSpeed and of Megatron-LM, and what the lecture draws as early backward without virtual stages. Stage s of p keeps
+DeepSpeed and of Megatron-LM, and what lectures draw as early backward without virtual stages. Stage s of p keeps
 at most p - s micro-batches alive; the bubble is (p-1)/(m+p-1).
 """
 

@@ -1,4 +1,4 @@
-"""PipeDream: 1F1B that never drains, each backward followed by an update of the stage's weights.
+"""PipeDream: 1F1B that never drains; an update of the stage's weights follows each backward.
 
 Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training", SOSP 2019 (arXiv:1806.03377). A
 micro-batch runs backward with the weights it ran forward with, so stage s of p stashes p - s versions. In the steady
@@ -13,10 +13,10 @@ from workloads.pipelines.one_f_one_b import one_f_one_b
 
 
 def pipedream(stages: int, micro_batches: int) -> Order:
-    """The order of *stages* pipeline ranks over *micro_batches*, numbered through, each a batch of its own.
+    """The order of *stages* pipeline ranks over *micro_batches*, numbered consecutively; each is a batch.
 
-    The first p - 1 fill the pipeline and the last p - 1 drain it; between them it is steady. Raises `ScheduleError` for
-    counts below 1.
+    The first p - 1 fill the pipeline and the last p - 1 drain it; in between it is in its steady state. Raises
+    `ScheduleError` for counts below 1.
 
     >>> print(pipedream(2, 3).csv(), end="")
     0F0,0F1,0B0,0O0,0F2,0B1,0O1,0B2,0O2
@@ -26,5 +26,5 @@ def pipedream(stages: int, micro_batches: int) -> Order:
 
 
 def weight_versions(stage: int, stages: int) -> int:
-    """How many versions of its weights *stage* of *stages* keeps: one for each micro-batch in flight."""
+    """How many versions of its weights *stage* keeps: one for each micro-batch in flight."""
     return stages - stage

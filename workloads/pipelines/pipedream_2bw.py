@@ -1,4 +1,4 @@
-"""PipeDream-2BW: 1F1B that never drains, the weights updated once in m micro-batches, two versions of them kept.
+"""PipeDream-2BW: 1F1B that never drains; weights are updated every m micro-batches, and two versions are kept.
 
 Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021 (arXiv:2006.09503, section 3.1). With at
 least as many micro-batches as stages, no micro-batch in flight is older than the version before the newest. In the
@@ -15,10 +15,10 @@ from workloads.pipelines.one_f_one_b import one_f_one_b
 
 
 def pipedream_2bw(stages: int, micro_batches: int, *, batches: int = 3) -> Order:
-    """The order of *stages* pipeline ranks over *batches* of *micro_batches*, numbered through.
+    """The order of *stages* pipeline ranks over *batches* of *micro_batches*, numbered consecutively.
 
-    The first batch fills the pipeline and the last drains it; those between them are steady. Raises `ScheduleError` for
-    counts below 1 and for fewer micro-batches than stages.
+    The first batch fills the pipeline, the last one drains it; in between it is in its steady state. Raises
+    `ScheduleError` for counts below 1 and for fewer micro-batches than stages.
 
     >>> print(pipedream_2bw(2, 2, batches=2).csv(), end="")
     0F0,0F1,0B0,0F2,0B1,0O1,0F3,0B2,0B3,0O3
@@ -34,5 +34,5 @@ def pipedream_2bw(stages: int, micro_batches: int, *, batches: int = 3) -> Order
 
 
 def weight_versions(stage: int, stages: int) -> int:
-    """How many versions of its weights *stage* of *stages* keeps: the newest and the one before it."""
+    """How many versions of its weights *stage* keeps: the newest and the one before it."""
     return 2

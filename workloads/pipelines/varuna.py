@@ -1,7 +1,7 @@
-"""Varuna: backward as early as gradients come, and recomputation timed to end as they do.
+"""Varuna: backward as soon as the gradient arrives, and recomputation timed to end at that moment.
 
 Athlur et al., "Varuna: Scalable, Low-cost Training of Massive Deep Learning Models", EuroSys 2022 (arXiv:2111.04007).
-The order is what its scheduler gives in slots where F and R take one and B two, the gradient of the input first, that
+The order is that of its scheduler, with slots of one for F and R and two for B: the gradient of the input first, that
 of the weights second. The last stage recomputes nothing.
 """
 
@@ -32,10 +32,11 @@ def varuna(stages: int, micro_batches: int) -> Order:
 
 
 def _turn(line: list[dict[str, int]], stage: int, micro_batches: int) -> str:
-    """The phase that *stage* runs in this slot, "" if none: the first it has of W, I, R, F.
+    """The phase that *stage* runs in this slot: the first that can run of W, I, R and F; "" if none can.
 
-    *line* counts what each stage has run of each phase; micro-batches pass every phase in order. A recomputation is
-    released by the next stage's I of the same micro-batch and takes as long as its W: once done, the gradient is there.
+    *line* counts the micro-batches that each stage has run in each phase; they pass every phase in order. A
+    recomputation begins after the next stage's I of the same micro-batch, and takes as long as the W there: when it
+    ends, the gradient has arrived.
     """
     done, last = line[stage], stage == len(line) - 1
     arrived = micro_batches if stage == 0 else line[stage - 1]["F"]

@@ -1,4 +1,4 @@
-"""ZB-H1: 1F1B with the backward in two, the weights' halves put off so that they fill the end of the step.
+"""ZB-H1: 1F1B with split backwards; the weights' halves are delayed, so that they fill the end of the step.
 
 Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024 (arXiv:2401.10241, figure 2). No stage keeps more micro-batches
 than the first of 1F1B, p; the bubble shrinks from (p-1)(F+B) to (p-1)(F+I-W).
@@ -12,7 +12,7 @@ from workloads.split_backward import split_backward
 
 
 def zero_bubble_h1(stages: int, micro_batches: int) -> Order:
-    """The order of *stages* pipeline ranks over *micro_batches*: stage s puts its W off by s micro-batches.
+    """The order of *stages* pipeline ranks over *micro_batches*; stage s delays its W by s micro-batches.
 
     Raises `ScheduleError` for counts below 1.
 

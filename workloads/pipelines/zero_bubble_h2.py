@@ -1,7 +1,7 @@
 """ZB-H2: ZB-H1 with twice the warm-up, so that with F = I = W no rank idles from its first action to its last.
 
-Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024 (arXiv:2401.10241, figure 3). It takes 2p - 1 micro-batches in
-flight, and an optimizer that no global check holds back: ranks end one after the other, as they began.
+Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024 (arXiv:2401.10241, figure 3). It needs 2p - 1 micro-batches in
+flight, and an optimizer without a global check: ranks end one after the other, as they began.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from workloads.split_backward import split_backward
 def zero_bubble_h2(stages: int, micro_batches: int) -> Order:
     """The order of *stages* pipeline ranks over *micro_batches*.
 
-    Stage s fills the 2(p-s) - 1 slots until its first gradient comes with forwards and, in mirror image, the 2s + 1
-    slots after its last I with W. Raises `ScheduleError` for counts below 1.
+    Stage s fills the 2(p-s) - 1 slots before its first gradient with forwards, and the 2s + 1 slots after its last I
+    with W. Raises `ScheduleError` for counts below 1.
 
     >>> print(zero_bubble_h2(2, 3).csv(), end="")
     0F0,0F1,0F2,0I0,0W0,0I1,0W1,0I2,0W2

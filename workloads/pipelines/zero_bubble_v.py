@@ -1,4 +1,4 @@
-"""ZB-V: two virtual stages a rank, laid in a V, so that the rank that begins a micro-batch also ends it.
+"""ZB-V: two virtual stages a rank, in a V, so that the rank that begins a micro-batch also ends it.
 
 Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024 (arXiv:2401.10241, section 6), as
 torch.distributed.pipelining's ScheduleZBVZeroBubble has it. No bubble with F = I = W, at the memory of 1F1B: p
@@ -15,7 +15,7 @@ from workloads.pipelines._v_shape import Row
 def zero_bubble_v(stages: int, micro_batches: int, virtual_stages: int = 2) -> Order:
     """The order of *stages* pipeline ranks, two virtual stages each, over *micro_batches*.
 
-    Rank r holds stages r and 2p - 1 - r. Fewer than 2p - 1 micro-batches run as the first of so many. Raises
+    Rank r holds stages r and 2p - 1 - r. Fewer than 2p - 1 micro-batches run like the first ones of 2p - 1. Raises
     `ScheduleError` for counts below 1 and for other than 2 virtual stages.
 
     >>> print(zero_bubble_v(1, 2).csv(), end="")
@@ -31,14 +31,14 @@ def zero_bubble_v(stages: int, micro_batches: int, virtual_stages: int = 2) -> O
 def _row(rank: int, stages: int, micro_batches: int) -> Row:
     row = Row(rank, stages)
     after = stages - rank - 1
-    # warm-up: until the first micro-batch has come up again and its gradient is on the way
+    # warm-up: until the first micro-batch has passed both legs
     row.run(2 * after + 1, "F0")
     row.run(rank, "F1", "F0")
     row.run(after + 1, "F1", "I1", "W1")
-    # steady: all six in turn, then without new micro-batches
+    # steady: all six alternately, then without new micro-batches
     row.run(micro_batches - stages - after, "F0", "I0", "W0", "F1", "I1", "W1")
     row.run(after, "I0", "W0", "F1", "I1", "W1")
-    # end: inputs first, where others wait for them
+    # end: inputs first if others wait for them
     row.run(rank, "I0", "I1")
     row.run(after + 1, "I0", "W0")
     row.run(rank, "W1")

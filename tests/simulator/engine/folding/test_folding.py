@@ -19,16 +19,17 @@ from simulator.transport.nccl import nccl
 from tests.nodes import V100
 from topologies.uniform import uniform
 from workloads.compute import compute
-from workloads.data_parallel import data_parallel
-from workloads.layout import stages_of
-from workloads.pipeline_parallel import pipeline_parallel
+from workloads.memory.recompute import CHOICES, recompute
+from workloads.operators.lowering import Overlap
+from workloads.parallelism.ddp import data_parallel
+from workloads.parallelism.pipeline import pipeline_parallel
+from workloads.parallelism.tensor import sharded, tensor_parallel
+from workloads.parallelism.zero import zero
 from workloads.pipelines.one_f_one_b import one_f_one_b
-from workloads.recompute import CHOICES, recompute
 from workloads.shape import Shape
 from workloads.stack import software as stack
-from workloads.tensor_parallel import tensor_parallel
+from workloads.stages import stages_of
 from workloads.transformer import transformer
-from workloads.zero import zero
 
 FABRICS = [
     {"kind": "switch"},
@@ -150,12 +151,13 @@ def trained(draw):
     tp, pp, dp = draw(st.sampled_from([(2, 1, 2), (4, 1, 2), (2, 2, 2), (4, 2, 2), (2, 1, 8), (4, 1, 4)]))
     order = one_f_one_b(pp, draw(st.integers(1, 3)))
     sequence = draw(st.booleans())
-    beside = draw(st.sampled_from([{}, {"asynchronous": True}, {"overlap": 0.5}, {"overlap": 1.0}]))
+    beside = draw(st.sampled_from([Overlap(), Overlap(asynchronous=True), Overlap(0.5), Overlap(1.0)]))
     model = transformer(replace(SHAPE, num_layers=2 * pp))
-    share = model.sharded(tp, sequence)
-    schedule = compute(model, order, micro_batch_size=1, stages=stages_of(model, order.stages), optimizer="adam")
+    share = sharded(model, tp, sequence_parallel=sequence)
+    options = {"stages": stages_of(share, order.stages), "optimizer": "adam", "overlap": {"tp": beside}}
+    schedule = compute(share, order, micro_batch_size=1, **options)
     schedule = pipeline_parallel(schedule, share, micro_batch_size=1)
-    schedule = tensor_parallel(schedule, model, tp, micro_batch_size=1, sequence_parallel=sequence, **beside)
+    schedule = tensor_parallel(schedule, share, tp)
     schedule = recompute(schedule, share, draw(st.sampled_from(CHOICES)), micro_batch_size=1)
     size = draw(st.sampled_from([1e5, 1e6]))
     if draw(st.booleans()):

@@ -1,0 +1,88 @@
+"""Optimizers: bytes of state against the ZeRO paper's table, bytes of traffic against what must be read and written."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from simulator.errors import ScenarioError
+from workloads.memory.optimizer import CHUNK, OPTIMIZERS, optimizer_kernels, state_bytes
+
+DATA = Path(__file__).parents[3] / "../shared/data"
+
+
+def test_model_states_of_the_zero_paper() -> None:
+    """Rajbhandari et al. 2020, table 1; the paper rounds to three digits, in one place to the even lower one."""
+    path = DATA / "zero_table1_memory.csv"
+    if not path.exists():
+        pytest.skip("zero_table1_memory.csv is not here; published measurements are not part of the project")
+    held = state_bytes("adam", "fp16")
+    parameters, gradients, optimizer = held["parameters"], held["gradients"], held["optimizer"]
+    with path.open() as file:
+        for row in csv.DictReader(file):
+            billions, degree = float(row["params_B"]), int(row["dp_degree"])
+            stages = {
+                "Pos_GB": parameters + gradients + optimizer / degree,
+                "Pos_g_GB": parameters + (gradients + optimizer) / degree,
+                "Pos_g_p_GB": (parameters + gradients + optimizer) / degree,
+            }
+            for stage, each in stages.items():
+                assert billions * each == pytest.approx(float(row[stage]), rel=0.005, abs=0.06), row
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "precision", "gradient", "expected"),
+    [
+        ("adam", "bf16", None, (2, 2, 12)),
+        ("adam", "bf16", "fp32", (2, 4, 12)),  # Megatron-LM's recipe for bf16: 18 bytes
+        ("adam", "fp32", None, (4, 4, 8)),
+        ("momentum", "fp32", None, (4, 4, 4)),
+        ("momentum", "fp16", None, (2, 2, 8)),
+        ("sgd", "fp32", None, (4, 4, 0)),
+        ("sgd", "bf16", None, (2, 2, 4)),
+    ],
+)
+def test_state(optimizer: str, precision: str, gradient: str | None, expected: tuple[int, int, int]) -> None:
+    held = state_bytes(optimizer, precision, gradient)
+    assert (held["parameters"], held["gradients"], held["optimizer"]) == expected
+    assert list(held) == ["parameters", "gradients", "optimizer"]
+
+
+def test_eight_bits_save_three_quarters_of_the_states() -> None:
+    """Dettmers et al. 2022: two states of a byte each, and their scales."""
+    assert state_bytes("adam8bit", "fp32")["optimizer"] == pytest.approx(
+        state_bytes("adam", "fp32")["optimizer"] / 4, rel=0.01
+    )
+
+
+def traffic(optimizer: str, precision: str, gradient: str | None = None, *, fused: bool = True) -> float:
+    return sum(kernel.nbytes for kernel in optimizer_kernels(1000, optimizer, precision, gradient, fused=fused)) / 1000
+
+
+def test_a_fused_step_reads_and_writes_each_value_once() -> None:
+    assert traffic("adam", "fp32") == 4 + 3 * 8
+    assert traffic("momentum", "fp32") == 4 + 2 * 8
+    assert traffic("sgd", "fp32") == 4 + 8
+    assert traffic("adam", "bf16") == 2 + 3 * 8 + 2
+    assert traffic("adam", "bf16", "fp32") == 4 + 3 * 8 + 2
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_traffic_grows_with_states_and_is_never_less_unfused(optimizer: str, precision: str) -> None:
+    assert traffic(optimizer, precision, fused=False) >= traffic(optimizer, precision)
+    assert traffic(optimizer, precision) >= traffic("sgd", precision)
+
+
+def test_every_chunk_is_a_launch() -> None:
+    assert [sum(k.launches for k in optimizer_kernels(n, "adam", "fp32")) for n in (1, CHUNK, CHUNK + 1)] == [1, 1, 2]
+    assert sum(k.launches for k in optimizer_kernels(1, "adam", "fp32", fused=False)) == 7
+    assert optimizer_kernels(0, "adam", "fp32") == ()
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(ScenarioError) as error:
+        state_bytes("adamw", "fp32")
+    assert str(error.value) == 'unknown optimizer "adamw"; there are: adam, adam8bit, sgd, momentum'
+    with pytest.raises(ScenarioError, match='unknown precision "fp8"; there are: bf16, fp16, tf32, fp32'):
+        optimizer_kernels(1, "sgd", "fp8")

@@ -1,0 +1,55 @@
+"""A bucket is a set of gradients that are reduced together; a reduction turns it into ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from simulator.order import Action
+from simulator.schedule import Op
+from workloads.operators.parameter import REPLICAS, ParameterTensor
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The parameter *tensors* that a program holds of the layer *name*, in order of registration."""
+
+    name: str
+    tensors: tuple[ParameterTensor, ...]
+
+    @property
+    def parameters(self) -> int:
+        """How many parameters they have."""
+        return sum(tensor.count for tensor in self.tensors)
+
+    def over(self, axis: str) -> Weights:
+        """Those tensors that data parallelism reduces over *axis*."""
+        return Weights(self.name, tuple(tensor for tensor in self.tensors if tensor.reduced_over[-1] == axis))
+
+
+def reduced_axes(layers: Sequence[Weights]) -> list[str]:
+    """The axes over which data parallelism reduces the gradients of *layers*: ``dp``, and others that tensors name."""
+    return list(dict.fromkeys(tensor.reduced_over[-1] for weights in layers for tensor in weights.tensors))
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """*nbytes* of gradients, complete after the backward pass of *layer*, and summed over the axis *over*.
+
+    *tensors*: the bytes of each tensor in it. *buffer*: bytes that it holds beside the gradients until it is reduced.
+    In a program it also has the *name* of its reduction, the *action* that it belongs to, and *filled_by*, the op that
+    completes it. A compressed bucket has fewer *nbytes*, but the same *buffer*.
+    """
+
+    nbytes: float
+    layer: str
+    tensors: tuple[float, ...] = ()
+    over: str = REPLICAS
+    buffer: float = 0.0
+    name: str = ""
+    action: Action | None = None
+    filled_by: str = ""
+
+
+Reduction = Callable[[Bucket], Iterable[Op]]
+"""The ops that reduce a bucket, in order: collectives, and the kernels around them. See `workloads.reductions`."""

@@ -1,0 +1,63 @@
+"""The norm of all gradients, by which they are clipped and overflown steps are skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from simulator.schedule import Collective, Op, Program, Schedule
+from workloads.gradients.reduce import updated_stages
+
+NORM_BYTES = 4.0
+"""One fp32 number: the squared norm of the gradients of a rank (Megatron-LM, ``clip_grad_norm``; DeepSpeed,
+runtime/zero/stage3.py, ``complete_grad_norm_calculation_for_cpu_offload``; torch, ``nn.utils.get_total_norm``)."""
+
+
+def gradient_norm(schedule: Schedule, axes: Sequence[str], *, synchronous: bool = True) -> Schedule:
+    """*schedule* with an all-reduce over the ranks of a replica, joined by *axes*, before the optimizer step.
+
+    Megatron-LM, ``clip_grad_norm`` and the inf check of its optimizer. *synchronous*: the step waits for it, which
+    aligns the stages of a pipeline. Else the norm is checked beside the step: the post-validation of Qi et al. 2023
+    (arXiv:2401.10241, section 4) updates first and corrects afterwards.
+    """
+    axis = schedule.mesh.joint(*axes)
+    if all(len(group) == 1 for group in axis.groups):
+        return schedule
+    mesh = schedule.mesh.extended(0, {"norm": axis})
+    return replace(schedule, mesh=mesh).map_programs(lambda program: _before_first_update(program, synchronous))
+
+
+def _before_first_update(program: Program, synchronous: bool) -> Program:
+    first = next(op.name for op in program.distinct() if op.action and op.action.phase == "O")
+
+    def change(op: Op) -> Iterator[Op]:
+        if op.name == first:
+            yield Collective(
+                name="gradient norm",
+                kind="all_reduce",
+                over="norm",
+                nbytes=NORM_BYTES,
+                stream="compute" if synchronous else "norm",
+                after=op.after,
+            )
+        yield op
+
+    return program.map_ops(change)
+
+
+def sharded_gradient_norm(program: Program, over: str) -> Program:
+    """*program* with an all-reduce of the norm over the shards, on the axis *over*, before each optimizer step.
+
+    Each rank knows the norm of its own shard only. The all-reduce waits for all that the optimizer step waits for.
+    """
+    updates = updated_stages(program)
+
+    def change(op: Op) -> Iterator[Op]:
+        if op.name in updates:
+            norm = f"{op.name}.norm"
+            yield Collective(
+                name=norm, action=op.action, kind="all_reduce", over=over, nbytes=NORM_BYTES, after=op.after
+            )
+        yield op
+
+    return program.map_ops(change)

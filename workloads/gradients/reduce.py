@@ -1,0 +1,138 @@
+"""Gradients are reduced in buckets, each as soon as the backward pass of its last layer is done.
+
+Common to all methods of data parallelism: the layers that a program holds, the ops that complete their gradients, and
+where the reductions go. Each stage of a program fills buckets of its own, as Megatron-LM wraps each model chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from simulator.errors import ScheduleError
+from simulator.order import PLACEHOLDER, Action
+from simulator.schedule import Compute, Op, Program, Schedule
+from workloads.gradients.bucket import Bucket, Reduction, Weights
+from workloads.model import Model
+from workloads.operators.parameter import parameter_tensors
+
+
+def weights_by_stage(program: Program, model: Model) -> dict[int, list[Weights]]:
+    """The weights of each stage of *program*, in order of the forward pass.
+
+    If the first and the last layer share parameters, a program with the last layer alone holds a copy. Its gradients
+    are summed over the replicas like all others. Raises `ScheduleError` for a layer that *model* does not have.
+    """
+    layers = {layer.name: layer for layer in model.layers}
+    found: dict[int, dict[str, Weights]] = {}
+    first, last = model.layers[0].name, model.layers[-1].name
+    copied = model.tied_parameters if all(op.layer != first for op in program.distinct()) else 0
+    for op in program.distinct():
+        if not (op.action and op.action.phase == "F" and op.layer) or op.layer in found.get(op.action.stage, ()):
+            continue
+        if op.layer not in layers:
+            raise ScheduleError(f"{program.role}: {model.name} has no layer {op.layer}")
+        copy = parameter_tensors(copied) if copied and op.layer == last else ()
+        found.setdefault(op.action.stage, {})[op.layer] = Weights(op.layer, (*layers[op.layer].tensors, *copy))
+    return {stage: list(named.values()) for stage, named in found.items()}
+
+
+def map_replicas(schedule: Schedule, model: Model, change: Callable[[Program, Mapping[str, int]], Program]) -> Schedule:
+    """Replace every program that has replicas by ``change(program, degrees)``.
+
+    *degrees*: the number of ranks by the axis over which data parallelism reduces its gradients, without axes of one
+    rank. Raises `ScheduleError` for an axis that the mesh does not have.
+    """
+    axes = list(dict.fromkeys(tensor.reduced_over[-1] for layer in model.layers for tensor in layer.tensors))
+    for axis in axes:
+        if axis not in schedule.mesh.axes:
+            raise ScheduleError(f"gradients are reduced over {axis}; the axes are {', '.join(schedule.mesh.axes)}")
+    by_axis = {axis: schedule.degrees(axis) for axis in axes}
+    programs = []
+    for number, program in enumerate(schedule.programs):
+        degrees = {axis: several[number] for axis, several in by_axis.items() if several[number] > 1}
+        programs.append(change(program, degrees) if degrees else program)
+    return replace(schedule, programs=tuple(programs))
+
+
+def reduce_gradients(
+    program: Program, buckets: Mapping[int, Sequence[Bucket]], reduction: Reduction, *, every: bool = False
+) -> Program:
+    """*program* with a *reduction* of each of its *buckets* (by stage), after the op that completes the bucket.
+
+    It happens in the backward pass of the last micro-batch before an optimizer step, or of *every* micro-batch. The
+    optimizer step waits for the reductions of the stages that it updates.
+    """
+    updates = updated_stages(program)
+    final = None if every else _final_backwards(program, updates)
+    program = program.materialise(None if final is None else {action.micro_batch for action in final})
+    completing = {names[-1] for place, names in backward_ops(program).items() if final is None or place[0] in final}
+    # ops of a stream run in order: the optimizer waits for the last one of each stream
+    pending: dict[tuple[int, str], str] = {}
+
+    def change(op: Op) -> Iterator[Op]:
+        if op.name in updates:
+            awaited = [key for key in pending if key[0] in updates[op.name]]
+            yield replace(op, after=(*op.after, *dict.fromkeys(pending.pop(key) for key in awaited)))
+            return
+        yield op
+        if op.action and op.name in completing:
+            for number, bucket in enumerate(buckets[op.action.stage]):
+                if bucket.layer == op.layer:
+                    name = f"{op.action}.bucket{number}"
+                    for reduced in reduction(replace(bucket, name=name, action=op.action, filled_by=op.name)):
+                        yield reduced
+                        pending[op.action.stage, reduced.stream] = reduced.name
+
+    return program.map_ops(change)
+
+
+def updated_stages(program: Program) -> dict[str, frozenset[int]]:
+    """The stages that each optimizer step updates, by the name of its op, in order of issue.
+
+    They are its own stage and the stages without a step of their own: one step at the end is for all stages of a rank.
+    """
+    stages = {op.action.stage for op in program.distinct() if op.action and op.action.phase == "F"}
+    steps = (op for op in program.distinct() if isinstance(op, Compute))
+    updates = {op.name: op.action.stage for op in steps if op.action and op.action.phase == "O"}
+    shared = stages - set(updates.values())
+    return {name: frozenset({stage, *shared}) for name, stage in updates.items()}
+
+
+def _final_backwards(program: Program, updates: Mapping[str, frozenset[int]]) -> set[Action]:
+    """The last B or W of each stage before each optimizer step: its gradients are complete then."""
+    last: dict[int, Action] = {}
+    final: set[Action] = set()
+    for _, action in actions(program, "BWO"):
+        if action.phase != "O":
+            last[action.stage] = action
+        else:
+            final.update(last.pop(stage) for stage in updates[str(action)] & set(last))
+    return final | set(last.values())
+
+
+def actions(program: Program, phases: str) -> Iterator[tuple[int, Action]]:
+    """(number of the block, action) of the actions of *phases* that *program* computes, in order of issue."""
+    ops = program.templated
+    of = [_actions(template, phases) for template in ops.templates]
+    for number, (template, own) in enumerate(zip(ops.which.tolist(), ops.micro_batches.tolist(), strict=True)):
+        for phase, stage, micro_batch in of[template]:
+            yield number, Action(phase, stage, own if micro_batch == PLACEHOLDER else micro_batch)
+
+
+def _actions(ops: Sequence[Op], phases: str) -> list[Action]:
+    return list(
+        dict.fromkeys(op.action for op in ops if isinstance(op, Compute) and op.action and op.action.phase in phases)
+    )
+
+
+def backward_ops(program: Program) -> dict[tuple[Action, str], list[str]]:
+    """The names of the Computes of the weight gradients (phases B and W), by action and layer, in order of first use.
+
+    Blocks that are not materialised count by template.
+    """
+    found: dict[tuple[Action, str], list[str]] = {}
+    for op in program.distinct():
+        if isinstance(op, Compute) and op.action and op.layer and op.action.phase in "BW":
+            found.setdefault((op.action, op.layer), []).append(op.name)
+    return found

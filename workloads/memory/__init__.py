@@ -1,0 +1,1 @@
+"""What a rank holds: activations, recomputation, optimizer states, and shards of states."""

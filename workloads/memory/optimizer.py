@@ -1,0 +1,119 @@
+"""The optimizer step: it reads gradients and updates parameters and its own states. Its cost is the bytes it moves.
+
+State of mixed precision: 16-bit parameters and gradients beside fp32 master weights and fp32 states, 2 + 2 + 12 = 16
+bytes per parameter with Adam (Rajbhandari et al. 2020, "ZeRO", arXiv:1910.02054, section 3.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+
+from simulator.errors import ScenarioError
+from simulator.kernel import BYTES, Kernel, memory_bound
+from simulator.lookup import nearest
+
+CHUNK = 65536 * 320
+"""Elements of one multi-tensor launch: blocks of 65,536, at most 320 of them (PyTorch,
+aten/src/ATen/native/cuda/MultiTensorApply.cuh, kChunkSize and depth_to_max_blocks)."""
+
+QUANTISATION_BLOCK = 2048
+"""Elements that share one fp32 scale in a state of 8 bits (Dettmers et al. 2022, arXiv:2110.02861, section 2.1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Optimizer:
+    """*states* kept per parameter, of *state_bytes* each.
+
+    *unfused*: passes over fp32 memory (reads plus writes of one element) of torch's foreach implementation, and
+    *launches*, how many multi-tensor kernels make them.
+    """
+
+    states: int
+    state_bytes: float
+    unfused: int
+    launches: int
+
+
+# Passes and launches are counted in torch/optim (2.3): adam.py _multi_tensor_adam (lerp 3, mul 2, addcmul 3, sqrt 2,
+# div 2, add 2, addcdiv 4), sgd.py _multi_tensor_sgd (momentum: mul 2, add 3, add 3; without: add 3). bitsandbytes
+# offers its 8-bit optimizers as one kernel only.
+_OPTIMIZERS: Mapping[str, _Optimizer] = {
+    "adam": _Optimizer(2, 4.0, 18, 7),
+    "momentum": _Optimizer(1, 4.0, 8, 3),
+    "sgd": _Optimizer(0, 0.0, 3, 1),
+    "adam8bit": _Optimizer(2, 1.0 + 4.0 / QUANTISATION_BLOCK, 0, 1),
+}
+
+OPTIMIZERS = tuple(_OPTIMIZERS)
+"""The known optimizers."""
+
+
+def state_bytes(optimizer: str, precision: str, gradient_dtype: str | None = None) -> dict[str, float]:
+    """Bytes per parameter held all step, by category of memory: parameters, gradients, optimizer.
+
+    *precision* ``bf16`` and ``fp16`` keep fp32 master weights, counted with the optimizer; *gradient_dtype* is
+    *precision* unless given. Raises `ScenarioError` for an unknown name.
+
+    >>> state_bytes("adam", "fp16")
+    {'parameters': 2.0, 'gradients': 2.0, 'optimizer': 12.0}
+    """
+    kind = _find(optimizer)
+    master = 0.0 if _width(precision) == 4 else 4.0
+    return {
+        "parameters": float(_width(precision)),
+        "gradients": float(_width(gradient_dtype or precision)),
+        "optimizer": master + kind.states * kind.state_bytes,
+    }
+
+
+def optimizer_kernels(
+    parameters: float,
+    optimizer: str,
+    precision: str,
+    gradient_dtype: str | None = None,
+    *,
+    fused: bool = True,
+    unfused_update: bool = False,
+) -> tuple[Kernel, ...]:
+    """The kernels of one optimizer step over *parameters* (how many), none if there are none.
+
+    *fused*: every value is read and written once; else as often as torch's foreach implementation does.
+    *unfused_update*: the work around a fused update has kernels of its own, as in Megatron-LM (optimizer/optimizer.py):
+    gradients are copied to fp32 unless they are fp32, unscaled and checked in fp16, and read for their norm; weights
+    are copied back. Raises `ScenarioError` for an unknown optimizer.
+    """
+    kind = _find(optimizer)
+    if not parameters:
+        return ()
+    gradient, half = _width(gradient_dtype or precision), _width(precision)
+    copy = 0 if half == 4 else half
+    launches = ceil(parameters / CHUNK)
+    update = 2 * 4.0 + 2 * kind.states * kind.state_bytes
+    if unfused_update:
+        casts = (gradient + 4 if gradient != 4 else 0) + (4 + copy if copy else 0)
+        check = 8 if precision == "fp16" else 0
+        passes = 2 + (gradient != 4) + bool(copy) + bool(check)
+        return (memory_bound(parameters * (4.0 + 4.0 + update + casts + check), launches=passes * launches),)
+    if fused or not kind.unfused:
+        # the gradient is read; weights and states are read and written; the 16-bit copy is written
+        return (memory_bound(parameters * (gradient + update + copy), launches=launches),)
+    # a 16-bit gradient is first cast to fp32, and the updated weights are cast back
+    casts = (gradient + 4 if gradient != 4 else 0) + (4 + copy if copy else 0)
+    passes = kind.launches + (gradient != 4) + bool(copy)
+    return (memory_bound(parameters * (4.0 * kind.unfused + casts), launches=passes * launches),)
+
+
+def _find(optimizer: str) -> _Optimizer:
+    if optimizer not in _OPTIMIZERS:
+        raise ScenarioError(
+            f'unknown optimizer "{optimizer}"; there are: {", ".join(nearest(optimizer, [*OPTIMIZERS]))}'
+        )
+    return _OPTIMIZERS[optimizer]
+
+
+def _width(precision: str) -> int:
+    if precision not in BYTES:
+        raise ScenarioError(f'unknown precision "{precision}"; there are: {", ".join(BYTES)}')
+    return BYTES[precision]

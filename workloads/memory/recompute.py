@@ -1,0 +1,82 @@
+"""Recomputation runs part of the forward pass again, just before the backward pass, instead of keeping its results.
+
+Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost" (arXiv:1604.06174). *selective*: core attention only;
+its activations are large and cheap to compute (Korthikanti et al. 2022, arXiv:2205.05198, section 5). *full*: every
+layer but embedding and head keeps only its input (Megatron-LM, ``--recompute-granularity full --recompute-method
+uniform --recompute-num-layers 1``).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from simulator.errors import ScheduleError
+from simulator.lookup import nearest
+from simulator.order import Action
+from simulator.schedule import Compute, Op, Program, Schedule
+from workloads.memory.activations import with_activations
+from workloads.model import Layer, Model
+from workloads.stages import ENDS
+
+CHOICES = ("none", "selective", "full")
+"""How much is recomputed."""
+
+
+def recompute(schedule: Schedule, model: Model, how: str, *, micro_batch_size: int) -> Schedule:
+    """*schedule* with an R of each layer before its B or I; *how* is one of `CHOICES`.
+
+    *model* has its layers as one rank holds them. R waits for no gradient: it begins when it is the head of its stream,
+    as in GPipe. Raises `ScheduleError` if the order recomputes by itself.
+    """
+    if how not in CHOICES:
+        raise ScheduleError(f'unknown recomputation "{how}"; there are: {", ".join(nearest(how, [*CHOICES]))}')
+    if how == "none":
+        return schedule
+    for program in schedule.programs:
+        if any(op.action and op.action.phase == "R" for op in program.distinct()):
+            raise ScheduleError(
+                f"{program.role} recomputes in its order already; recompute = {how} would do it twice, try none"
+            )
+    layers = {layer.name: layer for layer in model.layers if layer.kind not in ENDS}
+
+    def recomputed(program: Program) -> Program:
+        again = program.by_micro_batch(lambda part: _with_recomputation(part, layers, how, micro_batch_size))
+        return with_activations(again, model, micro_batch_size)
+
+    return schedule.map_programs(recomputed)
+
+
+def _with_recomputation(program: Program, layers: Mapping[str, Layer], how: str, micro_batch_size: int) -> Program:
+    forwards: defaultdict[tuple[Action, str], list[Op]] = defaultdict(list)
+    for op in program.ops:
+        if op.action and op.layer and op.action.phase == "F":
+            forwards[op.action, op.layer].append(op)
+
+    def change(op: Op) -> Iterator[Op]:
+        if op.action and op.layer and op.layer in layers and op.action.phase in "BI":
+            # only the first of several ops of a backward pass finds it
+            forward = forwards.pop((op.action._replace(phase="F"), op.layer), [])
+            kernels = layers[op.layer].recomputable_forward(micro_batch_size)
+            if how == "full":
+                yield from _again(forward)
+            elif forward and kernels:
+                again = op.action._replace(phase="R")
+                yield Compute(name=f"{again}.{op.layer}", action=again, layer=op.layer, kernels=kernels)
+        yield op
+
+    return program.map_ops(change)
+
+
+def _again(forward: Sequence[Op]) -> Iterator[Op]:
+    """The ops of a layer's forward pass, exchanges included, a second time; they wait for one another only."""
+    renamed = {op.name: _in_r(op.name, op.action) for op in forward if op.action}
+    for op in forward:
+        if op.action:
+            after = tuple(renamed[name] for name in op.after if name in renamed)
+            yield replace(op, name=renamed[op.name], action=op.action._replace(phase="R"), after=after)
+
+
+def _in_r(name: str, action: Action) -> str:
+    return str(action._replace(phase="R")) + name.removeprefix(str(action))

@@ -1,0 +1,1 @@
+"""One operator a file: its parameter tensors, its kernels by phase, what it keeps, and what the ranks exchange."""

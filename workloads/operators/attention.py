@@ -1,0 +1,128 @@
+"""Core attention: queries times keys, softmax, times values; by several kernels (unfused) or by one (flash)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from simulator.kernel import BYTES, Kernel, matmul, memory_bound
+from workloads.operators.operator import Operator
+
+ATTENTIONS = ["unfused", "flash"]
+"""The kinds of core attention."""
+
+FP32 = 4
+"""Bytes of the statistics (log-sum-exp) that flash attention keeps for each row of scores."""
+
+
+@dataclass(frozen=True)
+class CoreAttention(Operator):
+    """*heads* query and *key_value_heads* key and value heads of *head_size*, over *length* positions.
+
+    The scores are scaled, masked, normalised and, with *drop*, dropped out. If *fused*, one kernel does all but the
+    dropout; else there is one kernel for each. The fused kernel takes heads x samples in multiples of *group*;
+    otherwise scores of 16 bits are normalised in fp32, one kernel each, with casts (Megatron-LM,
+    FusedScaleMaskSoftmax.forward_torch_softmax).
+    """
+
+    length: int
+    heads: int
+    key_value_heads: int
+    head_size: int
+    drop: bool = True
+    fused: bool = True
+    precision: str = "fp32"
+    group: int = 1
+
+    def forward(self, samples: int) -> tuple[Kernel, ...]:
+        """Scores, softmax, dropout, context."""
+        soft = self._softmax(samples, 2, 6)
+        drop = self._on_scores(samples, 2, 1, masks=1) if self.drop else ()
+        return (*self._scores(samples), *soft, *drop, *self._context(samples))
+
+    def backward_input(self, samples: int) -> tuple[Kernel, ...]:
+        """The gradients of the operands of both products (four products), and of the kernels between them."""
+        soft = self._softmax(samples, 3, 7)
+        drop = self._on_scores(samples, 2, 1, masks=1) if self.drop else ()
+        into_scores, into_operand = self._scores(samples), self._context(samples)
+        return (*into_scores, *into_operand, *drop, *soft, *into_operand, *into_operand)
+
+    def kept_bytes(self, samples: int) -> float:
+        """Queries, keys, values and `recomputable_bytes`."""
+        rows = self.heads + 2 * self.key_value_heads
+        inputs = samples * self.length * self.head_size * rows * BYTES[self.precision]
+        return inputs + self.recomputable_bytes(samples)
+
+    def recomputable_forward(self, samples: int) -> tuple[Kernel, ...]:
+        """All of it (Korthikanti et al. 2022, arXiv:2205.05198, section 5)."""
+        return self.forward(samples)
+
+    def recomputable_bytes(self, samples: int) -> float:
+        """Softmax output, dropout mask and dropout output: 5 a s^2 b in 16 bits."""
+        width, soft = BYTES[self.precision], FP32 if self._falls_back(samples) else BYTES[self.precision]
+        return samples * self.heads * self.length**2 * (soft + width + 1.0 if self.drop else soft)
+
+    def _falls_back(self, samples: int) -> bool:
+        """True if the fused softmax does not take these scores."""
+        return self.fused and BYTES[self.precision] < FP32 and samples * self.heads % self.group != 0
+
+    def _softmax(self, samples: int, fused: int, apart: int) -> tuple[Kernel, ...]:
+        """Scale, mask and softmax: *fused* passes over the scores by one kernel, or *apart* passes by three.
+
+        The fallback to fp32 has two more kernels, the casts.
+        """
+        if self._falls_back(samples):
+            casts = 2 * (BYTES[self.precision] + FP32)
+            return (self._over_scores(samples, apart * FP32 + casts, 5),)
+        passes, launches = (fused, 1) if self.fused else (apart, 3)
+        return self._on_scores(samples, passes, launches)
+
+    def _scores(self, samples: int) -> tuple[Kernel, ...]:
+        return (self._product(samples, self.length, self.head_size),)
+
+    def _context(self, samples: int) -> tuple[Kernel, ...]:
+        return (self._product(samples, self.head_size, self.length),)
+
+    def _product(self, samples: int, n: int, k: int) -> Kernel:
+        return matmul(self.length, n, k, batch=samples * self.heads, precision=self.precision)
+
+    def _on_scores(self, samples: int, passes: int, launches: int, masks: int = 0) -> tuple[Kernel, ...]:
+        return (self._over_scores(samples, passes * BYTES[self.precision] + masks, launches),)
+
+    def _over_scores(self, samples: int, each: float, launches: int) -> Kernel:
+        nbytes = samples * self.heads * self.length**2 * each
+        return memory_bound(nbytes, precision=self.precision, launches=launches)
+
+
+@dataclass(frozen=True)
+class FlashAttention(CoreAttention):
+    """Core attention tile by tile; the scores are never written to memory (Dao 2023, arXiv:2307.08691).
+
+    The FLOPs are model FLOPs: the full square, by convention. The shape is what runs: two products forward and five
+    backward, as the scores are recomputed. A *causal* mask leaves out half of the tiles.
+    """
+
+    causal: bool = True
+
+    def forward(self, samples: int) -> tuple[Kernel, ...]:
+        """One kernel with two products. It reads queries, keys and values, and writes the output and its statistics."""
+        return (self._kernel(samples, "forward", counted=2, executed=2, passes=2),)
+
+    def backward_input(self, samples: int) -> tuple[Kernel, ...]:
+        """One kernel with five products. It also reads the output and its gradient, and writes three gradients."""
+        return (self._kernel(samples, "backward", counted=4, executed=5, passes=4),)
+
+    def recomputable_bytes(self, samples: int) -> float:
+        """The statistics only: flash attention recomputes the rest in any case."""
+        return float(samples * self.heads * self.length * FP32)
+
+    def _kernel(
+        self, samples: int, which: Literal["forward", "backward"], counted: int, executed: int, passes: int
+    ) -> Kernel:
+        """*passes* over the tensors of query size, and as many over those of key and value size."""
+        columns = max(1, self.length // 2) if self.causal else self.length
+        flops = counted * 2 * samples * self.heads * self.length**2 * self.head_size
+        tensors = passes * (self.heads + self.key_value_heads) * self.head_size * BYTES[self.precision]
+        nbytes = samples * self.length * (tensors + self.heads * FP32)
+        shape = (executed * samples * self.heads, self.length, columns, self.head_size)
+        return Kernel(flops, nbytes, shape, self.precision, attention=which)

@@ -1,0 +1,111 @@
+"""A convolution over images.
+
+It is priced as the matrix product that a library computes in its place, implicit GEMM: images x pixels by
+output channels by input channels x window (Chetlur et al. 2014, arXiv:1410.0759, section 3). In fp32 its operands are
+tf32, torch's default for cuDNN (torch.backends.cudnn.allow_tf32), or where there is no tf32 a 3 x 3 convolution is 16
+products over tiles of 2 x 2 pixels (Winograd F(2x2, 3x3): Lavin and Gray 2015, arXiv:1509.09308, section 4.1); linear
+layers stay fp32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from simulator.errors import ScenarioError
+from simulator.kernel import BYTES, Kernel, memory_bound
+from workloads.operators.operator import Operator
+from workloads.operators.parameter import ParameterTensor, parameter_tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """*channels* of *height* x *width* pixels."""
+
+    channels: int
+    height: int
+    width: int
+
+    @property
+    def elements(self) -> int:
+        """How many numbers it holds."""
+        return self.channels * self.height * self.width
+
+    def through(self, channels: int, window: int, stride: int, padding: int) -> Image:
+        """What a window of that size, stride and padding makes of it. Raises `ScenarioError` if nothing is left."""
+        height = (self.height + 2 * padding - window) // stride + 1
+        width = (self.width + 2 * padding - window) // stride + 1
+        if height < 1 or width < 1:
+            raise ScenarioError(
+                f"a window of {window} with padding {padding} does not fit an image of {self.height} x {self.width}"
+            )
+        return Image(channels, height, width)
+
+
+@dataclass(frozen=True)
+class Convolution(Operator):
+    """*window* x *window* over *source*, giving *target*.
+
+    *first*: of the model, whose images need no gradient. *held*: another part keeps the same input.
+    """
+
+    source: Image
+    target: Image
+    window: int
+    stride: int
+    bias: bool
+    precision: str
+    first: bool = False
+    held: bool = False
+
+    @property
+    def tensors(self) -> tuple[ParameterTensor, ...]:
+        """The filters, and the bias if there is one."""
+        filters = self.target.channels * self.source.channels * self.window**2
+        return parameter_tensors(*((filters, self.target.channels) if self.bias else (filters,)))
+
+    def forward(self, samples: int) -> tuple[Kernel, ...]:
+        """One product."""
+        pixels = samples * self.target.height * self.target.width
+        channels = self.target.channels, self.source.channels
+        return (
+            self._kernel(samples, (pixels, channels[0], channels[1] * self.window**2), (ceil(pixels / 4), *channels)),
+        )
+
+    def backward_input(self, samples: int) -> tuple[Kernel, ...]:
+        """The transposed convolution; each input pixel meets 1/stride^2 of the window."""
+        if self.first:
+            return ()
+        pixels = samples * self.source.height * self.source.width
+        inner = ceil(self.target.channels * self.window**2 / self.stride**2)
+        channels = self.source.channels, self.target.channels
+        return (self._kernel(samples, (pixels, channels[0], inner), (ceil(pixels / 4), *channels)),)
+
+    def backward_weights(self, samples: int) -> tuple[Kernel, ...]:
+        """A product over all pixels of all images; the bias gradient is a sum over the output's."""
+        pixels = samples * self.target.height * self.target.width
+        channels = self.target.channels, self.source.channels
+        product = self._kernel(
+            samples, (channels[0], channels[1] * self.window**2, pixels), (*channels, ceil(pixels / 4))
+        )
+        if not self.bias:
+            return (product,)
+        return product, memory_bound(samples * self.target.elements * BYTES[self.precision], precision=self.precision)
+
+    def kept_bytes(self, samples: int) -> float:
+        """Its input."""
+        return 0.0 if self.held else float(samples * self.source.elements * BYTES[self.precision])
+
+    def weight_bytes(self, samples: int) -> float:
+        """Its input and the gradient of its output."""
+        return self.kept_bytes(samples) + samples * self.target.elements * BYTES[self.precision]
+
+    def _kernel(self, samples: int, product: tuple[int, int, int], tiled: tuple[int, int, int]) -> Kernel:
+        """FLOPs and bytes are the convolution's own; *product* reads pixels again, *tiled* is one of Winograd's 16."""
+        filters = self.target.channels * self.source.channels * self.window**2
+        flops = 2 * samples * self.target.height * self.target.width * filters
+        nbytes = BYTES[self.precision] * (samples * (self.source.elements + self.target.elements) + filters)
+        if self.precision != "fp32":
+            return Kernel(flops, nbytes, (1, *product), self.precision)
+        winograd = (16, *tiled) if self.window == 3 and self.stride == 1 else None
+        return Kernel(flops, nbytes, (1, *product), "tf32", winograd=winograd)

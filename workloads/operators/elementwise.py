@@ -1,0 +1,93 @@
+"""Operators bound by memory: activations, dropout, residual sums. Their cost is the bytes that they read and write.
+
+A fused operator reads its operands once and writes its result once. Otherwise torch's own operators run one by one.
+*width* is the bytes of an element; a dropout mask takes one byte. Kept bytes follow Korthikanti et al. 2022
+(arXiv:2205.05198, section 4.1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulator.kernel import BYTES, Kernel, memory_bound
+from workloads.operators.operator import Operator
+from workloads.operators.parameter import ParameterTensor
+
+
+@dataclass(frozen=True)
+class Elementwise(Operator):
+    """An operator over *elements*: bytes read and written for each of them in the *forwards* and *backwards* pass.
+
+    *weights*: bytes for the gradients of its *parameters*, if it has any; *kept*: bytes kept for the backward pass.
+    *launches*: the number of kernels in the forward and the backward pass.
+    """
+
+    elements: int
+    forwards: float
+    backwards: float
+    weights: float = 0.0
+    kept: float = 0.0
+    parameters: tuple[ParameterTensor, ...] = ()
+    launches: tuple[int, int] = (1, 1)
+    precision: str = "fp32"
+
+    @property
+    def tensors(self) -> tuple[ParameterTensor, ...]:
+        """As given."""
+        return self.parameters
+
+    def forward(self, samples: int) -> tuple[Kernel, ...]:
+        """Its forward traffic."""
+        return self._kernels(samples, self.forwards, self.launches[0])
+
+    def backward_input(self, samples: int) -> tuple[Kernel, ...]:
+        """Its backward traffic, and that of its weight gradients."""
+        return (*self._kernels(samples, self.backwards, self.launches[1]), *self._kernels(samples, self.weights, 1))
+
+    def kept_bytes(self, samples: int) -> float:
+        """*kept* for each element."""
+        return samples * self.elements * self.kept
+
+    def _kernels(self, samples: int, each: float, launches: int) -> tuple[Kernel, ...]:
+        nbytes = samples * self.elements * each
+        return (memory_bound(nbytes, precision=self.precision, launches=launches),) if nbytes else ()
+
+
+def gelu(elements: int, precision: str) -> Elementwise:
+    """One kernel, fused or not (torch.nn.GELU); its backward reads the input again. Also tanh and ReLU."""
+    width = BYTES[precision]
+    return Elementwise(elements, 2 * width, 3 * width, kept=width, precision=precision)
+
+
+def swiglu(elements: int, precision: str, *, fused: bool = True) -> Elementwise:
+    """silu(gate) * up for *elements* outputs. Unfused: two kernels, and silu(gate) is kept too."""
+    width = BYTES[precision]
+    if fused:
+        return Elementwise(elements, 3 * width, 5 * width, kept=2 * width, precision=precision)
+    return Elementwise(elements, 5 * width, 9 * width, kept=3 * width, launches=(2, 3), precision=precision)
+
+
+def dropout(elements: int, precision: str) -> Elementwise:
+    """Keeps its mask."""
+    traffic = 2 * BYTES[precision] + 1
+    return Elementwise(elements, traffic, traffic, kept=1, precision=precision)
+
+
+def residual(elements: int, precision: str, *, drop: bool, fused: bool = True) -> Elementwise:
+    """x + dropout(y), or x + y. Its backward adds the two gradients that meet at x."""
+    width = BYTES[precision]
+    if not drop:
+        return Elementwise(elements, 3 * width, 3 * width, precision=precision)
+    forward = 3 * width + 1 if fused else 5 * width + 1
+    launches = (1 if fused else 2, 2)
+    return Elementwise(elements, forward, 5 * width + 1, kept=1, launches=launches, precision=precision)
+
+
+def rotary(elements: int, precision: str, *, fused: bool = True) -> Elementwise:
+    """Rotary embedding of queries and keys, in place of position vectors (Su et al. 2021, arXiv:2104.09864).
+
+    Unfused as Hugging Face writes it: negate, concatenate, two products, sum. Keeps nothing.
+    """
+    width = BYTES[precision]
+    passes, launches = (2, 1) if fused else (2 + 2 + 2 * 2 + 3, 5)
+    return Elementwise(elements, passes * width, passes * width, launches=(launches, launches), precision=precision)

@@ -1,0 +1,91 @@
+"""A layer made of operators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from simulator.kernel import Kernel
+from workloads.model import Layer
+from workloads.operators.operator import Operator
+from workloads.operators.parameter import ParameterTensor
+from workloads.operators.segment import Segment
+
+
+@dataclass(frozen=True)
+class OperatorLayer(Layer):
+    """*operators* in order; *sample_output_bytes*: what the layer passes on for each sample."""
+
+    name: str
+    kind: str
+    operators: tuple[Operator, ...]
+    sample_output_bytes: float
+    _kernels: dict[tuple[str, int], tuple[Kernel, ...]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
+    _segments: dict[tuple[str, int], tuple[Segment, ...]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
+
+    @property
+    def tensors(self) -> tuple[ParameterTensor, ...]:
+        """The tensors of all operators, in order."""
+        return tuple(tensor for operator in self.operators for tensor in operator.tensors)
+
+    def forward(self, micro_batch_size: int) -> tuple[Kernel, ...]:
+        """The kernels of all operators, in order."""
+        return self._cached("forward", micro_batch_size, self.operators)
+
+    def backward_input(self, micro_batch_size: int) -> tuple[Kernel, ...]:
+        """The kernels of all operators, last operator first."""
+        return self._cached("backward_input", micro_batch_size, self.operators[::-1])
+
+    def backward_weights(self, micro_batch_size: int) -> tuple[Kernel, ...]:
+        """The kernels of all operators, last operator first."""
+        return self._cached("backward_weights", micro_batch_size, self.operators[::-1])
+
+    def activation_bytes(self, micro_batch_size: int) -> float:
+        """The sum over the operators."""
+        return sum(operator.kept_bytes(micro_batch_size) for operator in self.operators)
+
+    def output_bytes(self, micro_batch_size: int) -> float:
+        """The output of all samples."""
+        return self.sample_output_bytes * micro_batch_size
+
+    def weight_bytes(self, micro_batch_size: int) -> float:
+        """The sum over the operators."""
+        return sum(operator.weight_bytes(micro_batch_size) for operator in self.operators)
+
+    def recomputable_forward(self, micro_batch_size: int) -> tuple[Kernel, ...]:
+        """The kernels of all operators, in order."""
+        return self._cached("recomputable_forward", micro_batch_size, self.operators)
+
+    def recomputable_bytes(self, micro_batch_size: int) -> float:
+        """The sum over the operators."""
+        return sum(operator.recomputable_bytes(micro_batch_size) for operator in self.operators)
+
+    def segments(self, phase: str, micro_batch_size: int) -> tuple[Segment, ...]:
+        """The segments of all operators, last operator first in a backward phase; in phase B each one's I, then its W.
+
+        One segment where no operator exchanges anything.
+        """
+        key = phase, micro_batch_size
+        if key not in self._segments:
+            found = self._operator_segments(phase, micro_batch_size)
+            alone = not any(segment.exchanges for segment in found)
+            self._segments[key] = super().segments(phase, micro_batch_size) if alone else found
+        return self._segments[key]
+
+    def _operator_segments(self, phase: str, samples: int) -> tuple[Segment, ...]:
+        operators, phases = (self.operators, "F") if phase == "F" else (self.operators[::-1], _halves(phase))
+        every = (s for operator in operators for half in phases for s in operator.segments(half, samples))
+        return tuple(segment for segment in every if segment.kernels or segment.exchanges)
+
+    def _cached(self, phase: str, samples: int, operators: tuple[Operator, ...]) -> tuple[Kernel, ...]:
+        key = phase, samples
+        if key not in self._kernels:
+            self._kernels[key] = tuple(kernel for operator in operators for kernel in getattr(operator, phase)(samples))
+        return self._kernels[key]
+
+
+def _halves(phase: str) -> str:
+    return "IW" if phase == "B" else phase

@@ -1,0 +1,58 @@
+"""A linear map, the matrix product of a layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulator.kernel import BYTES, Kernel, matmul, memory_bound
+from workloads.operators.operator import Operator
+from workloads.operators.parameter import ParameterTensor, parameter_tensors
+
+
+@dataclass(frozen=True)
+class Linear(Operator):
+    """y = x W^T + b over *rows* rows a sample, from *inputs* to *outputs* features; one kernel adds the bias too.
+
+    *splits*: the outputs of each weight tensor if there are several (query, key and value). *shared*: the weight
+    belongs to another layer and is not counted. *kept_share*: it keeps one part in so many of its input (sequence
+    parallelism keeps a shard and gathers it again).
+    """
+
+    rows: int
+    inputs: int
+    outputs: int
+    bias: bool = True
+    precision: str = "fp32"
+    splits: tuple[int, ...] = ()
+    shared: bool = False
+    kept_share: int = 1
+
+    @property
+    def tensors(self) -> tuple[ParameterTensor, ...]:
+        """Weight, then bias, of each split."""
+        pairs = (((0 if self.shared else out * self.inputs), out * self.bias) for out in self.splits or (self.outputs,))
+        return parameter_tensors(*(count for pair in pairs for count in pair if count))
+
+    def forward(self, samples: int) -> tuple[Kernel, ...]:
+        """One product."""
+        return (matmul(samples * self.rows, self.outputs, self.inputs, precision=self.precision),)
+
+    def backward_input(self, samples: int) -> tuple[Kernel, ...]:
+        """dx = dy W, and the bias gradient, a sum over the rows of dy."""
+        product = matmul(samples * self.rows, self.inputs, self.outputs, precision=self.precision)
+        if not self.bias:
+            return (product,)
+        read = samples * self.rows * self.outputs * BYTES[self.precision]
+        return product, memory_bound(read, precision=self.precision)
+
+    def backward_weights(self, samples: int) -> tuple[Kernel, ...]:
+        """dW = dy^T x."""
+        return (matmul(self.outputs, self.inputs, samples * self.rows, precision=self.precision),)
+
+    def kept_bytes(self, samples: int) -> float:
+        """Its input."""
+        return samples * self.rows * self.inputs * BYTES[self.precision] / self.kept_share
+
+    def weight_bytes(self, samples: int) -> float:
+        """Its input and the gradient of its output."""
+        return self.kept_bytes(samples) + samples * self.rows * self.outputs * BYTES[self.precision]

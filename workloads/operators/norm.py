@@ -1,0 +1,44 @@
+"""Normalisations over the features of a row."""
+
+from __future__ import annotations
+
+from simulator.kernel import BYTES
+from workloads.operators.elementwise import Elementwise
+from workloads.operators.parameter import parameter_tensors
+
+FP32 = 4
+"""Bytes in which Hugging Face's RMSNorm computes, whatever the precision."""
+
+
+def layer_norm(rows: int, features: int, precision: str, *, bias: bool = True) -> Elementwise:
+    """Mean and variance over *features*; read and write. Backward reads input and gradient twice, for dx and dw."""
+    width = BYTES[precision]
+    tensors = parameter_tensors(features, features) if bias else parameter_tensors(features)
+    return Elementwise(
+        rows * features, 2 * width, 3 * width, 2 * width, kept=width, parameters=tensors, precision=precision
+    )
+
+
+def rms_norm(rows: int, features: int, precision: str, *, fused: bool = True) -> Elementwise:
+    """A layer norm without mean and bias; unfused as Hugging Face's LlamaRMSNorm, in fp32.
+
+    Unfused it has six operators: cast, square, mean, scale, cast back, weight. Their backward is taken as twice that.
+    """
+    width = BYTES[precision]
+    tensors = parameter_tensors(features)
+    if fused:
+        return Elementwise(
+            rows * features, 2 * width, 3 * width, 2 * width, kept=width, parameters=tensors, precision=precision
+        )
+    casts = 2 * (width + FP32) if width < FP32 else 0
+    passes = casts + 5 * FP32 + 2 * width
+    return Elementwise(
+        rows * features,
+        passes,
+        2 * passes,
+        2 * width,
+        kept=width,
+        parameters=tensors,
+        launches=(6, 12),
+        precision=precision,
+    )

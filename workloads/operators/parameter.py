@@ -1,0 +1,29 @@
+"""A parameter tensor: how many elements it has, and over which ranks its gradient is summed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+REPLICAS = "dp"
+"""The axis that joins the replicas of the model, on the mesh of every training step."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterTensor:
+    """*count* elements on one rank.
+
+    *reduced_over*: the axes over which its gradient is summed, one reduction each, in this order. The last one is that
+    of data parallelism. A joint reduction over several axes names their joint axis (`Mesh.joint`).
+    """
+
+    count: int
+    reduced_over: tuple[str, ...] = (REPLICAS,)
+
+
+def parameter_tensors(*counts: int) -> tuple[ParameterTensor, ...]:
+    """A tensor for each of *counts*, its gradient summed over the replicas only.
+
+    >>> parameter_tensors(768, 768)[0].count
+    768
+    """
+    return tuple(map(ParameterTensor, counts))

@@ -1,0 +1,148 @@
+"""Operators cut over the ranks of a tensor-parallel group, with the exchanges that the cut needs.
+
+Shoeybi et al. 2019, "Megatron-LM" (arXiv:1909.08053, section 3): a product cut by columns needs no exchange in the
+forward pass and sums the gradient of its input in the backward pass. A product cut by rows sums its output in the
+forward pass. Sequence parallelism (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2) splits each of these
+all-reduces into a reduce-scatter in that pass and an all-gather in the other pass. An input is then kept as a shard,
+and gathered again for the weight gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from simulator.kernel import BYTES, Kernel
+from workloads.operators.linear import Linear
+from workloads.operators.operator import Operator
+from workloads.operators.parameter import ParameterTensor
+from workloads.operators.segment import Exchange, Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Operators are cut over *ranks* ranks of the axis *over*.
+
+    *sequence*: operators that are not cut run on a shard of the sequence each (sequence parallelism).
+    """
+
+    over: str = ""
+    ranks: int = 1
+    sequence: bool = False
+
+    @property
+    def sequence_shards(self) -> int:
+        """The number of shards of the sequence where an operator is not cut."""
+        return self.ranks if self.sequence else 1
+
+
+WHOLE = Cut()
+"""Nothing is cut."""
+
+
+@dataclass(frozen=True)
+class ShardedOperator(Operator):
+    """*share*, the share of one rank, with the exchanges *before* and *after* it by phase: (F, I or W, exchange).
+
+    *parameters*: its tensors, with the axes that reduce them.
+    """
+
+    share: Operator
+    parameters: tuple[ParameterTensor, ...]
+    before: tuple[tuple[str, Exchange], ...] = ()
+    after: tuple[tuple[str, Exchange], ...] = ()
+
+    @property
+    def tensors(self) -> tuple[ParameterTensor, ...]:
+        """As given."""
+        return self.parameters
+
+    def forward(self, samples: int) -> tuple[Kernel, ...]:
+        """As the share."""
+        return self.share.forward(samples)
+
+    def backward_input(self, samples: int) -> tuple[Kernel, ...]:
+        """As the share."""
+        return self.share.backward_input(samples)
+
+    def backward_weights(self, samples: int) -> tuple[Kernel, ...]:
+        """As the share."""
+        return self.share.backward_weights(samples)
+
+    def kept_bytes(self, samples: int) -> float:
+        """As the share."""
+        return self.share.kept_bytes(samples)
+
+    def weight_bytes(self, samples: int) -> float:
+        """As the share."""
+        return self.share.weight_bytes(samples)
+
+    def recomputable_forward(self, samples: int) -> tuple[Kernel, ...]:
+        """As the share."""
+        return self.share.recomputable_forward(samples)
+
+    def recomputable_bytes(self, samples: int) -> float:
+        """As the share."""
+        return self.share.recomputable_bytes(samples)
+
+    def segments(self, phase: str, samples: int) -> tuple[Segment, ...]:
+        """The share's segments between the exchanges of *phase*."""
+        first, *rest = self.share.segments(phase, samples)
+        before, after = _of(self.before, phase, samples), _of(self.after, phase, samples)
+        segments = [replace(first, before=before + first.before), *rest]
+        segments[-1] = replace(segments[-1], after=segments[-1].after + after)
+        return tuple(segments)
+
+
+def _of(given: Iterable[tuple[str, Exchange]], phase: str, samples: int) -> tuple[Exchange, ...]:
+    return tuple(exchange.times(samples) for when, exchange in given if when == phase)
+
+
+def column_parallel(linear: Linear, cut: Cut) -> Operator:
+    """A product cut by its outputs. Every rank has the whole input, or gathers it from the shards of the sequence."""
+    if cut.ranks == 1:
+        return linear
+    nbytes = float(linear.rows * linear.inputs * BYTES[linear.precision])
+    if not cut.sequence:
+        return ShardedOperator(linear, linear.tensors, after=(("I", _divisible("all_reduce", nbytes, cut)),))
+    gather, scatter = _divisible("all_gather", nbytes, cut), _divisible("reduce_scatter", nbytes, cut)
+    return ShardedOperator(linear, linear.tensors, (("F", gather), ("W", gather)), (("I", scatter),))
+
+
+def row_parallel(linear: Linear, cut: Cut) -> Operator:
+    """A product cut by its inputs. Every rank computes a summand of the output; the bias is added to the sum."""
+    if cut.ranks == 1:
+        return linear
+    nbytes = float(linear.rows * linear.outputs * BYTES[linear.precision])
+    if not cut.sequence:
+        return ShardedOperator(linear, linear.tensors, after=(("F", _divisible("all_reduce", nbytes, cut)),))
+    gather, scatter = _divisible("all_gather", nbytes, cut), _divisible("reduce_scatter", nbytes, cut)
+    # each rank adds the bias to its own positions only
+    weight, *bias = linear.tensors
+    return ShardedOperator(linear, (weight, *summed_over(bias, cut.over)), (("I", gather),), (("F", scatter),))
+
+
+def sequence_gathered(linear: Linear, cut: Cut, nbytes: float) -> Operator:
+    """A small product that every rank computes over a position of the sequence that one rank holds.
+
+    The sequence, *nbytes* in all, is gathered for it.
+    """
+    if cut.sequence_shards == 1:
+        return linear
+    return ShardedOperator(linear, linear.tensors, (("F", Exchange("all_gather", nbytes, cut.over)),))
+
+
+def on_the_sequence(operator: Operator, cut: Cut) -> Operator:
+    """An operator that runs on each rank's shard of the sequence: its weight gradients are summed over the ranks."""
+    if cut.sequence_shards == 1:
+        return operator
+    return ShardedOperator(operator, summed_over(operator.tensors, cut.over))
+
+
+def summed_over(tensors: Iterable[ParameterTensor], axis: str) -> tuple[ParameterTensor, ...]:
+    """*tensors* with gradients that are first summed over *axis*."""
+    return tuple(replace(tensor, reduced_over=(axis, *tensor.reduced_over)) for tensor in tensors)
+
+
+def _divisible(kind: str, nbytes: float, cut: Cut) -> Exchange:
+    return Exchange(kind, nbytes, cut.over, divisible=True)

@@ -1,0 +1,95 @@
+"""Shifts: every rank of a group sends to the rank *distance* further on, and receives from the one *distance* before.
+
+All ranks of a group run one program, but a `Send` names its receiver. So a shift stays relative until all passes are
+done; then each coordinate of the axis gets a program of its own, with the neighbours filled in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from simulator.errors import ScheduleError
+from simulator.schedule import Op, Program, Recv, Schedule, Send
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shift(Op):
+    """*nbytes* along the axis *over* by *distance*, modulo the size of the group."""
+
+    over: str
+    distance: int
+    nbytes: float
+
+    def _what(self) -> str:
+        return f"shift {self.nbytes:g} B by {self.distance:+d} over {self.over}"
+
+    def at(self, coordinate: int, size: int) -> Op:
+        """The op of the rank at *coordinate* in a group of *size*."""
+        raise NotImplementedError
+
+
+class ShiftSend(Shift):
+    """The sender's side."""
+
+    def at(self, coordinate: int, size: int) -> Send:
+        """A send to the rank *distance* further on."""
+        return Send(**_common(self), peer=(coordinate + self.distance) % size)
+
+
+class ShiftRecv(Shift):
+    """The receiver's side."""
+
+    def at(self, coordinate: int, size: int) -> Recv:
+        """A receive from the rank *distance* before."""
+        return Recv(**_common(self), peer=(coordinate - self.distance) % size)
+
+
+def _common(op: Shift) -> dict[str, Any]:
+    names = ("name", "action", "layer", "stream", "after", "allocates", "frees", "over", "nbytes")
+    return {name: getattr(op, name) for name in names}
+
+
+def with_neighbours(schedule: Schedule) -> Schedule:
+    """*schedule* with a `Send` or `Recv` in place of each `Shift`. Applied after all passes.
+
+    Raises `ScheduleError` for a shift over an axis that the mesh does not have, or among fewer than two ranks.
+    """
+    for axis in dict.fromkeys(axis for program in schedule.programs for axis in _axes(program)):
+        schedule = _along(schedule, axis)
+    return schedule
+
+
+def _axes(program: Program) -> Iterator[str]:
+    return (op.over for op in program.distinct() if isinstance(op, Shift))
+
+
+def _along(schedule: Schedule, axis: str) -> Schedule:
+    """*schedule* with the shifts over *axis* resolved: one program for each (program, coordinate, group size)."""
+    shifting = [axis in set(_axes(program)) for program in schedule.programs]
+    if axis not in schedule.mesh.axes:
+        raise ScheduleError(f"an operator shifts over {axis}; the axes are {', '.join(schedule.mesh.axes)}")
+    groups = schedule.mesh.axes[axis]
+    numbers: dict[tuple[int, int, int], int] = {}
+    programs: list[Program] = []
+    program_of: list[int] = []
+    for rank, number in enumerate(schedule.program_of):
+        place = groups.place(rank) if shifting[number] else None
+        key = (number, 0, 1) if place is None else (number, place[1], len(groups.groups[place[0]]))
+        if key not in numbers:
+            numbers[key] = len(programs)
+            program = schedule.programs[number]
+            programs.append(_at(program, axis, *key[1:]) if shifting[number] else program)
+        program_of.append(numbers[key])
+    return replace(schedule, programs=tuple(programs), program_of=tuple(program_of))
+
+
+def _at(program: Program, axis: str, coordinate: int, size: int) -> Program:
+    if size < 2:
+        raise ScheduleError(f"{program.role} shifts over {axis}, but is alone on that axis")
+
+    def change(op: Op) -> Iterator[Op]:
+        yield op.at(coordinate, size) if isinstance(op, Shift) and op.over == axis else op
+
+    return replace(program.map_ops(change), role=f"{program.role}, {axis} {coordinate}")

@@ -1,0 +1,118 @@
+"""One file is one way to spread a training step over ranks: its keys, its axes, its rules and its pass.
+
+`Parallelism` is the base class of an axis, `DataMethod` that of a method of data parallelism (``data: {method: ...}``).
+The order in which they apply is the list in `workloads.composition`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from simulator.accelerator import Software
+from simulator.document import Section
+from simulator.mesh import Axis, Mesh
+from simulator.schedule import Schedule
+from workloads.gradients.bucket import Reduction
+from workloads.model import Model
+from workloads.operators.lowering import Overlap
+from workloads.reductions import Compression
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """What a pass knows of a training step beside its schedule.
+
+    *model* has its layers as one rank holds them. Each replica runs *micro_batches* of *micro_batch_size* samples.
+    *gradient_dtype*: None for the precision of the model.
+    """
+
+    model: Model
+    micro_batch_size: int
+    micro_batches: int
+    optimizer: str = "adam"
+    gradient_dtype: str | None = None
+    software: Software = field(default_factory=Software)
+
+
+class Parallelism(Section):
+    """An axis of ranks. The fields of a subclass are its keys in the section ``parallelism`` of a scenario."""
+
+    axis: ClassVar[str]
+    """Its name, by which results report its communication: ``tp``. It may have several: ``tp.x``, ``tp.y``."""
+
+    key: ClassVar[str] = ""
+    """The key of the section that an error of this parallelism points to."""
+
+    def degrees(self, ranks: int) -> Mapping[str, int]:
+        """The degree of each of its axes. *ranks*: what the parallelisms applied before it leave of all GPUs."""
+        raise NotImplementedError
+
+    def check(self, others: Mapping[str, Parallelism]) -> None:
+        """Raise `Fault`, with the key to change, if the keys contradict those of the *others*, which are by key."""
+
+    def share(self, model: Model) -> Model:
+        """*model* with its layers as one rank holds them. Raises `ScenarioError` for a degree that does not divide."""
+        return model
+
+    def overlap(self, software: Software) -> Mapping[str, Overlap]:
+        """By axis, how exchanges run beside their products."""
+        return {}
+
+    def further_axes(self, mesh: Mesh) -> Mapping[str, Axis]:
+        """Axes of another layout over the ranks of *mesh*, such as that of the experts; they may replace axes.
+
+        Ranks with the same weights belong together on ``dp``: context parallelism replaces it by a joint axis.
+        """
+        return {}
+
+    def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
+        """*schedule*, whose mesh has the axis, with the communication of this parallelism."""
+        return schedule
+
+    def facts(self) -> Mapping[str, Any]:
+        """What `show derived` prints beside the degrees."""
+        return {}
+
+
+class DataMethod(Section):
+    """A method of data parallelism; *method* is the name of its file, or an import path of the user's own."""
+
+    whole_model: ClassVar[bool] = False
+    """Every GPU has the whole model, so all other degrees must be 1."""
+
+    method: str
+
+    @property
+    def broadcasts(self) -> bool:
+        """True if rank 0 broadcasts the model to the other replicas before the first step."""
+        return False
+
+    @property
+    def hosts(self) -> int:
+        """How many ranks it needs on hosts."""
+        return 0
+
+    @property
+    def label(self) -> str:
+        """What reports call it."""
+        return self.method
+
+    def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
+        """*schedule*, whose mesh has the axis ``dp``, with the communication of the replicas."""
+        raise NotImplementedError
+
+    def facts(self) -> Mapping[str, Any]:
+        """What `show derived` prints of it."""
+        return {}
+
+
+class ReducingMethod(DataMethod):
+    """A method that reduces gradients in buckets; *compression* changes the reduction of each bucket."""
+
+    compression: Compression | None = None
+
+    def compressed(self, reduction: Reduction) -> Reduction:
+        """*reduction*, within the compression if there is one."""
+        return self.compression.wrap(reduction) if self.compression else reduction

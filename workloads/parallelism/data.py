@@ -1,0 +1,56 @@
+"""Data parallelism: replicas of the model, each with its part of the batch.
+
+How their gradients meet is the matter of the method, a file of this folder: ``data: {method: ...}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from simulator.document import Count, Fault
+from simulator.schedule import Schedule
+from workloads.operators.parameter import REPLICAS
+from workloads.parallelism import Parallelism, TrainingStep
+from workloads.registry import Method, default_method
+
+
+class Data(Parallelism):
+    """*dp* replicas of the model; ``auto``: as many as there are GPUs for; a list: those of each pipeline rank.
+
+    *data*: the method.
+    """
+
+    axis: ClassVar[str] = REPLICAS
+    key: ClassVar[str] = "data"
+
+    dp: Count | Literal["auto"] | list[Count] = "auto"
+    data: Method = Field(default_factory=default_method)
+
+    def degrees(self, ranks: int) -> Mapping[str, int]:
+        """As given, or what is left of *ranks*; 1 if they are given by pipeline rank (`replicas_by_stage`)."""
+        if isinstance(self.dp, list):
+            return {REPLICAS: 1}
+        return {REPLICAS: max(1, ranks) if self.dp == "auto" else self.dp}
+
+    @property
+    def replicas_by_stage(self) -> tuple[int, ...] | None:
+        """The replicas of each pipeline rank, if they are given one by one."""
+        return tuple(self.dp) if isinstance(self.dp, list) else None
+
+    def check(self, others: Mapping[str, Parallelism]) -> None:
+        """Some methods keep the whole model on every GPU."""
+        for key, other in others.items() if self.data.whole_model else ():
+            if prod(other.degrees(1).values()) != 1:
+                raise Fault(key, f"must be 1: {self.data.method} keeps the whole model on every GPU")
+
+    def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
+        """As the method does."""
+        return self.data.apply(schedule, step)
+
+    def facts(self) -> Mapping[str, Any]:
+        """Those of the method."""
+        return self.data.facts()

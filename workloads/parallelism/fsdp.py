@@ -1,0 +1,153 @@
+"""Fully sharded data parallelism (FSDP): parameters, gradients and optimizer states all live in shards.
+
+A layer's parameters are gathered before its forward pass and again before its backward pass. Its gradients are
+reduce-scattered after it, in every micro-batch. Zhao et al., "PyTorch FSDP", VLDB 2023 (arXiv:2304.11277).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from simulator.document import Count, Flag, Index
+from simulator.errors import ScenarioError
+from simulator.kernel import BYTES
+from simulator.mesh import Axis
+from simulator.schedule import Program, Schedule
+from workloads.gradients.bucket import Bucket, Reduction, Weights
+from workloads.gradients.norm import sharded_gradient_norm
+from workloads.gradients.reduce import map_replicas, reduce_gradients, weights_by_stage
+from workloads.memory.sharding import double_buffered, sharded_states
+from workloads.memory.unshard import unsharded
+from workloads.model import Model
+from workloads.operators.parameter import REPLICAS
+from workloads.parallelism import ReducingMethod, TrainingStep
+from workloads.reductions.reduce_scatter import Across, reduce_scatter
+from workloads.shape import nearest_divisors
+
+STATES = ("parameters", "gradients", "optimizer")
+
+SHARD, REPLICA = "dp.shard", "dp.replica"
+"""The axes of a hybrid: inside a group of shards, and across the groups."""
+
+
+class FullyShardedDataParallel(ReducingMethod):
+    """Everything is sharded, and parameters are gathered layer by layer.
+
+    *reshard*: release them between forward and backward pass. *prefetch*: layers gathered ahead of the computation.
+    *hybrid*: shards inside groups of so many ranks, replicas across them.
+    """
+
+    method: Literal["fsdp"]
+    overlap: Flag = True
+    reshard: Flag = True
+    prefetch: Index = 1
+    hybrid: Count | None = None
+
+    def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
+        """Shard the states over the replicas, gather parameters, and reduce gradients."""
+        return fsdp(
+            schedule,
+            step.model,
+            gradient_dtype=step.gradient_dtype,
+            reshard=self.reshard,
+            prefetch=self.prefetch,
+            hybrid=self.hybrid,
+            overlap=self.overlap,
+            compressed=self.compressed,
+        )
+
+
+def fsdp(
+    schedule: Schedule,
+    model: Model,
+    replicas: int | None = None,
+    *,
+    gradient_dtype: str | None = None,
+    reshard: bool = True,
+    prefetch: int = 1,
+    hybrid: int | None = None,
+    overlap: bool = True,
+    gradient_norm: bool = True,
+    compressed: Callable[[Reduction], Reduction] | None = None,
+) -> Schedule:
+    """*schedule* with its states sharded layer by layer over the axis ``dp``.
+
+    *replicas*: make so many copies first; None: the mesh has the axis. *model* has its layers as one rank holds them.
+    Each layer is one FSDP unit, the last one too: it is released between its forward and its backward pass, unlike
+    torch's root module. Without *reshard* (``SHARD_GRAD_OP``) layers stay gathered from forward to backward.
+    *prefetch*: how many layers ahead of the computation may be gathered; torch's limit of two gathers in flight is 1
+    (``_limiter_utils.py``). *hybrid* shards inside groups of so many ranks (axis ``dp.shard``) and all-reduces the
+    shards across them (``dp.replica``). *gradient_norm*: all-reduce 4 bytes before the optimizer step.
+
+    Gathers (``dp.gather``) and reductions (``dp.reduce``, and across ``dp.across``) have streams of their own, as in
+    torch (``FSDPCommContext``); without *overlap* they block. *compressed* wraps the reduction.
+
+    Each rank sends, by rings over d shards and m micro-batches, 3 m (d - 1) / d of the parameters' bytes if gradients
+    are as wide as parameters, and 2 m (d - 1) / d without *reshard* if every backward follows its forward (a pipeline
+    that runs several forwards before a backward finds layers still gathered). It holds 1/d of all states, at most
+    *prefetch* + 1 gathered layers (without *reshard* all of them) and the unreduced gradients of two layers. A head
+    tied to the embedding is taken to need no gather of the shared matrix.
+    """
+    schedule = schedule if replicas is None else schedule.replicate(REPLICAS, replicas)
+    world = max(schedule.degrees(REPLICAS))
+    _validate(world, prefetch, hybrid)
+    cut = hybrid is not None and 1 < hybrid < world
+    if hybrid is not None and cut:
+        schedule = with_hybrid_axes(schedule, hybrid)
+    dtype, width = gradient_dtype or model.precision, BYTES[model.precision]
+    across = {SHARD: Across(REPLICA, hybrid, "dp.across")} if hybrid is not None and cut else {}
+    plain = reduce_scatter("dp.reduce" if overlap else None, across)
+    reduction = compressed(plain) if compressed else plain
+
+    def change(program: Program, degrees: Mapping[str, int]) -> Program:
+        # the axis that shards the tensors of each axis of replicas
+        sharding = {axis: SHARD if cut and axis == REPLICAS else axis for axis in degrees}
+        shards = {axis: hybrid if hybrid and sharding[axis] == SHARD else degree for axis, degree in degrees.items()}
+        stages = weights_by_stage(program, model)
+        buckets = {
+            stage: [replace(unit, over=sharding[axis]) for axis in degrees for unit in unit_buckets(own, dtype, axis)]
+            for stage, own in stages.items()
+        }
+        program = sharded_states(program, STATES, shards, stages)
+        program = reduce_gradients(program, buckets, reduction, every=True)
+        program = double_buffered(program, stages, dtype)
+        for axis, over in sharding.items():
+            held = {weights.name: weights.over(axis) for own in stages.values() for weights in own}
+            suffix = "" if axis == REPLICAS else f" over {axis}"
+            program = unsharded(
+                program, held, width, over, reshard=reshard, prefetch=prefetch, overlap=overlap, suffix=suffix
+            )
+        return sharded_gradient_norm(program, sharding.get(REPLICAS, REPLICAS)) if gradient_norm else program
+
+    return map_replicas(schedule, model, change)
+
+
+def unit_buckets(layers: Sequence[Weights], gradient_dtype: str, over: str = REPLICAS) -> list[Bucket]:
+    """One bucket for each of *layers* with parameters that are reduced over the axis *over*: an FSDP unit."""
+    width = BYTES[gradient_dtype]
+    units = [layer.over(over) for layer in reversed(layers)]
+    sizes = {unit.name: float(unit.parameters * width) for unit in units if unit.parameters}
+    return [Bucket(nbytes, name, (nbytes,), over, buffer=nbytes) for name, nbytes in sizes.items()]
+
+
+def with_hybrid_axes(schedule: Schedule, shards: int) -> Schedule:
+    """*schedule* with ``dp`` divided into ``dp.shard``, groups of *shards* neighbours, and ``dp.replica``, across."""
+    groups = schedule.mesh.axes[REPLICAS].groups
+    inner = tuple(group[i : i + shards] for group in groups for i in range(0, len(group), shards))
+    outer = tuple(group[i::shards] for group in groups for i in range(shards))
+    axes = {SHARD: Axis(inner), REPLICA: Axis(outer)}
+    return replace(schedule, mesh=schedule.mesh.extended(0, axes))
+
+
+def _validate(replicas: int, prefetch: int, hybrid: int | None) -> None:
+    if prefetch < 0:
+        raise ScenarioError(f"prefetch = {prefetch} layers; it must be 0 or more")
+    if hybrid is None or replicas == 1:
+        return
+    if hybrid < 2:
+        raise ScenarioError(f"hybrid = {hybrid} shards nothing; give 2 or more ranks to share the states, or use ddp")
+    if replicas % hybrid:
+        good = " or ".join(str(n) for n in nearest_divisors(replicas, hybrid) if n > 1)
+        raise ScenarioError(f"hybrid = {hybrid} does not divide dp = {replicas}; try {good}")

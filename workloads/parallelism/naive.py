@@ -1,0 +1,83 @@
+"""Naive data parallelism: one main GPU hands out the batch, gathers and averages all gradients, and sends them back.
+
+As torch.nn.DataParallel and the textbooks have it. Everything passes the port of the main GPU, so it suits one node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+from simulator.kernel import BYTES, memory_bound
+from simulator.schedule import Collective, Compute, Op, Program, Schedule
+from workloads.model import Model
+from workloads.operators.parameter import REPLICAS
+from workloads.parallelism import DataMethod, TrainingStep
+
+
+class Naive(DataMethod):
+    """One main GPU hands out the batch, gathers the gradients and sends back the result.
+
+    *update* ``everywhere``: it sends back the averaged gradient. ``main``: it alone updates, and sends the model.
+    """
+
+    whole_model: ClassVar[bool] = True
+
+    method: Literal["naive"]
+    update: Literal["everywhere", "main"] = "everywhere"
+
+    def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
+        """Make rank 0 the main GPU."""
+        samples = step.micro_batch_size * step.micro_batches
+        return naive(schedule, step.model, samples=samples, gradient_dtype=step.gradient_dtype, update=self.update)
+
+
+def naive(
+    schedule: Schedule,
+    model: Model,
+    replicas: int | None = None,
+    *,
+    samples: int,
+    gradient_dtype: str | None = None,
+    update: str = "everywhere",
+) -> Schedule:
+    """*schedule*, of one stage, with replicas along ``dp``; rank 0 is the main GPU.
+
+    *replicas*: make so many copies first; None: the mesh has the axis. A step scatters the batch (*samples* to each
+    GPU), computes, gathers the gradients at the main GPU and averages them there. *update* ``everywhere``: the average
+    is sent back and every GPU takes the optimizer step. *update* ``main``: the main GPU takes it and sends the model at
+    the start of the next step (torch.nn.DataParallel).
+    """
+    schedule = schedule if replicas is None else schedule.replicate(REPLICAS, replicas)
+    (program,) = schedule.programs
+    (count,) = schedule.degrees(REPLICAS)
+    if count == 1:
+        return schedule
+    gradients = float(model.parameters * BYTES[gradient_dtype or model.precision])
+    before: list[Op] = [_direct("send batch", "scatter", float(model.sample_bytes * samples * count))]
+    if update == "main":
+        before.insert(0, _direct("send model", "broadcast", float(model.parameters * BYTES[model.precision])))
+    gather = _direct("gather gradients", "gather", gradients * count)
+    # the main GPU reads every gradient and writes the average
+    adds = memory_bound((count + 1) * gradients, precision=model.precision)
+    average = Compute(name="average", kernels=() if model.optimizer_seconds is not None else (adds,))
+    after: list[Op] = [] if update == "main" else [_direct("send average", "broadcast", gradients)]
+
+    body = [op for op in program.ops if not (op.action and op.action.phase == "O")]
+    step = [op for op in program.ops if op.action and op.action.phase == "O"]
+    main = (*before, *body, gather, average, *after, *step)
+    rest = (*before, *body, gather, *after, *(step if update == "everywhere" else ()))
+    received = program.resident.get("buffers", 0.0) + gradients * (count - 1)
+    programs = (
+        Program("main GPU", main, {**program.resident, "buffers": received}),
+        Program("other GPU", rest, program.resident if update == "everywhere" else _without_optimizer(program)),
+    )
+    return replace(schedule, programs=programs, program_of=(0,) + (1,) * (count - 1))
+
+
+def _direct(name: str, kind: str, nbytes: float) -> Collective:
+    return Collective(name=name, kind=kind, over=REPLICAS, nbytes=nbytes, algorithm="direct")
+
+
+def _without_optimizer(program: Program) -> dict[str, float]:
+    return {category: nbytes for category, nbytes in program.resident.items() if category != "optimizer"}

@@ -1,0 +1,218 @@
+"""Pipeline parallelism: stages pass activations forward and gradients backward, point to point.
+
+Each pair of ranks and direction has a stream of its own, so a send never waits behind a receive. Stages may have
+unequal numbers of replicas, as in PipeDream's 15-1: then each replica runs its own micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from inspect import signature
+from typing import ClassVar, Literal, Self
+
+from pydantic import field_validator, model_validator
+
+from simulator.document import Count, Fault, Flag, Index
+from simulator.document.names import known
+from simulator.errors import ScheduleError
+from simulator.kernel import BYTES
+from simulator.lookup import attribute, function
+from simulator.mesh import Axis
+from simulator.order import Action, Order
+from simulator.program import TemplatedOps
+from simulator.schedule import Collective, Compute, Op, Program, Schedule
+from workloads.compute import PIPELINE, WeightVersions
+from workloads.gradients.reduce import actions
+from workloads.model import Layer, Model
+from workloads.parallelism import Parallelism, TrainingStep
+from workloads.parallelism._messages import Message, MessagePlan, message_plans
+from workloads.stages import ENDS
+
+ORDERS = "workloads.pipelines"
+
+ALIASES = {"1f1b": "one_f_one_b"}
+"""Names of orders that cannot be the name of a function."""
+
+ASYNCHRONOUS_BATCHES = 3
+"""Global batches that an asynchronous order runs through: the first fills the pipeline, the others are measured."""
+
+
+class Pipeline(Parallelism):
+    """*pp* ranks hold the stages, in the order *schedule*.
+
+    *virtual_stages*: of a pipeline rank, for orders that have them. *layout*: the layers of each stage; default: as
+    many in every stage. *optimizer_sync*: the optimizer waits for the norm of all gradients.
+    """
+
+    axis: ClassVar[str] = PIPELINE
+    key: ClassVar[str] = "pp"
+
+    pp: Count = 1
+    schedule: str = "1f1b"
+    virtual_stages: Count | None = None
+    layout: Literal["balanced", "embedding_as_layer"] | list[Index] | None = None
+    optimizer_sync: Flag = True
+
+    @field_validator("schedule")
+    @classmethod
+    def _schedule(cls, name: str) -> str:
+        return known(name, ORDERS, tuple(ALIASES))
+
+    @model_validator(mode="after")
+    def _has_virtual_stages(self) -> Self:
+        if self.virtual_stages is not None and "virtual_stages" not in self._options:
+            raise Fault("virtual_stages", f"belongs to an order that has them; {self.schedule} has not")
+        return self
+
+    def degrees(self, ranks: int) -> Mapping[str, int]:
+        """As given."""
+        return {PIPELINE: self.pp}
+
+    @property
+    def order_name(self) -> str:
+        """The name of the order's function."""
+        return ALIASES.get(self.schedule, self.schedule)
+
+    @property
+    def _function(self) -> Callable[..., Order]:
+        return function(ORDERS, self.order_name)
+
+    @property
+    def _options(self) -> Mapping[str, object]:
+        return {name: parameter.default for name, parameter in signature(self._function).parameters.items()}
+
+    @property
+    def stages_per_rank(self) -> int:
+        """Virtual stages of a pipeline rank: as given, else the default of the order, else 1."""
+        default = self._options.get("virtual_stages")
+        return self.virtual_stages or (default if isinstance(default, int) else 1)
+
+    @property
+    def recomputes_stages(self) -> bool:
+        """True if the order can recompute whole stages by itself, as GPipe's does."""
+        return "recompute" in self._options
+
+    @property
+    def weight_versions(self) -> WeightVersions | None:
+        """How many versions of its weights a stage keeps, for an asynchronous order."""
+        versions: WeightVersions | None = attribute(self._function, "weight_versions")
+        return versions
+
+    def order(self, micro_batches: int, *, recompute: bool = False) -> Order:
+        """The order of the pipeline ranks over *micro_batches*; *recompute*: it recomputes whole stages by itself.
+
+        An asynchronous order runs through several global batches, so that its steady state shows.
+        """
+        options = {} if self.virtual_stages is None else {"virtual_stages": self.virtual_stages}
+        order = self._function(self.pp, micro_batches, **options, **({"recompute": True} if recompute else {}))
+        if order.asynchronous and order.micro_batches == micro_batches:
+            order = self._function(self.pp, ASYNCHRONOUS_BATCHES * micro_batches, **options)
+        return order
+
+    def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
+        """Send what other pipeline ranks need, and sum the gradients of tied embeddings."""
+        schedule = pipeline_parallel(schedule, step.model, micro_batch_size=step.micro_batch_size)
+        return tied_embeddings(schedule, step.model, gradient_dtype=step.gradient_dtype)
+
+
+def pipeline_parallel(schedule: Schedule, model: Model, *, micro_batch_size: int) -> Schedule:
+    """*schedule* with a Send and a Recv wherever an action needs what another rank of ``pp`` computes.
+
+    Program i is that of coordinate i on ``pp``. *model* has its layers as one rank holds them: with sequence
+    parallelism a rank sends its shard of a boundary. Between stages on one rank nothing is sent. Raises `ScheduleError`
+    if a program runs on several coordinates.
+    """
+    coordinates = schedule.mesh.axes[PIPELINE].places(schedule.mesh.world_size)[1].tolist()
+    if list(schedule.program_of) != coordinates:
+        raise ScheduleError(f"pipeline_parallel wants one program for each coordinate of {PIPELINE}")
+    layers = {layer.name: layer for layer in model.layers}
+    rows = [list(actions(program, "FBIW")) for program in schedule.programs]
+    plans = message_plans(
+        PIPELINE, [[action for _, action in row] for row in rows], _boundaries(schedule, layers, micro_batch_size)
+    )
+    programs = (_with_messages(*one) for one in zip(schedule.programs, rows, plans, strict=True))
+    return replace(schedule, programs=tuple(programs))
+
+
+def _boundaries(schedule: Schedule, layers: Mapping[str, Layer], micro_batch_size: int) -> dict[int, float]:
+    """By stage, the bytes that its last layer passes on."""
+    boundary: dict[int, float] = {}
+    for program in schedule.programs:
+        for op in program.distinct():
+            if isinstance(op, Compute) and op.action and op.layer and op.action.phase == "F":
+                boundary[op.action.stage] = layers[op.layer].output_bytes(micro_batch_size)
+    return boundary
+
+
+def _with_messages(program: Program, row: Sequence[tuple[int, Action]], plan: MessagePlan) -> Program:
+    """*program* with the messages of *plan*; *row* has its actions, each with the number of its block."""
+    ops = program.templated
+    of: dict[int, list[Action]] = defaultdict(list)
+    for number, action in row:
+        of[number].append(action)
+    posted = plan.posted([action for _, action in row])
+    templates: dict[Hashable, tuple[Op, ...]] = {}
+    blocks: list[tuple[Hashable, int | None]] = []
+    for number, (template, own) in enumerate(zip(ops.which.tolist(), ops.micro_batches.tolist(), strict=True)):
+        here = of[number]
+        for wanted in (wanted for action in here for wanted in posted.get(action, ())):
+            message = plan.received[wanted]
+            if (message,) not in templates:
+                templates[message,] = (message.recv(),)
+            blocks.append(((message,), wanted.micro_batch))
+        incoming = [plan.received[action] for action in here if action in plan.received]
+        outgoing = [plan.sent[action] for action in here if action in plan.sent]
+        key: Hashable = (template, *incoming, None, *outgoing)
+        if key not in templates:
+            templates[key] = tuple(_joined(ops.templates[template], incoming, outgoing))
+        blocks.append((key, own))
+    return program.with_templated_ops(TemplatedOps.from_names(templates, blocks))
+
+
+def _joined(ops: Sequence[Op], incoming: Sequence[Message], outgoing: Sequence[Message]) -> Iterator[Op]:
+    """*ops*: the first Compute of an action waits for its *incoming* message, its *outgoing* one follows the last."""
+    awaited = {message.wanted: message.recv().name for message in incoming}
+    sent = {message.made: message for message in outgoing}
+    last = {op.action: op.name for op in ops if isinstance(op, Compute)}
+    for op in ops:
+        if isinstance(op, Compute) and op.action in awaited:
+            yield replace(op, after=(*op.after, awaited.pop(op.action)))
+        else:
+            yield op
+        if op.action in sent and op.name == last[op.action]:
+            yield sent[op.action].send(op.name)
+
+
+def tied_embeddings(schedule: Schedule, model: Model, *, gradient_dtype: str | None = None) -> Schedule:
+    """*schedule* with the all-reduce that keeps the embedding of the first stage and the tied head of the last equal.
+
+    It is over the axis ``embedding`` of their two ranks of ``pp``, the first op before the optimizer step (Megatron-LM,
+    ``_allreduce_word_embedding_grads``). Nothing changes if both are on one rank, or are not tied.
+    """
+    ends = {layer.name for layer in model.layers if layer.kind in ENDS}
+    holders = [any(op.layer in ends for op in program.distinct()) for program in schedule.programs]
+    if sum(holders) < 2 or not model.tied_parameters:
+        return schedule
+    pipelines = schedule.mesh.axes[PIPELINE].groups
+    groups = tuple(tuple(rank for rank in ranks if holders[schedule.program_of[rank]]) for ranks in pipelines)
+    mesh = schedule.mesh.extended(0, {"embedding": Axis(groups)})
+    nbytes = float(model.tied_parameters * BYTES[gradient_dtype or model.precision])
+    op = Collective(name="embedding gradients", kind="all_reduce", over="embedding", nbytes=nbytes)
+    programs = tuple(
+        _before_updates(program, op) if holds else program
+        for program, holds in zip(schedule.programs, holders, strict=True)
+    )
+    return replace(schedule, mesh=mesh, programs=programs)
+
+
+def _before_updates(program: Program, op: Op) -> Program:
+    """*program* with *op* first in every block that has an optimizer step."""
+    ops = program.templated
+    templates = [(op, *own) if any(map(_updates, own)) else own for own in ops.templates]
+    return program.with_templated_ops(TemplatedOps.from_columns(templates, ops.which, ops.micro_batches))
+
+
+def _updates(op: Op) -> bool:
+    return op.action is not None and op.action.phase == "O"

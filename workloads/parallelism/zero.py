@@ -1,0 +1,241 @@
+"""ZeRO is data parallelism without redundancy: optimizer states, then gradients, then parameters live in shards.
+
+Rajbhandari et al., "ZeRO", SC 2020 (arXiv:1910.02054), as DeepSpeed runs it: stage 1 shards the optimizer states,
+stage 2 the gradients too, stage 3 also the parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from simulator.document import Flag, Size
+from simulator.errors import ScenarioError
+from simulator.kernel import BYTES
+from simulator.program import Block, TemplatedOps
+from simulator.schedule import Collective, Compute, Op, Program, Schedule
+from workloads.gradients.bucket import Bucket, Reduction, Weights
+from workloads.gradients.norm import sharded_gradient_norm
+from workloads.gradients.per_tensor import reduced_per_tensor
+from workloads.gradients.reduce import map_replicas, reduce_gradients, updated_stages, weights_by_stage
+from workloads.memory.optimizer import state_bytes
+from workloads.memory.sharding import double_buffered, sharded_states
+from workloads.memory.unshard import Limits, PerTensor, unsharded
+from workloads.model import Model
+from workloads.operators.parameter import REPLICAS
+from workloads.parallelism import ReducingMethod, TrainingStep
+from workloads.reductions.all_reduce import all_reduce
+from workloads.reductions.reduce_scatter import reduce_scatter
+
+SHARDED: Mapping[int, tuple[str, ...]] = {
+    0: (),
+    1: ("optimizer",),
+    2: ("optimizer", "gradients"),
+    3: ("optimizer", "gradients", "parameters"),
+}
+"""The states of which each rank keeps one part in d, by stage (arXiv:1910.02054, section 5 and figure 1)."""
+
+BUCKET_ELEMENTS = 500_000_000
+"""DeepSpeed, runtime/zero/config.py: ``reduce_bucket_size`` and ``allgather_bucket_size`` of 5e8 elements."""
+
+LIMITS = Limits(reuse=1e9, live=1e9)
+"""DeepSpeed's defaults (runtime/zero/config.py)."""
+
+PERSISTENT_ELEMENTS = 100_000
+"""DeepSpeed, runtime/zero/config.py, ``stage3_param_persistence_threshold``: smaller tensors stay whole. Counted only
+if tensors are gathered one by one; beside the others they are next to nothing."""
+
+
+class Zero(ReducingMethod):
+    """ZeRO: *stage* 1 shards optimizer states, 2 gradients too, 3 parameters too, 0 nothing.
+
+    Gradients are reduced in buckets of *bucket* bytes (default: DeepSpeed's 5e8 elements), with *overlap* beside the
+    backward pass.
+    """
+
+    method: Literal["zero"]
+    stage: Literal[0, 1, 2, 3] = 1
+    overlap: Flag = True
+    bucket: Size | None = None
+
+    @property
+    def broadcasts(self) -> bool:
+        """True if every rank has the whole model."""
+        return self.stage < 3
+
+    @property
+    def label(self) -> str:
+        """With its stage."""
+        return f"zero {self.stage}"
+
+    def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
+        """Shard the states over the replicas, and reduce the gradients."""
+        return zero(
+            schedule,
+            step.model,
+            stage=self.stage,
+            gradient_dtype=step.gradient_dtype,
+            overlap=self.overlap,
+            bucket=self.bucket,
+            slice_seconds=step.software.slice_seconds,
+            gather_ahead=step.software.gather_ahead,
+            compressed=self.compressed,
+        )
+
+
+def zero(
+    schedule: Schedule,
+    model: Model,
+    replicas: int | None = None,
+    *,
+    stage: int = 1,
+    gradient_dtype: str | None = None,
+    overlap: bool = True,
+    bucket: float | None = None,
+    gradient_norm: bool = True,
+    slice_seconds: float = 0.0,
+    gather_ahead: bool = False,
+    compressed: Callable[[Reduction], Reduction] | None = None,
+) -> Schedule:
+    """*schedule* sharded over the axis ``dp`` as *stage* (0 to 3) says.
+
+    *replicas*: make so many copies first; None: the mesh has the axis. *model* has its layers as one rank holds them.
+    Gradients are reduced in buckets of *bucket* bytes (default: 5e8 elements). With *overlap* they have a stream of
+    their own, ``dp.reduce``, as with DeepSpeed's ``overlap_comm`` (its default only in stage 3); else they block.
+
+    Stage 0 all-reduces and stage 1 reduce-scatters in the backward pass of the last micro-batch; stages 2 and 3
+    reduce-scatter in every one. Stages 1 and 2 gather the updated parameters after the optimizer step; with
+    *gather_ahead* layer by layer beside the next forward pass, at the start of a step (Megatron-LM,
+    ``--overlap-param-gather``). Stage 3 gathers each layer before its forward pass and again before its backward pass,
+    one layer ahead, on the stream ``dp.gather``; beyond `LIMITS` a layer is also gathered between its recomputation and
+    its backward pass, and not ahead. With *slice_seconds* stage 3 communicates tensor by tensor, and the host takes so
+    long for each rank's slice of each tensor (`gradients.per_tensor`). With *gradient_norm*, sharded stages all-reduce
+    4 bytes before the optimizer step. *compressed* wraps the reduction.
+
+    Each rank sends, by rings over d ranks and m micro-batches, so many times the parameters' bytes, if gradients are as
+    wide as parameters: stages 0 and 1 2 (d - 1) / d, stage 2 (m + 1) (d - 1) / d, stage 3 3 m (d - 1) / d. It holds
+    the states of `zero_state_bytes`, and buffers: unreduced gradients of two buckets and a layer and, in stage 3, two
+    gathered layers.
+
+    Not modelled: parameters under ``stage3_param_persistence_threshold`` that stage 3 leaves whole, the split of a
+    layer by ``stage3_prefetch_bucket_size``, and that DeepSpeed's ``use_multi_rank_bucket_allreduce`` trades stage 1's
+    reduce-scatter for an all-reduce of each bucket.
+    """
+    if stage not in SHARDED:
+        raise ScenarioError(f"ZeRO has the stages 0, 1, 2 and 3, not {stage}")
+    dtype, width = gradient_dtype or model.precision, BYTES[model.precision]
+    size = bucket or BUCKET_ELEMENTS * BYTES[dtype]
+    stream = "dp.reduce" if overlap else None
+    plain = reduce_scatter(stream) if stage else all_reduce(stream)
+    reduction = compressed(plain) if compressed else plain
+
+    def change(program: Program, degrees: Mapping[str, int]) -> Program:
+        stages = weights_by_stage(program, model)
+        buckets = {
+            number: [part for axis in degrees for part in zero_buckets(own, dtype, size, axis)]
+            for number, own in stages.items()
+        }
+        slices = slice_seconds * degrees.get(REPLICAS, 1) if stage == 3 else 0.0
+        reduce = reduced_per_tensor(reduction, slices) if slices else reduction
+        program = sharded_states(program, SHARDED[stage], degrees, stages)
+        program = reduce_gradients(program, buckets, reduce, every=stage > 1)
+        program = double_buffered(program, stages, dtype)
+        for axis in degrees:
+            own = {number: [weights.over(axis) for weights in several] for number, several in stages.items()}
+            if stage == 3:
+                held = {weights.name: weights for several in own.values() for weights in several}
+                tensors = PerTensor(PERSISTENT_ELEMENTS, slices) if slices else None
+                program = unsharded(
+                    program, held, width, axis, overlap=overlap, limits=LIMITS, tensors=tensors, suffix=_suffix(axis)
+                )
+            elif stage and gather_ahead:
+                program = _gathered_ahead(program, own, width, axis)
+            elif stage:
+                program = _gathered_after(program, own, width, axis)
+        return sharded_gradient_norm(program, REPLICAS) if gradient_norm and stage else program
+
+    return map_replicas(schedule if replicas is None else schedule.replicate(REPLICAS, replicas), model, change)
+
+
+def zero_state_bytes(
+    stage: int, replicas: int, optimizer: str, precision: str, gradient_dtype: str | None = None
+) -> dict[str, float]:
+    """Bytes per parameter that each of *replicas* ranks holds all step, by category.
+
+    With Adam in 16 bits (K = 12) and N ranks 4 + K/N in stage 1, 2 + (2 + K)/N in stage 2, (4 + K)/N in stage 3:
+    arXiv:1910.02054, table 1.
+
+    >>> zero_state_bytes(2, 4, "adam", "fp16")
+    {'parameters': 2.0, 'gradients': 0.5, 'optimizer': 3.0}
+    """
+    whole = state_bytes(optimizer, precision, gradient_dtype)
+    return {name: nbytes / (replicas if name in SHARDED[stage] else 1) for name, nbytes in whole.items()}
+
+
+def zero_buckets(layers: Sequence[Weights], gradient_dtype: str, size: float, over: str = REPLICAS) -> list[Bucket]:
+    """The buckets of those tensors of *layers* (in order of the forward pass) that are reduced over the axis *over*.
+
+    They are filled in reverse order of the parameters, as DeepSpeed does. A bucket closes before the tensor that would
+    bring it over *size* bytes; a tensor is never divided (runtime/zero/stage_1_and_2.py,
+    ``reduce_independent_p_g_buckets_and_remove_grads``).
+    """
+    made: list[Bucket] = []
+    filled: list[float] = []
+    last = ""
+    for layer in reversed(layers):
+        for tensor in reversed(layer.over(over).tensors):
+            nbytes = float(tensor.count * BYTES[gradient_dtype])
+            if filled and sum(filled) + nbytes > size:
+                made.append(Bucket(sum(filled), last, tuple(filled), over, buffer=sum(filled)))
+                filled = []
+            filled.append(nbytes)
+            last = layer.name
+    return [*made, Bucket(sum(filled), last, tuple(filled), over, buffer=sum(filled))] if filled else made
+
+
+def _gathered_ahead(program: Program, stages: Mapping[int, Sequence[Weights]], width: int, over: str) -> Program:
+    """*program* that begins with an all-gather of each layer; the first forward pass of a layer waits for it."""
+    own = [weights for stage in stages.values() for weights in stage if weights.parameters]
+    gathers = tuple(
+        Collective(
+            name=f"{weights.name}.gather{_suffix(over)}",
+            kind="all_gather",
+            over=over,
+            nbytes=float(weights.parameters * width),
+            stream="dp.gather",
+        )
+        for weights in own
+    )
+    awaited = {weights.name: gather.name for weights, gather in zip(own, gathers, strict=True)}
+
+    def awaiting(op: Op) -> Op:
+        name = awaited.pop(op.layer, None) if isinstance(op, Compute) and op.layer else None
+        return op if name is None else replace(op, after=(*op.after, name))
+
+    blocks = [Block(gathers)]
+    for block in program.blocks:
+        first = any(op.layer in awaited for op in block.ops) if awaited else False
+        blocks.append(Block(tuple(map(awaiting, block.materialise().ops)), block.micro_batch) if first else block)
+    return replace(program, ops=TemplatedOps(blocks))
+
+
+def _gathered_after(program: Program, stages: Mapping[int, Sequence[Weights]], width: int, over: str) -> Program:
+    """*program* with all-gathers of the updated parameters after each optimizer step."""
+    updates = updated_stages(program)
+
+    def change(op: Op) -> Iterator[Op]:
+        yield op
+        if op.name in updates:
+            elements = sum(weights.parameters for stage in updates[op.name] for weights in stages.get(stage, ()))
+            for number, begin in enumerate(range(0, elements, BUCKET_ELEMENTS)):
+                nbytes = float(min(BUCKET_ELEMENTS, elements - begin) * width)
+                name = f"{op.name}.gather{number}{_suffix(over)}"
+                yield Collective(name=name, action=op.action, kind="all_gather", over=over, nbytes=nbytes)
+
+    return program.map_ops(change)
+
+
+def _suffix(axis: str) -> str:
+    """What tells the gathers over *axis* from those over the replicas."""
+    return "" if axis == REPLICAS else f" over {axis}"

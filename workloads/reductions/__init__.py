@@ -1,0 +1,56 @@
+"""One file is one way to reduce gradients: a function of the file's name returns a `Reduction` (bucket -> ops).
+
+A function with a first parameter *reduction* compresses: it wraps another reduction, and may shrink the bucket, add
+kernels, or choose other collectives. Its further parameters are the keys of ``parallelism.data.compression``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from pydantic import ConfigDict, model_validator
+
+from simulator import lookup
+from simulator.document import Fault, Section
+from simulator.document.names import known
+from simulator.document.parameters import parameters
+from workloads.gradients.bucket import Reduction
+
+PACKAGE = "workloads.reductions"
+
+
+class Compression(Section):
+    """How gradients are compressed: *method* is a file of this folder, or an import path; more keys are its own."""
+
+    model_config = ConfigDict(extra="allow")
+
+    method: str
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if not methods() and "." not in self.method:
+            raise Fault("method", f'none is built in; give the import path of your own function, not "{self.method}"')
+        try:
+            known(self.method, PACKAGE, only=methods())
+        except Fault as fault:
+            raise Fault("method", fault.message, fault.hint) from None
+        self._parameters()
+        return self
+
+    def wrap(self, reduction: Reduction) -> Reduction:
+        """*reduction* with compressed buckets."""
+        made: Reduction = lookup.function(PACKAGE, self.method)(reduction, **self._parameters())
+        return made
+
+    def _parameters(self) -> dict[str, Any]:
+        return parameters(lookup.function(PACKAGE, self.method), self.model_extra or {}, ("method",))
+
+
+def methods() -> list[str]:
+    """The names of the files whose function wraps another reduction."""
+    return [name for name in lookup.names(PACKAGE) if _wraps(name)]
+
+
+def _wraps(name: str) -> bool:
+    function = lookup.function(PACKAGE, name)
+    return "reduction" in function.__code__.co_varnames[: function.__code__.co_argcount]

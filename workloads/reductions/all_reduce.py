@@ -1,0 +1,26 @@
+"""Gradients are all-reduced: every rank gets the whole sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simulator.schedule import Collective
+from workloads.gradients.bucket import Bucket, Reduction
+
+
+def all_reduce(stream: str | None = None) -> Reduction:
+    """One all-reduce for each bucket: on *stream* as soon as the bucket is full, or blocking if None."""
+
+    def reduce(bucket: Bucket) -> Iterator[Collective]:
+        yield Collective(
+            name=bucket.name,
+            action=bucket.action,
+            kind="all_reduce",
+            over=bucket.over,
+            nbytes=bucket.nbytes,
+            stream=stream or "compute",
+            after=(bucket.filled_by,) if stream else (),
+            frees={"buffers": bucket.buffer} if bucket.buffer else {},
+        )
+
+    return reduce
