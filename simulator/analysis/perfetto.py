@@ -51,12 +51,12 @@ def _slices(
     stop = form.event(type=form.stop) + place
     moments = (np.rint(column / NANOSECOND).astype(np.int64).tolist() for column in content[2:5])
     waited = ((content.begin - content.ready) * 1e6).tolist()
-    arrows = content.sends.tolist(), content.receives.tolist()
+    arrows = (column.tolist() for column in content[5:])
     numbered = {
         step: form.event(debug_annotations=[form.annotation("step", step)]) for step in np.unique(content.step).tolist()
     }
     rows = zip(content.op.tolist(), content.step.tolist(), waited, *moments, *arrows, strict=True)
-    for op, step, waits, ready, begin, end, sends, receives in rows:
+    for op, step, waits, ready, begin, end, sends, receives, leaves, enters, critical in rows:
         whole, wait = ops[op]
         if waits:
             yield form.packet(ready, wait + place)
@@ -64,10 +64,12 @@ def _slices(
         event = whole + place + form.waited + _DOUBLE.pack(waits)
         if steps:
             event += numbered[step]
-        if sends:
-            event += form.sends + _FIXED.pack(sends)
-        if receives:
-            event += form.receives + _FIXED.pack(receives)
+        if critical:
+            event += form.critical
+        for number in filter(None, (sends, leaves)):
+            event += form.starts + _FIXED.pack(number)
+        for number in filter(None, (receives, enters)):
+            event += form.ends + _FIXED.pack(number)
         yield form.packet(begin, event)
         yield form.packet(end, stop)
 
@@ -94,8 +96,8 @@ class _Form:
         name = self._annotation(name="waited_us").SerializeToString()
         name += _tag(annotation["double_value"], FIXED_64)
         self.waited = _tag(event["debug_annotations"], LENGTH) + _varint(len(name) + _DOUBLE.size) + name
-        self.sends = _tag(event["flow_ids"], FIXED_64)
-        self.receives = _tag(event["terminating_flow_ids"], FIXED_64)
+        self.starts, self.ends = _tag(event["flow_ids"], FIXED_64), _tag(event["terminating_flow_ids"], FIXED_64)
+        self.critical = self.event(debug_annotations=[self._annotation(name="critical_path", bool_value=True)])
 
     def event(self, **fields: Any) -> bytes:
         """A track event, or a piece of one, with these *fields*."""

@@ -1,6 +1,7 @@
 """Traces open a timeline in a trace viewer: Perfetto's own form, or the JSON of Chrome's.
 
-Each rank is a process with a track for each stream; arrows run from each send to its receive.
+Each rank is a process with a track for each stream. Arrows run from each send to its receive, and along the critical
+path where it changes streams.
 """
 
 from __future__ import annotations
@@ -84,18 +85,18 @@ def _chrome_texts(program: Program) -> list[tuple[str, str, str]]:
 
 def _chrome_slices(track: Track, content: Slices, texts: Sequence[tuple[str, str, str]], steps: bool) -> Iterator[str]:
     place = f'"pid":{track.rank},"tid":{track.number + 1}'
-    message = f'"name":"message","cat":"message",{place}'
+    message, path = (f'"name":"{name}","cat":"{name}",{place}' for name in ("message", "critical path"))
     micro = ((column * 1e6).tolist() for column in (content.ready, content.begin, content.end))
-    arrows = (content.sends.tolist(), content.receives.tolist())
+    arrows = (column.tolist() for column in content[5:])
     rows = zip(content.op.tolist(), content.step.tolist(), *micro, *arrows, strict=True)
-    for op, step, ready, begin, end, sends, receives in rows:
+    for op, step, ready, begin, end, sends, receives, leaves, enters, critical in rows:
         name, named, args = texts[op]
         if begin > ready:
             yield (
                 f'{{"ph":"X","name":"wait","cat":"wait",{place},"ts":{ready!r},"dur":{begin - ready!r},'
                 f'"args":{{"for":{name}}}}}'
             )
-        told = f',"step":{step}' if steps else ""
+        told = (f',"step":{step}' if steps else "") + (',"critical_path":true' if critical else "")
         yield (
             f'{{"ph":"X",{named},{place},"ts":{begin!r},"dur":{end - begin!r},'
             f'"args":{{"waited_us":{begin - ready!r}{args}{told}}}}}'
@@ -105,6 +106,10 @@ def _chrome_slices(track: Track, content: Slices, texts: Sequence[tuple[str, str
             yield f'{{"ph":"s",{message},"id":{sends},"ts":{0.75 * begin + 0.25 * end!r}}}'
         if receives:
             yield f'{{"ph":"f","bp":"e",{message},"id":{receives},"ts":{0.25 * begin + 0.75 * end!r}}}'
+        if leaves:
+            yield f'{{"ph":"s",{path},"id":{leaves},"ts":{0.1 * begin + 0.9 * end!r}}}'
+        if enters:
+            yield f'{{"ph":"f","bp":"e",{path},"id":{enters},"ts":{0.9 * begin + 0.1 * end!r}}}'
 
 
 def _compressed(timeline: Timeline, ranks: Sequence[int]) -> bytes:

@@ -1,7 +1,8 @@
 """Slack: how much later a span could end without the timeline lasting longer.
 
 A backward pass over all dependencies. Durations are those of the timeline, so contention is frozen: each span gets as
-much bandwidth and processor as it had, and servers keep their order. Partners of a communication end together.
+much bandwidth and processor as it had, and servers keep their order. Partners of a communication end together. Bytes of
+a buffered send that came before their receive are taken to have come just then: the send may have more slack.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from simulator.analysis.files import suffix_of
 from simulator.analysis.plot.bars import TITLE, breakdown_bars, breakdown_chart
 from simulator.analysis.plot.beside import beside_chart
 from simulator.analysis.plot.canvas import SUFFIXES, Window, save, style
+from simulator.analysis.plot.critical import critical_chart
 from simulator.analysis.plot.curves import links_chart, memory_chart
 from simulator.analysis.plot.gantt import pipeline_chart, timeline_chart
 from simulator.analysis.plot.repeats import repeats_chart
@@ -28,6 +29,7 @@ CHARTS: dict[str, Chart] = {
     "memory": memory_chart,
     "breakdown": breakdown_chart,
     "links": links_chart,
+    "critical": critical_chart,
 }
 """The charts by name."""
 

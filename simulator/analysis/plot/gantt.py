@@ -83,6 +83,12 @@ def height_of(chart: Sequence[Row]) -> float:
     return float(bottoms[-1] + heights[-1]) * _pitch(bottoms, heights)
 
 
+def middles(chart: Sequence[Row]) -> Floats:
+    """How far below the top the middle of each row of *chart* is drawn."""
+    bottoms, heights = _places(chart)
+    return bottoms + heights / 2
+
+
 def draw_rows(axes: Axes, chart: Sequence[Row], picture: Picture, window: Window) -> None:
     """Draw *chart*, whose rows look as in *picture*, on *axes*, which are `height_of` it high."""
     bottoms, heights = _places(chart)

@@ -15,7 +15,7 @@ from simulator.kernel import Kernel, measured
 from simulator.mesh import Mesh
 from simulator.order import Action
 from simulator.schedule import Collective, Compute, Copy, Op, Program, Recv, Schedule, Send
-from simulator.timeline import Columns, FlowLinks, LinkUse, RateIntervals, Timeline
+from simulator.timeline import NO_COMMUNICATION, Columns, FlowLinks, LinkUse, RateIntervals, Timeline
 
 TRANSFER_RATE = 1e9
 """Bytes/s of every communication of these timelines."""
@@ -30,7 +30,9 @@ def played(schedule: Schedule, cluster: Cluster | None = None, slow: dict[int, f
     free = [dict.fromkeys(queue, 0.0) for queue in queues]
     numbers = [{op.name: number for number, op in enumerate(program.ops)} for program in schedule.programs]
     rows: list[list[tuple[int, int, float, float, float]]] = [[] for _ in schedule.program_of]
+    communications: list[dict[int, int]] = [{} for _ in schedule.program_of]
     uses: list[tuple[float, float, Mapping[int, float]]] = []
+    count = 0
     while any(ops for queue in queues for ops in queue.values()):
         meeting: dict[Hashable, list[tuple[int, Op, float]]] = defaultdict(list)
         for rank, queue in enumerate(queues):
@@ -50,6 +52,8 @@ def played(schedule: Schedule, cluster: Cluster | None = None, slow: dict[int, f
                 ended[rank][op.name] = free[rank][op.stream] = end
                 number = numbers[schedule.program_of[rank]][op.name]
                 rows[rank].append((number, 0, ready, begin, end))
+                communications[rank][number] = NO_COMMUNICATION if isinstance(op, Compute) else count
+            count += 1
             if len(party) > 1 and cluster is not None:
                 members = [rank for rank, _, _ in party]
                 ring = zip(members, [*members[1:], members[0]], strict=True)
@@ -60,7 +64,10 @@ def played(schedule: Schedule, cluster: Cluster | None = None, slow: dict[int, f
         for link, rate in rates.items():
             carried[link] += rate * (until - since)
     devices = [f"gpu {rank}" for rank in ranks_of(schedule)]
-    columns = [Columns.of(each) for each in rows]
+    columns = [
+        own._replace(communication=np.array([communications[rank][op] for op in own.op.tolist()]))
+        for rank, own in enumerate(map(Columns.of, rows))
+    ]
     return Timeline.unfolded(
         schedule, columns, cluster, devices=devices, link_bytes=carried, link_use=link_use(uses) if uses else None
     )

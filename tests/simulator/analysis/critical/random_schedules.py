@@ -1,5 +1,6 @@
 """Random schedules in which nothing is contended, each rank with a program of its own."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -15,15 +16,18 @@ from topologies.uniform import uniform
 SECONDS = st.sampled_from([0.0, 1.0, 1.0, 2.5])
 SIZES = (2, 2)
 
+UNSERVED = ("collective", "message", "delay")
+ALL = (*UNSERVED, "buffered", "server")
+"""Collectives on one axis, messages on the other, delays, and what is served one by one."""
+
 Draw = Any
 
 
 @st.composite
-def schedules(draw: Draw, servers: bool = True) -> Schedule:
-    """Rounds of computation on two axes: collectives, messages around a ring, delays, and what is served one by one."""
+def schedules(draw: Draw, kinds: Sequence[str] = ALL) -> Schedule:
+    """Rounds of computation on two axes, each with one of *kinds* beside it."""
     mesh = Mesh.regular(dict(zip(("tp", "pp"), SIZES, strict=True)))
-    choices = ["collective", "message", "buffered", "delay", *(["server"] if servers else [])]
-    rounds = draw(st.lists(st.tuples(st.sampled_from(choices), st.booleans()), min_size=1, max_size=5))
+    rounds = draw(st.lists(st.tuples(st.sampled_from(kinds), st.booleans()), min_size=1, max_size=5))
     programs = tuple(
         Program(f"rank {rank}", tuple(op for n, one in enumerate(rounds) for op in _round(draw, mesh, rank, n, *one)))
         for rank in range(mesh.world_size)
