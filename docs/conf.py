@@ -33,9 +33,10 @@ myst_heading_anchors = 3
 
 
 def write_generated(app: Any) -> None:
-    """Write what the site takes from elsewhere: the scenario reference, and the notebooks as they stand."""
+    """Write what the site takes from elsewhere: both references, and the notebooks as they stand."""
     GENERATED.mkdir(exist_ok=True)
-    (GENERATED / "scenario.md").write_text(import_module("scenario_reference").page(), encoding="utf-8")
+    for name, script in (("scenario", "scenario_reference"), ("api", "api_reference")):
+        (GENERATED / f"{name}.md").write_text(import_module(script).page(), encoding="utf-8")
     shutil.rmtree(GENERATED / "notebooks", ignore_errors=True)
     shutil.copytree(DOCS.parent / "notebooks", GENERATED / "notebooks", ignore=shutil.ignore_patterns(".*"))
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import scenarios
 import simulator
 from scenarios import Scenario
 from scenarios.command import run
@@ -118,10 +119,13 @@ def test_the_reference_has_every_key(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Key: `cluster.node.host`, `cluster.node.socket_link`, `cluster.node.nic`" in page
 
 
-def test_the_api_page_has_the_public_face() -> None:
-    page = (DOCS / "api.md").read_text()
-    documented = set(re.findall(r"^\.\. auto(?:class|function|exception):: (\w+)$", page, re.M))
-    assert set(simulator.__all__) <= documented
+def test_the_api_page_has_the_public_faces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))
+    page = import_module("api_reference").page()
+    documented = re.findall(r"^\.\. auto(?:class|function|exception):: (\S+)$", page, re.M)
+    faces = [f"{package.__name__}.{name}" for package in (scenarios, simulator) for name in package.__all__]
+    assert {*faces, "topologies.cluster", "workloads.specification.model"} <= set(documented)
+    assert len(documented) == len(set(documented))
 
 
 def test_every_picture_is_drawn_by_make_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
