@@ -27,6 +27,12 @@ def test_two_streams_share_the_gpu():
     assert ends(setup(each(ops))) == {(0, "short"): 4.0, (0, "late"): 6.0, (0, "long"): 7.0}
 
 
+def test_tasks_that_end_at_one_instant_end_once():
+    # the last of the two to end gets the whole GPU for the rest of the instant; what follows is not cut short by it
+    ops = work("one", 2.0), Delay(name="wait", seconds=1.0, stream="host", after=("one",)), work("two", 2.0, stream="s")
+    assert ends(setup(each(ops))) == {(0, "one"): 4.0, (0, "two"): 4.0, (0, "wait"): 5.0}
+
+
 class Sms(Unfolded):
     """Every collective takes 3 s and a share of the SMs by its bytes."""
 
