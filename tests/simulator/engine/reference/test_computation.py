@@ -113,6 +113,20 @@ def test_a_server_takes_arrivals_of_one_instant_by_priority_rank_and_op():
     assert found[0, "a", 0] == [0.0, 3.0, 4.0]
 
 
+def test_rounding_does_not_decide_who_is_served_first():
+    # 0.1 + 0.2 is 0.30000000000000004: rank 0 arrives a rounding after rank 1, and goes first all the same
+    schedule = each(
+        [work("a", 0.1), work("b", 0.2), served("s", 1.0), served("again", 0.0)],
+        [work("a", 0.3), served("s", 1.0)],
+        [work("a", 0.1), work("b", 0.2), served("urgent", 1.0, priority=-1)],
+    )
+    found = spans(setup(schedule))
+    assert found[2, "urgent", 0] == [0.1 + 0.2, 0.1 + 0.2, pytest.approx(1.3)]
+    assert found[0, "s", 0] == [0.1 + 0.2, pytest.approx(1.3), pytest.approx(2.3)]
+    assert found[1, "s", 0] == [0.3, pytest.approx(2.3), pytest.approx(3.3)]
+    assert found[0, "again", 0] == pytest.approx([2.3, 3.3, 3.3])
+
+
 def test_a_server_serves_the_first_to_come_and_never_interrupts():
     schedule = each(
         [served("long", 4.0, priority=5)],
