@@ -96,7 +96,7 @@ STREAM_STATE = _record(
 *share* of the GPU that its communication takes; *next*: of those at one communication or server."""
 RANK_STATE = _record("tasks part", "since")
 HOST_STATE = _record("head", "weight")
-SERVER_STATE = _record("busy head")
+SERVER_STATE = _record("busy head", "free_since")
 COMMUNICATION_STATE = _record("next key step plan arrived head phase waited open number buffered", "since")
 """*head*: of the list of streams that have arrived; *waited*: the latency of the *phase* is over; *open* transfers;
 *buffered*: 1 once sent without waiting for the receiver, 2 once delivered."""
@@ -116,7 +116,7 @@ POOL_STATE = _record("", "total peak time")
 class State(NamedTuple):
     """Where a run stands."""
 
-    clock: Array  # one time: now
+    clock: Array  # two times: now, and when servers choose
     counts: Array  # by the indices below
     ending: Array  # stack of streams whose op has ended in this instant
     going: Array  # stack of streams to which their next op has come

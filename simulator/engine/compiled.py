@@ -46,6 +46,7 @@ from simulator.engine.arrays import (
     State,
 )
 from simulator.engine.compilation import compile_function
+from simulator.engine.setup import ONE_INSTANT
 
 DONE, CONTINUE, DEADLOCK, MORE_COMMUNICATIONS, MORE_TRANSFERS, MORE_INTERVALS, FIRST_STEP_ENDED = range(7)
 """What `advance` returns."""
@@ -222,8 +223,15 @@ def _end_task(number, op, low, s):
         host.weight = host.weight - low.ranks[rank].crowd if host.head != NONE else 0.0
         _share_host(low.ranks[rank].host, s)
     elif kind == SERVER:
-        s.servers[low.ops[op].server].busy = NONE
-        s.counts[SERVERS] = 1
+        server = s.servers[low.ops[op].server]
+        server.busy, server.free_since = NONE, s.clock[0]
+        _choose_soon(s)
+
+
+@njit(**_OPTIONS)
+def _choose_soon(s):
+    """Servers choose when this instant, with what rounding makes of it, is over."""
+    s.clock[1] = min(s.clock[1], s.clock[0] * (1.0 + ONE_INSTANT))
 
 
 @njit(**_OPTIONS)
@@ -246,7 +254,9 @@ def _serve(low, s):
             s.streams[best_before].next = s.streams[best].next
         server.busy = best
         op, step = _head(best, low, s)
-        _begin_task(best, SERVER, _seconds(best, op, step, low), low, s)
+        begin = max(s.streams[best].ready, server.free_since)
+        _begin_task(best, SERVER, max(0.0, _seconds(best, op, step, low) - (s.clock[0] - begin)), low, s)
+        s.streams[best].begin = begin
 
 
 @njit(**_OPTIONS)
@@ -254,7 +264,7 @@ def _precedes(number, other, low, s):
     op, other_op = _head(number, low, s)[0], _head(other, low, s)[0]
     if low.ops[op].priority != low.ops[other_op].priority:
         return low.ops[op].priority < low.ops[other_op].priority
-    if s.streams[number].ready != s.streams[other].ready:
+    if abs(s.streams[number].ready - s.streams[other].ready) > ONE_INSTANT * s.clock[0]:
         return s.streams[number].ready < s.streams[other].ready
     if low.rank_of[number] != low.rank_of[other]:
         return low.rank_of[number] < low.rank_of[other]
@@ -785,7 +795,7 @@ def _go_on(number, low, s):
     elif kind == SERVER:
         server = s.servers[low.ops[op].server]
         stream.next, server.head = server.head, number
-        s.counts[SERVERS] = 1
+        _choose_soon(s)
     else:
         seconds = _seconds(number, op, step, low)
         if seconds > 0.0:
@@ -854,11 +864,14 @@ def _advance(low, s, budget, widest):  # noqa: PLR0911, PLR0912  # one return fo
         if count[FIRST_STEP] == 0:
             count[FIRST_STEP] = NONE
             return FIRST_STEP_ENDED
-        if min(event, change) == inf:
+        if min(event, change, s.clock[1]) == inf:
             return DEADLOCK
         if budget <= 0:
             return CONTINUE
-        s.clock[0] = min(event, change)
+        s.clock[0] = min(event, change, s.clock[1])
+        if s.clock[1] <= s.clock[0]:
+            s.clock[1] = inf
+            count[SERVERS] = 1
         while count[CHANGES] < len(low.changes) and low.changes[count[CHANGES]].time <= s.clock[0]:
             if not count[FREE_TRANSFERS]:
                 return MORE_TRANSFERS

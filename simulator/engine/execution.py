@@ -191,7 +191,7 @@ def _state(lowering: Lowering) -> State:
     kept = low.ranks["first_span"][:-1] != NONE
     lengths = np.diff(low.programs["first_op"])[low.ranks["program"][:-1]] * int(low.options["steps"][0])
     made: dict[str, Array] = {
-        "clock": np.zeros(1),
+        "clock": np.array([0.0, np.inf]),
         "counts": np.zeros(arrays.COUNTS, np.int64),
         "ending": np.zeros(streams + 1, np.int64),
         "going": np.zeros(2 * streams + 1, np.int64),

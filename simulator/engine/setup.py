@@ -12,6 +12,11 @@ from simulator.matching import Matching
 from simulator.plan import Flow
 from simulator.schedule import Schedule
 
+ONE_INSTANT = 1e-12
+"""Arrivals at a server that differ by less than this part of the time since the start are one instant.
+
+Two ways to add the same durations differ by some 1e-16; only at a server would that decide who comes first."""
+
 
 class CapacityChange(NamedTuple):
     """From *time* (s) on, *row* of the network carries *capacity* bytes/s."""

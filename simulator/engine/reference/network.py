@@ -63,18 +63,18 @@ class Network:
         if now > begin:
             self.intervals.append((number, begin, now, nbytes / (now - begin)))
 
-    def change(self, changes: Iterable[CapacityChange]) -> Generator[Event, None, None]:
-        """The process that changes capacities, ascending in time."""
-        for time, row, capacity in changes:
-            yield self.clock.timeout(time - self.clock.now)
-            self.capacity[row] = capacity
-            self._solve_later(self._on.get(row, {}))
+    def change(self, one: CapacityChange) -> Generator[Event, None, None]:
+        """The process of a change of capacity; it starts with the simulation."""
+        yield self.clock.timeout(one.time)
+        self.capacity[one.row] = one.capacity
+        self._solve_later(self._on.get(one.row, {}))
 
     def background(self, one: Background) -> Generator[Event, None, None]:
-        """The process of a flow from outside the schedule."""
+        """The process of a flow from outside the schedule; it starts with the simulation."""
+        end = self.clock.timeout(one.end)
         yield self.clock.timeout(one.begin)
         transfer = self._enter(self._number(one.flow, 0.0), inf)
-        yield self.clock.timeout(one.end - self.clock.now)
+        yield end
         transfer.set_rate(0.0)
         self._leave(transfer)
 

@@ -2,54 +2,65 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from dataclasses import dataclass
 
 from simpy import Event
 
 from simulator.engine.reference.clock import Clock
+from simulator.engine.setup import ONE_INSTANT
 
 
-@dataclass(order=True)
+@dataclass(eq=False)
 class Service:
-    """A request for a server, in order of service; *begin* is when service began, s."""
+    """What op *op* of *rank* asks of a server; *begin* is when service began, s."""
 
     priority: int
     arrived: float
     rank: int
     op: int
-    seconds: float = field(compare=False)
-    done: Event = field(compare=False)
-    begin: float = field(compare=False, default=0.0)
+    seconds: float
+    done: Event
+    begin: float = 0.0
 
 
 class Server:
     """One resource of the whole schedule that executes one op at a time, at full speed, and never interrupts it.
 
     Lowest priority number first, then first come, first served. Arrivals of one instant are ordered by (priority, rank,
-    op), so the next op is chosen at the end of the instant.
+    op). So the next op is chosen when the instant (`ONE_INSTANT`) is over; its service began before that, when it had
+    arrived and the server was free.
     """
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self._waiting: list[Service] = []
-        self._busy = False
+        self._busy, self._free_since = False, 0.0
 
     def request(self, priority: int, rank: int, op: int, seconds: float) -> Service:
         """Queue the op of index *op* of *rank*, which takes *seconds*."""
         service = Service(priority, self.clock.now, rank, op, seconds, self.clock.event())
-        heappush(self._waiting, service)
-        self.clock.at_end_of_instant(self._choose, order=2)
+        self._waiting.append(service)
+        self._choose_soon()
         return service
+
+    def _choose_soon(self) -> None:
+        over = self.clock.timeout(ONE_INSTANT * self.clock.now)
+        over.callbacks.append(lambda _: self.clock.at_end_of_instant(self._choose, order=2))
 
     def _choose(self) -> None:
         if self._busy or not self._waiting:
             return
-        service = heappop(self._waiting)
-        self._busy, service.begin = True, self.clock.now
-        self.clock.timeout(service.seconds).callbacks.append(lambda _: self._end(service))
+        now, least = self.clock.now, min(one.priority for one in self._waiting)
+        urgent = [one for one in self._waiting if one.priority == least]
+        first = min(one.arrived for one in urgent)
+        at_once = [one for one in urgent if one.arrived - first <= ONE_INSTANT * now]
+        service = min(at_once, key=lambda one: (one.rank, one.op))
+        self._waiting.remove(service)
+        self._busy, service.begin = True, max(service.arrived, self._free_since)
+        end = self.clock.timeout(max(0.0, service.begin + service.seconds - now))
+        end.callbacks.append(lambda _: self._end(service))
 
     def _end(self, service: Service) -> None:
-        self._busy = False
+        self._busy, self._free_since = False, self.clock.now
         service.done.succeed()
-        self.clock.at_end_of_instant(self._choose, order=2)
+        self._choose_soon()

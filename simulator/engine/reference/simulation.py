@@ -34,9 +34,10 @@ def run(setup: Setup, watch: Callable[[float], None] | None = None) -> Outcome:
         name = setup.pricing.host(number)
         host = None if name is None else hosts.setdefault(setup.classes.host(name), Processor(clock))
         ranks.append(Rank(clock, number, setup, Resources(rendezvous, gpu, host, servers)))
-    clock.process(network.change(setup.capacity_changes))
-    for one in setup.background:
-        clock.process(network.background(one))
+    for change in setup.capacity_changes:
+        clock.process(network.change(change))
+    for flow in setup.background:
+        clock.process(network.background(flow))
     _run(clock, ranks, watch)
     return Outcome(
         columns={rank.number: rank.columns() for rank in ranks},

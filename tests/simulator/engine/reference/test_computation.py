@@ -27,6 +27,12 @@ def test_two_streams_share_the_gpu():
     assert ends(setup(each(ops))) == {(0, "short"): 4.0, (0, "late"): 6.0, (0, "long"): 7.0}
 
 
+def test_tasks_that_end_at_one_instant_end_once():
+    # the last of the two to end gets the whole GPU for the rest of the instant; what follows is not cut short by it
+    ops = work("one", 2.0), Delay(name="wait", seconds=1.0, stream="host", after=("one",)), work("two", 2.0, stream="s")
+    assert ends(setup(each(ops))) == {(0, "one"): 4.0, (0, "two"): 4.0, (0, "wait"): 5.0}
+
+
 class Sms(Unfolded):
     """Every collective takes 3 s and a share of the SMs by its bytes."""
 
@@ -105,6 +111,20 @@ def test_a_server_takes_arrivals_of_one_instant_by_priority_rank_and_op():
     begins = sorted((begin, rank, name) for (rank, name, _), (_, begin, _) in found.items() if "none" not in name)
     assert begins == [(0.0, 1, "b"), (1.0, 2, "d"), (2.0, 2, "c"), (3.0, 0, "a"), (4.0, 0, "again")]
     assert found[0, "a", 0] == [0.0, 3.0, 4.0]
+
+
+def test_rounding_does_not_decide_who_is_served_first():
+    # 0.1 + 0.2 is 0.30000000000000004: rank 0 arrives a rounding after rank 1, and goes first all the same
+    schedule = each(
+        [work("a", 0.1), work("b", 0.2), served("s", 1.0), served("again", 0.0)],
+        [work("a", 0.3), served("s", 1.0)],
+        [work("a", 0.1), work("b", 0.2), served("urgent", 1.0, priority=-1)],
+    )
+    found = spans(setup(schedule))
+    assert found[2, "urgent", 0] == [0.1 + 0.2, 0.1 + 0.2, pytest.approx(1.3)]
+    assert found[0, "s", 0] == [0.1 + 0.2, pytest.approx(1.3), pytest.approx(2.3)]
+    assert found[1, "s", 0] == [0.3, pytest.approx(2.3), pytest.approx(3.3)]
+    assert found[0, "again", 0] == pytest.approx([2.3, 3.3, 3.3])
 
 
 def test_a_server_serves_the_first_to_come_and_never_interrupts():
