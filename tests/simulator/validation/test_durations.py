@@ -12,8 +12,11 @@ from tests.simulator.validation.schedules import KINDS, scenario
 VARIED = {"jitter": 0.2, "seed": 3, "stragglers": [{"rank": 1, "slowdown": 1.5}]}
 
 
+STRAGGLER = {"stragglers": [{"rank": 1, "slowdown": 1.5}]}
+
+
 @pytest.mark.parametrize("kind", ["ddp", "3-D", "tp, sequence parallel", "pipeline interleaved"])
-@pytest.mark.parametrize("simulation", [{}, VARIED], ids=["even", "varied"])
+@pytest.mark.parametrize("simulation", [{}, VARIED, STRAGGLER], ids=["even", "varied", "straggler"])
 def test_as_the_engine_takes_them(kind, simulation):
     compare(scenario(*KINDS[kind], simulation=simulation))
 
