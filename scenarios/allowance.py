@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from simulator.network.transport.calibration import transport
+from simulator.network.transport.communicator import Communicator
 from simulator.schedule import Collective, Schedule
-from simulator.transport.calibration import transport
-from simulator.transport.communicator import Communicator
 
 if TYPE_CHECKING:
     from scenarios.scenario import Scenario

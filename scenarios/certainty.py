@@ -21,8 +21,8 @@ from scenarios.scenario import Scenario
 from simulator.accelerator import Accelerator, Software
 from simulator.document import read
 from simulator.kernel import Kernel
+from simulator.network.transport.nccl import FITTED
 from simulator.schedule import Compute, Program, Recv, Schedule
-from simulator.transport.nccl import FITTED
 from topologies.catalogue import GPUS, device
 from workloads.stack import specification
 
@@ -30,7 +30,7 @@ FITS = ("a100", "v100")
 """The calibration files that ship, in `scenarios/fitting`."""
 
 MESSAGES = (2.0**15, 2.0**30)
-"""Bytes that NCCL's fit has measured (simulator/transport/nccl_fitted.yaml): 32 KiB to 1 GiB."""
+"""Bytes that NCCL's fit has measured (simulator/network/transport/nccl_fitted.yaml): 32 KiB to 1 GiB."""
 
 NORMAL_95 = 1.96
 """Standard deviations within which 95 of 100 normal values lie."""

@@ -10,7 +10,7 @@ from scenarios.training import indivisible
 from simulator.cluster import Cluster
 from simulator.document import Document
 from simulator.errors import ScheduleError
-from simulator.mesh import Layout
+from simulator.schedule.mesh import Layout
 from workloads.composition import degrees, layouts
 from workloads.operators.parameter import REPLICAS
 

@@ -12,9 +12,9 @@ from scenarios.specification import Specification
 from simulator.accelerator import Software
 from simulator.document import Document
 from simulator.errors import ScenarioError, ScheduleError
-from simulator.mesh import Mesh
-from simulator.order import Order
 from simulator.schedule import Collective, Program, Schedule
+from simulator.schedule.mesh import Mesh
+from simulator.schedule.order import Order
 from workloads.composition import inner_axes, on_layouts
 from workloads.compute import compute
 from workloads.fixed_cost import fixed_costs

@@ -15,10 +15,10 @@ from simulator.engine.simulate import Simulation
 from simulator.engine.variation import Variation
 from simulator.errors import ClusterError
 from simulator.garbage import collecting_no_garbage
+from simulator.network.transport.calibration import transport
+from simulator.network.transport.communicator import Communicator
 from simulator.schedule import Schedule
 from simulator.timeline import Timeline
-from simulator.transport.calibration import transport
-from simulator.transport.communicator import Communicator
 
 if TYPE_CHECKING:
     from scenarios.scenario import Scenario

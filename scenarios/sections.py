@@ -13,8 +13,8 @@ from simulator.document.quantities import number, written
 from simulator.document.validation import listed, near
 from simulator.engine.choice import numba_fault
 from simulator.lookup import find, is_path, names
+from simulator.network.transport.calibration import LIBRARIES, loaded
 from simulator.schedule import COLLECTIVES
-from simulator.transport.calibration import LIBRARIES, loaded
 from simulator.units import UNITS, parse
 
 Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all"]
@@ -54,7 +54,7 @@ class Network(Section):
     @field_validator("transport")
     @classmethod
     def _transport(cls, name: str) -> str:
-        known(name, "simulator.transport", only=LIBRARIES)
+        known(name, "simulator.network.transport", only=LIBRARIES)
         if is_path(name):
             loaded(name)  # so that what is wrong in the file is told before anything runs
         return name
@@ -67,12 +67,14 @@ class Network(Section):
             if kind not in COLLECTIVES:
                 raise Fault(key, f"is no collective; there are {', '.join(COLLECTIVES)}", near(kind, COLLECTIVES))
             try:
-                known(name, "simulator.collectives", ("auto",))
+                known(name, "simulator.network.collectives", ("auto",))
             except Fault as fault:
                 raise Fault(key, fault.message, fault.hint) from None
-            if name != "auto" and not hasattr(find("simulator.collectives", name), kind):
+            if name != "auto" and not hasattr(find("simulator.network.collectives", name), kind):
                 able = [
-                    one for one in names("simulator.collectives") if hasattr(find("simulator.collectives", one), kind)
+                    one
+                    for one in names("simulator.network.collectives")
+                    if hasattr(find("simulator.network.collectives", one), kind)
                 ]
                 raise Fault(key, f"{name} has no {kind}; it must be {listed(['auto', *able])}")
         return algorithms

@@ -12,18 +12,18 @@ from scenarios.running import communicator, in_step, simulated, variation
 from scenarios.scenario import Scenario
 from simulator.analysis import metrics
 from simulator.errors import ScenarioError
+from simulator.replay import comparison
+from simulator.replay.durations import durations
+from simulator.replay.launch import TIMEOUT, under_torchrun
+from simulator.replay.memory import available_bytes, fitting
+from simulator.replay.replay import Replay, replay, scaled
 from simulator.schedule import Schedule
 from simulator.timeline import Timeline
-from simulator.validation import comparison
-from simulator.validation.durations import durations
-from simulator.validation.launch import TIMEOUT, under_torchrun
-from simulator.validation.memory import available_bytes, fitting
-from simulator.validation.replay import Replay, replay, scaled
 from workloads.operators.parameter import REPLICAS
 
 if TYPE_CHECKING:
     from simulator.engine.simulate import Simulation
-    from simulator.validation.testbed import Bed
+    from simulator.replay.testbed.testbed import Bed
 
 MOST_RANKS = 64
 """Started on one machine: each is connected to all others, in every group that it is in."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from scenarios.validation import Validation
 from simulator.analysis import spans
 from simulator.errors import ReplayError
-from simulator.validation.replay import BrokenReplayError
+from simulator.replay.replay import BrokenReplayError
 
 
 def write(validation: Validation, folder: Path, variant_of: str = "") -> Iterator[Path]:

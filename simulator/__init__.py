@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from simulator.engine.variation import Variation
     from simulator.errors import SimulatorError
     from simulator.kernel import Kernel
-    from simulator.mesh import Axis, Mesh
-    from simulator.order import Action, Order
     from simulator.schedule import Collective, Compute, Copy, Delay, Program, Recv, Schedule, Send
+    from simulator.schedule.mesh import Axis, Mesh
+    from simulator.schedule.order import Action, Order
     from simulator.timeline import Span, Timeline
 
 __all__ = [
@@ -55,8 +55,8 @@ _HOMES = {
     "engine.variation": ("Variation",),
     "errors": ("SimulatorError",),
     "kernel": ("Kernel",),
-    "mesh": ("Axis", "Mesh"),
-    "order": ("Action", "Order"),
+    "schedule.mesh": ("Axis", "Mesh"),
+    "schedule.order": ("Action", "Order"),
     "schedule": ("Collective", "Compute", "Copy", "Delay", "Program", "Recv", "Schedule", "Send"),
     "timeline": ("Span", "Timeline"),
 }

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.engine.simulate import simulate
-from simulator.mesh import Axis, Mesh
 from simulator.schedule import Collective, Program, Schedule
+from simulator.schedule.mesh import Axis, Mesh
 from topologies.uniform import uniform
 
 FIDELITIES = st.sampled_from(["flow", "chunk", "alpha_beta"])

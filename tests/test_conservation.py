@@ -13,12 +13,12 @@ from scenarios import Scenario
 from scenarios.loading import shipped
 from scenarios.running import simulated
 from simulator.analysis import metrics, traffic
-from simulator.mesh import family
+from simulator.network.transport import tuner
+from simulator.network.transport.calibration import transport
+from simulator.network.transport.channels import group_of
 from simulator.schedule import Collective, Compute, Copy, Op, Schedule, Send
+from simulator.schedule.mesh import family
 from simulator.timeline import Timeline
-from simulator.transport import tuner
-from simulator.transport.calibration import transport
-from simulator.transport.channels import group_of
 
 Case = tuple[str, str, bool]
 """A shipped scenario, one of its variants or nothing, whether equal ranks are folded into one."""

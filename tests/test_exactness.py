@@ -20,10 +20,10 @@ from simulator.cluster import Cluster
 from simulator.engine.simulate import simulate
 from simulator.engine.variation import Variation
 from simulator.kernel import matmul
-from simulator.mesh import Mesh
+from simulator.network.transport.nccl import nccl
 from simulator.schedule import Collective, Compute, Program, Schedule
+from simulator.schedule.mesh import Mesh
 from simulator.timeline import Columns, Timeline
-from simulator.transport.nccl import nccl
 from tests.test_conservation import SMALLER
 
 Case = tuple[str, str]

@@ -13,7 +13,7 @@ from scenarios import Scenario
 from scenarios.result import Result
 from simulator.errors import ScenarioError
 from simulator.lookup import function
-from simulator.order import Order
+from simulator.schedule.order import Order
 from tests.packages import clustersim, package
 
 FILES = {
@@ -47,7 +47,7 @@ FILES = {
         ''',
     "algorithms/centre.py": '''
         """Everything to position 0, which adds it up and sends the sum back."""
-        from simulator.step import Group, Step
+        from simulator.network.step import Group, Step
 
         def all_reduce(group: Group, nbytes: float) -> list[Step]:
             others = range(1, group.size)
@@ -58,7 +58,7 @@ FILES = {
         ''',
     "transports/postal.py": '''
         """A library that takes a millisecond over every message."""
-        from simulator.transport.transport import NET, NVLINK, PCI, Transport
+        from simulator.network.transport.transport import NET, NVLINK, PCI, Transport
 
         def postal() -> Transport:
             hops = {(hop, "ring", "simple"): 1e-3 for hop in (NVLINK, PCI, NET)}
@@ -66,7 +66,7 @@ FILES = {
         ''',
     "orders/patient.py": '''
         """All forwards, then all backwards, first micro-batch first."""
-        from simulator.order import Action, Order
+        from simulator.schedule.order import Action, Order
 
         def patient(stages: int, micro_batches: int) -> Order:
             return Order(tuple(

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from simulator.engine.simulate import simulate
 from simulator.engine.variation import Variation
-from simulator.mesh import Mesh
 from simulator.schedule import Collective, Program, Schedule
+from simulator.schedule.mesh import Mesh
 from topologies.uniform import uniform
 from workloads.compute import compute
 from workloads.parallelism.ddp import data_parallel

@@ -15,13 +15,13 @@ from scenarios.result import Result
 from simulator.analysis import traffic
 from simulator.cluster import Cluster
 from simulator.engine.simulate import simulate
-from simulator.mesh import Mesh
+from simulator.network.transport.gloo import gloo
+from simulator.network.transport.ideal import ideal
+from simulator.network.transport.nccl import nccl
+from simulator.network.transport.transport import Transport
 from simulator.schedule import Collective, Program, Schedule
+from simulator.schedule.mesh import Mesh
 from simulator.timeline import Timeline
-from simulator.transport.gloo import gloo
-from simulator.transport.ideal import ideal
-from simulator.transport.nccl import nccl
-from simulator.transport.transport import Transport
 
 GPUS, NIC = 100, 12.5e9
 """EDR InfiniBand: 100 Gb/s."""

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simulator.cluster import Cluster, Link
+from simulator.cluster.topology import Topology, sorted_topology
+from simulator.cluster.vertices import NONE, Names, Numbered, Vertices
 from simulator.errors import ClusterError
 from simulator.hashing import Indices, Table
-from simulator.topology import Topology, sorted_topology
-from simulator.vertices import NONE, Names, Numbered, Vertices
 from topologies.network import Network, Port, Ports, Tree, Way
 from topologies.template import ServerTemplate, Tables
 from topologies.wiring import Wiring
 
 if TYPE_CHECKING:
-    from simulator.regularity import Regularity
+    from simulator.cluster.regularity import Regularity
 
 Fabric = Callable[[Network], Way]
 

@@ -12,9 +12,9 @@ from math import ceil
 
 import numpy as np
 
+from simulator.cluster.vertices import NONE
 from simulator.errors import ClusterError
 from simulator.hashing import Indices
-from simulator.vertices import NONE
 from topologies.network import Network, Tree
 
 

@@ -10,10 +10,10 @@ from itertools import pairwise
 import numpy as np
 
 from simulator.cluster import Cluster
+from simulator.cluster.regularity import Regularity
+from simulator.cluster.topology import Topology
+from simulator.cluster.vertices import NONE
 from simulator.hashing import Indices, hashed, mixed
-from simulator.regularity import Regularity
-from simulator.topology import Topology
-from simulator.vertices import NONE
 from topologies.network import Ports, Tree
 from topologies.template import ServerTemplate
 

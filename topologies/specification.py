@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from simulator import lookup
 from simulator.cluster import Cluster
+from simulator.cluster.vertices import NONE
 from simulator.document import (
     Bandwidth,
     Count,
@@ -30,7 +31,6 @@ from simulator.document import (
     validated,
 )
 from simulator.errors import ClusterError
-from simulator.vertices import NONE
 from topologies.assembly import assemble, cable_of
 from topologies.catalogue import CPUS, GPUS, LinkData, device, known, link_data
 from topologies.parameters import one_or_list

@@ -11,8 +11,8 @@ import numpy as np
 
 from simulator.accelerator import Accelerator
 from simulator.cluster import Link
+from simulator.cluster.vertices import NONE
 from simulator.hashing import Indices, Table
-from simulator.vertices import NONE
 from topologies.wiring import Wiring
 
 

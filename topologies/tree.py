@@ -10,9 +10,9 @@ import numpy as np
 
 from simulator.accelerator import Accelerator
 from simulator.cluster import Cluster, Link, Router
+from simulator.cluster.topology import Topology, sorted_topology
+from simulator.cluster.vertices import NONE, Numbered, Vertices
 from simulator.hashing import Indices, Table
-from simulator.topology import Topology, sorted_topology
-from simulator.vertices import NONE, Numbered, Vertices
 
 ROOT = 0
 

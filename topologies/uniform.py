@@ -6,8 +6,8 @@ import numpy as np
 
 from simulator.accelerator import Accelerator
 from simulator.cluster import Cluster, Link
-from simulator.topology import sorted_topology
-from simulator.vertices import NONE, Numbered, Vertices
+from simulator.cluster.topology import sorted_topology
+from simulator.cluster.vertices import NONE, Numbered, Vertices
 
 CROSSBAR = 1
 """The number of the crossbar's vertex: it comes after the first device."""

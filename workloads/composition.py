@@ -8,8 +8,8 @@ from itertools import chain
 from math import prod
 
 from simulator.errors import ScheduleError
-from simulator.mesh import Axis, Layout, Mesh, family
 from simulator.schedule import Schedule
+from simulator.schedule.mesh import Axis, Layout, Mesh, family
 from workloads.compute import PIPELINE
 from workloads.operators.parameter import REPLICAS
 from workloads.parallelism import Parallelism

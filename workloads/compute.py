@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from simulator.errors import ScheduleError
 from simulator.kernel import Kernel
-from simulator.mesh import Axis, Mesh
-from simulator.order import PLACEHOLDER, Action, Order
-from simulator.program import Program, TemplatedOps
 from simulator.schedule import Compute, Op, Schedule
+from simulator.schedule.mesh import Axis, Mesh
+from simulator.schedule.order import PLACEHOLDER, Action, Order
+from simulator.schedule.program import Program, TemplatedOps
 from workloads.memory.activations import with_activations
 from workloads.memory.optimizer import optimizer_kernels, state_bytes
 from workloads.model import Layer, Model

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from simulator.errors import ScheduleError
-from simulator.order import Action, Order
+from simulator.schedule.order import Action, Order
 
 
 def split_backward(order: Order, delays: Sequence[int] | None = None) -> Order:

@@ -12,10 +12,10 @@ from scenarios.calibration.ground import Ground
 from scenarios.scenario import Scenario
 from simulator.document.validation import listed, near
 from simulator.errors import ScenarioError
+from simulator.replay.calibration.measurement import MEASURED, SEND, sizes
+from simulator.replay.launch import under_torchrun
+from simulator.replay.place import Place
 from simulator.schedule import COLLECTIVES
-from simulator.validation.launch import under_torchrun
-from simulator.validation.measurement import MEASURED, SEND, sizes
-from simulator.validation.place import Place
 
 FACTORS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 """What the letter after a number of bytes means, as in nccl-tests (parsesize, src/common.cu)."""
@@ -66,7 +66,7 @@ def places(standing: Ground, testbed: bool) -> Iterator[tuple[Ground, tuple[Plac
         return
     if standing.cluster is None:
         raise ScenarioError("--testbed builds the cluster of a scenario; name one")
-    from simulator.validation.testbed import build
+    from simulator.replay.testbed.testbed import build
 
     with build(standing.cluster, standing.devices) as bed:
         yield replace(standing, cluster=bed.cluster), bed.places

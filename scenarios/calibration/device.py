@@ -10,13 +10,13 @@ import numpy as np
 
 from scenarios.report import indented
 from simulator.analysis.text import table
+from simulator.replay.entry import Entry, Line, entry, line
 from simulator.units import show
-from simulator.validation.entry import Entry, Line, entry, line
 from topologies.catalogue import GPUS, device
 from topologies.inventory.inventory import gpu_called
 
 if TYPE_CHECKING:
-    from simulator.validation.device import Device
+    from simulator.replay.calibration.device import Device
 
 
 @dataclass(frozen=True)

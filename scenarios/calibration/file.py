@@ -10,7 +10,7 @@ from typing import Any
 
 from scenarios.calibration.ground import Outcome
 from scenarios.writing import yaml_text
-from simulator.transport.parameters import difference
+from simulator.network.transport.parameters import difference
 
 
 def contents(outcome: Outcome, provenance: Mapping[str, Any]) -> dict[str, Any]:

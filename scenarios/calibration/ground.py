@@ -13,10 +13,10 @@ from typing import Any
 from scenarios.scenario import Scenario
 from simulator.cluster import Cluster
 from simulator.errors import CalibrationError
-from simulator.transport.transport import NET, Transport
+from simulator.network.transport.transport import NET, Transport
+from simulator.replay.calibration.calibrate import Calibrated, calibrate
+from simulator.replay.calibration.measurement import Measurement
 from simulator.units import show
-from simulator.validation.calibrate import Calibrated, calibrate
-from simulator.validation.measurement import Measurement
 from topologies.uniform import uniform
 
 WIRE = ("efficiency", NET)
@@ -95,7 +95,7 @@ def dotted(key: tuple[str, Any]) -> str:
     >>> dotted(("hop_latency", ("NET", "ring", "tcp")))
     'transport.hop_latency.NET.ring.tcp'
     """
-    from simulator.transport.parameters import path
+    from simulator.network.transport.parameters import path
 
     name, entry = key
     return ".".join(["transport", name, *(path(entry) if entry is not None else ())])

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from simulator.errors import CalibrationError, ReplayError
 from simulator.lookup import module
-from simulator.validation.launch import TIMEOUT, launch
-from simulator.validation.measurement import Measurement, Sweep
-from simulator.validation.place import Place
-from simulator.validation.process import INSTALL
+from simulator.replay.calibration.measurement import Measurement, Sweep
+from simulator.replay.launch import TIMEOUT, launch
+from simulator.replay.place import Place
+from simulator.replay.process import INSTALL
 
 if TYPE_CHECKING:
-    from simulator.validation.device import Device
+    from simulator.replay.calibration.device import Device
 
 Heard = Callable[[Measurement], None]
 
@@ -44,7 +44,7 @@ def measured(
     *heard* is given each measurement as it is made. Under torchrun only rank 0 has them, the others None. Raises
     `BrokenCalibrationError`.
     """
-    measure = _torch("measure").measure
+    measure = _torch("calibration.measure").measure
     made: list[Measurement] = []
 
     def told(_rank: int, one: Measurement) -> None:
@@ -64,14 +64,14 @@ def measured(
 
 def measured_device(name: str) -> Device:
     """The device that torch calls *name*, measured. Raises `CalibrationError`."""
-    found: Device = _torch("device").measure_device(name)
+    found: Device = _torch("calibration.device").measure_device(name)
     return found
 
 
 def _torch(name: str) -> ModuleType:
     """A module of the validator that needs torch."""
     try:
-        return module(f"simulator.validation.{name}")
+        return module(f"simulator.replay.{name}")
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

@@ -9,12 +9,12 @@ from scenarios.calibration.file import worst
 from scenarios.calibration.ground import Outcome, dotted
 from scenarios.report import indented
 from simulator.analysis.text import table
-from simulator.plan import Plan
-from simulator.transport.parameters import UNITS
-from simulator.transport.transport import Transport
+from simulator.network.plan import Plan
+from simulator.network.transport.parameters import UNITS
+from simulator.network.transport.transport import Transport
+from simulator.replay.calibration.calibrate import Fitted
+from simulator.replay.calibration.measurement import SEND, Measurement
 from simulator.units import show
-from simulator.validation.calibrate import Fitted
-from simulator.validation.measurement import SEND, Measurement
 
 HEADER = (
     ["size", "time", "algbw", "busbw", "spread", "fitted", "error", "algorithm", "protocol"],

@@ -15,13 +15,13 @@ from scenarios.calibration.report import calibration_report
 from scenarios.scenario import Scenario
 from scenarios.writing import yaml_text
 from simulator.errors import CalibrationError
-from simulator.transport import nccl
-from simulator.transport.calibration import transport
-from simulator.transport.nccl_tables import VERSIONS
-from simulator.transport.transport import Transport
-from simulator.validation import nccl_tests
-from simulator.validation.measurement import Measurement
-from simulator.validation.nccl_tests import Sweeps
+from simulator.network.transport import nccl
+from simulator.network.transport.calibration import transport
+from simulator.network.transport.nccl_tables import VERSIONS
+from simulator.network.transport.transport import Transport
+from simulator.replay.calibration import nccl_tests
+from simulator.replay.calibration.measurement import Measurement
+from simulator.replay.calibration.nccl_tests import Sweeps
 from topologies.inventory import nccl_topology, nvidia_smi
 from topologies.inventory.inventory import Inventory, gpu_called, graph, section
 

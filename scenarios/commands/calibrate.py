@@ -15,8 +15,8 @@ from scenarios.commands.arguments import Settings
 if TYPE_CHECKING:
     from scenarios.calibration.ground import Ground
     from scenarios.calibration.measuring import Heard
-    from simulator.validation.measurement import Sweep
-    from simulator.validation.place import Place
+    from simulator.replay.calibration.measurement import Sweep
+    from simulator.replay.place import Place
 
 BACKENDS = ("gloo", "nccl")
 
@@ -72,7 +72,7 @@ def calibrate(
         _measure_device(device, output)
         return
     from scenarios.calibration import asked
-    from simulator.validation.measurement import Sweep
+    from simulator.replay.calibration.measurement import Sweep
 
     ground = asked.ground(scenario or [], ranks, settings)
     span = asked.span(begin, end, factor)
@@ -114,7 +114,7 @@ def _measure(
     from scenarios.calibration.measuring import BrokenCalibrationError, keep, kept, measured
     from scenarios.calibration.report import calibration_report
     from simulator.errors import ScenarioError
-    from simulator.transport.calibration import transport
+    from simulator.network.transport.calibration import transport
 
     if backend not in BACKENDS:
         raise ScenarioError(f"--backend {backend}: must be gloo or nccl")
@@ -163,7 +163,7 @@ def _bar(sweep: Sweep) -> Iterator[Heard]:
     from rich.console import Console
     from rich.progress import Progress
 
-    from simulator.validation.measurement import SEND
+    from simulator.replay.calibration.measurement import SEND
 
     rows = sum(len(sweep.sizes) * (len(sweep.pairs) if kind == SEND else 1) for kind in sweep.kinds)
     console = Console(stderr=True)

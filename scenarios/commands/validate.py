@@ -15,7 +15,7 @@ from scenarios.commands.arguments import OneScenario, Settings
 if TYPE_CHECKING:
     from scenarios.scenario import Scenario
     from scenarios.validation import Manner, Validation
-    from simulator.validation.testbed import Bed
+    from simulator.replay.testbed.testbed import Bed
 
 
 BACKENDS = ("gloo", "nccl")
@@ -119,7 +119,7 @@ def _validated(scenario: Scenario, manner: Manner, testbed: bool, folder: Path) 
     from scenarios.commands.progress import progress
     from scenarios.validation import validate as replayed
     from scenarios.validation_writing import kept
-    from simulator.validation.replay import BrokenReplayError
+    from simulator.replay.replay import BrokenReplayError
 
     try:
         with _bed(scenario, testbed) as bed, progress(f"validating {scenario.name}") as watch:
@@ -131,7 +131,7 @@ def _validated(scenario: Scenario, manner: Manner, testbed: bool, folder: Path) 
 @contextmanager
 def _bed(scenario: Scenario, testbed: bool) -> Iterator[Bed | None]:
     """A testbed, if one is wanted, that stands as long as the context."""
-    from simulator.validation.testbed import build
+    from simulator.replay.testbed.testbed import build
 
     if not testbed:
         yield None

@@ -12,8 +12,8 @@ from scenarios.fitting.folds import FOLDS, HeldOut, cross_validated
 from scenarios.fitting.least_squares import Fit, least_squares
 from scenarios.fitting.nccl_tests import LANDS, PARAMETERS, laid, rows
 from scenarios.fitting.report import fit_report
-from simulator.transport.nccl import tuning_model
-from simulator.transport.parameters import difference
+from simulator.network.transport.nccl import tuning_model
+from simulator.network.transport.parameters import difference
 
 
 def calibration(paths: Sequence[Path]) -> tuple[dict[str, Any], str]:

@@ -18,11 +18,11 @@ from scenarios.fitting.parameter import Parameter, Values
 from scenarios.fitting.row import Row
 from simulator.cluster import Cluster
 from simulator.errors import CalibrationError
-from simulator.transport.communicator import Communicator
-from simulator.transport.nccl import nccl
-from simulator.transport.transport import NET, NVLINK, Transport
+from simulator.network.transport.communicator import Communicator
+from simulator.network.transport.nccl import nccl
+from simulator.network.transport.transport import NET, NVLINK, Transport
 
-LANDS = "simulator.transport.nccl_fitted:transport."
+LANDS = "simulator.network.transport.nccl_fitted:transport."
 
 PARAMETERS = (
     Parameter(

@@ -19,9 +19,9 @@ from simulator.analysis import metrics
 from simulator.cluster import Cluster
 from simulator.engine.simulate import simulate
 from simulator.errors import CalibrationError
+from simulator.network.transport.calibration import transport
 from simulator.schedule import Compute, Program, Recv, Schedule
 from simulator.timeline import Timeline
-from simulator.transport.calibration import transport
 from topologies.catalogue import GPUS, device
 from workloads.stack import specification
 

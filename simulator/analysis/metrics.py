@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from simulator.analysis.intervals import partition
-from simulator.mesh import family
 from simulator.schedule import Collective, Compute, Copy, Delay, Op, Recv, Schedule, Send
+from simulator.schedule.mesh import family
 from simulator.timeline import Floats, Integers, Timeline, Totals
 
 MODEL_PHASES = frozenset("FBIW")

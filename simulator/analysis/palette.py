@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from simulator.mesh import family
-from simulator.order import PHASES
 from simulator.schedule import Collective, Compute, Copy, Delay, Op, Recv, Send
+from simulator.schedule.mesh import family
+from simulator.schedule.order import PHASES
 
 
 class Paint(NamedTuple):

@@ -11,8 +11,8 @@ from simulator.analysis.memory import stage_of, stages
 from simulator.analysis.palette import PHASE_PAINTS
 from simulator.analysis.rows import MOST_CLASSES, Boxes, Label, Row, chosen, evenly
 from simulator.errors import SimulatorError
-from simulator.order import PHASES, Action
 from simulator.schedule import Compute, Op
+from simulator.schedule.order import PHASES, Action
 from simulator.timeline import NO_MICRO_BATCH, Timeline, micro_batches
 
 PHASE_LETTERS = tuple(PHASES)

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from simulator.analysis.palette import WAIT, Paint, paint_of
 from simulator.errors import SimulatorError
-from simulator.order import PHASES
 from simulator.schedule import Compute, Op, Program
+from simulator.schedule.order import PHASES
 from simulator.timeline import NO_MICRO_BATCH, Columns, Floats, Integers, Timeline, micro_batches, op_names
 
 MOST_CLASSES = 32

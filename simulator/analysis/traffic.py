@@ -11,8 +11,8 @@ from simulator.analysis.intervals import averages
 from simulator.analysis.metrics import families
 from simulator.cluster import Cluster
 from simulator.errors import SimulatorError
-from simulator.mesh import family
 from simulator.schedule import Collective, Schedule, Send
+from simulator.schedule.mesh import family
 from simulator.timeline import Floats, FlowLinks, Integers, LinkBins, Timeline
 
 LEAST_SENT: dict[str, Callable[[int], float]] = {

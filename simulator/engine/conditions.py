@@ -9,7 +9,7 @@ from simulator.cluster import Cluster
 from simulator.engine.rank_classes import RankClasses
 from simulator.engine.setup import Background, CapacityChange
 from simulator.errors import ClusterError
-from simulator.plan import Flow
+from simulator.network.plan import Flow
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from simulator.engine.outcome import Waiting
 from simulator.errors import DeadlockError
 from simulator.hashing import Indices
-from simulator.matching import Matching
 from simulator.schedule import Collective, Recv, Schedule, Send
+from simulator.schedule.matching import Matching
 
 if TYPE_CHECKING:
     import networkx as nx

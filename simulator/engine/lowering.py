@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.analysis.metrics import keys, part_of
-from simulator.dependencies import dependencies
 from simulator.engine.arrays import (
     AMOUNT,
     BACKGROUND_BEGIN,
@@ -46,9 +45,10 @@ from simulator.engine.arrays import (
 from simulator.engine.pricing import Pricing
 from simulator.engine.rank_classes import Communication
 from simulator.engine.setup import Setup
-from simulator.matching import asked
-from simulator.plan import Flow, Plan
+from simulator.network.plan import Flow, Plan
 from simulator.schedule import CATEGORIES, Compute, Delay, Op, Program, Send
+from simulator.schedule.dependencies import dependencies
+from simulator.schedule.matching import asked
 
 Integers = npt.NDArray[np.int64]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from simulator.engine.rank_classes import Communication
-from simulator.plan import Flow
+from simulator.network.plan import Flow
 from simulator.schedule import Op
 from simulator.timeline import Columns, Floats, RateIntervals, Totals
 

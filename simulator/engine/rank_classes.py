@@ -12,11 +12,11 @@ from typing import Protocol
 import numpy as np
 
 from simulator.hashing import Indices
-from simulator.mesh import family
-from simulator.plan import Plan
+from simulator.network.plan import Plan
+from simulator.network.transport.communicator import Communicator
+from simulator.network.transport.placement import Lies
 from simulator.schedule import Collective, Copy, Op, Recv, Schedule, Send
-from simulator.transport.communicator import Communicator
-from simulator.transport.likeness import Lies
+from simulator.schedule.mesh import family
 
 Communication = Hashable
 """The name of what partners take part in: all operations between the same partners have one name."""

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from simulator.engine.pricing import Pricing
 from simulator.engine.rank_classes import RankClasses
-from simulator.matching import Matching
-from simulator.plan import Flow
+from simulator.network.plan import Flow
 from simulator.schedule import Schedule
+from simulator.schedule.matching import Matching
 
 ONE_INSTANT = 1e-12
 """Arrivals at a server that differ by less than this part of the time since the start are one instant.

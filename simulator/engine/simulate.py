@@ -21,14 +21,14 @@ from simulator.engine.setup import Setup
 from simulator.engine.variation import Variation
 from simulator.errors import ClusterError
 from simulator.garbage import collecting_no_garbage
-from simulator.matching import Matching
-from simulator.mesh import family
-from simulator.plan import Flow
+from simulator.network.plan import Flow
+from simulator.network.transport.communicator import Communicator
+from simulator.network.transport.ideal import ideal
+from simulator.network.transport.transport import Transport
 from simulator.schedule import Collective, Recv, Schedule, Send
+from simulator.schedule.matching import Matching
+from simulator.schedule.mesh import family
 from simulator.timeline import FlowLinks, LinkUse, Timeline
-from simulator.transport.communicator import Communicator
-from simulator.transport.ideal import ideal
-from simulator.transport.transport import Transport
 
 MOST_SPANS = 30_000_000
 """That are kept, at 40 bytes each. A larger run in which all ranks differ keeps those of a few ranks, and totals."""

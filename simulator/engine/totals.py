@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from simulator.cluster import Cluster
 from simulator.engine.arrays import Array, Lowered, State
-from simulator.plan import Flow
+from simulator.network.plan import Flow
 from simulator.schedule import CATEGORIES, Program, Schedule
 from simulator.timeline import LinkBins, Totals
 

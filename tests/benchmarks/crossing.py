@@ -9,10 +9,10 @@ import sys
 
 import topologies
 from simulator.engine.simulate import simulate
-from simulator.mesh import Axis, Mesh
+from simulator.network.transport.nccl import nccl
 from simulator.schedule import Collective, Program, Recv, Schedule, Send
+from simulator.schedule.mesh import Axis, Mesh
 from simulator.timeline import Timeline
-from simulator.transport.nccl import nccl
 
 GPUS, NODE = 1024, 8
 SENDER, RECEIVER = 3, 515

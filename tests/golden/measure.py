@@ -16,8 +16,8 @@ import numpy as np
 from scenarios import Scenario
 from scenarios.loading import shipped
 from scenarios.result import Result
-from simulator.mesh import family
 from simulator.schedule import Collective, Compute, Copy, Op, Recv, Send
+from simulator.schedule.mesh import family
 from simulator.timeline import Timeline
 
 FILE = Path(__file__).with_name("golden.json")

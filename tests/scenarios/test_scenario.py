@@ -142,7 +142,7 @@ def test_a_transport_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "slow.py").write_text(
-        "from simulator.transport.ideal import ideal\n"
+        "from simulator.network.transport.ideal import ideal\n"
         "from dataclasses import replace\n\n"
         "def slow():\n    return replace(ideal(), name='slow')\n"
     )

@@ -12,8 +12,8 @@ import pytest
 from scenarios import Scenario
 from scenarios.loading import shipped
 from scenarios.validation import Manner, Validation, validate
-from simulator.validation import testbed
-from simulator.validation.iproute import why_not
+from simulator.replay.testbed import testbed
+from simulator.replay.testbed.iproute import why_not
 
 pytest.importorskip("torch")
 reason = why_not()

@@ -9,9 +9,9 @@ import pytest
 from scenarios import Scenario
 from simulator.errors import SimulatorError
 from simulator.kernel import measured
-from simulator.mesh import Mesh
-from simulator.order import Action
 from simulator.schedule import Compute, Program, Schedule
+from simulator.schedule.mesh import Mesh
+from simulator.schedule.order import Action
 from simulator.timeline import NO_COMMUNICATION, NO_MICRO_BATCH, Columns, Timeline, micro_batches, op_names
 
 ROWS = [(4, 1, 2.0, 2.0, 2.5), (3, 1, 0.5, 1.0, 2.0)]

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from simulator import lookup
 from simulator.cluster import Cluster, Link
+from simulator.cluster.regularity import Regularity
+from simulator.cluster.vertices import NONE
 from simulator.errors import ClusterError
-from simulator.regularity import Regularity
-from simulator.vertices import NONE
 from tests.nodes import V100
 from topologies import cluster
 from topologies.assembly import assemble

@@ -7,8 +7,8 @@ from itertools import pairwise, product
 import networkx as nx
 import pytest
 
+from simulator.cluster.links import Link
 from simulator.errors import ClusterError
-from simulator.links import Link
 from tests.topologies.test_assembly import SERVERS
 from topologies.sections import NodeSection
 from topologies.wiring import PCIE, Wiring

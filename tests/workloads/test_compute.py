@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from simulator.analysis.memory import bound
 from simulator.errors import ScheduleError
 from simulator.lookup import find, function, names
-from simulator.order import Order
-from simulator.order.slots import in_flight
+from simulator.schedule.order import Order
+from simulator.schedule.order.slots import in_flight
 from workloads.compute import compute
 from workloads.memory.optimizer import optimizer_kernels
 from workloads.parallelism.tensor import sharded

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import ScheduleError
-from simulator.order import Order
-from simulator.order.slots import slots
+from simulator.schedule.order import Order
+from simulator.schedule.order.slots import slots
 from workloads.pipelines.dual_pipe_v import dual_pipe_v
 from workloads.pipelines.one_f_one_b import one_f_one_b
 from workloads.split_backward import split_backward

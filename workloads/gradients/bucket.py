@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from simulator.order import Action
 from simulator.schedule import Op
+from simulator.schedule.order import Action
 from workloads.operators.parameter import REPLICAS, ParameterTensor
 
 

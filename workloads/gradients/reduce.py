@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from simulator.errors import ScheduleError
-from simulator.order import PLACEHOLDER, Action
 from simulator.schedule import Compute, Op, Program, Schedule
+from simulator.schedule.order import PLACEHOLDER, Action
 from workloads.gradients.bucket import Bucket, Reduction, Weights
 from workloads.model import Model
 from workloads.operators.parameter import parameter_tensors

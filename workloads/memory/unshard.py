@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from simulator.order import Action
 from simulator.schedule import Collective, Compute, Op, Program
+from simulator.schedule.order import Action
 from workloads.gradients.bucket import Weights
 from workloads.gradients.per_tensor import per_tensor
 from workloads.gradients.reduce import updated_stages

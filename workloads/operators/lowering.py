@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from simulator.errors import ScheduleError
 from simulator.kernel import Kernel
-from simulator.order import Action
 from simulator.schedule import Collective, Compute, Op
+from simulator.schedule.order import Action
 from workloads.model import Layer
 from workloads.operators.segment import SHIFT, Exchange, Segment
 from workloads.operators.shift import ShiftRecv, ShiftSend

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 from simulator.accelerator import Software
 from simulator.document import Section
-from simulator.mesh import Axis, Mesh
 from simulator.schedule import Schedule
+from simulator.schedule.mesh import Axis, Mesh
 from workloads.gradients.bucket import Reduction
 from workloads.model import Model
 from workloads.operators.lowering import Overlap

@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from simulator.order import PLACEHOLDER, Action
 from simulator.schedule import Recv, Send
+from simulator.schedule.order import PLACEHOLDER, Action
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,8 +13,8 @@ from typing import Literal
 from simulator.document import Count, Flag, Index
 from simulator.errors import ScenarioError
 from simulator.kernel import BYTES
-from simulator.mesh import Axis
 from simulator.schedule import Program, Schedule
+from simulator.schedule.mesh import Axis
 from workloads.gradients.bucket import Bucket, Reduction, Weights
 from workloads.gradients.norm import sharded_gradient_norm
 from workloads.gradients.reduce import map_replicas, reduce_gradients, weights_by_stage

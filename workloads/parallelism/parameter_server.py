@@ -11,9 +11,9 @@ from typing import ClassVar, Literal
 
 from simulator.document import Count
 from simulator.kernel import BYTES, memory_bound
-from simulator.mesh import Axis
-from simulator.order import Action
 from simulator.schedule import Collective, Compute, Op, Program, Schedule
+from simulator.schedule.mesh import Axis
+from simulator.schedule.order import Action
 from workloads.compute import update_op
 from workloads.memory.optimizer import state_bytes
 from workloads.model import Model

@@ -19,10 +19,10 @@ from simulator.document.names import known
 from simulator.errors import ScheduleError
 from simulator.kernel import BYTES
 from simulator.lookup import attribute, function
-from simulator.mesh import Axis
-from simulator.order import Action, Order
-from simulator.program import TemplatedOps
 from simulator.schedule import Collective, Compute, Op, Program, Schedule
+from simulator.schedule.mesh import Axis
+from simulator.schedule.order import Action, Order
+from simulator.schedule.program import TemplatedOps
 from workloads.compute import PIPELINE, WeightVersions
 from workloads.gradients.reduce import actions
 from workloads.model import Layer, Model

@@ -13,8 +13,8 @@ from typing import Literal
 from simulator.document import Flag, Size
 from simulator.errors import ScenarioError
 from simulator.kernel import BYTES
-from simulator.program import Block, TemplatedOps
 from simulator.schedule import Collective, Compute, Op, Program, Schedule
+from simulator.schedule.program import Block, TemplatedOps
 from workloads.gradients.bucket import Bucket, Reduction, Weights
 from workloads.gradients.norm import sharded_gradient_norm
 from workloads.gradients.per_tensor import reduced_per_tensor

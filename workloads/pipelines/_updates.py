@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulator.order import Action, Order
+from simulator.schedule.order import Action, Order
 
 
 def updated(order: Order, every: int) -> Order:

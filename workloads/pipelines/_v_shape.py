@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from simulator.order import Action
+from simulator.schedule.order import Action
 
 
 class Row:

@@ -7,7 +7,7 @@ https://github.com/deepseek-ai/DualPipe, as torch.distributed.pipelining's Sched
 from __future__ import annotations
 
 from simulator.errors import ScheduleError
-from simulator.order import Order
+from simulator.schedule.order import Order
 from workloads.pipelines._counts import at_least_one, exactly_two
 from workloads.pipelines._v_shape import Row
 

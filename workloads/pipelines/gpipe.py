@@ -6,7 +6,7 @@ Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline
 
 from __future__ import annotations
 
-from simulator.order import Action, Order
+from simulator.schedule.order import Action, Order
 from workloads.pipelines._counts import at_least_one
 
 

@@ -8,7 +8,7 @@ refuses, the rounds are those of torch.distributed.pipelining.
 
 from __future__ import annotations
 
-from simulator.order import Order
+from simulator.schedule.order import Order
 from workloads.pipelines._alternation import alternate, in_turn
 from workloads.pipelines._counts import at_least_one, in_rounds, uneven
 

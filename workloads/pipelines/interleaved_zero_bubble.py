@@ -6,7 +6,7 @@ torch.distributed.pipelining's ScheduleInterleavedZeroBubble, after Qi et al., "
 
 from __future__ import annotations
 
-from simulator.order import Order
+from simulator.schedule.order import Order
 from workloads.pipelines.interleaved import depth_first
 from workloads.split_backward import split_backward
 

@@ -8,7 +8,7 @@ stage's parameters once a step.
 
 from __future__ import annotations
 
-from simulator.order import Action, Order
+from simulator.schedule.order import Action, Order
 from workloads.pipelines._counts import at_least_one
 
 

@@ -5,7 +5,7 @@ The first figure of GPipe (Huang et al., NeurIPS 2019, arXiv:1811.06965, figure 
 
 from __future__ import annotations
 
-from simulator.order import Action, Order
+from simulator.schedule.order import Action, Order
 from workloads.pipelines._counts import at_least_one
 
 

@@ -7,7 +7,7 @@ at most p - s micro-batches alive; the bubble is (p-1)/(m+p-1).
 
 from __future__ import annotations
 
-from simulator.order import Action, Order
+from simulator.schedule.order import Action, Order
 from workloads.pipelines._alternation import alternate
 from workloads.pipelines._counts import at_least_one
 

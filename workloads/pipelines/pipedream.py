@@ -7,7 +7,7 @@ state there is no bubble: an update comes every F + B.
 
 from __future__ import annotations
 
-from simulator.order import Order
+from simulator.schedule.order import Order
 from workloads.pipelines._updates import updated
 from workloads.pipelines.one_f_one_b import one_f_one_b
 

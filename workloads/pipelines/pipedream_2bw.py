@@ -8,7 +8,7 @@ steady state there is no bubble: an update comes every m (F + B).
 from __future__ import annotations
 
 from simulator.errors import ScheduleError
-from simulator.order import Order
+from simulator.schedule.order import Order
 from workloads.pipelines._counts import at_least_one
 from workloads.pipelines._updates import updated
 from workloads.pipelines.one_f_one_b import one_f_one_b

@@ -7,7 +7,7 @@ of the weights second. The last stage recomputes nothing.
 
 from __future__ import annotations
 
-from simulator.order import Action, Order
+from simulator.schedule.order import Action, Order
 from workloads.pipelines._counts import at_least_one
 
 

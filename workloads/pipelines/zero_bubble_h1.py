@@ -6,7 +6,7 @@ than the first of 1F1B, p; the bubble shrinks from (p-1)(F+B) to (p-1)(F+I-W).
 
 from __future__ import annotations
 
-from simulator.order import Order
+from simulator.schedule.order import Order
 from workloads.pipelines.one_f_one_b import one_f_one_b
 from workloads.split_backward import split_backward
 

@@ -6,7 +6,7 @@ flight, and an optimizer without a global check: ranks end one after the other, 
 
 from __future__ import annotations
 
-from simulator.order import Order
+from simulator.schedule.order import Order
 from workloads.pipelines.one_f_one_b import warmed_up
 from workloads.split_backward import split_backward
 

@@ -7,7 +7,7 @@ micro-batches of a whole rank's layers.
 
 from __future__ import annotations
 
-from simulator.order import Order
+from simulator.schedule.order import Order
 from workloads.pipelines._counts import at_least_one, exactly_two
 from workloads.pipelines._v_shape import Row
 

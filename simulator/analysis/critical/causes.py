@@ -23,7 +23,7 @@ import numpy as np
 from simulator.analysis.critical.spans import NO_SERVER, Spans, Structure
 from simulator.analysis.instants import ONE_INSTANT
 from simulator.errors import SimulatorError
-from simulator.ops import Collective, Recv, Send
+from simulator.schedule.ops import Collective, Recv, Send
 from simulator.timeline import NO_COMMUNICATION, Floats, Integers, Timeline
 
 

@@ -7,9 +7,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from simulator.dependencies import Dependencies, Names, dependencies
-from simulator.ops import Compute, Op, Send
-from simulator.program import Program
+from simulator.schedule.dependencies import Dependencies, Names, dependencies
+from simulator.schedule.ops import Compute, Op, Send
+from simulator.schedule.program import Program
 from simulator.timeline import Columns, Integers
 
 Flags = npt.NDArray[np.bool_]

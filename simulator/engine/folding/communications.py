@@ -18,9 +18,9 @@ from itertools import accumulate
 import numpy as np
 
 from simulator.hashing import Indices
-from simulator.matching import asked
-from simulator.mesh import Axis
 from simulator.schedule import Collective, Copy, Op, Program, Recv, Schedule, Send
+from simulator.schedule.matching import asked
+from simulator.schedule.mesh import Axis
 
 COPIES = "copies"
 """In place of the axis, for copies."""

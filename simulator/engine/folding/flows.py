@@ -1,9 +1,9 @@
 """The flows of all communications, as arrays: which links each flow crosses, and with which weight.
 
-Groups of a class with isomorphic placement on the cluster (`simulator.transport.likeness`) share one plan: that of the
-first group, relabelled. So a plan is made once for each set of isomorphic groups and request, and the links of its
-flows are found for all groups at once. Within a communication, flows are distinguished by what they carry; one flow
-may serve several requests.
+Groups of a class with isomorphic placement on the cluster (`simulator.network.transport.placement`) share one plan:
+that of the first group, relabelled. So a plan is made once for each set of isomorphic groups and request, and the
+links of its flows are found for all groups at once. Within a communication, flows are distinguished by what they carry;
+one flow may serve several requests.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from simulator.engine.folding.communications import CommunicationTable, GroupClass
 from simulator.engine.rank_classes import placements, plan_of
 from simulator.hashing import Colours, Indices, hashed
-from simulator.matching import Asked, asked
-from simulator.plan import Flow, Phase, Plan
-from simulator.transport.communicator import Communicator
-from simulator.transport.likeness import elsewhere
+from simulator.network.plan import Flow, Phase, Plan
+from simulator.network.transport.communicator import Communicator
+from simulator.network.transport.placement import elsewhere
+from simulator.schedule.matching import Asked, asked
 
 Floats = NDArray[np.float64]
 Short = NDArray[np.int32]

@@ -42,10 +42,10 @@ from simulator.engine.rank_classes import Communication
 from simulator.engine.variation import Variation
 from simulator.garbage import collecting_no_garbage
 from simulator.hashing import Colours, Indices, mixed, numbered
-from simulator.matching import Asked, asked
-from simulator.plan import Phase, Plan
+from simulator.network.plan import Phase, Plan
+from simulator.network.transport.communicator import Communicator
 from simulator.schedule import Compute, Op, Program, Schedule
-from simulator.transport.communicator import Communicator
+from simulator.schedule.matching import Asked, asked
 
 
 class Folding:

@@ -14,10 +14,10 @@ from collections.abc import Callable
 import numpy as np
 
 from simulator.cluster import Cluster
+from simulator.cluster.links import Link
+from simulator.cluster.topology import Topology
+from simulator.cluster.vertices import NONE
 from simulator.hashing import Indices
-from simulator.links import Link
-from simulator.topology import Topology
-from simulator.vertices import NONE
 
 ROUNDING = 1e-12
 """Relative; capacities of bundles are sums."""

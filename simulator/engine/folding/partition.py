@@ -13,8 +13,8 @@ from simulator.engine.folding.flows import Flows, Placed
 from simulator.engine.folding.non_binding import non_binding
 from simulator.engine.folding.refinement import Edges, refine, told_apart
 from simulator.hashing import Colours, Indices, firsts, hashed, mixed
+from simulator.network.transport.communicator import Communicator
 from simulator.schedule import Send
-from simulator.transport.communicator import Communicator
 
 Flags = NDArray[np.bool_]
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from simulator.engine.folding.dominance import Entries, undominated
 from simulator.engine.folding.flows import Flows
 from simulator.engine.folding.partition import FLOW, LINK, Partition
-from simulator.plan import Flow
+from simulator.network.plan import Flow
 
 Floats = NDArray[np.float64]
 

@@ -11,7 +11,7 @@ from simpy import Event
 from simulator.engine.reference.clock import Clock, Work
 from simulator.engine.reference.fairness import max_min
 from simulator.engine.setup import Background, CapacityChange
-from simulator.plan import Flow
+from simulator.network.plan import Flow
 from simulator.timeline import RateIntervals
 
 

@@ -13,9 +13,9 @@ from simulator.engine.reference.clock import Clock
 from simulator.engine.reference.network import Network
 from simulator.engine.reference.processor import Processor
 from simulator.engine.setup import Setup
-from simulator.matching import asked
-from simulator.plan import Plan
+from simulator.network.plan import Plan
 from simulator.schedule import Op, Send
+from simulator.schedule.matching import asked
 
 
 @dataclass(eq=False)

@@ -10,9 +10,9 @@ from scenarios.calibration.sources import Said, read
 from scenarios.scenario import Scenario
 from simulator.document import read as document
 from simulator.errors import CalibrationError
-from simulator.transport.calibration import loaded
-from simulator.transport.communicator import Communicator
-from simulator.transport.nccl import nccl
+from simulator.network.transport.calibration import loaded
+from simulator.network.transport.communicator import Communicator
+from simulator.network.transport.nccl import nccl
 
 SIZES = [2**power for power in range(10, 31, 4)]
 

@@ -8,8 +8,8 @@ from scenarios import Scenario
 from scenarios.calibration.measuring import BrokenCalibrationError, kept, measured
 from scenarios.command import run
 from simulator.document import read
-from simulator.transport.calibration import loaded
-from simulator.validation.measurement import Sweep
+from simulator.network.transport.calibration import loaded
+from simulator.replay.calibration.measurement import Sweep
 
 pytest.importorskip("torch", reason="ranks need torch")
 

@@ -13,8 +13,8 @@ from scenarios.fitting.nccl_tests import PARAMETERS, machine, predicted, rows
 from scenarios.fitting.row import Row
 from simulator.document import read
 from simulator.errors import CalibrationError
-from simulator.transport.nccl import FITTED, nccl
-from simulator.transport.transport import NET, NVLINK
+from simulator.network.transport.nccl import FITTED, nccl
+from simulator.network.transport.transport import NET, NVLINK
 
 PUBLISHED = Path(__file__).parents[3] / "scenarios/published"
 TABLES = ("nccl_allreduce_one_node", "nccl_measured")

@@ -12,9 +12,9 @@ import pytest
 from simulator.accelerator import Accelerator
 from simulator.cluster import Cluster, Link
 from simulator.kernel import Kernel, measured
-from simulator.mesh import Mesh
-from simulator.order import Action
 from simulator.schedule import Collective, Compute, Copy, Op, Program, Recv, Schedule, Send
+from simulator.schedule.mesh import Mesh
+from simulator.schedule.order import Action
 from simulator.timeline import NO_COMMUNICATION, Columns, FlowLinks, LinkUse, RateIntervals, Timeline
 
 TRANSFER_RATE = 1e9

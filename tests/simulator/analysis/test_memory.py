@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from simulator.analysis import memory
 from simulator.kernel import measured
-from simulator.mesh import Mesh
-from simulator.order import Action
 from simulator.schedule import Collective, Compute, Op, Program, Schedule
+from simulator.schedule.mesh import Mesh
+from simulator.schedule.order import Action
 from simulator.timeline import Columns, Timeline
 from tests.simulator.analysis.conftest import crossbar
 

@@ -5,9 +5,9 @@ import pytest
 
 from simulator.analysis import metrics
 from simulator.kernel import Kernel, measured
-from simulator.mesh import Axis, Mesh
-from simulator.order import Action
 from simulator.schedule import Collective, Compute, Copy, Delay, Op, Program, Schedule
+from simulator.schedule.mesh import Axis, Mesh
+from simulator.schedule.order import Action
 from simulator.timeline import Columns, Timeline
 
 

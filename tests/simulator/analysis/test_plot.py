@@ -15,9 +15,9 @@ from simulator.analysis.palette import PHASE_PAINTS, axis_paint
 from simulator.analysis.plot import canvas, curves
 from simulator.errors import SimulatorError
 from simulator.kernel import measured
-from simulator.mesh import Mesh
-from simulator.order import Action
 from simulator.schedule import Collective, Compute, Program, Schedule
+from simulator.schedule.mesh import Mesh
+from simulator.schedule.order import Action
 from simulator.timeline import Columns, Timeline
 
 

@@ -8,9 +8,9 @@ from simulator.analysis.palette import COPY, WAIT, axis_paint, in_order, paint_o
 from simulator.analysis.pipeline import pipeline_ranks, pipeline_rows, stretches
 from simulator.analysis.rows import MOST_ROWS, Row, Shown, chosen, rows, shown, shown_window
 from simulator.errors import SimulatorError
-from simulator.mesh import Mesh
-from simulator.order import Action
 from simulator.schedule import Program, Schedule
+from simulator.schedule.mesh import Mesh
+from simulator.schedule.order import Action
 from simulator.timeline import Columns, Timeline
 
 

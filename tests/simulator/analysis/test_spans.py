@@ -14,8 +14,8 @@ import pytest
 from simulator.analysis import spans
 from simulator.errors import SimulatorError
 from simulator.kernel import measured
-from simulator.mesh import Mesh
 from simulator.schedule import Compute, Program, Schedule
+from simulator.schedule.mesh import Mesh
 from simulator.timeline import TABLE, Columns, Timeline
 
 

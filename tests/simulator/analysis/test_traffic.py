@@ -6,8 +6,8 @@ import pytest
 
 from simulator.analysis import traffic
 from simulator.errors import SimulatorError
-from simulator.mesh import Mesh
 from simulator.schedule import Collective, Program, Schedule
+from simulator.schedule.mesh import Mesh
 from simulator.timeline import Timeline
 from tests.simulator.analysis.conftest import link_use
 

@@ -6,9 +6,9 @@ from simulator.engine.simulate import simulate
 from simulator.engine.variation import Variation
 from simulator.errors import DeadlockError
 from simulator.kernel import measured
-from simulator.mesh import Axis, Mesh
-from simulator.order import Action
 from simulator.schedule import Collective, Compute, Program, Recv, Schedule, Send
+from simulator.schedule.mesh import Axis, Mesh
+from simulator.schedule.order import Action
 from topologies.uniform import uniform
 
 THERE, BACK = Action("F", 0, 0), Action("B", 1, 0)

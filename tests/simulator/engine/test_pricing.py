@@ -7,8 +7,8 @@ from simulator.accelerator import Accelerator
 from simulator.engine.pricing import Pricing
 from simulator.engine.variation import Variation
 from simulator.kernel import Kernel
-from simulator.mesh import Mesh
 from simulator.schedule import Collective, Compute, Delay, Program, Schedule
+from simulator.schedule.mesh import Mesh
 from topologies.uniform import uniform
 
 OPS = (

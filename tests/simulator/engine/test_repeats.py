@@ -10,11 +10,11 @@ from simulator.engine import repeats
 from simulator.engine.simulate import Simulation, packed
 from simulator.engine.variation import Variation
 from simulator.errors import DeadlockError
-from simulator.mesh import Mesh
-from simulator.order import Action
+from simulator.network.transport.communicator import Communicator
+from simulator.network.transport.ideal import ideal
 from simulator.schedule import Program, Recv, Schedule, Send
-from simulator.transport.communicator import Communicator
-from simulator.transport.ideal import ideal
+from simulator.schedule.mesh import Mesh
+from simulator.schedule.order import Action
 from topologies.uniform import uniform
 
 JITTER, SPREAD = {"simulation.jitter": 0.1}, {"simulation.spread": 0.1}

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from simulator.errors import ScheduleError
-from simulator.mesh import Axis
 from simulator.schedule import Collective
+from simulator.schedule.mesh import Axis
 from workloads.compute import compute
 from workloads.model import Model
 from workloads.operators.parameter import ParameterTensor

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from simulator.errors import ScheduleError
-from simulator.order import Order
 from simulator.schedule import Collective, Compute
+from simulator.schedule.order import Order
 from workloads.compute import compute
 from workloads.gradients.bucket import Weights
 from workloads.gradients.reduce import updated_stages, weights_by_stage

@@ -11,7 +11,7 @@ from simulator.analysis.metrics import hardware_flops, model_flops
 from simulator.engine.simulate import simulate
 from simulator.errors import ScheduleError
 from simulator.lookup import function, names
-from simulator.order import Order
+from simulator.schedule.order import Order
 from topologies.uniform import uniform
 from workloads.compute import compute
 from workloads.memory.recompute import recompute

@@ -4,8 +4,8 @@ import pytest
 
 from simulator.errors import ScheduleError
 from simulator.kernel import measured
-from simulator.order import Action
 from simulator.schedule import Collective, Compute
+from simulator.schedule.order import Action
 from workloads.operators.layer import OperatorLayer
 from workloads.operators.lowering import Overlap, lowered
 from workloads.operators.operator import Operator

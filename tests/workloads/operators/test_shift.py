@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from simulator.engine.simulate import simulate
 from simulator.errors import ScheduleError
-from simulator.mesh import Axis, Mesh
-from simulator.order import Action
 from simulator.schedule import Compute, Program, Recv, Schedule, Send
+from simulator.schedule.mesh import Axis, Mesh
+from simulator.schedule.order import Action
 from topologies.uniform import uniform
 from workloads.operators.shift import ShiftRecv, ShiftSend, with_neighbours
 

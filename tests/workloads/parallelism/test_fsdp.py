@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from simulator.analysis.memory import bound, curve
 from simulator.engine.simulate import simulate
 from simulator.errors import ScenarioError
-from simulator.order import Order
 from simulator.schedule import Collective, Compute
+from simulator.schedule.order import Order
 from topologies.uniform import uniform
 from workloads.compute import compute
 from workloads.gradients.reduce import weights_by_stage

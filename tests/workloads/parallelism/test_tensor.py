@@ -14,9 +14,9 @@ from simulator.analysis.metrics import model_flops
 from simulator.engine.simulate import simulate
 from simulator.errors import ScenarioError, ScheduleError
 from simulator.lookup import function
-from simulator.order import Order
+from simulator.network.transport.nccl import nccl
 from simulator.schedule import Collective, Compute
-from simulator.transport.nccl import nccl
+from simulator.schedule.order import Order
 from topologies import cluster
 from topologies.uniform import uniform
 from workloads.compute import compute

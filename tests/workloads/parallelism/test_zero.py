@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from simulator.analysis.memory import curve
 from simulator.engine.simulate import simulate
 from simulator.errors import ScenarioError
-from simulator.order import Order
 from simulator.schedule import Collective
+from simulator.schedule.order import Order
 from topologies.uniform import uniform
 from workloads.compute import compute
 from workloads.gradients.bucket import Weights

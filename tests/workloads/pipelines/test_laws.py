@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from simulator import lookup
 from simulator.errors import ScheduleError
-from simulator.order import Order
-from simulator.order.slots import slots
+from simulator.schedule.order import Order
+from simulator.schedule.order.slots import slots
 
 FOLDER = "workloads.pipelines"
 ORDERS = lookup.names(FOLDER)

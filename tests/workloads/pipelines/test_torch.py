@@ -8,7 +8,7 @@ import pytest
 
 from simulator import lookup
 from simulator.errors import ScheduleError
-from simulator.order import Order
+from simulator.schedule.order import Order
 
 torch_schedules = pytest.importorskip(
     "torch.distributed.pipelining.schedules", reason='torch is not installed; run pip install -e ".[torch]"'

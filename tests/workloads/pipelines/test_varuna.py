@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from simulator.order import Order
-from simulator.order.slots import slots
+from simulator.schedule.order import Order
+from simulator.schedule.order.slots import slots
 from workloads.pipelines.gpipe import gpipe
 from workloads.pipelines.varuna import varuna
 

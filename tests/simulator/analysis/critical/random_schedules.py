@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from simulator.engine.simulate import simulate
 from simulator.kernel import measured
-from simulator.mesh import Mesh
-from simulator.order import Action
 from simulator.schedule import Collective, Compute, Delay, Op, Program, Recv, Schedule, Send
+from simulator.schedule.mesh import Mesh
+from simulator.schedule.order import Action
 from simulator.timeline import Timeline
 from topologies.uniform import uniform
 

@@ -12,8 +12,8 @@ from simulator.engine.simulate import simulate
 from simulator.engine.variation import Variation
 from simulator.errors import SimulatorError
 from simulator.kernel import measured
-from simulator.mesh import Mesh
 from simulator.schedule import Compute, Program, Schedule, Send
+from simulator.schedule.mesh import Mesh
 from simulator.timeline import NO_COMMUNICATION, Columns, Timeline
 from tests.simulator.analysis.critical.random_schedules import ENGINES, run, schedules
 from tests.simulator.engine.folding.test_folding import FABRICS, cluster_of

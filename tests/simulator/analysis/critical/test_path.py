@@ -14,9 +14,9 @@ from simulator.cluster import Cluster
 from simulator.engine.simulate import simulate
 from simulator.engine.variation import Variation
 from simulator.kernel import measured
-from simulator.mesh import Mesh
-from simulator.order import Action
 from simulator.schedule import Collective, Compute, Program, Recv, Schedule, Send
+from simulator.schedule.mesh import Mesh
+from simulator.schedule.order import Action
 from tests.simulator.analysis.conftest import pipeline
 from tests.simulator.analysis.critical.random_schedules import ENGINES, run, schedules
 from tests.simulator.engine.folding.test_folding import FABRICS, JITTER, cluster_of, trained

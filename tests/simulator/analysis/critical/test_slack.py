@@ -13,8 +13,8 @@ from simulator.analysis.instants import ONE_INSTANT
 from simulator.engine.simulate import simulate
 from simulator.engine.variation import Variation
 from simulator.kernel import measured
-from simulator.mesh import Mesh
 from simulator.schedule import Compute, Delay, Op, Program, Schedule
+from simulator.schedule.mesh import Mesh
 from simulator.timeline import Timeline
 from tests.simulator.analysis.critical.random_schedules import ENGINES, UNSERVED, run, schedules
 from tests.simulator.analysis.critical.test_path import data_parallel

@@ -12,10 +12,10 @@ from simulator.analysis import memory, traffic
 from simulator.engine.simulate import simulate
 from simulator.engine.variation import Variation
 from simulator.kernel import measured
-from simulator.mesh import Axis, Mesh
-from simulator.order import Action
+from simulator.network.transport.nccl import nccl
 from simulator.schedule import Collective, Compute, Program, Recv, Schedule, Send
-from simulator.transport.nccl import nccl
+from simulator.schedule.mesh import Axis, Mesh
+from simulator.schedule.order import Action
 from tests.nodes import V100
 from topologies.uniform import uniform
 from workloads.compute import compute

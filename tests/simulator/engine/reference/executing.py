@@ -11,12 +11,12 @@ from simulator.engine.setup import Setup
 from simulator.engine.simulate import packed
 from simulator.engine.variation import Variation
 from simulator.kernel import measured
-from simulator.matching import Matching, asked
-from simulator.mesh import Mesh
-from simulator.plan import Flow
+from simulator.network.plan import Flow
+from simulator.network.transport.communicator import Communicator
+from simulator.network.transport.ideal import ideal
 from simulator.schedule import Compute, Program, Schedule
-from simulator.transport.communicator import Communicator
-from simulator.transport.ideal import ideal
+from simulator.schedule.matching import Matching, asked
+from simulator.schedule.mesh import Mesh
 from topologies.uniform import uniform
 
 GB = 1e9

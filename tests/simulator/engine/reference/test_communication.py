@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from simulator.engine.rank_classes import Unfolded
 from simulator.engine.setup import Background, CapacityChange, Setup
-from simulator.mesh import Mesh
-from simulator.order import Action
-from simulator.plan import Flow, Phase, Plan
+from simulator.network.plan import Flow, Phase, Plan
 from simulator.schedule import Collective, Copy, Program, Recv, Schedule, Send
+from simulator.schedule.mesh import Mesh
+from simulator.schedule.order import Action
 from simulator.timeline import NO_COMMUNICATION
 from tests.simulator.engine.reference.executing import GB, crossbar, each, ends, port, run, setup, spans, work
 from topologies.uniform import uniform

@@ -6,9 +6,9 @@ import topologies
 from simulator.engine.rank_classes import Unfolded
 from simulator.engine.setup import Setup
 from simulator.engine.variation import Variation
-from simulator.mesh import Mesh
-from simulator.plan import Phase, Plan
+from simulator.network.plan import Phase, Plan
 from simulator.schedule import Collective, Delay, Program, Schedule
+from simulator.schedule.mesh import Mesh
 from tests.nodes import V100
 from tests.simulator.engine.reference.executing import crossbar, each, ends, run, setup, spans, work
 

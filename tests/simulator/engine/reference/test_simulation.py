@@ -12,10 +12,10 @@ from simulator.engine.deadlock import deadlock
 from simulator.engine.outcome import Waiting
 from simulator.engine.reference import simulation
 from simulator.engine.variation import Variation
-from simulator.mesh import Mesh
-from simulator.order import Action
+from simulator.network.transport.nccl import nccl
 from simulator.schedule import Collective, Delay, Program, Recv, Schedule, Send
-from simulator.transport.nccl import nccl
+from simulator.schedule.mesh import Mesh
+from simulator.schedule.order import Action
 from tests.nodes import V100
 from tests.simulator.engine.reference.executing import crossbar, each, run, setup, spans, work
 

@@ -1,0 +1,308 @@
+"""A cluster is a directed graph of links between devices and switches, and the routes through it.
+
+Vertices and links are numbered and held as arrays (`simulator.cluster.topology`). A vertex is named by its kind and
+its number in the cluster, ``gpu 17``. The networkx graph (`simulator.cluster.graph`) is made when it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from functools import cached_property
+from itertools import chain, islice, pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simulator.accelerator import Accelerator
+from simulator.cluster.graph import graph_of, searched, topology_of
+from simulator.cluster.links import Floats, Link, Links
+from simulator.cluster.topology import Ends, Topology
+from simulator.cluster.vertices import NONE
+from simulator.errors import ClusterError
+from simulator.hashing import Indices
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from simulator.cluster.regularity import Regularity
+
+__all__ = ["Cluster", "Link", "Router"]
+
+Router = Callable[[int, int], Sequence[int]]
+"""From one device to another: the vertices passed, both ends included, by number.
+
+A router says that it is `hierarchical` if between servers it goes up a tree of switches and down again. It may have a
+method `nic_of`: the NIC by which a device leaves its server, wherever to; and `regularity`: what servers of a cluster
+have in common.
+"""
+
+OF_LINKS = ("graph", "regularity", "_link_classes")
+"""What a cluster keeps that depends on the properties of its links."""
+
+
+class Cluster:
+    """*topology*, given as such or as a networkx graph, its devices and their routes.
+
+    *router* gives routes by structure; without one a route has the fewest links, and passes through no other GPU
+    where that can be.
+
+    >>> import networkx as nx
+    >>> graph = nx.DiGraph()
+    >>> graph.add_node("gpu 0", kind="gpu", node=0, accelerator=Accelerator())
+    >>> graph.add_node("gpu 1", kind="gpu", node=0, accelerator=Accelerator())
+    >>> graph.add_edge("gpu 0", "gpu 1", link=Link("nvlink3", 25e9, 1e-6))
+    >>> cluster = Cluster(graph)
+    >>> [cluster.links[i].kind for i in cluster.route("gpu 0", "gpu 1")]
+    ['nvlink3']
+    """
+
+    def __init__(
+        self, topology: Topology | nx.DiGraph[str], router: Router | None = None, name: str = "cluster"
+    ) -> None:
+        self.topology = topology if isinstance(topology, Topology) else topology_of(topology)
+        self.vertices, self.name = self.topology.vertices, name
+        self._router = router
+        self._instead: Mapping[Accelerator, Accelerator] = {}
+        self._routes: dict[tuple[str, str], tuple[int, ...]] = {}
+        self._check_links()
+
+    def _check_links(self) -> None:
+        """Raise `ClusterError` for the first link that has no bandwidth, or less than no latency."""
+        bad = [not link.bandwidth > 0 or not link.latency >= 0 for link in self.links.distinct]
+        for number in np.flatnonzero(np.array(bad, np.bool_)[self.links.which])[:1].tolist():
+            source, target = self.ends[number]
+            link = self.links[number]
+            raise ClusterError(f"{source} - {target}: bandwidth must be above 0, latency at least 0: {link}")
+
+    @property
+    def links(self) -> Links:
+        """The links by number."""
+        return self.topology.links
+
+    @cached_property
+    def ends(self) -> Sequence[tuple[str, str]]:
+        """By number of a link the vertices that it leads from and to."""
+        return Ends(self.topology)
+
+    @cached_property
+    def graph(self) -> nx.DiGraph[str]:
+        """The topology as a networkx graph; changes of it do not change the cluster."""
+        return graph_of(self.topology)
+
+    @property
+    def hierarchical(self) -> bool:
+        """Whether routes between servers go up a tree and down: those to one device then tell all others."""
+        return getattr(self._router, "hierarchical", False)
+
+    @cached_property
+    def regularity(self) -> Regularity | None:
+        """What its servers have in common; None where the router knows of nothing."""
+        found: Callable[[Cluster], Regularity | None] | None = getattr(self._router, "regularity", None)
+        return found(self) if found else None
+
+    @cached_property
+    def devices(self) -> tuple[str, ...]:
+        """The GPUs, then the hosts."""
+        return *self.gpus, *self.hosts
+
+    @cached_property
+    def gpus(self) -> tuple[str, ...]:
+        """The GPUs in order."""
+        return self.vertices.names.of(self.vertices.of_kind("gpu"))
+
+    @cached_property
+    def hosts(self) -> tuple[str, ...]:
+        """The host processors (sockets) in order."""
+        return self.vertices.names.of(self.vertices.of_kind("host"))
+
+    @cached_property
+    def _device_vertices(self) -> Indices:
+        """The vertices of `devices`."""
+        return np.concatenate([self.vertices.of_kind("gpu"), self.vertices.of_kind("host")])
+
+    @cached_property
+    def _vertex_of(self) -> Mapping[str, int]:
+        """By device its vertex."""
+        return dict(zip(self.devices, self._device_vertices.tolist(), strict=True))
+
+    def vertex(self, name: str) -> int:
+        """The number of the vertex called *name*. Raises `ClusterError` if there is none."""
+        found = self._vertex_of.get(name)
+        if found is None:
+            found = self.vertices.names.find(name)
+        if found is None:
+            raise ClusterError(f'{self.name} has no vertex "{name}"')
+        return found
+
+    def accelerator(self, device: str) -> Accelerator:
+        """What computes at *device*, a GPU or a host."""
+        return self._accelerators[device]
+
+    def count(self, devices: Iterable[str]) -> dict[Accelerator, int]:
+        """The accelerators of those of *devices* that are GPUs, and how many there are of each."""
+        found = [self._accelerators[device] for device in devices if device not in self._host_set]
+        numbers = Counter(map(id, found))
+        count: dict[Accelerator, int] = {}
+        for one in {id(one): one for one in found}.values():
+            count[one] = count.get(one, 0) + numbers[id(one)]
+        return count
+
+    @cached_property
+    def _host_set(self) -> frozenset[str]:
+        return frozenset(self.hosts)
+
+    @cached_property
+    def _accelerators(self) -> Mapping[str, Accelerator]:
+        """By device what computes there."""
+        instead = [self._instead.get(own, own) for own in self.vertices.accelerators]
+        places = self.vertices.accelerator[self._device_vertices].tolist()
+        return {d: instead[place] for d, place in zip(self.devices, places, strict=True) if place != NONE}
+
+    def equipped(self, instead: Mapping[Accelerator, Accelerator]) -> Cluster:
+        """The cluster in which other accelerators stand *instead*; links and routes are the same."""
+        other = copy(self)
+        other.__dict__.pop("_accelerators", None)
+        # what already stands in another's place may be replaced in turn
+        placed = {old: instead.get(new, new) for old, new in self._instead.items()}
+        other._instead = {**instead, **placed}
+        return other
+
+    def node_of(self, device: str) -> int | str:
+        """The server that *device* stands in; a device that names none is a server of its own."""
+        node = self._nodes.get(device)
+        return self.vertices.node_of(self.vertex(device)) if node is None else node
+
+    @cached_property
+    def _nodes(self) -> Mapping[str, int | str]:
+        """By device its server, where it names one."""
+        places = self.vertices.node[self._device_vertices].tolist()
+        nodes = self.vertices.nodes
+        return {d: nodes[place] for d, place in zip(self.devices, places, strict=True) if place != NONE}
+
+    def host_of(self, gpu: str) -> str:
+        """The host that *gpu* copies to: the first one, in fewest links, of its own server."""
+        hosts = self._hosts_of.get(self.node_of(gpu), self.hosts)
+        if not hosts:
+            raise ClusterError(f"{gpu} has no host to copy to; give the cluster hosts")
+        return min(hosts, key=lambda host: len(self.route(gpu, host)))
+
+    @cached_property
+    def _hosts_of(self) -> Mapping[int | str, Sequence[str]]:
+        """The hosts of each server that has some."""
+        found: dict[int | str, list[str]] = {}
+        for host in self.hosts:
+            found.setdefault(self.node_of(host), []).append(host)
+        return found
+
+    def route(self, source: str, target: str) -> tuple[int, ...]:
+        """The numbers of the links from *source* to *target*, in order. Raises `ClusterError` if there is no way."""
+        key = source, target
+        if key not in self._routes:
+            path = self._path(self.vertex(source), self.vertex(target))
+            self._routes[key] = tuple([self.topology.leaving(a)[b] for a, b in pairwise(path)])
+        return self._routes[key]
+
+    def _path(self, source: int, target: int) -> Sequence[int]:
+        if self._router:
+            return self._router(source, target)
+        names = self.vertices.names
+        return [self.vertex(name) for name in searched(self.graph, self.gpus, names[source], names[target])]
+
+    def number(self, source: str, target: str) -> int:
+        """The number of the link from one vertex to the next. Raises `KeyError` if there is none."""
+        number = self._link_between(source, target)
+        if number is None:
+            raise KeyError(f"no link from {source} to {target}")
+        return number
+
+    def _link_between(self, source: str, target: str) -> int | None:
+        names = self.vertices.names
+        if source not in names or target not in names:
+            return None
+        return self.topology.leaving(self.vertex(source)).get(self.vertex(target))
+
+    def linked(self, one: str, other: str) -> bool:
+        """Whether a link leads from one of two vertices to the other, either way."""
+        return self._link_between(one, other) is not None or self._link_between(other, one) is not None
+
+    def between(self, devices: Sequence[str]) -> list[list[float]]:
+        """The bandwidth of the link from each of *devices* to each, bytes/s; 0 where there is none."""
+        vertices = [self.vertex(device) for device in devices]
+        rows = [self.topology.leaving(vertex) for vertex in vertices]
+        return [[self.links[row[v]].bandwidth if v in row else 0.0 for v in vertices] for row in rows]
+
+    def kinds_passed(self, route: Sequence[int]) -> list[str]:
+        """The kinds of the vertices that the links of *route* lead to."""
+        return [self.vertices.kinds[kind] for kind in self.vertices.kind[self.topology.target[list(route)]].tolist()]
+
+    def nic_of(self, device: str, elsewhere: str) -> str | None:
+        """The NIC by which *device* leaves for a device of another server; None where no NIC is on the way."""
+        found: Callable[[int], int] | None = getattr(self._router, "nic_of", None)
+        if found:
+            return self.vertices.names[found(self.vertex(device))]
+        route = self.route(device, elsewhere)
+        kinds = self.kinds_passed(route)
+        return self.ends[route[kinds.index("nic")]][1] if "nic" in kinds else None
+
+    def link_class(self, number: int) -> int:
+        """A number that two links share only if they are one `Link` between vertices of the same kinds."""
+        return int(self._link_classes[number])
+
+    @cached_property
+    def _link_classes(self) -> Indices:
+        kind, links, which = self.vertices.kind, self.links, self.links.which
+        ends = kind[self.topology.source] * len(self.vertices.kinds) + kind[self.topology.target]
+        classes: Indices = np.unique(ends * len(links.distinct) + which, return_inverse=True)[1]
+        return classes
+
+    @property
+    def bandwidths(self) -> Floats:
+        """By number of a link its bandwidth, bytes/s."""
+        return self.links.bandwidths
+
+    def latency(self, route: Iterable[int]) -> float:
+        """The sum of the links' latencies, in s."""
+        return self.latencies_of([tuple(route)])[0]
+
+    def latencies_of(self, routes: Sequence[Sequence[int]]) -> list[float]:
+        """By route the sum of the latencies of its links, in s."""
+        numbers = np.fromiter(chain.from_iterable(routes), np.int64, sum(map(len, routes)))
+        each = iter(self.links.latencies[numbers].tolist())
+        return [sum(islice(each, len(route))) for route in routes]
+
+    def degraded(self, factors: Iterable[tuple[str, str, float]]) -> Cluster:
+        """The cluster in which the bandwidth between two vertices, both directions, is multiplied by a factor."""
+        changed: dict[int, Link] = {}
+        for source, target, factor in factors:
+            both = self._link_between(source, target), self._link_between(target, source)
+            numbers = [number for number in both if number is not None]
+            if not numbers:
+                near = ", ".join(self._near(source))
+                raise ClusterError(f"no link between {source} and {target}; there are: {near}")
+            for number in numbers:
+                link = changed.get(number, self.links[number])
+                changed[number] = replace(link, bandwidth=link.bandwidth * factor)
+        return self._with(self.links.replaced(changed))
+
+    def _near(self, vertex: str) -> list[str]:
+        """The names of what links of *vertex* lead to; some names if there is no such vertex."""
+        names = self.vertices.names
+        if vertex not in names:
+            return sorted(names)[:8]
+        return sorted(names[other] for other in self.topology.leaving(self.vertex(vertex)))
+
+    def relinked(self, change: Callable[[Link], Link]) -> Cluster:
+        """The cluster in which every link is replaced by what *change* makes of it."""
+        return self._with(self.links.mapped(change))
+
+    def _with(self, links: Links) -> Cluster:
+        """The cluster with other *links* between the same vertices; routes are the same."""
+        other = copy(self)
+        for name in OF_LINKS:
+            other.__dict__.pop(name, None)
+        other.topology = replace(self.topology, links=links)
+        other._check_links()
+        return other

@@ -1,0 +1,1 @@
+"""The network: algorithms of collectives, communication libraries, and the transfers that they ask for."""

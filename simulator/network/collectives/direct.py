@@ -1,0 +1,73 @@
+"""Direct algorithms send every block straight to who needs it, in one round; links and ports settle the rest.
+
+What a parameter server costs comes out of sharing its port; it is not written down here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from simulator.network.step import Group, Step, Transfer
+
+
+def broadcast(group: Group, nbytes: float, root: int) -> list[Step]:
+    """The root's vector to each of the others at once."""
+    return _step([(root, i) for i in range(group.size) if i != root], nbytes, 1, lambda _: (0,))
+
+
+def reduce(group: Group, nbytes: float, root: int) -> list[Step]:
+    """Each one's vector to the root, which adds them."""
+    return _step([(i, root) for i in range(group.size) if i != root], nbytes, 1, lambda _: (0,), reduces=True)
+
+
+def gather(group: Group, nbytes: float, root: int) -> list[Step]:
+    """Each one's block of nbytes / p to the root, which ends with nbytes."""
+    pairs = [(i, root) for i in range(group.size) if i != root]
+    return _step(pairs, nbytes / group.size, group.size, lambda pair: (pair[0],))
+
+
+def scatter(group: Group, nbytes: float, root: int) -> list[Step]:
+    """To each one its block of nbytes / p of the root's vector."""
+    pairs = [(root, i) for i in range(group.size) if i != root]
+    return _step(pairs, nbytes / group.size, group.size, lambda pair: (pair[1],))
+
+
+def all_gather(group: Group, nbytes: float) -> list[Step]:
+    """Each one's block of nbytes / p to all the others."""
+    return _step(_all_pairs(group.size), nbytes / group.size, group.size, lambda pair: (pair[0],))
+
+
+def reduce_scatter(group: Group, nbytes: float) -> list[Step]:
+    """To each one its block of everybody's vector, to be added."""
+    return _step(_all_pairs(group.size), nbytes / group.size, group.size, lambda pair: (pair[1],), reduces=True)
+
+
+def all_reduce(group: Group, nbytes: float) -> list[Step]:
+    """Sum everywhere in two rounds: each adds up its own block and sends the sum to all."""
+    return reduce_scatter(group, nbytes) + all_gather(group, nbytes)
+
+
+def all_to_all(group: Group, nbytes: float) -> list[Step]:
+    """Block j of each one's vector to position j."""
+    size = group.size
+    return _step(_all_pairs(size), nbytes / size, size * size, lambda pair: (pair[0] * size + pair[1],))
+
+
+def _all_pairs(size: int) -> list[Transfer]:
+    return [(i, (i + distance) % size) for distance in range(1, size) for i in range(size)]
+
+
+def _step(
+    pairs: Sequence[Transfer],
+    nbytes: float,
+    parts: int,
+    carried: Callable[[Transfer], Sequence[int]],
+    *,
+    reduces: bool = False,
+) -> list[Step]:
+    if not pairs:
+        return []
+    transfers = tuple(pairs)
+    return [
+        Step(transfers, nbytes, coupled=False, reduces=reduces, parts=parts, blocks=lambda _, i: carried(transfers[i]))
+    ]

@@ -1,0 +1,74 @@
+"""Two binary trees carry half of the vector each, so that every rank is a leaf in one and inner in the other at most.
+
+Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009; the numbering is
+NCCL's (src/graph/trees.cc). Chunks follow one another through the trees, so latency is paid once along the depth.
+Where the transport found rings, each server is a chain in the order of its ring and the trees join the servers' heads,
+as in NCCL; else the trees join the ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from simulator.network.collectives.ring import pipeline, rotated
+from simulator.network.step import Group, Step, Transfer
+
+
+def all_reduce(group: Group, nbytes: float) -> list[Step]:
+    """Sum everywhere: up the trees, then down, to and from the head of every channel."""
+    roots = [ring[0] for ring in group.channels]
+    return _pass(group, nbytes, roots, up=True) + _pass(group, nbytes, roots, up=False)
+
+
+def broadcast(group: Group, nbytes: float, root: int) -> list[Step]:
+    """The root's vector to all, down the trees."""
+    return _pass(group, nbytes, [root] * len(group.channels), up=False)
+
+
+def reduce(group: Group, nbytes: float, root: int) -> list[Step]:
+    """The sum to the root, up the trees."""
+    return _pass(group, nbytes, [root] * len(group.channels), up=True)
+
+
+def double_tree(size: int) -> tuple[list[Transfer], list[Transfer]]:
+    """The edges (parent, child) of two binary trees on 0 .. size - 1, both with 0 on top, parents before children.
+
+    >>> double_tree(4)
+    ([(0, 2), (2, 1), (2, 3)], [(0, 3), (3, 2), (3, 1)])
+    """
+    first = list(_binary_tree(size))
+    # odd places are leaves: mirrored they become even ones where the size is odd, shifted where it is even
+    places = [0, *range(size - 1, 0, -1)] if size % 2 else [0, *range(2, size), 1]
+    return first, [(places[parent], places[child]) for parent, child in first]
+
+
+def _binary_tree(size: int) -> Iterator[Transfer]:
+    """In-order numbered: the lowest set bit of a place is its height, so that odd places are leaves."""
+    bit = 1
+    while bit < size:
+        bit *= 2
+    while bit > 1:
+        bit //= 2
+        for child in range(bit, size, 2 * bit):
+            parent = (child ^ bit) | (bit << 1)
+            yield (parent if parent < size else child ^ bit), child
+
+
+def _pass(group: Group, nbytes: float, roots: Sequence[int], *, up: bool) -> list[Step]:
+    trees = [tree for ring, root in zip(group.channels, roots, strict=True) for tree in _trees(group, ring, root)]
+    if up:
+        trees = [[(child, parent) for parent, child in reversed(tree)] for tree in trees]
+    return pipeline(tuple(edge for tree in trees for edge in tree), len(trees), nbytes, reduces=up)
+
+
+def _trees(group: Group, ring: Sequence[int], root: int) -> Iterator[list[Transfer]]:
+    """The two trees of one channel, parents before children, the servers' chains last."""
+    server_of = {position: number for number, server in enumerate(group.servers) for position in server}
+    chains: dict[int, list[int]] = {}
+    for position in rotated(ring, root):
+        chains.setdefault(server_of[position] if group.rings else position, []).append(position)
+    heads = [chain[0] for chain in chains.values()]
+    inside = [edge for chain in chains.values() for edge in pairwise(chain)]
+    for tree in double_tree(len(heads)):
+        yield [(heads[parent], heads[child]) for parent, child in tree] + inside

@@ -1,0 +1,91 @@
+"""A calibration file is a communication library with parameters measured on a machine laid over its own.
+
+Its ``transport`` is what ``network.transport`` takes of it; ``cluster`` and ``accelerator``, where it has them, are
+what a preset of those takes; ``host`` is a node's link of that name and ``launch`` what the host takes for a kernel,
+for a software stack. The rest says where the figures are from.
+
+    version: 1
+    library: gloo
+    transport:
+      hop_latency: {NET: {ring: {tcp: 41.3 us}}}
+    uncertainty: {hop_latency.NET.ring.tcp: 0.02}     # relative standard errors
+    provenance: {date: 2026-01-31, backend: gloo, torch: 2.7.0, rows: 125, median_error: 0.03}
+"""
+
+from __future__ import annotations
+
+import os
+from inspect import signature
+from typing import Any, Literal
+
+from pydantic import Field
+
+from simulator.document import Document, Fault, Section, read, validated
+from simulator.document.quantities import written
+from simulator.document.validation import listed, near
+from simulator.errors import SimulatorError
+from simulator.lookup import function, is_path
+from simulator.network.transport.parameters import overridden, section
+from simulator.network.transport.transport import Transport
+
+LIBRARIES = ("nccl", "gloo", "ideal")
+"""The libraries of the house."""
+
+
+class Calibration(Section):
+    """A calibration file as it stands; *library_version* only where the library has several tables."""
+
+    version: Literal[1]
+    name: str | None = None
+    description: str = ""
+    library: str = "ideal"
+    library_version: str | None = None
+    transport: dict[str, Any] | None = None
+    cluster: dict[str, Any] | None = None
+    accelerator: dict[str, Any] | None = None
+    host: dict[str, Any] | None = None
+    launch: str | None = None
+    uncertainty: dict[str, Any] = Field(default_factory=dict)
+    provenance: dict[str, Any] = Field(default_factory=dict)
+
+
+def transport(name: str) -> Transport:
+    """The transport of that name, of a calibration file at that path, or of the user's own module if it is dotted.
+
+    Raises `UnknownName`, or `ScenarioError` with the place of what is wrong in the file.
+    """
+    if is_path(name):
+        return loaded(name)
+    made: Transport = function("simulator.network.transport", name)()
+    return made
+
+
+def loaded(path: str | os.PathLike[str]) -> Transport:
+    """The transport in the calibration file at *path*. Raises `ScenarioError` with the place of every fault."""
+    document = read(path)
+    calibration = validated(document, Calibration)
+    if calibration.transport is None:
+        raise document.error(("transport",), "is required: this file has no transport for network.transport to take")
+    parameters = validated(document, section(), ("transport",))
+    try:
+        return overridden(_library(document, calibration), parameters)
+    except Fault as fault:
+        raise document.error(("transport", *fault.path), fault.message, fault.hint) from None
+
+
+def _library(document: Document, calibration: Calibration) -> Transport:
+    name, version = calibration.library, calibration.library_version
+    if is_path(name):
+        raise document.error(("library",), "must be the name of a library, not another file")
+    try:
+        make = function("simulator.network.transport", name)
+    except SimulatorError:
+        message = f"must be {listed(LIBRARIES)}, or a function of your own, not {written(name)}"
+        raise document.error(("library",), message, near(name, LIBRARIES)) from None
+    if version is not None and not signature(make).parameters:
+        raise document.error(("library_version",), f"{name} has no versions; leave this out")
+    try:
+        made: Transport = make(*([version] if version is not None else []))
+    except SimulatorError as error:
+        raise document.error(("library_version",), str(error)) from None
+    return made

@@ -1,0 +1,187 @@
+"""Channels are the rings that a library finds for a group: over all NVLinks of a server, over all NICs between them.
+
+Inside a server whose GPUs are joined pairwise the rings are Hamiltonian cycles packed into the capacities of the links,
+at the speed that carries most, as NCCL's graph search tries its speeds (src/graph/search.cc). Through a switch one ring
+suffices, for ports are the bottleneck. Between servers of c NICs there are c rings of an equal part each; ring k leaves
+even servers by NIC k and runs through odd ones backwards, so that it enters them by NIC k: every hop stays on one rail.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import islice, pairwise
+from typing import TypeVar
+
+from simulator.cluster import Cluster
+from simulator.network.step import Group
+
+Item = TypeVar("Item")
+Cycle = tuple[int, ...]
+Matrix = tuple[tuple[float, ...], ...]
+
+MOST_GPUS = 10
+"""Servers of more GPUs than this, joined pairwise, are not searched: the cycles are too many."""
+
+MOST_CYCLES = 3000
+"""All 2,520 cycles of 8 GPUs, each joined to each, and no more."""
+
+MOST_PAIRS = 16
+"""Cycles, each run both ways: half of MAXCHANNELS (NVIDIA/nccl src/include/devcomm.h, v2.10.3)."""
+
+MOST_TRIALS = 60
+"""Steps of the packing search; fewer find the full packing of DGX-1 and of full meshes up to 8."""
+
+
+def group_of(cluster: Cluster, devices: Sequence[str], *, reorders: bool) -> Group:
+    """The group of *devices* by position: its servers and, where the transport *reorders*, its rings."""
+    by_node: dict[int | str, list[int]] = {}
+    for position, device in enumerate(devices):
+        by_node.setdefault(cluster.node_of(device), []).append(position)
+    nodes = tuple(map(tuple, by_node.values()))
+    if not reorders or len(devices) < 2:
+        return Group(len(devices), nodes)
+    sorted_nodes = [in_order(node, [devices[position] for position in node]) for node in nodes]
+    if len(nodes) > 1:
+        return Group(len(devices), nodes, tuple(_across(cluster, devices, sorted_nodes)))
+    return Group(len(devices), nodes, tuple(_inside(cluster, devices, sorted_nodes[0])))
+
+
+def in_order(items: Sequence[Item], names: Sequence[str]) -> list[Item]:
+    """*items* in the natural order of their *names*."""
+    if len(items) < 2:
+        return list(items)
+    return [item for item, _ in sorted(zip(items, names, strict=True), key=lambda pair: natural(pair[1]))]
+
+
+def natural(name: str) -> tuple[str, tuple[int, ...]]:
+    """A key by which ``gpu 9`` stands before ``gpu 10``."""
+    return re.sub(r"\d+", "", name), tuple(map(int, re.findall(r"\d+", name)))
+
+
+def _inside(cluster: Cluster, devices: Sequence[str], node: Sequence[int]) -> list[Cycle]:
+    """The rings through one server's positions."""
+    if len(node) == 1:
+        return [tuple(node)]
+    there, places = cluster.between([devices[position] for position in node]), range(len(node))
+    matrix = tuple(tuple(0.0 if i == j else min(there[i][j], there[j][i]) for j in places) for i in places)
+    return [tuple(node[place] for place in cycle) for cycle in cycles(matrix)] or [tuple(node)]
+
+
+@lru_cache(maxsize=1024)
+def cycles(bandwidth: Matrix) -> tuple[Cycle, ...]:
+    """The directed Hamiltonian cycles that together carry most over links of that *bandwidth*, an equal part each.
+
+    The speed of a ring is a link's bandwidth or half of it. None where no cycle goes round.
+
+    >>> link = ((0, 1, 1, 1), (1, 0, 1, 1), (1, 1, 0, 1), (1, 1, 1, 0))
+    >>> len(cycles(link))
+    6
+    """
+    size = len(bandwidth)
+    if size > MOST_GPUS or not any(map(any, bandwidth)):
+        return ()
+    if size == 2:
+        return ((0, 1),)
+    found = list(islice(_hamiltonian(bandwidth), MOST_CYCLES))
+    best: list[Cycle] = []
+    most = 0.0
+    for speed in sorted({b / part for row in bandwidth for b in row if b for part in (1, 2)}, reverse=True):
+        # a hair of tolerance, for a half of a third need not be a sixth
+        capacity = {(i, j): int(b / speed + 1e-9) for i, row in enumerate(bandwidth) for j, b in enumerate(row)}
+        packed = _pack(found, capacity, size)
+        if len(packed) * speed > most * (1 + 1e-9):
+            best, most = packed, len(packed) * speed
+    return tuple(way for cycle in best for way in (cycle, (cycle[0], *cycle[:0:-1])))
+
+
+def _hamiltonian(bandwidth: Matrix) -> Iterator[Cycle]:
+    """Every undirected cycle through all places once, beginning at 0."""
+    size = len(bandwidth)
+
+    def extend(path: list[int]) -> Iterator[Cycle]:
+        if len(path) == size:
+            if bandwidth[path[-1]][0] and path[1] < path[-1]:
+                yield tuple(path)
+            return
+        for place in range(1, size):
+            if place not in path and bandwidth[path[-1]][place]:
+                yield from extend([*path, place])
+
+    return extend([0])
+
+
+def _pack(found: Sequence[Cycle], capacity: dict[tuple[int, int], int], size: int) -> list[Cycle]:
+    """As many of *found* (again and again, if need be) as fit into *capacity*, those with most room first."""
+    most = min(MOST_PAIRS, min(sum(capacity[i, j] for j in range(size)) for i in range(size)) // 2)
+    best: list[Cycle] = []
+    trials = MOST_TRIALS
+
+    def room(cycle: Cycle) -> tuple[int, int]:
+        left = [capacity[ends] for ends in pairwise((*cycle, cycle[0]))]
+        return min(left), sum(left)
+
+    def take(cycle: Cycle, count: int) -> None:
+        for i, j in pairwise((*cycle, cycle[0])):
+            capacity[i, j] -= count
+            capacity[j, i] -= count
+
+    def descend(chosen: list[Cycle]) -> None:
+        nonlocal best, trials
+        trials -= 1
+        if len(chosen) > len(best):
+            best = list(chosen)
+        rooms = {cycle: room(cycle) for cycle in found}
+        for cycle in sorted((c for c in found if rooms[c][0] > 0), key=lambda c: rooms[c], reverse=True):
+            if len(best) == most or trials <= 0:
+                return
+            take(cycle, 1)
+            descend([*chosen, cycle])
+            take(cycle, -1)
+
+    descend([])
+    return best
+
+
+def _across(cluster: Cluster, devices: Sequence[str], nodes: Sequence[Sequence[int]]) -> list[Cycle]:
+    """One ring for each NIC in use of the server that uses fewest, server after server."""
+    nics = [_nics(cluster, devices, node, devices[nodes[number - 1][0]]) for number, node in enumerate(nodes)]
+    channels = min(max(numbers.values()) + 1 for numbers in nics)
+    orders = [_inside(cluster, devices, node) for node in nodes]
+    rings: list[list[int]] = [[] for _ in range(channels)]
+    for number, (ways, nic) in enumerate(zip(orders, nics, strict=True)):
+        entered: set[int] = set()
+        for channel, ring in enumerate(rings):
+            path = _path(ways, nic, channel, channels, entered)
+            entered.add(nic[path[0]])
+            ring.extend(path[::-1] if number % 2 else path)
+    return list(map(tuple, rings))
+
+
+def _nics(cluster: Cluster, devices: Sequence[str], node: Sequence[int], elsewhere: str) -> dict[int, int]:
+    """The number, within the server, of the NIC by which each position leaves it."""
+    names = {position: cluster.nic_of(devices[position], elsewhere) or "" for position in node}
+    distinct = list(set(names.values()))
+    numbers = {name: number for number, name in enumerate(in_order(distinct, distinct))}
+    return {position: numbers[name] for position, name in names.items()}
+
+
+def _path(ways: Sequence[Cycle], nic: dict[int, int], channel: int, channels: int, entered: set[int]) -> Cycle:
+    """A way through one server that ends at NIC *channel*.
+
+    It begins at the same NIC where two GPUs share it, else at the next, else at one where no other channel enters.
+    """
+
+    def preference(path: Cycle) -> int:
+        first = nic[path[0]]
+        return [first == channel, first == (channel + 1) % channels, first not in entered, True].index(True)
+
+    rotations = (
+        (*way[place + 1 :], *way[: place + 1])
+        for turn in range(len(ways))
+        for way in (ways[(channel + turn) % len(ways)],)
+        for place in range(len(way))
+        if nic[way[place]] == channel
+    )
+    return min(rotations, key=preference)

@@ -1,0 +1,151 @@
+"""NCCL's tuning tables, version by version: its latencies, and what its protocols make of the wire's bandwidth.
+
+All figures are from NVIDIA/nccl, src/graph/tuning.cc, topo.h and topo.cc at the tags v2.5.6-1 and v2.10.3-1 and at
+5067397c (2026-06, here "2.30"). Tables print as they stand there: us and GB/s, for LL, LL128 and Simple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from simulator.network.transport.transport import NET, NVLINK, PCI
+
+PROTOCOLS = ("LL", "LL128", "Simple")
+
+LL_CEILINGS: dict[tuple[str, str, str], float] = {
+    ("any", "LL", "nvlink2"): 39.0e9,
+    ("any", "LL", "nvlink3"): 87.7e9,
+    ("any", "LL", "nvlink4"): 141.0e9,
+    ("any", "LL", "nvlink5"): 282.0e9,
+    ("any", "LL", "intel 2"): 39.0e9,
+    ("any", "LL", "intel 4"): 20.4e9,
+    ("any", "LL", "amd 2"): 22.5e9,
+    ("any", "LL", "amd 4"): 19.0e9,
+}
+"""llMaxBws, bytes/s: in one server by generation of GPU, else by vendor of the processor and 2 or more servers."""
+
+AMPERE_LIMIT = {"nvlink3": 235e9}
+"""``if (compCap80) busBw = min(busBw, 235)``, GB/s, v2.10.3; taken in one server, where links could carry more."""
+
+EARLY_TREE_CEILINGS = {
+    ("tree", protocol, where): limit
+    for protocol in PROTOCOLS
+    for where, limit in {
+        "nvlink2": 90e9,
+        "nvlink3": 90e9,
+        **dict.fromkeys(("intel 2", "intel 4", "amd 2", "amd 4"), 70e9),
+    }.items()
+}
+"""``min(busBw*.9, nNodes > 1 ? 70.0 : 90.0)``, v2.5.6."""
+
+Triple = tuple[float, float, float]
+
+RING_LL128: Mapping[str, Triple] = {
+    "nvlink2": (20, 20, 20),
+    "nvlink3": (20, 20, 20),
+    "nvlink4": (36.7, 36.7, 36.7),
+    "nvlink5": (40, 40, 40),
+}
+TREE_LL128: Mapping[str, Triple] = {**RING_LL128, "nvlink4": (36.7, 36.7, 29.0), "nvlink5": (55.6, 31.67, 20.0)}
+TREE: Mapping[str, Triple] = {
+    "nvlink2": (26.5, 18.5, 10.0),
+    "nvlink3": (24.0, 23.6, 17.8),
+    "nvlink4": (38.7, 41.4, 36.0),
+    "nvlink5": (70.0, 42.8, 24.0),
+}
+"""perChMaxRingLL128Bws, perChMaxTreeLL128Bws, perChMaxTreeBws, GB/s, "2.30", by the NVLinks of the GPU's generation in
+one server, two, and more; the first two rows as in v2.10.3. A channel there is a ring before it is doubled."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What one version prints: latencies in us, and shares of bandwidth (ring; tree in one server, across servers)."""
+
+    base: Mapping[str, Triple]
+    hop: Mapping[str, Mapping[str, Triple]]
+    ring: Triple
+    tree: Triple
+    tree_across: Triple
+    nvlink: float
+    strained: float
+    plateau: float
+    plateau_bytes: float
+    corrections: Mapping[tuple[str, str], tuple[float, ...]]
+    channels: bool
+    lone: float | None
+    ceilings: Mapping[tuple[str, str, str], float]
+    limits: Mapping[str, float] = field(default_factory=dict)
+
+
+TREE_CORRECTION: Mapping[tuple[str, str], tuple[float, ...]] = {
+    ("tree", "LL"): (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1, 1),
+    ("tree", "LL128"): (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7) + (0.6,) * 6 + (0.8, 0.9, 0.9, 0.9, 0.9, 1, 1),
+    ("tree", "Simple"): (0.9,) * 7 + (0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9),
+}
+"""treeCorrectionFactor, for 64 B, 128 B ... 256 MiB."""
+
+VERSIONS: dict[str, Tables] = {
+    "2.5": Tables(
+        base={"tree": (4.4, 4.4, 0), "ring": (3.6, 3.6, 8.4)},
+        hop={
+            NVLINK: {"tree": (0.5, 1.9, 28), "ring": (0.4, 2.5, 5.7)},
+            PCI: {"tree": (1.0, 1.9, 28), "ring": (1.0, 2.5, 5.7)},
+            NET: {"tree": (5.0, 7.5, 50), "ring": (0.9, 2.5, 6.6)},
+        },
+        ring=(1 / 4, 120 / 128, 1),
+        tree=(0.9 / 3, 0.9 * 7 / 9, 0.9),
+        tree_across=(0.9 / 3, 0.9 * 7 / 9, 0.9),
+        nvlink=21 / 25,
+        strained=1.0,
+        plateau=1.0,
+        plateau_bytes=0,
+        corrections={},
+        channels=False,
+        lone=None,
+        ceilings=EARLY_TREE_CEILINGS,
+    ),
+    "2.10": Tables(
+        base={"tree": (4.4, 4.4, 0), "ring": (3.6, 10.0, 8.4)},
+        hop={
+            NVLINK: {"tree": (0.52, 1.25, 28), "ring": (0.47, 1.9, 3.4)},
+            PCI: {"tree": (1.0, 1.9, 28), "ring": (1.0, 2.5, 5.7)},
+            NET: {"tree": (5.0, 8.5, 28), "ring": (2.7, 4.0, 9.6)},
+        },
+        ring=(1 / 4, 0.92, 1),
+        tree=(0.92 / 3.8, 0.92 * 7 / 9, 0.92),
+        tree_across=(0.92 / 3.8, 0.92 * 120 / 128, 0.92),
+        nvlink=22 / 25,
+        strained=1.8,
+        plateau=1.9,
+        plateau_bytes=65536 / 16,
+        corrections=TREE_CORRECTION,
+        channels=True,
+        lone=0.7,
+        ceilings=LL_CEILINGS,
+        limits=AMPERE_LIMIT,
+    ),
+    "2.30": Tables(
+        base={"tree": (6.8, 14.0, 8.4), "ring": (6.6, 14.0, 8.4)},
+        hop={
+            NVLINK: {"tree": (0.6, 1.25, 4.0), "ring": (0.6, 1.9, 3.4)},
+            PCI: {"tree": (1.0, 1.9, 4.0), "ring": (1.0, 2.5, 5.7)},
+            NET: {"tree": (5.0, 8.5, 14), "ring": (2.7, 4.0, 14.0)},
+        },
+        ring=(1 / 2, 0.92, 1),
+        tree=(0.92 / 3.8, 0.92 * 7 / 9, 0.92),
+        tree_across=(0.92 / 3.8, 0.92 * 120 / 128, 0.92),
+        nvlink=20 / 25,
+        strained=1.0,
+        plateau=1.4,
+        plateau_bytes=64 * 16,
+        corrections=TREE_CORRECTION,
+        channels=True,
+        lone=None,
+        ceilings=LL_CEILINGS,
+    ),
+}
+"""*nvlink*: what topo.h says a link of NVLink 2 or 3 gives (21, 22, 20 GB/s) over the 25 GB/s of the data sheet.
+*plateau*: the factor on a ring's latency ("Plateau effect of ring") from *plateau_bytes* per rank; 2.30 asks for 64 B
+per rank and channel, taken with 16 channels, and has 1.9 before Ampere. *channels*: whether it limits each channel.
+*lone*: the share of LL128 where servers have fewer than two ranks (ppn < 2), if it is another."""

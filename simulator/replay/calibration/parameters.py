@@ -1,0 +1,146 @@
+"""The free parameters of a calibration: which figures of a library a machine determines, and which of them go together.
+
+What a library tells apart (classes of hop, algorithms, protocols) keeps its proportions as long as measurements do not
+ask for more: one factor moves all latencies of a class of hop. Extensions are what could be asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from simulator.network.transport.transport import Transport
+
+SCALARS = ("launch",)
+TABLES = ("base_latency", "hop_latency", "efficiency", "attainable", "limits", "ceilings")
+"""Parameters and tables of a transport that a machine determines; the others are of the library's own making."""
+
+LONG = "long"
+"""The protocol that is added where vectors above some size cost less a byte, and more to begin with."""
+
+LATER, SLOWER = 4.0, 4.0
+"""Where the search for it begins: it starts so many times as late, and the first carries so many times less."""
+
+Key = tuple[str, Any]
+"""A table of a transport and a key of it; or the name of a parameter that is no table, and None."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A factor on *entries*: keys and the values that they begin with."""
+
+    entries: tuple[tuple[Key, float], ...]
+
+    @property
+    def name(self) -> Key:
+        """The first key, which stands for all."""
+        return self.entries[0][0]
+
+    def times(self, factor: float) -> Parameter:
+        """The same, beginning *factor* times as large."""
+        return Parameter(tuple((key, value * factor) for key, value in self.entries))
+
+
+def with_values(transport: Transport, parameters: Iterable[Parameter]) -> Transport:
+    """*transport* with the entries of *parameters* as they begin; of one that stands in two, the later one's."""
+    changes: dict[str, Any] = {}
+    for parameter in parameters:
+        for (name, key), value in parameter.entries:
+            if key is None:
+                changes[name] = value
+            else:
+                changes.setdefault(name, dict(getattr(transport, name)))[key] = value
+    return replace(transport, **changes)
+
+
+def own(library: Transport) -> list[Parameter]:
+    """The figures of *library* that may be free."""
+    groups: dict[Any, dict[Key, float]] = {
+        name: {(name, None): getattr(library, name)} for name in SCALARS if getattr(library, name)
+    }
+    for table in TABLES:
+        for key, value in getattr(library, table).items():
+            if value > 0:
+                groups.setdefault(_group(library, table, key), {})[table, key] = value
+    return [Parameter(tuple(entries.items())) for entries in groups.values()]
+
+
+def _group(library: Transport, table: str, key: Any) -> tuple[Any, ...]:
+    """What goes with the entry *key*."""
+    if table == "base_latency":
+        return (table,)
+    if table == "hop_latency":
+        return (table,) if _classes_alike(library.hop_latency) else (table, key[0])
+    return (table, key[1]) if table == "ceilings" else (table, key)
+
+
+def _classes_alike(hops: Mapping[tuple[str, str, str], float]) -> bool:
+    """Whether every class of hop costs the same."""
+    classes: dict[str, dict[tuple[str, str], float]] = {}
+    for (hop, *rest), value in hops.items():
+        classes.setdefault(hop, {})[rest[0], rest[1]] = value
+    return len({tuple(sorted(one.items())) for one in classes.values()}) == 1
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What measurements show, for extensions to begin with.
+
+    *used*: the algorithms and protocols that were taken, each with the bytes/s of a rank in the largest of what it did;
+    *latency*: the least time (s) that anything took; *rate*: the most bus bandwidth, bytes/s.
+    """
+
+    used: Mapping[tuple[str, str], float]
+    latency: float
+    rate: float
+
+
+Extended = tuple[Transport, list[Parameter]]
+
+
+def extensions(transport: Transport, parameters: Sequence[Parameter], seen: Seen) -> Iterator[Extended]:
+    """What could be taken in beside *parameters* of *transport*."""
+    if len(transport.protocols) > 1:
+        for protocol in dict.fromkeys(protocol for _, protocol in seen.used):
+            yield from _apart(transport, parameters, protocol)
+        return
+    taken = {key: value for parameter in parameters for key, value in parameter.entries}
+    for (algorithm, protocol), rate in seen.used.items():
+        hops = {(t, (key[0], algorithm, protocol)): value for (t, key), value in taken.items() if t == "hop_latency"}
+        for entries in (
+            hops,
+            {("base_latency", (algorithm, protocol)): seen.latency},
+            {("ceilings", (algorithm, protocol, "any")): rate},
+        ):
+            if entries and not taken.keys() & entries.keys():
+                yield transport, [*parameters, Parameter(tuple(entries.items()))]
+    if any(table == "hop_latency" for table, _ in taken):
+        yield _with_long(transport, parameters, seen.rate)
+
+
+def _apart(transport: Transport, parameters: Sequence[Parameter], protocol: str) -> Iterator[Extended]:
+    """The latencies of *protocol* moved by a factor of their own."""
+
+    def its(key: Key) -> bool:
+        return key[0] in ("base_latency", "hop_latency") and key[1][-1] == protocol
+
+    inside = tuple(entry for parameter in parameters for entry in parameter.entries if its(entry[0]))
+    left = [Parameter(tuple(e for e in parameter.entries if not its(e[0]))) for parameter in parameters]
+    kept = [parameter for parameter in left if parameter.entries]
+    if inside and Parameter(inside) not in parameters:
+        yield transport, [*kept, Parameter(inside)]
+
+
+def _with_long(transport: Transport, parameters: Sequence[Parameter], rate: float) -> Extended:
+    """*transport* with a second protocol."""
+    short = transport.protocols[0]
+    taken = {key: value for parameter in parameters for key, value in parameter.entries}
+    hops = {
+        (table, (*key[:2], LONG)): LATER * value
+        for (table, key), value in taken.items()
+        if table == "hop_latency" and key[2] == short
+    }
+    ceiling: dict[Key, float] = {("ceilings", ("any", short, "any")): rate / SLOWER}
+    added = [hops] if taken.keys() & ceiling.keys() else [hops, ceiling]
+    return replace(transport, protocols=(short, LONG)), [*parameters, *(Parameter(tuple(e.items())) for e in added)]

@@ -1,0 +1,178 @@
+"""Communication on torch.distributed: each op of a schedule as the call that does the same.
+
+What a library makes of a call is its own: Gloo, as torch 2.13 has it, runs a reduce-scatter as a whole all-reduce (the
+bytes on the wire tell), an all-reduce as a ring, a broadcast as a binomial tree, a reduce as reduce-scatter and gather.
+A collective that the schedule wants *direct* goes as messages where the library has another algorithm; a direct reduce
+leaves the vectors at the root side by side, for adding them is a computation of the schedule's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from simulator.replay.buffers import Buffers, directly, elements, members
+from simulator.replay.meetings import Channel, Gathering, Meeting, Message, channels, pairs, tags
+from simulator.replay.worker import Member
+from simulator.schedule import Collective, Copy, Op, Recv, Schedule, Send
+
+_all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+_reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+"""By their names from torch 2.13 on, else by those before."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One collective of *kind* in *group*, whose ranks are *ranks*, this one at *coordinate*.
+
+    *n* elements are the full vector, *m* one of its parts.
+    """
+
+    group: Any
+    ranks: tuple[int, ...]
+    coordinate: int
+    root: int
+    n: int
+    m: int
+    buffers: Buffers
+
+    @property
+    def whole(self) -> int:
+        """Elements of all parts together."""
+        return self.m * len(self.ranks)
+
+    @property
+    def at_root(self) -> bool:
+        """Whether this rank is the root."""
+        return self.coordinate == self.root
+
+    def parts(self, vector: torch.Tensor) -> list[torch.Tensor] | None:
+        """The parts of *vector* at the root; None elsewhere."""
+        return list(vector[: self.whole].chunk(len(self.ranks))) if self.at_root else None
+
+
+def _gather(call: Call) -> None:
+    sink = call.parts(call.buffers.sink)
+    dist.gather(call.buffers.source[: call.m], sink, call.ranks[call.root], group=call.group)
+
+
+def _scatter(call: Call) -> None:
+    source = call.parts(call.buffers.source)
+    dist.scatter(call.buffers.sink[: call.m], source, call.ranks[call.root], group=call.group)
+
+
+def _all_to_all(call: Call) -> None:
+    dist.all_to_all_single(call.buffers.sink[: call.whole], call.buffers.source[: call.whole], group=call.group)
+
+
+KINDS: dict[str, Callable[[Call], Any]] = {
+    "all_reduce": lambda c: dist.all_reduce(c.buffers.source[: c.n], group=c.group),
+    "all_gather": lambda c: _all_gather(c.buffers.sink[: c.whole], c.buffers.source[: c.m], group=c.group),
+    "reduce_scatter": lambda c: _reduce_scatter(c.buffers.sink[: c.m], c.buffers.source[: c.whole], group=c.group),
+    "broadcast": lambda c: dist.broadcast(c.buffers.source[: c.n], c.ranks[c.root], group=c.group),
+    "reduce": lambda c: dist.reduce(c.buffers.source[: c.n], c.ranks[c.root], group=c.group),
+    "gather": _gather,
+    "scatter": _scatter,
+    "all_to_all": _all_to_all,
+}
+
+
+def _directly(call: Call, kind: str) -> None:
+    """A broadcast or reduce as messages between the root and each of the others, all at once."""
+    outward = kind == "broadcast"
+    others = [rank for rank in call.ranks if rank != call.ranks[call.root]]
+    peers = others if call.at_root else [call.ranks[call.root]]
+    sends = outward == call.at_root
+    start = dist.isend if sends else dist.irecv
+    buffer = call.buffers.source if sends else call.buffers.sink
+    apart = 0 if sends or not call.at_root else call.n
+    messages = [
+        dist.P2POp(start, buffer[i * apart : i * apart + call.n], peer, group=call.group)
+        for i, peer in enumerate(peers)
+    ]
+    for work in dist.batch_isend_irecv(messages):
+        work.wait()
+
+
+def _copy(op: Copy, buffers: Buffers) -> None:
+    n = elements(op.nbytes)
+    assert buffers.host is not None
+    gpu, host = buffers.source[:n], buffers.host[:n]
+    if op.to == "host":
+        host.copy_(gpu)
+    else:
+        gpu.copy_(host)
+
+
+@dataclass
+class Communication:
+    """What the rank of *member* communicates in *schedule*, over the process groups that it opens."""
+
+    schedule: Schedule
+    member: Member
+    _groups: dict[Channel | tuple[int, int], Any] = field(default_factory=dict)
+    _tags: dict[Message, int] = field(default_factory=dict)
+
+    def open(self) -> None:
+        """Open all process groups; every rank opens all of them, in the same order."""
+        wanted: dict[Channel | tuple[int, int], tuple[int, ...]] = dict(channels(self.schedule).items())
+        # a group for each direction of a pair: NCCL has no tags to tell them apart, and a receiver under Gloo would ask
+        # for its message on the connection, and behind the bytes, of the other direction
+        wanted |= {pair: pair for pair in pairs(self.schedule)}
+        for name, ranks in wanted.items():
+            self._groups[name] = dist.new_group(list(ranks), backend=self._backend(ranks))
+            if self.member.rank in ranks and self._backend(ranks) == "nccl":
+                self._connect(name, ranks)
+        self._tags = dict(tags(self.schedule, self.member.rank))
+
+    def _connect(self, name: Channel | tuple[int, int], ranks: tuple[int, ...]) -> None:
+        """Let NCCL open its communicator now, in the order of the groups: threads would open several at once."""
+        group, vector = self._groups[name], torch.zeros(1, device=self.member.device)
+        if isinstance(name, Channel):
+            dist.all_reduce(vector, group=group)
+        elif self.member.rank == ranks[0]:
+            dist.send(vector, ranks[1], group=group)
+        else:
+            dist.recv(vector, ranks[0], group=group)
+        torch.cuda.synchronize()
+
+    def _backend(self, ranks: tuple[int, ...]) -> str:
+        """Where a host takes part, tensors stay on hosts."""
+        on_gpus = all(self.schedule.program(rank).on == "gpu" for rank in ranks)
+        return self.member.backend if on_gpus else "gloo"
+
+    def device(self, ops: Sequence[Op]) -> str:
+        """Where the tensors of one stream's *ops* live."""
+        ranks = {rank for op in ops for rank in members(self.schedule, self.member.rank, op)}
+        return "cpu" if self._backend(tuple(ranks)) == "gloo" else self.member.device
+
+    def carry_out(self, op: Op, meeting: Meeting | None, buffers: Buffers) -> None:
+        """Do what *op* says, from begin to end."""
+        match op, meeting:
+            case Collective(), Gathering():
+                self._gather(op, meeting, buffers)
+            case Send(), Message():
+                dist.send(buffers.source[: elements(op.nbytes)], meeting.receiver, **self._line(meeting))
+            case Recv(), Message():
+                dist.recv(buffers.sink[: elements(op.nbytes)], meeting.sender, **self._line(meeting))
+            case Copy(), _:
+                _copy(op, buffers)
+
+    def _gather(self, op: Collective, meeting: Gathering, buffers: Buffers) -> None:
+        ranks = tuple(members(self.schedule, self.member.rank, op))
+        n, m = elements(op.nbytes), elements(op.nbytes, len(ranks))
+        group = self._groups[meeting.channel]
+        call = Call(group, ranks, ranks.index(self.member.rank), op.root, n, m, buffers)
+        if directly(op):
+            _directly(call, op.kind)
+        else:
+            KINDS[op.kind](call)
+
+    def _line(self, message: Message) -> dict[str, Any]:
+        """The group of a message's pair and direction; under Gloo it has a tag, too."""
+        line = {"group": self._groups[message.sender, message.receiver]}
+        return line if self.member.backend == "nccl" else {**line, "tag": self._tags[message]}

@@ -1,0 +1,90 @@
+"""Computation on a real device: sleeping or spinning as long as the model says, or the kernels themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from simulator.kernel import Kernel
+from simulator.replay.clock import now, sleep_until
+from simulator.schedule import Compute
+
+Computation = Callable[[Compute, float], None]
+"""Does an op, which by the model ends at the moment given (of `clock.now`)."""
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": torch.float32, "fp32": torch.float32}
+
+SPUN = 64
+"""Rows of the product that spinning repeats: some 10 µs on a core, without the lock that Python's threads share."""
+
+
+def computation(how: str, device: str) -> Computation:
+    """The way to compute that *how* names: ``sleep``, ``spin``, or ``kernels`` on *device*."""
+    match how:
+        case "sleep":
+            return _sleep
+        case "spin":
+            return _spinning()
+        case "kernels":
+            return Kernels(device)
+    raise ValueError(how)
+
+
+def _sleep(op: Compute, end: float) -> None:
+    sleep_until(end)
+
+
+def _spinning() -> Computation:
+    square, result = torch.zeros(SPUN, SPUN), torch.zeros(SPUN, SPUN)
+
+    def spin(op: Compute, end: float) -> None:
+        while now() < end:
+            torch.mm(square, square, out=result)
+
+    return spin
+
+
+@dataclass
+class Kernels:
+    """Executes kernels on *device*: products of their shapes, copies of their bytes; measured ones are slept.
+
+    Operands are zeros in memory that all kernels share, which grows to what the largest needs (in the warm-up).
+    """
+
+    device: str
+    _memory: dict[tuple[int, torch.dtype], torch.Tensor] = field(default_factory=dict)
+
+    def __call__(self, op: Compute, end: float) -> None:
+        """Execute the kernels of *op* in turn; a host's on the host."""
+        device = self.device if op.on == "gpu" else "cpu"
+        for kernel in op.kernels:
+            self._execute(kernel, device)
+        if device != "cpu":
+            torch.cuda.current_stream().synchronize()
+
+    def _execute(self, kernel: Kernel, device: str) -> None:
+        if kernel.seconds is not None:
+            sleep_until(now() + kernel.seconds)
+        elif kernel.shape is not None:
+            self._multiply(*kernel.shape, DTYPES[kernel.precision], device)
+        else:
+            for _ in range(kernel.launches):
+                self._copy(kernel.nbytes / kernel.launches, device)
+
+    def _multiply(self, batch: int, m: int, n: int, k: int, dtype: torch.dtype, device: str) -> None:
+        a = self._zeros(0, batch * m * k, dtype, device).view(batch, m, k)
+        b = self._zeros(1, batch * k * n, dtype, device).view(batch, k, n)
+        torch.bmm(a, b, out=self._zeros(2, batch * m * n, dtype, device).view(batch, m, n))
+
+    def _copy(self, nbytes: float, device: str) -> None:
+        """Half of *nbytes* is read, half is written."""
+        half = int(nbytes / 2)
+        self._zeros(1, half, torch.uint8, device).copy_(self._zeros(0, half, torch.uint8, device))
+
+    def _zeros(self, operand: int, count: int, dtype: torch.dtype, device: str) -> torch.Tensor:
+        held = self._memory.get((operand, dtype))
+        if held is None or len(held) < count or held.device != torch.device(device):
+            held = self._memory[operand, dtype] = torch.zeros(count, dtype=dtype, device=device)
+        return held[:count]

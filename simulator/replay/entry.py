@@ -1,0 +1,111 @@
+"""The entry of an accelerator is fitted to what was measured of a device, by way of the simulator's own prices.
+
+Of a GPU of the catalogue the data sheet's peaks stay, and efficiencies say what share of them is reached; of any other
+device the best that was seen is the peak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import log
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simulator.accelerator import Accelerator, Software
+from simulator.errors import CalibrationError
+from simulator.kernel import matmul
+from simulator.replay.calibration.regression import Fit, Vector, fit
+
+if TYPE_CHECKING:
+    from simulator.replay.calibration.device import Device, Transfer
+
+LOOSELY = log(3.0)
+"""How far the first estimates of an entry may lie from a device: a factor of three is one standard deviation."""
+
+K_HALF = 64.0
+"""Where the search for k_half begins: the inner steps of a tile's first load (topologies/gpus)."""
+
+CACHED = 100e6
+"""Bytes: twice the largest cache of a GPU, and more than those of common processors (H100 data sheet: 50 MB of L2)."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The *accelerator*, the relative standard *errors* of what was fitted, by name, and the *fit* of products."""
+
+    accelerator: Accelerator
+    errors: dict[str, float]
+    fit: Fit
+
+
+@dataclass(frozen=True)
+class Line:
+    """A transfer costs *latency* (s) and its bytes over *bandwidth* (bytes/s); relative standard errors of both."""
+
+    latency: float
+    bandwidth: float
+    errors: tuple[float, float]
+
+
+def entry(device: Device, known: Accelerator | None = None) -> Entry:
+    """The accelerator that prices what was measured of *device* best; *known* is what the catalogue has of it."""
+    reached, sure = _memory(device)
+    begun = known or _unknown(device)
+    bandwidth = begun.memory_bandwidth if known else reached
+    begun = replace(begun, memory_bandwidth=bandwidth, memory_efficiency=reached / bandwidth)
+    host = Software(launch_seconds=device.launch)
+    precisions = tuple(dict.fromkeys(product.precision for product in device.products))
+
+    def made(values: Vector) -> Accelerator:
+        peaks = {p: begun.peak(p) * float(f) for p, f in zip(precisions, values, strict=False)}
+        changed = {"matmul_efficiency": float(values[0]) * begun.matmul_efficiency} if known else {"peak_flops": peaks}
+        return replace(begun, **changed, **({"k_half": float(values[-1]) * K_HALF} if begun.sms else {}))  # type: ignore[arg-type]
+
+    def predict(values: Vector) -> Vector:
+        accelerator = made(values)
+        return np.array(
+            [accelerator.seconds([matmul(*one.shape, precision=one.precision)], host) for one in device.products]
+        )
+
+    count = (1 if known else len(precisions)) + bool(begun.sms)
+    found = fit(predict, np.ones(count), np.array([one.seconds for one in device.products]), LOOSELY)
+    names = (["matmul_efficiency"] if known else [f"peak_flops.{p}" for p in precisions]) + ["k_half"] * bool(begun.sms)
+    errors = dict(zip(names, map(float, found.errors), strict=True))
+    errors["memory_efficiency" if known else "memory_bandwidth"] = sure
+    return Entry(made(found.parameters), errors, found)
+
+
+def _memory(device: Device) -> tuple[float, float]:
+    """bytes/s of copies too large for a cache, beside the launch, and the relative standard error of that."""
+    large = [one for one in device.copies if one.nbytes > CACHED] or device.copies
+    if not large:
+        raise CalibrationError("no copies were measured")
+    nbytes, seconds = np.array([one.nbytes for one in large]), np.array([one.seconds for one in large])
+    start = np.array([float((nbytes / seconds).max())])
+    found = fit(lambda values: device.launch + nbytes / values[0], start, seconds, LOOSELY)
+    return float(found.parameters[0]), float(found.errors[0])
+
+
+def line(transfers: Sequence[Transfer]) -> Line:
+    """Latency and bandwidth of *transfers*: what they take once, and for each byte. Raises `CalibrationError`."""
+    if not transfers:
+        raise CalibrationError("no transfers were measured")
+    nbytes = np.array([one.nbytes for one in transfers])
+    seconds = np.array([one.seconds for one in transfers])
+    start = np.array([seconds.min(), (nbytes / seconds).max()])
+    found = fit(lambda values: values[0] + nbytes / values[1], start, seconds, LOOSELY)
+    latency, bandwidth = map(float, found.parameters)
+    return Line(latency, bandwidth, (float(found.errors[0]), float(found.errors[1])))
+
+
+def _unknown(device: Device) -> Accelerator:
+    """A device of which nothing is known but what it does best."""
+    best: dict[str, float] = {}
+    for one in device.products:
+        best[one.precision] = max(best.get(one.precision, 0.0), one.flops / one.seconds)
+    if not best:
+        raise CalibrationError("no products were measured")
+    more = {"memory_bytes": device.memory} if device.memory else {}
+    return Accelerator(device.name, best, sms=device.sms or 0, k_half=K_HALF if device.sms else 0.0, **more)

@@ -1,0 +1,121 @@
+"""A meeting is one communication as its partners tell it from all others; channels are what meetings need.
+
+`simulator.schedule.matching` says who meets whom. A *channel* is a process group for all collectives of one group of an
+axis on one stream, so that streams do not wait for each other. Tags distinguish messages.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from simulator.schedule import Op, Recv, Schedule, Send
+from simulator.schedule.matching import NONE, CollectiveKey, CopyKey, Matching, MessageKey
+from simulator.schedule.order import Action
+from simulator.timeline import NO_COMMUNICATION, Integers
+
+
+class Channel(NamedTuple):
+    """Group number *group* of *axis*, on *stream*."""
+
+    axis: str
+    group: int
+    stream: str
+
+
+class Gathering(NamedTuple):
+    """The collective that is number *number* on its *channel*."""
+
+    channel: Channel
+    number: int
+
+
+class Message(NamedTuple):
+    """From rank *sender* to rank *receiver*, over *axis*: of those of one *action* number *number*."""
+
+    sender: int
+    receiver: int
+    axis: str
+    action: Action | None
+    number: int
+
+
+Meeting = Gathering | Message
+
+
+def meetings(schedule: Schedule, rank: int) -> list[Meeting | None]:
+    """What each op of *rank* takes part in, by its place in the program; None where it needs no partner."""
+    return _meetings(schedule, Matching(schedule), rank)
+
+
+def _meetings(schedule: Schedule, matching: Matching, rank: int) -> list[Meeting | None]:
+    program = schedule.program_of[rank]
+    requests, numbers, keys = matching.requests[program], matching.request[program], matching.key[program]
+    return [
+        None if key == NONE else _meeting(schedule, rank, requests[number], matching.meaning(key))
+        for number, key in zip(numbers.tolist(), keys.tolist(), strict=True)
+    ]
+
+
+def communications(schedule: Schedule) -> list[Integers]:
+    """By rank the number of the communication of each op, by its place in the program; `NO_COMMUNICATION` for others.
+
+    Partners have the same number; numbers are those of one step, from 0 without gaps.
+    """
+    numbers: dict[Meeting, int] = {}
+    of_rank = [meetings(schedule, rank) for rank in range(schedule.mesh.world_size)]
+    return [
+        np.array([NO_COMMUNICATION if m is None else numbers.setdefault(m, len(numbers)) for m in each], np.int64)
+        for each in of_rank
+    ]
+
+
+def _meeting(schedule: Schedule, rank: int, op: Op, meaning: CollectiveKey | MessageKey | CopyKey) -> Meeting | None:
+    if isinstance(meaning, CopyKey):
+        return None
+    axis = schedule.mesh.axes[meaning.axis]
+    place = axis.place(rank)
+    assert place is not None, f"rank {rank} is not on {meaning.axis}: Schedule.check() would have told"
+    group = axis.groups[place[0]]
+    if isinstance(meaning, CollectiveKey):
+        channel = Channel(meaning.axis, place[0], meaning.stream)
+        return Gathering(channel, meaning.number) if len(group) > 1 else None
+    assert isinstance(op, Send | Recv)
+    pair = (rank, group[op.peer]) if isinstance(op, Send) else (group[op.peer], rank)
+    return Message(*pair, meaning.axis, meaning.action, meaning.number)
+
+
+def _every(schedule: Schedule) -> Iterator[Meeting]:
+    """The meetings of all ranks, rank after rank."""
+    matching = Matching(schedule)
+    for rank in range(schedule.mesh.world_size):
+        yield from filter(None, _meetings(schedule, matching, rank))
+
+
+def channels(schedule: Schedule) -> dict[Channel, tuple[int, ...]]:
+    """The ranks of every channel; the same order in every process."""
+    found = dict.fromkeys(meeting.channel for meeting in _every(schedule) if isinstance(meeting, Gathering))
+    return {channel: schedule.mesh.axes[channel.axis].groups[channel.group] for channel in found}
+
+
+def pairs(schedule: Schedule) -> list[tuple[int, int]]:
+    """(sender, receiver) of all messages, each pair and direction once; the same order in every process."""
+    messages = (meeting for meeting in _every(schedule) if isinstance(meeting, Message))
+    return list(dict.fromkeys((message.sender, message.receiver) for message in messages))
+
+
+def tags(schedule: Schedule, rank: int) -> Mapping[Message, int]:
+    """The tags of all messages that *rank* sends or receives: numbered along each pair and direction by the sender."""
+    matching = Matching(schedule)
+    numbers: dict[Message, int] = {}
+    mine = [m for m in _meetings(schedule, matching, rank) if isinstance(m, Message)]
+    for sender in dict.fromkeys(message.sender for message in mine):
+        count: Counter[int] = Counter()
+        for message in _meetings(schedule, matching, sender):
+            if isinstance(message, Message) and message.sender == sender:
+                numbers[message] = count[message.receiver]
+                count[message.receiver] += 1
+    return {message: numbers[message] for message in mine}

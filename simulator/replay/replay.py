@@ -1,0 +1,128 @@
+"""Replay runs a schedule on real processes with real communication: the second interpreter beside the simulator.
+
+What it measures is a timeline of the same form; validation is the comparison of two timelines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median_low
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.errors import ReplayError
+from simulator.replay.execution import Part, perform
+from simulator.replay.launch import TIMEOUT, launch
+from simulator.replay.meetings import communications
+from simulator.replay.place import Place
+from simulator.schedule import Collective, Copy, Op, Recv, Schedule, Send
+from simulator.timeline import NO_COMMUNICATION, Columns, Floats, Timeline
+
+COMPUTE = ("sleep", "spin", "kernels")
+"""Ways to compute: sleep or spin as long as the model says, or execute the kernels."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The *timelines* of the repetitions after the warm-up, in turn."""
+
+    timelines: tuple[Timeline, ...]
+
+    @property
+    def step_times(self) -> list[float]:
+        """Seconds a step, of each repetition."""
+        return [timeline.step_time for timeline in self.timelines]
+
+    @property
+    def median(self) -> Timeline:
+        """The timeline of median step time; of an even number the lower one."""
+        return self.timelines[self.step_times.index(median_low(self.step_times))]
+
+
+class BrokenReplayError(ReplayError):
+    """A replay that did not come to its end; *timelines* are the repetitions that did, the warm-up first."""
+
+    def __init__(self, message: str, timelines: Sequence[Timeline]) -> None:
+        self.timelines = tuple(timelines)
+        super().__init__(message)
+
+
+def replay(
+    schedule: Schedule,
+    seconds: Sequence[Sequence[float]],
+    *,
+    backend: str = "gloo",
+    compute: str = "sleep",
+    repeat: int = 3,
+    places: Sequence[Place] | None = None,
+    timeout: float = TIMEOUT,
+) -> Replay | None:
+    """*schedule* as it runs on processes of this machine or of torchrun, *repeat* times after a warm-up.
+
+    *seconds* are the modelled durations of the ops, by rank (`durations`). Each rank runs at its one of *places*, on
+    the loopback interface unless given. Raises `BrokenReplayError` if a rank fails, or after *timeout* s. Under
+    torchrun only rank 0 gets the replay.
+    """
+    parts = [Part(schedule, tuple(each), compute, 1 + repeat) for each in seconds]
+    heard: list[dict[int, Floats]] = [{} for _ in range(1 + repeat)]
+
+    def told(rank: int, report: tuple[int, Floats]) -> None:
+        number, moments = report
+        heard[number][rank] = moments
+
+    try:
+        results = launch(perform, parts, backend=backend, places=places, timeout=timeout, told=told)
+    except ReplayError as error:
+        whole = [[ranks[r] for r in sorted(ranks)] for ranks in heard if len(ranks) == len(parts)]
+        raise BrokenReplayError(str(error), [measured(schedule, moments) for moments in whole]) from None
+    if results is None:
+        return None
+    return Replay(tuple(measured(schedule, moments) for moments in list(zip(*results, strict=True))[1:]))
+
+
+def measured(schedule: Schedule, moments: Sequence[Floats]) -> Timeline:
+    """The timeline of (ready, end) of every op of each rank, step after step, in s.
+
+    A communication begins when the last of its partners is ready for it. A message ends, for both, when its receiver
+    has it: the system of the sender took it over before that, to send it on.
+    """
+    numbers = communications(schedule)
+    each = 1 + max((int(own.max(initial=NO_COMMUNICATION)) for own in numbers), default=NO_COMMUNICATION)
+    numbers = [
+        np.concatenate([np.where(own == NO_COMMUNICATION, own, own + step * each) for step in range(schedule.steps)])
+        for own in numbers
+    ]
+    begun, received = np.full((2, each * schedule.steps + 1), -np.inf)
+    for rank, (own, (ready, end)) in enumerate(zip(numbers, (of_rank.T for of_rank in moments), strict=True)):
+        np.maximum.at(begun, own, ready)
+        receives = _where(schedule, rank, Recv) & (own != NO_COMMUNICATION)
+        received[own[receives]] = end[receives]
+    # what is no communication has the last place
+    begun[NO_COMMUNICATION] = received[NO_COMMUNICATION] = -np.inf
+    columns = []
+    for rank, (own, (ready, end)) in enumerate(zip(numbers, (of_rank.T for of_rank in moments), strict=True)):
+        last = np.where(_where(schedule, rank, Send), np.maximum(end, received[own]), end)
+        # a rank that only sends may be through with a collective before the last has come
+        begin = np.minimum(np.maximum(ready, begun[own]), last)
+        step, op = np.divmod(np.arange(len(own)), len(own) // schedule.steps or 1)
+        order = np.argsort(last, kind="stable")
+        columns.append(Columns(op[order], step[order], ready[order], begin[order], last[order], own[order]))
+    return Timeline.unfolded(schedule, columns)
+
+
+def _where(schedule: Schedule, rank: int, kind: type[Op]) -> npt.NDArray[np.bool_]:
+    """Whether each op of *rank*, step after step, is of *kind*."""
+    return np.tile(schedule.program(rank).column(lambda op: isinstance(op, kind), np.bool_), schedule.steps)
+
+
+def scaled(schedule: Schedule, factor: float) -> Schedule:
+    """*schedule* in which all that is communicated is *factor* times as large."""
+
+    def change(op: Op) -> tuple[Op]:
+        if isinstance(op, Collective | Send | Recv | Copy):
+            return (replace(op, nbytes=op.nbytes * factor),)
+        return (op,)
+
+    return schedule.map_programs(lambda program: program.map_ops(change))

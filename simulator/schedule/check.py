@@ -1,0 +1,180 @@
+"""Check rules: what must hold of a schedule before anything is simulated. A violation shows the op where it stands."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import accumulate
+from math import inf
+from typing import NoReturn
+
+from simulator.schedule import COLLECTIVES, Block, Collective, Compute, Delay, Op, Program, Recv, Schedule, Send
+from simulator.schedule.check_partners import check_partners
+from simulator.schedule.mesh import Axis
+from simulator.schedule.order import Action
+
+
+def check(schedule: Schedule) -> None:
+    """Raise `ScheduleError`, the printed program with the offending op marked, unless all rules hold.
+
+    Names are unique and `after` looks backward only; communication names an axis, a peer, a root that there is;
+    members of a group agree in kind, size, root and order of their collectives; every Send has its Recv of the same
+    size; for each stage and micro-batch F precedes R precedes B, or I precedes W; what is allocated is freed; a delay
+    is finite and not negative; a priority belongs to a server.
+    """
+    for program in schedule.programs:
+        _check_names(program)
+        _check_phases(program)
+        _check_memory(program)
+    check_partners(schedule)
+    for number, program in enumerate(schedule.programs):
+        _check_ops(schedule, number, program)
+
+
+def _check_names(program: Program) -> None:
+    """Checked block by block: what a template says of its own ops is looked at once."""
+    own = {id(ops): [op.name for op in ops] for ops, _ in program.templates()}
+    outside = {id(ops): _names_outside(ops) for ops, _ in program.templates()}
+    seen: set[str] = set()
+    for block in program.blocks:
+        names = block.names(own[id(block.ops)])
+        count = len(seen)
+        seen.update(names)
+        if len(seen) < count + len(names) or not seen.issuperset(block.names(outside[id(block.ops)])):
+            _report_name(program)
+    if any(_looks_forward(ops) for ops, _ in program.templates()):
+        _report_name(program)
+
+
+def _names_outside(ops: Sequence[Op]) -> list[str]:
+    """The names that ops of a template wait for and that are not in it."""
+    return list({name for op in ops for name in op.after} - {op.name for op in ops})
+
+
+def _looks_forward(ops: Sequence[Op]) -> bool:
+    """Whether an op of a template waits for itself or for a later one."""
+    places = {op.name: place for place, op in enumerate(ops)}
+    return any(places.get(name, -1) >= place for place, op in enumerate(ops) for name in op.after)
+
+
+def _report_name(program: Program) -> NoReturn:
+    """Raise what is wrong with the names of *program*."""
+    seen: set[str] = set()
+    every = {op.name for op in program.ops}
+    for index, op in enumerate(program.ops):
+        if op.name in seen:
+            raise program.violation(index, "the name stands twice")
+        for name in op.after:
+            if name not in seen:
+                why = "comes later" if name in every else "is not there"
+                raise program.violation(index, f"after {name}, which {why}; an op can only wait for earlier ones")
+        seen.add(op.name)
+    raise AssertionError(program.role)
+
+
+_BEFORE = {"R": "F", "B": "F", "I": "F", "W": "I"}
+
+
+def _check_phases(program: Program) -> None:
+    """F precedes R and B of the same stage and micro-batch, R precedes B, I precedes W, layer by layer.
+
+    Micro-batches for which the same is done are looked at once.
+    """
+    blocks = program.blocks
+    of: dict[int | None, list[int]] = defaultdict(list)
+    for number, block in enumerate(blocks):
+        of[block.micro_batch].append(number)
+    if any(_place(blocks[number], op) for number in of[None] for op in blocks[number].ops):
+        # ops without a template may be of any micro-batch
+        of = {None: list(range(len(blocks)))}
+    alike = {tuple(id(blocks[number].ops) for number in numbers): numbers for numbers in of.values()}
+    starts = [0, *accumulate(len(block.ops) for block in blocks)]
+    for numbers in alike.values():
+        placed = (
+            (starts[number] + place, _place(blocks[number], op))
+            for number in numbers
+            for place, op in enumerate(blocks[number].ops)
+        )
+        _check_order(program, [(index, place) for index, place in placed if place])
+
+
+def _check_order(program: Program, placed: Sequence[tuple[int, tuple[Action, str | None]]]) -> None:
+    """Check computations by their numbers: the action of each, and its layer."""
+    first = {place: index for index, place in reversed(placed)}
+    for index, (action, layer) in placed:
+        if action.phase not in _BEFORE:
+            continue
+        for before in [_BEFORE[action.phase]] + (["R"] if action.phase in "BI" else []):
+            needed = action._replace(phase=before), layer
+            if first.get(needed, -1 if before == "R" else len(program.ops)) > index:
+                raise program.violation(index, f"{action.phase} stands before {before} of the same micro-batch")
+
+
+def _place(block: Block, op: Op) -> tuple[Action, str | None] | None:
+    """The action and the layer of a computation of a micro-batch."""
+    if not isinstance(op, Compute) or op.action is None or op.action.phase == "O":
+        return None
+    return block.action(op.action), op.layer
+
+
+def _check_memory(program: Program) -> None:
+    balance: dict[str, float] = defaultdict(float)
+    given: dict[str, float] = defaultdict(float)
+    for ops, times in program.templates():
+        for op in ops:
+            for category, nbytes in op.allocates.items():
+                balance[category] += times * nbytes
+                given[category] += times * nbytes
+            for category, nbytes in op.frees.items():
+                balance[category] -= times * nbytes
+    for category, nbytes in balance.items():
+        if abs(nbytes) > 1e-9 * given[category]:
+            culprit = max(i for i, op in enumerate(program.ops) if category in op.allocates or category in op.frees)
+            raise program.violation(culprit, f"{nbytes:g} B of {category} are allocated and not freed")
+
+
+def _check_ops(schedule: Schedule, number: int, program: Program) -> None:
+    """What an op says of itself: axes that are there, with the ranks of the program on them; times; servers."""
+    ranks = schedule.ranks_of(number)
+    stands: dict[str, tuple[int | None, int]] = {}
+    for ops, _ in program.templates():
+        for place, op in enumerate(ops):
+            wrong = _wrong_value(op) or _wrong_axis(schedule, op, ranks, stands)
+            if wrong:
+                first = next(i for i, block in enumerate(program.blocks) if block.ops is ops)
+                raise program.violation(sum(len(block.ops) for block in program.blocks[:first]) + place, wrong)
+
+
+def _wrong_value(op: Op) -> str:
+    """What is wrong with a delay or a server, if anything."""
+    if isinstance(op, Delay) and not 0 <= op.seconds < inf:
+        return f"a delay of {op.seconds:g} s; it must be finite and not negative"
+    if isinstance(op, Compute) and op.priority and op.server is None:
+        return f"priority {op.priority} without a server; name the server, or leave the priority at 0"
+    return ""
+
+
+def _wrong_axis(schedule: Schedule, op: Op, ranks: Sequence[int], stands: dict[str, tuple[int | None, int]]) -> str:
+    """What is wrong with the axis of *op*, if anything; *stands*: what is known of the axes."""
+    if isinstance(op, Collective) and op.kind not in COLLECTIVES:
+        return f"{op.kind} is no collective; there are {', '.join(COLLECTIVES)}"
+    if not isinstance(op, Collective | Send | Recv):
+        return ""
+    if op.over not in schedule.mesh.axes:
+        return f"no axis {op.over}; the mesh has {', '.join(schedule.mesh.axes)}"
+    if op.over not in stands:
+        stands[op.over] = _stand(schedule.mesh.axes[op.over], ranks)
+    missing, size = stands[op.over]
+    if missing is not None:
+        return f"rank {missing} runs it, but is not on the axis {op.over}"
+    coordinate = op.root if isinstance(op, Collective) else op.peer
+    if not 0 <= coordinate < size:
+        return f"coordinate {coordinate} is not on the axis {op.over} of {size}"
+    return ""
+
+
+def _stand(axis: Axis, ranks: Sequence[int]) -> tuple[int | None, int]:
+    """The first of *ranks* that is not on *axis*, and the size of the smallest group that one of them is in."""
+    places = [(rank, axis.place(rank)) for rank in ranks]
+    missing = next((rank for rank, place in places if place is None), None)
+    return missing, min((len(axis.groups[place[0]]) for _, place in places if place), default=0)

@@ -1,0 +1,113 @@
+"""Partners agree: members of a group in their collectives, and every send with its receive.
+
+`simulator.schedule.matching` says who meets whom. Messages are compared as columns, all those of a group at once.
+Single ops are looked at only where the columns differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.schedule import Schedule
+from simulator.schedule.matching import Integers, Matching, asked
+from simulator.schedule.ops import Collective, Op, Recv, Send
+from simulator.schedule.program import Program
+
+_Rows = npt.NDArray[np.float64]
+
+
+def check_partners(schedule: Schedule) -> None:
+    """Raise `ScheduleError` unless partners agree.
+
+    Groups whose members run the same programs in the same places are looked at once.
+    """
+    matching = Matching(schedule)
+    for name, axis in schedule.mesh.axes.items():
+        numbers = range(len(schedule.programs))
+        sends, receives = ([_messages(matching, number, name, kind) for number in numbers] for kind in (Send, Recv))
+        for members in dict.fromkeys(tuple(schedule.program_of[rank] for rank in group) for group in axis.groups):
+            for member in dict.fromkeys(members[1:]):
+                if member != members[0]:
+                    _check_collectives(schedule.programs, matching, (members[0], member), name)
+            sent = _between([sends[program] for program in members])
+            received = _between([receives[program] for program in members])[:, [1, 0, 2, 3, 4]]
+            if not np.array_equal(_ordered(sent), _ordered(received)):
+                _report_message([schedule.programs[program] for program in members], sent, received)
+
+
+def _check_collectives(programs: Sequence[Program], matching: Matching, pair: tuple[int, int], axis: str) -> None:
+    """Raise unless the two programs of a *pair* have the same collectives over *axis*."""
+    found = [_collectives(matching, program, axis) for program in pair]
+    (mine, my_ops), (theirs, their_ops) = zip((programs[number] for number in pair), found, strict=True)
+    for key, (i, request) in my_ops.items():
+        if key in their_ops and their_ops[key][1] != request:
+            index = their_ops[key][0]
+            raise theirs.violation(index, f"does not agree with {mine.role}:\n{mine.printed(i)}\nof its group")
+    for program, ops, partner, others in ((mine, my_ops, theirs, their_ops), (theirs, their_ops, mine, my_ops)):
+        for key, (i, _) in ops.items():
+            if key not in others:
+                stream = program.ops[i].stream
+                raise program.violation(i, f"{partner.role} of its group has no such collective on stream {stream}")
+
+
+def _collectives(matching: Matching, program: int, axis: str) -> Mapping[int, tuple[int, object]]:
+    """By key the index of each collective over *axis* and what it asks for, in order of the program."""
+    chosen, ops = _ops(matching, program, axis, Collective)
+    requests = {number: asked(op) for number, op in ops.items()}
+    keys, numbers = (column[chosen].tolist() for column in (matching.key[program], matching.request[program]))
+    found = zip(keys, chosen.tolist(), numbers, strict=True)
+    return {key: (index, requests[number]) for key, index, number in found}
+
+
+def _messages(matching: Matching, program: int, axis: str, kind: type[Send] | type[Recv]) -> _Rows:
+    """A row for each message of *kind* over *axis*: peer, key, bytes, index of the op."""
+    chosen, ops = _ops(matching, program, axis, kind)
+    values = np.zeros((len(matching.requests[program]), 2))
+    for number, op in ops.items():
+        assert isinstance(op, Send | Recv)
+        values[number] = op.peer, op.nbytes
+    peer, nbytes = values[matching.request[program][chosen]].T
+    return np.stack([peer, matching.key[program][chosen], nbytes, chosen], axis=1)
+
+
+def _ops(matching: Matching, program: int, axis: str, kind: type[Op]) -> tuple[Integers, Mapping[int, Op]]:
+    """The indices of all ops of *kind* over *axis*, and one op for each request of theirs, by its number."""
+    requests = enumerate(matching.requests[program])
+    ops = {n: op for n, op in requests if isinstance(op, kind) and getattr(op, "over", None) == axis}
+    if not ops:
+        return np.zeros(0, np.int64), ops
+    # the last place is for ops that are no communication
+    meant = np.zeros(len(matching.requests[program]) + 1, np.bool_)
+    meant[list(ops)] = True
+    return np.flatnonzero(meant[matching.request[program]]), ops
+
+
+def _between(rows: Sequence[_Rows]) -> _Rows:
+    """The rows of each member, its coordinate before them, as far as the peer is one of their group."""
+    found = np.concatenate([np.insert(row, 0, member, axis=1) for member, row in enumerate(rows)])
+    return found[found[:, 1] < len(rows)]
+
+
+def _ordered(rows: _Rows) -> _Rows:
+    """The rows by sender, receiver and key, without the indices of the ops."""
+    return rows[np.lexsort(rows[:, 2::-1].T)][:, :4]
+
+
+def _report_message(members: Sequence[Program], sent: _Rows, received: _Rows) -> NoReturn:
+    """Raise what is wrong with the messages among *members*, given as (sender, receiver, key, bytes, index)."""
+    sends, receives = ({tuple(row[:3]): (row[3], int(row[4])) for row in rows.tolist()} for rows in (sent, received))
+    for message, (nbytes, index) in sends.items():
+        sender, receiver = members[int(message[0])], members[int(message[1])]
+        if message not in receives:
+            raise sender.violation(index, f"{receiver.role}, its peer, has no such receive")
+        if receives[message][0] != nbytes:
+            raise sender.violation(index, f"{receiver.role}, its peer, receives {receives[message][0]:g} B")
+    for message, (_, index) in receives.items():
+        if message not in sends:
+            sender, receiver = members[int(message[0])], members[int(message[1])]
+            raise receiver.violation(index, f"{sender.role}, its peer, has no such send")
+    raise AssertionError("the messages of a group differ, but none of them does")

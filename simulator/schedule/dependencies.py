@@ -1,0 +1,109 @@
+"""Dependencies of a program between its streams, resolved from names to indices, by template.
+
+A template says once what its blocks wait for; which op is meant depends on the micro-batch alone. So names are looked
+up as templates write them, for all blocks of a template at once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.schedule.order import PLACEHOLDER_TEXT
+from simulator.schedule.program import Program, TemplatedOps
+
+Integers = npt.NDArray[np.int64]
+
+
+class Dependencies(NamedTuple):
+    """Arrays of one length: the op *waiting* waits for the op *awaited*, which stands on another stream."""
+
+    waiting: Integers
+    awaited: Integers
+
+
+def dependencies(program: Program) -> Dependencies:
+    """All dependencies between streams of *program*, ascending by the waiting op, then in order of `after`.
+
+    An op waits for earlier ops of its own stream anyway, so these are left out.
+    """
+    names = Names(program.templated)
+    found = [np.empty((2, 0), np.int64)]
+    for number, template in enumerate(names.ops.templates):
+        blocks = names.blocks_of(number)
+        for place, op in enumerate(template):
+            for name in op.after:
+                for block, stream, awaited in names.find(number, name, blocks):
+                    if stream != op.stream:
+                        found.append(np.stack([names.ops.starts[block] + place, awaited]))
+    waiting, awaited = np.concatenate(found, axis=1)
+    order = np.argsort(waiting, kind="stable")
+    return Dependencies(waiting[order], awaited[order])
+
+
+class Names:
+    """The ops of a program by name, as templates write it: with a placeholder, a block is known by its micro-batch."""
+
+    def __init__(self, ops: TemplatedOps) -> None:
+        self.ops = ops
+        self._found: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+        for number, template in enumerate(ops.templates):
+            for place, op in enumerate(template):
+                self._found[op.name].append((number, place))
+        self._block_of: dict[int, Integers] = {}
+
+    def awaited(self, index: int) -> list[int]:
+        """The ops of other streams that the op of that *index* waits for, in order of `after`."""
+        block = int(np.searchsorted(self.ops.starts, index, "right")) - 1
+        template = int(self.ops.which[block])
+        op = self.ops.templates[template][index - int(self.ops.starts[block])]
+        found = [place for name in op.after for place in self.find(template, name, np.array([block]))]
+        return [int(awaited[0]) for _, stream, awaited in found if stream != op.stream]
+
+    def blocks_of(self, template: int) -> Integers:
+        """The numbers of the blocks of *template*."""
+        return np.flatnonzero(self.ops.which == template)
+
+    def find(self, template: int, name: str, blocks: Integers) -> Iterator[tuple[Integers, str, Integers]]:
+        """The ops that *blocks*, all of *template*, mean by *name*: (blocks, stream, index of the op in each)."""
+        places = dict(self._found.get(name, ()))
+        if template in places:
+            place = places.pop(template)
+            yield blocks, self.ops.templates[template][place].stream, self.ops.starts[blocks] + place
+            return
+        unresolved = np.ones(len(blocks), np.bool_)
+        for other, place in places.items():
+            where = self._blocks(other, name, blocks)
+            met = where >= 0
+            unresolved &= ~met
+            if met.any():
+                yield blocks[met], self.ops.templates[other][place].stream, self.ops.starts[where[met]] + place
+        for block in blocks[unresolved].tolist():
+            # the placeholder is filled in on one side only
+            stream, index = self._materialised[self.ops.block(block).name(name)]
+            yield np.array([block]), stream, np.array([index])
+
+    def _blocks(self, template: int, name: str, asking: Integers) -> Integers:
+        """For each block *asking*, the block of *template* that has the op called *name*; -1 if there is none."""
+        if PLACEHOLDER_TEXT not in name:
+            return np.full(len(asking), self.blocks_of(template)[0])
+        if template not in self._block_of:
+            blocks = self.blocks_of(template)
+            # the last entry is for blocks of no micro-batch, whose number is -1
+            self._block_of[template] = np.full(int(self.ops.micro_batches.max()) + 2, -1)
+            self._block_of[template][self.ops.micro_batches[blocks]] = blocks
+        return self._block_of[template][self.ops.micro_batches[asking]]
+
+    @cached_property
+    def _materialised(self) -> dict[str, tuple[str, int]]:
+        """By name as it is in the program: the stream of the op and its index."""
+        return {
+            block.name(op.name): (op.stream, int(self.ops.starts[number]) + place)
+            for number, block in enumerate(self.ops.blocks)
+            for place, op in enumerate(block.ops)
+        }

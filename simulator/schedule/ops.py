@@ -1,0 +1,152 @@
+"""An op is one thing that a rank does: compute, wait, send, receive, take part in a collective, copy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isclose
+
+from simulator.errors import ScheduleError
+from simulator.kernel import Kernel
+from simulator.schedule.order import Action
+
+COLLECTIVES = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "all_to_all",
+)
+
+CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "buffers")
+"""Of memory. On the host the category stands with ``host.`` before it."""
+
+_NOTHING: Mapping[str, float] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """What is common to all ops.
+
+    *action* and *layer* say where in the training step the op belongs, so that a later pass finds its place. *after*
+    names ops of the same program that must have ended. *allocates* (at the op's begin) and *frees* (at its end) map a
+    category of memory to bytes.
+    """
+
+    name: str
+    action: Action | None = None
+    layer: str | None = None
+    stream: str = "compute"
+    after: tuple[str, ...] = ()
+    allocates: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
+    frees: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
+
+    def __str__(self) -> str:
+        after = f" after {', '.join(self.after)}" if self.after else ""
+        return f"{self.name}: {self._what()} [{self.stream}]{after}"
+
+    def _what(self) -> str:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compute(Op):
+    """*kernels*, one after the other, on the rank's GPU or on its host.
+
+    With *server*, the op occupies the one server of that name in the whole schedule instead of the GPU. The server
+    executes one op at a time, at full speed, and never interrupts it. Of the ops that wait it takes the one of lowest
+    *priority*, then the first to arrive; arrivals of one instant are ordered by priority, rank and place in the
+    program. The span begins when service begins.
+    """
+
+    kernels: tuple[Kernel, ...]
+    on: str = "gpu"
+    server: str | None = None
+    priority: int = 0
+
+    def _what(self) -> str:
+        where = f" at server {self.server}" if self.server else " on the host" if self.on == "host" else ""
+        return f"compute {len(self.kernels)} kernels{where}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delay(Op):
+    """A timer: occupies its stream for *seconds* and nothing else. Stragglers and jitter do not change it."""
+
+    seconds: float
+
+    def _what(self) -> str:
+        return f"wait {self.seconds:g} s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send(Op):
+    """*nbytes* to the rank at coordinate *peer* of the axis *over*.
+
+    A *buffered* send ends as soon as it begins: its transfer starts without waiting for the receive. The receive
+    begins when it is ready and the send has begun, and ends when the bytes are delivered.
+    """
+
+    over: str
+    peer: int
+    nbytes: float
+    buffered: bool = False
+
+    def _what(self) -> str:
+        return f"send {self.nbytes:g} B to {self.over} {self.peer}" + (", buffered" if self.buffered else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recv(Op):
+    """*nbytes* from the rank at coordinate *peer* of the axis *over*."""
+
+    over: str
+    peer: int
+    nbytes: float
+
+    def _what(self) -> str:
+        return f"receive {self.nbytes:g} B from {self.over} {self.peer}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective(Op):
+    """*kind* (of `COLLECTIVES`) over the rank's group on the axis *over*.
+
+    *nbytes* is the full vector, as nccl-tests counts it: what every rank holds after an all-gather, before a
+    reduce-scatter; what the root holds of a gather or scatter; what each rank sends in all of an all-to-all. *root* is
+    a coordinate on the axis. *algorithm* is fixed where the parallelism itself is (a parameter server is direct); else
+    the network chooses. *per_peer*, of an all-to-all: the bytes that every rank sends to each coordinate, itself
+    included; *nbytes* is their sum. Default: equal parts.
+    """
+
+    kind: str
+    over: str
+    nbytes: float
+    root: int = 0
+    algorithm: str = "auto"
+    per_peer: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.per_peer is None:
+            return
+        if self.kind != "all_to_all":
+            raise ScheduleError(f"{self.name}: bytes for each peer belong to an all_to_all, not to {self.kind}")
+        if not isclose(sum(self.per_peer), self.nbytes):
+            raise ScheduleError(f"{self.name}: {sum(self.per_peer):g} B for all peers, but nbytes is {self.nbytes:g}")
+
+    def _what(self) -> str:
+        return f"{self.kind} {self.nbytes:g} B over {self.over}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy(Op):
+    """*nbytes* between GPU and host memory, *to* the ``host`` or the ``gpu``."""
+
+    nbytes: float
+    to: str
+
+    def _what(self) -> str:
+        return f"copy {self.nbytes:g} B to the {self.to}"

@@ -1,0 +1,101 @@
+"""An order says what each pipeline rank computes, action after action: all that a pipeline file returns."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from simulator.errors import ScheduleError
+from simulator.schedule.order.action import Action
+
+_PAIR = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One row of actions per pipeline rank.
+
+    *overlapped*: the forwards that run together with the backward that stands right after them. *notes*: what a reader
+    of results should know about how the order was made.
+
+    >>> print(Order.parse("0F0,0F1,0B0,0B1").csv(), end="")
+    0F0,0F1,0B0,0B1
+    >>> Order.parse("0F0,(0F1;0B0)OVERLAP_F_B,0B1").overlapped
+    frozenset({Action(phase='F', stage=0, micro_batch=1)})
+    """
+
+    rows: tuple[tuple[Action, ...], ...]
+    overlapped: frozenset[Action] = frozenset()
+    notes: tuple[str, ...] = field(default=(), compare=False)
+
+    def csv(self) -> str:
+        """The order in the form of torch.distributed.pipelining: a row per pipeline rank, no empty cells."""
+        return "".join(",".join(self._cells(row)) + "\n" for row in self.rows)
+
+    @classmethod
+    def parse(cls, text: str) -> Order:
+        """Read what `csv` writes; empty cells are idle slots and are left out.
+
+        Raises `ScheduleError` for a cell that is no action, and where there is none at all.
+        """
+        rows: list[tuple[Action, ...]] = []
+        overlapped: set[Action] = set()
+        for line in csv.reader(io.StringIO(text)):
+            cells = [_read(cell) for cell in line if cell.strip()]
+            overlapped.update(cell[0] for cell in cells if len(cell) == 2)
+            if line:
+                rows.append(tuple(action for cell in cells for action in cell))
+        if not any(rows):
+            raise ScheduleError("the order is empty; write a row of actions per pipeline rank, e.g. 0F0,0B0")
+        return cls(tuple(rows), frozenset(overlapped))
+
+    @property
+    def stages(self) -> int:
+        """The number of stages, virtual ones counted: one more than the highest that occurs."""
+        return 1 + max(action.stage for row in self.rows for action in row)
+
+    @property
+    def micro_batches(self) -> int:
+        """The number of micro-batches: one more than the highest that occurs."""
+        return 1 + max((a.micro_batch for row in self.rows for a in row if a.micro_batch is not None), default=-1)
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether the order itself says when the optimizer runs, rather than leaving it to the end of the step."""
+        return any(action.phase == "O" for row in self.rows for action in row)
+
+    def homes(self) -> dict[int, int]:
+        """The row of each stage, by stage.
+
+        Raises `ScheduleError` where two rows compute one stage.
+        """
+        homes: dict[int, int] = {}
+        for rank, row in enumerate(self.rows):
+            for action in row:
+                if homes.setdefault(action.stage, rank) != rank:
+                    raise ScheduleError(
+                        f"{action} stands in row {rank}, but stage {action.stage} lives in row {homes[action.stage]}"
+                    )
+        return dict(sorted(homes.items()))
+
+    def _cells(self, row: tuple[Action, ...]) -> Iterator[str]:
+        actions = iter(row)
+        for action in actions:
+            together = next(actions, None) if action in self.overlapped else None
+            yield str(action) if together is None else f"({action};{together})OVERLAP_F_B"
+
+
+def _read(cell: str) -> tuple[Action, ...]:
+    """The one action of a cell, or the two that run together."""
+    pair = _PAIR.fullmatch(cell.strip())
+    if pair is None:
+        return (Action.parse(cell),)
+    forward, backward = map(Action.parse, pair.groups())
+    if (forward.phase, backward.phase) != ("F", "B"):
+        raise ScheduleError(
+            f'"{cell.strip()}" does not pair a forward with a backward; write e.g. (0F7;7B3)OVERLAP_F_B'
+        )
+    return forward, backward

@@ -1,0 +1,276 @@
+"""A program is what every rank of one role does, in order of issue.
+
+Most ops are the same for every micro-batch, so a program is stored as blocks. A block is the ops of one action: a
+template with a placeholder for the micro-batch, and the micro-batch that replaces it. `Program.ops` reads as plain ops.
+A pass changes each template once, so its cost does not grow with the number of micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import chain
+from typing import Any, TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.errors import ScheduleError
+from simulator.schedule.ops import Op
+from simulator.schedule.order import PLACEHOLDER, PLACEHOLDER_TEXT, Action
+
+_T = TypeVar("_T")
+_Name = TypeVar("_Name")
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A template, *ops* in order, and the *micro_batch* that replaces its placeholders; None where it has none.
+
+    Blocks with equal content share one tuple of ops.
+    """
+
+    ops: tuple[Op, ...]
+    micro_batch: int | None = None
+
+    def name(self, name: str) -> str:
+        """The op name *name* of the template, with the placeholder replaced."""
+        return name if self.micro_batch is None else name.replace(PLACEHOLDER_TEXT, str(self.micro_batch))
+
+    def names(self, names: Sequence[str]) -> list[str]:
+        """`name` for many names at once."""
+        if self.micro_batch is None or not names:
+            return list(names)
+        return "\n".join(names).replace(PLACEHOLDER_TEXT, str(self.micro_batch)).split("\n")
+
+    def fill_in(self, op: Op) -> Op:
+        """The op *op* of the template, with the placeholder replaced in its name, action and `after`."""
+        if self.micro_batch is None:
+            return op
+        action = self.action(op.action) if op.action else None
+        return replace(op, name=self.name(op.name), action=action, after=tuple(map(self.name, op.after)))
+
+    def action(self, action: Action) -> Action:
+        """The action *action* of the template, with the placeholder replaced."""
+        return Action(action.phase, action.stage, self.micro_batch) if action.micro_batch == PLACEHOLDER else action
+
+    def materialise(self) -> Block:
+        """The same block without placeholders."""
+        ops = tuple(map(self.fill_in, self.ops))
+        return Block(ops, self.micro_batch)
+
+
+class TemplatedOps(Sequence[Op]):
+    """The ops of a list of blocks, built when they are read.
+
+    Stored as columns, one entry a block: *which*, the number of its template in *templates* (in order of first use);
+    *micro_batches*, `PLACEHOLDER` where the block has none; *starts*, the index of its first op, then the op count.
+    """
+
+    def __init__(self, blocks: Iterable[Block]) -> None:
+        blocks = list(blocks)
+        first = {id(block.ops): block.ops for block in blocks}
+        number = {template: place for place, template in enumerate(first)}
+        which = np.array([number[id(block.ops)] for block in blocks], np.int64)
+        self._keep(tuple(first.values()), which, _numbers(block.micro_batch for block in blocks))
+
+    @classmethod
+    def from_names(
+        cls, templates: Mapping[_Name, tuple[Op, ...]], blocks: Sequence[tuple[_Name, int | None]]
+    ) -> TemplatedOps:
+        """Build from (name of the template, micro-batch) of each block."""
+        number = {name: place for place, name in enumerate(templates)}
+        which = np.array([number[name] for name, _ in blocks], np.int64)
+        return cls.from_columns(list(templates.values()), which, _numbers(micro_batch for _, micro_batch in blocks))
+
+    @classmethod
+    def from_columns(cls, templates: Sequence[tuple[Op, ...]], which: Numbers, micro_batches: Numbers) -> TemplatedOps:
+        """Build from columns. *templates* may stand in any order and include unused ones."""
+        used, first = np.unique(which, return_index=True)
+        in_use = used[first.argsort()]
+        place = np.zeros(len(templates), np.int64)
+        place[in_use] = range(len(in_use))
+        made = cls.__new__(cls)
+        made._keep(tuple(templates[number] for number in in_use), place[which], micro_batches)
+        return made
+
+    def _keep(self, templates: tuple[tuple[Op, ...], ...], which: Numbers, micro_batches: Numbers) -> None:
+        self.templates, self.which, self.micro_batches = templates, which, micro_batches
+        lengths = np.array([len(ops) for ops in templates], np.int64)
+        self.starts: Numbers = np.concatenate(([0], lengths[which].cumsum()))
+
+    @cached_property
+    def places(self) -> Numbers:
+        """For each op, its index in the concatenation of all templates."""
+        begins = np.cumsum([0, *map(len, self.templates)])[self.which]
+        return np.repeat(begins - self.starts[:-1], np.diff(self.starts)) + np.arange(len(self))
+
+    def block(self, number: int) -> Block:
+        """The block with that number."""
+        micro_batch = int(self.micro_batches[number])
+        return Block(self.templates[self.which[number]], None if micro_batch == PLACEHOLDER else micro_batch)
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """All blocks, in order."""
+        return tuple(map(self.block, range(len(self.which))))
+
+    @cached_property
+    def _all(self) -> tuple[Op, ...]:
+        return tuple(chain.from_iterable(map(block.fill_in, block.ops) for block in self.blocks))
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def __iter__(self) -> Iterator[Op]:
+        return iter(self._all)
+
+    @overload
+    def __getitem__(self, index: int) -> Op: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Op, ...]: ...
+    def __getitem__(self, index: int | slice) -> Op | tuple[Op, ...]:
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(*index.indices(len(self))))
+        index = range(len(self))[index]
+        number = int(self.starts.searchsorted(index, "right")) - 1
+        block = self.block(number)
+        return block.fill_in(block.ops[index - int(self.starts[number])])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._all == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(len(self))
+
+    def __repr__(self) -> str:
+        return repr(self._all)
+
+
+def _among(numbers: Numbers, micro_batches: Iterable[int | None]) -> npt.NDArray[np.bool_]:
+    return np.isin(numbers, _numbers(micro_batches))
+
+
+def _numbers(micro_batches: Iterable[int | None]) -> Numbers:
+    return np.array([PLACEHOLDER if number is None else number for number in micro_batches], np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What every rank of one *role* does: *ops* in order of issue.
+
+    *resident*: bytes held during the whole step, by memory category. *on*: ``gpu``, or ``host`` (a parameter server).
+    """
+
+    role: str
+    ops: Sequence[Op]
+    resident: Mapping[str, float] = field(default_factory=dict)
+    on: str = "gpu"
+
+    def __str__(self) -> str:
+        return self.printed()
+
+    def printed(self, marked: int | None = None, around: int = 6) -> str:
+        """One line per op, in order of issue. With *marked*, mark that op and show *around* lines on either side."""
+        shown = range(len(self.ops))
+        if marked is not None:
+            shown = shown[max(0, marked - around) : marked + around + 1]
+        lines = [f"{'>>' if i == marked else '  '} {self.ops[i]}" for i in shown]
+        before, after = shown.start, len(self.ops) - shown.stop
+        head = [f"program {self.role}"] + ([f"   ... {before} ops before"] if before else [])
+        return "\n".join([*head, *lines, *([f"   ... {after} ops after"] if after else [])])
+
+    def violation(self, index: int, reason: str) -> ScheduleError:
+        """The error that the op of that *index* violates a check rule; it shows the program with the op marked."""
+        return ScheduleError(f"{self.role}, {self.ops[index].name}: {reason}\n{self.printed(index)}")
+
+    @property
+    def templated(self) -> TemplatedOps:
+        """The ops as stored; ops without templates become one block."""
+        return self.ops if isinstance(self.ops, TemplatedOps) else TemplatedOps((Block(tuple(self.ops)),))
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks of the program, in order."""
+        return self.templated.blocks
+
+    def templates(self) -> list[tuple[tuple[Op, ...], int]]:
+        """(template, number of blocks that use it), in order of first use."""
+        ops = self.templated
+        return list(zip(ops.templates, np.bincount(ops.which).tolist(), strict=True))
+
+    def distinct(self) -> Iterator[Op]:
+        """The ops of each template once, placeholders kept."""
+        return chain.from_iterable(ops for ops, _ in self.templates())
+
+    def per_op(self, of: Callable[[Op], _T]) -> list[_T]:
+        """``of(op)`` for each op, by index. *of* is called once for each op of a template, and gets that op."""
+        ops = self.templated
+        known = [list(map(of, template)) for template in ops.templates]
+        return list(chain.from_iterable(known[number] for number in ops.which.tolist()))
+
+    def column(self, of: Callable[[Op], float], dtype: npt.DTypeLike = np.float64) -> npt.NDArray[Any]:
+        """`per_op` as an array."""
+        ops = self.templated
+        return np.array([of(op) for template in ops.templates for op in template], dtype)[ops.places]
+
+    def streams(self) -> dict[str, list[Op]]:
+        """The ops of each stream in order of issue, streams in order of first use."""
+        streams: dict[str, list[Op]] = {}
+        for op in self.ops:
+            streams.setdefault(op.stream, []).append(op)
+        return streams
+
+    def map_ops(self, change: Callable[[Op], Iterable[Op]]) -> Program:
+        """Replace every op by the ops that *change* returns for it.
+
+        The last of these keeps the name of the replaced op, so that no `after` needs an update. *change* is called once
+        for each op of a template. If it must tell micro-batches apart, call `materialise` first.
+        """
+        ops = self.templated
+        mapped = [tuple(new for op in template for new in change(op)) for template in ops.templates]
+        return self.with_templated_ops(TemplatedOps.from_columns(mapped, ops.which, ops.micro_batches))
+
+    def materialise(self, micro_batches: Collection[int | None] | None = None) -> Program:
+        """The program with no placeholders in the blocks of these *micro_batches* (default: all)."""
+        ops = self.templated
+        which = ops.which.copy()
+        meant = np.ones(len(which), np.bool_) if micro_batches is None else _among(ops.micro_batches, micro_batches)
+        written = [ops.block(number).materialise().ops for number in np.flatnonzero(meant).tolist()]
+        which[meant] = range(len(ops.templates), len(ops.templates) + len(written))
+        return self.with_templated_ops(TemplatedOps.from_columns([*ops.templates, *written], which, ops.micro_batches))
+
+    def by_micro_batch(self, change: Callable[[Program], Program]) -> Program:
+        """Replace the blocks of each micro-batch, as one program, by what *change* returns for it.
+
+        *change* gets templates, and is called once for all micro-batches with the same sequence of templates. It must
+        keep the number of blocks, as `map_ops` and `with_ops` do. Blocks of no micro-batch form one program as well.
+        """
+        ops = self.templated
+        together = ops.micro_batches.argsort(kind="stable")
+        known: dict[bytes, Numbers] = {}
+        templates: list[tuple[Op, ...]] = []
+        which = ops.which.copy()
+        for numbers in np.split(together, np.flatnonzero(np.diff(ops.micro_batches[together])) + 1):
+            same = ops.which[numbers].tobytes()
+            if same not in known:
+                own = TemplatedOps.from_columns(ops.templates, ops.which[numbers], np.full(len(numbers), PLACEHOLDER))
+                new = change(self.with_templated_ops(own)).templated
+                known[same] = new.which + len(templates)
+                templates += new.templates
+            which[numbers] = known[same]
+        return self.with_templated_ops(TemplatedOps.from_columns(templates, which, ops.micro_batches))
+
+    def with_ops(self, ops: Sequence[Op]) -> Program:
+        """Replace the ops one for one by *ops*, and keep the blocks."""
+        given = iter(ops)
+        return self.with_templated_ops(
+            TemplatedOps(Block(tuple(next(given) for _ in block.ops), block.micro_batch) for block in self.blocks)
+        )
+
+    def with_templated_ops(self, ops: TemplatedOps) -> Program:
+        """Replace the ops."""
+        return replace(self, ops=ops)

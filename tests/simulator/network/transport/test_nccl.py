@@ -1,0 +1,191 @@
+"""NCCL's constants against its source, its model against NCCL's own formulas, and what it takes against both."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import topologies
+from simulator.cluster import Cluster
+from simulator.network.collectives import ring, tree
+from simulator.network.plan import Plan
+from simulator.network.transport.communicator import Communicator
+from simulator.network.transport.members import Members
+from simulator.network.transport.nccl import PCIE, nccl, tuning_model
+from simulator.network.transport.nccl_tables import LL_CEILINGS, RING_LL128, TREE, TREE_CORRECTION, TREE_LL128, VERSIONS
+from simulator.network.transport.transport import NVLINK, Transport
+from simulator.network.transport.way import way
+from topologies.uniform import uniform
+
+DATA = Path(__file__).parents[4] / "../shared/data"
+PUBLISHED = Path(__file__).parents[4] / "scenarios/published"
+
+NAMES = {"v2.5.6": "2.5", "v2.10.3": "2.10", "HEAD 2026-06 (5067397c)": "2.30"}
+
+
+def table(name: str) -> list[dict[str, str]]:
+    path = DATA / f"{name}.csv"
+    if not path.exists():
+        pytest.skip(f"the published measurements are absent: {path.name}")
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def figures(row: dict[str, str]) -> tuple[float, ...]:
+    return tuple(float(row[column]) for column in ("LL_or_N1", "LL128_or_N2", "Simple_or_N4_or_value"))
+
+
+def test_latencies_are_those_of_the_source() -> None:
+    compared = 0
+    for row in table("nccl_tuning_constants"):
+        name, tables = row["key"].lower(), VERSIONS[NAMES[row["nccl_version"]]]
+        if name not in ("ring", "tree"):
+            continue
+        if row["table"] == "baseLatencies":
+            assert tables.base[name] == figures(row)
+        elif row["table"].startswith("hwLatencies"):
+            assert tables.hop[row["table"].partition("/")[2]][name] == figures(row)
+        else:
+            continue
+        compared += 1
+    assert compared == 8 + 8 + 6
+
+
+def test_ceilings_and_corrections_are_those_of_the_source() -> None:
+    rows = table("nccl_tuning_constants")
+    factors = [figures(row) for row in rows if row["table"] == "treeCorrectionFactor"]
+    printed = list(zip(*(TREE_CORRECTION["tree", protocol] for protocol in nccl().protocols), strict=True))
+    # the last that is printed is never read: logSize < 23
+    assert factors[:23] == printed
+    volta, ampere, hopper, blackwell = (figures(row) for row in rows if row["table"] == "llMaxBws")
+    limits = {where: limit / 1e9 for (_, _, where), limit in LL_CEILINGS.items()}
+    assert [limits[f"nvlink{n}"] for n in (2, 3, 4, 5)] == [volta[0], ampere[0], hopper[0], blackwell[0]]
+    assert [limits[f"{v} {n}"] for v in ("intel", "amd") for n in (2, 4)] == [*volta[1:], *ampere[1:]]
+
+
+def test_limits_of_channels_are_those_of_the_source() -> None:
+    generations = dict(zip(("Volta", "Ampere", "Hopper", "Blackwell"), RING_LL128, strict=True))
+    tables = {"perChMaxRingLL128Bws": RING_LL128, "perChMaxTreeLL128Bws": TREE_LL128, "perChMaxTreeBws": TREE}
+    rows = [row for row in table("nccl_tuning_constants") if row["table"] in tables]
+    assert len(rows) == 12
+    for row in rows:
+        assert tables[row["table"]][generations[row["key"]]] == figures(row)
+
+
+def test_bandwidths_are_those_of_the_source() -> None:
+    widths = {
+        row["key"]: float(row["Simple_or_N4_or_value"])
+        for row in table("nccl_tuning_constants")
+        if row["table"].startswith("topo.h")
+    }
+    assert VERSIONS["2.30"].nvlink * 25 == widths["SM70_NVLINK_BW"] == widths["SM80_NVLINK_BW"]
+    assert PCIE["pcie3"] == widths["PCI_BW"] * 1e9
+    assert tuning_model("2.10").efficiency["NET"] == widths["NET_BW"] / 12.5
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("protocol", ["LL", "LL128", "Simple"])
+def test_latency_in_a_server_is_that_of_the_tuning_model(version: str, protocol: str) -> None:
+    """Ring: base + 2 (n - 1) hops; tree: base + 2 (n - 1) hops of its own. The wire is inside NCCL's figures."""
+    model = tuning_model(version)
+    cluster = topologies.cluster("dgx_a100_80gb")
+    members = Members(cluster, cluster.gpus, model)
+    column = ("LL", "LL128", "Simple").index(protocol)
+    for name, build in (("ring", ring.all_reduce), ("tree", tree.all_reduce)):
+        found = way(model, members, "all_reduce", name, protocol, build(members.group, 1e6), 1e6)
+        base, hop = VERSIONS[version].base[name][column] * 1e-6, VERSIONS[version].hop[NVLINK][name][column] * 1e-6
+        assert found.base == pytest.approx(base)
+        assert sum(one.latency for one in found.laid) == pytest.approx(14 * hop)
+
+
+def seconds(cluster: Cluster, ranks: int, nbytes: float, version: str = "2.10") -> float:
+    plan = Communicator(cluster, cluster.gpus, nccl(version), "alpha_beta").collective(
+        "all_reduce", "dp", tuple(range(ranks)), nbytes
+    )
+    return sum(phase.latency for phase in plan.phases)
+
+
+def test_it_chooses_by_its_own_model_even_where_that_is_mistaken() -> None:
+    """Eight V100 send 12 MiB by LL128, as NCCL's tables advise; where that ends, vTrain's sweep falls by 58 us."""
+    cluster = topologies.cluster("dgx1")
+
+    def plan(transport: Transport, nbytes: float) -> Plan:
+        return Communicator(cluster, cluster.gpus, transport).collective("all_reduce", "dp", tuple(range(8)), nbytes)
+
+    for size in range(10, 31):
+        believed, taken = plan(tuning_model("2.10"), 2.0**size), plan(nccl(), 2.0**size)
+        assert (believed.algorithm, believed.protocol) == (taken.algorithm, taken.protocol)
+    taken, best = plan(nccl(), 12 * 2.0**20), plan(replace(nccl(), believed=None), 12 * 2.0**20)
+    assert (taken.protocol, best.protocol) == ("LL128", "Simple")
+    assert best.alone < 0.95 * taken.alone
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_large_vectors_on_v100_are_limited_by_links_and_on_a100_by_channels(ranks: int) -> None:
+    """Where links are the limit, rings share them whole; channels put their first slice out alone."""
+    transport, rounds = nccl(), 2 * (ranks - 1)
+    for preset, allowed in (("dgx1", None), ("dgx_a100_80gb", transport.limits["nvlink3"])):
+        cluster = topologies.cluster(preset)
+        links = {2: 1, 4: 4, 8: 6}[ranks] * 25e9 * transport.efficiency[NVLINK]
+        busbw = rounds / ranks * 2**40 / seconds(cluster, ranks, 2**40)
+        assert busbw == pytest.approx(allowed * rounds / (rounds + 0.5) if allowed else links, rel=1e-3)
+
+
+def test_four_servers_are_near_the_measured_if_they_have_800_gbit() -> None:
+    """The table does not say what the cluster was; 92 GB/s fits four HDR NICs a server. From 1 GiB within 5 %."""
+    cluster = topologies.cluster({"preset": "dgx_a100_80gb", "nodes": 4, "node": {"nics": 4}})
+    with (PUBLISHED / "nccl_measured.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["nodes"] == "4" and float(row["size_bytes"]) >= 2**30]
+    assert len(rows) == 5
+    for row in rows:
+        measured = float(row["time_us"]) * 1e-6
+        assert seconds(cluster, 32, float(row["size_bytes"])) == pytest.approx(measured, rel=0.05)
+
+
+def test_small_vectors_open_few_channels() -> None:
+    """A thread of LL wants 8 B of every rank's part: of 24 channels a vector of 256 KiB among 8 opens 8."""
+    cluster = topologies.cluster("dgx_a100_80gb")
+    communicator = Communicator(cluster, cluster.gpus, nccl())
+    for kib, channels in ((16, 1), (32, 1), (256, 8), (512, 16), (2**20, 24)):
+        plan = communicator.collective("all_reduce", "dp", tuple(range(8)), kib * 2.0**10)
+        assert plan.sms == pytest.approx(channels / 108), kib
+
+
+def test_a_message_between_servers_pays_launch_and_library() -> None:
+    """v2.10.3, Simple: 8.4 us at once, 9.6 us for the network, the wire in it unless that is longer."""
+    cluster = topologies.cluster({"preset": "zhores", "nodes": 2})
+    plan = Communicator(cluster, cluster.gpus, nccl()).send(0, 4, 1.0)
+    assert cluster.latency(cluster.route("gpu 0", "gpu 4")) < 9.6e-6
+    assert plan.phases[0].latency == pytest.approx(nccl().launch + 18.0e-6)
+    inside = Communicator(cluster, cluster.gpus, nccl()).send(0, 1, 1.0)
+    assert inside.phases[0].latency == pytest.approx(nccl().launch + 11.8e-6)
+    far = uniform(2, 10e9, 50e-6)
+    assert Communicator(far, far.gpus, nccl()).send(0, 1, 1.0).phases[0].latency == pytest.approx(
+        nccl().launch + 8.4e-6 + far.latency(far.route(*far.gpus))
+    )
+
+
+def test_ll128_fills_less_where_one_gpu_sends_and_receives_through_its_nic() -> None:
+    """``ppn < 2 ? 0.7 : 0.92``, v2.10.3; later versions know no such case."""
+    cluster = topologies.cluster({"preset": "dgx_a100_80gb", "nodes": 4})
+    lone, pairs = (Members(cluster, devices, nccl()).setting for devices in (cluster.gpus[::8], cluster.gpus[::4]))
+    for version, share in (("2.10", 0.7), ("2.30", 0.92)):
+        assert nccl(version).share("ring", "LL128", lone) == share
+        assert nccl(version).share("ring", "LL128", pairs) == 0.92
+
+
+def test_the_nic_that_four_gpus_share_limits_zhores() -> None:
+    """100 GPUs, EDR: NCCL gets its share of a port; the bus cannot carry more."""
+    cluster = topologies.cluster({"preset": "zhores", "nodes": 25})
+    busbw = 2 * 99 / 100 * 1e9 / seconds(cluster, 100, 1e9)
+    assert 10e9 < busbw < 12.5e9 * nccl().efficiency["NET"]
+
+
+def test_without_nvlinks_and_nics_it_still_works() -> None:
+    """A crossbar of ports: one ring, the network's share of its bandwidth."""
+    cluster = uniform(4, 10e9, 1e-6)
+    expected = 1.5 * 1e9 / (10e9 * nccl().efficiency["NET"])
+    assert seconds(cluster, 4, 1e9) == pytest.approx(expected, rel=0.001)

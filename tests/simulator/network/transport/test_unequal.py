@@ -1,0 +1,82 @@
+"""An all-to-all with bytes for each peer: its parts add up, and a hot receiver's port is what it costs."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.errors import ScheduleError, SimulatorError
+from simulator.network.collectives import direct
+from simulator.network.step import Group, Step
+from simulator.network.transport.communicator import Communicator
+from simulator.network.transport.ideal import ideal
+from simulator.network.transport.unequal import unequal
+from simulator.schedule import Collective
+from topologies.uniform import uniform
+
+BYTES = st.lists(st.integers(0, 5), min_size=2, max_size=6).map(lambda counts: tuple(1e6 * n for n in counts))
+
+LATENCY, BANDWIDTH = 1e-3, 1e9
+
+
+def plan(per_peer, nbytes=None, given=True):
+    size = len(per_peer)
+    cluster = uniform(size, BANDWIDTH, LATENCY, hosts=0)
+    network = Communicator(cluster, cluster.gpus, ideal())
+    ranks = tuple(range(size))
+    return network.collective("all_to_all", "ep", ranks, nbytes or sum(per_peer), per_peer=per_peer if given else None)
+
+
+@given(BYTES)
+def test_each_pair_sends_the_bytes_of_its_receiver(per_peer):
+    size = len(per_peer)
+    sent = dict.fromkeys(((i, j) for i in range(size) for j in range(size) if i != j), 0.0)
+    for step in unequal(direct.all_to_all(Group(size), sum(per_peer)), per_peer):
+        for transfer in step.transfers:
+            sent[transfer] += step.nbytes
+    assert sent == pytest.approx({(i, j): per_peer[j] for i, j in sent})
+
+
+@settings(deadline=None)
+@given(BYTES.filter(lambda per_peer: sum(map(bool, per_peer)) > 1))
+def test_on_a_crossbar_the_busiest_port_decides(per_peer):
+    size = len(per_peer)
+    received = max((size - 1) * nbytes for nbytes in per_peer)
+    sent = max(sum(per_peer) - own for own in per_peer)
+    made = plan(per_peer)
+    seconds = sum(
+        phase.latency + phase.nbytes * max(_load(phase).values(), default=0) / BANDWIDTH for phase in made.phases
+    )
+    assert seconds == pytest.approx(LATENCY + max(received, sent) / BANDWIDTH)
+    assert made.sent_bytes == pytest.approx((size - 1) * sum(per_peer))
+
+
+def _load(phase):
+    """Flows on each link."""
+    load = {}
+    for flow in phase.flows:
+        for link in flow.links:
+            load[link] = load.get(link, 0) + 1
+    return load
+
+
+def test_equal_bytes_are_a_plain_all_to_all():
+    unequal_plan, equal_plan = plan((2e6,) * 4), plan((2e6,) * 4, given=False)
+    assert [(p.latency, p.nbytes, len(p.flows)) for p in unequal_plan.phases] == [
+        (p.latency, p.nbytes, len(p.flows)) for p in equal_plan.phases
+    ]
+
+
+def test_what_does_not_fit_is_told():
+    op = {"name": "dispatch", "over": "ep"}
+    with pytest.raises(ScheduleError, match="dispatch: bytes for each peer belong to an all_to_all, not to broadcast"):
+        Collective(**op, kind="broadcast", nbytes=3.0, per_peer=(1.0, 2.0))
+    with pytest.raises(ScheduleError, match="dispatch: 3 B for all peers, but nbytes is 4"):
+        Collective(**op, kind="all_to_all", nbytes=4.0, per_peer=(1.0, 2.0))
+    cluster = uniform(3, BANDWIDTH, LATENCY, hosts=0)
+    with pytest.raises(SimulatorError, match="all_to_all over ep: bytes for 2 peers in a group of 3"):
+        Communicator(cluster, cluster.gpus, ideal()).collective("all_to_all", "ep", (0, 1, 2), 3.0, per_peer=(1.0, 2.0))
+
+
+def test_an_algorithm_that_passes_blocks_on_is_told():
+    with pytest.raises(SimulatorError, match="needs an algorithm that sends each block directly"):
+        unequal([Step(((0, 1), (1, 0)), 1.0, repeat=2)], (1.0, 2.0))

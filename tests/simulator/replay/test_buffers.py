@@ -1,0 +1,70 @@
+"""Buffers are as long as the longest communication needs, and a replay takes no more memory than there is."""
+
+from math import inf
+
+import pytest
+
+from simulator.kernel import measured
+from simulator.replay.buffers import longest, needed, total_bytes
+from simulator.replay.memory import available_bytes, fitting
+from simulator.replay.replay import scaled
+from simulator.schedule import COLLECTIVES, Collective, Compute, Copy, Program, Recv, Schedule, Send
+from simulator.schedule.mesh import Mesh
+
+
+def collective(kind, algorithm="auto", nbytes=40.0):
+    return Collective(name=kind, kind=kind, over="dp", nbytes=nbytes, algorithm=algorithm)
+
+
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [
+        # 40 B are 10 elements; a quarter of it is 3, all parts together 12
+        (collective("all_reduce"), (10, 0)),
+        (collective("broadcast"), (10, 0)),
+        (collective("reduce"), (10, 0)),
+        (collective("broadcast", "direct"), (10, 10)),
+        (collective("reduce", "direct"), (10, 30)),
+        (collective("all_gather"), (3, 12)),
+        (collective("gather"), (3, 12)),
+        (collective("reduce_scatter"), (12, 3)),
+        (collective("scatter"), (12, 3)),
+        (collective("all_to_all"), (12, 12)),
+        (Send(name="send", over="dp", peer=1, nbytes=40.0), (10, 0)),
+        (Recv(name="receive", over="dp", peer=1, nbytes=40.0), (0, 10)),
+        (Copy(name="copy", nbytes=40.0, to="host"), (10, 0)),
+        (Compute(name="compute", kernels=(measured(1.0),)), (0, 0)),
+    ],
+    ids=str,
+)
+def test_elements(op, expected):
+    assert needed(op, 4) == expected
+
+
+def test_every_collective_has_a_size():
+    assert all(sum(needed(collective(kind), 4)) for kind in COLLECTIVES)
+
+
+SCHEDULE = Schedule(
+    Mesh.regular({"dp": 4}),
+    (Program("rank", (collective("all_reduce"), collective("all_gather"), Copy(name="c", nbytes=80.0, to="host"))),),
+    (0,) * 4,
+)
+
+
+def test_a_stream_uses_its_buffers_again_and_again():
+    assert longest(SCHEDULE, 0, SCHEDULE.program(0).ops) == (20, 12)
+    assert total_bytes(SCHEDULE) == 4 * 4 * (20 + 12 + 20)
+
+
+def test_what_does_not_fit_is_halved_until_it_does():
+    large = scaled(SCHEDULE, 1e6)
+    needs = 2 * total_bytes(large)
+    assert fitting(large, inf) == 1.0
+    assert fitting(large, 2 * needs) == 1.0
+    assert fitting(large, needs) == 0.5
+    assert fitting(large, 0.3 * needs) == 0.125
+
+
+def test_a_machine_has_memory():
+    assert available_bytes() > 1e6

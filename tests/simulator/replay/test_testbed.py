@@ -1,0 +1,265 @@
+"""A testbed is the cluster's graph as a network: what it refuses, what stands, and that nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import networkx as nx
+import pytest
+
+import topologies
+from simulator.accelerator import Accelerator
+from simulator.cluster import Cluster, Link
+from simulator.errors import ClusterError
+from simulator.replay.testbed import iproute, testbed
+from simulator.replay.testbed.shaper import shape
+from simulator.replay.testbed.switches import joining
+from topologies.tree import tree
+from topologies.uniform import uniform
+
+reason = iproute.why_not()
+real = [pytest.mark.testbed, pytest.mark.skipif(reason is not None, reason=f"no testbed: {reason}")]
+
+LINK = Link("wire", 25e6, 0.0)
+
+
+def graph(*edges: tuple[str, str]) -> Cluster:
+    made: nx.DiGraph[str] = nx.DiGraph()
+    for edge in edges:
+        for vertex in edge:
+            kind = vertex.split()[0]
+            made.add_node(vertex, kind=kind, **({"accelerator": Accelerator()} if kind in ("gpu", "host") else {}))
+        made.add_edge(*edge, link=LINK)
+    return Cluster(made, None, "mine")
+
+
+def both(*edges: tuple[str, str]) -> Cluster:
+    return graph(*edges, *((target, source) for source, target in edges))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "devices", "told"),
+    [
+        (
+            topologies.cluster("zhores"),
+            ["gpu 0", "gpu 1"],
+            r"zhores is no tree .* linked to gpu 1, gpu 2, gpu 3, host 0",
+        ),
+        (uniform(20, 1e6, 0.0), [f"gpu {i}" for i in range(17)], "up to 16 ranks, not 17"),
+        (graph(("gpu 0", "switch 0"), ("switch 0", "gpu 1")), ["gpu 0", "gpu 1"], "gpu 0 to switch 0 has no way back"),
+        (
+            both(("gpu 0", "switch 0"), ("switch 0", "host 0"), ("host 0", "switch 1"), ("switch 1", "gpu 1")),
+            ["gpu 0", "gpu 1"],
+            "host 0 stands between others",
+        ),
+        (both(("gpu 0", "gpu 1")), ["gpu 0", "gpu 1"], "gpu 0 must hang on one switch, and it is linked to gpu 1"),
+        (
+            both(("gpu 0", "switch 0"), ("gpu 1", "switch 1")),
+            ["gpu 0", "gpu 1"],
+            "there is no way from gpu 0 to gpu 1",
+        ),
+        (
+            both(
+                ("gpu 0", "switch 0"),
+                ("switch 0", "switch 1"),
+                ("switch 1", "switch 2"),
+                ("switch 2", "switch 0"),
+                ("switch 1", "gpu 1"),
+            ),
+            ["gpu 0", "gpu 1"],
+            "several ways round switch 0 - switch 1 - switch 2",
+        ),
+    ],
+)
+def test_what_is_no_tree_of_switches_is_refused_in_one_line(cluster, devices, told):
+    with pytest.raises(ClusterError, match=told) as error:
+        joining(cluster, devices)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("cluster", [tree([2, 2, 2], [1e7] * 3, [0.0] * 3), uniform(8, 1e7, 0.0)])
+def test_trees_of_switches_are_taken_with_hosts_and_with_devices_that_no_rank_uses(cluster):
+    devices = ["gpu 0", "gpu 3", "gpu 7", "host 0"]
+    assert {vertex for vertex in joining(cluster, devices) if not vertex.startswith("switch")} == set(devices)
+
+
+def test_a_bucket_lets_full_frames_through_as_fast_as_the_wire_does():
+    """100 Mb/s of 1,538 B on the wire are 98.44 Mb/s of the 1,514 that tc counts."""
+    assert next(shape("net0", Link("wire", 100e6 / 8, 0.0), delays=False)).split()[:7] == [
+        *("qdisc", "add", "dev", "net0", "root"),
+        *("tbf", "rate"),
+    ]
+    assert "rate 98439532bit" in next(shape("net0", Link("wire", 100e6 / 8, 0.0), delays=False))
+
+
+def test_a_kernel_that_can_delay_frames_is_told_the_latency_of_the_link():
+    outer, inner = shape("net0", Link("wire", 100e6 / 8, 50e-6), delays=True)
+    assert "netem delay 50.000us" in outer
+    assert "parent 1:1" in inner
+    assert "tbf rate" in inner
+
+
+def test_a_machine_without_root_says_so(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr("shutil.which", lambda tool: f"/sbin/{tool}")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with (
+        pytest.raises(ClusterError, match="no testbed here: it needs root"),
+        testbed.build(uniform(2, 1e6, 0.0), ["gpu 0"]),
+    ):
+        pass
+
+
+def test_a_machine_without_iproute2_says_so(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr("shutil.which", lambda tool: None)
+    assert "there is no ip and no tc here; install the package iproute2" in str(iproute.why_not())
+
+
+class TestOnRealNetworks:
+    pytestmark = real
+
+    def test_every_rank_reaches_every_other_and_nobody_else(self):
+        cluster = tree([2, 2], [1e8, 1e8], [0.0, 0.0])
+        with testbed.build(cluster, [*cluster.gpus, "host 0", "host 0"]) as bed:
+            assert len(bed.places) == 6
+            assert bed.places[4].namespace == bed.places[5].namespace
+            for here in bed.places[:5]:
+                addresses = [there.address for there in bed.places]
+                assert inside(here.namespace, REACHES, *addresses) == "reached " * 6
+                assert inside(here.namespace, REACHES, "192.0.2.1") == "unreachable "
+
+    def test_a_port_carries_what_its_link_does(self):
+        """2 MB at 200 Mb/s of Ethernet: 85 ms, whatever the machine is busy with; a little less for the full bucket."""
+        cluster = tree([2], [25e6], [0.0], hosts=0)
+        with testbed.build(cluster, cluster.gpus) as bed:
+            here, there = bed.places
+            receiver = started(there.namespace, RECEIVES, there.address)
+            assert receiver.stdout is not None
+            assert receiver.stdout.readline() == "ready\n"
+            seconds = [float(inside(here.namespace, SENDS, there.address)) for _ in range(5)]
+            receiver.kill()
+            receiver.communicate()
+        assert 0.98 * 2e6 * 1538 / 1448 / 25e6 < min(seconds) < 1.05 * 2e6 * 1538 / 1448 / 25e6
+
+    def test_latency_stands_in_the_cluster_only_where_the_kernel_has_it(self):
+        cluster = tree([2], [25e6], [2e-3], hosts=0)
+        with testbed.build(cluster, cluster.gpus) as bed:
+            latency = bed.cluster.latency(bed.cluster.route("gpu 0", "gpu 1"))
+            round_trip = min(float(inside(bed.places[0].namespace, ASKS, bed.places[1].address)) for _ in range(3))
+        assert latency in (0.0, 4e-3)
+        assert (round_trip > 8e-3) == (latency > 0)
+
+    def test_an_error_leaves_nothing(self):
+        with pytest.raises(RuntimeError), testbed.build(uniform(2, 1e7, 0.0), ["gpu 0", "gpu 1"]):
+            assert len(iproute.listed(iproute.owner())) == 3
+            raise RuntimeError
+        assert iproute.listed(iproute.owner()) == []
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+    def test_a_signal_leaves_nothing(self, number):
+        process = standing()
+        mine = iproute.owner(process.pid)
+        assert len(iproute.listed(mine)) == 3
+        process.send_signal(number)
+        process.communicate(timeout=30)
+        assert iproute.listed(mine) == []
+        assert process.returncode in (-number, 1)
+
+    def test_what_a_killed_run_left_is_removed_at_the_next_start_with_all_that_runs_there(self):
+        process = standing()
+        mine = iproute.owner(process.pid)
+        left = iproute.listed(mine)
+        sleeper = subprocess.Popen(["ip", "netns", "exec", left[0], "sleep", "600"])
+        time.sleep(0.2)
+        process.kill()
+        process.communicate()
+        with testbed.build(uniform(2, 1e7, 0.0), ["gpu 0", "gpu 1"]):
+            assert iproute.listed(mine) == []
+            assert sleeper.wait(timeout=10) == -signal.SIGKILL
+
+    def test_runs_at_the_same_time_do_not_touch_each_other(self):
+        process = standing()
+        with testbed.build(uniform(2, 1e7, 0.0), ["gpu 0", "gpu 1"]), testbed.build(uniform(2, 1e7, 0.0), ["gpu 0"]):
+            assert len(iproute.listed(iproute.owner(process.pid))) == 3
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+ROOT = Path(__file__).parents[3]
+
+STANDS = """
+import time
+from simulator.replay.testbed import testbed
+from topologies.uniform import uniform
+with testbed.build(uniform(2, 1e7, 0.0), ["gpu 0", "gpu 1"]):
+    print("ready", flush=True)
+    time.sleep(600)
+"""
+
+REACHES = """
+import socket, sys
+for address in sys.argv[1:]:
+    try:
+        socket.create_connection((address, 9), timeout=2)
+    except ConnectionRefusedError:
+        print("reached", end=" ")
+    except OSError:
+        print("unreachable", end=" ")
+"""
+
+RECEIVES = """
+import socket, sys
+server = socket.create_server((sys.argv[1], 7777))
+print("ready", flush=True)
+while True:
+    one, _ = server.accept()
+    left = 2_000_000
+    while left:
+        left -= len(one.recv(min(left, 1 << 16)))
+    one.sendall(b"x")
+"""
+
+SENDS = """
+import os, socket, sys, time
+os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+one = socket.create_connection((sys.argv[1], 7777))
+begin = time.monotonic()
+one.sendall(bytes(2_000_000))
+one.recv(1)
+print(time.monotonic() - begin)
+"""
+
+ASKS = """
+import socket, sys, time
+begin = time.monotonic()
+try:
+    socket.create_connection((sys.argv[1], 9))
+except ConnectionRefusedError:
+    print(time.monotonic() - begin)
+"""
+
+
+def started(namespace: str, script: str, *arguments: str) -> subprocess.Popen[str]:
+    command = ["ip", "netns", "exec", namespace, sys.executable, "-c", script, *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def inside(namespace: str, script: str, *arguments: str) -> str:
+    """What *script* prints in *namespace*."""
+    return started(namespace, script, *arguments).communicate(timeout=60)[0]
+
+
+def standing() -> subprocess.Popen[str]:
+    """A process with a testbed of two ranks that stands."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", STANDS], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process

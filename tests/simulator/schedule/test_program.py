@@ -1,0 +1,95 @@
+"""Blocks: a template is written once and filled in for each micro-batch; passes that see templates need not care."""
+
+from dataclasses import replace
+
+import pytest
+
+from simulator.schedule import Collective, Compute
+from simulator.schedule.order import PLACEHOLDER, Action
+from simulator.schedule.program import Block, Program, TemplatedOps
+
+FORWARD = (
+    Compute(name="0F□.a", action=Action("F", 0, PLACEHOLDER), layer="a", kernels=()),
+    Compute(name="0F□.b", action=Action("F", 0, PLACEHOLDER), layer="b", kernels=(), after=("0F□.a", "start")),
+)
+START = (Compute(name="start", kernels=()),)
+
+
+def program():
+    return Program("stage 0", TemplatedOps([Block(START), Block(FORWARD, 0), Block(FORWARD, 7)]))
+
+
+def test_a_block_prints_with_its_micro_batch():
+    assert str(program()).splitlines() == [
+        "program stage 0",
+        "   start: compute 0 kernels [compute]",
+        "   0F0.a: compute 0 kernels [compute]",
+        "   0F0.b: compute 0 kernels [compute] after 0F0.a, start",
+        "   0F7.a: compute 0 kernels [compute]",
+        "   0F7.b: compute 0 kernels [compute] after 0F7.a, start",
+    ]
+
+
+def test_ops_are_a_sequence_that_knows_its_length_and_any_place():
+    ops = program().ops
+    assert len(ops) == 5
+    assert [op.name for op in ops] == [ops[i].name for i in range(5)]
+    assert ops[-1].action == Action("F", 0, 7)
+    assert [op.name for op in ops[1:3]] == ["0F0.a", "0F0.b"]
+    assert ops == tuple(ops)
+    with pytest.raises(IndexError):
+        ops[5]
+
+
+def test_a_template_is_looked_at_once():
+    seen = []
+    assert program().per_op(lambda op: seen.append(op.name) or op.layer) == [None, "a", "b", "a", "b"]
+    assert seen == ["start", "0F□.a", "0F□.b"]
+    assert [(len(ops), times) for ops, times in program().templates()] == [(1, 1), (2, 2)]
+
+
+def test_column_equals_per_op():
+    def known(op):
+        return {"a": 1, "b": 2}.get(op.layer, 0)
+
+    assert program().column(known, int).tolist() == program().per_op(known) == [0, 1, 2, 1, 2]
+    assert not len(Program("idle", ()).column(known))
+
+
+def test_mapping_templates_equals_mapping_all_ops():
+    def change(op):
+        yield op
+        if op.layer == "b":
+            yield Collective(name=f"{op.name}.sum", action=op.action, kind="all_reduce", over="tp", nbytes=8.0)
+
+    mapped = program().map_ops(change)
+    plain = replace(program(), ops=tuple(program().ops)).map_ops(change)
+    assert mapped.ops == plain.ops
+    assert mapped.ops[-1].name == "0F7.b.sum"
+
+
+def test_materialised_micro_batches_can_differ():
+    written = program().materialise({7})
+    assert written.ops == program().ops
+    last = written.map_ops(lambda op: () if op.name == "0F7.b" else (op,))
+    assert [op.name for op in last.ops] == ["start", "0F0.a", "0F0.b", "0F7.a"]
+
+
+def test_micro_batches_with_equal_templates_are_changed_together():
+    parts = []
+
+    def change(part):
+        parts.append([op.name for op in part.ops])
+        return part.map_ops(lambda op: (replace(op, stream="other"),))
+
+    changed = program().by_micro_batch(change)
+    assert parts == [["start"], ["0F□.a", "0F□.b"]]
+    assert {op.stream for op in changed.ops} == {"other"}
+    assert [op.name for op in changed.ops] == [op.name for op in program().ops]
+
+
+def test_with_ops_keeps_the_blocks():
+    blank = replace(program(), ops=TemplatedOps([Block(START), Block(FORWARD, 3)]))
+    changed = blank.with_ops([replace(op, stream=str(number)) for number, op in enumerate(blank.ops)])
+    assert [len(block.ops) for block in changed.blocks] == [1, 2]
+    assert [op.stream for op in changed.ops] == ["0", "1", "2"]
