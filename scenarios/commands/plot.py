@@ -10,7 +10,7 @@ import typer
 from scenarios.command import app
 from scenarios.commands.arguments import OneScenario, Settings, numbers
 
-CHARTS = ("timeline", "pipeline", "memory", "breakdown", "links")
+CHARTS = ("timeline", "pipeline", "memory", "breakdown", "links", "critical")
 
 
 @app.command()
@@ -24,6 +24,7 @@ def plot(
 ) -> None:
     """Draw a scenario, or a directory that run wrote, as a chart."""
     from scenarios.commands.progress import progress
+    from scenarios.explanation import check_trains
     from scenarios.scenario import Scenario
     from simulator.analysis.files import suffix_of
     from simulator.document.validation import listed, near
@@ -37,6 +38,9 @@ def plot(
     chosen = numbers(ranks) if ranks else None
     between = _window(window) if window else None
     loaded = Scenario.load(scenario, options=settings)
+    if chart == "critical":
+        for one in loaded.variants.values() or [loaded]:
+            check_trains(one, "critical path")
     with progress(f"simulating {loaded.name}") as watch:
         result = loaded.run(watch)
     beside = Path(scenario) / f"{chart}.png"
