@@ -19,10 +19,15 @@ MOST = 16
 
 def order(scenario: Scenario) -> str:
     """The pipeline order as CSV, in the form of torch.distributed.pipelining. Raises `ScenarioError` if none."""
-    if scenario.model is None:
-        raise ScenarioError(f"{scenario.name} measures a collective; it has no pipeline order")
+    check_trains(scenario, "pipeline order")
     made = pipeline_order(scenario.specification, scenario.derived, scenario.document)
     return made.csv().rstrip("\n")
+
+
+def check_trains(scenario: Scenario, what: str) -> None:
+    """Raise `ScenarioError` if *scenario* measures a collective, and so has no *what*."""
+    if scenario.model is None:
+        raise ScenarioError(f"{scenario.name} measures a collective; it has no {what}")
 
 
 def groups(scenario: Scenario) -> str:

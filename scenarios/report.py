@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from scenarios import theory
 from simulator.analysis import memory, metrics, report, text, traffic
+from simulator.analysis.critical import table
 from simulator.units import show
 
 if TYPE_CHECKING:
@@ -96,7 +97,13 @@ def _times(result: StepResult) -> str:
         lines.append(f"  bubble {metrics.bubble_fraction(result.breakdown):.1%}; in theory {told(expected)}")
     if result.initial_broadcast:
         lines.append(f"  before the first step: broadcast of the model, {show(result.initial_broadcast, 'time')}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_critical(result)])
+
+
+def _critical(result: StepResult) -> list[str]:
+    if result.critical is None:
+        return ["critical path: absent, since a run of this size does not keep every span"]
+    return table.lines(result.critical)
 
 
 def told(expected: theory.ClosedForm) -> str:

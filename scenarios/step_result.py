@@ -15,6 +15,7 @@ from scenarios.layer_time import layer_seconds
 from scenarios.result import Result
 from simulator.accelerator import Accelerator
 from simulator.analysis import memory, metrics, traffic
+from simulator.analysis.critical.path import COMPUTATION, CriticalPath, critical_path
 from simulator.analysis.percentiles import percentiles
 from simulator.timeline import Timeline
 from workloads.composition import PARALLELISMS
@@ -62,6 +63,11 @@ class StepResult(Result):
     def breakdown(self) -> dict[str, float]:
         """Seconds of the step by what they went to, the mean over the GPU ranks."""
         return metrics.breakdown(self._timeline)
+
+    @cached_property
+    def critical(self) -> CriticalPath | None:
+        """The critical path; None of a run that is too large to keep every span."""
+        return critical_path(self._timeline) if self._timeline.totals is None else None
 
     @cached_property
     def certainty(self) -> Certainty:
@@ -148,6 +154,7 @@ class StepResult(Result):
             **({"step_time_percentiles_s": self.percentiles} if self.percentiles else {}),
             "breakdown_s": _in_order(self.breakdown),
             "bubble_fraction": metrics.bubble_fraction(self.breakdown),
+            "critical_path_s": self._critical_summary(),
             "initial_broadcast_s": self.initial_broadcast,
             "samples_per_s": samples,
             "tokens_per_s": samples * model.tokens_per_sample,
@@ -172,6 +179,13 @@ class StepResult(Result):
                 "engine": timeline.engine,
             },
         }
+
+    def _critical_summary(self) -> dict[str, float] | None:
+        if self.critical is None:
+            return None
+        seconds = self.critical.by_kind()
+        computation = {kind: seconds[kind] for kind in COMPUTATION}
+        return computation | dict.fromkeys(AXES, 0.0) | seconds
 
     def _memory_summary(self) -> dict[str, Any]:
         peak = self.memory.peak

@@ -13,7 +13,7 @@ from scenarios.commands.arguments import OneScenario, Settings, numbers
 if TYPE_CHECKING:
     from scenarios.result import Result
 
-CHARTS = ("timeline", "pipeline", "memory", "breakdown", "links", "repeats")
+CHARTS = ("timeline", "pipeline", "memory", "breakdown", "links", "repeats", "critical")
 
 
 @app.command()
@@ -27,6 +27,7 @@ def plot(
 ) -> None:
     """Draw a scenario, or a directory that run wrote, as a chart."""
     from scenarios.commands.progress import progress
+    from scenarios.explanation import check_trains
     from scenarios.scenario import Scenario
     from simulator.analysis.files import suffix_of
     from simulator.document.validation import listed, near
@@ -42,6 +43,9 @@ def plot(
     # other charts show the first run only
     first_only = [] if chart == "repeats" else ["simulation.repeats=1"]
     loaded = Scenario.load(scenario, options=[*(settings or []), *first_only])
+    if chart == "critical":
+        for one in loaded.variants.values() or [loaded]:
+            check_trains(one, "critical path")
     with progress(f"simulating {loaded.name}", chosen) as watch:
         result = loaded.run(watch)
     beside = Path(scenario) / f"{chart}.png"

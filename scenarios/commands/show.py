@@ -13,14 +13,16 @@ from scenarios.commands.arguments import OneScenario, Settings
 if TYPE_CHECKING:
     from scenarios.scenario import Scenario
 
+VIEWS = ("order", "groups", "derived", "topology", "advice", "critical")
+
 
 @app.command()
 def show(
     scenario: OneScenario,
-    what: Annotated[str, typer.Argument(help="order, groups, derived, topology or advice.")] = "derived",
+    what: Annotated[str, typer.Argument(help=f"{', '.join(VIEWS[:-1])} or {VIEWS[-1]}.")] = "derived",
     settings: Settings = None,
 ) -> None:
-    """Show the order, groups, derived values or topology of a scenario, or which parallelism its memory asks for."""
+    """Show the order, groups, derived values, topology or critical path of a scenario, or advice on parallelism."""
     from scenarios import explanation
     from scenarios.advice import advice
     from scenarios.scenario import Scenario
@@ -33,6 +35,7 @@ def show(
         "derived": explanation.derived,
         "topology": explanation.topology,
         "advice": advice,
+        "critical": _critical,
     }
     if what not in views:
         hint = near(what, views)
@@ -42,3 +45,20 @@ def show(
         if loaded.variants:
             print(f"# {one.name}")
         print(views[what](one))
+
+
+def _critical(scenario: Scenario) -> str:
+    """The critical path of *scenario*, which is simulated for it."""
+    from scenarios.commands.progress import progress
+    from scenarios.explanation import check_trains
+    from scenarios.running import simulated
+    from simulator.analysis.critical.path import critical_path
+    from simulator.analysis.critical.slack import slack
+    from simulator.analysis.critical.table import lines, tables
+    from simulator.garbage import collecting_no_garbage
+
+    check_trains(scenario, "critical path")
+    with progress(f"simulating {scenario.name}") as watch, collecting_no_garbage():
+        timeline = simulated(scenario, scenario.schedule(), watch)
+        path = critical_path(timeline)
+        return "\n\n".join(filter(None, ("\n".join(lines(path)), tables(path, slack(timeline)))))

@@ -19,6 +19,9 @@ from simulator.timeline import Floats, Integers, Timeline
 
 EXPOSED = "exposed_"
 
+COMPUTATION = ("compute", "recompute", "optimizer")
+"""Kinds of what kernels do."""
+
 NO_LAYER = ""
 """In place of the layer of ops that belong to none."""
 

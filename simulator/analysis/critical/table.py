@@ -7,13 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from simulator.analysis import text
-from simulator.analysis.critical.path import NO_LAYER, CriticalPath, kind_of, kinds
+from simulator.analysis.critical.path import COMPUTATION, NO_LAYER, CriticalPath, kind_of, kinds
 from simulator.analysis.instants import ONE_INSTANT
+from simulator.schedule.order import PLACEHOLDER_TEXT
 from simulator.timeline import Floats
 from simulator.units import show
-
-COMPUTATION = ("compute", "recompute", "optimizer")
-"""Kinds that faster GPUs shorten."""
 
 LEAST = 5e-4
 """Share of the step time below which lines leave things out: printed, it would be 0.0 %."""
@@ -60,8 +58,13 @@ def gains(seconds: Mapping[str, float]) -> dict[str, float]:
 
 def _top(seconds: Mapping[str, float], step: float, most: int = MOST_NAMED) -> dict[str, float]:
     """The greatest of *seconds*, at most so many, none below `LEAST` of a *step*."""
-    greatest = sorted(seconds.items(), key=lambda item: -item[1])[:most]
+    greatest = sorted(seconds.items(), key=lambda item: -_rounded(item[1]))[:most]
     return {name: s for name, s in greatest if s >= LEAST * step}
+
+
+def _rounded(seconds: float) -> float:
+    """*seconds* without the last digits, in which equal times may differ."""
+    return float(f"{seconds:.9g}")
 
 
 def _shares(seconds: Mapping[str, float], step: float) -> str:
@@ -119,7 +122,7 @@ def _without_slack(path: CriticalPath, slack: Mapping[int, Floats]) -> dict[str,
 
 
 def _greatest(seconds: Mapping[str, float], step: float) -> Iterator[list[str]]:
-    top = sorted(seconds.items(), key=lambda item: -item[1])
+    top = sorted(seconds.items(), key=lambda item: -_rounded(item[1]))
     for name, s in top[:MOST_ROWS]:
         yield [name, show(s, "time"), f"{s / step:.1%}"]
     rest = sum(s for _, s in top[MOST_ROWS:])
@@ -141,12 +144,23 @@ def _stretches(path: CriticalPath) -> Iterator[list[str]]:
 
 
 def _ops(path: CriticalPath) -> Iterator[list[str]]:
-    """The ops that are on the path for longest."""
-    for place in np.argsort(-path.seconds, kind="stable")[:MOST_ROWS].tolist():
-        if path.seconds[place]:
-            begin, length = show(float(path.begin[place]), "time"), show(float(path.seconds[place]), "time")
-            kind, layer = path.kinds[path.kind[place]], path.layers[path.layer[place]]
-            yield [f"at {begin}", length, f"{path.rank[place]}", _name(path, place), layer, kind]
+    """The ops that are on the path for longest, those of all micro-batches and steps of a rank taken together."""
+    found: dict[tuple[int, str], tuple[float, int, int]] = {}
+    for rank in np.unique(path.rank).tolist():
+        program, own = path.timeline.schedule.program(rank), np.flatnonzero(path.rank == rank)
+        names = [op.name.replace(PLACEHOLDER_TEXT, "*") for op in program.distinct()]
+        place = program.templated.places[path.op[own]]
+        seconds, times = np.bincount(place, path.seconds[own]).tolist(), np.bincount(place).tolist()
+        which, first = np.unique(place, return_index=True)
+        for op, one in zip(which.tolist(), own[first].tolist(), strict=True):
+            before, count, _ = found.get((rank, names[op]), (0.0, 0, one))
+            found[rank, names[op]] = before + seconds[op], count + times[op], one
+    for (rank, name), (length, count, one) in sorted(found.items(), key=lambda item: (-_rounded(item[1][0]), item[0]))[
+        :MOST_ROWS
+    ]:
+        if length:
+            kind, layer = path.kinds[path.kind[one]], path.layers[path.layer[one]]
+            yield [f"{count:,} x", show(length, "time"), f"{rank}", name, layer, kind]
 
 
 def _name(path: CriticalPath, place: int) -> str:

@@ -11,9 +11,13 @@ import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 
 from simulator.analysis import trace
+from simulator.analysis.critical.path import critical_path
+from simulator.engine.simulate import simulate
 from simulator.errors import SimulatorError
 from simulator.schedule import Recv, Send
 from simulator.timeline import Timeline
+from tests.simulator.analysis.conftest import pipeline
+from topologies.uniform import uniform
 
 
 def events_of(path: Path) -> list[dict[str, Any]]:
@@ -59,8 +63,7 @@ def test_chrome_arrows_run_from_each_send_to_its_receive(gpipe: Callable[[int, i
     line = gpipe(3, 4)
     trace.write(line, tmp_path / "t.json.gz")
     events = events_of(tmp_path / "t.json.gz")
-    starts = {e["id"]: e for e in events if e["ph"] == "s"}
-    ends = {e["id"]: e for e in events if e["ph"] == "f"}
+    starts, ends = arrows_of(events, "message")
     assert starts.keys() == ends.keys()
     assert len(starts) == 2 * 2 * 4
     for number, start in starts.items():
@@ -69,6 +72,64 @@ def test_chrome_arrows_run_from_each_send_to_its_receive(gpipe: Callable[[int, i
         assert sent["name"].replace("send", "recv") == received["name"]
         assert sent["args"]["action"] == received["args"]["action"]
         assert start["ts"] <= ends[number]["ts"]
+
+
+def arrows_of(events: list[dict[str, Any]], name: str) -> tuple[dict[int, dict[str, Any]], dict[int, dict[str, Any]]]:
+    """The starts and the ends of the arrows of that name, by their numbers."""
+    starts, ends = ({e["id"]: e for e in events if e["ph"] == phase and e["name"] == name} for phase in "sf")
+    return starts, ends
+
+
+def test_chrome_arrows_follow_the_critical_path(gpipe: Callable[[int, int], Timeline], tmp_path: Path) -> None:
+    """Down the pipeline with the last forward of each stage, and up with the backward of the first micro-batch."""
+    line = gpipe(3, 4)
+    trace.write(line, tmp_path / "t.json.gz")
+    events = events_of(tmp_path / "t.json.gz")
+    starts, ends = arrows_of(events, "critical path")
+    assert starts.keys() == ends.keys()
+    assert not starts.keys() & arrows_of(events, "message")[0].keys()
+    path = [(_around(events, starts[n]), _around(events, ends[n])) for n in sorted(starts)]
+    assert all(left["args"]["critical_path"] and entered["args"]["critical_path"] for left, entered in path)
+    assert all(left["ts"] + left["dur"] == pytest.approx(entered["ts"]) for left, entered in path)
+    found = critical_path(line)
+    marked = [e for e in events if e["ph"] == "X" and "critical_path" in e["args"]]
+    assert len(marked) == len(found.op)
+    assert sum(e["dur"] for e in marked) == pytest.approx(line.makespan * 1e6)
+    assert len(path) == found.stretch[-1]
+
+
+def test_the_arrows_of_equal_ranks_run_between_real_partners(tmp_path: Path) -> None:
+    """Two replicas of a pipeline are equal: their messages do not cross, and the critical path is that of one."""
+    schedule = pipeline(2, 2).replicate("dp", 2)
+    line = simulate(schedule, uniform(gpus=4, hosts=0, bandwidth=1e9, latency=0.0))
+    assert len(line.distinct_ranks) == 2
+    trace.write(line, tmp_path / "t.json")
+    events = events_of(tmp_path / "t.json")
+    starts, ends = arrows_of(events, "message")
+    assert len(starts) == len(ends) == 2 * 2 * 2
+    assert {(starts[n]["pid"], ends[n]["pid"]) for n in starts} == {(0, 1), (1, 0), (2, 3), (3, 2)}
+    starts, ends = arrows_of(events, "critical path")
+    assert starts.keys() == ends.keys()
+    assert {e["pid"] for e in starts.values()} == {0, 1}
+
+
+def test_of_representatives_alone_the_critical_path_is_drawn_on_them(tmp_path: Path) -> None:
+    schedule = pipeline(2, 2).replicate("dp", 2)
+    line = simulate(schedule, uniform(gpus=4, hosts=0, bandwidth=1e9, latency=0.0))
+    trace.write(line, tmp_path / "t.json", ranks=list(line.distinct_ranks))
+    starts, ends = arrows_of(events_of(tmp_path / "t.json"), "critical path")
+    assert starts.keys() == ends.keys()
+    assert len(starts) == critical_path(line).stretch[-1]
+
+
+def test_a_measured_timeline_has_no_critical_path(gpipe: Callable[[int, int], Timeline], tmp_path: Path) -> None:
+    line = gpipe(2, 1)
+    own = line.columns[0]
+    late = replace(line, columns={**line.columns, 0: own._replace(ready=own.ready + 0.01, begin=own.begin + 0.01)})
+    trace.write(late, tmp_path / "t.json")
+    events = events_of(tmp_path / "t.json")
+    assert arrows_of(events, "critical path") == ({}, {})
+    assert len(arrows_of(events, "message")[0]) == 2
 
 
 def _around(events: list[dict[str, Any]], arrow: dict[str, Any]) -> dict[str, Any]:
@@ -109,7 +170,7 @@ def test_perfetto_holds_every_span_with_its_flows(gpipe: Callable[[int, int], Ti
     assert +closed == Counter(
         (str(s.rank), s.op.name, round(s.end * 1e9) - round(s.begin * 1e9)) for r in range(3) for s in line.spans(r)
     )
-    assert sorted(flows) == sorted(ended) == list(range(1, 2 * 2 * 4 + 1))
+    assert sorted(flows) == sorted(ended) == list(range(1, 2 * 2 * 4 + critical_path(line).stretch[-1] + 1))
 
 
 def test_perfetto_slices_carry_bytes_axis_and_waiting(ddp: Callable[[int], Timeline], tmp_path: Path) -> None:
@@ -136,7 +197,9 @@ def test_chosen_ranks_alone_are_written_and_no_arrow_hangs(
     trace.write(line, tmp_path / "t.json", ranks=[0, 2])
     events = events_of(tmp_path / "t.json")
     assert {e["pid"] for e in events} == {0, 2}
-    assert not [e for e in events if e["ph"] in "sf"]
+    assert arrows_of(events, "message") == ({}, {})
+    starts, ends = arrows_of(events, "critical path")
+    assert starts.keys() == ends.keys()
     sends = [op for op in line.schedule.program(0).ops if isinstance(op, Send | Recv)]
     assert len([e for e in events if e["pid"] == 0 and e.get("cat") == "communication"]) == len(sends)
 
