@@ -14,7 +14,7 @@ from simulator.schedule import Compute, Op, Program, Schedule
 from simulator.schedule.order import PLACEHOLDER, Action
 from workloads.gradients.bucket import Bucket, Reduction, Weights
 from workloads.model import Model
-from workloads.operators.parameter import parameter_tensors
+from workloads.operators.parameter import REPLICAS, parameter_tensors
 
 
 def weights_by_stage(program: Program, model: Model) -> dict[int, list[Weights]]:
@@ -40,10 +40,11 @@ def weights_by_stage(program: Program, model: Model) -> dict[int, list[Weights]]
 def map_replicas(schedule: Schedule, model: Model, change: Callable[[Program, Mapping[str, int]], Program]) -> Schedule:
     """Replace every program that has replicas by ``change(program, degrees)``.
 
-    *degrees*: the number of ranks by the axis over which data parallelism reduces its gradients, without axes of one
-    rank. Raises `ScheduleError` for an axis that the mesh does not have.
+    *degrees*: the number of ranks on ``dp`` and on the other axes over which data parallelism reduces gradients of
+    *model*, without axes of one rank. Raises `ScheduleError` for an axis that the mesh does not have.
     """
-    axes = list(dict.fromkeys(tensor.reduced_over[-1] for layer in model.layers for tensor in layer.tensors))
+    named = (tensor.reduced_over[-1] for layer in model.layers for tensor in layer.tensors)
+    axes = list(dict.fromkeys([REPLICAS, *named]))
     for axis in axes:
         if axis not in schedule.mesh.axes:
             raise ScheduleError(f"gradients are reduced over {axis}; the axes are {', '.join(schedule.mesh.axes)}")

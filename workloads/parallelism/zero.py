@@ -197,6 +197,8 @@ def zero_buckets(layers: Sequence[Weights], gradient_dtype: str, size: float, ov
 def _gathered_ahead(program: Program, stages: Mapping[int, Sequence[Weights]], width: int, over: str) -> Program:
     """*program* that begins with an all-gather of each layer; the first forward pass of a layer waits for it."""
     own = [weights for stage in stages.values() for weights in stage if weights.parameters]
+    if not own:
+        return program
     gathers = tuple(
         Collective(
             name=f"{weights.name}.gather{_suffix(over)}",
