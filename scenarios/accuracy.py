@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 
-from scenarios import verdicts
-from scenarios.judgement import Judgement, Verdict, spread
+from scenarios import comparisons
+from scenarios.evaluation import Comparison, Evaluation, spread
 from scenarios.layer_classes import COLUMNS, LayerClass
 from scenarios.regimes import ORDER
 
@@ -35,7 +35,7 @@ NOT_MODELLED = (
 
 
 def page(
-    judgements: Sequence[Judgement],
+    evaluations: Sequence[Evaluation],
     waiting: Mapping[str, str],
     classes: Sequence[LayerClass],
     command: str,
@@ -45,37 +45,37 @@ def page(
 
     *waiting*: by scenario, why it is not judged, or not yet.
     """
-    everything = [verdict for one in judgements for verdict in one.verdicts]
+    everything = [comparison for one in evaluations for comparison in one.comparisons]
     sections = [
         f"# Accuracy\n\nMade by `{command}` on {today:%d %B %Y}. Every figure that a published run is judged by stands "
         "here. The error is (predicted - measured) / measured; *time* is the mean error of the time that a figure "
         "tells of, so that below 0 the simulator is too fast. A tolerance is what the scenario's author hopes for, not "
         "what was reached. Two clusters that run the same configuration differ by 1 to 7 %.",
-        _overview(judgements, everything),
+        _overview(evaluations, everything),
         *_regimes(everything),
         *_layer_classes(classes),
         "## What is not modelled\n\n" + "\n".join(f"- {one}" for one in NOT_MODELLED),
-        *_left_out(judgements, waiting),
+        *_left_out(evaluations, waiting),
         "## Every figure",
-        *map(_scenario, judgements),
+        *map(_scenario, evaluations),
     ]
     return "\n\n".join(sections) + "\n"
 
 
-def _overview(judgements: Sequence[Judgement], everything: Sequence[Verdict]) -> str:
-    groups: dict[str, Sequence[Verdict]] = {
+def _overview(evaluations: Sequence[Evaluation], everything: Sequence[Comparison]) -> str:
+    groups: dict[str, Sequence[Comparison]] = {
         "all": everything,
         "of these, parameters were fitted to": [one for one in everything if one.outcome.fitted],
         "of these, nothing was fitted to": [one for one in everything if not one.outcome.fitted],
     }
-    groups |= {f"[{one.scenario.name}](#{one.scenario.name})": one.verdicts for one in judgements}
+    groups |= {f"[{one.scenario.name}](#{one.scenario.name})": one.comparisons for one in evaluations}
     return "## Overview\n\n" + _spreads("scenario", groups)
 
 
-def _regimes(everything: Sequence[Verdict]) -> Iterator[str]:
+def _regimes(everything: Sequence[Comparison]) -> Iterator[str]:
     for what, kinds in KINDS.items():
         timed = [one for one in everything if one.regimes.get("what") == what and "memory" not in one.outcome.key]
-        groups: dict[str, Sequence[Verdict]] = {}
+        groups: dict[str, Sequence[Comparison]] = {}
         for kind in kinds:
             names = sorted({one.regimes[kind] for one in timed if kind in one.regimes}, key=_place)
             groups |= {f"{kind}: {name}": [one for one in timed if one.regimes.get(kind) == name] for name in names}
@@ -90,12 +90,12 @@ def _place(regime: str) -> tuple[int, str]:
     return ORDER.index(regime) if regime in ORDER else -1, regime
 
 
-def _spreads(title: str, groups: Mapping[str, Sequence[Verdict]]) -> str:
+def _spreads(title: str, groups: Mapping[str, Sequence[Comparison]]) -> str:
     rows = []
     for name, members in groups.items():
         one = spread(members)
         if one is not None:
-            met = sum(verdict.outcome.met for verdict in members)
+            met = sum(comparison.outcome.met for comparison in members)
             shares = f"{one.mean:.1%}", f"{one.middle:.1%}", f"{one.worst:.1%}", f"{one.slower:+.1%}"
             rows.append([name, str(one.count), str(met), *shares])
     return _table([title, "figures", "within tolerance", "mean", "median", "worst", "time"], rows)
@@ -111,25 +111,25 @@ def _layer_classes(classes: Sequence[LayerClass]) -> Iterator[str]:
         )
 
 
-def _left_out(judgements: Iterable[Judgement], waiting: Mapping[str, str]) -> Iterator[str]:
-    failed = {f"{one.scenario.name}: {run}": why for one in judgements for run, why in one.failures.items()}
+def _left_out(evaluations: Iterable[Evaluation], waiting: Mapping[str, str]) -> Iterator[str]:
+    failed = {f"{one.scenario.name}: {run}": why for one in evaluations for run, why in one.failures.items()}
     lines = [f"- {name}: {reason.splitlines()[0]}" for name, reason in {**waiting, **failed}.items()]
     if lines:
         yield "## What could not be judged here\n\n" + "\n".join(lines)
 
 
-def _scenario(judgement: Judgement) -> str:
-    name, description = judgement.scenario.name, judgement.scenario.specification.description
-    rows = [row[1:] for row in verdicts.rows(judgement.verdicts, longest=10_000)]
-    parts = [f"### {name}\n\n{description}.", _table(verdicts.ROWS[1:], rows), *_predicted_only(judgement)]
+def _scenario(evaluation: Evaluation) -> str:
+    name, description = evaluation.scenario.name, evaluation.scenario.specification.description
+    rows = [row[1:] for row in comparisons.rows(evaluation.comparisons, longest=10_000)]
+    parts = [f"### {name}\n\n{description}.", _table(comparisons.ROWS[1:], rows), *_predicted_only(evaluation)]
     return "\n\n".join(parts)
 
 
-def _predicted_only(judgement: Judgement) -> Iterator[str]:
+def _predicted_only(evaluation: Evaluation) -> Iterator[str]:
     """Runs of which nothing is expected: what is predicted of them."""
-    judged = {verdict.outcome.variant for verdict in judgement.verdicts}
-    judged |= {verdict.outcome.relative_to for verdict in judgement.verdicts}
-    for name, summary in judgement.summary.get("variants", {}).items():
+    judged = {comparison.outcome.variant for comparison in evaluation.comparisons}
+    judged |= {comparison.outcome.relative_to for comparison in evaluation.comparisons}
+    for name, summary in evaluation.summary.get("variants", {}).items():
         if name not in judged and "mfu" in summary:
             yield (
                 f"Predicted only: {name}, {summary['step_time_s']:.4g} s a step, MFU {summary['mfu']:.1%}, "

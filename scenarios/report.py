@@ -237,8 +237,8 @@ def memory_line(held: memory.Peak, capacity: float) -> str:
     """A bound of memory against what a GPU has, in one line."""
     if not isfinite(capacity):
         return f"at most {show(held.nbytes, 'size', 3)} a GPU"
-    verdict = "fits" if held.nbytes <= capacity else "DOES NOT FIT"
-    return f"at most {show(held.nbytes, 'size', 3)} of {show(capacity, 'size', 3)} a GPU: {verdict}"
+    comparison = "fits" if held.nbytes <= capacity else "DOES NOT FIT"
+    return f"at most {show(held.nbytes, 'size', 3)} of {show(capacity, 'size', 3)} a GPU: {comparison}"
 
 
 def indented(block: str, by: str = "  ") -> str:

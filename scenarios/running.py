@@ -18,6 +18,7 @@ from simulator.garbage import collecting_no_garbage
 from simulator.network.transport.calibration import transport
 from simulator.network.transport.communicator import Communicator
 from simulator.schedule import Schedule
+from simulator.schedule.check import check
 from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def simulated(
 def _simulation(
     scenario: Scenario, schedule: Schedule, watch: Callable[[Simulation], Any] | None, network: Communicator
 ) -> Simulation:
-    schedule.check()
+    check(schedule)
     options = scenario.specification.simulation
     simulation = Simulation(
         schedule, network, scenario.software, variation(scenario), fold=options.fold, engine=options.engine

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from simulator.engine.simulate import simulate
 from simulator.schedule import Collective, Program, Schedule
+from simulator.schedule.check import check
 from simulator.schedule.mesh import Axis, Mesh
 from topologies.uniform import uniform
 
@@ -30,7 +31,7 @@ def time(kind, p, d, alpha, bandwidth, fidelity, algorithm):
     """Seconds that one collective over all GPUs takes."""
     op = Collective(name=kind, kind=kind, over="dp", nbytes=d)
     schedule = Schedule(Mesh.regular({"dp": p}), (Program("all", (op,)),), (0,) * p)
-    schedule.check()
+    check(schedule)
     cluster = uniform(gpus=p, hosts=0, bandwidth=bandwidth, latency=alpha)
     return simulate(schedule, cluster, fidelity=fidelity, algorithms={kind: algorithm}).makespan
 
@@ -78,7 +79,7 @@ def exchange(p, k, d):
 @given(k=st.integers(1, 8), **(network | {"fidelity": st.sampled_from(["flow", "chunk"])}))
 def test_parameter_server(p, k, d, alpha, bandwidth, fidelity):
     schedule = exchange(p, k, d)
-    schedule.check()
+    check(schedule)
     cluster = uniform(gpus=p, hosts=k, bandwidth=bandwidth, latency=alpha)
     measured = simulate(schedule, cluster, fidelity=fidelity).makespan
     # one server: 2 alpha + 2 p beta d

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from simulator.engine.simulate import simulate
 from simulator.engine.variation import Variation
 from simulator.schedule import Collective, Program, Schedule
+from simulator.schedule.check import check
 from simulator.schedule.mesh import Mesh
 from topologies.uniform import uniform
 from workloads.compute import compute
@@ -36,7 +37,7 @@ def ddp(p, layers, forward, backward, variation=None, fidelity="flow"):
     model = unit_model(layers, forward, backward, parameters=layers * 10_000_000)
     schedule = compute(model, one_f_one_b(1, 2), micro_batch_size=1)
     schedule = data_parallel(schedule, model, p)
-    schedule.check()
+    check(schedule)
     cluster = uniform(gpus=p, hosts=0, bandwidth=10e9, latency=5e-6)
     return simulate(schedule, cluster, fidelity=fidelity, variation=variation)
 

@@ -12,7 +12,7 @@ from scenarios.command import app
 from scenarios.commands.arguments import Jobs, Settings
 
 if TYPE_CHECKING:
-    from scenarios.judgement import Judgement
+    from scenarios.evaluation import Evaluation
 
 PROFILES = "published/layer_profiles_v100.csv"
 """PipeDream's layer profiles, beside the published scenarios that read them."""
@@ -36,9 +36,9 @@ def accuracy(
     """Judge published runs, and write every figure and the errors by regime as a page."""
     from datetime import date
 
-    from scenarios import loading, verdicts
+    from scenarios import comparisons, loading
     from scenarios.accuracy import page
-    from scenarios.commands.judging import judged, tell_failures
+    from scenarios.commands.evaluating import evaluated, tell_failures
     from scenarios.layer_classes import layer_classes
     from scenarios.scenario import Scenario
 
@@ -47,34 +47,34 @@ def accuracy(
     loaded = [Scenario.load(name, options=settings) for name in names]
     classes = layer_classes(loading.SHIPPED / PROFILES)
     command = " ".join(["clustersim accuracy", *(scenarios or []), *(f"--except {name}" for name in left_out or ())])
-    judgements: list[Judgement] = []
+    evaluations: list[Evaluation] = []
 
     def write() -> None:
-        waiting = {one.name: "not judged yet" for one in loaded[len(judgements) :]}
-        text = page(judgements, {**absent, **waiting}, classes, command, date.today())
+        waiting = {one.name: "not judged yet" for one in loaded[len(evaluations) :]}
+        text = page(evaluations, {**absent, **waiting}, classes, command, date.today())
         output.write_text(text, encoding="utf-8")
 
     write()
-    for judgement in judged(loaded, jobs):
-        judgements.append(judgement)
+    for evaluation in evaluated(loaded, jobs):
+        evaluations.append(evaluation)
         write()  # so that what has been judged stands when the rest is interrupted
-    print(verdicts.groups_text(judgements))
+    print(comparisons.groups_text(evaluations))
     print(f"wrote {output}")
-    for path in _drawn(judgements, figures) if figures is not None else ():
+    for path in _drawn(evaluations, figures) if figures is not None else ():
         print(f"wrote {path}")
-    return tell_failures(judgements)
+    return tell_failures(evaluations)
 
 
-def _drawn(judgements: Sequence[Judgement], folder: Path) -> Iterator[Path]:
+def _drawn(evaluations: Sequence[Evaluation], folder: Path) -> Iterator[Path]:
     """The charts: all times on one diagonal, and for scenarios that scale TFLOP/s over GPUs."""
-    from scenarios import verdicts
+    from scenarios import comparisons
     from simulator.analysis.plot.agreement import draw_agreement, draw_scaling
 
     folder.mkdir(parents=True, exist_ok=True)
-    draw_agreement(verdicts.times(judgements), folder / "accuracy.png")
+    draw_agreement(comparisons.times(evaluations), folder / "accuracy.png")
     yield folder / "accuracy.png"
-    for one in judgements:
-        series = verdicts.scaling(one)
+    for one in evaluations:
+        series = comparisons.scaling(one)
         if len(series) > 1:
             path = folder / f"{one.scenario.name}.png"
             title = one.scenario.specification.description.partition(",")[0]

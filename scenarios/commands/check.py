@@ -33,9 +33,10 @@ def check(scenarios: Scenarios, settings: Settings = None) -> int:
 def _line(scenario: Scenario, name: str) -> str:
     from scenarios.report import memory_line
     from simulator.analysis.memory import bound
+    from simulator.schedule.check import check as check_schedule
 
     schedule, derived = scenario.schedule(), scenario.derived
-    schedule.check()
+    check_schedule(schedule)
     idle = f", {len(derived.idle)} idle" if derived.idle else ""
     line = f"{name}: ok, {derived.gpus} GPUs{idle}"
     if scenario.model is None:

@@ -52,7 +52,7 @@ def run(
     """Simulate scenarios, report, and write results under runs/NAME."""
     import json
 
-    from scenarios.commands.judging import DOES_NOT_FIT, MISSED, print_judgements
+    from scenarios.commands.evaluating import DOES_NOT_FIT, MISSED, print_evaluations
     from scenarios.commands.progress import progress
     from scenarios.expectations import held, told
     from scenarios.scenario import Scenario
@@ -70,7 +70,7 @@ def run(
     loaded = [Scenario.load(name, options=settings) for name in scenarios]
     several = len(loaded) > 1 or any(scenario.variants for scenario in loaded)
     if check and several and output is None and trace is None and spans is None:
-        return print_judgements(loaded, jobs, as_json, strict_memory)
+        return print_evaluations(loaded, jobs, as_json, strict_memory)
     status, summaries = 0, []
     for scenario in loaded:
         with progress(f"simulating {scenario.name}", chosen) as watch, collecting_no_garbage():

@@ -116,7 +116,7 @@ def communication(schedule: Schedule, rank: int, op: Op) -> tuple[object, ...]:
         return (rank,)
     assert isinstance(op, Collective | Send | Recv)
     place = schedule.mesh.axes[op.over].place(rank)
-    assert place is not None, f"rank {rank} is not on {op.over}: Schedule.check() reports it"
+    assert place is not None, f"rank {rank} is not on {op.over}: check() reports it"
     if isinstance(op, Collective):
         return op.over, place[0]
     ends = (place[1], op.peer) if isinstance(op, Send) else (op.peer, place[1])

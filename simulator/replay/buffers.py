@@ -76,7 +76,7 @@ def members(schedule: Schedule, rank: int, op: Op) -> Sequence[int]:
         return (rank,)
     axis = schedule.mesh.axes[op.over]
     place = axis.place(rank)
-    assert place is not None, f"rank {rank} is not on {op.over}: Schedule.check() would have told"
+    assert place is not None, f"rank {rank} is not on {op.over}: check() reports it"
     return axis.groups[place[0]]
 
 

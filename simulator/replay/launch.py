@@ -16,7 +16,7 @@ from simulator.errors import ReplayError
 from simulator.replay import process
 from simulator.replay.place import Place, on_loopback
 from simulator.replay.worker import Member, Work, device_of, open_world, prepare
-from simulator.replay.worker_group import Crew
+from simulator.replay.worker_group import WorkerGroup
 
 TIMEOUT = 300.0
 """Seconds that all of it may take unless told otherwise."""
@@ -59,7 +59,7 @@ def _started(
     context = get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
     deadline = time.monotonic() + timeout
-    crew = Crew(deadline, timeout, told)
+    workers = WorkerGroup(deadline, timeout, told)
     try:
         for place, argument in zip(places, arguments, strict=True):
             ours, theirs = context.Pipe()
@@ -67,10 +67,10 @@ def _started(
             rank = context.Process(target=process.main, args=(order, theirs), name=f"rank {place.rank}", daemon=True)
             rank.start()
             theirs.close()
-            crew.enlist(rank, ours)
-        return crew.results()
+            workers.enlist(rank, ours)
+        return workers.results()
     finally:
-        crew.dismiss()
+        workers.dismiss()
 
 
 def _joined(work: Work, arguments: Sequence[Any], backend: str, timeout: float, told: Told) -> list[Any] | None:

@@ -78,7 +78,7 @@ def _meeting(schedule: Schedule, rank: int, op: Op, meaning: CollectiveKey | Mes
         return None
     axis = schedule.mesh.axes[meaning.axis]
     place = axis.place(rank)
-    assert place is not None, f"rank {rank} is not on {meaning.axis}: Schedule.check() would have told"
+    assert place is not None, f"rank {rank} is not on {meaning.axis}: check() reports it"
     group = axis.groups[place[0]]
     if isinstance(meaning, CollectiveKey):
         channel = Channel(meaning.axis, place[0], meaning.stream)

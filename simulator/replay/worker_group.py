@@ -1,4 +1,4 @@
-"""A crew is all processes of a launch, as the launcher sees them: it listens to them, and sends them home."""
+"""The worker processes of a launch, as the launcher sees them: it collects what they send, and ends them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GRACE = 0.5
 
 
 @dataclass
-class Crew:
+class WorkerGroup:
     """Ranks in order, who may work until *deadline* (of the monotonic clock, *timeout* s after the start)."""
 
     deadline: float

@@ -9,7 +9,7 @@ This module is the one owner of the rule. Partners of a communication find each 
 - A `Copy` has no partner: its key is its own.
 
 Ops are counted in order of the program. Training step s meets training step s: keys do not count steps.
-Partners must also ask the same (kind, bytes, root, algorithm): `Schedule.check` holds them to that.
+Partners must also ask the same (kind, bytes, root, algorithm): `simulator.schedule.check` reports it where they do not.
 """
 
 from __future__ import annotations

@@ -95,9 +95,3 @@ class Schedule:
     def ranks_of(self, program: int) -> Sequence[int]:
         """The ranks that run the program of that index, ascending."""
         return [rank for rank, index in enumerate(self.program_of) if index == program]
-
-    def check(self) -> None:
-        """Check all rules (`simulator.schedule.check`). Raises `ScheduleError` showing the offending op."""
-        from simulator.schedule.check import check
-
-        check(self)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from simulator.analysis.memory import bound
 from simulator.errors import ScheduleError
 from simulator.lookup import find, function, names
+from simulator.schedule.check import check
 from simulator.schedule.order import Order
 from simulator.schedule.order.slots import in_flight
 from workloads.compute import compute
@@ -35,7 +36,7 @@ LAYER = S * B * H * (34 + 5 * A * S / H)
 def computed(order, what=GPT, **choices):
     layout = "balanced"
     schedule = compute(what, order, micro_batch_size=B, stages=stages_of(what, order.stages, layout), **choices)
-    schedule.check()
+    check(schedule)
     return schedule
 
 

@@ -5,6 +5,7 @@ import pytest
 from simulator.engine.simulate import simulate
 from simulator.kernel import measured
 from simulator.schedule import Compute, Recv
+from simulator.schedule.check import check
 from topologies import cluster
 from workloads.compute import compute
 from workloads.fixed_cost import fixed_costs
@@ -20,7 +21,7 @@ def step_time(stages, micro_batches, **costs):
     model = unit_model(stages, 1.0, 2.0)
     schedule = compute(model, one_f_one_b(stages, micro_batches), micro_batch_size=1, stages=stages_of(model, stages))
     schedule = fixed_costs(pipeline_parallel(schedule, model, micro_batch_size=1), **costs)
-    schedule.check()
+    check(schedule)
     ideal = {"preset": "uniform", "gpus": stages, "bandwidth": "1 GB/s", "latency": "0 s", "accelerator": "unit"}
     return simulate(schedule, cluster(ideal)).step_time
 

@@ -7,6 +7,7 @@ from simulator.engine.variation import Variation
 from simulator.errors import DeadlockError
 from simulator.kernel import measured
 from simulator.schedule import Collective, Compute, Program, Recv, Schedule, Send
+from simulator.schedule.check import check
 from simulator.schedule.mesh import Axis, Mesh
 from simulator.schedule.order import Action
 from topologies.uniform import uniform
@@ -31,7 +32,7 @@ def crossing():
 @pytest.mark.parametrize("fold", [True, False])
 def test_two_that_receive_first_wait_for_each_other(fold):
     schedule = crossing()
-    schedule.check()
+    check(schedule)
     with pytest.raises(DeadlockError) as caught:
         simulate(schedule, CLUSTER, fold=fold)
     title, *lines = str(caught.value).splitlines()
@@ -56,7 +57,7 @@ def test_an_op_that_waits_for_its_own_rank_is_named():
     )
     second = Program("second", (collective, Send(name="send", peer=0, stream="out", after=("reduce",), **message)))
     schedule = Schedule(Mesh.regular({"pp": 2}), (first, second), (0, 1))
-    schedule.check()
+    check(schedule)
     with pytest.raises(DeadlockError) as caught:
         simulate(schedule, CLUSTER)
     text = str(caught.value)
@@ -82,7 +83,7 @@ def test_ranks_tied_by_a_collective_are_named_with_it(fold):
     out, into = Send(name="to", peer=1, stream="own", **there), Recv(name="from", peer=0, stream="own", **back)
     mesh = Mesh(4, {"tp": Axis(((0, 1),)), "pp": Axis(((2, 0), (3, 1))), "dp": Axis(((0, 3), (1, 2)))})
     schedule = Schedule(mesh, (both, Program("sends", (out, into)), Program("receives", (into, out))), (0, 0, 1, 2))
-    schedule.check()
+    check(schedule)
     with pytest.raises(DeadlockError) as caught:
         simulate(schedule, uniform(4, 1e9, 1e-6), fold=fold, variation=Variation(jitter=0.1))
     waiting = "rank 0 [compute] reduce: all_reduce 8 B over tp, step 0, waits for rank 1 [compute]"

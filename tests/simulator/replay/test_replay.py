@@ -10,6 +10,7 @@ from simulator.replay import comparison
 from simulator.replay.replay import BrokenReplayError, replay, scaled
 from simulator.replay.replay import measured as timeline_of
 from simulator.schedule import Collective, Compute, Copy, Program, Recv, Schedule, Send
+from simulator.schedule.check import check
 from simulator.schedule.mesh import Mesh
 from tests.simulator.replay.schedules import KINDS, scenario
 
@@ -136,7 +137,7 @@ def test_scaling_touches_communication_alone():
     gpus, parallelism, model = KINDS["3-D"]
     schedule = scenario(gpus, parallelism, model).schedule()
     half = scaled(schedule, 0.5)
-    half.check()
+    check(half)
     for (_, before), (_, after) in zip(schedule.ops(), half.ops(), strict=True):
         assert getattr(after, "nbytes", 0.0) == 0.5 * getattr(before, "nbytes", 0.0)
         assert after.name == before.name

@@ -7,6 +7,7 @@ import pytest
 from simulator.errors import ScheduleError
 from simulator.kernel import measured
 from simulator.schedule import Collective, Compute, Delay, Program, Recv, Schedule, Send
+from simulator.schedule.check import check
 from simulator.schedule.mesh import Axis, Mesh
 from simulator.schedule.order import Action
 
@@ -68,7 +69,7 @@ RULES = [
 @pytest.mark.parametrize(("schedule", "message"), RULES)
 def test_a_violation_is_reported_with_the_op_marked(schedule, message):
     with pytest.raises(ScheduleError) as caught:
-        schedule.check()
+        check(schedule)
     text = str(caught.value)
     assert text.startswith(message)
     name = message.split(",")[1].split(":")[0].strip()
@@ -78,14 +79,12 @@ def test_a_violation_is_reported_with_the_op_marked(schedule, message):
 def test_a_rank_off_the_axis_is_told():
     mesh = Mesh(2, {"dp": Axis(((0,),))})
     with pytest.raises(ScheduleError, match="rank 1 runs it, but is not on the axis dp"):
-        Schedule(mesh, (Program("all", (reduce(),)),), (0, 0)).check()
+        check(Schedule(mesh, (Program("all", (reduce(),)),), (0, 0)))
 
 
 def test_a_schedule_without_violations_passes():
-    pair(
-        [work("f", F0), Send(name="s", over="dp", peer=1, nbytes=4, action=F0, stream="out"), reduce()],
-        [Recv(name="r", over="dp", peer=0, nbytes=4, action=F0), reduce()],
-    ).check()
+    sends = [work("f", F0), Send(name="s", over="dp", peer=1, nbytes=4, action=F0, stream="out"), reduce()]
+    check(pair(sends, [Recv(name="r", over="dp", peer=0, nbytes=4, action=F0), reduce()]))
 
 
 def test_only_what_surrounds_the_op_is_printed():

@@ -4,6 +4,7 @@ import pytest
 
 from simulator.engine.simulate import simulate
 from simulator.schedule import Collective, Compute
+from simulator.schedule.check import check
 from topologies.uniform import uniform
 from workloads.compute import compute
 from workloads.gradients.per_tensor import per_tensor
@@ -27,7 +28,7 @@ def sharded(what, replicas, how="none", **options):
 
 
 def step_seconds(schedule):
-    schedule.check()
+    check(schedule)
     gpus = schedule.mesh.world_size
     return simulate(schedule, uniform(gpus=gpus, hosts=0, bandwidth=1e15, latency=0.0)).makespan
 

@@ -6,6 +6,7 @@ import pytest
 
 from simulator.errors import ScheduleError
 from simulator.schedule import Collective, Compute
+from simulator.schedule.check import check
 from simulator.schedule.order import Order
 from workloads.compute import compute
 from workloads.gradients.bucket import Weights
@@ -36,7 +37,7 @@ def virtual(what, micro_batches=2):
 def test_each_stage_of_a_program_fills_buckets_of_its_own():
     what = unit_model(4, 1, 2, parameters=4000)
     schedule = data_parallel(virtual(what), what, 2, bucket=1e9)
-    schedule.check()
+    check(schedule)
     first = [(str(op.action), op.nbytes, op.after) for op in collectives(schedule.programs[0])]
     assert first == [("2B1", 4000.0, ("2B1.layer 2",)), ("0B1", 4000.0, ("0B1.layer 0",))]
     # on one stream, the last reduction is the end of all
@@ -46,7 +47,7 @@ def test_each_stage_of_a_program_fills_buckets_of_its_own():
 def test_without_overlap_all_stages_are_reduced_at_the_end():
     what = unit_model(4, 1, 2, parameters=4000)
     schedule = data_parallel(virtual(what), what, 2, overlap=False)
-    schedule.check()
+    check(schedule)
     for program in schedule.programs:
         (op,) = collectives(program)
         assert (op.nbytes, program.ops[-2].name) == (8000.0, op.name)

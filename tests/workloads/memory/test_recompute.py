@@ -11,6 +11,7 @@ from simulator.analysis.metrics import hardware_flops, model_flops
 from simulator.engine.simulate import simulate
 from simulator.errors import ScheduleError
 from simulator.lookup import function, names
+from simulator.schedule.check import check
 from simulator.schedule.order import Order
 from topologies.uniform import uniform
 from workloads.compute import compute
@@ -37,7 +38,7 @@ def recomputed(how, order=None, what=GPT):
     order = order or one_f_one_b(1, 2)
     schedule = compute(what, order, micro_batch_size=B, stages=stages_of(what, order.stages, "balanced"))
     schedule = recompute(schedule, what, how, micro_batch_size=B)
-    schedule.check()
+    check(schedule)
     return schedule
 
 
@@ -97,7 +98,7 @@ def test_a_stage_keeps_korthikantis_bytes_for_each_micro_batch_in_flight(name, s
     schedule = compute(share, order, micro_batch_size=B, stages=stages_of(share, stages))
     schedule = tensor_parallel(schedule, share, t)
     schedule = recompute(schedule, share, how, micro_batch_size=B)
-    schedule.check()
+    check(schedule)
     # of two layers a stage; the second stage has neither embedding nor head
     second = replace(schedule, programs=schedule.programs[1:2] * stages)
     working = share.layers[1].activation_bytes(B) - formula
@@ -144,7 +145,7 @@ def test_it_commutes_with_tensor_parallelism(how, sequence, overlap, order):
     schedule = compute(share, order, micro_batch_size=B, stages=stages_of(share, 2), optimizer="adam", overlap=beside)
     before = tensor_parallel(recompute(schedule, share, how, micro_batch_size=B), share, 4)
     after = recompute(tensor_parallel(schedule, share, 4), share, how, micro_batch_size=B)
-    before.check()
+    check(before)
     assert before.programs == after.programs
 
 
@@ -180,7 +181,7 @@ def test_every_order_runs_with_every_choice(name, how):
         made = pipeline_parallel(made, share, micro_batch_size=1)
         made = tensor_parallel(made, share, 2)
         made = made if early else recompute(made, share, how, micro_batch_size=1)
-        made.check()
+        check(made)
         times.append(simulate(made, uniform(gpus=4, hosts=0, bandwidth=1e9, latency=1e-6)).step_time)
     assert times[0] == pytest.approx(times[1])
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from simulator.engine.simulate import simulate
 from simulator.errors import ScheduleError
 from simulator.schedule import Compute, Program, Recv, Schedule, Send
+from simulator.schedule.check import check
 from simulator.schedule.mesh import Axis, Mesh
 from simulator.schedule.order import Action
 from topologies.uniform import uniform
@@ -30,7 +31,7 @@ def test_each_rank_sends_to_the_rank_that_far_on(size, others, distance):
         distance = 1
     ranks = size * others
     schedule = with_neighbours(Schedule(mesh({"dp": others, "cp": size}), (shifting(distance=distance),), (0,) * ranks))
-    schedule.check()
+    check(schedule)
     assert len(schedule.programs) == size
     for rank in range(ranks):
         send, receive, _ = schedule.program(rank).ops

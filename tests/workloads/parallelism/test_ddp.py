@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from simulator.kernel import measured
 from simulator.schedule import Collective
+from simulator.schedule.check import check
 from workloads.compute import compute
 from workloads.gradients.bucket import Weights
 from workloads.model import Layer, Model
@@ -79,7 +80,7 @@ def test_buckets_are_those_of_torch(layers, given_size):
 def test_a_bucket_begins_when_its_last_layer_is_through():
     what = model([100], [3_000_000], [200_000, 200_000])
     schedule = data_parallel(one_stage(what), what, 4)
-    schedule.check()
+    check(schedule)
     first, second = collectives(schedule.programs[0])
     # the first bucket closes at 1 MiB inside the last layer, the second holds the middle layer too
     assert (first.nbytes, first.after) == (1_600_000, ("0B0.layer2",))
@@ -97,7 +98,7 @@ def test_with_no_sync_only_the_last_micro_batch_communicates():
 def test_without_overlap_one_all_reduce_follows_the_backward_pass():
     what = model([1_000_000], [30_000_000])
     schedule = data_parallel(one_stage(what), what, 2, overlap=False)
-    schedule.check()
+    check(schedule)
     names = [op.name for op in schedule.programs[0].ops]
     (op,) = collectives(schedule.programs[0])
     assert (op.nbytes, op.stream) == (4 * 31_000_000, "compute")
@@ -113,7 +114,7 @@ def test_one_replica_communicates_nothing():
 def test_the_naive_main_gpu_hands_out_gathers_and_sends_back():
     what = model([1000], [500])
     schedule = naive(one_stage(what), what, 4, samples=2)
-    schedule.check()
+    check(schedule)
     main = [op.name for op in schedule.programs[0].ops]
     assert main[0] == "send batch"
     assert main[-4:] == ["gather gradients", "average", "send average", "0O"]
@@ -124,7 +125,7 @@ def test_the_naive_main_gpu_hands_out_gathers_and_sends_back():
 def test_the_naive_main_gpu_may_update_alone_and_send_the_model():
     what = model([1000], [500])
     schedule = naive(one_stage(what), what, 4, samples=2, update="main")
-    schedule.check()
+    check(schedule)
     assert [op.name for op in schedule.programs[0].ops][:2] == ["send model", "send batch"]
     assert schedule.programs[0].ops[-1].name == "0O"
     assert schedule.programs[1].ops[-1].name == "gather gradients"
@@ -134,7 +135,7 @@ def test_the_naive_main_gpu_may_update_alone_and_send_the_model():
 def test_servers_shard_the_parameters(servers):
     what = model([600], [600])
     schedule = parameter_server(one_stage(what, 2), what, 4, servers=servers)
-    schedule.check()
+    check(schedule)
     assert schedule.mesh.world_size == 4 + servers
     assert [op.nbytes for op in collectives(schedule.programs[0])] == [4800 / servers] * (2 * servers)
     assert [program.on for program in schedule.programs] == ["gpu"] + ["host"] * servers
@@ -143,7 +144,7 @@ def test_servers_shard_the_parameters(servers):
 def test_the_initial_broadcast_is_a_schedule_of_its_own():
     what = model([600], [600])
     schedule = initial_broadcast(data_parallel(one_stage(what), what, 4), what)
-    schedule.check()
+    check(schedule)
     (op,) = schedule.programs[0].ops
     assert (op.kind, op.nbytes) == ("broadcast", 4800.0)
 
@@ -152,4 +153,4 @@ def test_activations_are_freed_layer_by_layer():
     what = model([1], [1])
     schedule = one_stage(what, 2)
     assert sum(op.allocates.get("activations", 0) for op in schedule.programs[0].ops) == 2 * 2 * 20.0
-    schedule.check()
+    check(schedule)

@@ -10,6 +10,7 @@ from simulator.analysis.memory import bound, curve
 from simulator.engine.simulate import simulate
 from simulator.errors import ScenarioError
 from simulator.schedule import Collective, Compute
+from simulator.schedule.check import check
 from simulator.schedule.order import Order
 from topologies.uniform import uniform
 from workloads.compute import compute
@@ -38,7 +39,7 @@ def ordered(what, text):
 
 
 def run(schedule, bandwidth=1e6):
-    schedule.check()
+    check(schedule)
     cluster = uniform(gpus=schedule.mesh.world_size, hosts=0, bandwidth=bandwidth, latency=0.0)
     return simulate(schedule, cluster, algorithms=RING)
 
@@ -161,7 +162,7 @@ def test_recomputation_gathers_once_for_itself_and_the_backward_pass():
             ops.append(Compute(name=f"{action}.{op.layer}", action=action, layer=op.layer, kernels=op.kernels[:1]))
         ops.append(op)
     schedule = fsdp(base.map_programs(lambda program: replace(program, ops=tuple(ops))), what, 2)
-    schedule.check()
+    check(schedule)
     gathered = collectives(schedule.programs[0], "all_gather")
     assert [op.name for op in gathered] == [
         "0F0.layer 0.gather",
@@ -212,7 +213,7 @@ def test_an_update_makes_gathered_parameters_stale():
     program = ordered(what, "0F0,0F1,0B0,0O0,0B1,0O1").programs[0]
     assert [str(one.action) for one in gathers(program, weights(program, what), reshard=False)] == ["0F0", "0B1"]
     schedule = fsdp(ordered(what, "0F0,0F1,0B0,0O0,0B1,0O1"), what, 2, reshard=False, prefetch=3)
-    schedule.check()
+    check(schedule)
     spans = {span.op.name: span for span in run(schedule).spans(0)}
     assert spans["0B1.layer 0.gather"].begin >= spans["0O0"].end
 
@@ -231,7 +232,7 @@ def test_hybrid_traffic(counts, shards, groups, micro_batches):
 def test_hybrid_groups_shard_inside_and_replicate_across():
     what = model(1200)
     schedule = fsdp(one_stage(what, optimizer="adam"), what, 6, hybrid=2)
-    schedule.check()
+    check(schedule)
     assert schedule.mesh.axes["dp.shard"].groups == ((0, 1), (2, 3), (4, 5))
     assert schedule.mesh.axes["dp.replica"].groups == ((0, 2, 4), (1, 3, 5))
     assert schedule.programs[0].resident["optimizer"] == 1200 * 8 / 2

@@ -10,6 +10,7 @@ from simulator.engine.simulate import simulate
 from simulator.errors import ScheduleError
 from simulator.lookup import function, names
 from simulator.schedule import Collective, Recv, Send
+from simulator.schedule.check import check
 from topologies.uniform import uniform
 from workloads.compute import compute
 from workloads.parallelism.pipeline import pipeline_parallel, tied_embeddings
@@ -23,7 +24,7 @@ ORDERS = names("workloads.pipelines")
 def pipeline(order, what):
     schedule = compute(what, order, micro_batch_size=1, stages=stages_of(what, order.stages))
     schedule = pipeline_parallel(schedule, what, micro_batch_size=1)
-    schedule.check()
+    check(schedule)
     return schedule
 
 
@@ -102,7 +103,7 @@ def test_tied_embeddings_are_reduced_between_the_ends():
     gpt2 = model("gpt2", "fp32")
     order = function("workloads.pipelines", "one_f_one_b")(4, 4)
     schedule = tied_embeddings(pipeline(order, gpt2), gpt2)
-    schedule.check()
+    check(schedule)
     found = [
         (rank, op) for rank, program in enumerate(schedule.programs) for op in program.ops if isinstance(op, Collective)
     ]

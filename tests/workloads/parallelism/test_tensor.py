@@ -16,6 +16,7 @@ from simulator.errors import ScenarioError, ScheduleError
 from simulator.lookup import function
 from simulator.network.transport.nccl import nccl
 from simulator.schedule import Collective, Compute
+from simulator.schedule.check import check
 from simulator.schedule.order import Order
 from topologies import cluster
 from topologies.uniform import uniform
@@ -59,7 +60,7 @@ def parallel(
     stages, beside = stages_of(share, order.stages), {"tp": Overlap(overlap, asynchronous)}
     schedule = compute(share, order, micro_batch_size=samples, optimizer="adam", stages=stages, overlap=beside)
     schedule = tensor_parallel(schedule, share, degree, **options)
-    schedule.check()
+    check(schedule)
     return schedule
 
 
@@ -321,7 +322,7 @@ def test_three_dimensions_compose(name, data, how):
     schedule = tied_embeddings(schedule, share)
     schedule = recompute(schedule, share, how, micro_batch_size=1)
     schedule = data(schedule, share, 2).arranged("tp", "dp", "pp")
-    schedule.check()
+    check(schedule)
     assert schedule.mesh.world_size == 8
     assert tuple(sorted(schedule.mesh.axes["tp"].groups)) == ((0, 1), (2, 3), (4, 5), (6, 7))
     assert simulated(schedule, 8, latency=1e-6).step_time > 0

@@ -13,6 +13,7 @@ from simulator.analysis.memory import curve
 from simulator.engine.simulate import simulate
 from simulator.errors import ScenarioError
 from simulator.schedule import Collective
+from simulator.schedule.check import check
 from simulator.schedule.order import Order
 from topologies.uniform import uniform
 from workloads.compute import compute
@@ -38,7 +39,7 @@ def one_stage(what, micro_batches=1, **options):
 
 
 def run(schedule, bandwidth=1e6):
-    schedule.check()
+    check(schedule)
     cluster = uniform(gpus=schedule.mesh.world_size, hosts=0, bandwidth=bandwidth, latency=0.0)
     return simulate(schedule, cluster, algorithms=RING)
 
@@ -225,7 +226,7 @@ def test_a_split_backward_is_reduced_after_its_weight_half_and_gathered_for_its_
     what = model(1000, 1000)
     base = compute(what, Order.parse("0F0,0I0,0F1,0W0,0I1,0W1"), micro_batch_size=1)
     schedule = zero(base, what, 2, stage=3)
-    schedule.check()
+    check(schedule)
     program = schedule.programs[0]
     assert {op.action.phase for op in collectives(program, "reduce_scatter")} == {"W"}
     assert {op.action.phase for op in collectives(program, "all_gather")} == {"F", "I"}

@@ -14,6 +14,7 @@ from simulator.engine.variation import Variation
 from simulator.kernel import measured
 from simulator.network.transport.nccl import nccl
 from simulator.schedule import Collective, Compute, Program, Recv, Schedule, Send
+from simulator.schedule.check import check
 from simulator.schedule.mesh import Axis, Mesh
 from simulator.schedule.order import Action
 from tests.nodes import V100
@@ -84,7 +85,7 @@ RUNS = [(engine, fold) for engine in ("simpy", "compiled") for fold in (False, T
 
 def assert_equal(schedule, cluster, **how):
     """Every span of every rank, peaks and bytes the same on both engines, folded or not; returns a folded run."""
-    schedule.check()
+    check(schedule)
     runs = {run: simulate(schedule, cluster, engine=run[0], fold=run[1], **how) for run in RUNS}
     plain = runs["simpy", False]
     close = 1e-9 * plain.makespan

@@ -15,6 +15,7 @@ from simulator.network.plan import Flow
 from simulator.network.transport.communicator import Communicator
 from simulator.network.transport.ideal import ideal
 from simulator.schedule import Compute, Program, Schedule
+from simulator.schedule.check import check
 from simulator.schedule.matching import Matching, asked
 from simulator.schedule.mesh import Mesh
 from topologies.uniform import uniform
@@ -43,7 +44,7 @@ def setup(
     schedule, cluster=None, *, fold=False, variation=None, transport=None, fidelity="flow", placement=None, **more
 ):
     """The setup of *schedule*, checked, on *cluster* (a crossbar unless given)."""
-    schedule.check()
+    check(schedule)
     cluster = cluster or crossbar(schedule.mesh.world_size)
     devices = tuple(placement or packed(schedule, cluster))
     communicator = Communicator(cluster, devices, transport or ideal(), fidelity)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from scenarios import Scenario, verdicts
+from scenarios import Scenario, comparisons
 from scenarios.accuracy import page
 from scenarios.command import run
-from scenarios.judgement import Judgement, judge, spread
+from scenarios.evaluation import Evaluation, evaluate, spread
 
 # four layers of 1 + 2 s on each of two GPUs: 12 s a micro-batch, or 24 s for two
 SCENARIO = """\
@@ -36,13 +36,13 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("toy.yaml").write_text(SCENARIO)
 
 
-def judged(jobs: int = 1) -> list[Judgement]:
-    return list(judge([Scenario.load("toy.yaml")], jobs))
+def evaluated(jobs: int = 1) -> list[Evaluation]:
+    return list(evaluate([Scenario.load("toy.yaml")], jobs))
 
 
 def test_each_figure_has_a_verdict() -> None:
-    (judgement,) = judged()
-    told = [(one.run, one.outcome.key, one.outcome.met, round(one.outcome.error, 9)) for one in judgement.verdicts]
+    (evaluation,) = evaluated()
+    told = [(one.run, one.outcome.key, one.outcome.met, round(one.outcome.error, 9)) for one in evaluation.comparisons]
     assert told == [
         ("one", "step_time_s", True, 0.2),
         ("two", "step_time_s", True, 0.0),
@@ -51,13 +51,13 @@ def test_each_figure_has_a_verdict() -> None:
 
 
 def test_a_throughput_too_low_is_a_time_too_long() -> None:
-    (judgement,) = judged()
-    assert [one.outcome.slower for one in judgement.verdicts] == pytest.approx([0.2, 0.0, 0.2])
+    (evaluation,) = evaluated()
+    assert [one.outcome.slower for one in evaluation.comparisons] == pytest.approx([0.2, 0.0, 0.2])
 
 
 def test_the_spread_of_errors() -> None:
-    (judgement,) = judged()
-    found = spread(judgement.verdicts)
+    (evaluation,) = evaluated()
+    found = spread(evaluation.comparisons)
     assert found is not None
     assert found.count == 3
     assert [found.mean, found.middle, found.worst] == pytest.approx([(0.2 + 0 + 1 / 6) / 3, 1 / 6, 0.2])
@@ -65,12 +65,12 @@ def test_the_spread_of_errors() -> None:
 
 
 def test_processes_change_nothing() -> None:
-    assert judged(jobs=2)[0].verdicts == judged()[0].verdicts
+    assert evaluated(jobs=2)[0].comparisons == evaluated()[0].comparisons
 
 
 def test_times_are_seconds_of_steps() -> None:
     # 0.2 samples/s are 20 s for 4 of them, and 24 are predicted
-    times = verdicts.times(judged())
+    times = comparisons.times(evaluated())
     assert list(times) == ["toy"]
     assert [seconds for pair in times["toy"] for seconds in pair] == pytest.approx([10, 12, 20, 24])
 
@@ -122,8 +122,8 @@ def test_one_run_that_cannot_be_does_not_hide_the_others(capsys: pytest.CaptureF
 
 
 def test_the_page_tells_every_figure_and_what_is_predicted_only() -> None:
-    judgements = judged()
-    text = page(judgements, {"other": "not judged yet"}, [], "clustersim accuracy toy.yaml", date(2026, 1, 2))
+    evaluations = evaluated()
+    text = page(evaluations, {"other": "not judged yet"}, [], "clustersim accuracy toy.yaml", date(2026, 1, 2))
     assert "Made by `clustersim accuracy toy.yaml` on 02 January 2026." in text
     assert "| [toy](#toy) | 3 | 2 | 12.2% | 16.7% | 20.0% | +13.3% |" in text
     assert "| of these, parameters were fitted to | 1 | 1 | 20.0% | 20.0% | 20.0% | +20.0% |" in text

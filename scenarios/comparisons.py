@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from scenarios.evaluation import Comparison, Evaluation, spread
 from scenarios.expectations import Outcome, is_duration
-from scenarios.judgement import Judgement, Verdict, spread
 from simulator.analysis.text import table
 from simulator.units import show
 
@@ -17,19 +17,19 @@ LONGEST = 44
 """Letters of a run's name in a table."""
 
 
-def rows(verdicts: Iterable[Verdict], longest: int = LONGEST) -> list[list[str]]:
-    """A row of `ROWS` for each of *verdicts*, names of runs cut after *longest* letters."""
+def rows(comparisons: Iterable[Comparison], longest: int = LONGEST) -> list[list[str]]:
+    """A row of `ROWS` for each of *comparisons*, names of runs cut after *longest* letters."""
     return [
         [
-            verdict.scenario,
-            _shortened(verdict.run, longest),
-            figure(verdict.outcome, longest),
-            shown(verdict.outcome, verdict.outcome.value),
-            shown(verdict.outcome, verdict.outcome.expected),
-            f"{verdict.outcome.error:+.1%}",
-            _told(verdict.outcome),
+            comparison.scenario,
+            _shortened(comparison.run, longest),
+            figure(comparison.outcome, longest),
+            shown(comparison.outcome, comparison.outcome.value),
+            shown(comparison.outcome, comparison.outcome.expected),
+            f"{comparison.outcome.error:+.1%}",
+            _told(comparison.outcome),
         ]
-        for verdict in verdicts
+        for comparison in comparisons
     ]
 
 
@@ -38,9 +38,9 @@ def _told(outcome: Outcome) -> str:
     return f"{met}, fitted" if outcome.fitted else met
 
 
-def group_rows(groups: dict[str, Sequence[Verdict]]) -> list[list[str]]:
-    """A row of `GROUPS` for each of *groups* that has verdicts."""
-    found = {name: spread(verdicts) for name, verdicts in groups.items()}
+def group_rows(groups: dict[str, Sequence[Comparison]]) -> list[list[str]]:
+    """A row of `GROUPS` for each of *groups* that has comparisons."""
+    found = {name: spread(comparisons) for name, comparisons in groups.items()}
     return [
         [name, str(one.count), f"{one.mean:.1%}", f"{one.middle:.1%}", f"{one.worst:.1%}", f"{one.slower:+.1%}"]
         for name, one in found.items()
@@ -48,51 +48,51 @@ def group_rows(groups: dict[str, Sequence[Verdict]]) -> list[list[str]]:
     ]
 
 
-def by_scenario(judgements: Iterable[Judgement]) -> dict[str, Sequence[Verdict]]:
-    """The verdicts of each scenario, and of all."""
-    groups: dict[str, Sequence[Verdict]] = {one.scenario.name: one.verdicts for one in judgements}
-    return groups | {"all": [verdict for verdicts in groups.values() for verdict in verdicts]}
+def by_scenario(evaluations: Iterable[Evaluation]) -> dict[str, Sequence[Comparison]]:
+    """The comparisons of each scenario, and of all."""
+    groups: dict[str, Sequence[Comparison]] = {one.scenario.name: one.comparisons for one in evaluations}
+    return groups | {"all": [comparison for comparisons in groups.values() for comparison in comparisons]}
 
 
-def text(judgements: Sequence[Judgement]) -> str:
+def text(evaluations: Sequence[Evaluation]) -> str:
     """All rows, and the mean, median and worst error by scenario."""
-    verdicts = [verdict for one in judgements for verdict in one.verdicts]
-    if not verdicts:
+    comparisons = [comparison for one in evaluations for comparison in one.comparisons]
+    if not comparisons:
         return "nothing is expected"
-    return f"{table(rows(verdicts), ROWS, 'lllrrrl')}\n\n{groups_text(judgements)}"
+    return f"{table(rows(comparisons), ROWS, 'lllrrrl')}\n\n{groups_text(evaluations)}"
 
 
-def groups_text(judgements: Sequence[Judgement]) -> str:
+def groups_text(evaluations: Sequence[Evaluation]) -> str:
     """The mean, median and worst error by scenario, and how many figures are within their tolerance."""
-    groups = by_scenario(judgements)
-    met = sum(verdict.outcome.met for verdict in groups["all"])
+    groups = by_scenario(evaluations)
+    met = sum(comparison.outcome.met for comparison in groups["all"])
     spreads = table(group_rows(groups), GROUPS, "lrrrrr")
     return f"{spreads}\n\n{met} of {len(groups['all'])} figures within their tolerance"
 
 
-def times(judgements: Iterable[Judgement]) -> dict[str, list[tuple[float, float]]]:
+def times(evaluations: Iterable[Evaluation]) -> dict[str, list[tuple[float, float]]]:
     """(measured, predicted) seconds of what figures of time and of throughput tell of, by scenario.
 
     Of a throughput the time is that of the step, in which it was predicted.
     """
     found: dict[str, list[tuple[float, float]]] = {}
-    for one in judgements:
+    for one in evaluations:
         summaries = one.summary.get("variants", {"": one.summary})
-        for verdict in one.verdicts:
-            pair = _seconds(verdict.outcome, summaries.get(verdict.outcome.variant, {}))
+        for comparison in one.comparisons:
+            pair = _seconds(comparison.outcome, summaries.get(comparison.outcome.variant, {}))
             if pair is not None:
                 found.setdefault(one.scenario.name, []).append(pair)
     return found
 
 
-def scaling(judgement: Judgement) -> dict[str, list[tuple[int, float, float]]]:
+def scaling(evaluation: Evaluation) -> dict[str, list[tuple[int, float, float]]]:
     """(GPUs, measured, predicted) TFLOP/s a GPU of the variants called ``SERIES on N GPUs``, by series of several."""
     found: dict[str, list[tuple[int, float, float]]] = {}
-    for verdict in judgement.verdicts:
-        series, _, rest = verdict.outcome.variant.partition(" on ")
-        if rest and verdict.outcome.key == "hardware_tflops_per_gpu":
-            gpus = judgement.summary["variants"][verdict.outcome.variant]["simulation"]["ranks"]
-            found.setdefault(series, []).append((gpus, verdict.outcome.expected, verdict.outcome.value))
+    for comparison in evaluation.comparisons:
+        series, _, rest = comparison.outcome.variant.partition(" on ")
+        if rest and comparison.outcome.key == "hardware_tflops_per_gpu":
+            gpus = evaluation.summary["variants"][comparison.outcome.variant]["simulation"]["ranks"]
+            found.setdefault(series, []).append((gpus, comparison.outcome.expected, comparison.outcome.value))
     return {series: points for series, points in found.items() if len(points) > 1}
 
 
@@ -105,9 +105,9 @@ def _seconds(outcome: Outcome, summary: Mapping[str, Any]) -> tuple[float, float
     return (step / (1 + outcome.slower), step) if step else None
 
 
-def as_json(verdict: Verdict) -> dict[str, Any]:
-    """A verdict as `run --check --json` prints it."""
-    outcome = verdict.outcome
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """A comparison as `run --check --json` prints it."""
+    outcome = comparison.outcome
     return {
         "variant": outcome.variant or None,
         "key": outcome.key,

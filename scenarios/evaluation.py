@@ -1,4 +1,4 @@
-"""Judgement runs scenarios, several at once if asked, and holds what they predict against what was measured."""
+"""Evaluation runs scenarios, several at once if asked, and holds what they predict against what was measured."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simulator.errors import SimulatorError
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Comparison:
     """An *outcome* of the scenario of that name; *regimes* say in what state of affairs it was predicted."""
 
     scenario: str
@@ -30,11 +30,11 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """The *verdicts* on one scenario, its *summary*, and for runs that could not be, by variant, why not."""
+class Evaluation:
+    """The *comparisons* on one scenario, its *summary*, and for runs that could not be, by variant, why not."""
 
     scenario: Scenario
-    verdicts: Sequence[Verdict]
+    comparisons: Sequence[Comparison]
     summary: Mapping[str, Any]
     failures: Mapping[str, str] = field(default_factory=dict)
 
@@ -47,7 +47,7 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Spread:
-    """How large the errors of some verdicts are: the *mean*, the *middle* one and the *worst*, as shares of measured.
+    """The errors of some comparisons, as shares of the measured values: *mean*, *middle* and *worst*.
 
     *slower* is the mean error of the time, above 0 where too much time is predicted.
     """
@@ -59,19 +59,19 @@ class Spread:
     slower: float
 
 
-def spread(verdicts: Iterable[Verdict]) -> Spread | None:
-    """The spread of the errors of *verdicts*; None of none."""
-    outcomes = [verdict.outcome for verdict in verdicts]
+def spread(comparisons: Iterable[Comparison]) -> Spread | None:
+    """The spread of the errors of *comparisons*; None of none."""
+    outcomes = [comparison.outcome for comparison in comparisons]
     errors = [abs(outcome.error) for outcome in outcomes]
     if not errors:
         return None
     return Spread(len(errors), fmean(errors), median(errors), max(errors), fmean(one.slower for one in outcomes))
 
 
-def judge(
+def evaluate(
     scenarios: Sequence[Scenario], jobs: int = 1, told: Callable[[str], object] = lambda run: None
-) -> Iterator[Judgement]:
-    """The judgement on each of *scenarios* in turn; *jobs* processes share the runs, *told* hears of each."""
+) -> Iterator[Evaluation]:
+    """The evaluation on each of *scenarios* in turn; *jobs* processes share the runs, *told* hears of each."""
     # as loaded, without the cluster that the check has built: it is large, and does not travel between processes
     runs = [replace(run) for scenario in scenarios for run in (scenario.variants.values() or (scenario,))]
     with ProcessPoolExecutor(jobs) if jobs > 1 else nullcontext() as pool:
@@ -90,8 +90,8 @@ def _outcome(run: Scenario) -> tuple[dict[str, Any], dict[str, str]] | str:
     return summary, regimes(run, summary)
 
 
-def _judged(scenario: Scenario, results: Iterator[Any], told: Callable[[str], object]) -> Judgement:
-    """The judgement on *scenario*, of whose runs *results* come next."""
+def _judged(scenario: Scenario, results: Iterator[Any], told: Callable[[str], object]) -> Evaluation:
+    """The evaluation on *scenario*, of whose runs *results* come next."""
     summaries, states, failures = {}, {}, {}
     for name in scenario.variants or (scenario.name,):
         result = next(results)
@@ -102,7 +102,7 @@ def _judged(scenario: Scenario, results: Iterator[Any], told: Callable[[str], ob
             summaries[name], states[name] = result
     summary = {"name": scenario.name, "variants": summaries} if scenario.variants else summaries.get(scenario.name, {})
     outcomes = held(scenario, summary) if summaries else []
-    verdicts = [
-        Verdict(scenario.name, outcome, states.get(outcome.variant or scenario.name, {})) for outcome in outcomes
+    comparisons = [
+        Comparison(scenario.name, outcome, states.get(outcome.variant or scenario.name, {})) for outcome in outcomes
     ]
-    return Judgement(scenario, verdicts, summary, failures)
+    return Evaluation(scenario, comparisons, summary, failures)

@@ -1,0 +1,64 @@
+"""What `run --check` and `accuracy` share: judge scenarios and print what came of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from scenarios.command import BAD_INPUT
+
+if TYPE_CHECKING:
+    from scenarios.evaluation import Evaluation
+    from scenarios.scenario import Scenario
+
+MISSED, DOES_NOT_FIT = 1, 3
+
+
+def evaluated(scenarios: Sequence[Scenario], jobs: int) -> Iterator[Evaluation]:
+    """The evaluation on each of *scenarios* in turn, told on stderr while it goes on."""
+    from scenarios.evaluation import evaluate
+
+    total = sum(len(scenario.variants) or 1 for scenario in scenarios)
+    done = 0
+
+    def told(run: str) -> None:
+        nonlocal done
+        done += 1
+        if sys.stderr.isatty():
+            print(f"\r\033[K{done}/{total} {run}", end="\r\033[K" if done == total else "", file=sys.stderr, flush=True)
+
+    return evaluate(scenarios, jobs, told)
+
+
+def print_evaluations(scenarios: Sequence[Scenario], jobs: int, as_json: bool, strict_memory: bool) -> int:
+    """Judge *scenarios*, print what came of it, and return the exit status."""
+    from scenarios import comparisons
+
+    evaluations = list(evaluated(scenarios, jobs))
+    if as_json:
+        summaries = [
+            {**one.summary, "expected": list(map(comparisons.as_json, one.comparisons))} for one in evaluations
+        ]
+        print(json.dumps(summaries[0] if len(summaries) == 1 else summaries, indent=2))
+    else:
+        print(comparisons.text(evaluations))
+    return status(evaluations, strict_memory)
+
+
+def status(evaluations: Sequence[Evaluation], strict_memory: bool = False) -> int:
+    """The exit status of *evaluations*; runs that could not be are told on stderr."""
+    if tell_failures(evaluations):
+        return BAD_INPUT
+    if strict_memory and not all(one.fits for one in evaluations):
+        return DOES_NOT_FIT
+    return MISSED if any(not comparison.outcome.met for one in evaluations for comparison in one.comparisons) else 0
+
+
+def tell_failures(evaluations: Sequence[Evaluation]) -> int:
+    """Tell on stderr what runs could not be, and why; the exit status."""
+    failures = {f"{one.scenario.name} ({run})": why for one in evaluations for run, why in one.failures.items()}
+    for run, why in failures.items():
+        print(f"{run}: {why}", file=sys.stderr)
+    return BAD_INPUT if failures else 0
