@@ -14,7 +14,7 @@ import numpy as np
 from simulator.hashing import Indices
 from simulator.network.plan import Plan
 from simulator.network.transport.communicator import Communicator
-from simulator.network.transport.placement import Lies
+from simulator.network.transport.placement import Placement
 from simulator.schedule import Collective, Copy, Op, Recv, Schedule, Send
 from simulator.schedule.mesh import family
 
@@ -147,7 +147,7 @@ def plan_of(communicator: Communicator, op: Op, ranks: tuple[int, ...]) -> Plan:
     return communicator.send(sender, receiver, op.nbytes)
 
 
-def placements(communicator: Communicator, op: Op, groups: Indices) -> Lies:
+def placements(communicator: Communicator, op: Op, groups: Indices) -> Placement:
     """How *groups*, each the partners of one communication, are placed for *op*; isomorphic ones share a plan."""
     if isinstance(op, Copy):
         return communicator.copies(groups[:, 0])

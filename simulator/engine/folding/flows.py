@@ -22,7 +22,7 @@ from simulator.engine.rank_classes import placements, plan_of
 from simulator.hashing import Colours, Indices, hashed
 from simulator.network.plan import Flow, Phase, Plan
 from simulator.network.transport.communicator import Communicator
-from simulator.network.transport.placement import elsewhere
+from simulator.network.transport.placement import relabelled_links
 from simulator.schedule.matching import Asked, asked
 
 Floats = NDArray[np.float64]
@@ -178,7 +178,7 @@ def _told_apart(phase: Phase, slots: Indices) -> Iterator[tuple[Hashable, Flow, 
     """Flows side by side, each with what it is known by in its communication, whoever made it, and with its links."""
     count: Counter[Hashable] = Counter()
     for flow in phase.flows:
-        links = elsewhere(flow.links, slots[0], slots)
+        links = relabelled_links(flow.links, slots[0], slots)
         carried = links.tobytes(), flow.weights, flow.bound
         count[carried] += 1
         yield (carried, count[carried]), flow, links

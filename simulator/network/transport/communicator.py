@@ -17,7 +17,7 @@ from simulator.network.plan import Phase, Plan
 from simulator.network.step import Group, Step, Transfer
 from simulator.network.transport import tuner
 from simulator.network.transport.members import Members
-from simulator.network.transport.placement import Lies, Likeness, Shape, moved
+from simulator.network.transport.placement import Placement, Placements, Shape, moved
 from simulator.network.transport.transport import Transport
 from simulator.network.transport.unequal import unequal
 from simulator.network.transport.way import Laid, Way, way, ways
@@ -59,7 +59,7 @@ class Communicator:
         self._plans: dict[tuple[object, ...], Plan] = {}
         self._models: dict[tuple[Hashable, int], tuple[Plan, Indices]] = {}
         self._shapes: dict[tuple[_What, Group], Shape] = {}
-        self._likeness = Likeness(cluster)
+        self._placements = Placements(cluster)
 
     @property
     def regular(self) -> bool:
@@ -96,8 +96,8 @@ class Communicator:
         key = kind, axis, ranks, nbytes, root, algorithm, per_peer
         if key not in self._plans:
             what = kind, axis, nbytes, root, algorithm, per_peer
-            lies = self.collectives(*what[:5], np.array([ranks]), per_peer)
-            self._plans[key] = self._like(what, lies, lambda: self._chosen(what, self.members(ranks)))
+            placement = self.collectives(*what[:5], np.array([ranks]), per_peer)
+            self._plans[key] = self._like(what, placement, lambda: self._chosen(what, self.members(ranks)))
         return self._plans[key]
 
     def collectives(
@@ -109,23 +109,23 @@ class Communicator:
         algorithm: str,
         groups: Indices,
         per_peer: tuple[float, ...] | None = None,
-    ) -> Lies:
+    ) -> Placement:
         """How *groups* of ranks lie for a `collective`: those that lie alike have like plans."""
         what = kind, axis, nbytes, root, algorithm, per_peer
-        return self._likeness.of(
+        return self._placements.of(
             self._device[groups], lambda number: self._shape(what, self.members(tuple(groups[number].tolist())))
         )
 
-    def _like(self, what: Hashable, lies: Lies, plan: Callable[[], Plan]) -> Plan:
-        """The plan of a group with these *lies*: moved from one that lies alike and asks the same, or the first."""
-        key, slots = (what, int(lies.patterns[0])), lies.slots[0]
+    def _like(self, what: Hashable, placement: Placement, plan: Callable[[], Plan]) -> Plan:
+        """The plan of a group with this *placement*: that of an isomorphic group with the same request, relabelled."""
+        key, slots = (what, int(placement.patterns[0])), placement.slots[0]
         if key not in self._models:
             self._models[key] = plan(), slots
         model, before = self._models[key]
         return model if before is slots else moved(model, before, slots)
 
     def _shape(self, what: _What, members: Members) -> Shape:
-        """The group, and its transfers by all choices: who lies alike under the best one may have a better one."""
+        """The group, and its transfers by all choices: who placement alike under the best one may have a better one."""
         key = what, members.group
         if key not in self._shapes:
             every = (step for steps in self._choices(what, members).values() for step in steps)
@@ -148,14 +148,14 @@ class Communicator:
             return NOTHING
         key = "send", sender, receiver, nbytes
         if key not in self._plans:
-            lies = self.sends(np.array([(sender, receiver)]))
+            placement = self.sends(np.array([(sender, receiver)]))
             members = self.members((sender, receiver))
-            self._plans[key] = self._like(("send", nbytes), lies, lambda: self._message(members, nbytes))
+            self._plans[key] = self._like(("send", nbytes), placement, lambda: self._message(members, nbytes))
         return self._plans[key]
 
-    def sends(self, pairs: Indices) -> Lies:
+    def sends(self, pairs: Indices) -> Placement:
         """How *pairs* of ranks lie for messages from the first to the second, whatever their bytes."""
-        return self._likeness.of(self._device[pairs], lambda _: ("send", _MESSAGE))
+        return self._placements.of(self._device[pairs], lambda _: ("send", _MESSAGE))
 
     def _message(self, members: Members, nbytes: float) -> Plan:
         choices = {"direct": [Step(_MESSAGE, nbytes)]}
@@ -167,16 +167,16 @@ class Communicator:
             return NOTHING
         key = "copy", rank, nbytes, to
         if key not in self._plans:
-            lies = self.copies(np.array([rank]))
-            self._plans[key] = self._like(("copy", nbytes, to), lies, lambda: self._copied(rank, nbytes, to))
+            placement = self.copies(np.array([rank]))
+            self._plans[key] = self._like(("copy", nbytes, to), placement, lambda: self._copied(rank, nbytes, to))
         return self._plans[key]
 
-    def copies(self, ranks: Indices) -> Lies:
+    def copies(self, ranks: Indices) -> Placement:
         """How *ranks* lie for copies between each and its host, both ways."""
         names, host_of = [self.devices[rank] for rank in ranks.tolist()], self.cluster.host_of
         hosts = [name if name in self._host_number else host_of(name) for name in names]
         pairs = np.array([self._device[ranks], [self._host_number[host] for host in hosts]]).T
-        return self._likeness.of(pairs, lambda _: ("copy", (*_MESSAGE, (1, 0))))
+        return self._placements.of(pairs, lambda _: ("copy", (*_MESSAGE, (1, 0))))
 
     @cached_property
     def _host_number(self) -> Mapping[str, int]:

@@ -25,7 +25,7 @@ Shape = tuple[Hashable, tuple[Transfer, ...]]
 """What there is to know of a group whatever it lies on, and the transfers that there may be between its places."""
 
 
-class Lies(NamedTuple):
+class Placement(NamedTuple):
     """How groups lie: by group the number of its *pattern*, the same for all that lie alike, and its *slots*.
 
     Of shapes ``(groups,)`` and ``(groups, slots)``; -1 stands where a group has no such slot.
@@ -35,7 +35,7 @@ class Lies(NamedTuple):
     slots: Indices
 
 
-class Likeness:
+class Placements:
     """How groups of devices of *cluster* lie, who are named by their numbers in its `devices`."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -43,19 +43,19 @@ class Likeness:
         self._patterns: dict[Hashable, int] = {}
         self._found: dict[tuple[Shape, tuple[int, ...]], tuple[int, tuple[int, ...]]] = {}
 
-    def of(self, groups: Indices, shape: Callable[[int], Shape]) -> Lies:
+    def of(self, groups: Indices, shape: Callable[[int], Shape]) -> Placement:
         """That of *groups*, of shape ``(groups, devices)``; of an irregular cluster the *shape* of each counts."""
         if groups.shape[1] < 2:
-            return Lies(np.zeros(len(groups), np.int64), np.zeros((len(groups), 0), np.int64))
+            return Placement(np.zeros(len(groups), np.int64), np.zeros((len(groups), 0), np.int64))
         if self.cluster.regularity is not None:
             hashes, slots = _standing(self.cluster.regularity, groups)
             distinct, which = np.unique(hashes, return_inverse=True)
             numbers = [self._number((groups.shape[1], one)) for one in distinct.tolist()]
-            return Lies(np.array(numbers, np.int64)[which], slots)
+            return Placement(np.array(numbers, np.int64)[which], slots)
         found = [self._lie(shape(number), tuple(group)) for number, group in enumerate(groups.tolist())]
         most = max((len(links) for _, links in found), default=0)
         slots = np.array([[*links, *[-1] * (most - len(links))] for _, links in found], np.int64)
-        return Lies(np.array([pattern for pattern, _ in found], np.int64), slots.reshape(len(found), most))
+        return Placement(np.array([pattern for pattern, _ in found], np.int64), slots.reshape(len(found), most))
 
     def _number(self, pattern: Hashable) -> int:
         return self._patterns.setdefault(pattern, len(self._patterns))
@@ -129,7 +129,7 @@ def first_alike(values: Indices) -> Indices:
     return first
 
 
-def elsewhere(links: Sequence[int], here: Indices, there: Indices) -> Indices:
+def relabelled_links(links: Sequence[int], here: Indices, there: Indices) -> Indices:
     """What *links* of a group whose slots are *here* are in groups that lie alike.
 
     *here* is of shape ``(slots,)``, *there* of ``(groups, slots)``, and what is returned of ``(groups, links)``.
@@ -144,7 +144,7 @@ def moved(plan: Plan, here: Indices, there: Indices) -> Plan:
     """*plan* of a group whose slots are *here*, on the links of one that lies alike, whose slots are *there*."""
     flows = dict.fromkeys(flow for phase in dict.fromkeys(plan.phases) for flow in phase.flows)
     numbers = list(dict.fromkeys(link for flow in flows for link in flow.links))
-    links = dict(zip(numbers, elsewhere(numbers, here, there[None])[0].tolist(), strict=True))
+    links = dict(zip(numbers, relabelled_links(numbers, here, there[None])[0].tolist(), strict=True))
     new = {flow: replace(flow, links=_all(links, flow.links), rows=_all(links, flow.rows)) for flow in flows}
     phases = {phase: replace(phase, flows=tuple(new[flow] for flow in phase.flows)) for phase in set(plan.phases)}
     return replace(plan, phases=tuple(phases[phase] for phase in plan.phases))

@@ -13,7 +13,7 @@ from simulator.network.plan import Plan
 from simulator.network.transport.channels import group_of
 from simulator.network.transport.communicator import Communicator
 from simulator.network.transport.nccl import nccl
-from simulator.network.transport.placement import Likeness
+from simulator.network.transport.placement import Placements
 from tests.nodes import V100
 
 NODE = {**V100, "nics": 2}
@@ -90,10 +90,10 @@ def test_who_lies_alike_has_the_same_servers_and_rings(fabric: object, degraded:
     cluster = machine(fabric, degraded)
     for size in (2, 3, 4):
         every = np.array(groups(cluster, size, count=400))
-        lies = Likeness(cluster).of(every, lambda number: ((), ()))
-        assert 1 < len(set(lies.patterns.tolist())) < len(every)
+        placement = Placements(cluster).of(every, lambda number: ((), ()))
+        assert 1 < len(set(placement.patterns.tolist())) < len(every)
         known: dict[int, object] = {}
-        for ranks, pattern in zip(every.tolist(), lies.patterns.tolist(), strict=True):
+        for ranks, pattern in zip(every.tolist(), placement.patterns.tolist(), strict=True):
             group = group_of(cluster, [cluster.gpus[rank] for rank in ranks], reorders=True)
             assert known.setdefault(pattern, group) == group
 
@@ -101,6 +101,6 @@ def test_who_lies_alike_has_the_same_servers_and_rings(fabric: object, degraded:
 def test_thousands_of_siblings_lie_in_few_patterns() -> None:
     cluster = topologies.cluster({"preset": "dgx_a100_80gb", "nodes": 320})
     tensor, data = np.arange(2560).reshape(320, 8), np.arange(2560).reshape(5, 64, 8).transpose(0, 2, 1).reshape(40, 64)
-    likeness = Likeness(cluster)
-    assert len(set(likeness.of(tensor, lambda number: ((), ())).patterns.tolist())) == 1
-    assert len(set(likeness.of(data, lambda number: ((), ())).patterns.tolist())) <= 8 * 5
+    placements = Placements(cluster)
+    assert len(set(placements.of(tensor, lambda number: ((), ())).patterns.tolist())) == 1
+    assert len(set(placements.of(data, lambda number: ((), ())).patterns.tolist())) <= 8 * 5
