@@ -83,6 +83,9 @@ def on_layouts(schedule: Schedule, several: Sequence[Layout], parts: Sequence[Pa
     mesh = Mesh.of(*several)
     if PIPELINE not in mesh.axes:
         mesh = mesh.extended(0, {PIPELINE: _pipelines(several)})
+    # a breakdown counts a moment for the first axis with a transfer under way: the pipeline, then inner before outer
+    order = [*inner_axes(several), REPLICAS]
+    mesh = replace(mesh, axes={name: mesh.axes[name] for name in sorted(mesh.axes, key=order.index)})
     for part in parts:
         mesh = mesh.extended(0, part.further_axes(mesh))
     coordinates = mesh.axes[PIPELINE].places(mesh.world_size)[1]

@@ -132,6 +132,15 @@ class Mesh:
             groups = {ranks[0]: tuple(rank for head in ranks for rank in groups[head]) for ranks in heads}
         return Axis(tuple(groups.values()))
 
+    def with_axis_after(self, before: str, name: str, axis: Axis) -> Mesh:
+        """The mesh with a further *axis* of that *name*, listed after the axis *before*."""
+        axes: dict[str, Axis] = {}
+        for known, own in self.axes.items():
+            axes[known] = own
+            if known == before:
+                axes[name] = axis
+        return Mesh(self.world_size, axes)
+
     def replicated(self, axis: str, size: int) -> Mesh:
         """*size* copies side by side; rank r of copy i becomes ``r + i * world_size``, and *axis* joins the copies."""
         if axis in self.axes:

@@ -197,7 +197,7 @@ def tied_embeddings(schedule: Schedule, model: Model, *, gradient_dtype: str | N
         return schedule
     pipelines = schedule.mesh.axes[PIPELINE].groups
     groups = tuple(tuple(rank for rank in ranks if holders[schedule.program_of[rank]]) for ranks in pipelines)
-    mesh = schedule.mesh.extended(0, {"embedding": Axis(groups)})
+    mesh = schedule.mesh.with_axis_after(PIPELINE, "embedding", Axis(groups))
     nbytes = float(model.tied_parameters * BYTES[gradient_dtype or model.precision])
     op = Collective(name="embedding gradients", kind="all_reduce", over="embedding", nbytes=nbytes)
     programs = tuple(
