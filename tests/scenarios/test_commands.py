@@ -174,7 +174,7 @@ def test_plot(chart: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     [
         (
             ["hello", "flames"],
-            'there is no chart "flames"; draw timeline, pipeline, memory, breakdown, links or repeats',
+            'there is no chart "flames"; draw timeline, pipeline, memory, breakdown, links, repeats or critical',
         ),
         (["hello", "-o", "x.gif"], "x.gif: the name must end with one of .png, .svg, .pdf"),
         (["hello", "--ranks", "0-3"], '--ranks 0-3: "0-3" is not a rank or a range; write e.g. 0,8:16'),

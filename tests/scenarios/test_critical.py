@@ -59,12 +59,13 @@ def test_of_a_run_too_large_to_keep_every_span_it_is_absent(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(simulate, "MOST_SPANS", 10)
-    monkeypatch.setattr(simulate, "COMPILED_FROM", 0)
-    result = Scenario.load("hello", {"simulation.jitter": 0.1}).run()
+    large = {"simulation.jitter": 0.1, "simulation.engine": "compiled"}
+    result = Scenario.load("hello", large).run()
     assert result.summary()["critical_path_s"] is None
     assert "critical path: absent, since a run of this size does not keep every span" in result.report()
     for command in ("show", "plot"):
-        assert run([command, "hello", "critical", "--set", "simulation.jitter=0.1"]) == 2
+        settings = [word for key, value in large.items() for word in ("--set", f"{key}={value}")]
+        assert run([command, "hello", "critical", *settings]) == 2
         assert capsys.readouterr().err.startswith("no critical path: it needs the spans of all ranks")
 
 
