@@ -48,7 +48,7 @@ def _round(draw: Draw, mesh: Mesh, rank: int, number: int, kind: str, apart: boo
         case "delay":
             ops.append(Delay(name=name, seconds=draw(SECONDS), stream=stream, after=after))
         case "server":
-            seconds = (measured(draw(SECONDS)),)
+            seconds = (measured(draw(st.sampled_from([1.0, 2.5]))),)
             ops.append(Compute(name=name, kernels=seconds, server="store", stream=stream, after=after))
         case _:
             place = mesh.axes["pp"].place(rank)

@@ -123,6 +123,21 @@ def test_a_late_receive_of_a_buffered_send_leaves_the_path_to_the_bytes() -> Non
     assert path.by_kind()["pp"] == pytest.approx(4.0)
 
 
+@pytest.mark.parametrize("engine", ["simpy", "compiled"])
+def test_ops_of_no_length_at_a_server_are_passed(engine: str) -> None:
+    """Each is chosen when an instant is over, so the last begins some instants late, and the path goes through some."""
+
+    def served(name: str, seconds: float) -> Compute:
+        return Compute(name=name, kernels=(measured(seconds),), server="store")
+
+    work = Compute(name="work", kernels=(measured(1.0),))
+    ops = (work, served("a", 0.0), served("b", 0.0), replace(work, name="rest"), served("c", 0.5))
+    schedule = Schedule(Mesh.regular({"dp": 4}), (Program("all", ops),), (0,) * 4)
+    path = critical_path(simulate(schedule, ideal(4), engine=engine))
+    assert_whole(path)
+    assert path.seconds.sum() == pytest.approx(1.0 + 1.0 + 4 * 0.5)
+
+
 def test_over_several_steps_it_counts_a_step_of_those_measured() -> None:
     timeline = simulate(replace(data_parallel(2), steps=3), ideal(2))
     path = critical_path(timeline)
