@@ -12,21 +12,11 @@ from typing import Annotated
 
 import typer
 
+from scenarios.application import BAD_INPUT, DEADLOCK, INTERRUPTED, app
 from simulator.errors import DeadlockError, SimulatorError
-
-BAD_INPUT, DEADLOCK, INTERRUPTED = 2, 4, 130
 
 GARBAGE = 20_000
 """New objects after which the youngest are looked through; Python's own number is 700."""
-
-app = typer.Typer(
-    name="clustersim",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 
 
 def _print_version(asked: bool) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scenarios.command import app
+from scenarios.application import app
 from scenarios.commands.arguments import Settings
 
 if TYPE_CHECKING:

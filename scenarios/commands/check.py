@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from scenarios.command import BAD_INPUT, app
+from scenarios.application import BAD_INPUT, app
 from scenarios.commands.arguments import Scenarios, Settings
 from simulator.errors import SimulatorError
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from scenarios.command import BAD_INPUT
+from scenarios.application import BAD_INPUT
 
 if TYPE_CHECKING:
     from scenarios.evaluation import Evaluation

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from scenarios.command import app
+from scenarios.application import app
 
 PACKAGES = {
     "models": "workloads.models",

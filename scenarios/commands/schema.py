@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scenarios.command import app
+from scenarios.application import app
 
 WHOLE = ("Expectation", "Straggler", "Table")
 """Sections that neither a preset nor the rows of a table complete: what they require must stand in the file."""
