@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
+from scenarios.built import BuiltScenario
 from scenarios.parallelism import ParallelismSection
 from scenarios.programs import training_schedule
-from scenarios.scenario import Scenario
 from scenarios.training import Training
 from simulator.analysis import text
 from simulator.analysis.memory import bound
@@ -56,7 +56,7 @@ class Account:
     *node*: the most of them in one.
     """
 
-    scenario: Scenario
+    scenario: BuiltScenario
     model: Model
     training: Training
     capacity: float
@@ -109,7 +109,7 @@ def _data(given: DataMethod, stage: int) -> Zero:
     return Zero.model_validate({"method": "zero", "stage": stage, **({"bucket": f"{bucket:.0f} B"} if bucket else {})})
 
 
-def account(scenario: Scenario) -> Account:
+def account(scenario: BuiltScenario) -> Account:
     """The account of *scenario*. Raises `ScenarioError` for one that trains nothing."""
     model, training, cluster = scenario.model, scenario.specification.training, scenario.cluster()
     if model is None or training is None:
@@ -153,7 +153,7 @@ def _first_fit(account: Account, degrees: Iterable[int], way: Callable[[int], Wa
     return found
 
 
-def advice(scenario: Scenario) -> str:
+def advice(scenario: BuiltScenario) -> str:
     """Whether the model fits one GPU, what it needs if not, and why, in sentences with figures."""
     known = account(scenario)
     model = known.model

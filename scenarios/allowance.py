@@ -15,10 +15,10 @@ from simulator.network.transport.communicator import Communicator
 from simulator.schedule import Collective, Schedule
 
 if TYPE_CHECKING:
-    from scenarios.scenario import Scenario
+    from scenarios.built import BuiltScenario
 
 
-def allowance(scenario: Scenario, schedule: Schedule, rank: int) -> dict[str, float]:
+def allowance(scenario: BuiltScenario, schedule: Schedule, rank: int) -> dict[str, float]:
     """Bytes on the GPU of *rank* beyond those that *schedule* allocates: ``context`` and ``communication``."""
     network = scenario.specification.network
     devices = scenario.derived.devices

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from scenarios.built import BuiltScenario
 from scenarios.coverage import MESSAGE, Extent, distinct, joined, outside
-from scenarios.scenario import Scenario
 from simulator.accelerator import Accelerator, Software
 from simulator.document import read
 from simulator.kernel import Kernel
@@ -79,7 +79,7 @@ class Certainty:
     *exposed* seconds went to communication alone.
     """
 
-    scenario: Scenario
+    scenario: BuiltScenario
     schedule: Schedule
     step: float
     bubble: float

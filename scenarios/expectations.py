@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from simulator.document.validation import near
 
 if TYPE_CHECKING:
-    from scenarios.scenario import Scenario
+    from scenarios.built import BuiltScenario
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def is_duration(key: str) -> bool:
     return any(part.endswith(("_s", "_bytes")) and not part.endswith("_per_s") for part in key.split("."))
 
 
-def held(scenario: Scenario, summary: dict[str, Any]) -> list[Outcome]:
+def held(scenario: BuiltScenario, summary: dict[str, Any]) -> list[Outcome]:
     """Each expectation of *scenario*, or of its variants, against *summary*.
 
     What is expected beside variants is expected of each of them, but for what begins with ``variants.`` and is of the
@@ -76,7 +76,7 @@ def held(scenario: Scenario, summary: dict[str, Any]) -> list[Outcome]:
 
 
 def _held(
-    scenario: Scenario,
+    scenario: BuiltScenario,
     values: Mapping[str, float],
     others: Mapping[str, Mapping[str, float]] | None = None,
     only: str = "",
@@ -103,7 +103,7 @@ def _held(
     return outcomes
 
 
-def _reference(scenario: Scenario, key: str, name: str, others: Mapping[str, Mapping[str, float]]) -> float:
+def _reference(scenario: BuiltScenario, key: str, name: str, others: Mapping[str, Mapping[str, float]]) -> float:
     """What the value of *key* is a multiple of: that of the variant *name*, or 1."""
     if not name:
         return 1.0

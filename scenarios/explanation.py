@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from scenarios.built import BuiltScenario
 from scenarios.programs import pipeline_order
-from scenarios.scenario import Scenario
 from scenarios.writing import yaml_text
 from simulator.analysis import text
 from simulator.cluster import Cluster
@@ -17,20 +17,20 @@ MOST = 16
 """Ranks of a group, or groups of an axis, that are printed one by one."""
 
 
-def order(scenario: Scenario) -> str:
+def order(scenario: BuiltScenario) -> str:
     """The pipeline order as CSV, in the form of torch.distributed.pipelining. Raises `ScenarioError` if none."""
     check_trains(scenario, "pipeline order")
     made = pipeline_order(scenario.specification, scenario.derived, scenario.document)
     return made.csv().rstrip("\n")
 
 
-def check_trains(scenario: Scenario, what: str) -> None:
+def check_trains(scenario: BuiltScenario, what: str) -> None:
     """Raise `ScenarioError` if *scenario* measures a collective, and so has no *what*."""
     if scenario.model is None:
         raise ScenarioError(f"{scenario.name} measures a collective; it has no {what}")
 
 
-def groups(scenario: Scenario) -> str:
+def groups(scenario: BuiltScenario) -> str:
     """The groups of every axis of the mesh, and where the ranks live."""
     schedule, devices = scenario.schedule(), scenario.derived.devices
     lines = []
@@ -59,7 +59,7 @@ def _thinned(group: Sequence[int]) -> str:
     return f"{' '.join(map(str, group[: MOST - 2]))} ... {group[-1]}"
 
 
-def derived(scenario: Scenario) -> str:
+def derived(scenario: BuiltScenario) -> str:
     """Every value of the scenario, given or default, as a scenario again; what follows from them as comments."""
     specification, facts = scenario.specification, scenario.derived
     data = scenario.document.data
@@ -84,7 +84,7 @@ def _without_empty(values: Any) -> Any:
     return values
 
 
-def _training(scenario: Scenario) -> dict[str, Any]:
+def _training(scenario: BuiltScenario) -> dict[str, Any]:
     model, facts, training = scenario.model, scenario.derived, scenario.specification.training
     assert model is not None
     assert training is not None
@@ -102,7 +102,7 @@ def _training(scenario: Scenario) -> dict[str, Any]:
     }
 
 
-def topology(scenario: Scenario) -> str:
+def topology(scenario: BuiltScenario) -> str:
     """The devices and links of the cluster by kind, and the routes that matter, each with its bottleneck."""
     cluster = scenario.cluster()
     rows = [

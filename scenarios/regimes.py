@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from scenarios.scenario import Scenario
+    from scenarios.built import BuiltScenario
 
 MIB = 2**20
 
@@ -22,7 +22,7 @@ NOTABLE = 0.1
 """Share of the step from which on waiting, or communication that nothing hides, is a regime of its own."""
 
 
-def regimes(run: Scenario, summary: Mapping[str, Any]) -> dict[str, str]:
+def regimes(run: BuiltScenario, summary: Mapping[str, Any]) -> dict[str, str]:
     """What *run*, with its *summary*, belongs to, by kind of regime."""
     accelerator = run.cluster().accelerator(run.derived.devices[0]).name
     if run.specification.collective is not None:
@@ -30,7 +30,7 @@ def regimes(run: Scenario, summary: Mapping[str, Any]) -> dict[str, str]:
     return _of_a_step(run, summary) | {"GPU": accelerator, "software": run.specification.software}
 
 
-def _of_a_collective(run: Scenario, summary: Mapping[str, Any]) -> dict[str, str]:
+def _of_a_collective(run: BuiltScenario, summary: Mapping[str, Any]) -> dict[str, str]:
     cluster, devices = run.cluster(), run.derived.devices
     nodes = len({cluster.node_of(device) for device in devices})
     size = summary["collective"][0]["size_bytes"]
@@ -42,7 +42,7 @@ def _of_a_collective(run: Scenario, summary: Mapping[str, Any]) -> dict[str, str
     }
 
 
-def _of_a_step(run: Scenario, summary: Mapping[str, Any]) -> dict[str, str]:
+def _of_a_step(run: BuiltScenario, summary: Mapping[str, Any]) -> dict[str, str]:
     training, parallelism, derived = run.specification.training, run.specification.parallelism, run.derived
     assert training is not None
     node = len(

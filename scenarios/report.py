@@ -12,8 +12,8 @@ from simulator.analysis.critical import table
 from simulator.units import show
 
 if TYPE_CHECKING:
+    from scenarios.built import BuiltScenario
     from scenarios.result import CollectiveResult, Result, VariantsResult
-    from scenarios.scenario import Scenario
     from scenarios.step_result import StepResult
     from simulator.timeline import Timeline
 
@@ -21,7 +21,7 @@ LINKS = 6
 """Kinds of link that a report names, the busiest first."""
 
 
-def heading(scenario: Scenario) -> str:
+def heading(scenario: BuiltScenario) -> str:
     """Name and description, and what runs where."""
     lines = [scenario.name]
     if scenario.specification.description:
@@ -68,7 +68,7 @@ def _memory(result: StepResult) -> str:
     return "\n".join(lines)
 
 
-def batch(scenario: Scenario) -> str:
+def batch(scenario: BuiltScenario) -> str:
     """The batch and how it is cut."""
     training, model, derived = scenario.specification.training, scenario.model, scenario.derived
     assert training is not None

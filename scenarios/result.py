@@ -13,14 +13,14 @@ from simulator.analysis import metrics
 from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
-    from scenarios.scenario import Scenario
+    from scenarios.built import BuiltScenario
 
 
 @dataclass(frozen=True)
 class Result(ABC):
     """What came of running *scenario*."""
 
-    scenario: Scenario
+    scenario: BuiltScenario
 
     @abstractmethod
     def summary(self) -> dict[str, Any]:

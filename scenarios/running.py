@@ -22,10 +22,14 @@ from simulator.schedule.check import check
 from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
-    from scenarios.scenario import Scenario
+    from scenarios.built import BuiltScenario
 
 
-def run(scenario: Scenario, watch: Callable[[Simulation], Any] | None = None) -> Result:
+Watch = Callable[[Simulation], Any]
+"""Told of each simulation before it starts; `Simulation.fraction` then says how far it is."""
+
+
+def run(scenario: BuiltScenario, watch: Watch | None = None) -> Result:
     """The result of *scenario*, of each of its variants where it has any."""
     if scenario.variants:
         return VariantsResult(scenario, {name: run(one, watch) for name, one in scenario.variants.items()})
@@ -33,7 +37,7 @@ def run(scenario: Scenario, watch: Callable[[Simulation], Any] | None = None) ->
         return _run(scenario, watch)
 
 
-def _run(scenario: Scenario, watch: Callable[[Simulation], Any] | None) -> Result:
+def _run(scenario: BuiltScenario, watch: Callable[[Simulation], Any] | None) -> Result:
     begin = perf_counter()
     network = communicator(scenario)
     with _cluster_faults(scenario):
@@ -50,7 +54,7 @@ def _run(scenario: Scenario, watch: Callable[[Simulation], Any] | None) -> Resul
 
 
 def simulated(
-    scenario: Scenario,
+    scenario: BuiltScenario,
     schedule: Schedule,
     watch: Callable[[Simulation], Any] | None = None,
     network: Communicator | None = None,
@@ -61,7 +65,7 @@ def simulated(
 
 
 def _simulation(
-    scenario: Scenario, schedule: Schedule, watch: Callable[[Simulation], Any] | None, network: Communicator
+    scenario: BuiltScenario, schedule: Schedule, watch: Callable[[Simulation], Any] | None, network: Communicator
 ) -> Simulation:
     check(schedule)
     options = scenario.specification.simulation
@@ -74,14 +78,14 @@ def _simulation(
 
 
 @contextmanager
-def _cluster_faults(scenario: Scenario) -> Iterator[None]:
+def _cluster_faults(scenario: BuiltScenario) -> Iterator[None]:
     try:
         yield
     except ClusterError as error:
         raise scenario.document.error(("cluster",), str(error)) from None
 
 
-def communicator(scenario: Scenario, cluster: Cluster | None = None) -> Communicator:
+def communicator(scenario: BuiltScenario, cluster: Cluster | None = None) -> Communicator:
     """The network of *scenario* on its cluster, or on *cluster*, where all GPUs go in step."""
     devices, network = scenario.derived.devices, scenario.specification.network
     on = in_step(cluster or scenario.cluster(), devices)
@@ -95,7 +99,7 @@ def in_step(cluster: Cluster, devices: Sequence[str]) -> Cluster:
     return cluster.equipped({accelerator: accelerator.slowest_of(count) for accelerator, count in gpus.items()})
 
 
-def variation(scenario: Scenario) -> Variation:
+def variation(scenario: BuiltScenario) -> Variation:
     """The stragglers, the spread and the jitter of *scenario*."""
     options = scenario.specification.simulation
     stragglers = {straggler.rank: straggler.slowdown for straggler in options.stragglers}

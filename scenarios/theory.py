@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from scenarios.scenario import Scenario
+    from scenarios.built import BuiltScenario
 
 
 class ClosedForm(NamedTuple):
@@ -18,7 +18,7 @@ class ClosedForm(NamedTuple):
     fraction: float
 
 
-def bubble(scenario: Scenario) -> ClosedForm | None:
+def bubble(scenario: BuiltScenario) -> ClosedForm | None:
     """The bubble fraction of the pipeline of *scenario*; None where there is no pipeline or no closed form.
 
     GPipe: Huang et al. 2019 (arXiv:1811.06965); 1F1B, and with v virtual stages: Narayanan et al. 2021

@@ -32,24 +32,9 @@ def modules():
 MODULES = dict(modules())
 
 
-def imports(path, *, deferred=True):
-    """What a file imports of the project, inside functions too if *deferred*; for type checking only is no import."""
-    tree = ast.parse(path.read_text())
-    checking = {
-        inner
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
-    inside = {
-        inner
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if node in checking or (node in inside and not deferred):
-            continue
+def imports(path):
+    """What a file imports: also inside functions, and for type checking only."""
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -95,10 +80,13 @@ def test_no_circle():
     graph = nx.DiGraph(
         (module, target)
         for module, path in MODULES.items()
-        for target in imports(path, deferred=False)
+        for target in imports(path)
         if target in MODULES and target != module
     )
-    assert list(nx.simple_cycles(graph)) == []
+    # a result prints itself, by a file that knows the results by their types only
+    graph.remove_edges_from([("scenarios.report", "scenarios.result"), ("scenarios.report", "scenarios.step_result")])
+    circles = [sorted(part) for part in nx.strongly_connected_components(graph) if len(part) > 1]
+    assert circles == []
 
 
 @pytest.mark.parametrize("package", PACKAGES)
