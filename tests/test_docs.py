@@ -88,7 +88,7 @@ def labels() -> set[str]:
 def test_what_a_reader_adds_by_the_examples_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (DOCS / "extend.md").read_text().replace("mylab", "lab_of_the_site")  # a name that no other test imports
     files = re.findall(r"```(?:python|yml)\n# (lab_of_the_site/\S+)\n(.*?)```", text, re.S)
-    assert len(files) == 5
+    assert len(files) == 8
     for name, content in files:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -98,9 +98,14 @@ def test_what_a_reader_adds_by_the_examples_runs(tmp_path: Path, monkeypatch: py
     data: dict[str, Any] = {
         "version": 1,
         "cluster": {"nodes": 1, "node": node},
-        "model": {"preset": "LAB.models.tiny"},
+        "model": {"preset": "LAB.models.tiny", "attention": "LAB.operators.ring"},
         "training": {"global_batch_size": 8, "micro_batch_size": 2},
-        "parallelism": {"pp": 2, "schedule": "LAB.orders.patient"},
+        "parallelism": {
+            "pp": 2,
+            "schedule": "LAB.orders.patient",
+            "LAB.axes.context": {"degree": 2},
+            "data": {"method": "ddp", "compression": {"method": "LAB.reductions.half", "share": 0.25}},
+        },
         "network": {"transport": "ideal", "algorithms": {"all_reduce": "LAB.algorithms.centre"}},
     }
     named = json.loads(json.dumps(data).replace("LAB", "lab_of_the_site"))

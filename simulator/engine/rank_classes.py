@@ -142,7 +142,7 @@ def plan_of(communicator: Communicator, op: Op, ranks: tuple[int, ...]) -> Plan:
         return communicator.copy(ranks[0], op.nbytes, op.to)
     assert isinstance(op, Collective | Send | Recv)
     if isinstance(op, Collective):
-        return communicator.collective(op.kind, family(op.over), ranks, op.nbytes, op.root, op.algorithm)
+        return communicator.collective(op.kind, family(op.over), ranks, op.nbytes, op.root, op.algorithm, op.per_peer)
     sender, receiver = ranks
     return communicator.send(sender, receiver, op.nbytes)
 
@@ -153,5 +153,5 @@ def placements(communicator: Communicator, op: Op, groups: Indices) -> Placement
         return communicator.copies(groups[:, 0])
     assert isinstance(op, Collective | Send | Recv)
     if isinstance(op, Collective):
-        return communicator.collectives(op.kind, family(op.over), op.nbytes, op.root, op.algorithm, groups)
+        return communicator.collectives(op.kind, family(op.over), op.nbytes, op.root, op.algorithm, groups, op.per_peer)
     return communicator.sends(groups)

@@ -121,6 +121,9 @@ def scaled(schedule: Schedule, factor: float) -> Schedule:
     """*schedule* in which all that is communicated is *factor* times as large."""
 
     def change(op: Op) -> tuple[Op]:
+        if isinstance(op, Collective) and op.per_peer is not None:
+            op = replace(op, nbytes=op.nbytes * factor, per_peer=tuple(nbytes * factor for nbytes in op.per_peer))
+            return (op,)
         if isinstance(op, Collective | Send | Recv | Copy):
             return (replace(op, nbytes=op.nbytes * factor),)
         return (op,)

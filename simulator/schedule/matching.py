@@ -144,7 +144,7 @@ def _place(op: Op) -> tuple[_Lane | None, int, Hashable]:
 def asked(op: Op) -> Asked:
     """What tells the plans of two operations between the same partners apart."""
     if isinstance(op, Collective):
-        return op.over, op.kind, op.nbytes, op.root, op.algorithm
+        return op.over, op.kind, op.nbytes, op.root, op.algorithm, op.per_peer
     if isinstance(op, Copy):
         return op.nbytes, op.to
     assert isinstance(op, Send | Recv)

@@ -4,13 +4,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.engine.simulate import simulate
 from simulator.errors import ScheduleError, SimulatorError
 from simulator.network.collectives import direct
 from simulator.network.step import Group, Step
 from simulator.network.transport.communicator import Communicator
 from simulator.network.transport.ideal import ideal
 from simulator.network.transport.unequal import unequal
-from simulator.schedule import Collective
+from simulator.replay.replay import scaled
+from simulator.schedule import Collective, Program, Schedule
+from simulator.schedule.check import check
+from simulator.schedule.mesh import Mesh
 from topologies.uniform import uniform
 
 BYTES = st.lists(st.integers(0, 5), min_size=2, max_size=6).map(lambda counts: tuple(1e6 * n for n in counts))
@@ -64,6 +68,38 @@ def test_equal_bytes_are_a_plain_all_to_all():
     assert [(p.latency, p.nbytes, len(p.flows)) for p in unequal_plan.phases] == [
         (p.latency, p.nbytes, len(p.flows)) for p in equal_plan.phases
     ]
+
+
+@pytest.mark.parametrize("engine", ["simpy", "compiled"])
+@pytest.mark.parametrize("fold", [True, False])
+def test_a_schedule_with_bytes_for_each_peer(engine, fold):
+    """Two groups: of the bytes that the hot position gets, each of the other three sends a share through its port."""
+    per_peer = (1e6, 5e6, 1e6, 1e6)
+    dispatch = Collective(name="dispatch", kind="all_to_all", over="ep", nbytes=8e6, per_peer=per_peer)
+    plain = Collective(name="plain", kind="all_to_all", over="ep", nbytes=8e6)
+    schedule = Schedule(Mesh.regular({"ep": 4, "dp": 2}), (Program("rank", (dispatch, plain)),), (0,) * 8)
+    check(schedule)
+    timeline = simulate(schedule, uniform(8, BANDWIDTH, LATENCY, hosts=0), engine=engine, fold=fold)
+    ends = [span.end for span in timeline.spans(0)]
+    assert ends == pytest.approx([LATENCY + 15e6 / BANDWIDTH, 2 * LATENCY + (15e6 + 6e6) / BANDWIDTH])
+    assert sum(timeline.axis_bytes.values()) == pytest.approx(2 * (3 * 8e6 + 4 * 6e6))
+
+
+def test_partners_must_agree_on_the_bytes_of_each_peer():
+    ops = [
+        Collective(name="dispatch", kind="all_to_all", over="ep", nbytes=8e6, per_peer=per_peer)
+        for per_peer in ((4e6, 4e6), (3e6, 5e6))
+    ]
+    programs = tuple(Program(f"rank {number}", (op,)) for number, op in enumerate(ops))
+    with pytest.raises(ScheduleError, match="does not agree with rank 0"):
+        check(Schedule(Mesh.regular({"ep": 2}), programs, (0, 1)))
+
+
+def test_a_replay_of_fewer_bytes_scales_those_of_each_peer():
+    op = Collective(name="dispatch", kind="all_to_all", over="ep", nbytes=8e6, per_peer=(3e6, 5e6))
+    schedule = Schedule(Mesh.regular({"ep": 2}), (Program("rank", (op,)),), (0, 0))
+    (half,) = scaled(schedule, 0.5).programs[0].ops
+    assert (half.nbytes, half.per_peer) == (4e6, (1.5e6, 2.5e6))
 
 
 def test_what_does_not_fit_is_told():
