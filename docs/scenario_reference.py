@@ -1,4 +1,4 @@
-"""Write the reference of a scenario's keys as Markdown, from the JSON schema of `scenarios.specification`.
+"""Write the reference of a scenario's keys as Markdown, from the JSON schema of `Specification`.
 
 One table per section, sections in the order in which keys name them. `docs/conf.py` calls `page` at build time.
 """
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from scenarios.specification import Specification
+from scenarios.specification.specification import Specification
 
 Schema = Mapping[str, Any]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from scenarios.result import Result
+    from scenarios.results.result import Result
     from scenarios.scenario import Scenario
 
 __all__ = ["Result", "Scenario"]
@@ -23,7 +23,7 @@ def __getattr__(name: str) -> Any:
 
         return Scenario
     if name == "Result":
-        from scenarios.result import Result
+        from scenarios.results.result import Result
 
         return Result
     raise AttributeError(f"module {__name__} has no attribute {name}")

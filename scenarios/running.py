@@ -7,14 +7,16 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from scenarios.result import CollectiveResult, Result, VariantsResult
-from scenarios.step_result import StepResult
+from scenarios.results.collective_result import CollectiveResult
+from scenarios.results.result import Result
+from scenarios.results.step_result import StepResult
+from scenarios.results.variants_result import VariantsResult
 from simulator.cluster import Cluster
 from simulator.engine.repeats import step_times
 from simulator.engine.simulate import Simulation
 from simulator.engine.variation import Variation
 from simulator.errors import ClusterError
-from simulator.garbage import collecting_no_garbage
+from simulator.gc_paused import gc_paused
 from simulator.network.transport.calibration import transport
 from simulator.network.transport.communicator import Communicator
 from simulator.schedule import Schedule
@@ -22,7 +24,7 @@ from simulator.schedule.check import check
 from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
-    from scenarios.built import BuiltScenario
+    from scenarios.build.built import BuiltScenario
 
 
 Watch = Callable[[Simulation], Any]
@@ -33,7 +35,7 @@ def run(scenario: BuiltScenario, watch: Watch | None = None) -> Result:
     """The result of *scenario*, of each of its variants where it has any."""
     if scenario.variants:
         return VariantsResult(scenario, {name: run(one, watch) for name, one in scenario.variants.items()})
-    with collecting_no_garbage():
+    with gc_paused():
         return _run(scenario, watch)
 
 

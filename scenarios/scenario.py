@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scenarios import running
-from scenarios.built import BuiltScenario
-from scenarios.result import Result
+from scenarios.build.built import BuiltScenario
+from scenarios.results.result import Result
 from scenarios.running import Watch
 
 

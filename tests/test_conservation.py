@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from scenarios import Scenario
-from scenarios.loading import shipped
 from scenarios.running import simulated
+from scenarios.specification.loading import shipped
 from simulator.analysis import metrics, traffic
 from simulator.network.transport import tuner
 from simulator.network.transport.calibration import transport

@@ -15,8 +15,8 @@ import scenarios
 import simulator
 from scenarios import Scenario
 from scenarios.command import run
-from scenarios.loading import located
-from scenarios.specification import Specification
+from scenarios.specification.loading import located
+from scenarios.specification.specification import Specification
 from simulator.document import read_value
 
 ROOT = Path(__file__).parents[1]

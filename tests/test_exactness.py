@@ -12,8 +12,8 @@ import pytest
 
 import topologies
 from scenarios import Scenario
-from scenarios.loading import shipped
 from scenarios.running import simulated
+from scenarios.specification.loading import shipped
 from simulator.analysis import trace
 from simulator.analysis.rows import Shown, rows
 from simulator.cluster import Cluster

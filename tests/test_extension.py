@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scenarios import Scenario
-from scenarios.result import Result
+from scenarios.results.result import Result
 from simulator.errors import ScenarioError
 from simulator.lookup import function
 from simulator.schedule.order import Order

@@ -11,7 +11,7 @@ import pytest
 
 import topologies
 from scenarios import Scenario
-from scenarios.result import Result
+from scenarios.results.result import Result
 from simulator.analysis import traffic
 from simulator.cluster import Cluster
 from simulator.engine.simulate import simulate

@@ -12,7 +12,7 @@ from scenarios.application import app
 from scenarios.commands.arguments import Jobs, Settings
 
 if TYPE_CHECKING:
-    from scenarios.evaluation import Evaluation
+    from scenarios.evaluate.evaluation import Evaluation
 
 PROFILES = "published/layer_profiles_v100.csv"
 """PipeDream's layer profiles, beside the published scenarios that read them."""
@@ -36,11 +36,12 @@ def accuracy(
     """Judge published runs, and write every figure and the errors by regime as a page."""
     from datetime import date
 
-    from scenarios import comparisons, loading
-    from scenarios.accuracy import page
     from scenarios.commands.evaluating import evaluated, tell_failures
-    from scenarios.layer_classes import layer_classes
+    from scenarios.evaluate import comparisons
+    from scenarios.evaluate.accuracy import page
+    from scenarios.evaluate.layer_classes import layer_classes
     from scenarios.scenario import Scenario
+    from scenarios.specification import loading
 
     absent = {loading.located(name).stem: "left out with --except" for name in left_out or ()}
     names = [name for name in scenarios or loading.shipped("published") if name not in absent]
@@ -67,7 +68,7 @@ def accuracy(
 
 def _drawn(evaluations: Sequence[Evaluation], folder: Path) -> Iterator[Path]:
     """The charts: all times on one diagonal, and for scenarios that scale TFLOP/s over GPUs."""
-    from scenarios import comparisons
+    from scenarios.evaluate import comparisons
     from simulator.analysis.plot.agreement import draw_agreement, draw_scaling
 
     folder.mkdir(parents=True, exist_ok=True)

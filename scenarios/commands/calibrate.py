@@ -13,8 +13,8 @@ from scenarios.application import app
 from scenarios.commands.arguments import Settings
 
 if TYPE_CHECKING:
-    from scenarios.calibration.ground import Ground
-    from scenarios.calibration.measuring import Heard
+    from scenarios.calibrate.measuring import Heard
+    from scenarios.calibrate.rank_placement import Ground
     from simulator.replay.calibration.measurement import Sweep
     from simulator.replay.place import Place
 
@@ -71,13 +71,13 @@ def calibrate(
     if device is not None:
         _measure_device(device, output)
         return
-    from scenarios.calibration import asked
+    from scenarios.calibrate import request
     from simulator.replay.calibration.measurement import Sweep
 
-    ground = asked.ground(scenario or [], ranks, settings)
-    span = asked.span(begin, end, factor)
-    sweep = Sweep(span, asked.kinds(kinds), ground.pairs(), iterations=iterations, warmup=warmup)
-    with asked.places(ground, testbed) as (standing, at):
+    ground = request.ground(scenario or [], ranks, settings)
+    span = request.span(begin, end, factor)
+    sweep = Sweep(span, request.kinds(kinds), ground.pairs(), iterations=iterations, warmup=warmup)
+    with request.places(ground, testbed) as (standing, at):
         _measure(standing, sweep, backend, at, timeout, output)
 
 
@@ -94,7 +94,7 @@ def _read(
 
         print(fit(files, output))
         return
-    from scenarios.calibration.sources import Said, read
+    from scenarios.calibrate.sources import Said, read
     from scenarios.scenario import Scenario
 
     scenario = Scenario.load(on, options=settings) if on else None
@@ -109,10 +109,10 @@ def _measure(
     timeout: float,
     output: Path,
 ) -> None:
-    from scenarios.calibration import file
-    from scenarios.calibration.ground import outcome
-    from scenarios.calibration.measuring import BrokenCalibrationError, keep, kept, measured
-    from scenarios.calibration.report import calibration_report
+    from scenarios.calibrate import file
+    from scenarios.calibrate.measuring import BrokenCalibrationError, keep, kept, measured
+    from scenarios.calibrate.rank_placement import outcome
+    from scenarios.calibrate.report import calibration_report
     from simulator.errors import ScenarioError
     from simulator.network.transport.calibration import transport
 
@@ -137,9 +137,9 @@ def _measure(
 
 
 def _measure_device(name: str, output: Path) -> None:
-    from scenarios.calibration import file
-    from scenarios.calibration.device import contents, device_report, fitted
-    from scenarios.calibration.measuring import measured_device
+    from scenarios.calibrate import file
+    from scenarios.calibrate.device import contents, device_report, fitted
+    from scenarios.calibrate.measuring import measured_device
 
     found = fitted(measured_device(name))
     print(device_report(found))
@@ -149,8 +149,8 @@ def _measure_device(name: str, output: Path) -> None:
 
 def _gpu() -> dict[str, Any]:
     """What a calibration file has of the GPU of rank 0: the accelerator, its way to the host, and a launch."""
-    from scenarios.calibration.device import contents, device_report, fitted
-    from scenarios.calibration.measuring import measured_device
+    from scenarios.calibrate.device import contents, device_report, fitted
+    from scenarios.calibrate.measuring import measured_device
 
     found = fitted(measured_device("cuda"))
     print(device_report(found))

@@ -31,7 +31,7 @@ def check(scenarios: Scenarios, settings: Settings = None) -> int:
 
 
 def _line(scenario: Scenario, name: str) -> str:
-    from scenarios.report import memory_line
+    from scenarios.results.text import memory_line
     from simulator.analysis.memory import bound
     from simulator.schedule.check import check as check_schedule
 

@@ -11,7 +11,7 @@ from scenarios.application import app
 from scenarios.commands.arguments import Settings
 
 if TYPE_CHECKING:
-    from scenarios.result import Result
+    from scenarios.results.result import Result
 
 
 HIDDEN = {"name", "description", "variants", "table", "expect", "source", "sources"}
@@ -27,7 +27,7 @@ def compare(
     output: Annotated[Path | None, typer.Option("-o", metavar="FILE", help="Draw the breakdowns as bars.")] = None,
 ) -> None:
     """Compare scenarios: what differs, and where the time went."""
-    from scenarios.report import side_by_side
+    from scenarios.results.variants_result import side_by_side
     from simulator.analysis import text
     from simulator.errors import ScenarioError
 
@@ -46,7 +46,7 @@ def compare(
 def _results(scenarios: list[str], settings: list[str] | None) -> dict[str, Result]:
     """The results by name, variants one by one; equal names are told apart by a number."""
     from scenarios.commands.progress import progress
-    from scenarios.result import VariantsResult
+    from scenarios.results.variants_result import VariantsResult
     from scenarios.scenario import Scenario
 
     results: dict[str, Result] = {}

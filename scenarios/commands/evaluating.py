@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from scenarios.application import BAD_INPUT
 
 if TYPE_CHECKING:
-    from scenarios.evaluation import Evaluation
+    from scenarios.evaluate.evaluation import Evaluation
     from scenarios.scenario import Scenario
 
 MISSED, DOES_NOT_FIT = 1, 3
@@ -18,7 +18,7 @@ MISSED, DOES_NOT_FIT = 1, 3
 
 def evaluated(scenarios: Sequence[Scenario], jobs: int) -> Iterator[Evaluation]:
     """The evaluation on each of *scenarios* in turn, told on stderr while it goes on."""
-    from scenarios.evaluation import evaluate
+    from scenarios.evaluate.evaluation import evaluate
 
     total = sum(len(scenario.variants) or 1 for scenario in scenarios)
     done = 0
@@ -34,7 +34,7 @@ def evaluated(scenarios: Sequence[Scenario], jobs: int) -> Iterator[Evaluation]:
 
 def print_evaluations(scenarios: Sequence[Scenario], jobs: int, as_json: bool, strict_memory: bool) -> int:
     """Judge *scenarios*, print what came of it, and return the exit status."""
-    from scenarios import comparisons
+    from scenarios.evaluate import comparisons
 
     evaluations = list(evaluated(scenarios, jobs))
     if as_json:

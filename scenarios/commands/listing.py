@@ -38,7 +38,7 @@ def list_names(
 
 
 def _lines(kind: str) -> list[str]:
-    from scenarios import loading
+    from scenarios.specification import loading
     from simulator.lookup import names
 
     if kind != "scenarios":
@@ -51,7 +51,7 @@ def _lines(kind: str) -> list[str]:
 
 def _described(name: str, folder: str) -> str:
     """What the shipped scenario of that name says it is, in one line, and the *folder* it lies in."""
-    from scenarios import loading
+    from scenarios.specification import loading
     from simulator.document import read
 
     text = " ".join(str(read(loading.located(name)).get(("description",), "")).split())

@@ -11,7 +11,7 @@ from scenarios.application import app
 from scenarios.commands.arguments import OneScenario, Settings, numbers
 
 if TYPE_CHECKING:
-    from scenarios.result import Result
+    from scenarios.results.result import Result
 
 CHARTS = ("timeline", "pipeline", "memory", "breakdown", "links", "repeats", "critical")
 
@@ -26,8 +26,8 @@ def plot(
     settings: Settings = None,
 ) -> None:
     """Draw a scenario, or a directory that run wrote, as a chart."""
+    from scenarios.build.explanation import check_trains
     from scenarios.commands.progress import progress
-    from scenarios.explanation import check_trains
     from scenarios.scenario import Scenario
     from simulator.analysis.files import suffix_of
     from simulator.document.validation import listed, near

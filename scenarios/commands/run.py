@@ -12,7 +12,7 @@ from scenarios.application import app
 from scenarios.commands.arguments import Jobs, Scenarios, Settings, numbers
 
 if TYPE_CHECKING:
-    from scenarios.result import Result
+    from scenarios.results.result import Result
     from simulator.timeline import Timeline
 
 
@@ -54,11 +54,11 @@ def run(
 
     from scenarios.commands.evaluating import DOES_NOT_FIT, MISSED, print_evaluations
     from scenarios.commands.progress import progress
-    from scenarios.expectations import held, told
+    from scenarios.results.expectations import held, told
     from scenarios.scenario import Scenario
     from simulator.analysis.files import suffix_of
     from simulator.errors import ScenarioError
-    from simulator.garbage import collecting_no_garbage
+    from simulator.gc_paused import gc_paused
 
     if trace is not None:
         suffix_of(trace, (".pftrace", ".json", ".json.gz"))
@@ -73,7 +73,7 @@ def run(
         return print_evaluations(loaded, jobs, as_json, strict_memory)
     status, summaries = 0, []
     for scenario in loaded:
-        with progress(f"simulating {scenario.name}", chosen) as watch, collecting_no_garbage():
+        with progress(f"simulating {scenario.name}", chosen) as watch, gc_paused():
             result = scenario.run(watch)
             summaries.append(result.summary())
         folder = _folder(output, scenario.name, len(loaded))
@@ -108,7 +108,7 @@ def _told(text: str, quietly: bool) -> None:
 
 def _write(result: Result, folder: Path, spans: Path | None, ranks: list[int] | None) -> None:
     """Result, spans, scenario and timeline chart of *result* into *folder*, and what to do next."""
-    from scenarios.writing import MOST_SPANS, leaves_out_spans, write
+    from scenarios.results.writing import MOST_SPANS, leaves_out_spans, write
 
     for path in write(result, folder, ranks):
         print(f"wrote {path}")

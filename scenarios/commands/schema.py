@@ -15,7 +15,7 @@ def schema() -> None:
     """Print the JSON schema of a scenario, for editors."""
     import json
 
-    from scenarios.specification import Specification
+    from scenarios.specification.specification import Specification
 
     print(json.dumps(for_files(Specification.model_json_schema()), indent=2))
 

@@ -23,8 +23,8 @@ def show(
     settings: Settings = None,
 ) -> None:
     """Show the order, groups, derived values, topology or critical path of a scenario, or advice on parallelism."""
-    from scenarios import explanation
-    from scenarios.advice import advice
+    from scenarios.build import explanation
+    from scenarios.plan.advice import advice
     from scenarios.scenario import Scenario
     from simulator.document.validation import listed, near
     from simulator.errors import ScenarioError
@@ -49,16 +49,16 @@ def show(
 
 def _critical(scenario: Scenario) -> str:
     """The critical path of *scenario*, which is simulated for it."""
+    from scenarios.build.explanation import check_trains
     from scenarios.commands.progress import progress
-    from scenarios.explanation import check_trains
     from scenarios.running import simulated
     from simulator.analysis.critical.path import critical_path
     from simulator.analysis.critical.slack import slack
     from simulator.analysis.critical.table import lines, tables
-    from simulator.garbage import collecting_no_garbage
+    from simulator.gc_paused import gc_paused
 
     check_trains(scenario, "critical path")
-    with progress(f"simulating {scenario.name}") as watch, collecting_no_garbage():
+    with progress(f"simulating {scenario.name}") as watch, gc_paused():
         timeline = simulated(scenario, scenario.schedule(), watch)
         path = critical_path(timeline)
         return "\n\n".join(filter(None, ("\n".join(lines(path)), tables(path, slack(timeline)))))

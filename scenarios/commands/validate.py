@@ -14,7 +14,7 @@ from scenarios.commands.arguments import OneScenario, Settings
 
 if TYPE_CHECKING:
     from scenarios.scenario import Scenario
-    from scenarios.validation import Manner, Validation
+    from scenarios.validate.validation import Manner, Validation
     from simulator.replay.testbed.testbed import Bed
 
 
@@ -46,7 +46,7 @@ def validate(
 ) -> None:
     """Replay a scenario on real torch.distributed; print simulated beside measured, and draw both."""
     from scenarios.scenario import Scenario
-    from scenarios.validation import Manner
+    from scenarios.validate.validation import Manner
 
     _hold(backend, BACKENDS, "--backend")
     _hold(compute, COMPUTE, "--compute")
@@ -71,8 +71,8 @@ def _tell(validation: Validation, scenario: Scenario, folder: Path | None, *, qu
     """Print the report of a validation of *scenario*, and write it into *folder*."""
     import sys
 
-    from scenarios.validation_report import validation_report
-    from scenarios.validation_writing import write
+    from scenarios.validate.report import validation_report
+    from scenarios.validate.writing import write
 
     if not quietly:
         print(validation_report(validation))
@@ -108,7 +108,7 @@ def _hold_positive(value: float | None, option: str) -> None:
 
 def _sized(scenario: Scenario, ranks: int | None) -> Iterator[Scenario]:
     """The scenario, or its variants, on so many *ranks*."""
-    from scenarios.validation import resized
+    from scenarios.validate.validation import resized
 
     for one in scenario.variants.values() or (scenario,):
         yield one if ranks is None else resized(one, ranks)
@@ -117,8 +117,8 @@ def _sized(scenario: Scenario, ranks: int | None) -> Iterator[Scenario]:
 def _validated(scenario: Scenario, manner: Manner, testbed: bool, folder: Path) -> Validation | None:
     """The validation; of a replay that breaks off, what was measured until then is written into *folder*."""
     from scenarios.commands.progress import progress
-    from scenarios.validation import validate as replayed
-    from scenarios.validation_writing import kept
+    from scenarios.validate.validation import validate as replayed
+    from scenarios.validate.writing import kept
     from simulator.replay.replay import BrokenReplayError
 
     try:

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from scenarios.calibration.file import write
+from scenarios.calibrate.file import write
 from scenarios.fitting import gpus, nccl, published
 from simulator.document.validation import listed
 from simulator.errors import CalibrationError

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from scenarios.coverage import Extent, joined
 from scenarios.fitting import profiles, published
 from scenarios.fitting.computation import PARAMETERS
 from scenarios.fitting.folds import FOLDS, HeldOut, cross_validated
@@ -15,6 +14,7 @@ from scenarios.fitting.least_squares import Fit, least_squares
 from scenarios.fitting.parameter import Parameter
 from scenarios.fitting.report import fit_report
 from scenarios.fitting.row import Row
+from scenarios.results.calibrated_range import Extent, joined
 
 PROFILES = "layer_profiles_v100"
 """The stem of the file of profiles; all others that are taken are those of `published.PUBLICATIONS`."""

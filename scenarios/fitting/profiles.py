@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from scenarios.coverage import Extent, coverage
 from scenarios.fitting.computation import of_gpu
 from scenarios.fitting.parameter import Parameter, Values
 from scenarios.fitting.rerun import landed
 from scenarios.fitting.row import Row
+from scenarios.results.calibrated_range import Extent, coverage
 from simulator.kernel import Kernel
 from simulator.schedule import Compute
 from topologies.catalogue import GPUS, device

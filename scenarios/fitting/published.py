@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scenarios.coverage import Extent, coverage, distinct, joined
-from scenarios.expectations import is_duration
 from scenarios.fitting.parameter import Parameter, Values
 from scenarios.fitting.rerun import Rerun
 from scenarios.fitting.row import Row
+from scenarios.results.calibrated_range import Extent, coverage, distinct, joined
+from scenarios.results.expectations import is_duration
 from scenarios.scenario import Scenario
 from simulator.errors import CalibrationError
 
@@ -82,7 +82,7 @@ def _runs(scenario: Scenario, publication: Publication) -> dict[str, Scenario]:
 
 def _reading(name: str, file: Path) -> Scenario:
     """The scenario *name*, its table, where it has one from outside, being *file*."""
-    from scenarios.loading import located
+    from scenarios.specification.loading import located
     from simulator.document import read
 
     table = read(located(name)).data.get("table")

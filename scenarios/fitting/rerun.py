@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from scenarios.build.schedule import training_schedule
 from scenarios.fitting.parameter import Parameter, Values
-from scenarios.layer_time import layer_seconds
-from scenarios.programs import training_schedule
+from scenarios.results.layer_time import layer_seconds
 from scenarios.running import in_step, variation
 from scenarios.scenario import Scenario
 from simulator.accelerator import Accelerator, Software

@@ -111,16 +111,16 @@ def collective_table(measurements: Iterable[Measurement]) -> str:
     )
 
 
-def memory_table(memory: Memory, capacity: float, allowance: Mapping[str, float] | None = None) -> str:
+def memory_table(memory: Memory, capacity: float, reserved: Mapping[str, float] | None = None) -> str:
     """The peak by category, its sum against the *capacity* (bytes) of the GPU, and the peak of each stage.
 
-    *allowance*: bytes that the process takes beside.
+    *reserved*: bytes that the process takes beside.
     """
     peak = memory.peak
     rows = [[name, show(nbytes, "size")] for name, nbytes in peak.by_category.items() if nbytes > 0]
     share = f"{peak.nbytes / capacity:.0%} of {show(capacity, 'size')}" if capacity < float("inf") else ""
     rows.append([f"peak, rank {peak.rank}", show(peak.nbytes, "size"), share])
-    rows += [[f"beside it: {name}", show(nbytes, "size")] for name, nbytes in (allowance or {}).items() if nbytes]
+    rows += [[f"beside it: {name}", show(nbytes, "size")] for name, nbytes in (reserved or {}).items() if nbytes]
     if len(memory.stages) > 1:
         rows += [[f"stage {stage}", show(nbytes, "size")] for stage, nbytes in enumerate(memory.stages)]
     if memory.host_bytes:

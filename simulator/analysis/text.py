@@ -77,3 +77,17 @@ def _box(label: str, cells: int) -> str:
     if cells < len(label):
         return label[:cells]
     return label + "-" * (cells - len(label) - 1) + (" " if cells - len(label) == 1 else "-")
+
+
+def indented(block: str, by: str = "  ") -> str:
+    """*block* with every line moved to the right."""
+    return "\n".join(f"{by}{line}" if line else line for line in block.splitlines())
+
+
+def figure(number: float) -> str:
+    """Four significant digits, never an exponent for what people count.
+
+    >>> figure(460757.2), figure(236.98), figure(0.04181)
+    ('460,757', '237', '0.04181')
+    """
+    return f"{number:,.0f}" if number >= 1000 else f"{number:.4g}"

@@ -15,7 +15,7 @@ from threading import Event
 from simulator.engine.deadlock import deadlock
 from simulator.engine.lowering import Lowering, lower
 from simulator.engine.simulate import Simulation
-from simulator.garbage import collecting_no_garbage
+from simulator.gc_paused import gc_paused
 
 MOST_BYTES = 2**32
 """That the durations of runs which go on at a time may take together; a run of 12,288 ranks needs 0.5 GB."""
@@ -28,7 +28,7 @@ def step_times(simulation: Simulation, seeds: Sequence[int]) -> list[float]:
     # the step time of an asynchronous order is read from its spans
     if simulation.chosen_engine != "compiled" or simulation.schedule.batches > 1:
         return [simulation.with_seed(seed).run().step_time for seed in seeds]
-    with collecting_no_garbage():
+    with gc_paused():
         return _Repeats(simulation, seeds).run()
 
 

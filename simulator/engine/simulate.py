@@ -20,7 +20,7 @@ from simulator.engine.rank_classes import RankClasses, Unfolded
 from simulator.engine.setup import Setup
 from simulator.engine.variation import Variation
 from simulator.errors import ClusterError
-from simulator.garbage import collecting_no_garbage
+from simulator.gc_paused import gc_paused
 from simulator.network.plan import Flow
 from simulator.network.transport.communicator import Communicator
 from simulator.network.transport.ideal import ideal
@@ -108,7 +108,7 @@ class Simulation:
 
     def run(self) -> Timeline:
         """Run until nothing more happens. Raises `DeadlockError`."""
-        with collecting_no_garbage():
+        with gc_paused():
             setup = self.setup
             outcome = self._execute(setup)
             error = deadlock(self.schedule, setup.classes.representative, outcome.waiting)

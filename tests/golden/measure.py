@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from scenarios import Scenario
-from scenarios.loading import shipped
-from scenarios.result import Result
+from scenarios.results.result import Result
+from scenarios.specification.loading import shipped
 from simulator.schedule import Collective, Compute, Copy, Op, Recv, Send
 from simulator.schedule.mesh import family
 from simulator.timeline import Timeline

@@ -12,10 +12,11 @@ import pytest
 
 from scenarios import Scenario
 from scenarios.commands.schema import for_files
-from scenarios.expectations import held
-from scenarios.loading import SHIPPED, shipped
-from scenarios.result import Result, VariantsResult
-from scenarios.specification import Specification
+from scenarios.results.expectations import held
+from scenarios.results.result import Result
+from scenarios.results.variants_result import VariantsResult
+from scenarios.specification.loading import SHIPPED, shipped
+from scenarios.specification.specification import Specification
 from simulator.analysis.memory import bound
 from simulator.analysis.pipeline import stretches
 from simulator.schedule.check import check

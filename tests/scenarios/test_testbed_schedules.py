@@ -10,8 +10,8 @@ from statistics import median
 import pytest
 
 from scenarios import Scenario
-from scenarios.loading import shipped
-from scenarios.validation import Manner, Validation, validate
+from scenarios.specification.loading import shipped
+from scenarios.validate.validation import Manner, Validation, validate
 from simulator.replay.testbed import testbed
 from simulator.replay.testbed.iproute import why_not
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from scenarios import Scenario
-from scenarios.result import Result
+from scenarios.results.result import Result
 from simulator.errors import ScenarioError
 from simulator.schedule import Collective, Send
 from tests.packages import clustersim, package

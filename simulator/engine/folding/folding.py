@@ -40,7 +40,7 @@ from simulator.engine.folding.partition import COMMUNICATION, FLOW, HOST, LINK, 
 from simulator.engine.folding.rows import Rows
 from simulator.engine.rank_classes import Communication
 from simulator.engine.variation import Variation
-from simulator.garbage import collecting_no_garbage
+from simulator.gc_paused import gc_paused
 from simulator.hashing import Colours, Indices, mixed, numbered
 from simulator.network.plan import Phase, Plan
 from simulator.network.transport.communicator import Communicator
@@ -55,7 +55,7 @@ class Folding:
     another link, because their use changes from outside.
     """
 
-    @collecting_no_garbage()
+    @gc_paused()
     def __init__(
         self,
         schedule: Schedule,

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from scenarios import Scenario
-from scenarios.calibration.measuring import BrokenCalibrationError, kept, measured
+from scenarios.calibrate.measuring import BrokenCalibrationError, kept, measured
 from scenarios.command import run
 from simulator.document import read
 from simulator.network.transport.calibration import loaded

@@ -5,7 +5,7 @@ import pytest
 
 from scenarios import Scenario
 from scenarios.running import simulated
-from scenarios.validation import modelled
+from scenarios.validate.validation import modelled
 from simulator.schedule import Compute
 from tests.simulator.replay.schedules import KINDS, scenario
 

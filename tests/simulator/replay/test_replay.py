@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from scenarios.running import simulated
-from scenarios.validation import modelled
+from scenarios.validate.validation import modelled
 from simulator.kernel import matmul, measured, memory_bound
 from simulator.replay import comparison
 from simulator.replay.replay import BrokenReplayError, replay, scaled

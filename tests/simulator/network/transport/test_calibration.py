@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.writing import yaml_text
+from simulator.document.yaml_text import yaml_text
 from simulator.errors import ScenarioError
 from simulator.network.transport.calibration import LIBRARIES, loaded, transport
 from simulator.network.transport.gloo import gloo

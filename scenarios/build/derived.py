@@ -1,0 +1,166 @@
+"""What follows from a scenario and its cluster: layouts, batches, which GPU each rank has; and what must hold there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from scenarios.specification.specification import Specification
+from scenarios.specification.training import indivisible
+from simulator.cluster import Cluster
+from simulator.document import Document
+from simulator.errors import ScheduleError
+from simulator.schedule.mesh import Layout
+from workloads.composition import degrees, layouts
+from workloads.operators.parameter import REPLICAS
+
+
+@dataclass(frozen=True)
+class Derived:
+    """The number of *gpus* of the cluster, the *degrees* of the parallelisms, and the *layouts* of the ranks.
+
+    There are several layouts if pipeline ranks have unequal numbers of replicas, *by_stage*; the degree of replicas is
+    1 then. Each replica has *micro_batches* of *micro_batch_size* samples. *devices*: the GPU or host of each rank.
+    *idle*: the GPUs without a rank.
+    """
+
+    gpus: int
+    degrees: Mapping[str, int]
+    layouts: tuple[Layout, ...]
+    micro_batch_size: int
+    micro_batches: int
+    devices: tuple[str, ...]
+    idle: tuple[str, ...]
+    by_stage: tuple[int, ...] | None = None
+
+    @property
+    def ranks(self) -> int:
+        """The ranks on GPUs."""
+        return sum(layout.size for layout in self.layouts)
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas of the whole model there are."""
+        return self.degree(REPLICAS)
+
+    def degree(self, axis: str) -> int:
+        """The degree of *axis*; 1 if there is no such axis."""
+        return self.degrees.get(axis, 1)
+
+    @property
+    def described(self) -> str:
+        """The degrees as people write them: ``tp 8 x pp 8 x dp 16``."""
+        shown: dict[str, object] = dict(self.degrees)
+        if self.by_stage:
+            shown[REPLICAS] = "-".join(map(str, self.by_stage))
+        return " x ".join(f"{axis} {degree}" for axis, degree in shown.items())
+
+
+def derive(specification: Specification, cluster: Cluster, document: Document) -> Derived:
+    """The facts that follow. Raises `ScenarioError`, at the key to change, where they contradict the scenario."""
+    there = len(cluster.gpus)
+    if there == 0:
+        raise document.error(("cluster",), "has no GPU")
+    micro_batch_size = micro_batches = 0
+    found: Mapping[str, int] = {}
+    by_stage: tuple[int, ...] | None = None
+    if specification.training is None:
+        several: tuple[Layout, ...] = (Layout({"all": _benchmarked(specification, there, document)}),)
+    else:
+        by_stage = specification.parallelism.replicas_by_stage
+        found, several = _layouts(specification, there, document)
+        micro_batch_size, micro_batches = _batches(specification, found[REPLICAS], by_stage, document)
+    gpus = _gpus(specification, cluster, sum(layout.size for layout in several), document)
+    hosts = _hosts(specification, cluster, document)
+    ranks = len(gpus) + len(hosts)
+    for place, straggler in enumerate(specification.simulation.stragglers):
+        if straggler.rank >= ranks:
+            path = ("simulation", "stragglers", place, "rank")
+            raise document.error(path, f"there is no rank {straggler.rank}; ranks go from 0 to {ranks - 1}")
+    used = set(gpus)
+    idle = tuple(gpu for gpu in cluster.gpus if gpu not in used)
+    return Derived(there, found, several, micro_batch_size, micro_batches, gpus + hosts, idle, by_stage)
+
+
+def _benchmarked(specification: Specification, there: int, document: Document) -> int:
+    """The number of ranks of a collective."""
+    benchmark = specification.collective
+    assert benchmark is not None
+    ranks = benchmark.ranks or there
+    if ranks > there:
+        raise document.error(("collective", "ranks"), f"{ranks} ranks need {ranks} GPUs, but there are {there}")
+    if benchmark.root >= ranks:
+        raise document.error(
+            ("collective", "root"), f"there is no rank {benchmark.root}; ranks go from 0 to {ranks - 1}"
+        )
+    return ranks
+
+
+def _layouts(
+    specification: Specification, there: int, document: Document
+) -> tuple[Mapping[str, int], tuple[Layout, ...]]:
+    """The degree of each parallelism, and the layouts that they make on *there* GPUs."""
+    parallelism = specification.parallelism
+    parts = parallelism.parts
+    try:
+        several = layouts(list(parts.values()), there, parallelism.numbering)
+    except ScheduleError as error:
+        raise document.error(("parallelism", "dp"), str(error)) from None
+    found = degrees(list(parts.values()), there)
+    needed = sum(layout.size for layout in several)
+    if needed > there:
+        given = [key for key, part in parts.items() if found[part.axis] > 1 and part.axis != REPLICAS]
+        key = REPLICAS if parallelism.dp != "auto" else given[-1]
+        shown = " x ".join(f"{axis} {degree}" for axis, degree in found.items())
+        raise document.error(("parallelism", key), f"{shown} needs {needed} GPUs, but there are {there}")
+    return found, several
+
+
+def _batches(
+    specification: Specification, replicas: int, by_stage: tuple[int, ...] | None, document: Document
+) -> tuple[int, int]:
+    """(micro-batch size, micro-batches of a replica)."""
+    training = specification.training
+    assert training is not None
+    batch, micro = training.global_batch_size, training.micro_batch_size
+    for shares in by_stage or (replicas,):
+        if batch % (shares * (micro or 1)):
+            name = f"dp {shares}" if micro is None else f"micro_batch_size {micro} x dp {shares} = {micro * shares}"
+            message = indivisible(batch, shares * (micro or 1), name)
+            raise document.error(("training", "global_batch_size"), message)
+    micro = micro or batch // max(by_stage or (replicas,))
+    return micro, batch // (replicas * micro)
+
+
+def _gpus(specification: Specification, cluster: Cluster, ranks: int, document: Document) -> tuple[str, ...]:
+    """The GPU of each rank: packed node by node, dealt over the nodes in turn, or as listed."""
+    placement, path = specification.parallelism.placement, ("parallelism", "placement")
+    if placement == "packed":
+        return cluster.gpus[:ranks]
+    if placement == "round_robin":
+        return _dealt(cluster)[:ranks]
+    if len(placement) != ranks:
+        raise document.error(path, f"lists {len(placement)} GPUs for {ranks} ranks; give one for each")
+    for gpu in placement:
+        if int(gpu) >= len(cluster.gpus):
+            raise document.error(path, f"there is no GPU {gpu}; GPUs go from 0 to {len(cluster.gpus) - 1}")
+    return tuple(cluster.gpus[int(gpu)] for gpu in placement)
+
+
+def _dealt(cluster: Cluster) -> tuple[str, ...]:
+    nodes: dict[int | str, list[str]] = {}
+    for gpu in cluster.gpus:
+        nodes.setdefault(cluster.node_of(gpu), []).append(gpu)
+    deepest = max(map(len, nodes.values()))
+    return tuple(gpus[turn] for turn in range(deepest) for gpus in nodes.values() if turn < len(gpus))
+
+
+def _hosts(specification: Specification, cluster: Cluster, document: Document) -> tuple[str, ...]:
+    """The host of each parameter server, spread evenly over the cluster."""
+    needed, there = specification.parallelism.data.hosts, len(cluster.hosts)
+    if specification.collective is not None or not needed:
+        return ()
+    if needed > there:
+        message = f"{needed} servers need as many hosts, but the cluster has {there}"
+        raise document.error(("parallelism", "data", "servers"), message)
+    return tuple(cluster.hosts[server * there // needed] for server in range(needed))

@@ -1,0 +1,123 @@
+"""The schedule of a scenario: the passes of its parallelisms, one after the other, inner axis first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+from scenarios.build.derived import Derived
+from scenarios.specification.sections import CollectiveBenchmark
+from scenarios.specification.specification import Specification
+from simulator.accelerator import Software
+from simulator.document import Document
+from simulator.errors import ScenarioError, ScheduleError
+from simulator.schedule import Collective, Program, Schedule
+from simulator.schedule.mesh import Mesh
+from simulator.schedule.order import Order
+from workloads.composition import inner_axes, on_layouts
+from workloads.compute import compute
+from workloads.fixed_cost import fixed_costs
+from workloads.gradients.norm import gradient_norm
+from workloads.memory.recompute import recompute
+from workloads.model import Model
+from workloads.operators.lowering import Overlap
+from workloads.operators.shift import with_neighbours
+from workloads.parallelism import Parallelism, TrainingStep
+from workloads.stages import stages_of
+
+
+def training_schedule(
+    specification: Specification, model: Model, software: Software, derived: Derived, document: Document
+) -> Schedule:
+    """What every rank does in a training step of *model* under *software*.
+
+    Raises `ScenarioError` at the key that has to change.
+    """
+    training, parallelism = specification.training, specification.parallelism
+    assert training is not None
+    parts = parallelism.parts
+    share = model_share(model, parts, document)
+    step = TrainingStep(
+        share, derived.micro_batch_size, derived.micro_batches, training.optimizer, training.gradient_dtype, software
+    )
+    order = pipeline_order(specification, derived, document)
+    schedule = _computation(specification, step, order, derived, document)
+    with _faults_at(document, "parallelism"):
+        schedule = on_layouts(schedule, derived.layouts, list(parts.values()))
+    for key, part in parts.items():
+        with _faults_at(document, "parallelism", key):
+            schedule = part.apply(schedule, step)
+    if not order.asynchronous:
+        schedule = gradient_norm(schedule, inner_axes(derived.layouts), synchronous=parallelism.optimizer_sync)
+    if model.optimizer_seconds is None:
+        schedule = fixed_costs(schedule, software.step_seconds, software.exchange_seconds)
+    with _faults_at(document, "parallelism"):
+        schedule = with_neighbours(schedule)
+    return replace(schedule, steps=training.steps, batches=order.micro_batches // derived.micro_batches)
+
+
+def model_share(model: Model, parts: Mapping[str, Parallelism], document: Document) -> Model:
+    """*model* with its layers as one rank holds them. Raises `ScenarioError` at the degree that does not divide."""
+    for key, part in parts.items():
+        with _faults_at(document, "parallelism", key):
+            model = part.share(model)
+    return model
+
+
+def pipeline_order(specification: Specification, derived: Derived, document: Document) -> Order:
+    """The order of the pipeline's ranks over the micro-batches of a step."""
+    with _faults_at(document, "parallelism", "schedule"):
+        return specification.parallelism.order(derived.micro_batches, recompute=_recomputes_stages(specification))
+
+
+def _recomputes_stages(specification: Specification) -> bool:
+    """True if the order recomputes whole stages by itself, as GPipe's does, in place of the pass layer by layer."""
+    training = specification.training
+    return training is not None and training.recompute == "full" and specification.parallelism.recomputes_stages
+
+
+def _computation(
+    specification: Specification, step: TrainingStep, order: Order, derived: Derived, document: Document
+) -> Schedule:
+    """What every pipeline rank computes, recomputation included."""
+    training, parallelism = specification.training, specification.parallelism
+    assert training is not None
+    with _faults_at(document, "parallelism", "layout" if parallelism.layout else "pp"):
+        stages = stages_of(step.model, order.stages, parallelism.layout)
+    overlap: dict[str, Overlap] = {}
+    for part in parallelism.parts.values():
+        overlap |= part.overlap(step.software)
+    schedule = compute(
+        step.model,
+        order,
+        micro_batch_size=step.micro_batch_size,
+        stages=stages,
+        optimizer=step.optimizer,
+        gradient_dtype=step.gradient_dtype,
+        weight_versions=parallelism.weight_versions,
+        unfused_update=step.software.unfused_update,
+        overlap=overlap,
+        replicas=derived.by_stage,
+    )
+    with _faults_at(document, "training", "recompute"):
+        how = "none" if _recomputes_stages(specification) else training.recompute
+        return recompute(schedule, step.model, how, micro_batch_size=step.micro_batch_size)
+
+
+@contextmanager
+def _faults_at(document: Document, *path: str) -> Iterator[None]:
+    """What a pass refuses is a fault of the scenario at *path*."""
+    try:
+        yield
+    except (ScheduleError, ScenarioError) as error:
+        raise document.error(path, str(error)) from None
+
+
+def collective_schedule(benchmark: CollectiveBenchmark, ranks: int) -> Schedule:
+    """The sizes of *benchmark* one after the other, over all of *ranks*, which form the axis ``all``."""
+    ops = tuple(
+        Collective(name=f"{benchmark.kind} {number}", kind=benchmark.kind, over="all", nbytes=size, root=benchmark.root)
+        for number, size in enumerate(benchmark.size)
+    )
+    return Schedule(Mesh.regular({"all": ranks}), (Program("rank", ops),), (0,) * ranks)

@@ -1,0 +1,1 @@
+"""Calibration fits cost parameters to measurements and writes them to a file."""

@@ -1,0 +1,118 @@
+"""A device as a calibration file has it: an accelerator's entry, its way to the host, and what a launch costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simulator.analysis.text import indented, table
+from simulator.replay.entry import Entry, Line, entry, line
+from simulator.units import show
+from topologies.catalogue import GPUS, device
+from topologies.inventory.inventory import gpu_called
+
+if TYPE_CHECKING:
+    from simulator.replay.calibration.device import Device
+
+
+@dataclass(frozen=True)
+class MeasuredDevice:
+    """What was measured of a *device*, its *entry*, the catalogue's *preset* below that, and its way to the *host*."""
+
+    device: Device
+    entry: Entry
+    preset: str | None
+    host: Line | None
+
+
+def fitted(measured: Device) -> MeasuredDevice:
+    """*measured* made an entry, on the catalogue's where that has the device."""
+    preset = gpu_called(measured.name)
+    known = device(GPUS, preset).accelerator() if preset else None
+    both = (*measured.to_host, *measured.to_device)
+    return MeasuredDevice(measured, entry(measured, known), preset, line(both) if both else None)
+
+
+def contents(found: MeasuredDevice, provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """The file of *found*, as plain data."""
+    host = {"host": host_section(found)} if found.host else {}
+    residuals = np.abs(np.expm1(found.entry.fit.residuals))
+    errors = {"products": len(residuals), "median_error": _rounded(np.median(residuals))}
+    return {
+        "version": 1,
+        "accelerator": section(found),
+        **host,
+        "launch": show(found.device.launch, "time", 3),
+        "uncertainty": {f"accelerator.{key}": _rounded(error) for key, error in found.entry.errors.items()},
+        "provenance": {**provenance, **errors},
+    }
+
+
+def section(found: MeasuredDevice) -> dict[str, Any]:
+    """The accelerator's entry, in the form of the catalogue's files."""
+    made = found.entry.accelerator
+    k_half = {"k_half": _rounded(made.k_half)} if made.sms else {}
+    if found.preset:
+        shares = {name: min(1.0, _rounded(getattr(made, name))) for name in ("matmul_efficiency", "memory_efficiency")}
+        return {"preset": found.preset, **shares, **k_half}
+    memory = {"memory": show(found.device.memory, "size", 6)} if found.device.memory else {}
+    sms = {"sms": made.sms} if made.sms else {}
+    precisions = dict.fromkeys(one.precision for one in found.device.products)
+    data = {
+        "peak_flops": {precision: show(made.peak(precision), "rate", 4) for precision in precisions},
+        **memory,
+        "memory_bandwidth": show(made.memory_bandwidth, "bandwidth", 4),
+        **sms,
+        **k_half,
+    }
+    return {"name": found.device.name, **data, "sources": {key: _source(key) for key in data}}
+
+
+def _source(key: str) -> str:
+    return "what the device says of itself" if key in ("memory", "sms") else "measured, see provenance"
+
+
+def host_section(found: MeasuredDevice) -> dict[str, Any]:
+    """The ``host`` link of a node, as it was measured; its kind is the accelerator's bus."""
+    assert found.host is not None
+    bus = (device(GPUS, found.preset).bus if found.preset else None) or "pcie4"
+    latency, bandwidth = show(found.host.latency, "time", 3), show(found.host.bandwidth, "bandwidth", 4)
+    return {"kind": bus, "bandwidth": bandwidth, "latency": latency}
+
+
+def device_report(found: MeasuredDevice) -> str:
+    """Products and copies beside what the entry makes of them."""
+    made, measured = found.entry.accelerator, found.device
+    fitted_seconds = np.exp(found.entry.fit.residuals) * np.array([one.seconds for one in measured.products])
+    rows = [
+        [
+            one.precision,
+            " x ".join(map(str, one.shape)),
+            show(one.seconds, "time", 3),
+            show(one.flops / one.seconds, "rate", 3),
+            show(float(seconds), "time", 3),
+            f"{100 * (seconds / one.seconds - 1):+.1f} %",
+        ]
+        for one, seconds in zip(measured.products, fitted_seconds, strict=True)
+    ]
+    products = table(rows, ["", "m x n x k", "time", "rate", "fitted", "error"], "lr")
+    copies = [[show(c.nbytes, "size", 3), show(c.nbytes / c.seconds, "bandwidth", 3)] for c in measured.copies]
+    lines = [
+        f"memory: {show(made.memory_bandwidth * made.memory_efficiency, 'bandwidth', 4)}",
+        f"launch: {show(measured.launch, 'time', 3)} a kernel",
+    ]
+    lines += [f"{key}: +- {error:.1%}" for key, error in found.entry.errors.items()]
+    if found.host:
+        lines.append("host: " + ", ".join(f"{k} {v}" for k, v in host_section(found).items()))
+    sections = [
+        f"{measured.name}\n{indented(products)}",
+        "copies\n" + indented(table(copies, ["read and written", "rate"], "r")),
+    ]
+    return "\n\n".join([*sections, "\n".join(lines)])
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")

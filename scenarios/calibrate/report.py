@@ -1,0 +1,95 @@
+"""The report of a calibration: nccl-tests' table beside the fitted curve, the parameters, and where choices change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from scenarios.calibrate.file import worst
+from scenarios.calibrate.rank_placement import Outcome, dotted
+from simulator.analysis.text import indented, table
+from simulator.network.plan import Plan
+from simulator.network.transport.parameters import UNITS
+from simulator.network.transport.transport import Transport
+from simulator.replay.calibration.calibrate import Fitted
+from simulator.replay.calibration.measurement import SEND, Measurement
+from simulator.units import show
+
+HEADER = (
+    ["size", "time", "algbw", "busbw", "spread", "fitted", "error", "algorithm", "protocol"],
+    ["(B)", "(us)", "(GB/s)", "(GB/s)", "(%)", "(us)", "(%)", "", ""],
+)
+
+
+def calibration_report(outcome: Outcome) -> str:
+    """All of it."""
+    sections = [*_tables(outcome), _parameters(outcome), *_crossovers(outcome), _summary(outcome)]
+    return "\n\n".join(sections)
+
+
+def _tables(outcome: Outcome) -> Iterator[str]:
+    found = outcome.calibrated
+    rows = list(zip(found.measurements, found.plans, found.seconds, strict=True))
+    for kind, ranks in dict.fromkeys((one.kind, one.ranks) for one in found.measurements):
+        mine = [_row(*row) for row in rows if (row[0].kind, row[0].ranks) == (kind, ranks)]
+        yield f"{_name(kind, ranks)}\n" + indented(table([*HEADER[1:], *mine], HEADER[0], "rrrrrrrll"))
+
+
+def _name(kind: str, ranks: Sequence[int]) -> str:
+    return f"send from rank {ranks[0]} to {ranks[1]}" if kind == SEND else f"{kind} of {len(ranks)} ranks"
+
+
+def _row(one: Measurement, plan: Plan, seconds: float) -> list[str]:
+    return [
+        f"{one.nbytes:.0f}",
+        f"{one.seconds * 1e6:.4g}" if one.seconds < 1e-2 else f"{one.seconds * 1e6:.0f}",
+        f"{one.algbw / 1e9:.2f}",
+        f"{one.busbw / 1e9:.2f}",
+        f"{one.spread * 100:.0f}" if one.spread else "",
+        f"{seconds * 1e6:.4g}" if seconds < 1e-2 else f"{seconds * 1e6:.0f}",
+        f"{100 * (seconds / one.seconds - 1):+.1f}",
+        plan.algorithm,
+        plan.protocol,
+    ]
+
+
+def _parameters(outcome: Outcome) -> str:
+    rows = [_parameter(outcome, one) for one in outcome.calibrated.parameters]
+    return "parameters\n" + indented(table(rows, ["", outcome.library.name, "fitted", "+-"], "lrrr"))
+
+
+def _parameter(outcome: Outcome, one: Fitted) -> list[str]:
+    key, more = one.parameter.name, len(one.parameter.entries) - 1
+    name = dotted(key)
+    sure = f"{one.error:.1%}"
+    if name not in outcome.errors and outcome.section is not None:
+        return ["cluster.bandwidth", "", outcome.section["bandwidth"], sure]
+    also = f" and {more} with it" if more else ""
+    values = [written(transport, key) for transport in (outcome.library, outcome.transport)]
+    return [name.removeprefix("transport.") + also, *values, sure]
+
+
+def _crossovers(outcome: Outcome) -> Iterator[str]:
+    lines = [
+        f"{kind}: from {nbytes:.0f} B on {after.algorithm} {after.protocol}, below {before.algorithm} {before.protocol}"
+        for kind, nbytes, before, after in outcome.calibrated.crossovers()
+    ]
+    if lines:
+        yield "crossovers\n" + indented("\n".join(lines))
+
+
+def _summary(outcome: Outcome) -> str:
+    fit, rows = outcome.calibrated.fit, len(outcome.calibrated.measurements)
+    return (
+        f"{rows} rows: median error {fit.typical_error:.1%}, worst {worst(outcome):.1%};"
+        f" robust standard deviation {fit.scale:.1%}"
+    )
+
+
+def written(transport: Transport, key: tuple[str, Any]) -> str:
+    """The entry *key* of *transport* as a file has it; nothing where it has none."""
+    name, entry = key
+    value = getattr(transport, name) if entry is None else getattr(transport, name).get(entry)
+    if value is None:
+        return ""
+    return show(value, UNITS[name][1]) if name in UNITS else f"{value:.4g}"

@@ -1,0 +1,191 @@
+"""Sources are files of measurements and inventories, made elsewhere; together they make a transport and a cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import topologies
+from scenarios.calibrate import file
+from scenarios.calibrate.rank_placement import Ground, outcome
+from scenarios.calibrate.report import calibration_report
+from scenarios.scenario import Scenario
+from simulator.document.yaml_text import yaml_text
+from simulator.errors import CalibrationError
+from simulator.network.transport import nccl
+from simulator.network.transport.calibration import transport
+from simulator.network.transport.nccl_tables import VERSIONS
+from simulator.network.transport.transport import Transport
+from simulator.replay.calibration import nccl_tests
+from simulator.replay.calibration.measurement import Measurement
+from simulator.replay.calibration.nccl_tests import Sweeps
+from topologies.inventory import nccl_topology, nvidia_smi
+from topologies.inventory.inventory import Inventory, gpu_called, graph, section
+
+LARGEST = 64 * 2**20
+"""Bytes of a file; the sweep of a day is far smaller."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the files do not tell and the user does: names of a GPU and of a NIC's link, number of servers."""
+
+    accelerator: str | None = None
+    nic: str | None = None
+    nodes: int | None = None
+
+
+@dataclass(frozen=True)
+class Sources:
+    """*sweeps* by file, and the *inventory* of a server, if there was one."""
+
+    sweeps: dict[str, Sweeps]
+    library: str
+    inventory: Inventory | None
+
+
+def read(files: Sequence[Path], output: Path, scenario: Scenario | None, said: Said) -> str:
+    """Fit what is in *files* and write it to *output*; the report. Raises `CalibrationError` with file and line.
+
+    Ranks stood on the cluster of *scenario*, or else on one that the inventory, or the heading of the sweeps, tells of.
+    """
+    sources = taken(files)
+    if not sources.sweeps:
+        return _inventory_only(sources, output, said)
+    measurements = [one for sweeps in sources.sweeps.values() for one in sweeps.measurements]
+    ground, cluster = _ground(sources, scenario, said)
+    found = outcome(_placed(measurements, ground), ground, _library(sources))
+    origin = {"from": [path.name for path in files], "library": sources.library}
+    data = file.contents(found, file.elsewhere(ground.ranks, origin))
+    file.write(data if cluster is None else {**data, "cluster": cluster}, output)
+    return f"{calibration_report(found)}\nwrote {output}"
+
+
+def taken(files: Sequence[Path]) -> Sources:
+    """What is in *files*, each read by its kind. Raises `CalibrationError` for a file of no known kind."""
+    sweeps: dict[str, Sweeps] = {}
+    inventory, library = None, "nccl"
+    for path in files:
+        content = _content(path)
+        if isinstance(content, Inventory):
+            inventory = content
+        else:
+            sweeps[str(path)] = content[0]
+            library = content[1]
+    return Sources(sweeps, library, inventory)
+
+
+def _content(path: Path) -> Inventory | tuple[Sweeps, str]:
+    text, name = _text(path), str(path)
+    if text.lstrip().startswith("<"):
+        return nccl_topology.read(text, name)
+    if text.lstrip().startswith("{"):
+        return _json(text, name)
+    if nccl_tests.is_text(text):
+        return nccl_tests.of_text(text, name), "nccl"
+    if nvidia_smi.is_topology(text):
+        return nvidia_smi.read(text, name)
+    raise CalibrationError(
+        f"{name}: is none of nccl-tests' text or JSON, nvidia-smi topo -m, NCCL's topology XML, kept rows, CSV"
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > LARGEST:
+            raise CalibrationError(f"{path}: is larger than {LARGEST // 2**20} MiB; is it a sweep or a topology?")
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise CalibrationError(f"{path}: is not a text file") from None
+    except OSError as error:
+        raise CalibrationError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _json(text: str, name: str) -> tuple[Sweeps, str]:
+    try:
+        data = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        where = f":{error.lineno}:{error.colno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise CalibrationError(f"{name}{where}: is not valid JSON") from None
+    if isinstance(data.get("results"), list):
+        return nccl_tests.of_json(data, name), "nccl"
+    if isinstance(data.get("measurements"), list):
+        rows = tuple(_row(name, number, row) for number, row in enumerate(data["measurements"]))
+        if not rows:
+            raise CalibrationError(f"{name}: has no measurements")
+        return Sweeps(rows, 1 + max(max(row.ranks) for row in rows)), str(data.get("backend", "gloo"))
+    raise CalibrationError(f"{name}: has neither results, as nccl-tests writes them (-J), nor measurements")
+
+
+def _row(name: str, number: int, row: Any) -> Measurement:
+    try:
+        ranks, spread = tuple(map(int, row["ranks"])), float(row.get("spread", 0.0))
+        return Measurement(str(row["kind"]), ranks, float(row["nbytes"]), float(row["seconds"]), spread)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise CalibrationError(
+            f"{name}: measurements[{number}]: must have kind, ranks, nbytes and seconds, not {json.dumps(row)[:60]}"
+        ) from None
+
+
+def _inventory_only(sources: Sources, output: Path, said: Said) -> str:
+    if sources.inventory is None:
+        raise CalibrationError("the files have neither measurements nor a topology")
+    if output.suffix == ".json":
+        output.parent.mkdir(parents=True, exist_ok=True)
+        data = graph(sources.inventory, accelerator=said.accelerator, nic=said.nic)
+        output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        return f"wrote {output}\nnext: cluster: {{graph: {output}}}"
+    cluster = section(sources.inventory, said.nodes or 1, accelerator=said.accelerator, nic=said.nic)
+    topologies.cluster(cluster)  # so that nothing is written that a scenario would refuse
+    file.write({"version": 1, "cluster": cluster}, output)
+    return f"{yaml_text({'cluster': cluster})}wrote {output}\nnext: cluster: {{preset: {output}}}"
+
+
+def _library(sources: Sources) -> Transport:
+    """The library that was measured; of NCCL the newest tables that are not newer than it."""
+    if sources.library != "nccl":
+        return transport(sources.library)
+    told = [sweeps.version for sweeps in sources.sweeps.values() if sweeps.version]
+    if not told:
+        return nccl.nccl()
+    versions = sorted(VERSIONS, key=_numbers)
+    return nccl.nccl(max((v for v in versions if _numbers(v) <= _numbers(told[0])), key=_numbers, default=versions[0]))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
+
+
+def _ground(sources: Sources, scenario: Scenario | None, said: Said) -> tuple[Ground, dict[str, Any] | None]:
+    """Where the ranks stood, and the cluster to write if it is not the scenario's."""
+    ranks = max(sweeps.ranks for sweeps in sources.sweeps.values())
+    servers = said.nodes or max(sweeps.servers for sweeps in sources.sweeps.values())
+    if scenario is not None:
+        ground = Ground.of(scenario)
+        if ground.ranks < ranks:
+            raise CalibrationError(f"{ranks} ranks were measured, but the scenario has {ground.ranks}")
+        return ground.of_ranks(ranks), None
+    accelerator = said.accelerator or gpu_called(" ".join(one.gpu for one in sources.sweeps.values()))
+    if sources.inventory is not None:
+        cluster = section(sources.inventory, servers, accelerator=accelerator, nic=said.nic)
+        built = topologies.cluster(cluster)
+        if len(built.gpus) < ranks:
+            raise CalibrationError(
+                f"{ranks} ranks were measured, but {servers} such servers have {len(built.gpus)} GPUs"
+            )
+        return Ground(ranks, built, built.gpus[:ranks]), cluster
+    if servers > 1:
+        raise CalibrationError(
+            f"what joins the {servers} servers is not told; add nvidia-smi topo -m or NCCL's topology XML, or name a"
+            " scenario on that cluster with --on"
+        )
+    return Ground(ranks), None
+
+
+def _placed(measurements: Sequence[Measurement], ground: Ground) -> list[Measurement]:
+    if any(max(one.ranks) >= ground.ranks for one in measurements):
+        raise CalibrationError(f"a row has more ranks than the {ground.ranks} there are")
+    return list(measurements)

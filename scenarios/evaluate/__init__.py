@@ -1,0 +1,1 @@
+"""Evaluation holds predictions against published measurements."""

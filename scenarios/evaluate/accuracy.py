@@ -1,0 +1,142 @@
+"""The accuracy page tells every figure that published runs are judged by, good and bad, and the errors by regime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date
+
+from scenarios.evaluate import comparisons
+from scenarios.evaluate.categories import ORDER
+from scenarios.evaluate.evaluation import Comparison, Evaluation, spread
+from scenarios.evaluate.layer_classes import COLUMNS, LayerClass
+
+KINDS = {
+    "training step": ("GPU", "GPUs", "tensor parallel", "pipeline", "data parallel", "recompute", "beside computing"),
+    "collective": ("GPU", "message", "nodes", "protocol"),
+}
+"""Kinds of regime that are told of each kind of run."""
+
+NOT_MODELLED = (
+    "Congestion control, packet loss, adaptive routing, and other jobs on the same network.",
+    "Frontier's software: RCCL over libfabric is priced as NCCL, ROCm's products of any layout as its best square one; "
+    "its large runs are predicted a fifth too fast and more.",
+    "Clocks that drop under load or heat, and nodes that are slower than others unless a scenario names them.",
+    "Reading of data, checkpoints, logging, garbage collection, the memory allocator's retries.",
+    "Gradients of several micro-batches being added up by kernels of their own.",
+    "DeepSpeed's pipeline engine: MT-NLG took a fifth longer on it than the same pipeline in Megatron-LM would.",
+    "Amazon's EFA below NCCL's rates, and what SageMaker adds to ZeRO-3: BloombergGPT is predicted too fast.",
+    "Kernels chosen by autotuning: a product is priced by its shape with the best of a few tiles.",
+    "Parallel attention and MLP, windowed attention, four-dimensional tensor parallelism (AxoNN on Frontier), "
+    "context parallelism, data parallelism that differs from stage to stage; scenarios of runs that had them say so.",
+    "Searched pipeline schedules (ZB-1p, ZB-2p): the hand-made ones nearest to them stand for them.",
+    "TPUs.",
+)
+"""What published runs may have had, or suffered, and no scenario can say."""
+
+
+def page(
+    evaluations: Sequence[Evaluation],
+    waiting: Mapping[str, str],
+    classes: Sequence[LayerClass],
+    command: str,
+    today: date,
+) -> str:
+    """The whole page as Markdown; *command* is what made it, on *today*.
+
+    *waiting*: by scenario, why it is not judged, or not yet.
+    """
+    everything = [comparison for one in evaluations for comparison in one.comparisons]
+    sections = [
+        f"# Accuracy\n\nMade by `{command}` on {today:%d %B %Y}. Every figure that a published run is judged by stands "
+        "here. The error is (predicted - measured) / measured; *time* is the mean error of the time that a figure "
+        "tells of, so that below 0 the simulator is too fast. A tolerance is what the scenario's author hopes for, not "
+        "what was reached. Two clusters that run the same configuration differ by 1 to 7 %.",
+        _overview(evaluations, everything),
+        *_regimes(everything),
+        *_layer_classes(classes),
+        "## What is not modelled\n\n" + "\n".join(f"- {one}" for one in NOT_MODELLED),
+        *_left_out(evaluations, waiting),
+        "## Every figure",
+        *map(_scenario, evaluations),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _overview(evaluations: Sequence[Evaluation], everything: Sequence[Comparison]) -> str:
+    groups: dict[str, Sequence[Comparison]] = {
+        "all": everything,
+        "of these, parameters were fitted to": [one for one in everything if one.outcome.fitted],
+        "of these, nothing was fitted to": [one for one in everything if not one.outcome.fitted],
+    }
+    groups |= {f"[{one.scenario.name}](#{one.scenario.name})": one.comparisons for one in evaluations}
+    return "## Overview\n\n" + _spreads("scenario", groups)
+
+
+def _regimes(everything: Sequence[Comparison]) -> Iterator[str]:
+    for what, kinds in KINDS.items():
+        timed = [one for one in everything if one.regimes.get("what") == what and "memory" not in one.outcome.key]
+        groups: dict[str, Sequence[Comparison]] = {}
+        for kind in kinds:
+            names = sorted({one.regimes[kind] for one in timed if kind in one.regimes}, key=_place)
+            groups |= {f"{kind}: {name}": [one for one in timed if one.regimes.get(kind) == name] for name in names}
+        if timed:
+            yield f"## Errors of a {what} by regime\n\n" + _spreads("regime", groups)
+    memory = [one for one in everything if "memory" in one.outcome.key]
+    if memory:
+        yield "## Errors of memory\n\n" + _spreads("figure", {"memory": memory})
+
+
+def _place(regime: str) -> tuple[int, str]:
+    return ORDER.index(regime) if regime in ORDER else -1, regime
+
+
+def _spreads(title: str, groups: Mapping[str, Sequence[Comparison]]) -> str:
+    rows = []
+    for name, members in groups.items():
+        one = spread(members)
+        if one is not None:
+            met = sum(comparison.outcome.met for comparison in members)
+            shares = f"{one.mean:.1%}", f"{one.middle:.1%}", f"{one.worst:.1%}", f"{one.slower:+.1%}"
+            rows.append([name, str(one.count), str(met), *shares])
+    return _table([title, "figures", "within tolerance", "mean", "median", "worst", "time"], rows)
+
+
+def _layer_classes(classes: Sequence[LayerClass]) -> Iterator[str]:
+    if classes:
+        yield (
+            "## Layers of convolutional models on a V100, priced by shape\n\n"
+            "Measured are PipeDream's profiles (msr-fiddle/pipedream), each layer alone; priced is the same layer from "
+            "its shape. Milliseconds of all layers of a class, forward and backward.\n\n"
+            + _table(COLUMNS, [one.row() for one in classes])
+        )
+
+
+def _left_out(evaluations: Iterable[Evaluation], waiting: Mapping[str, str]) -> Iterator[str]:
+    failed = {f"{one.scenario.name}: {run}": why for one in evaluations for run, why in one.failures.items()}
+    lines = [f"- {name}: {reason.splitlines()[0]}" for name, reason in {**waiting, **failed}.items()]
+    if lines:
+        yield "## What could not be judged here\n\n" + "\n".join(lines)
+
+
+def _scenario(evaluation: Evaluation) -> str:
+    name, description = evaluation.scenario.name, evaluation.scenario.specification.description
+    rows = [row[1:] for row in comparisons.rows(evaluation.comparisons, longest=10_000)]
+    parts = [f"### {name}\n\n{description}.", _table(comparisons.ROWS[1:], rows), *_predicted_only(evaluation)]
+    return "\n\n".join(parts)
+
+
+def _predicted_only(evaluation: Evaluation) -> Iterator[str]:
+    """Runs of which nothing is expected: what is predicted of them."""
+    judged = {comparison.outcome.variant for comparison in evaluation.comparisons}
+    judged |= {comparison.outcome.relative_to for comparison in evaluation.comparisons}
+    for name, summary in evaluation.summary.get("variants", {}).items():
+        if name not in judged and "mfu" in summary:
+            yield (
+                f"Predicted only: {name}, {summary['step_time_s']:.4g} s a step, MFU {summary['mfu']:.1%}, "
+                f"HFU {summary['hfu']:.1%}."
+            )
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)

@@ -1,0 +1,1 @@
+"""Planning: which strategy to choose for a model on a cluster."""

@@ -1,0 +1,1 @@
+"""Results of a run: numbers, reports, expectations, and the files that keep them."""

@@ -1,0 +1,76 @@
+"""The result of one collective, measured at one or several sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from scenarios.results.result import Result
+from scenarios.results.text import heading
+from simulator.analysis import metrics, report
+from simulator.analysis.text import indented
+from simulator.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class CollectiveResult(Result):
+    """One collective measured at one or several sizes."""
+
+    _timeline: Timeline
+    wall_seconds: float
+
+    @property
+    def timelines(self) -> Mapping[str, Timeline]:
+        """The timelines by name."""
+        return {self.scenario.name: self._timeline}
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers, as `run --json` prints them."""
+        return {
+            "name": self.scenario.name,
+            "collective": self.rows(),
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One for each size: bytes, seconds, algbw and busbw in bytes/s, algorithm and protocol."""
+        benchmark, timeline = self.scenario.specification.collective, self._timeline
+        assert benchmark is not None
+        rows = []
+        for number, size in enumerate(benchmark.size):
+            columns = timeline.columns.values()
+            begins, ends = ([getattr(own, name)[own.op == number] for own in columns] for name in ("begin", "end"))
+            seconds = float(np.concatenate(ends).max() - np.concatenate(begins).min())
+            algorithm, protocol = timeline.algorithms.get(("all", benchmark.kind, size), ("", ""))
+            rows.append(
+                {
+                    "size_bytes": size,
+                    "time_s": seconds,
+                    "algbw": metrics.algbw(size, seconds),
+                    "busbw": metrics.busbw(benchmark.kind, size, timeline.world_size, seconds),
+                    "algorithm": algorithm,
+                    "protocol": protocol,
+                }
+            )
+        return rows
+
+    def report(self) -> str:
+        """The text that `run` prints."""
+        benchmark = self.scenario.specification.collective
+        assert benchmark is not None
+        network = self.scenario.specification.network
+        title = f"{benchmark.kind} over {self.scenario.derived.ranks} ranks, transport {network.transport}"
+        title += f", {network.fidelity}, engine {self._timeline.engine}"
+        return f"{heading(self.scenario)}\n\n{title}\n{indented(self.table())}"
+
+    def table(self) -> str:
+        """The table of nccl-tests."""
+        rows = [
+            report.Measurement(
+                row["size_bytes"], row["time_s"], row["algbw"], row["busbw"], row["algorithm"], row["protocol"]
+            )
+            for row in self.rows()
+        ]
+        return report.collective_table(rows)

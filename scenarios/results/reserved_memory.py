@@ -1,0 +1,30 @@
+"""Reserved memory: what a process holds on its GPU beyond the tensors of its schedule.
+
+CUDA's context with the loaded kernels, from the software stack, and the buffers of the communication library, from the
+transport, each with its source there. The allocator's slack is not counted: it rounds blocks to 2 MiB (PyTorch,
+``c10/cuda/CUDACachingAllocator``), and fragmentation depends on the history of a run; Rajbhandari et al. 2020
+(arXiv:1910.02054, section 3.2) saw out-of-memory with over 30 % of memory free in extreme cases.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simulator.network.transport.calibration import transport
+from simulator.network.transport.communicator import Communicator
+from simulator.schedule import Collective, Schedule
+
+if TYPE_CHECKING:
+    from scenarios.build.built import BuiltScenario
+
+
+def reserved_memory(scenario: BuiltScenario, schedule: Schedule, rank: int) -> dict[str, float]:
+    """Bytes on the GPU of *rank* beyond those that *schedule* allocates: ``context`` and ``communication``."""
+    network = scenario.specification.network
+    devices = scenario.derived.devices
+    communicator = Communicator(scenario.cluster(), devices, transport(network.transport))
+    used = dict.fromkeys(op.over for op in schedule.program(rank).distinct() if isinstance(op, Collective))
+    groups = (schedule.mesh.axes[name] for name in used)
+    places = ((axis, axis.place(rank)) for axis in groups)
+    held = sum(communicator.buffer_bytes(axis.groups[place[0]]) for axis, place in places if place)
+    return {"context": scenario.software.context_bytes, "communication": held}

@@ -1,0 +1,241 @@
+"""The numbers of a training step: its time and where it went, throughput, utilisation, memory, traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite
+from typing import Any
+
+from scenarios.results.layer_time import layer_seconds
+from scenarios.results.reserved_memory import reserved_memory
+from scenarios.results.result import Result
+from scenarios.results.uncertainty import Certainty
+from simulator.accelerator import Accelerator
+from simulator.analysis import memory, metrics, traffic
+from simulator.analysis.critical.path import COMPUTATION, CriticalPath, critical_path
+from simulator.analysis.percentiles import percentiles
+from simulator.timeline import Timeline
+from workloads.composition import PARALLELISMS
+
+SECONDS_PER_DAY = 86_400.0
+JOULES_PER_MWH = 3.6e9
+
+AXES = tuple(cls.axis for cls in PARALLELISMS)
+"""Axes that a result names even where the mesh has them not, so that scripts need not ask."""
+
+
+@dataclass(frozen=True)
+class StepNumbers(Result):
+    """A training step: its timeline, *wall_seconds* of simulating it, and the broadcast before the first step, s.
+
+    *step_times* (s) are those of all repeats, that of the timeline first.
+    """
+
+    _timeline: Timeline
+    wall_seconds: float
+    initial_broadcast: float = 0.0
+    step_times: Sequence[float] = ()
+
+    @property
+    def timelines(self) -> Mapping[str, Timeline]:
+        """The timelines by name."""
+        return {self.scenario.name: self._timeline}
+
+    @property
+    def breakdowns(self) -> Mapping[str, Mapping[str, float]]:
+        """The one breakdown, by name."""
+        return {self.scenario.name: self.breakdown}
+
+    @property
+    def repeats(self) -> Mapping[str, Sequence[float]]:
+        """The step times, by name, where there are several."""
+        return {self.scenario.name: self.step_times} if len(self.step_times) > 1 else {}
+
+    @cached_property
+    def percentiles(self) -> dict[str, float]:
+        """Percentiles of the step times by name, s; empty without repeats."""
+        return percentiles(self.step_times) if len(self.step_times) > 1 else {}
+
+    @cached_property
+    def breakdown(self) -> dict[str, float]:
+        """Seconds of the step by what they went to, the mean over the GPU ranks."""
+        return metrics.breakdown(self._timeline)
+
+    @cached_property
+    def critical(self) -> CriticalPath | None:
+        """The critical path; None of a run that is too large to keep every span."""
+        return critical_path(self._timeline) if self._timeline.totals is None else None
+
+    @cached_property
+    def certainty(self) -> Certainty:
+        """How certain the step time is."""
+        parts = self.breakdown
+        exposed = sum(seconds for part, seconds in parts.items() if part.startswith("exposed_"))
+        return Certainty(self.scenario, self._timeline.schedule, self._timeline.step_time, parts["bubble"], exposed)
+
+    @cached_property
+    def outside(self) -> list[str]:
+        """What of the step lies outside of what the fits have measured, a line each."""
+        return self.certainty.outside()
+
+    @cached_property
+    def memory(self) -> memory.Memory:
+        """What the step holds at most."""
+        return memory.peak(self._timeline)
+
+    @cached_property
+    def capacity(self) -> float:
+        """Bytes of memory of the GPU that holds most."""
+        return self._accelerator(self.memory.peak.rank).memory_bytes
+
+    @cached_property
+    def reserved(self) -> dict[str, float]:
+        """What the process on the fullest GPU takes beyond its tensors, bytes."""
+        return reserved_memory(self.scenario, self._timeline.schedule, self.memory.peak.rank)
+
+    @property
+    def fits(self) -> bool:
+        """Whether every GPU in use has the memory that it needs, the reserved memory of the fullest included."""
+        extra = sum(self.reserved.values())
+        if len({accelerator.memory_bytes for accelerator in self._gpus}) == 1:
+            return self.memory.peak.nbytes + extra <= self.capacity
+        on_gpu = set(self._timeline.gpu_ranks)
+        for first, ranks in self._timeline.classes.items():
+            if first in on_gpu:
+                held = float(memory.curve(self._timeline, first).total.max(initial=0.0))
+                if held + extra > min(self._accelerator(rank).memory_bytes for rank in ranks.tolist()):
+                    return False
+        return True
+
+    @cached_property
+    def _gpus(self) -> dict[Accelerator, int]:
+        """The accelerators of the GPUs in use, and how many there are of each."""
+        return self.scenario.cluster().count(self._timeline.devices)
+
+    def _accelerator(self, rank: int) -> Accelerator:
+        return self.scenario.cluster().accelerator(self._timeline.devices[rank])
+
+    @cached_property
+    def peak(self) -> tuple[str, float]:
+        """(precision, dense FLOP/s of one GPU) of the fastest products in the step; that of the slowest GPU in use."""
+        programs = [program for program in self._timeline.schedule.programs if program.on == "gpu"]
+        precisions = {
+            kernel.precision
+            for program in programs
+            for op in program.distinct()
+            for kernel in getattr(op, "kernels", ())
+            if kernel.flops and kernel.seconds is None
+        } or {self.scenario.model.precision if self.scenario.model else "fp32"}
+        peaks = [
+            max((accelerator.peak(p), named(p, accelerator)) for p in sorted(precisions)) for accelerator in self._gpus
+        ]
+        flops, precision = min(peaks)
+        return precision, flops
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers, as `run --json` prints them."""
+        return deepcopy(self._summary)
+
+    @cached_property
+    def _summary(self) -> dict[str, Any]:
+        training, model = self.scenario.specification.training, self.scenario.model
+        assert training is not None
+        assert model is not None
+        step, timeline = self._timeline.step_time, self._timeline
+        samples = training.global_batch_size / step if step else 0.0
+        achieved, executed = metrics.flops_per_gpu(timeline)
+        return {
+            "name": self.scenario.name,
+            "step_time_s": step,
+            "step_time_interval_s": list(self.certainty.interval or ()) or None,
+            **({"step_time_percentiles_s": self.percentiles} if self.percentiles else {}),
+            "breakdown_s": _in_order(self.breakdown),
+            "bubble_fraction": metrics.bubble_fraction(self.breakdown),
+            "critical_path_s": self._critical_summary(),
+            "initial_broadcast_s": self.initial_broadcast,
+            "samples_per_s": samples,
+            "tokens_per_s": samples * model.tokens_per_sample,
+            "model_tflops_per_gpu": achieved / 1e12,
+            "hardware_tflops_per_gpu": executed / 1e12,
+            "mfu": achieved / self.peak[1],
+            "hfu": executed / self.peak[1],
+            "layer_s": layer_seconds(timeline, model),
+            "memory": self._memory_summary(),
+            "traffic_bytes": dict.fromkeys(AXES, 0.0) | traffic.by_axis(timeline),
+            "link_traffic_bytes": traffic.by_link_kind(timeline),
+            "link_utilisation": traffic.utilisation(timeline),
+            **({"training": self.whole_training()} if training.tokens or training.samples else {}),
+            "outside_calibration": self.outside,
+            "idle_gpus": len(self.scenario.derived.idle),
+            "simulation": {
+                "ranks": timeline.world_size,
+                "representatives": len(timeline.distinct_ranks),
+                "ops": timeline.ops,
+                "wall_s": self.wall_seconds,
+                "seed": self.scenario.specification.simulation.seed,
+                "engine": timeline.engine,
+            },
+        }
+
+    def _critical_summary(self) -> dict[str, float] | None:
+        if self.critical is None:
+            return None
+        seconds = self.critical.by_kind()
+        computation = {kind: seconds[kind] for kind in COMPUTATION}
+        return computation | dict.fromkeys(AXES, 0.0) | seconds
+
+    def _memory_summary(self) -> dict[str, Any]:
+        peak = self.memory.peak
+        categories = ("parameters", "gradients", "optimizer", "activations", "buffers")
+        return {
+            "peak_bytes": peak.nbytes,
+            "peak_rank": peak.rank,
+            "allowance_bytes": sum(self.reserved.values()),
+            "capacity_bytes": self.capacity if isfinite(self.capacity) else None,
+            "fits": self.fits,
+            "by_category_bytes": {name: float(peak.by_category.get(name, 0.0)) for name in categories},
+            "stage_peak_bytes": list(self.memory.stages),
+            "host_peak_bytes": self.memory.host_bytes,
+        }
+
+    def whole_training(self) -> dict[str, float | None]:
+        """Days, GPU-hours, energy, cost and CO2 of training on all tokens or samples; None what is not known."""
+        specification, model = self.scenario.specification, self.scenario.model
+        training, cost = specification.training, specification.cost
+        assert training is not None
+        assert model is not None
+        samples = training.samples or (training.tokens or 0.0) / (model.tokens_per_sample or 1)
+        seconds = samples / training.global_batch_size * self._timeline.step_time
+        gpus = len(self._timeline.gpu_ranks)
+        hours = gpus * seconds / 3600
+        power = sum(count * self._power(gpu) for gpu, count in self._gpus.items()) * (cost.pue if cost else 1.0)
+        energy = power * seconds / JOULES_PER_MWH if power else None
+        return {
+            "days": seconds / SECONDS_PER_DAY,
+            "gpu_hours": hours,
+            "energy_mwh": energy,
+            "cost": cost.gpu_hour * hours if cost else None,
+            # kWh x kg/kWh: one MWh at 1 kg/kWh is one tonne
+            "co2_t": energy * cost.carbon if cost and energy is not None else None,
+        }
+
+    def _power(self, gpu: Accelerator) -> float:
+        cost = self.scenario.specification.cost
+        return (cost.gpu_power if cost and cost.gpu_power else None) or float(gpu.power)
+
+
+def _in_order(breakdown: Mapping[str, float]) -> dict[str, float]:
+    """*breakdown* with the parts of all `AXES`: computation first, then communication, copies and the bubble."""
+    ends = {"copy": breakdown["copy"], "bubble": breakdown["bubble"]}
+    parts = {name: breakdown[name] for name in ("compute", "recompute", "optimizer")}
+    parts |= {f"exposed_{axis}": 0.0 for axis in AXES}
+    return parts | {name: seconds for name, seconds in breakdown.items() if name not in ends} | ends
+
+
+def named(precision: str, accelerator: Accelerator) -> str:
+    """*precision* as *accelerator* runs it: tf32 is fp32 where there is no tf32."""
+    peaks = accelerator.peak_flops
+    return "fp32" if precision == "tf32" and not (isinstance(peaks, Mapping) and "tf32" in peaks) else precision

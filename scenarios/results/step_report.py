@@ -1,0 +1,120 @@
+"""The report of a training step: time and where it went, throughput, utilisation, memory, links."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from scenarios.results import theory
+from scenarios.results.step_numbers import StepNumbers
+from scenarios.results.text import batch, engine_line, heading
+from simulator.analysis import metrics, report, text, traffic
+from simulator.analysis.critical import table
+from simulator.analysis.text import figure, indented
+from simulator.units import show
+
+LINKS = 6
+"""Kinds of link that a report names, the busiest first."""
+
+
+def step_report(result: StepNumbers) -> str:
+    """All that a run of a training step prints."""
+    model = result.scenario.model
+    assert model is not None
+    sections = [
+        f"{heading(result.scenario)}; {batch(result.scenario)}",
+        _times(result),
+        _throughput(result, result.summary()),
+        _memory(result),
+        _links(result),
+    ]
+    if report.fits_in_text(result.timeline):
+        sections.append(report.pipeline_chart(result.timeline))
+    sections.append(engine_line(result.timeline))
+    sections += [f"note: {note}" for note in model.notes]
+    sections += ["\n".join(f"warning: outside the fit: {line}" for line in result.outside)]
+    return "\n\n".join(section for section in sections if section)
+
+
+def _memory(result: StepNumbers) -> str:
+    table = report.memory_table(result.memory, result.capacity, result.reserved)
+    lines = ["memory of the fullest GPU, by category", indented(table)]
+    if not result.fits:
+        lines.append("  DOES NOT FIT: take a smaller micro-batch, a 16-bit precision, or a larger GPU")
+    return "\n".join(lines)
+
+
+def _times(result: StepNumbers) -> str:
+    count = result.timeline.steps_measured
+    mean = f" (mean of {count} steps after the first)" if result.timeline.steps_run > 1 else ""
+    lines = [f"step time {show(result.timeline.step_time, 'time')}{mean}"]
+    if result.certainty.interval:
+        low, high = (show(seconds, "time") for seconds in result.certainty.interval)
+        lines.append(f"  {low} to {high} by the uncertainty of the fitted parameters (95 %)")
+    if result.percentiles:
+        shown = ", ".join(f"{name} {show(seconds, 'time')}" for name, seconds in result.percentiles.items())
+        lines.append(f"  {shown} of {len(result.step_times)} repeats; what follows is of the first")
+    lines.append(indented(report.breakdown_table(result.breakdown)))
+    expected = theory.bubble(result.scenario)
+    if expected is not None:
+        lines.append(f"  bubble {metrics.bubble_fraction(result.breakdown):.1%}; in theory {told(expected)}")
+    if result.initial_broadcast:
+        lines.append(f"  before the first step: broadcast of the model, {show(result.initial_broadcast, 'time')}")
+    return "\n".join([*lines, *_critical(result)])
+
+
+def _critical(result: StepNumbers) -> list[str]:
+    if result.critical is None:
+        return ["critical path: absent, since a run of this size does not keep every span"]
+    return table.lines(result.critical)
+
+
+def told(expected: theory.ClosedForm) -> str:
+    """A closed form of the bubble, its value first.
+
+    >>> told(theory.ClosedForm("1 - 1/p", 0.75))
+    '75.0% = 1 - 1/p, for equal stages, free messages and no recomputation'
+    """
+    return f"{expected.fraction:.1%} = {expected.formula}, for equal stages, free messages and no recomputation"
+
+
+def _throughput(result: StepNumbers, summary: Mapping[str, Any]) -> str:
+    precision, peak = result.peak
+    rows = [["samples/s", figure(summary["samples_per_s"])]]
+    if summary["tokens_per_s"]:
+        rows.append(["tokens/s", figure(summary["tokens_per_s"])])
+    if summary["model_tflops_per_gpu"]:
+        of = f"the dense {precision} peak of {show(peak, 'rate')}"
+        each = f"{summary['model_tflops_per_gpu']:.3g} TFLOP/s a GPU"
+        rows.append(["MFU", f"{summary['mfu']:.1%}", f"model FLOPs / (GPUs x step time) = {each}, of {of}"])
+        rows.append(["HFU", f"{summary['hfu']:.1%}", "the same of all FLOPs executed, recomputation included"])
+    lines = [text.table(rows, align="lrl")]
+    if "training" in summary:
+        lines.append(_whole(summary["training"]))
+    return "throughput\n" + indented("\n".join(lines))
+
+
+def _whole(training: Mapping[str, float | None]) -> str:
+    parts = [f"{figure(training['days'] or 0.0)} days", f"{figure(training['gpu_hours'] or 0.0)} GPU-hours"]
+    if training["energy_mwh"] is not None:
+        parts.append(f"{training['energy_mwh']:.4g} MWh")
+    if training["co2_t"]:
+        parts.append(f"{training['co2_t']:.4g} t CO2")
+    if training["cost"]:
+        parts.append(f"cost {figure(training['cost'])}")
+    return f"whole training: {', '.join(parts)}"
+
+
+def _links(result: StepNumbers) -> str:
+    used = traffic.utilisation(result.timeline)
+    nbytes = traffic.by_link_kind(result.timeline)
+    busiest = sorted((kind for kind in used if nbytes[kind]), key=lambda kind: -used[kind]["max"])[:LINKS]
+    if not busiest:
+        return ""
+    rows = [
+        [kind, show(nbytes[kind], "size", 3), f"{used[kind]['mean']:.1%}", f"{used[kind]['max']:.1%}"]
+        for kind in busiest
+    ]
+    table = text.table(rows, ["", "bytes a step", "mean use", "busiest"], "lrrr")
+    sent = [f"{axis} {show(nbytes, 'size', 3)}" for axis, nbytes in traffic.by_axis(result.timeline).items() if nbytes]
+    return f"links, by kind\n{indented(table)}\n  all ranks together send, by axis: {', '.join(sent)}"

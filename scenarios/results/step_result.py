@@ -1,0 +1,17 @@
+"""The result of a training step: its numbers and its report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scenarios.results.step_numbers import StepNumbers
+from scenarios.results.step_report import step_report
+
+
+@dataclass(frozen=True)
+class StepResult(StepNumbers):
+    """A training step that was simulated; see `StepNumbers` for what it holds."""
+
+    def report(self) -> str:
+        """The text that `run` prints."""
+        return step_report(self)

@@ -1,0 +1,42 @@
+"""Theory says how much of a step is bubble, where a pipeline's order has a closed form.
+
+All forms take p stages of equal length and m micro-batches, messages that take no time, and no recomputation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from scenarios.build.built import BuiltScenario
+
+
+class ClosedForm(NamedTuple):
+    """The *fraction* of the step that is bubble, and the *formula* that says so."""
+
+    formula: str
+    fraction: float
+
+
+def bubble(scenario: BuiltScenario) -> ClosedForm | None:
+    """The bubble fraction of the pipeline of *scenario*; None where there is no pipeline or no closed form.
+
+    GPipe: Huang et al. 2019 (arXiv:1811.06965); 1F1B, and with v virtual stages: Narayanan et al. 2021
+    (arXiv:2104.04473, section 2.2), here as a share of the whole step and not of the ideal time, (p - 1)/m; breadth
+    first too: Lamy-Poirier 2022 (arXiv:2211.05953). ZB-H1, where F, I and W take equally long: p - 1 of their slots,
+    Qi et al. 2023 (arXiv:2401.10241). Naive: one stage of p works at a time.
+    """
+    parallelism, derived = scenario.specification.parallelism, scenario.derived
+    p, m, v = derived.degree("pp"), derived.micro_batches, parallelism.stages_per_rank
+    if scenario.model is None or p == 1 or derived.by_stage:
+        return None
+    match parallelism.order_name:
+        case "naive":
+            return ClosedForm("1 - 1/p", 1 - 1 / p)
+        case "gpipe" | "one_f_one_b":
+            return ClosedForm("(p - 1)/(m + p - 1)", (p - 1) / (m + p - 1))
+        case "interleaved" | "looped_bfs" if m % p == 0:
+            return ClosedForm("(p - 1)/(v m + p - 1)", (p - 1) / (v * m + p - 1))
+        case "zero_bubble_h1" if m >= p:
+            return ClosedForm("(p - 1)/(3 m + p - 1)", (p - 1) / (3 * m + p - 1))
+    return None

@@ -1,0 +1,103 @@
+"""The result of several runs of one file, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scenarios.results import theory
+from scenarios.results.collective_result import CollectiveResult
+from scenarios.results.result import Result
+from scenarios.results.step_numbers import StepNumbers
+from scenarios.results.text import title
+from simulator.analysis import report, text
+from simulator.analysis.text import figure, indented
+from simulator.timeline import Timeline
+from simulator.units import show
+
+
+@dataclass(frozen=True)
+class VariantsResult(Result):
+    """Several runs of one file, each with a change."""
+
+    variants: Mapping[str, Result]
+
+    @property
+    def timelines(self) -> Mapping[str, Timeline]:
+        """The timelines by name."""
+        return {name: result.timeline for name, result in self.variants.items()}
+
+    @property
+    def fits(self) -> bool:
+        """Whether every GPU in use has the memory that it needs."""
+        return all(result.fits for result in self.variants.values())
+
+    @property
+    def breakdowns(self) -> Mapping[str, Mapping[str, float]]:
+        """Those of the variants."""
+        return {name: parts for name, result in self.variants.items() for parts in result.breakdowns.values()}
+
+    @property
+    def repeats(self) -> Mapping[str, Sequence[float]]:
+        """Those of the variants."""
+        return {name: times for name, result in self.variants.items() for times in result.repeats.values()}
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers, as `run --json` prints them."""
+        return {
+            "name": self.scenario.name,
+            "variants": {name: result.summary() for name, result in self.variants.items()},
+        }
+
+    def report(self) -> str:
+        """The text that `run` prints."""
+        return "\n\n".join([title(self.scenario), *side_by_side(self.variants)])
+
+
+def side_by_side(results: Mapping[str, Result]) -> Iterator[str]:
+    """Several results as tables, a column each."""
+    steps = {name: result for name, result in results.items() if isinstance(result, StepNumbers)}
+    if steps:
+        yield text.table(_numbers(steps), ["", *steps], "lr")
+        yield "where the step time went\n" + indented(
+            report.comparison({name: result.breakdown for name, result in steps.items()})
+        )
+    for name, result in results.items():
+        if isinstance(result, CollectiveResult):
+            yield f"{name}\n{indented(indented(result.table()))}"
+
+
+def _numbers(results: Mapping[str, StepNumbers]) -> list[list[str]]:
+    summaries = {name: result.summary() for name, result in results.items()}
+    rows = [
+        ["step time", *(show(s["step_time_s"], "time") for s in summaries.values())],
+        *_percentiles(results),
+        ["samples/s", *(figure(s["samples_per_s"]) for s in summaries.values())],
+        ["MFU", *(f"{s['mfu']:.1%}" for s in summaries.values())],
+        ["peak memory", *(show(s["memory"]["peak_bytes"], "size", 3) for s in summaries.values())],
+        ["fits", *("yes" if s["memory"]["fits"] else "NO" for s in summaries.values())],
+        ["GPUs", *(f"{len(result.timeline.gpu_ranks)}" for result in results.values())],
+    ]
+    forms = [theory.bubble(result.scenario) for result in results.values()]
+    if any(forms):
+        rows.append(["bubble", *(f"{s['bubble_fraction']:.1%}" for s in summaries.values())])
+        rows.append(["  in theory, without recomputation", *(f"{form.fraction:.1%}" if form else "" for form in forms)])
+    kinds = dict.fromkeys(kind for s in summaries.values() for kind in s["link_utilisation"])
+    for kind in kinds:
+        uses = [s["link_utilisation"].get(kind, {"max": 0.0})["max"] for s in summaries.values()]
+        if any(uses):
+            rows.append([f"busiest {kind}", *(f"{use:.0%}" for use in uses)])
+    return rows
+
+
+def _percentiles(results: Mapping[str, StepNumbers]) -> list[list[str]]:
+    """Rows of the percentiles that any of *results* has."""
+    names = dict.fromkeys(name for result in results.values() for name in result.percentiles)
+    return [
+        [
+            f"  {name} of repeats",
+            *(show(own[name], "time") if name in (own := one.percentiles) else "" for one in results.values()),
+        ]
+        for name in names
+    ]

@@ -1,0 +1,70 @@
+"""What a run leaves behind: the result, the spans, the scenario as it was run, and the timeline as a chart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from scenarios.results.result import Result
+from scenarios.specification.loading import named_files
+from simulator.analysis import spans
+from simulator.document import Document, Position, replaced
+from simulator.document.yaml_text import yaml_text
+from simulator.errors import SimulatorError
+
+MOST_SPANS = 20_000
+"""Rows from which spans.csv is written only on request: a file of about 2 MB, the most that is handy in a sheet."""
+
+
+def write(result: Result, folder: Path, ranks: Sequence[int] | None = None) -> list[Path]:
+    """Write *result* into *folder*, with a chart of *ranks*; return the paths. Raises `SimulatorError`."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return list(_written(result, folder, ranks))
+    except OSError as error:
+        raise SimulatorError(f"cannot write {error.filename or folder}: {error.strerror or error}") from None
+
+
+def _written(result: Result, folder: Path, ranks: Sequence[int] | None) -> Iterator[Path]:
+    from simulator.analysis.plot import draw, draw_breakdowns, draw_repeats
+
+    path = folder / "result.json"
+    path.write_text(json.dumps(result.summary(), indent=2) + "\n", encoding="utf-8")
+    yield path
+    path = folder / "scenario.yaml"
+    source = _anywhere({**result.scenario.source.data, "name": result.scenario.name})
+    path.write_text(yaml_text(source), encoding="utf-8")
+    yield path
+    timelines = result.timelines
+    for name, timeline in timelines.items():
+        ending = "" if len(timelines) == 1 else f"_{name}"
+        if spans.count(timeline) < MOST_SPANS:
+            path = folder / f"spans{ending}.csv"
+            spans.write(timeline, path)
+            yield path
+        path = folder / f"timeline{ending}.png"
+        draw(timeline, "timeline", path, ranks=ranks, title=name)
+        yield path
+    for name, times in result.repeats.items():
+        path = folder / ("repeats.png" if len(timelines) == 1 else f"repeats_{name}.png")
+        draw_repeats(times, path, title=name)
+        yield path
+    breakdowns = result.breakdowns
+    if len(breakdowns) > 1:
+        path = folder / "breakdown.png"
+        draw_breakdowns(breakdowns, path, title=result.scenario.name)
+        yield path
+
+
+def _anywhere(data: dict[str, Any]) -> dict[str, Any]:
+    """*data* with the user's files named so that they are found from any folder."""
+    for path, name in named_files(data):
+        data = replaced(Document(data), path, str(Path(name).resolve()), Position()).data
+    return data
+
+
+def leaves_out_spans(result: Result) -> bool:
+    """True if `write` leaves out the spans of some timeline of *result*, as too many."""
+    return any(spans.count(timeline) >= MOST_SPANS for timeline in result.timelines.values())

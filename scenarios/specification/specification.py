@@ -1,0 +1,113 @@
+"""The whole of a scenario file, as it is written: sections, defaults, and what must hold between them.
+
+What needs the cluster itself, such as the number of its GPUs, is held in `scenarios.build.derived`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from scenarios.specification.parallelism import ParallelismSection
+from scenarios.specification.sections import CollectiveBenchmark, Cost, Expectation, Network, Simulation
+from scenarios.specification.table import Table
+from scenarios.specification.training import Training, indivisible
+from simulator.document import Fault, Section
+from simulator.document.names import known
+from simulator.document.validation import near
+from topologies.specification import ClusterSpecification
+from workloads.specification import ModelSpecification
+
+RESULT = (
+    "step_time_s",
+    "step_time_interval_s",
+    "step_time_percentiles_s",
+    "breakdown_s",
+    "bubble_fraction",
+    "initial_broadcast_s",
+    "samples_per_s",
+    "tokens_per_s",
+    "model_tflops_per_gpu",
+    "hardware_tflops_per_gpu",
+    "mfu",
+    "hfu",
+    "layer_s",
+    "memory",
+    "traffic_bytes",
+    "link_traffic_bytes",
+    "link_utilisation",
+    "training",
+    "outside_calibration",
+    "idle_gpus",
+    "collective",
+    "variants",
+)
+"""What an expectation may begin with: the keys of a result's summary."""
+
+
+class Specification(Section):
+    """A scenario: a cluster, and either a model with its training or one collective to measure on it."""
+
+    version: Literal[1]
+    name: str = ""
+    description: str = ""
+    cluster: ClusterSpecification
+    model: ModelSpecification | None = None
+    training: Training | None = None
+    parallelism: ParallelismSection = ParallelismSection()
+    collective: CollectiveBenchmark | None = None
+    network: Network = Network()
+    software: str = "ddp"
+    simulation: Simulation = Simulation()
+    cost: Cost | None = None
+    expect: dict[str, Expectation] = Field(default_factory=dict)
+    variants: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    table: Table | None = None
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, name: str) -> str:
+        if name in (".", "..") or {"/", "\\"} & set(name):
+            raise ValueError(f'must be the name of a folder below runs/, without "/" or "\\", not "{name}"')
+        return name
+
+    @field_validator("software")
+    @classmethod
+    def _software(cls, name: str) -> str:
+        return known(name, "workloads.software")
+
+    @field_validator("expect")
+    @classmethod
+    def _expect(cls, expectations: dict[str, Expectation]) -> dict[str, Expectation]:
+        for key in expectations:
+            if key.partition(".")[0] not in RESULT:
+                raise Fault(key, f"is no key of a result; there are {', '.join(RESULT)}", near(key, RESULT))
+        return expectations
+
+    @model_validator(mode="after")
+    def _one_purpose(self) -> Specification:
+        if self.collective is not None:
+            for key in ("model", "training", "parallelism"):
+                if key in self.model_fields_set:
+                    raise Fault(key, "stands beside collective, which takes the place of model, training, parallelism")
+            if self.simulation.repeats > 1:
+                raise Fault(
+                    ("simulation", "repeats"), "must be 1 beside collective, which computes nothing that varies"
+                )
+            return self
+        for key in ("model", "training"):
+            if getattr(self, key) is None:
+                raise Fault(key, "is required (or collective in place of model and training)")
+        return self
+
+    @model_validator(mode="after")
+    def _batch(self) -> Specification:
+        training, degree = self.training, self.parallelism.dp
+        if training is not None and isinstance(degree, int):
+            micro = training.micro_batch_size or 1
+            if training.global_batch_size % (micro * degree):
+                name = f"micro_batch_size {micro} x dp {degree} = {micro * degree}" if micro > 1 else f"dp {degree}"
+                message = indivisible(training.global_batch_size, micro * degree, name)
+                raise Fault(("training", "global_batch_size"), message)
+        return self

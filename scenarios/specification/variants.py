@@ -1,0 +1,71 @@
+"""Variants are several runs in one file, each a change of the whole: named one by one, or the rows of a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scenarios.specification.loading import split
+from scenarios.specification.table import Change, rows
+from simulator.document import Document, Path, replaced
+from simulator.document.quantities import written
+from simulator.errors import ScenarioError
+
+
+def documents(document: Document) -> dict[str, Document]:
+    """The documents of the variants of *document* by name; each is *document* with that variant's keys set.
+
+    What *document* expects of all variants together, ``variants.NAME...``, stays with it.
+    """
+    given = document.get(("variants",)) or {}
+    if not isinstance(given, dict):
+        raise document.error(("variants",), "must be a mapping (name: changes)")
+    changes = {str(name): _changes(document, str(name), one) for name, one in given.items()}
+    for name, row in rows(document).items():
+        if name in changes:
+            raise document.error(("variants", name), "is the name of a row of the table too", at_key=True)
+        changes[name] = row
+    plain = _plain(document)
+    return {name: _changed(document, plain, one) for name, one in changes.items()}
+
+
+def first_laid_in(document: Document) -> Document:
+    """*document* with the first row of its table set, for the keys that only rows have; as it is without a table."""
+    for row in rows(document).values():
+        return _changed(document, document, row)
+    return document
+
+
+def _plain(document: Document) -> Document:
+    data = {key: value for key, value in document.data.items() if key not in ("variants", "table")}
+    if isinstance(data.get("expect"), dict):
+        data["expect"] = {key: one for key, one in data["expect"].items() if not key.startswith("variants.")}
+    return Document(data, document.positions)
+
+
+def _changes(document: Document, name: str, changes: Any) -> list[Change]:
+    at: Path = ("variants", name)
+    if not isinstance(changes, dict):
+        raise document.error(at, f"must be a mapping (key.path: value), not {written(changes)}")
+    return [Change(key, value, _below(document, (*at, key))) for key, value in changes.items()]
+
+
+def _below(document: Document, at: Path) -> dict[Path, Any]:
+    inner = {path[len(at) :]: position for path, position in document.positions.items() if path[: len(at)] == at}
+    return {(): document.position(at), **inner}
+
+
+def _changed(source: Document, document: Document, changes: list[Change]) -> Document:
+    for change in changes:
+        try:
+            path = split(change.key)
+        except ScenarioError as error:
+            raise ScenarioError(_told_at(source, change, str(error))) from None
+        document = replaced(document, path, change.value, change.positions[()])
+        moved = {path + below: position for below, position in change.positions.items()}
+        document = Document(document.data, {**document.positions, **moved})
+    return document
+
+
+def _told_at(source: Document, change: Change, message: str) -> str:
+    path: Path = (change.key,)
+    return Document(source.data, {path: change.positions[()]}).fault(path, message, at_key=True)

@@ -1,0 +1,1 @@
+"""Validation replays a scenario on real processes and compares the simulation with what was measured."""

@@ -1,0 +1,42 @@
+"""What a validation leaves behind: the numbers, the measured spans, and both timelines in one chart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from scenarios.validate.validation import Validation
+from simulator.analysis import spans
+from simulator.errors import ReplayError
+from simulator.replay.replay import BrokenReplayError
+
+
+def write(validation: Validation, folder: Path, variant_of: str = "") -> Iterator[Path]:
+    """Write *validation* into *folder*; the paths written. Of a *variant_of* a scenario, files end with its name."""
+    from simulator.analysis.plot import draw_beside
+
+    name = validation.scenario.name
+    ending, title = (f"_{name}", f"{variant_of}: {name}") if variant_of else ("", name)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"validation{ending}.json"
+    path.write_text(json.dumps(validation.summary(), indent=2) + "\n", encoding="utf-8")
+    yield path
+    path = folder / f"measured_spans{ending}.csv"
+    spans.write(validation.measured, path)
+    yield path
+    path = folder / f"validation{ending}.png"
+    draw_beside(validation.timelines, path, title=title)
+    yield path
+
+
+def kept(error: BrokenReplayError, folder: Path) -> ReplayError:
+    """*error* told again, with where the spans of the repetitions that came to their end have been written."""
+    if not error.timelines:
+        return error
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, timeline in enumerate(error.timelines):
+        spans.write(timeline, folder / f"measured_spans_{number}.csv")
+    count = len(error.timelines)
+    what = "the warm-up" if count == 1 else f"the warm-up and {count - 1} repetitions"
+    return ReplayError(f"{error}; {what} had been measured: {folder}/measured_spans_*.csv")

@@ -1,0 +1,141 @@
+"""Files of measurements and inventories, made elsewhere, become a transport and a cluster."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import topologies
+from scenarios.calibrate.sources import Said, read
+from scenarios.scenario import Scenario
+from simulator.document import read as document
+from simulator.errors import CalibrationError
+from simulator.network.transport.calibration import loaded
+from simulator.network.transport.communicator import Communicator
+from simulator.network.transport.nccl import nccl
+
+SIZES = [2**power for power in range(10, 31, 4)]
+
+SERVER = "\n".join(
+    ["\t" + "\t".join([*(f"GPU{i}" for i in range(4)), "NIC0", "CPU Affinity", "NUMA Affinity"])]
+    + [
+        "\t".join([f"GPU{i}", *(" X " if i == j else "NV4" for j in range(4)), "NODE" if i < 2 else "SYS", cores, "0"])
+        for i, cores in enumerate(["0-31", "0-31", "32-63", "32-63"])
+    ]
+    + ["NIC0\tNODE\tNODE\tSYS\tSYS\t X "]
+)
+"""Four A100 in a full mesh, two on either socket, and one NIC."""
+
+
+def swept(servers, seconds, gpu="NVIDIA A100-SXM4-40GB"):
+    """The text of an all-reduce over all GPUs of so many servers."""
+    ranks = 4 * servers
+    lines = ["# nccl-tests version 2.18.2 nccl-headers=21003 nccl-library=21003"]
+    lines += ["# Collective test starting: all_reduce_perf"]
+    lines += [
+        f"#  Rank {r:2} Group  0 Pid {r} on  node-{r // 4} device {r % 4} [0000:07:00] {gpu}" for r in range(ranks)
+    ]
+    lines += ["#       size         count      type   redop    root     time   algbw   busbw #wrong"]
+    for size, time in zip(SIZES, seconds, strict=True):
+        lines += [f"{size} {size // 4} float sum -1 {time * 1e6:.3f} {size / time / 1e9:.3f} 0.00 0"]
+    return "\n".join(lines) + "\n"
+
+
+def truth(cluster, **changes):
+    """Seconds of each size as NCCL of 2.10 with *changes* takes them."""
+    from dataclasses import replace
+
+    communicator = Communicator(cluster, cluster.gpus, replace(nccl("2.10"), **changes))
+    ranks = tuple(range(len(cluster.gpus)))
+    return [communicator.collective("all_reduce", "x", ranks, size).alone for size in SIZES]
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "topo.txt").write_text(SERVER)
+    return tmp_path
+
+
+def test_a_sweep_and_a_server_make_a_transport_and_a_cluster(files):
+    node = {"accelerator": "a100_40gb", "accelerators": 4, "intra": {"kind": "nvlink3", "shape": "full_mesh"}}
+    cluster = topologies.cluster({"nodes": 2, "node": {**node, "sockets": 2, "nics": 1, "nic": {"kind": "ib_hdr"}}})
+    efficiency = {**nccl("2.10").efficiency, "NET": 0.7}
+    seconds = truth(cluster, efficiency=efficiency)
+    (files / "sweep.txt").write_text(swept(2, seconds))
+    report = read([Path("sweep.txt"), Path("topo.txt")], Path("x.yaml"), None, Said(nic="ib_hdr"))
+    assert "all_reduce of 8 ranks" in report
+    assert loaded("x.yaml").efficiency["NET"] == pytest.approx(0.7, rel=0.02)
+    written = document("x.yaml").data
+    assert (written["library"], written["library_version"], written["provenance"]["from"]) == (
+        "nccl",
+        "2.10",
+        ["sweep.txt", "topo.txt"],
+    )
+    data = {
+        "version": 1,
+        "cluster": {"preset": "x.yaml"},
+        "collective": {"kind": "all_reduce", "size": [f"{size} B" for size in SIZES]},
+        "network": {"transport": "x.yaml"},
+    }
+    rows = Scenario.model_validate(data).run().summary()["collective"]
+    assert [row["time_s"] for row in rows] == pytest.approx(seconds, rel=0.03)
+
+
+def test_a_sweep_on_the_cluster_of_a_scenario(files):
+    scenario = Scenario.load("allreduce_dgx_a100", {"cluster.nodes": 1})
+    cluster = scenario.cluster()
+    seconds = truth(cluster, launch=60e-6)
+    text = swept(2, seconds).replace("node-1", "node-0")
+    (files / "sweep.txt").write_text(text)
+    read([Path("sweep.txt")], Path("x.yaml"), scenario, Said())
+    assert "cluster" not in document("x.yaml").data
+    ranks, found = tuple(range(8)), Communicator(cluster, cluster.gpus, loaded("x.yaml"))
+    again = [found.collective("all_reduce", "x", ranks, size).alone for size in SIZES]
+    assert again == pytest.approx(seconds, rel=0.03)
+
+
+def test_a_server_alone_makes_a_cluster(files):
+    said = Said(accelerator="a100_40gb", nic="ib_hdr", nodes=3)
+    report = read([Path("topo.txt")], Path("node.yaml"), None, said)
+    assert report.endswith("wrote node.yaml\nnext: cluster: {preset: node.yaml}")
+    data = {
+        "version": 1,
+        "cluster": {"preset": "node.yaml", "nodes": 5},
+        "collective": {"kind": "broadcast", "size": "1 kB"},
+    }
+    assert len(Scenario.model_validate(data).cluster().gpus) == 20
+    read([Path("topo.txt")], Path("node.json"), None, said)
+    assert len(topologies.cluster({"graph": "node.json"}, files).gpus) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("hello\n", r"x: is none of nccl-tests' text or JSON, nvidia-smi topo -m"),
+        ("{", r"x:1:2: is not valid JSON"),
+        ("{}", r"x: has neither results"),
+        ('{"measurements": []}', r"x: has no measurements"),
+        ('{"measurements": [{"kind": "send"}]}', r"x: measurements\[0\]: must have kind, ranks, nbytes and seconds"),
+        (swept(2, [1e-3] * len(SIZES)), r"what joins the 2 servers is not told; add nvidia-smi topo -m"),
+    ],
+)
+def test_files_that_do_not_say_enough(files, text, message):
+    (files / "x").write_text(text)
+    with pytest.raises(CalibrationError, match=message):
+        read([Path("x")], Path("x.yaml"), None, Said())
+
+
+def test_more_ranks_than_there_are(files):
+    (files / "sweep.txt").write_text(swept(4, [1e-3] * len(SIZES)))
+    with pytest.raises(CalibrationError, match="16 ranks were measured, but the scenario has 8"):
+        read([Path("sweep.txt")], Path("x.yaml"), Scenario.load("allreduce_dgx_a100", {"cluster.nodes": 1}), Said())
+    with pytest.raises(CalibrationError, match="16 ranks were measured, but 2 such servers have 8 GPUs"):
+        read([Path("sweep.txt"), Path("topo.txt")], Path("x.yaml"), None, Said(nic="ib_hdr", nodes=2))
+
+
+def test_kept_rows_are_read_again(files):
+    rows = [{"kind": "send", "ranks": [0, 1], "nbytes": n, "seconds": 50e-6 + n / 1e9} for n in (8, 1024, 1 << 20)]
+    (files / "rows.json").write_text(json.dumps({"version": 1, "backend": "gloo", "measurements": rows}))
+    read([Path("rows.json")], Path("x.yaml"), None, Said())
+    assert loaded("x.yaml").hop_latency["NET", "ring", "tcp"] == pytest.approx(50e-6, rel=0.01)

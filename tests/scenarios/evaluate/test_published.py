@@ -1,0 +1,121 @@
+"""The published runs that predictions are judged by: each loads, says its source, and small ones come out."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from scenarios import Scenario
+from scenarios.evaluate.layer_classes import layer_classes
+from scenarios.results.expectations import Outcome, held
+from scenarios.specification.loading import SHIPPED, named_files, shipped
+from simulator.document import read
+
+PUBLISHED = SHIPPED / "published"
+ROWS = {
+    "fsdp_mpt_a100_40gb": 78,
+    "korthikanti_22b_layer": 5,
+    "megascale_175b": 16,
+    "megatron_sc21_weak_scaling": 10,
+    "nccl_allreduce_ml_engineering": 40,
+    "nccl_allreduce_one_node": 66,
+    "ptd_p_against_zero_3": 12,
+    "vtrain_3_6b_64a100": 26,
+    "vtrain_layers": 12,
+    "zero_bubble": 48,
+}
+"""How many runs the papers' tables have."""
+
+MEASURED = {
+    "fsdp_mpt_llmfoundry": 78,
+    "layer_profiles_v100": 962,
+    "nccl_allreduce_one_node": 66,
+    "nccl_measured": 40,
+    "vtrain_layer_times": 12,
+    "vtrain_multi_node_measured": 26,
+}
+"""Tables of measurements from public repositories, and their rows."""
+
+
+def outcomes(name: str) -> list[Outcome]:
+    scenario = Scenario.load(name)
+    return held(scenario, scenario.run().summary())
+
+
+@pytest.mark.parametrize("name", shipped("published"))
+def test_each_loads_by_its_bare_name_and_tells_its_sources(name: str) -> None:
+    text = (PUBLISHED / f"{name}.yaml").read_text()
+    assert text.startswith("# yaml-language-server: $schema=../scenario.schema.json\n# ")
+    scenario = Scenario.load(name)
+    runs = [*scenario.variants.values()] or [scenario]
+    expectations = [one for run in runs for one in run.specification.expect.values()]
+    assert expectations
+    assert all(one.source and one.tolerance >= 0.05 for one in expectations)
+    assert len(runs) == ROWS.get(name, len(runs))
+
+
+def test_published_scenarios_read_only_files_beside_them() -> None:
+    files = {name for one in shipped("published") for _, name in named_files(read(PUBLISHED / f"{one}.yaml").data)}
+    assert files
+    assert all(Path(name).name == name and (PUBLISHED / name).is_file() for name in files)
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_each_row_of_a_measured_table_has_its_source_and_licence(name: str) -> None:
+    with (PUBLISHED / f"{name}.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == MEASURED[name]
+    sources = (PUBLISHED / "SOURCES.md").read_text()
+    for row in rows:
+        repository, _, place = row["source"].partition(" ")
+        assert place
+        assert repository in sources
+        assert row["licence"] in ("MIT", "Apache-2.0", "CC-BY-SA-4.0")
+
+
+def test_the_schema_takes_every_published_scenario() -> None:
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
+    from scenarios.commands.schema import for_files
+    from scenarios.specification.specification import Specification
+
+    schema = for_files(Specification.model_json_schema())
+    for name in shipped("published"):
+        jsonschema.validate(read(PUBLISHED / f"{name}.yaml").data, schema)
+
+
+def test_model_states_are_those_of_zero() -> None:
+    found = outcomes("zero_model_states")
+    assert len(found) == 21
+    # what a layer that is gathered and a bucket take beside the states: half a gigabyte of 8 at the most
+    assert all(-2e-3 < one.error < 0.07 for one in found)
+
+
+def test_gpipe_scales_as_its_bubble() -> None:
+    # of 32 micro-batches, by 1/K of the forward pass of one: K - 1 before the last stage begins, then forward, backward
+    # (2) and all but the first again (1), and K - 1 times 2 back
+    def slots(stages: int) -> int:
+        return (stages - 1) + 32 + 2 * 32 + 31 + 2 * (stages - 1)
+
+    for one in outcomes("gpipe_transformer"):
+        stages = int(one.variant.rpartition(" ")[2])
+        assert one.value == pytest.approx(slots(2) / 2 / (slots(stages) / stages))
+
+
+def test_activations_shrink_as_korthikanti_draws_them() -> None:
+    found = {one.variant: one for one in outcomes("korthikanti_activation_memory")}
+    assert len(found) == 8
+    for variant, one in found.items():
+        if "full" not in variant:
+            assert abs(one.error) < 0.06, variant
+        else:
+            # at the peak a recomputed layer is held beside the checkpoints that the figure counts
+            assert 0 < one.error < 0.3, variant
+
+
+def test_layer_classes_tell_all_that_was_measured() -> None:
+    classes = [one for one in layer_classes(PUBLISHED / "layer_profiles_v100.csv") if one.model == "resnet50"]
+    assert [one.kind for one in classes] == ["convolution", "linear", "batch norm", "other elementwise", "all"]
+    # all of the profile but its input; and the sum is that of the classes
+    assert classes[-1].forward[0] == pytest.approx(201.45 - 18.962, abs=1e-3)
+    for column in (0, 1):
+        assert sum(one.backward[column] for one in classes[:-1]) == pytest.approx(classes[-1].backward[column])
