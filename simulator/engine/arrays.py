@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-GPU, HOST, DELAY, SERVER, COMMUNICATION, BUFFERED_SEND = range(6)
+GPU, HOST, DELAY, SERVER, COMMUNICATION, RECEIVE, BUFFERED_SEND = range(7)
 """Kinds of op: a computation on the GPU of its rank, on a host, a timer, a computation at a server, and so on."""
 
 NONE = -1
@@ -55,7 +55,7 @@ RANK = _record(
 spans are not kept. *crowd*: ranks of its class that compute on its *host*."""
 REQUEST = _record("channel plan partners")
 """*channel*: communications of a class between the same partners."""
-PLAN = _record("first_phase", "sms")
+PLAN = _record("first_phase", "sms delivery")
 PHASE = _record("contended first_flow", "latency nbytes")
 FLOW = _record("first_entry", "bound")
 ENTRY = _record("row flow", "weight")
@@ -89,17 +89,19 @@ class Lowered(NamedTuple):
 
 
 STREAM_STATE = _record(
-    "done awaits awaited task communication next host_next part", "ready begin left speed since share"
+    "done issued awaits awaited task communication next host_next part",
+    "ready begin left speed since share delivered",
 )
-"""*done*: ops ended, all steps together; *awaits*: the stream for which it waits until that has *awaited* ops done;
-*task*: what its op occupies (`GPU`, `HOST`, `DELAY`, `SERVER`); *left* seconds at full *speed* at the time *since*;
-*share* of the GPU that its communication takes; *next*: of those at one communication or server."""
+"""*done*: ops ended, all steps together; *issued*: those that have left the head, receives whose bytes are on their way
+among them; *delivered*: when the last of these arrives; *awaits*: the stream for which it waits until that has
+*awaited* ops done; *task*: what its op occupies (`GPU`, `HOST`, `DELAY`, `SERVER`); *left* seconds at full *speed* at
+the time *since*; *share* of the GPU that its communication takes; *next*: of those at one communication or server."""
 RANK_STATE = _record("tasks part", "since")
 HOST_STATE = _record("head", "weight")
 SERVER_STATE = _record("busy head", "free_since")
-COMMUNICATION_STATE = _record("next key step plan arrived head phase waited open number buffered", "since")
+COMMUNICATION_STATE = _record("next key step plan arrived head phase waited open number buffered sent", "since")
 """*head*: of the list of streams that have arrived; *waited*: the latency of the *phase* is over; *open* transfers;
-*buffered*: 1 once sent without waiting for the receiver, 2 once delivered."""
+*buffered*: 1 once sent without waiting for the receiver, 2 once delivered; *sent*: all bytes are on their way."""
 TRANSFER_STATE = _record("flow communication next previous", "left rate since")
 FLOW_STATE = _record("head active dirty seen", "rate nbytes")
 """*active* transfers, a list that begins at *head*."""

@@ -36,6 +36,7 @@ from simulator.engine.arrays import (
     INTERVALS,
     LOWERED_TYPES,
     NONE,
+    RECEIVE,
     SERVER,
     SERVERS,
     STAMP,
@@ -52,8 +53,8 @@ DONE, CONTINUE, DEADLOCK, MORE_COMMUNICATIONS, MORE_TRANSFERS, MORE_INTERVALS, F
 """What `advance` returns."""
 
 STREAM, LATENCY, TRANSFER = range(3)
-"""Kinds of entity that have events: the op at the head of a stream, the latency of a communication, a transfer.
-Entity 3 i + kind is the i-th of its kind."""
+"""Kinds of entity that have events: the op at the head of a stream, the latency or the delivery of a communication, a
+transfer. Entity 3 i + kind is the i-th of its kind."""
 
 _OPTIONS: dict[str, Any] = {
     "error_model": "numpy",
@@ -575,7 +576,8 @@ def _pending(request, key, step, s):
     communication = s.communications[place]
     communication.next, s.channels[request.channel] = s.channels[request.channel], place
     communication.key, communication.step, communication.plan = key, step, request.plan
-    communication.arrived, communication.head, communication.buffered = 0, NONE, 0
+    communication.arrived, communication.head = 0, NONE
+    communication.buffered = communication.sent = 0
     return place
 
 
@@ -594,7 +596,7 @@ def _no_longer_pending(place, channel, s):
 def _arrive(number, op, step, low, s):
     """The stream *number* has come to its communication *op*, which starts with the last of its partners.
 
-    A buffered send starts it by itself and ends at once; the receiver joins it, or finds it delivered.
+    A buffered send starts it by itself and ends at once; the receiver joins it, on its way or delivered.
     """
     request = low.requests[low.ranks[low.rank_of[number]].first_request + low.ops[op].request]
     place = _pending(request, low.ops[op].key, step, s)
@@ -613,12 +615,13 @@ def _arrive(number, op, step, low, s):
         return
     stream.begin, stream.communication = s.clock[0], communication.number
     _begin_totals(number, low, s)
-    if communication.buffered == 1 and low.ops[op].kind != BUFFERED_SEND:
-        stream.next, communication.head = NONE, number
+    if low.ops[op].kind == BUFFERED_SEND:
+        _push(s.ending, s.counts, ENDING, number)
         return
-    _push(s.ending, s.counts, ENDING, number)
-    if communication.buffered == 2:
-        _push(s.free_communications, s.counts, FREE_COMMUNICATIONS, place)
+    stream.next, communication.head = NONE, number
+    if communication.sent:
+        at = s.places[3 * place + LATENCY]
+        _deliver(place, s.clock[0] if at == NONE else s.heap[at].time, low, s)
 
 
 @njit(**_OPTIONS)
@@ -629,7 +632,8 @@ def _begin_phase(place, low, s):
     """
     communication = s.communications[place]
     if communication.phase == low.plans[communication.plan + 1].first_phase:
-        _complete(place, s)
+        communication.sent = 1
+        _deliver(place, s.clock[0] + low.plans[communication.plan].delivery, low, s)
         return True
     phase = low.phases[communication.phase]
     first, last = phase.first_flow, low.phases[communication.phase + 1].first_flow
@@ -664,16 +668,51 @@ def _next_phase(place, s):
 
 
 @njit(**_OPTIONS)
+def _deliver(place, time, low, s):
+    """All bytes are on their way, and arrive at *time*: the ops of senders end, and a receiver posts its next receive.
+
+    After a buffered send it does not: what follows need not wait for it.
+
+    Receives of a stream end in order, so that one that arrives before the receive ahead of it ends with that.
+    """
+    communication, now = s.communications[place], s.clock[0]
+    number, communication.head = communication.head, NONE
+    while number != NONE:
+        stream = s.streams[number]
+        following = stream.next
+        if low.ops[_head(number, low, s)[0]].kind == RECEIVE:
+            time = stream.delivered = max(time, stream.delivered)
+            stream.next, communication.head = NONE, number
+            if time > now and not communication.buffered:
+                _post_next(number, low, s)
+        else:
+            _push(s.ending, s.counts, ENDING, number)
+        number = following
+    if time > now:
+        _schedule(s.heap, s.places, s.counts, 3 * place + LATENCY, time)
+    else:
+        _cancel(s.heap, s.places, s.counts, 3 * place + LATENCY)
+        _complete(place, s)
+
+
+@njit(**_OPTIONS)
+def _post_next(number, low, s):
+    """If the op behind the receive at the head of a stream is a receive too, it comes to the head."""
+    op, step = _head(number, low, s)
+    following, next_step = _queued(number, s.streams[number].issued + 1, low)
+    if next_step < low.options[0].steps and low.ops[following].kind == RECEIVE:
+        _leave_head(number, op, step, low, s)
+
+
+@njit(**_OPTIONS)
 def _complete(place, s):
-    """All phases are over: the ops of all partners end."""
+    """All has arrived: the receive that waited for it ends."""
     communication = s.communications[place]
     if communication.buffered and communication.head == NONE:
         communication.buffered = 2
         return
-    number = communication.head
-    while number != NONE:
-        _push(s.ending, s.counts, ENDING, number)
-        number = s.streams[number].next
+    if communication.head != NONE:
+        _push(s.ending, s.counts, ENDING, communication.head)
     _push(s.free_communications, s.counts, FREE_COMMUNICATIONS, place)
 
 
@@ -696,8 +735,10 @@ def _end_totals(number, op, low, s):
     """The counterpart of `_begin_totals`; what the op frees is held no longer."""
     if low.options[0].accumulate:
         rank = low.rank_of[number]
-        s.streams[number].part = s.seconds.shape[1] - 1
-        _account(rank, low, s)
+        stream = s.streams[number]
+        if stream.issued == stream.done and stream.communication == NONE:
+            stream.part = s.seconds.shape[1] - 1
+            _account(rank, low, s)
         _hold(low.ranks[rank], low.ops[op].first_free, low.ops[op + 1].first_allocation, -1.0, low, s)
 
 
@@ -735,36 +776,58 @@ def _hold(rank, first, last, sign, low, s):
 @njit(**_OPTIONS)
 def _head(number, low, s):
     """(op, step) at the head of the stream *number*."""
+    return _queued(number, s.streams[number].issued, low)
+
+
+@njit(**_OPTIONS)
+def _queued(number, place, low):
+    """(op, step) at a *place* of the stream *number*, all steps together."""
     rank = low.ranks[low.rank_of[number]]
     queue = low.programs[rank.program].first_queue + number - rank.first_stream
     first = low.queues[queue].first
     length = low.queues[queue + 1].first - first
-    step = s.streams[number].done // length
-    return low.queued[first + s.streams[number].done - step * length], step
+    step = place // length
+    return low.queued[first + place - step * length], step
+
+
+@njit(**_OPTIONS)
+def _span(rank, op, step, low):
+    """The index of the span of *op* in *step*."""
+    own, after = low.programs[rank.program].first_op, low.programs[rank.program + 1].first_op
+    return rank.first_span + step * (after - own) + op - own
+
+
+@njit(**_OPTIONS)
+def _leave_head(number, op, step, low, s):
+    """*op* leaves the head of a stream to the next: write the begin of its span."""
+    rank, stream = low.ranks[low.rank_of[number]], s.streams[number]
+    if rank.first_span != NONE:
+        span = s.spans[_span(rank, op, step, low)]
+        span.ready, span.begin, span.communication = stream.ready, stream.begin, stream.communication
+    stream.communication = NONE
+    stream.issued += 1
+    _push(s.going, s.counts, GOING, number)
 
 
 @njit(**_OPTIONS)
 def _end(number, low, s):
-    """The op at the head of a stream has ended: write its span, release what it held, wake those that wait for it."""
-    op, step = _head(number, low, s)
+    """The first op of a stream that has not ended ends: release what it held, wake those that wait for it."""
     place, stream = low.rank_of[number], s.streams[number]
+    op, step = _queued(number, stream.done, low)
     rank = low.ranks[place]
     if stream.task != NONE:
         _end_task(number, op, low, s)
     elif stream.share > 0.0:
         stream.share = 0.0
         _share_gpu(place, low, s)
+    if stream.issued == stream.done:
+        _leave_head(number, op, step, low, s)
     if rank.first_span != NONE:
-        own, after = low.programs[rank.program].first_op, low.programs[rank.program + 1].first_op
-        span = s.spans[rank.first_span + step * (after - own) + op - own]
-        span.ready, span.begin, span.end = stream.ready, stream.begin, s.clock[0]
-        span.communication = stream.communication
-    _end_totals(number, op, low, s)
-    stream.communication = NONE
+        s.spans[_span(rank, op, step, low)].end = s.clock[0]
     stream.done += 1
+    _end_totals(number, op, low, s)
     s.counts[ENDED] += 1
     s.counts[FIRST_STEP] -= step == 0
-    _push(s.going, s.counts, GOING, number)
     if low.ops[op].watched:
         for other in range(rank.first_stream, low.ranks[place + 1].first_stream):
             if s.streams[other].awaits == number and stream.done >= s.streams[other].awaited:
@@ -814,6 +877,8 @@ def _happen(low, s):
     kind, number = entity % 3, entity // 3
     if kind == STREAM:
         _push(s.ending, s.counts, ENDING, number)
+    elif kind == LATENCY and s.communications[number].sent:
+        _complete(number, s)
     elif kind == LATENCY:
         _push(s.starting, s.counts, STARTING, number)
     else:

@@ -83,7 +83,9 @@ class Execution:
         heap[: len(state.heap)] = state.heap
         starting = np.zeros(len(state.communications) + 1, np.int64)
         starting[: len(state.starting)] = state.starting
-        self.state = state._replace(places=places, heap=heap, starting=starting)
+        ending = np.zeros(len(state.streams) + len(starting), np.int64)
+        ending[: len(state.ending)] = state.ending
+        self.state = state._replace(places=places, heap=heap, starting=starting, ending=ending)
 
     def _take_intervals(self, widest: int) -> None:
         """Keep what has been recorded, or add it to the bins, and make room."""
@@ -149,7 +151,7 @@ class Execution:
             rank = low.ranks[place]
             queue = low.programs["first_queue"][rank["program"]] + number - rank["first_stream"]
             first, after = low.queues["first"][queue : queue + 2]
-            step, position = divmod(int(stream["done"]), int(after - first))
+            step, position = divmod(int(stream["issued"]), int(after - first))
             if step == steps:
                 continue
             own = low.programs["first_op"][rank["program"]]
@@ -193,7 +195,7 @@ def _state(lowering: Lowering) -> State:
     made: dict[str, Array] = {
         "clock": np.array([0.0, np.inf]),
         "counts": np.zeros(arrays.COUNTS, np.int64),
-        "ending": np.zeros(streams + 1, np.int64),
+        "ending": np.zeros(streams + communications + 1, np.int64),
         "going": np.zeros(2 * streams + 1, np.int64),
         "starting": np.zeros(communications + 1, np.int64),
         "streams": np.zeros(streams, arrays.STREAM_STATE),

@@ -37,6 +37,7 @@ from simulator.engine.arrays import (
     PROGRAM,
     QUEUE,
     RANK,
+    RECEIVE,
     REQUEST,
     SERVER,
     Array,
@@ -46,7 +47,7 @@ from simulator.engine.pricing import Pricing
 from simulator.engine.rank_classes import Communication
 from simulator.engine.setup import Setup
 from simulator.network.plan import Flow, Plan
-from simulator.schedule import CATEGORIES, Compute, Delay, Op, Program, Send
+from simulator.schedule import CATEGORIES, Compute, Delay, Op, Program, Recv, Send
 from simulator.schedule.dependencies import dependencies
 from simulator.schedule.matching import asked
 
@@ -279,6 +280,8 @@ def _kind(op: Op) -> int:
             return DELAY
         case Send():
             return BUFFERED_SEND if op.buffered else COMMUNICATION
+        case Recv():
+            return RECEIVE
     return COMMUNICATION
 
 
@@ -328,6 +331,7 @@ def _plans(plans: Sequence[Plan], setup: Setup) -> tuple[dict[str, Array], list[
 
     table = np.zeros(len(plans) + 1, PLAN)
     table["sms"][:-1] = [plan.sms for plan in plans]
+    table["delivery"][:-1] = [plan.delivery for plan in plans]
     table["first_phase"][1:] = np.cumsum([len(plan.phases) for plan in plans])
     stages = [phase for plan in plans for phase in plan.phases]
     phases = np.zeros(len(stages) + 1, PHASE)

@@ -49,7 +49,9 @@ class Plan:
     """The *phases* of one communication, and what is told of it.
 
     *algorithm* and *protocol* as the tuner chose them; *sent_bytes*: all its transfers together; *sms*: the share of
-    each GPU's streaming multiprocessors that it takes while it runs.
+    each GPU's streaming multiprocessors that it takes while it runs. *delivery*: s from the last byte sent to the last
+    byte received, of a message. Its sender is occupied by its phases only, so that messages follow each other on a long
+    link without waiting for each other's arrival (LogGP: Alexandrov et al. 1995).
     """
 
     algorithm: str
@@ -57,6 +59,7 @@ class Plan:
     phases: tuple[Phase, ...]
     sent_bytes: float
     sms: float = 0.0
+    delivery: float = 0.0
 
     def moments(self, begin: float) -> Iterator[tuple[float, float, Phase]]:
         """Begin and end of what each phase moves, where the plan begins at *begin* and has its links to itself."""
@@ -70,4 +73,4 @@ class Plan:
     @property
     def alone(self) -> float:
         """Seconds that it takes with its links to itself, if each phase has one flow."""
-        return max((end for _, end, _ in self.moments(0.0)), default=0.0)
+        return max((end for _, end, _ in self.moments(0.0)), default=0.0) + self.delivery

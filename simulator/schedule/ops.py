@@ -86,6 +86,9 @@ class Delay(Op):
 class Send(Op):
     """*nbytes* to the rank at coordinate *peer* of the axis *over*.
 
+    A send and its receive begin together. The send ends when all bytes are sent, the receive when they are delivered:
+    later by the latency of the links.
+
     A *buffered* send ends as soon as it begins: its transfer starts without waiting for the receive. The receive
     begins when it is ready and the send has begun, and ends when the bytes are delivered.
     """
@@ -101,7 +104,11 @@ class Send(Op):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recv(Op):
-    """*nbytes* from the rank at coordinate *peer* of the axis *over*."""
+    """*nbytes* from the rank at coordinate *peer* of the axis *over*.
+
+    Where the next op of its stream is a receive too, that is posted when the bytes of this one have been sent, not
+    when they are delivered: so messages follow each other without waiting for the latency of the links.
+    """
 
     over: str
     peer: int

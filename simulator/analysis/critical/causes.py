@@ -6,6 +6,9 @@ when the server is idle. So the cause is the latest of these predecessors, or th
 that end in one instant it is the one on the span's own stream, else the first in order of `after`, else that of the
 partner of lowest rank.
 
+A receive is posted when the bytes of the receive before it on the stream have been sent, though they are still on their
+way: then the send of those bytes is what made it ready.
+
 A receive that a delivery ends, of a buffered send, has the cause of that send, even where the receive came later.
 
 Engines do not write causes: they are read from the columns, span by span, since a critical path needs few of them.
@@ -116,7 +119,9 @@ class Causes:
         own, at = self.spans(place.rank), place.span
         latest = own.ready[at] - self.instant
         if not own.heads[at] and own.end[at - 1] >= latest:
-            return Place(place.rank, at - 1)
+            before = Place(place.rank, at - 1)
+            on_its_way = own.end[at - 1] > own.ready[at] + self.instant
+            return self._last_partner(before) if on_its_way else before
         awaited = [int(own.index(own.step[at], op)) for op in own.structure.awaited(int(own.op[at]))]
         for other in awaited:
             if own.end[other] >= latest:

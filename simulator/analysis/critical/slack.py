@@ -60,7 +60,9 @@ def _of_rank(own: Spans, first: int) -> Iterator[Constraints]:
 def _between(own: Spans, before: Integers, after: Integers, first: int) -> Constraints:
     # what a delivery ends may be ready as late as the delivery
     needed = np.where(own.delivery[after], own.end[after], own.begin[after])
-    return Constraints(before + first, after + first, np.maximum(0.0, needed - own.end[before]))
+    # a receive is posted before the bytes of the receive before it arrive
+    left = np.minimum(own.end[before], own.ready[after])
+    return Constraints(before + first, after + first, np.maximum(0.0, needed - left))
 
 
 def _of_deliveries(causes: Causes, spans: list[Spans], firsts: list[int]) -> Iterator[Constraints]:

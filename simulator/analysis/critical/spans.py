@@ -80,7 +80,7 @@ class Spans:
             else np.zeros_like(self.heads)
         )
         begins = self.heads | self.delivery
-        begins[1:] |= self.begin[1:] - self.end[:-1] > instant
+        begins[1:] |= abs(self.begin[1:] - self.end[:-1]) > instant
         self.run: Integers = np.maximum.accumulate(np.where(begins, np.arange(len(begins)), 0))
 
     def index(self, step: int | Integers, op: int | Integers) -> Integers:

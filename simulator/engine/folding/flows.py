@@ -197,7 +197,7 @@ def _alike(patterns: Sequence[Indices]) -> list[Indices]:
 
 def _label(one: Isomorphic) -> Hashable:
     """What tells communications apart before it is known where they lie."""
-    asks = tuple((what, p.algorithm, p.protocol, p.sms, _outline(p)) for what, p in one.plans.items())
+    asks = tuple((what, p.algorithm, p.protocol, p.sms, p.delivery, _outline(p)) for what, p in one.plans.items())
     # a rank's messages to several peers are told apart by the coordinates, as its ops tell them
     return one.group_class.axis, type(one.group_class.ops[0]), one.group_class.ends, asks
 

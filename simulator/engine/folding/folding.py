@@ -158,7 +158,7 @@ class Folding:
             kinds = dict.fromkeys(self.classes[FLOW][begin + np.array(part, np.int64)].tolist())
             again[phase] = Phase(phase.latency, tuple(map(self._rows.flow, kinds)), phase.nbytes, phase.contended)
         phases = tuple(again[phase] for phase in plan.phases)
-        return Plan(plan.algorithm, plan.protocol, phases, plan.sent_bytes, plan.sms)
+        return Plan(plan.algorithm, plan.protocol, phases, plan.sent_bytes, plan.sms, plan.delivery)
 
     @cached_property
     def link_multiplicity(self) -> Mapping[int, int]:

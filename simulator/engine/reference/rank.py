@@ -15,7 +15,7 @@ from simulator.engine.reference.processor import Processor
 from simulator.engine.reference.rendezvous import Pending, Rendezvous
 from simulator.engine.reference.server import Server
 from simulator.engine.setup import Setup
-from simulator.schedule import Compute, Delay, Op, Send
+from simulator.schedule import Compute, Delay, Op, Recv, Send
 from simulator.timeline import NO_COMMUNICATION, Columns
 
 
@@ -62,23 +62,48 @@ class Rank:
             clock.process(self._stream(self._cursors[name], ops))
 
     def _stream(self, cursor: Cursor, ops: Sequence[int]) -> Generator[Event, object, None]:
+        last: Event | None = None
         for step in range(self.steps):
-            for index in ops:
+            for place, index in enumerate(ops):
                 cursor.step, cursor.op = step, index
                 for name in self.ops[index].after:
                     cursor.awaited = self._index[name]
                     yield self._end_of(step, cursor.awaited)
                 cursor.awaited = None
                 ready = self.clock.now
-                begin = yield from self._execute(cursor)
-                self.times[:, step, index] = ready, begin, self.clock.now
-                if index in self._watched:
-                    self._end_of(step, index).succeed()
-                self.unended -= 1
+                begin, pending = yield from self._execute(cursor)
+                if pending is None or not isinstance(self.ops[index], Recv):
+                    self._end(step, index, ready, begin)
+                    continue
+                last = self.clock.process(self._deliver(step, index, ready, begin, pending.done, last))
+                if pending.buffered or not isinstance(self.ops[ops[(place + 1) % len(ops)]], Recv):
+                    yield last
+        if last is not None:
+            yield last
         cursor.finished = True
 
-    def _execute(self, cursor: Cursor) -> Generator[Event, object, float]:
-        """Execute the op of *cursor*, which is ready; return when it began."""
+    def _deliver(
+        self, step: int, index: int, ready: float, begin: float, done: Event, last: Event | None
+    ) -> Generator[Event, object, None]:
+        """End a receive when its bytes are delivered, and not before the *last* receive of the stream has ended."""
+        if last is not None:
+            yield last
+        yield done
+        self._end(step, index, ready, begin)
+
+    def _end(self, step: int, index: int, ready: float, begin: float) -> None:
+        """Write the span of an op that ends now, and let go on what waits for it."""
+        self.times[:, step, index] = ready, begin, self.clock.now
+        if index in self._watched:
+            self._end_of(step, index).succeed()
+        self.unended -= 1
+
+    def _execute(self, cursor: Cursor) -> Generator[Event, object, tuple[float, Pending | None]]:
+        """Execute the op of *cursor*, which is ready; return when it began, and its communication if it is one.
+
+        A receive is executed when its bytes have been sent: the next receive of the stream is posted then, while the
+        bytes are on their way.
+        """
         ready, step, index = self.clock.now, cursor.step, cursor.op
         op, seconds = self.ops[index], float(self.seconds[step, index])
         match op:
@@ -87,7 +112,7 @@ class Rank:
             case Compute(server=str(name)):
                 service = self.resources.servers[name].request(op.priority, self.number, index, seconds)
                 yield service.done
-                return service.begin
+                return service.begin, None
             case Compute(on="host"):
                 assert self.resources.host is not None, "the pricing names a host for a rank that computes on it"
                 yield self.resources.host.compute(seconds, self.crowd)
@@ -97,11 +122,11 @@ class Rank:
                 pending = cursor.pending = self.resources.rendezvous.arrive(self.number, index, step)
                 self.communication[step, index] = pending.number
                 if not (isinstance(op, Send) and op.buffered):
-                    yield pending.done
+                    yield pending.sent if isinstance(op, Send | Recv) else pending.done
                 cursor.pending = None
                 assert pending.begin is not None
-                return max(ready, pending.begin)
-        return ready
+                return max(ready, pending.begin), pending
+        return ready, None
 
     def _end_of(self, step: int, index: int) -> Event:
         """The event of the end of an op that others wait for."""
@@ -112,7 +137,7 @@ class Rank:
     def waiting(self) -> Iterator[Waiting]:
         """The streams that have not finished."""
         for name, one in self._cursors.items():
-            if not one.finished:
+            if self.unended and not one.finished:
                 arrived = tuple(one.pending.arrived) if one.pending else ()
                 yield Waiting(self.number, name, one.op, one.step, one.awaited, arrived)
 

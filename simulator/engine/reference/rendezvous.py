@@ -20,12 +20,18 @@ from simulator.schedule.matching import asked
 
 @dataclass(eq=False)
 class Pending:
-    """Communication number *number*: the ranks that have *arrived*, its *begin* (s; None: not yet), its end."""
+    """Communication number *number*: the ranks that have *arrived*, its *begin* (s; None: not yet), its end.
+
+    *sent*: its bytes are on the way, which is when the op of a sender ends; *done*: they are delivered. *buffered*: the
+    send did not wait for its receive.
+    """
 
     number: int
+    sent: Event
     done: Event
     arrived: list[int] = field(default_factory=list)
     begin: float | None = None
+    buffered: bool = False
 
 
 class Rendezvous:
@@ -47,14 +53,15 @@ class Rendezvous:
         name = self.setup.classes.communication(rank, op)
         key = name, int(matching.key[program][index]), step
         if key not in self._open:
-            self._open[key] = Pending(self._count, self.clock.event())
+            self._open[key] = Pending(self._count, self.clock.event(), self.clock.event())
             self._count += 1
         pending = self._open[key]
         pending.arrived.append(rank)
         complete = len(pending.arrived) == self.setup.classes.partners(name, op)
         if complete:
             del self._open[key]
-        if pending.begin is None and (complete or (isinstance(op, Send) and op.buffered)):
+        pending.buffered |= isinstance(op, Send) and op.buffered
+        if pending.begin is None and (complete or pending.buffered):
             self._begin(pending, name, op)
         return pending
 
@@ -83,4 +90,7 @@ class Rendezvous:
                     self.network.uncontended(flow, phase.nbytes, begin)
         for gpu in gpus:
             gpu.release(plan.sms)
+        pending.sent.succeed()
+        if plan.delivery:
+            yield self.clock.timeout(plan.delivery)
         pending.done.succeed()

@@ -159,7 +159,12 @@ class Communicator:
 
     def _message(self, members: Members, nbytes: float) -> Plan:
         choices = {"direct": [Step(_MESSAGE, nbytes)]}
-        return replace(self._plan("send", members, choices, nbytes, self.transport.blocks), sms=0.0)
+        plan = self._plan("send", members, choices, nbytes, self.transport.blocks)
+        # what the wire delays does not occupy the sender
+        first, *others = plan.phases
+        wire = min(first.latency, self.cluster.latency(route(self.cluster, *members.devices)))
+        phases = (replace(first, latency=first.latency - wire), *others)
+        return replace(plan, phases=phases, sms=0.0, delivery=wire)
 
     def copy(self, rank: int, nbytes: float, to: str) -> Plan:
         """The plan of a copy between a GPU and its host, *to* the ``host`` or the ``gpu``; only the wire counts."""

@@ -12,7 +12,7 @@ from simulator.engine.simulate import simulate
 from simulator.engine.variation import Variation
 from simulator.errors import SimulatorError
 from simulator.kernel import measured
-from simulator.schedule import Compute, Program, Schedule, Send
+from simulator.schedule import Compute, Program, Recv, Schedule, Send
 from simulator.schedule.mesh import Mesh
 from simulator.timeline import NO_COMMUNICATION, Columns, Timeline
 from tests.simulator.analysis.critical.random_schedules import ENGINES, run, schedules
@@ -30,13 +30,14 @@ class Search:
     def __init__(self, timeline: Timeline) -> None:
         self.schedule = timeline.schedule
         self.instant = ONE_INSTANT * timeline.makespan
+        self.ready: dict[Key, float] = {}
         self.begin: dict[Key, float] = {}
         self.end: dict[Key, float] = {}
         self.members: dict[int, list[Key]] = {}
         for rank in range(timeline.world_size):
             own = timeline.of(rank)
-            for op, step, _, begin, end, number in zip(*(column.tolist() for column in own), strict=True):
-                self.begin[rank, step, op], self.end[rank, step, op] = begin, end
+            for op, step, ready, begin, end, number in zip(*(column.tolist() for column in own), strict=True):
+                self.ready[rank, step, op], self.begin[rank, step, op], self.end[rank, step, op] = ready, begin, end
                 if number != NO_COMMUNICATION:
                     self.members.setdefault(number, []).append((rank, step, op))
 
@@ -46,14 +47,20 @@ class Search:
         ops = self.schedule.program(rank).ops
         same = [i for i in range(len(ops)) if ops[i].stream == ops[op].stream]
         place = same.index(op)
-        if place:
-            yield rank, step, same[place - 1]
-        elif step:
-            yield rank, step - 1, same[-1]
+        if place or step:
+            last = rank, step - (place == 0), same[place - 1]
+            yield self.sender(last) if self.end[last] > self.ready[key] + self.instant else last
         names = [one.name for one in ops]
         for name in ops[op].after:
             if ops[names.index(name)].stream != ops[op].stream:
                 yield rank, step, names.index(name)
+
+    def sender(self, key: Key) -> Key:
+        """The send of the receive *key*, whose bytes are on their way."""
+        (found,) = (other for party in self.members.values() if key in party for other in party if other != key)
+        assert isinstance(self.schedule.program(key[0]).ops[key[2]], Recv)
+        assert isinstance(self.schedule.program(found[0]).ops[found[2]], Send)
+        return found
 
     def is_buffered(self, key: Key) -> bool:
         op = self.schedule.program(key[0]).ops[key[2]]
