@@ -52,6 +52,15 @@ def test_ring_all_gather_and_reduce_scatter(kind, p, d, alpha, bandwidth, fideli
 
 
 @settings(deadline=None, max_examples=40)
+@given(**(network | {"p": st.integers(2, 200)}))
+def test_a_chain_fills_with_chunks(p, d, alpha, bandwidth, fidelity):
+    """Of 8 chunks the first passes p - 1 hops, and the other 7 follow it."""
+    for kind in ("broadcast", "reduce"):
+        measured = time(kind, p, d, alpha, bandwidth, fidelity, "ring")
+        assert measured == pytest.approx((p - 1) * alpha + (p + 6) / 8 * d / bandwidth, rel=1e-9)
+
+
+@settings(deadline=None, max_examples=40)
 @given(**(network | {"p": st.sampled_from([2, 4, 8, 16, 32, 64])}))
 def test_halving_doubling_at_powers_of_two(p, d, alpha, bandwidth, fidelity):
     measured = time("all_reduce", p, d, alpha, bandwidth, fidelity, "halving_doubling")

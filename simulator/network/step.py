@@ -45,8 +45,7 @@ class Step:
     """*transfers* at once, *nbytes* each, *repeat* times over.
 
     *pipelined*: the transfers stand in order of dependency and a chunk passes them one after the other while others
-    follow it, so that latency is paid once along the longest chain (chunks are taken to be fine: filling the pipeline
-    costs nothing); else every repetition is a round of its own.
+    follow it, so that latency is paid once along the longest chain; else every repetition is a round of its own.
     *lanes*: the transfers fall into so many runs of equal length that know nothing of each other (rings, trees).
     *coupled*: the transfers advance together, as in a ring; else each takes what rate it gets (a root that serves
     unequal links). *reduces*: what arrives is added to what is there; of all transfers, or by transfer. *in_switch*:
@@ -93,6 +92,14 @@ class Step:
         if self.pipelined:
             return max((self._chain(alphas, run, run + length) for run in runs), default=0.0)
         return self.repeat * max((sum(alphas[run : run + length]) / length for run in runs), default=0.0)
+
+    def fill(self, seconds: Sequence[float]) -> float:
+        """Seconds until all hops of a pipelined step are busy, where *seconds* are those of one chunk, by transfer.
+
+        The first chunk passes the hops of the longest chain one after the other; its time on the slowest hop is part of
+        the time that all chunks take there.
+        """
+        return self.latency(seconds) - max(seconds, default=0.0)
 
     def exposed(self, alphas: Sequence[float], betas: Sequence[float]) -> float:
         """Seconds of latency of a repeated permutation that do not hide behind its slowest transfer.

@@ -63,6 +63,21 @@ NET_SHARE = 12.0 / 12.5
 NVLINKS = {"nvlink4": 20.6 / 25, "nvlink5": 40.1 / 50}
 """Shares of the data sheet's bandwidth by the later generations: SM90_NVLINK_BW, SM100_NVLINK_BW (topo.h)."""
 
+CHUNK_BYTES: Mapping[tuple[str, str], tuple[float, ...]] = {
+    **{(name, "LL"): (8.0,) for name in ("ring", "tree")},
+    **{(name, "LL128"): (120.0,) for name in ("ring", "tree")},
+    ("ring", "Simple"): (2.0**19,),
+    ("tree", "Simple"): (2.0**19, 2.0**17, 2.0**16, 2.0**15),
+    ("nvls", "Simple"): (2.0**17,),
+}
+"""What a channel passes on at once. LL and LL128 pass on every line when it comes: 8 B of data, 15/16 of 128 B
+(src/collectives/device/prims_ll.h, prims_ll128.h). Simple passes on a slot of its buffer, 4 MiB over NCCL_STEPS
+(BROADCAST_CHUNKSTEPS and REDUCE_CHUNKSTEPS are 1: src/include/collectives.h), of a tree what computeColl halves it to
+(src/enqueue.cc, v2.10.3). NVLS: NCCL_NVLS_CHUNKSIZE (src/transport/nvls.cc, v2.18)."""
+
+CHUNKS_FOR_DEPTH: Mapping[tuple[str, str], tuple[float, ...]] = {("tree", "Simple"): (8, 4, 1)}
+"""computeColl, as above."""
+
 SLICES = {"ring": 2}
 """NCCL cuts a ring's chunk in two: ALLREDUCE_CHUNKSTEPS / ALLREDUCE_SLICESTEPS, NCCL_STEPS / 2 over NCCL_STEPS / 4
 (src/include/collectives.h, v2.10.3)."""
@@ -93,7 +108,7 @@ def nccl(version: str = "2.10") -> Transport:
     """NCCL of that *version*; raises `SimulatorError` where there are no tables for it."""
     model = tuning_model(version)
     bare = replace(model, believed=model, plateau={}, corrections={}, ring_ceilings={})
-    library = replace(bare, hides=True, limits=AMPERE_LIMIT, slices=SLICES)
+    library = replace(bare, hides=True, fills=True, limits=AMPERE_LIMIT, slices=SLICES)
     return overridden(library, validated(read(FITTED), section(), ("transport",)))
 
 
@@ -124,6 +139,9 @@ def tuning_model(version: str) -> Transport:
         corrections=tables.corrections,
         nvlink_only=frozenset({"LL128"}),
         switch_only={"nvls": tuple(NVLINKS)},
+        fills=False,
+        chunk_bytes=CHUNK_BYTES,
+        chunks_for_depth=CHUNKS_FOR_DEPTH,
         blocks=BLOCKS,
         channel_bytes=CHANNEL_BYTES,
         buffer_bytes=BUFFER_BYTES,

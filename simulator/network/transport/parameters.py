@@ -31,6 +31,7 @@ UNITS: Mapping[str, tuple[Any, str]] = {
     "ring_ceilings": (Bandwidth, "bandwidth"),
     "buffer_bytes": (Amount, "size"),
     "channel_bytes": (Amount, "size"),
+    "chunk_bytes": (Amount, "size"),
 }
 """Parameters that have a unit: what reads them, and their dimension. All others are factors and counts."""
 

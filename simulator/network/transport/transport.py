@@ -57,7 +57,10 @@ class Transport:
     is at work and after it is done. *base_latency*: (algorithm, protocol) -> once for each collective.
     *hop_latency*: (class of hop, algorithm, protocol) -> for each message. *wired*: classes of hop whose figures
     were measured with the wire in them. *hides*: whether latencies in a ring hide behind its slowest hop; else they
-    always add. *strained*: protocol -> factor on hops inside a server while others go between servers. *plateau*:
+    always add. *fills*: whether time counts in which a chain or a tree is filled with chunks. *chunk_bytes*:
+    (algorithm, protocol) -> bytes that a channel passes on at once, and what they are halved to while a channel has
+    fewer chunks for each hop of its depth than *chunks_for_depth*; what is not named cuts as its algorithm says.
+    *strained*: protocol -> factor on hops inside a server while others go between servers. *plateau*:
     (algorithm, protocol) -> factor on the latency of an all-reduce across servers from *plateau_bytes* per rank.
     *efficiency*: kind or class of link -> share of its bandwidth; *attainable*: kind of link -> bytes/s at most.
     *limits*: where -> bytes/s of all channels of a rank together, on the wire; where is the kind of NVLink in one
@@ -87,6 +90,9 @@ class Transport:
     hop_latency: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     wired: frozenset[str] = frozenset({NVLINK, PCI})
     hides: bool = False
+    fills: bool = True
+    chunk_bytes: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
+    chunks_for_depth: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
     strained: Mapping[str, float] = field(default_factory=dict)
     plateau: Mapping[tuple[str, str], float] = field(default_factory=dict)
     plateau_bytes: float = inf
@@ -161,6 +167,23 @@ class Transport:
         0.8
         """
         return rounds / (rounds + 1 / self.slices[algorithm]) if rounds and algorithm in self.slices else 1.0
+
+    def chunk(self, algorithm: str, protocol: str, nbytes: float, count: int, depth: int) -> float:
+        """Bytes of a chunk in a pipeline of *depth* hops, where the algorithm cuts *count* chunks of *nbytes*.
+
+        >>> key = "tree", "Simple"
+        >>> library = Transport("x", chunk_bytes={key: (512e3, 128e3, 32e3)}, chunks_for_depth={key: (8, 1)})
+        >>> library.chunk(*key, 1e6, 8, 4), library.chunk(*key, 1e5, 1, 4)
+        (128000.0, 32000.0)
+        """
+        key = algorithm, protocol
+        if key not in self.chunk_bytes:
+            return nbytes
+        chunk, *smaller = self.chunk_bytes[key]
+        for least, factor in zip(smaller, self.chunks_for_depth.get(key, ()), strict=False):
+            while nbytes * count < factor * depth * chunk and chunk > least:
+                chunk /= 2
+        return min(chunk, nbytes * count)
 
     def opened(self, algorithm: str, protocol: str, nbytes: float, ranks: int, most: int) -> int:
         """How many of *most* channels a vector of *nbytes* among *ranks* is worth."""

@@ -76,6 +76,9 @@ def way(
             latency = step.exposed(alphas, members.paces(step, flows[0]))
         else:
             latency = step.latency(alphas)
+        if step.pipelined and transport.fills:
+            chunk = transport.chunk(algorithm, protocol, step.nbytes, step.repeat, step.rounds)
+            latency += step.fill([chunk * beta for beta in members.paces(step, flows[0])])
         return Laid(step, latency, flows, round_busy * step.repeat)
 
     slowed = transport.delayed(kind, algorithm, protocol, nbytes, setting)
