@@ -99,9 +99,12 @@ the time *since*; *share* of the GPU that its communication takes; *next*: of th
 RANK_STATE = _record("tasks part", "since")
 HOST_STATE = _record("head", "weight")
 SERVER_STATE = _record("busy head", "free_since")
-COMMUNICATION_STATE = _record("next key step plan arrived head phase waited open number buffered sent", "since")
-"""*head*: of the list of streams that have arrived; *waited*: the latency of the *phase* is over; *open* transfers;
-*buffered*: 1 once sent without waiting for the receiver, 2 once delivered; *sent*: all bytes are on their way."""
+COMMUNICATION_STATE = _record(
+    "next key step plan arrived head receiver phase waited open number buffered sent", "since"
+)
+"""*head*: of the list of streams that have arrived; *receiver*: the one of them that receives a message; *waited*: the
+latency of the *phase* is over; *open* transfers; *buffered*: 1 once sent without waiting for the receiver, 2 once
+delivered; *sent*: all bytes are on their way."""
 TRANSFER_STATE = _record("flow communication next previous", "left rate since")
 FLOW_STATE = _record("head active dirty seen", "rate nbytes")
 """*active* transfers, a list that begins at *head*."""

@@ -576,7 +576,7 @@ def _pending(request, key, step, s):
     communication = s.communications[place]
     communication.next, s.channels[request.channel] = s.channels[request.channel], place
     communication.key, communication.step, communication.plan = key, step, request.plan
-    communication.arrived, communication.head = 0, NONE
+    communication.arrived, communication.head, communication.receiver = 0, NONE, NONE
     communication.buffered = communication.sent = 0
     return place
 
@@ -602,6 +602,8 @@ def _arrive(number, op, step, low, s):
     place = _pending(request, low.ops[op].key, step, s)
     communication, stream = s.communications[place], s.streams[number]
     communication.arrived += 1
+    if low.ops[op].kind == RECEIVE:
+        communication.receiver = number
     last = communication.arrived == request.partners
     if last:
         _no_longer_pending(place, request.channel, s)
@@ -676,18 +678,16 @@ def _deliver(place, time, low, s):
     Receives of a stream end in order, so that one that arrives before the receive ahead of it ends with that.
     """
     communication, now = s.communications[place], s.clock[0]
-    number, communication.head = communication.head, NONE
+    number, receiver = communication.head, communication.receiver
     while number != NONE:
-        stream = s.streams[number]
-        following = stream.next
-        if low.ops[_head(number, low, s)[0]].kind == RECEIVE:
-            time = stream.delivered = max(time, stream.delivered)
-            stream.next, communication.head = NONE, number
-            if time > now and not communication.buffered:
-                _post_next(number, low, s)
-        else:
+        if number != receiver:
             _push(s.ending, s.counts, ENDING, number)
-        number = following
+        number = s.streams[number].next
+    if receiver != NONE:
+        stream = s.streams[receiver]
+        time = stream.delivered = max(time, stream.delivered)
+        if time > now and not communication.buffered:
+            _post_next(receiver, low, s)
     if time > now:
         _schedule(s.heap, s.places, s.counts, 3 * place + LATENCY, time)
     else:
@@ -708,11 +708,11 @@ def _post_next(number, low, s):
 def _complete(place, s):
     """All has arrived: the receive that waited for it ends."""
     communication = s.communications[place]
-    if communication.buffered and communication.head == NONE:
+    if communication.buffered and communication.receiver == NONE:
         communication.buffered = 2
         return
-    if communication.head != NONE:
-        _push(s.ending, s.counts, ENDING, communication.head)
+    if communication.receiver != NONE:
+        _push(s.ending, s.counts, ENDING, communication.receiver)
     _push(s.free_communications, s.counts, FREE_COMMUNICATIONS, place)
 
 
