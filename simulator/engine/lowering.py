@@ -48,7 +48,7 @@ from simulator.engine.setup import Setup
 from simulator.network.plan import Flow, Plan
 from simulator.schedule import CATEGORIES, Compute, Delay, Op, Program, Send
 from simulator.schedule.dependencies import dependencies
-from simulator.schedule.matching import asked
+from simulator.schedule.matching import request_of
 
 Integers = npt.NDArray[np.int64]
 
@@ -204,7 +204,7 @@ class _Lowerer:
         channels: dict[Hashable, int] = {}
         which: list[tuple[Communication, Op]] = []
         rows = []
-        questions = {number: [(op, asked(op)) for op in matching.requests[number]] for number in self.used}
+        questions = {number: [(op, request_of(op)) for op in matching.requests[number]] for number in self.used}
         for rank in self.ranks:
             for op, question in questions[self.schedule.program_of[rank]]:
                 name = classes.communication(rank, op)

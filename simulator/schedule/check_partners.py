@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.schedule import Schedule
-from simulator.schedule.matching import Integers, Matching, asked
+from simulator.schedule.matching import Integers, Matching, request_of
 from simulator.schedule.ops import Collective, Op, Recv, Send
 from simulator.schedule.program import Program
 
@@ -57,7 +57,7 @@ def _check_collectives(programs: Sequence[Program], matching: Matching, pair: tu
 def _collectives(matching: Matching, program: int, axis: str) -> Mapping[int, tuple[int, object]]:
     """By key the index of each collective over *axis* and what it asks for, in order of the program."""
     chosen, ops = _ops(matching, program, axis, Collective)
-    requests = {number: asked(op) for number, op in ops.items()}
+    requests = {number: request_of(op) for number, op in ops.items()}
     keys, numbers = (column[chosen].tolist() for column in (matching.key[program], matching.request[program]))
     found = zip(keys, chosen.tolist(), numbers, strict=True)
     return {key: (index, requests[number]) for key, index, number in found}

@@ -33,7 +33,7 @@ NONE = -1
 _NO_MICRO_BATCH = -2
 """In place of the micro-batch of an action that has none; `PLACEHOLDER` is taken by templates."""
 
-Asked = Hashable
+Request = Hashable
 """What tells the plans of two operations between the same partners apart."""
 
 
@@ -141,7 +141,7 @@ def _place(op: Op) -> tuple[_Lane | None, int, Hashable]:
     return None, _NO_MICRO_BATCH, None
 
 
-def asked(op: Op) -> Asked:
+def request_of(op: Op) -> Request:
     """What tells the plans of two operations between the same partners apart."""
     if isinstance(op, Collective):
         return op.over, op.kind, op.nbytes, op.root, op.algorithm, op.per_peer
@@ -159,7 +159,7 @@ def _requests(program: Program) -> tuple[tuple[Op, ...], Integers]:
         number = NONE
         if isinstance(op, Collective | Send | Recv | Copy):
             ends = () if isinstance(op, Collective | Copy) else (op.over, op.peer, isinstance(op, Send) and op.buffered)
-            number = found.setdefault((type(op), asked(op), ends), len(found))
+            number = found.setdefault((type(op), request_of(op), ends), len(found))
             if number == len(requests):
                 requests.append(op)
         numbers.append(number)

@@ -19,7 +19,7 @@ import numpy as np
 
 from simulator.hashing import Indices
 from simulator.schedule import Collective, Copy, Op, Program, Recv, Schedule, Send
-from simulator.schedule.matching import asked
+from simulator.schedule.matching import request_of
 from simulator.schedule.mesh import Axis
 
 COPIES = "copies"
@@ -140,7 +140,7 @@ class CommunicationTable:
                     self._add(axis, (own, peer), ops, pairs)
 
     def _add(self, axis: str, ends: tuple[int, ...], ops: tuple[Op, ...], ranks: Indices) -> None:
-        key = axis, ends, (ranks.shape[1], *map(asked, ops))
+        key = axis, ends, (ranks.shape[1], *map(request_of, ops))
         self._ops.setdefault(key, ops)
         self._ranks[key].append(ranks)
 
@@ -163,9 +163,9 @@ def _distinct(program: Program) -> dict[tuple[Hashable, ...], tuple[Op, ...]]:
     found: defaultdict[tuple[Hashable, ...], dict[Hashable, Op]] = defaultdict(dict)
     for op in program.distinct():
         if isinstance(op, Collective):
-            found[op.over,].setdefault(asked(op), op)
+            found[op.over,].setdefault(request_of(op), op)
         elif isinstance(op, Send):
-            found[op.over, op.peer].setdefault(asked(op), op)
+            found[op.over, op.peer].setdefault(request_of(op), op)
         elif isinstance(op, Copy):
-            found[()].setdefault(asked(op), op)
+            found[()].setdefault(request_of(op), op)
     return {where: tuple(ops.values()) for where, ops in found.items()}

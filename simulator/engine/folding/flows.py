@@ -23,7 +23,7 @@ from simulator.hashing import Colours, Indices, hashed
 from simulator.network.plan import Flow, Phase, Plan
 from simulator.network.transport.communicator import Communicator
 from simulator.network.transport.placement import relabelled_links
-from simulator.schedule.matching import Asked, asked
+from simulator.schedule.matching import Request, request_of
 
 Floats = NDArray[np.float64]
 Short = NDArray[np.int32]
@@ -42,8 +42,8 @@ class Isomorphic:
 
     group_class: GroupClass
     numbers: Indices
-    plans: Mapping[Asked, Plan]
-    parts: Mapping[Asked, Parts]
+    plans: Mapping[Request, Plan]
+    parts: Mapping[Request, Parts]
     flows: int
     start: int
 
@@ -106,7 +106,7 @@ class Flows:
         for rows in _alike([one.patterns for one in how]):
             content, ranks = _Contents(), tuple(group_class.ranks[rows[0]].tolist())
             for op, one in zip(group_class.ops, how * len(group_class.ops), strict=False):
-                content.add(asked(op), plan_of(self._communicator, op, ranks), one.slots[rows])
+                content.add(request_of(op), plan_of(self._communicator, op, ranks), one.slots[rows])
             yield group_class.start + rows, content
 
 
@@ -114,14 +114,14 @@ class _Contents:
     """The flows of isomorphic communications, each with its links in all of them."""
 
     def __init__(self) -> None:
-        self.plans: dict[Asked, Plan] = {}
-        self.parts: dict[Asked, Parts] = {}
+        self.plans: dict[Request, Plan] = {}
+        self.parts: dict[Request, Parts] = {}
         self.flows: list[Flow] = []
         self._links: list[Indices] = []
         self._used: list[list[tuple[int, int]]] = []
         self._known: dict[Hashable, int] = {}
 
-    def add(self, what: Asked, plan: Plan, slots: Indices) -> None:
+    def add(self, what: Request, plan: Plan, slots: Indices) -> None:
         """*plan* is that of the first communication for *what* is asked; *slots* are those of all."""
         number = len(self.plans)
         self.plans[what] = plan

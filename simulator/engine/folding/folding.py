@@ -45,7 +45,7 @@ from simulator.hashing import Colours, Indices, mixed, numbered
 from simulator.network.plan import Phase, Plan
 from simulator.network.transport.communicator import Communicator
 from simulator.schedule import Compute, Op, Program, Schedule
-from simulator.schedule.matching import Asked, asked
+from simulator.schedule.matching import Request, request_of
 
 
 class Folding:
@@ -72,7 +72,7 @@ class Folding:
         )
         self.classes = self._partition.classes
         self._rows = Rows(self._flows, self._partition, communicator.cluster.bandwidths)
-        self._plans: dict[tuple[int, Asked], Plan] = {}
+        self._plans: dict[tuple[int, Request], Plan] = {}
         self._on_host = self._ranks_on_hosts(hosts)
 
     def _colours(self, variation: Variation) -> Colours:
@@ -145,12 +145,12 @@ class Folding:
     def plan(self, name: Communication, op: Op) -> Plan:
         """The plan of the first communication of the class, each flow replaced by the aggregate of its class."""
         assert isinstance(name, int)
-        key = name, asked(op)
+        key = name, request_of(op)
         if key not in self._plans:
             self._plans[key] = self._folded(int(self._partition.firsts[COMMUNICATION][name]), key[1])
         return self._plans[key]
 
-    def _folded(self, number: int, what: Asked) -> Plan:
+    def _folded(self, number: int, what: Request) -> Plan:
         one = self._flows.isomorphic[self._flows.isomorphic_of[number]]
         plan, parts, begin = one.plans[what], one.parts[what], one.first_flow(number)
         again: dict[Phase, Phase] = {}

@@ -16,7 +16,7 @@ from simulator.network.transport.communicator import Communicator
 from simulator.network.transport.ideal import ideal
 from simulator.schedule import Compute, Program, Schedule
 from simulator.schedule.check import check
-from simulator.schedule.matching import Matching, asked
+from simulator.schedule.matching import Matching, request_of
 from simulator.schedule.mesh import Mesh
 from topologies.uniform import uniform
 
@@ -67,7 +67,9 @@ def run(made, watch=None):
             mine, theirs = getattr(own, name), getattr(other.columns[rank], name)
             assert mine == pytest.approx(theirs, rel=0, abs=1e-9 * np.nan_to_num(makespan), nan_ok=True), (rank, name)
     assert _together(outcome) == _together(other)
-    mine, theirs = ([(str(o.name), str(asked(o.op)), o.times) for o in one.communications] for one in (outcome, other))
+    mine, theirs = (
+        [(str(o.name), str(request_of(o.op)), o.times) for o in one.communications] for one in (outcome, other)
+    )
     assert sorted(mine) == sorted(theirs)
     assert {_unordered(one) for one in outcome.waiting} == {_unordered(one) for one in other.waiting}
     carried, too = (dict(zip(one.flows, one.flow_bytes.tolist(), strict=True)) for one in (outcome, other))
