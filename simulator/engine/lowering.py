@@ -227,7 +227,7 @@ class _Lowerer:
         return ranks, _durations(self.setup, self.ranks, ranks), len(hosts)
 
     def _host_pools(self) -> tuple[list[int], int]:
-        """By rank the memory pool of its node's host, numbered after the pools of GPUs; and how many nodes there are."""
+        """By rank the memory pool of its node's host, numbered after the GPUs' pools; and how many nodes there are."""
         cluster, devices = self.setup.pricing.cluster, self.setup.pricing.devices
         nodes: dict[int | str, int] = {}
         where = [nodes.setdefault(cluster.node_of(devices[rank]), len(nodes)) for rank in self.ranks]

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.engine.folding import dominance
-from simulator.engine.folding.dominance import Entries, undominated
+from simulator.engine.folding.dominance import Shares, undominated
 
 ROWS = st.dictionaries(st.integers(0, 6), st.sampled_from([0.25, 0.5, 1.0]), max_size=4)
 
@@ -27,7 +27,7 @@ def by_definition(rows):
 def found(rows):
     triples = [(flow, number, share) for number, row in enumerate(rows) for flow, share in row.items()]
     flows, numbers, shares = ([triple[column] for triple in triples] for column in range(3))
-    entries = Entries(np.array(flows, np.int64), np.array(numbers, np.int64), np.array(shares, np.float64))
+    entries = Shares(np.array(flows, np.int64), np.array(numbers, np.int64), np.array(shares, np.float64))
     return set(np.flatnonzero(undominated(entries, len(rows))).tolist())
 
 
