@@ -1,4 +1,4 @@
-"""The site: its commands, links and examples are right, and its generated reference has every key."""
+"""The site: its commands, links and examples work, and its generated reference has every key."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ COMMANDS = sorted(
     }
 )
 MADE_THERE = ("mine.yaml", "plans.yaml", "runs/a", "runs/b", "SCENARIO", "all_reduce.txt", "topology.xml")
-"""What a page has its reader write or have."""
+"""Files that the pages tell the reader to write."""
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands_have_their_options_and_name_what_there_is(
+def test_commands_have_existing_options_and_names(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
@@ -71,7 +71,7 @@ def test_examples_run(text: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_a_target(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+?)\)", page.read_text()):
         made = target.removeprefix("generated/notebooks/")
         if target == "generated/scenario.md" or target in labels():
@@ -81,11 +81,11 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def labels() -> set[str]:
-    """What pages may be linked by, beside their files."""
+    """The labels of pages; a link may name one instead of a file."""
     return {label for page in PAGES for label in re.findall(r"^\(([a-z-]+)\)=$", page.read_text(), re.M)}
 
 
-def test_what_a_reader_adds_by_the_examples_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_the_page_about_extending_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (DOCS / "extend.md").read_text().replace("mylab", "lab_of_the_site")  # a name that no other test imports
     files = re.findall(r"```(?:python|yml)\n# (lab_of_the_site/\S+)\n(.*?)```", text, re.S)
     assert len(files) == 8
@@ -124,7 +124,7 @@ def test_the_reference_has_every_key(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Key: `cluster.node.host`, `cluster.node.socket_link`, `cluster.node.nic`" in page
 
 
-def test_the_api_page_has_the_public_faces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_api_page_has_all_public_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(DOCS))
     page = import_module("api_reference").page()
     documented = re.findall(r"^\.\. auto(?:class|function|exception):: (\S+)$", page, re.M)

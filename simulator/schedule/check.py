@@ -162,7 +162,7 @@ def _wrong_value(op: Op) -> str:
 
 
 def _wrong_axis(schedule: Schedule, op: Op, ranks: Sequence[int], places: dict[str, tuple[int | None, int]]) -> str:
-    """What is wrong with the axis or a coordinate of *op*; empty if nothing. *places*: the results of `_places` by axis."""
+    """What is wrong with the axis or a coordinate of *op*; empty if nothing. *places*: by axis, as `_places` has it."""
     if isinstance(op, Collective) and op.kind not in COLLECTIVES:
         return f"{op.kind} is not a collective; there are {', '.join(COLLECTIVES)}"
     if not isinstance(op, Collective | Send | Recv):

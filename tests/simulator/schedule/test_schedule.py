@@ -1,4 +1,4 @@
-"""Schedules: rearranging ranks, and each check rule violated once, with the offending op shown."""
+"""Schedules: other numberings of ranks, and a violation of each check rule with its op marked."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def reduce(name="reduce", nbytes=8.0, **fields):
 
 
 def pair(first, second, axis="dp"):
-    """Two ranks on one axis, each with ops of its own."""
+    """Two ranks on one axis, each with its own ops."""
     mesh = Mesh(2, {axis: Axis(((0, 1),))})
     return Schedule(mesh, (Program("one", tuple(first)), Program("two", tuple(second))), (0, 1))
 

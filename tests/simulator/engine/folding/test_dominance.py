@@ -1,4 +1,4 @@
-"""Rows that can bind, against their definition."""
+"""Undominated rows, against the definition."""
 
 import numpy as np
 from hypothesis import given
@@ -11,7 +11,7 @@ ROWS = st.dictionaries(st.integers(0, 6), st.sampled_from([0.25, 0.5, 1.0]), max
 
 
 def by_definition(rows):
-    """The numbers of rows that no other one dominates, and of equal ones the first."""
+    """The numbers of the rows that no other row dominates; of equal rows the first."""
 
     def above(row, number, other, place):
         same = other == row
@@ -32,11 +32,11 @@ def found(rows):
 
 
 @given(st.lists(ROWS, max_size=12))
-def test_rows_that_no_other_dominates_bind(rows):
+def test_undominated_rows_are_kept(rows):
     assert found(rows) == by_definition(rows)
 
 
-def test_comparisons_in_parts_are_the_same(monkeypatch):
+def test_comparison_in_parts_gives_the_same_rows(monkeypatch):
     draw = np.random.default_rng(1)
     rows = [{int(flow): float(draw.choice([0.5, 1.0])) for flow in draw.integers(0, 9, 3)} for _ in range(60)]
     whole = found(rows)

@@ -1,4 +1,4 @@
-"""An order laid out in time: begins and ends, bubbles, what is in flight, and orders that cannot run."""
+"""Time slots of an order: begins and ends, bubbles, micro-batches in flight, and orders that cannot run."""
 
 import pytest
 
