@@ -119,7 +119,7 @@ def counted(ops: Iterable[Op]) -> list[tuple[Op, int]]:
 
 
 def moved(scenario: Scenario, timeline: Timeline, op: Op, rank: int) -> Iterable[tuple[int, str, float]]:
-    """(sender, receiving device, bytes) of the transfers of *op*; a collective counts at the first rank of its group."""
+    """(sender, receiving device, bytes) of the transfers of *op*; of a collective at the first rank of its group."""
     if isinstance(op, Copy):
         assert op.to == "host", "no shipped scenario copies to a GPU; count it here when one does"
         yield rank, scenario.cluster().host_of(timeline.devices[rank]), op.nbytes

@@ -50,7 +50,7 @@ def cost(what: str, amount: int, settings: Mapping[str, object]) -> Cost:
 
 
 def changes(replicas: int, micro_batches: int, layers: int, stragglers: int) -> dict[str, object]:
-    """The settings of a scenario: a replica has eight nodes with a tensor group each; *stragglers* are in different replicas."""
+    """The settings: a replica has eight nodes with a tensor group each; *stragglers* are in different replicas."""
     return {
         "cluster.nodes": STAGES * replicas,
         "parallelism.dp": replicas,
