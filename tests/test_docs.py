@@ -18,6 +18,7 @@ from scenarios.command import run
 from scenarios.specification.loading import located
 from scenarios.specification.specification import Specification
 from simulator.document import read_value
+from tests.structure.sizes import modules_by_folder
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -131,6 +132,28 @@ def test_the_api_page_has_all_public_names(monkeypatch: pytest.MonkeyPatch) -> N
     faces = [f"{package.__name__}.{name}" for package in (scenarios, simulator) for name in package.__all__]
     assert {*faces, "topologies.cluster", "workloads.specification.model"} <= set(documented)
     assert len(documented) == len(set(documented))
+
+
+def listed_folders(text: str) -> set[str]:
+    """The folders of an indented list. A line begins with one or several names that end with a slash."""
+    found, above = set(), dict[int, str]()  # above: by indentation the folder that the next lines are in
+    for line in text.splitlines():
+        indentation = len(line) - len(line.lstrip())
+        above = {depth: folder for depth, folder in above.items() if depth < indentation}
+        parent = above[max(above)] if above else ""
+        names = re.match(r"(?:\w+/ )*(?:\w+/)?", line.lstrip() + " ")
+        for name in names[0].split() if names else ():
+            found.add(f"{parent}{name}".rstrip("/"))
+            above[indentation] = parent + name
+    return found
+
+
+def test_the_architecture_page_lists_all_folders() -> None:
+    section = (DOCS / "architecture.md").read_text().partition("## Folders")[2].partition("##")[0]
+    listed = listed_folders("\n".join(line for line in section.splitlines() if line.startswith("    ")))
+    assert [folder for folder in sorted(listed) if not (ROOT / folder).is_dir()] == []
+    folders = {folder for folder in modules_by_folder() if not folder.startswith("tests")}
+    assert folders - listed == {"simulator/schedule/order"}  # named in the line of its parent
 
 
 def test_every_picture_is_drawn_by_make_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
