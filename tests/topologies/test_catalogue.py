@@ -1,4 +1,4 @@
-"""The catalogue: every file loads, every number has its source, and figures agree with the published table."""
+"""The catalogue: every file loads, every datum has its source, and figures agree with the published table."""
 
 import csv
 from pathlib import Path
@@ -21,7 +21,7 @@ CLUSTER_NAMES = {
 }
 
 
-def test_the_names_of_the_contract_exist() -> None:
+def test_the_names_that_were_promised_are_there() -> None:
     assert set(lookup.names(GPUS)) >= GPU_NAMES
     assert set(lookup.names(CLUSTERS)) == CLUSTER_NAMES
     assert {"nvlink2", "nvlink5", "pcie3", "pcie5", "ib_edr", "ib_hdr", "ib_ndr", "slingshot11"} <= set(
@@ -30,7 +30,7 @@ def test_the_names_of_the_contract_exist() -> None:
 
 
 @pytest.mark.parametrize(("folder", "name"), FILES)
-def test_every_number_has_its_source(folder: str, name: str) -> None:
+def test_every_datum_has_its_source(folder: str, name: str) -> None:
     data = read(lookup.data_file(folder, name)).data
     sources = data.pop("sources")
     if folder == CLUSTERS:

@@ -1,4 +1,4 @@
-"""Fabrics against theory: bandwidth across cuts, distances, and routes of shortest length."""
+"""Fabrics against theory: bandwidth across cuts, distances, and routes by structure that are as short as any."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def network(nodes: int, nics: int = 1, radix: int = 40) -> Network:
 
 @lru_cache(maxsize=1)
 def names(net: Network) -> list[str]:
-    """The name of each vertex, with the switches of the fabric."""
+    """By vertex its name, once the fabric has added its switches."""
     return [f"nic {port.nic}" for port in net.ports] + [f"{kind} {number}" for kind, number in net.switches]
 
 
 def drawn(net: Network) -> nx.DiGraph[str]:
-    """The switches and links that the fabric has added to *net*, as a graph."""
+    """What the fabric has added to *net*, as a graph."""
     graph: nx.DiGraph[str] = nx.DiGraph()
     called = names(net)
     graph.add_nodes_from((name, {"kind": name.rpartition(" ")[0]}) for name in called)
@@ -61,7 +61,7 @@ def walk(net: Network, way: Way, a: int, b: int) -> list[str]:
 
 
 def check_routes(net: Network, way: Way) -> set[int]:
-    """Assert that every route is a simple path. Return how much longer than a shortest path each is."""
+    """Every route exists, is simple, and none is shorter than a shortest path; the surplus of each."""
     graph = drawn(net)
     lengths = dict(nx.all_pairs_shortest_path_length(graph))
     surplus = set()
@@ -140,7 +140,7 @@ def test_three_levels_where_a_spine_cannot_reach_all_leaves() -> None:
     assert check_routes(net, way) == {0}
 
 
-def test_a_fat_tree_that_is_too_small_is_an_error() -> None:
+def test_a_fat_tree_tells_what_does_not_fit() -> None:
     with pytest.raises(ClusterError, match="the 8 NICs of a node do not fit the 2 ports"):
         fat_tree(network(4, 8, radix=4))
     with pytest.raises(ClusterError, match="one number, or two"):
@@ -167,7 +167,7 @@ def test_selene_has_three_levels_and_pods_of_twenty() -> None:
 
 @few
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=3))
-def test_torus_distance_is_the_sum_of_the_shorter_distances_by_dimension(dims: list[int]) -> None:
+def test_torus_distance_is_the_sum_of_the_shorter_ways_round(dims: list[int]) -> None:
     nodes = 1
     for size in dims:
         nodes *= size
@@ -246,7 +246,7 @@ def test_global_links_of_a_dragonfly() -> None:
 
 @few
 @given(st.integers(1, 40), st.integers(2, 4), st.integers(2, 4))
-def test_the_nics_of_a_node_may_be_at_different_routers(nodes: int, nics: int, ports: int) -> None:
+def test_the_nics_of_a_node_may_hang_on_different_routers(nodes: int, nics: int, ports: int) -> None:
     net = network(nodes, nics)
     way = dragonfly(net, 2 * nics, ports, nics_apart=True)
     at = {port.number: way(port, port)[0] for port in net.ports}
@@ -276,7 +276,7 @@ def test_one_switch_joins_all() -> None:
     assert drawn(net).number_of_edges() == 20
 
 
-def test_a_pair_that_is_joined_twice_is_an_error() -> None:
+def test_a_pair_that_is_joined_twice_is_told() -> None:
     net = network(2)
     leaf, spine = net.switch("leaf"), net.switch("spine")
     net.join(leaf, spine, 1e9)

@@ -1,4 +1,4 @@
-"""Clusters from a user's own graph: valid graphs, and the errors of others."""
+"""A user's own graph: what it may be, and what is told when it is wrong."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def written(tmp_path: Path, data: Any) -> Path:
 
 
 @pytest.mark.parametrize("edges", ["links", "edges"])
-def test_a_file_written_by_networkx_is_a_cluster(tmp_path: Path, edges: str) -> None:
+def test_what_networkx_writes_is_a_cluster(tmp_path: Path, edges: str) -> None:
     written(tmp_path, nx.node_link_data(small(), edges=edges))
     machine = cluster({"graph": "mine.json"}, tmp_path)
     assert machine.gpus == ("gpu 0", "gpu 1", "gpu 2")
@@ -96,7 +96,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_an_error_names_its_place(tmp_path: Path, case: str) -> None:
+def test_what_is_wrong_is_told_with_its_place(tmp_path: Path, case: str) -> None:
     break_it, message = BAD[case]
     path = written(tmp_path, break_it(nx.node_link_data(small(), edges="edges")))
     with pytest.raises(ScenarioError, match=message) as caught:
@@ -104,7 +104,7 @@ def test_an_error_names_its_place(tmp_path: Path, case: str) -> None:
     assert str(path) in str(caught.value)
 
 
-def test_links_in_one_direction_only_are_an_error(tmp_path: Path) -> None:
+def test_one_way_is_not_enough(tmp_path: Path) -> None:
     graph = small().to_directed()
     graph.remove_edge("box", "gpu 2")
     written(tmp_path, nx.node_link_data(graph, edges="edges"))

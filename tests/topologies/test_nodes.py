@@ -51,7 +51,7 @@ def test_every_v100_of_a_hybrid_cube_mesh_has_six_links() -> None:
         assert sum(gpu in pair for pair in SINGLE) + 2 * sum(gpu in pair for pair in DOUBLE) == 6
 
 
-def test_routes_between_unjoined_gpus_use_pcie_and_no_other_gpu() -> None:
+def test_gpus_that_are_not_joined_go_over_pcie_past_no_other_gpu() -> None:
     machine = cluster("dgx1")
     for a, b in combinations(range(8), 2):
         passed = path(machine, f"gpu {a}", f"gpu {b}")
@@ -169,7 +169,7 @@ def test_two_kinds_of_node_are_numbered_through() -> None:
     assert "nic 7" in passed
 
 
-def test_shapes_refuse_impossible_parameters() -> None:
+def test_shapes_refuse_what_they_cannot_be() -> None:
     with pytest.raises(ScenarioError, match="hybrid cube mesh has 8 accelerators, not 4"):
         cluster({"node": node(intra={"kind": "nvlink2", "shape": "hybrid_cube_mesh"})})
     with pytest.raises(ScenarioError, match="8 accelerators"):

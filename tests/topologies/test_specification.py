@@ -1,4 +1,4 @@
-"""The cluster section: defaults, presets, degraded links, a user's own parts, and errors."""
+"""The cluster section: defaults, presets, degraded links, what a user adds, and what is told of faults."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ NODE = {
 }
 
 
-def test_a_cluster_without_a_preset_has_the_given_numbers() -> None:
+def test_a_cluster_of_ones_own_takes_the_numbers_given() -> None:
     machine = cluster({"nodes": 25, "node": NODE, "fabric": {"kind": "fat_tree", "oversubscription": 1.0}})
     assert len(machine.gpus) == 100
     assert machine.graph.edges["gpu 0", "gpu 1"]["link"] == Link("nvlink2", 50e9, 2e-6)
@@ -50,7 +50,7 @@ def test_a_link_that_the_catalogue_does_not_have_needs_its_numbers() -> None:
         cluster({"nodes": 2, "node": {**NODE, "nic": {"kind": "mynet", "bandwidth": "1 GB/s"}}})
 
 
-def test_keys_beside_a_preset_override_nested_keys() -> None:
+def test_keys_beside_a_preset_override_it_deep() -> None:
     machine = cluster(
         {"preset": "dgx_a100_80gb", "nodes": 2, "node": {"nics": 4, "accelerator": {"preset": "a100_40gb", "sms": 100}}}
     )
@@ -60,7 +60,7 @@ def test_keys_beside_a_preset_override_nested_keys() -> None:
     assert machine.name == "dgx_a100_80gb"
 
 
-def test_a_fabric_of_another_kind_drops_the_parameters_of_the_preset() -> None:
+def test_a_fabric_of_another_kind_leaves_the_presets_parameters_behind() -> None:
     machine = cluster({"preset": "frontier", "nodes": 2, "fabric": {"kind": "switch"}})
     assert "switch 0" in machine.graph
     whole = {**specification({"preset": "frontier"}).model_dump(exclude_unset=True), "nodes": 2}
@@ -84,7 +84,7 @@ def test_degraded_is_a_factor_on_a_link_both_ways() -> None:
     assert machine.route("gpu 0", "gpu 7") == whole.route("gpu 0", "gpu 7")
 
 
-def test_degraded_devices_without_a_link_have_a_degraded_route() -> None:
+def test_degraded_without_a_link_of_its_own_is_the_way_between() -> None:
     section = {"preset": "dgx_a100_80gb", "nodes": 3, "degraded": [{"link": ["gpu 17", "nic 17"], "bandwidth": 0.25}]}
     machine = cluster(section)
     assert machine.graph.edges["gpu 17", "pcie_switch 8"]["link"].bandwidth == 31.5e9 / 4
@@ -119,7 +119,7 @@ def star(server: Server, spokes: int = 1) -> Wiring:
 """
 
 
-def test_a_users_own_file_is_found_by_its_dotted_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_the_users_own_works_by_its_dotted_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "mylab_of_clusters"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -199,7 +199,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("section", "message"), FAULTS)
-def test_errors_are_one_sentence(section: dict[str, Any], message: str) -> None:
+def test_faults_are_told_in_one_sentence(section: dict[str, Any], message: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         cluster(section)
     assert message in str(caught.value)

@@ -1,4 +1,4 @@
-"""The two textbook networks, `uniform` and `tree`."""
+"""The two textbook networks, as the contract says."""
 
 import pytest
 
@@ -18,11 +18,11 @@ def test_uniform_has_one_port_for_each_device() -> None:
     assert machine.accelerator("host 0").peak("fp32") == 1.0
 
 
-def test_latency_may_be_zero() -> None:
+def test_latency_may_be_nothing() -> None:
     assert uniform(2, 1e9, 0.0).latency((0, 1)) == 0.0
 
 
-def test_links_of_a_tree() -> None:
+def test_tree_is_as_the_contract_draws_it() -> None:
     machine = cluster(
         {"preset": "tree", "arity": [2, 3], "bandwidth": ["160 Mb/s", "300 Mb/s"], "latency": "50 us", "hosts": 1}
     )

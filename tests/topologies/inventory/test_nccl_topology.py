@@ -1,4 +1,4 @@
-"""NCCL's topology file gives the node on which it was written."""
+"""NCCL's topology file becomes the node that it was dumped on."""
 
 import pytest
 

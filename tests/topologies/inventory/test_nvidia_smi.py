@@ -1,4 +1,4 @@
-"""The matrix of ``nvidia-smi topo -m`` gives the node that printed it, for several kinds of servers."""
+"""The matrix of ``nvidia-smi topo -m``, as servers of several sorts print it, becomes their node."""
 
 import json
 
@@ -12,7 +12,7 @@ from topologies.nodes.hybrid_cube_mesh import DOUBLE, SINGLE
 
 
 def matrix(gpus, nics, joint, affinity):
-    """The matrix as it is printed. *joint*(one, other): the entry of two names like GPU0; *affinity*: by GPU."""
+    """As it is printed: *joint*(one, other) of words like GPU0, and the *affinity* of each GPU."""
     words = [f"GPU{i}" for i in range(gpus)] + [f"NIC{i}" for i in range(nics)]
     lines = ["\t" + "\t".join(words) + "\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID"]
     for one in words:
