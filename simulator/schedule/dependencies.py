@@ -97,7 +97,7 @@ class Names:
             return np.full(len(waiting), self.blocks_of(template)[0])
         if template not in self._block_of:
             blocks = self.blocks_of(template)
-            # the last entry is for blocks of no micro-batch, whose number is -1
+            # blocks of no micro-batch have the number -1: the last entry is for them
             self._block_of[template] = np.full(int(self.ops.micro_batches.max()) + 2, -1)
             self._block_of[template][self.ops.micro_batches[blocks]] = blocks
         return self._block_of[template][self.ops.micro_batches[waiting]]

@@ -88,7 +88,7 @@ class TemplatedOps(Sequence[Op]):
 
     @classmethod
     def from_columns(cls, templates: Sequence[tuple[Op, ...]], which: Numbers, micro_batches: Numbers) -> TemplatedOps:
-        """Build from columns. *templates* may stand in any order and include unused ones."""
+        """Build from columns. *templates* may be in any order and include unused ones."""
         used, first = np.unique(which, return_index=True)
         in_use = used[first.argsort()]
         place = np.zeros(len(templates), np.int64)

@@ -144,7 +144,7 @@ SHAPE = Shape(2, 256, 8, 8, 1024, 128, 1024, precision="fp16")
 
 @st.composite
 def trained(draw):
-    """A transformer over all its parallelisms, with all that stands beside a run of computations.
+    """A transformer with several parallelisms and communication that overlaps with long runs of computations.
 
     Exchanges of tensor parallelism in pieces beside their products, or asynchronous in the backward pass; gradients
     that are reduced while others are computed, and take multiprocessors; recomputation; several steps.
