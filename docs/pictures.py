@@ -1,7 +1,7 @@
-"""Draw the pictures in docs/ anew, and ACCURACY.md with them: `make pictures`.
+"""`make pictures` draws the pictures in docs/ anew and writes ACCURACY.md.
 
-`python docs/pictures.py timeline links` draws only these. A picture that cannot be drawn here is left as it is, and the
-reason printed: `validation` needs torch, root and iproute2.
+`python docs/pictures.py timeline links` draws these two only. A picture that cannot be drawn stays as it is, and the
+reason is printed: `validation` needs torch, root and iproute2.
 """
 
 from __future__ import annotations
@@ -16,10 +16,7 @@ from scenarios.command import run
 
 DOCS = Path(__file__).parent
 JOBS = "2"
-"""Processes that share the published runs."""
-
-LEFT_OUT = ("dash_frontier",)
-"""Published runs that take more than ten minutes and 8 GB; `clustersim accuracy` judges them too."""
+"""The number of processes that run the published scenarios."""
 
 
 def _plotted(picture: str, scenario: str, *options: str) -> Callable[[], int]:
@@ -27,13 +24,12 @@ def _plotted(picture: str, scenario: str, *options: str) -> Callable[[], int]:
 
 
 def _accuracy() -> int:
-    """Judge the published runs: ACCURACY.md, accuracy.png and ptd_p_against_zero_3.png."""
-    left_out = [word for name in LEFT_OUT for word in ("--except", name)]
-    return run(["accuracy", *left_out, "-j", JOBS, "-o", str(DOCS.parent / "ACCURACY.md"), "--figures", str(DOCS)])
+    """Compare the published runs with their measurements: ACCURACY.md, accuracy.png and ptd_p_against_zero_3.png."""
+    return run(["accuracy", "-j", JOBS, "-o", str(DOCS.parent / "ACCURACY.md"), "--figures", str(DOCS)])
 
 
 def _validation() -> int:
-    """Replay 1F1B on a testbed and keep the chart."""
+    """Replay 1F1B on a testbed and copy the chart."""
     with tempfile.TemporaryDirectory() as folder:
         status = run(["validate", "two_nodes_of_2", "--testbed", "-o", folder])
         if status == 0:
@@ -50,7 +46,7 @@ PICTURES: dict[str, Callable[[], int]] = {
 
 
 def main(names: list[str]) -> int:
-    """Draw the pictures of those *names*, all if there are none; return 1 if one could not be drawn."""
+    """Draw the pictures *names* (default: all). Return 1 if one could not be drawn, 2 for an unknown name."""
     unknown = [name for name in names if name not in PICTURES]
     if unknown:
         print(f"there is no picture {unknown[0]}; there are {', '.join(PICTURES)}", file=sys.stderr)

@@ -1,12 +1,12 @@
-"""What holds for all tests."""
+"""Settings of all tests."""
 
 import signal
 
 from hypothesis import settings
 
-# no test is gated by the clock: a busy machine is no fault of the code
+# no test fails because the machine is busy
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
 
-# what a shell starts in the background, these tests perhaps, ignores interrupts, and so would the commands they start
+# a shell starts background processes with interrupts ignored; commands that tests start would inherit that
 signal.signal(signal.SIGINT, signal.default_int_handler)

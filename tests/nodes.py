@@ -1,4 +1,4 @@
-"""A small server that many tests wire clusters of."""
+"""A small node from which many tests build clusters."""
 
 V100 = {
     "accelerator": "v100_16gb",
@@ -8,4 +8,4 @@ V100 = {
     "nics": 1,
     "nic": {"kind": "ib_edr"},
 }
-"""Four GPUs joined pair by pair, and one NIC."""
+"""Four GPUs, each pair joined, and one NIC."""

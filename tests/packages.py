@@ -1,4 +1,4 @@
-"""A package outside the project, as a user writes it."""
+"""Packages outside the project, such as users write."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ def package(files: Mapping[str, str], folder: Path, monkeypatch: pytest.MonkeyPa
 
 
 def clustersim(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run the command in *folder*, whose packages it can import."""
+    """Run the command in *folder*; it can import the packages there."""
     command = [str(Path(sys.executable).with_name("clustersim")), *arguments]
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
     environment = {**os.environ, "PYTHONPATH": path}

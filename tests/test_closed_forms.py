@@ -1,8 +1,8 @@
-"""The communication model, exact to 1e-9 where the alpha-beta theory gives a closed form.
+"""The communication model against the closed forms of the alpha-beta theory, to 1e-9.
 
-On `uniform` (each device one full-duplex port into a crossbar) with transport `ideal`, at flow and chunk fidelity: the
-forms of Thakur et al. 2005 and of the lecture's cost table, for random p, d, alpha, beta. The parameter server's 2 p d
-stands nowhere in the code: it must come out of sharing the server's port.
+The cluster is `uniform` (each device has one full-duplex port into a crossbar) and the transport `ideal`, at each
+fidelity. The closed forms are those of Thakur et al. 2005 and of the lecture's cost table, for random p, d, alpha and
+beta. The 2 p d of a parameter server is not in the code: it must follow from sharing the server's port.
 """
 
 from math import log2
@@ -28,7 +28,7 @@ network = {
 
 
 def time(kind, p, d, alpha, bandwidth, fidelity, algorithm):
-    """Seconds that one collective over all GPUs takes."""
+    """The time of one collective over all GPUs, s."""
     op = Collective(name=kind, kind=kind, over="dp", nbytes=d)
     schedule = Schedule(Mesh.regular({"dp": p}), (Program("all", (op,)),), (0,) * p)
     check(schedule)

@@ -1,4 +1,4 @@
-"""Nothing is lost and nothing made: bytes on the links, capacity of the links, seconds of the ranks."""
+"""Conservation: bytes on links, capacity of links, and the time of ranks add up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from simulator.schedule.mesh import family
 from simulator.timeline import Timeline
 
 Case = tuple[str, str, bool]
-"""A shipped scenario, one of its variants or nothing, whether equal ranks are folded into one."""
+"""(name of a shipped scenario, name of a variant or an empty text, True if equal ranks are folded)."""
 
 
 def cases() -> Iterator[Case]:
@@ -65,7 +65,7 @@ SMALLER: dict[str, dict[str, int]] = {
         "parallelism.dp": 2,
     },
 }
-"""What a scenario of many ranks is cut down to, so that each of them can be simulated for itself in seconds."""
+"""Changes that make large scenarios small, so that all ranks can be simulated unfolded in seconds."""
 
 
 @cache
@@ -77,7 +77,7 @@ def loaded(case: Case) -> Scenario:
 
 @cache
 def timelines(case: Case) -> tuple[Timeline, ...]:
-    """Of the step, and of the broadcast before it where there is one."""
+    """The timeline of the step, and that of the broadcast before it if there is one."""
     scenario = loaded(case)
     schedules = [scenario.schedule(), scenario.initial()]
     return tuple(simulated(scenario, schedule) for schedule in schedules if schedule is not None)
@@ -86,8 +86,8 @@ def timelines(case: Case) -> tuple[Timeline, ...]:
 every_case = pytest.mark.parametrize("case", list(cases()), ids=called)
 
 
-def asked(scenario: Scenario, timeline: Timeline) -> dict[int, float]:
-    """Bytes by link: each transfer of each op, on each link of its route, counted one by one."""
+def expected_bytes(scenario: Scenario, timeline: Timeline) -> dict[int, float]:
+    """Bytes by link: each transfer of each op is counted on each link of its route."""
     cluster, schedule, devices = scenario.cluster(), timeline.schedule, timeline.devices
     total: defaultdict[int, float] = defaultdict(float)
     for (source, target), nbytes in transfers(scenario, schedule, timeline).items():
@@ -109,7 +109,7 @@ def transfers(scenario: Scenario, schedule: Schedule, timeline: Timeline) -> dic
 
 
 def counted(ops: Iterable[Op]) -> list[tuple[Op, int]]:
-    """Those of *ops* that move bytes, of those that move the same one, and how many there are."""
+    """The ops that move bytes, one of those that are equal in what they move, and the number of these."""
     found: dict[tuple[object, ...], list[Op]] = {}
     for op in ops:
         if isinstance(op, Collective | Send | Copy):
@@ -119,7 +119,7 @@ def counted(ops: Iterable[Op]) -> list[tuple[Op, int]]:
 
 
 def moved(scenario: Scenario, timeline: Timeline, op: Op, rank: int) -> Iterable[tuple[int, str, float]]:
-    """(sender, device that receives, bytes) of *op*; of a collective only at the first rank of its group."""
+    """(sender, receiving device, bytes) of the transfers of *op*; of a collective at the first rank of its group."""
     if isinstance(op, Copy):
         assert op.to == "host", "no shipped scenario copies to a GPU; count it here when one does"
         yield rank, scenario.cluster().host_of(timeline.devices[rank]), op.nbytes
@@ -142,28 +142,28 @@ def moved(scenario: Scenario, timeline: Timeline, op: Op, rank: int) -> Iterable
 
 
 @every_case
-def test_bytes_on_each_link_are_those_that_the_schedule_asks_for(case: Case) -> None:
+def test_bytes_on_each_link_follow_from_the_schedule(case: Case) -> None:
     for timeline in timelines(case):
-        expected = asked(loaded(case), timeline)
+        expected = expected_bytes(loaded(case), timeline)
         carried = {link: nbytes for link, nbytes in timeline.link_bytes.items() if nbytes}
-        # folded, one link stands for all that carry the same; it is one of them, and each is accounted for
+        # in a folded run, one link represents all links of its class, and its multiplicity counts them
         assert carried == pytest.approx({link: expected[link] for link in carried}, rel=1e-9)
         everywhere = [nbytes for link, nbytes in carried.items() for _ in range(timeline.multiplicity.get(link, 1))]
         assert sorted(everywhere) == pytest.approx(sorted(expected.values()), rel=1e-9)
-        # the same, as the integral over time of what lay on each link, as far as the clock's last digit lets tell:
-        # 10 s in a double are known to 2e-15 s, in which 300 GB/s carry 6e-4 B
+        # the integral of the load of each link over time, as exact as the time: a double of 10 s is exact to 2e-15 s,
+        # in which 300 GB/s carry 6e-4 B
         assert traffic.carried(timeline) == pytest.approx(carried, rel=1e-9, abs=1e-3)
 
 
 @every_case
-def test_only_what_is_folded_stands_for_others(case: Case) -> None:
+def test_only_folded_ranks_represent_others(case: Case) -> None:
     for timeline in timelines(case):
         assert sorted(timeline.columns) == list(timeline.classes)
         assert case[2] or (len(timeline.columns) == timeline.world_size and not timeline.multiplicity)
 
 
 @every_case
-def test_what_ranks_send_is_no_less_than_the_theory_asks_for(case: Case) -> None:
+def test_ranks_send_at_least_the_lower_bound(case: Case) -> None:
     for timeline in timelines(case):
         least, sent = traffic.least_bytes(timeline.schedule), traffic.by_axis(timeline)
         assert all(sent[axis] >= nbytes * (1 - 1e-9) for axis, nbytes in least.items())
@@ -182,7 +182,7 @@ def test_no_link_carries_more_than_its_bandwidth_at_any_time(case: Case) -> None
                 events.setdefault(links[place], []).extend([(end, -one), (begin, one)])
         assert events
         for link, changes in events.items():
-            # what ends goes before what begins at the same time
+            # at one time, ends are counted before begins
             load = np.cumsum([rate for _, rate in sorted(changes)])
             assert load.max() <= scenario_bandwidth(timeline, link) * (1 + 1e-9)
 
@@ -193,7 +193,7 @@ def scenario_bandwidth(timeline: Timeline, link: int) -> float:
 
 
 def covered(intervals: Iterable[tuple[float, float]]) -> float:
-    """Seconds that lie in at least one of *intervals*."""
+    """The length of the union of *intervals*, s."""
     total, reached = 0.0, 0.0
     for begin, end in sorted(intervals):
         total += max(0.0, end - max(begin, reached))
@@ -212,7 +212,7 @@ def test_computing_exposed_communication_and_bubble_make_up_the_step_of_every_ra
         bubble = parts["bubble"]
         exposed = sum(seconds for name, seconds in parts.items() if name.startswith("exposed_") or name == "copy")
         assert computing + exposed + bubble == pytest.approx(timeline.step_time, rel=1e-9)
-        # and each of them is what the spans say, clipped to where metrics are taken
+        # each part follows from the spans, clipped to the window in which metrics are taken
         spans = [(max(s.begin, begin), min(s.end, end), isinstance(s.op, Compute)) for s in timeline.spans(rank)]
         busy = covered((b, e) for b, e, _ in spans if b < e) / steps
         assert computing == pytest.approx(covered((b, e) for b, e, computes in spans if computes and b < e) / steps)

@@ -1,4 +1,4 @@
-"""The site: its commands, links and examples are right, and its generated reference has every key."""
+"""The site: its commands, links and examples work, and its generated reference has every key."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from scenarios.command import run
 from scenarios.specification.loading import located
 from scenarios.specification.specification import Specification
 from simulator.document import read_value
+from tests.structure.sizes import modules_by_folder
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -38,11 +39,11 @@ COMMANDS = sorted(
     }
 )
 MADE_THERE = ("mine.yaml", "plans.yaml", "runs/a", "runs/b", "SCENARIO", "all_reduce.txt", "topology.xml")
-"""What a page has its reader write or have."""
+"""Files that the pages tell the reader to write."""
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands_have_their_options_and_name_what_there_is(
+def test_commands_have_existing_options_and_names(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
@@ -71,7 +72,7 @@ def test_examples_run(text: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_a_target(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+?)\)", page.read_text()):
         made = target.removeprefix("generated/notebooks/")
         if target == "generated/scenario.md" or target in labels():
@@ -81,11 +82,11 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def labels() -> set[str]:
-    """What pages may be linked by, beside their files."""
+    """The labels of pages; a link may name one instead of a file."""
     return {label for page in PAGES for label in re.findall(r"^\(([a-z-]+)\)=$", page.read_text(), re.M)}
 
 
-def test_what_a_reader_adds_by_the_examples_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_the_page_about_extending_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (DOCS / "extend.md").read_text().replace("mylab", "lab_of_the_site")  # a name that no other test imports
     files = re.findall(r"```(?:python|yml)\n# (lab_of_the_site/\S+)\n(.*?)```", text, re.S)
     assert len(files) == 8
@@ -124,13 +125,35 @@ def test_the_reference_has_every_key(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Key: `cluster.node.host`, `cluster.node.socket_link`, `cluster.node.nic`" in page
 
 
-def test_the_api_page_has_the_public_faces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_api_page_has_all_public_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(DOCS))
     page = import_module("api_reference").page()
     documented = re.findall(r"^\.\. auto(?:class|function|exception):: (\S+)$", page, re.M)
     faces = [f"{package.__name__}.{name}" for package in (scenarios, simulator) for name in package.__all__]
     assert {*faces, "topologies.cluster", "workloads.specification.model"} <= set(documented)
     assert len(documented) == len(set(documented))
+
+
+def listed_folders(text: str) -> set[str]:
+    """The folders of an indented list. A line begins with one or several names that end with a slash."""
+    found, above = set(), dict[int, str]()  # above: by indentation the folder that the next lines are in
+    for line in text.splitlines():
+        indentation = len(line) - len(line.lstrip())
+        above = {depth: folder for depth, folder in above.items() if depth < indentation}
+        parent = above[max(above)] if above else ""
+        names = re.match(r"(?:\w+/ )*(?:\w+/)?", line.lstrip() + " ")
+        for name in names[0].split() if names else ():
+            found.add(f"{parent}{name}".rstrip("/"))
+            above[indentation] = parent + name
+    return found
+
+
+def test_the_architecture_page_lists_all_folders() -> None:
+    section = (DOCS / "architecture.md").read_text().partition("## Folders")[2].partition("##")[0]
+    listed = listed_folders("\n".join(line for line in section.splitlines() if line.startswith("    ")))
+    assert [folder for folder in sorted(listed) if not (ROOT / folder).is_dir()] == []
+    folders = {folder for folder in modules_by_folder() if not folder.startswith("tests")}
+    assert folders - listed == {"simulator/schedule/order"}  # named in the line of its parent
 
 
 def test_every_picture_is_drawn_by_make_pictures(monkeypatch: pytest.MonkeyPatch) -> None:

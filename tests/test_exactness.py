@@ -1,4 +1,4 @@
-"""Folded equals unfolded on what is shipped: every span of every rank, and what is drawn and written of chosen ones."""
+"""Folded equals unfolded in shipped scenarios: every span of every rank, and charts and files of chosen ranks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from simulator.timeline import Columns, Timeline
 from tests.test_conservation import SMALLER
 
 Case = tuple[str, str]
-"""A shipped scenario, one of its variants or nothing."""
+"""(name of a shipped scenario, name of a variant or an empty text)."""
 
 
 def cases() -> Iterator[Case]:
@@ -52,7 +52,7 @@ def in_order(written: Columns) -> list[npt.NDArray[Any]]:
 
 
 def assert_exact(times: npt.NDArray[np.float64], expected: npt.NDArray[np.float64]) -> None:
-    """Equal to a billionth, about zero to a picosecond."""
+    """Assert equality to a relative 1e-9, or to 1e-12 s near zero."""
     np.testing.assert_allclose(times, expected, rtol=1e-9, atol=1e-12)
 
 
@@ -82,7 +82,7 @@ MEGASCALE: dict[str, object] = {
     "parallelism.virtual_stages": 2,
     "parallelism.dp": REPLICAS,
 }
-"""MegaScale's structure, made small: TP 8 within a node, two stages, four replicas."""
+"""A small scenario with the structure of MegaScale: TP 8 within a node, two stages, four replicas."""
 
 STRAGGLER = 21  # of tensor group 2: stage 0 of the third replica
 
@@ -95,14 +95,14 @@ def test_a_straggler_slows_its_replica_and_the_others_wait_for_its_gradients() -
     assert folded.step_time > equal.step_time
     assert len(equal.columns) < len(folded.columns) < folded.world_size
     replica, other = STRAGGLER // 8 * 8, STRAGGLER % 8
-    # before any gradient is exchanged, its own replica is behind and another one is as if nothing were
+    # before the first exchange of gradients, its own replica is late and another one is not affected
     assert last_forward(folded, replica) > last_forward(equal, replica) * 1.05
     assert last_forward(folded, other) == pytest.approx(last_forward(equal, other), rel=1e-9)
-    # the rank in its place in another replica waits where gradients are exchanged, for all that the step is longer
+    # its peer in another replica waits at the exchange of gradients for as long as the step is longer
     longer = folded.step_time - equal.step_time
     assert waited(equal, other, "dp") < 1e-9 < longer < waited(folded, other, "dp")
     assert waited(folded, other, "tp") < 1e-3 * longer
-    # its tensor group waits for the straggler, which waits for no one of it
+    # its tensor group waits for the straggler, and the straggler does not wait for the group
     assert waited(folded, STRAGGLER, "tp") < 1e-9 < longer < waited(folded, STRAGGLER - 1, "tp")
 
 
@@ -114,7 +114,7 @@ def last_forward(timeline: Timeline, rank: int) -> float:
 
 
 def waited(timeline: Timeline, rank: int, axis: str) -> float:
-    """Seconds that *rank* waited for partners on *axis*."""
+    """The time that *rank* waited for partners on *axis*, s."""
     spans = timeline.spans(rank)
     return sum(s.begin - s.ready for s in spans if isinstance(s.op, Collective) and s.op.over == axis)
 
@@ -127,7 +127,7 @@ def megascale() -> tuple[Timeline, Timeline]:
     return both("megascale_175b_12288a100", MEGASCALE)
 
 
-def test_chosen_ranks_are_drawn_alike(megascale: tuple[Timeline, Timeline]) -> None:
+def test_charts_of_chosen_ranks_are_equal(megascale: tuple[Timeline, Timeline]) -> None:
     shown = [Shown(rank, f"rank {rank}") for rank in CHOSEN]
     mine, theirs = (rows(timeline, shown, (0.0, timeline.makespan)) for timeline in megascale)
     assert [(row.rank, row.stream) for row in mine] == [(row.rank, row.stream) for row in theirs]
@@ -139,7 +139,7 @@ def test_chosen_ranks_are_drawn_alike(megascale: tuple[Timeline, Timeline]) -> N
             assert_exact(boxes.end, expected.end)
 
 
-def test_chosen_ranks_are_written_alike(megascale: tuple[Timeline, Timeline]) -> None:
+def test_files_of_chosen_ranks_are_equal(megascale: tuple[Timeline, Timeline]) -> None:
     mine, theirs = (json.loads(trace.chrome(timeline, CHOSEN))["traceEvents"] for timeline in megascale)
     assert len(mine) == len(theirs)
     for event, expected in zip(mine, theirs, strict=True):
@@ -175,7 +175,7 @@ def step(**axes: int) -> Schedule:
 
 
 def classes(schedule: Schedule, cluster: Cluster, variation: Variation | None = None) -> list[list[int]]:
-    """The ranks that one representative stands for, ascending; each span is held against the unfolded run."""
+    """The classes of ranks, ascending. Asserts that each span equals that of the unfolded run."""
     folded, plain = (
         simulate(schedule, cluster, transport=nccl(), variation=variation, fold=fold) for fold in (True, False)
     )
@@ -192,11 +192,11 @@ def test_two_generations_of_gpus_make_two_classes() -> None:
     assert classes(step(**TP_DP), machine) == [[*range(8)], [*range(8, 16)]]
 
 
-def test_a_slow_nic_splits_off_the_groups_that_use_it_only() -> None:
+def test_a_slow_nic_makes_classes_of_the_groups_that_use_it() -> None:
     machine = cluster(4, NODE, [("nic 1", "leaf 0", 0.25)])
     slow = [1, 5, 9, 13]
     assert classes(step(**TP_DP), machine) == [[rank for rank in range(16) if rank not in slow], slow]
-    # and where one group uses all NICs it slows all alike
+    # if one group uses all NICs, all of its ranks are equally slow
     assert classes(step(dp=16), machine) == [[*range(16)]]
 
 
@@ -205,7 +205,7 @@ def test_a_last_node_with_fewer_gpus_is_a_class_of_its_own() -> None:
     assert classes(step(tp=2, dp=7), machine) == [[*range(12)], [12, 13]]
 
 
-def test_a_straggler_is_told_from_those_who_wait_for_it_and_they_from_the_rest() -> None:
+def test_a_straggler_its_partners_and_the_others_are_three_kinds_of_classes() -> None:
     late = Variation(stragglers={5: 1.5})
     tensor, data = [4, 6, 7], [1, 9, 13]
     rest = [rank for rank in range(16) if rank not in (*tensor, *data, 5)]

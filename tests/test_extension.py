@@ -1,4 +1,4 @@
-"""What a person adds is one new file, found by its import path in a package of the user's own; the project stays."""
+"""A user adds each kind of thing by one file in a package of their own, named by its import path."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ FILES = {
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A package of the user's own, one file for each thing that can be added."""
+    """A package of a user, with one file for each kind of thing that can be added."""
     return package(FILES, tmp_path, monkeypatch)
 
 
@@ -136,20 +136,20 @@ PORTS = {"preset": "uniform", "gpus": 5, "bandwidth": "10 GB/s", "latency": "5 u
 
 
 def test_a_fabric(lab: str) -> None:
-    """A ring of two nodes sends d over the trunk each way; the trunk is what it is said to be."""
+    """A ring of two nodes sends d over the trunk in each direction, at the bandwidth of the trunk."""
     fabric = {"kind": f"{lab}.fabrics.twin", "trunk": "1 GB/s"}
     row = measured({"nodes": 2, "node": node(), "fabric": fabric}, {"transport": "ideal"})
     assert row["time_s"] == pytest.approx(1.0, rel=1e-4)
 
 
-def test_a_parameter_of_a_fabric_is_held_to_its_annotation(lab: str) -> None:
+def test_a_parameter_of_a_fabric_must_fit_its_annotation(lab: str) -> None:
     fabric = {"kind": f"{lab}.fabrics.twin", "trunk": 25}
     with pytest.raises(ScenarioError, match=r'cluster\.fabric\.trunk: needs a unit, e\.g\. "25 GB/s"'):
         measured({"nodes": 2, "node": node(), "fabric": fabric}, {})
 
 
 def test_a_node_shape(lab: str) -> None:
-    """In a row of four the ring's last hop goes back over PCIe, which is the slowest link."""
+    """In a row of four GPUs the last hop of the ring uses PCIe, the slowest link."""
     four = node(accelerators=4, intra={"kind": "nvlink2", "shape": f"{lab}.nodes.daisy"}, host={"kind": "pcie3"})
     row = measured({"nodes": 1, "node": four}, {"transport": "ideal"})
     assert row["time_s"] == pytest.approx(2 * 3 / 4 * 1e9 / 15.75e9, rel=1e-4)
@@ -199,7 +199,7 @@ def test_a_cluster(lab: str) -> None:
 
 
 def test_a_pipeline_order(lab: str) -> None:
-    """Two stages of a layer each, 1 s forward and 2 s backward, two micro-batches that are not turned round.
+    """Two stages of a layer each, 1 s forward and 2 s backward, two micro-batches, backwards in the order of forwards.
 
     Forwards fill 3 slots of 1 s and backwards 3 of 2 s; 10 KB pass from stage to stage once on each way.
     """
@@ -221,13 +221,13 @@ def test_a_scenario_on_all_of_these_from_the_command_line(lab: str, tmp_path: Pa
     assert (done.returncode, done.stderr) == (0, "")
     result = json.loads(done.stdout)
     assert result["name"] == "evening"
-    # each of three GPUs sends its gradients to the fourth, which sends their sum back
+    # three GPUs send their gradients to the fourth, and it sends their sum back
     gradients = result["memory"]["by_category_bytes"]["gradients"]
     assert result["traffic_bytes"]["dp"] == pytest.approx(2 * 3 * gradients)
     assert {"nvlink2", f"{lab}.links.copper"} <= set(result["link_traffic_bytes"])
 
 
-def test_a_name_that_there_is_not_is_told_with_those_that_there_are(lab: str, tmp_path: Path) -> None:
+def test_an_unknown_name_is_reported_with_the_known_names(lab: str, tmp_path: Path) -> None:
     option = f"network.algorithms.all_reduce={lab}.algorithms.center"
     done = clustersim("check", f"{lab}/scenarios/evening.yaml", "--set", option, folder=tmp_path)
     assert done.returncode == 2

@@ -1,8 +1,8 @@
-"""Every shipped scenario still gives the stored numbers; `tests/golden/__main__.py` says when they may be renewed.
+"""Every shipped scenario has the stored numbers; `tests/golden/__main__.py` says when they may be written anew.
 
-A time may differ by a billionth of the makespan, a sum of times by that for each span of the sum, and a share of the
-step time by a billionth of the makespan over the step time. Bytes may differ by a billionth of themselves; memory by
-category by a billionth of the peak. Counts and names are equal.
+Allowed differences: of a time, 1e-9 of the makespan; of a sum of times, that for each span of the sum; of a fraction of
+the step time, 1e-9 of the makespan divided by the step time; of bytes, 1e-9 of the number; of memory by category, 1e-9
+of the peak. Counts and names must be equal.
 """
 
 import pytest
@@ -18,7 +18,7 @@ SHARES = ("bubble_fraction", "link_utilisation", "mfu")
 """Quantities that are ratios to the step time."""
 
 SHOWN = 20
-"""How many differences a failure shows."""
+"""The most differences that a failure shows."""
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def agree(value: Value, expected: Value, allowed: float) -> bool:
 
 
 def tolerance(name: str, stored: Quantities) -> float:
-    """How much the quantity of that *name* may differ from *stored*, in its own unit."""
+    """The allowed difference of the quantity *name* from the stored one, in its unit."""
     makespan = number(stored, "makespan_s")
     if name.startswith("spans.") and name.endswith("_s"):
         return TOLERANCE * makespan * number(stored, f"{name.rpartition('.')[0]}.count")
@@ -92,8 +92,8 @@ def number(stored: Quantities, name: str) -> float:
         ("traffic_bytes.dp", 1.1e-6, True),
     ],
 )
-def test_a_change_beyond_the_tolerance_is_seen(name: str, change: float, seen: bool) -> None:
-    """Of a run of 2 s with two steps of 1 s, ten all-reduces of 1 kB in all, and a peak of 1 MB."""
+def test_a_change_beyond_the_tolerance_is_reported(name: str, change: float, seen: bool) -> None:
+    """A run of 2 s with two steps of 1 s, ten all-reduces of 1 kB in all, and a peak of 1 MB."""
     stored: Quantities = {
         "makespan_s": 2,
         "step_time_s": 1,
@@ -109,7 +109,7 @@ def test_a_change_beyond_the_tolerance_is_seen(name: str, change: float, seen: b
     assert [line.partition(":")[0] for line in differences(now, stored)] == [name] * seen
 
 
-def test_other_names_are_seen() -> None:
+def test_other_names_are_reported() -> None:
     stored: Quantities = {"makespan_s": 1, "collective.0.algorithm": "ring"}
     assert not differences(dict(stored), stored)
     assert differences({"makespan_s": 1, "collective.0.algorithm": "tree"}, stored)

@@ -1,4 +1,4 @@
-"""Better hardware is never slower, where theory says so; the same seed gives the same timeline."""
+"""Better hardware is never slower where theory says so, and the same seed gives the same timeline."""
 
 import pytest
 from hypothesis import given, settings
@@ -54,13 +54,13 @@ def spans(timeline):
     return [list(timeline.spans(rank)) for rank in range(timeline.world_size)]
 
 
-def test_the_same_seed_gives_the_same_timeline_and_another_another():
+def test_equal_seeds_give_equal_timelines_and_different_seeds_different_ones():
     runs = [ddp(4, 3, 0.01, 0.02, Variation(seed=seed, jitter=0.1)) for seed in (7, 7, 8)]
     assert spans(runs[0]) == spans(runs[1])
     assert spans(runs[0]) != spans(runs[2])
 
 
-def test_jitter_has_the_mean_and_spread_that_it_says():
+def test_jitter_has_mean_1_and_the_given_coefficient_of_variation():
     factors = Variation(seed=1, jitter=0.2).factors(0, 200_000)
     assert factors.mean() == pytest.approx(1.0, abs=3e-3)
     assert factors.std() == pytest.approx(0.2, rel=2e-2)
@@ -72,7 +72,7 @@ def test_overlap_hides_communication_behind_the_backward_pass():
     base = compute(model, one_f_one_b(1, 1), micro_batch_size=1)
     times = [simulate(data_parallel(base, model, 4, overlap=o), cluster).step_time for o in (True, False)]
     alone = 8 * 0.03
-    # 320 MB in all: 1.5 d beta = 48 ms after the backward pass without overlap; only the last bucket's with it
+    # 320 MB: without overlap 1.5 d beta = 48 ms after the backward pass; with overlap only the time of the last bucket
     assert times[1] == pytest.approx(alone + 6 * 5e-6 + 1.5 * 320e6 / 10e9)
     assert alone < times[0] < times[1]
     assert times[0] == pytest.approx(alone + 6 * 5e-6 + 1.5 * 40e6 / 10e9)

@@ -1,4 +1,4 @@
-"""The README's commands exist and its figures are what they print."""
+"""The commands of the README exist, and its figures are those that they print."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def printed(summary: dict[str, Any], what: str) -> float:
     return 1e3 * float(summary["step_time_s"] if what == "step time" else summary["breakdown_s"]["exposed_dp"])
 
 
-def test_every_command_of_the_results_tells_its_figure() -> None:
+def test_every_command_of_the_results_has_its_figure() -> None:
     section = TEXT.partition("## Four results")[2].partition("\n## ")[0]
     assert len(FIGURES) == len(re.findall(r"^clustersim ", section, re.M)) == 13
 
@@ -34,7 +34,7 @@ def test_figures_are_those_that_the_commands_print(arguments: str, what: str, fi
     scenario, *rest = shlex.split(arguments)
     settings = [word for word in rest if word != "--set"]
     summary = Scenario.load(scenario, options=settings).run().summary()
-    # half of the last digit, and what pricing may change without a new table: one in two hundred
+    # half of the last digit, and 0.5 %, which a change of prices may shift before the table is renewed
     assert printed(summary, what) == pytest.approx(float(figure), rel=5e-3), "measure anew, and tell the table too"
     table = [line for line in TEXT.splitlines() if re.match(r"\| [1-4]\. ", line)]
     assert any(f"{figure} {unit}" in line for line in table)
@@ -47,11 +47,11 @@ def test_commands_exist(command: str, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\(([^)]+)\)", TEXT))))
-def test_links_lead_somewhere(target: str) -> None:
+def test_links_have_a_target(target: str) -> None:
     assert (README.parent / target).is_file()
 
 
-def test_the_scenario_is_one() -> None:
+def test_the_scenario_is_valid() -> None:
     from simulator.document import read_value
 
     (text,) = re.findall(r"```yaml\n(.*?)```", TEXT, re.S)

@@ -1,4 +1,4 @@
-"""What the machine of the lectures must show: 25 nodes of four V100 that share one EDR NIC."""
+"""Known effects on the cluster of the lectures: 25 nodes of four V100, one EDR NIC per node."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GPUS, NIC = 100, 12.5e9
 """EDR InfiniBand: 100 Gb/s."""
 SIZE = 1e9
 BOUND = 2 * (GPUS - 1) / GPUS * SIZE / NIC
-"""Seconds: of a ring grouped by node one hop leaves each node, and carries 2 (n - 1) / n of the vector."""
+"""The time of a ring in order of nodes, s: one hop leaves each node and carries 2 (n - 1) / n of the vector."""
 
 
 @cache
@@ -46,7 +46,7 @@ def all_reduce(
 
 
 def dealt(cluster: Cluster) -> tuple[str, ...]:
-    """Ranks dealt over the nodes in turn: neighbours in rank never share a node."""
+    """Round-robin placement: neighbouring ranks are on different nodes."""
     return tuple(gpu for turn in range(4) for gpu in cluster.gpus[turn::4])
 
 
@@ -56,7 +56,7 @@ def step(overrides: tuple[tuple[str, Any], ...], scenario: str = "zhores_resnet5
 
 
 def trained(**changes: Any) -> Mapping[str, Any]:
-    """The summary of the main scenario with *changes*, dots written as double underscores."""
+    """The summary of the main scenario with *changes*; double underscores in their names stand for dots."""
     return step(tuple((key.replace("__", "."), value) for key, value in changes.items())).summary()
 
 
@@ -77,8 +77,8 @@ def test_the_four_gpus_of_a_node_leave_it_by_one_nic() -> None:
         assert len({source for source, _ in set.intersection(*ends) if source.startswith("nic")}) == 1
 
 
-def test_twice_the_nic_helps_until_the_bus_before_it_is_full() -> None:
-    """PCIe 3.0 x16 carries 15.75 GB/s, so that 200 Gb/s of NIC gain no more than 15.75 / 12.5."""
+def test_a_nic_of_twice_the_bandwidth_is_limited_by_pcie() -> None:
+    """PCIe 3.0 x16 carries 15.75 GB/s, so a NIC of 200 Gb/s is at most 15.75 / 12.5 times as fast."""
     faster = all_reduce(zhores(nic="200 Gb/s"), ideal(), "ring")
     assert all_reduce(zhores(), ideal(), "ring").makespan / faster.makespan == pytest.approx(15.75 / 12.5, rel=2e-3)
 
@@ -93,18 +93,18 @@ def test_no_algorithm_beats_the_bound_of_the_nic(transport: Any, algorithm: str)
 
 
 @pytest.mark.parametrize("transport", [ideal, gloo])
-def test_hierarchical_beats_a_flat_ring_placed_badly(transport: Any) -> None:
+def test_hierarchical_beats_a_flat_ring_with_round_robin_placement(transport: Any) -> None:
     bad = dealt(zhores())
     flat = all_reduce(zhores(), transport(), "ring", bad).makespan
     assert all_reduce(zhores(), transport(), "hierarchical", bad).makespan < flat / 1.5
 
 
-def test_of_a_flat_ring_placed_badly_all_four_hops_of_a_node_share_its_nic() -> None:
+def test_with_round_robin_placement_all_four_hops_of_a_node_share_its_nic() -> None:
     flat = all_reduce(zhores(), ideal(), "ring", dealt(zhores())).makespan
     assert flat == pytest.approx(4 * BOUND, rel=2e-3)
 
 
-def test_a_transport_that_finds_its_own_rings_does_not_care_for_placement() -> None:
+def test_placement_does_not_matter_to_a_transport_that_orders_its_rings() -> None:
     times = {all_reduce(zhores(), nccl(), "ring", devices).makespan for devices in (None, dealt(zhores()))}
     assert max(times) == pytest.approx(min(times), rel=1e-9)
 
@@ -116,7 +116,7 @@ def test_ddp_with_overlap_beats_ddp_without() -> None:
     assert overlapped["traffic_bytes"] == pytest.approx(after["traffic_bytes"])
 
 
-def test_without_overlap_everything_computed_and_communicated_adds_up() -> None:
+def test_without_overlap_computation_and_communication_add_up() -> None:
     after = trained(
         parallelism__data__overlap=False, network__transport="ideal", network__algorithms__all_reduce="ring"
     )
@@ -138,7 +138,7 @@ def test_the_parameter_server_falls_behind_the_ring_as_nodes_grow() -> None:
 
 
 def test_the_server_sends_and_receives_the_model_once_for_every_gpu_of_another_node() -> None:
-    """2 d (p - 4) / B: the closed form of one server, with only those GPUs counted that its NIC must serve."""
+    """2 d (p - 4) / B: the closed form of one server, for the GPUs that it reaches by its NIC."""
     size = {"cluster__nodes": 10, "training__global_batch_size": 2560, "network__transport": "ideal"}
     served = trained(**size, parallelism__data__method="parameter_server")
     model = served["memory"]["by_category_bytes"]["parameters"]

@@ -1,1 +1,1 @@
-"""The second half of `simulate`: rank processes, rendezvous, the network, fairness."""
+"""The event engine: `simulate` folds equal ranks, runs one of two interpreters, and makes the timeline."""

@@ -1,12 +1,12 @@
-"""The arrays that the compiled engine works on: a lowered schedule, which does not change, and the state of its run.
+"""The arrays of the compiled engine: a lowered schedule, which is constant, and the state of its run.
 
-`simulator.engine.lowering` makes them, `simulator.engine.compiled` interprets them. Structure is stored once for each
-program and shared by the ranks that run it; only durations, requests and state are by rank.
+`simulator.engine.lowering` makes the arrays, `simulator.engine.compiled` interprets them. Structure is stored once for
+each program and shared by its ranks. Only durations, requests and state are stored by rank.
 
-Indices: a *rank* is one of those simulated, an *op* one of all programs together, a *stream* one of a simulated rank, a
-*queue* a stream of a program. Arrays of records; a field called "first_x" is the index of the first x of the item, and
-the next record's is one past its last, so that these arrays have one record more than there are items. Times are in
-seconds, sizes in bytes, rates in bytes/s.
+Indices: *rank* counts the simulated ranks, *op* the ops of all programs together, *stream* the streams of all simulated
+ranks. A *queue* is a stream of a program. All arrays have records. A field "first_x" is the index of the first x of an
+item; that of the next item is one past its last x. So these arrays have one record more than there are items. Times are
+in seconds, sizes in bytes, rates in bytes/s.
 """
 
 from __future__ import annotations
@@ -19,16 +19,19 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 GPU, HOST, DELAY, SERVER, COMMUNICATION, RECEIVE, BUFFERED_SEND = range(7)
-"""Kinds of op: a computation on the GPU of its rank, on a host, a timer, a computation at a server, and so on."""
+"""Kinds of op: a computation on a GPU, a computation on a host, a timer, an op at a server, a communication, ..."""
 
 NONE = -1
 
 CAPACITY, BACKGROUND_BEGIN, BACKGROUND_END = range(3)
-"""Kinds of change of the network from outside."""
+"""Kinds of change of the network from outside the schedule."""
 
 
 def _record(integers: str, floats: str = "") -> np.dtype[Any]:
-    """A record of int32 and float64 fields of these names; int32, since the state of large runs must fit caches."""
+    """A record type with int32 fields *integers* and float64 fields *floats*, names separated by spaces.
+
+    Integers have 32 bits, so that the state of a large run fits the caches.
+    """
     fields: Any = [(name, np.int32) for name in integers.split()] + [(name, np.float64) for name in floats.split()]
     made: np.dtype[Any] = np.dtype(fields, align=True)
     return made
@@ -42,19 +45,19 @@ OP = np.dtype(
         *((name, np.int32) for name in ("kind", "duration", "request", "watched", "server", "priority", "part", "_")),
     ]
 )
-"""*duration* and *request* are indices from the first of the rank; *watched*: an op of another stream waits for it;
-*key* is equal for ops that meet; *part*: of the breakdown. Allocations end where frees begin."""
+"""*duration* and *request* are indices that count from the first of the rank. *watched*: 1 if an op of another stream
+waits for it. *key* is equal for ops that meet. *part*: its part of the breakdown. Allocations end where frees begin."""
 DEPENDENCY = np.dtype([("queue", np.int32), ("position", np.int32)])
 """The op at *position* of a queue of the same program, counted from the program's first."""
 AMOUNT = np.dtype([("pool", np.int32), ("category", np.int32), ("nbytes", np.float64)])
-"""Of memory; *pool* 0 is that of the rank's GPU, 1 that of its host."""
+"""An amount of memory. *pool*: 0 for the memory of the rank's GPU, 1 for that of its host."""
 RANK = _record(
-    "program first_stream first_request first_duration duration_step first_span host gpu_pool host_pool", "crowd"
+    "program first_stream first_request first_duration duration_step first_span host gpu_pool host_pool", "multiplicity"
 )
-"""*duration_step*: durations from one step to the next, 0 where all steps take the same. *first_span*: NONE where its
-spans are not kept. *crowd*: ranks of its class that compute on its *host*."""
+"""*duration_step*: how many durations one step has; 0 if all steps take the same. *first_span*: NONE if its spans are
+not kept. *multiplicity*: how many ranks of its class compute on its *host*."""
 REQUEST = _record("channel plan partners")
-"""*channel*: communications of a class between the same partners."""
+"""*channel*: all communications between the same partners have the same one."""
 PLAN = _record("first_phase", "sms delivery")
 PHASE = _record("contended first_flow", "latency nbytes")
 FLOW = _record("first_entry", "bound")
@@ -63,11 +66,12 @@ ENTRY = _record("row flow", "weight")
 CHANGE = _record("kind target", "time value")
 """*target* is a row or a flow."""
 OPTIONS = _record("steps accumulate record ops first_step_ops")
-"""*accumulate*: totals of time and memory; *record*: rate intervals; *ops*: that must end in all and in step 0."""
+"""*accumulate*: 1 to accumulate totals of time and memory. *record*: 1 to record rate intervals. *ops* must end in all
+steps together, *first_step_ops* in the first."""
 
 
 class Lowered(NamedTuple):
-    """What is to be run."""
+    """The constant arrays. Most are by the item after which they are named."""
 
     programs: Array
     queues: Array
@@ -92,25 +96,26 @@ STREAM_STATE = _record(
     "done issued awaits awaited task communication next host_next part",
     "ready begin left speed since share delivered",
 )
-"""*done*: ops ended, all steps together; *issued*: those that have left the head, receives whose bytes are on their way
-among them; *delivered*: when the last of these arrives; *awaits*: the stream for which it waits until that has
-*awaited* ops done; *task*: what its op occupies (`GPU`, `HOST`, `DELAY`, `SERVER`); *left* seconds at full *speed* at
-the time *since*; *share* of the GPU that its communication takes; *next*: of those at one communication or server."""
+"""*done*: how many ops have ended, all steps together. *issued*: how many have left the head; among them are receives
+whose bytes are on their way. *delivered*: when the last of these bytes arrive. *awaits*: the stream that it waits for,
+until *awaited* ops of that stream are done. *task*: what its op occupies (`GPU`, `HOST`, `DELAY`, `SERVER`). *left*:
+seconds of work at speed 1 that were left at the time *since*; *speed*: the present one. *share*: the share of the GPU
+that its communication reserves. *next*: the next stream in the list of a communication or of a server."""
 RANK_STATE = _record("tasks part", "since")
 HOST_STATE = _record("head", "weight")
 SERVER_STATE = _record("busy head", "free_since")
 COMMUNICATION_STATE = _record(
     "next key step plan arrived head receiver phase waited open number buffered sent", "since"
 )
-"""*head*: of the list of streams that have arrived; *receiver*: the one of them that receives a message; *waited*: the
-latency of the *phase* is over; *open* transfers; *buffered*: 1 once sent without waiting for the receiver, 2 once
-delivered; *sent*: all bytes are on their way."""
+"""*head*: the first in the list of streams that have arrived. *receiver*: the one of them that receives a message.
+*waited*: 1 when the latency of the *phase* has begun. *open*: how many transfers have not ended. *buffered*: 1 once
+sent without the receiver, 2 once delivered. *sent*: 1 when all bytes are on their way."""
 TRANSFER_STATE = _record("flow communication next previous", "left rate since")
 FLOW_STATE = _record("head active dirty seen", "rate nbytes")
-"""*active* transfers, a list that begins at *head*."""
+"""*active*: how many transfers it has; *head* is the first in their list. *dirty*: 1 if its rate must be solved."""
 ENTRY_STATE = _record("next previous")
 ROW_STATE = _record("head active seen", "capacity")
-"""*active* flows, a list of entries that begins at *head*."""
+"""*active*: how many flows use it; *head* is the first in the list of their entries."""
 LEVEL = _record("item", "level")
 EVENT = _record("entity", "time")
 SPAN = _record("communication", "ready begin end")
@@ -119,13 +124,13 @@ POOL_STATE = _record("", "total peak time")
 
 
 class State(NamedTuple):
-    """Where a run stands."""
+    """The state of a run."""
 
-    clock: Array  # two times: now, and when servers choose
+    clock: Array  # two times: the present, and when servers choose next
     counts: Array  # by the indices below
-    ending: Array  # stack of streams whose op has ended in this instant
-    going: Array  # stack of streams to which their next op has come
-    starting: Array  # stack of communications whose next phase begins
+    ending: Array  # stack of streams; their op has ended in this instant
+    advancing: Array  # stack of streams that go on to their next op
+    starting: Array  # stack of communications that go on to their next phase
     streams: Array
     ranks: Array
     seconds: Array  # (ranks, parts)
@@ -137,14 +142,14 @@ class State(NamedTuple):
     transfers: Array
     free_transfers: Array
     flows: Array
-    dirty: Array  # flows whose rate must be solved
+    dirty: Array  # flows; their rate must be solved
     entries: Array
     rows: Array
     component: Array
     component_rows: Array
     levels: Array
     heap: Array
-    places: Array  # by entity its place in the heap
+    places: Array  # by entity the place of its event in the heap
     spans: Array
     plan_count: Array
     intervals: Array
@@ -156,7 +161,7 @@ class State(NamedTuple):
 (
     HEAP,
     ENDING,
-    GOING,
+    ADVANCING,
     STARTING,
     FREE_COMMUNICATIONS,
     FREE_TRANSFERS,

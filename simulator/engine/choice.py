@@ -10,16 +10,16 @@ from simulator.errors import SimulatorError
 ENGINES = ("auto", "simpy", "compiled")
 
 COMPILED_FROM = 20_000
-"""Ops from which ``auto`` takes the compiled engine: loading it takes as long as SimPy takes for so many (0.5 s)."""
+"""From this number of ops on, ``auto`` is the compiled engine. SimPy runs as many in the time of loading it, 0.5 s."""
 
 log = logging.getLogger(__name__)
 
 
 def choose(engine: str, ops: int) -> str:
-    """The engine to take where *engine* is asked for and so many *ops* are simulated.
+    """The engine for a simulation of *ops* ops, where *engine* is the user's choice.
 
-    Without numba ``auto`` takes SimPy for any number of ops, and logs a warning. Raises `SimulatorError` for an engine
-    that does not exist, and for ``compiled`` without numba.
+    Without numba, ``auto`` is SimPy for any number of ops, and a warning is logged. Raises `SimulatorError` for an
+    unknown engine, and for ``compiled`` without numba.
     """
     if engine not in ENGINES:
         raise SimulatorError(f'no engine "{engine}"; there are {", ".join(ENGINES)}')
@@ -37,7 +37,7 @@ def choose(engine: str, ops: int) -> str:
 
 @cache
 def numba_fault() -> str:
-    """Why the compiled engine cannot run; empty if it can."""
+    """The reason why the compiled engine cannot run; empty if it can."""
     try:
         import numba  # noqa: F401
     except ModuleNotFoundError:

@@ -12,7 +12,7 @@ from numba.core.caching import FunctionCache
 from numba.core.typing.templates import Signature
 
 SECONDS = 10
-"""What compiling the event loop takes, about, on one core of an Intel Xeon of 2021."""
+"""About how long the event loop takes to compile, s, on one core of an Intel Xeon of 2021."""
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 def compile_function(function: Callable[..., Any], signature: Signature, **options: Any) -> Callable[..., Any]:
     """Compile *function* for *signature* with the *options* of `numba.njit`, or load it from the cache on disk.
 
-    A warning is logged where it must be compiled first.
+    If it must be compiled, a warning is logged first.
     """
     dispatcher = njit(**options)(function)
     cache = _cache(function)
@@ -30,7 +30,7 @@ def compile_function(function: Callable[..., Any], signature: Signature, **optio
         try:
             dispatcher.compile(signature)
         except OSError as error:
-            # the compiled code is there already: numba writes its cache last
+            # numba writes its cache last, so the compiled code can be used
             log.warning("the compiled event loop cannot be kept on disk: %s", error)
     dispatcher.disable_compile()
     compiled: Callable[..., Any] = dispatcher
@@ -38,9 +38,10 @@ def compile_function(function: Callable[..., Any], signature: Signature, **optio
 
 
 class _Cache(FunctionCache):
-    """Numba's cache, which distinguishes versions of the file of a function, and here also its global constants.
+    """Numba's cache with the global constants of the function as part of its key.
 
-    Constants imported from another file are part of the compiled code too.
+    Numba's own key has the version of the function's file only. Constants imported from other files are part of the
+    compiled code too.
     """
 
     def _index_key(self, signature: Signature, codegen: Any) -> tuple[Any, ...]:
@@ -51,9 +52,9 @@ class _Cache(FunctionCache):
 
 
 def _cache(function: Callable[..., Any]) -> _Cache | None:
-    """The cache of *function*; None if numba finds no folder for it that can be written.
+    """The cache of *function*; None if numba finds no writable folder for it.
 
-    It tries ``NUMBA_CACHE_DIR``, ``__pycache__`` beside the file of the function, and the user's folder for caches.
+    Numba tries ``NUMBA_CACHE_DIR``, ``__pycache__`` beside the file of the function, and the user's folder for caches.
     """
     try:
         return _Cache(function)  # type: ignore[no-untyped-call]
@@ -62,13 +63,13 @@ def _cache(function: Callable[..., Any]) -> _Cache | None:
 
 
 class _Notice(event.Listener):
-    """Logs that *function* is being compiled."""
+    """Logs a warning when the compilation of *function* starts."""
 
     def __init__(self, function: Callable[..., Any], caches: bool) -> None:
         self.function, self.caches = function, caches
 
     def on_start(self, event: Any) -> None:
-        """Log it. What the function calls is compiled with it and not mentioned."""
+        """Log it. The functions that it calls are compiled with it; they are not logged."""
         if event.data["dispatcher"].py_func is not self.function:
             return
         if self.caches:

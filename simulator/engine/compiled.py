@@ -1,10 +1,13 @@
-"""The event loop over arrays, compiled by numba: the semantics of `simulator.engine.reference`, and much faster.
+"""The event loop over arrays, compiled by numba. It has the semantics of `simulator.engine.reference` and is faster.
 
-`advance` runs until it has something to tell: that all is done, that nothing more can happen, that an array is too
-small, or that its budget of events is used up. All state is in arrays, so that it goes on where it stopped.
+`advance` runs until all ops have ended, no event is left, an array is too small, or its budget of events is used up.
+All state is in arrays (`simulator.engine.arrays`), so the next call continues where the last one stopped.
 
 Within one instant the order is: ends (with release of SMs, frees, dependencies), starts (with allocations), phases of
 communications, choices of servers; then rates, once.
+
+Names in this file: *low* is the lowered schedule, *s* the state. A *number* is the index of a stream or a flow, a
+*place* that of a communication or a transfer.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import numpy as np
 from numba import njit, types
 
 from simulator.engine.arrays import (
+    ADVANCING,
     BACKGROUND_BEGIN,
     BUFFERED_SEND,
     CAPACITY,
@@ -29,7 +33,6 @@ from simulator.engine.arrays import (
     FIRST_STEP,
     FREE_COMMUNICATIONS,
     FREE_TRANSFERS,
-    GOING,
     GPU,
     HEAP,
     HOST,
@@ -53,8 +56,8 @@ DONE, CONTINUE, DEADLOCK, MORE_COMMUNICATIONS, MORE_TRANSFERS, MORE_INTERVALS, F
 """What `advance` returns."""
 
 STREAM, LATENCY, TRANSFER = range(3)
-"""Kinds of entity that have events: the op at the head of a stream, the latency or the delivery of a communication, a
-transfer. Entity 3 i + kind is the i-th of its kind."""
+"""Kinds of entity that have an event: the op at the head of a stream, the latency or the delivery of a communication, a
+transfer. The i-th of a kind is the entity 3 i + kind."""
 
 _OPTIONS: dict[str, Any] = {
     "error_model": "numpy",
@@ -63,10 +66,11 @@ _OPTIONS: dict[str, Any] = {
     "no_cpython_wrapper": True,
     "no_cfunc_wrapper": True,
 }
-"""Of what `advance` calls. Called from nowhere else, it needs no wrappers: those take half of the compile time."""
+"""Options of the functions that `advance` calls. Python does not call them, so they need no wrappers, which would take
+half of the compile time."""
 
 
-# Events: a heap by time that knows the place of each entity, so that an event can be moved.
+# Events: a heap by time. The place of each entity in it is stored, so that its event can be moved.
 
 
 @njit(**_OPTIONS)
@@ -103,7 +107,7 @@ def _move_down(heap, places, size, at):
 
 @njit(**_OPTIONS)
 def _schedule(heap, places, count, entity, time):
-    """The event of *entity* is to happen at *time*, whether or not it has one already."""
+    """Schedule the event of *entity* at *time*; move the event if it has one."""
     at = places[entity]
     if at == NONE:
         at = count[HEAP]
@@ -121,7 +125,7 @@ def _schedule(heap, places, count, entity, time):
 
 @njit(**_OPTIONS)
 def _cancel(heap, places, count, entity):
-    """The event of *entity* leaves the heap, if it has one."""
+    """Remove the event of *entity* from the heap, if it has one."""
     at = places[entity]
     if at == NONE:
         return
@@ -152,7 +156,7 @@ def _pop(stack, count, which):
 
 @njit(**_OPTIONS)
 def _set_speed(stream, number, speed, s):
-    """From now on the op of *stream*, that *number*, runs at *speed*, unless it ends in this very instant."""
+    """Run the op of *stream* *number* at *speed* from now on, unless it ends in this instant."""
     ended = stream.speed > 0.0 and s.places[3 * number + STREAM] == NONE
     if speed != stream.speed and not ended:
         now = s.clock[0]
@@ -164,7 +168,7 @@ def _set_speed(stream, number, speed, s):
 
 @njit(**_OPTIONS)
 def _share_gpu(rank, low, s):
-    """Each of n computations on the GPU of *rank* gets 1/n of what collectives leave of it."""
+    """Give each of n computations on the GPU of *rank* 1/n of the speed that collectives leave."""
     if not s.ranks[rank].tasks:
         return
     first, last = low.ranks[rank].first_stream, low.ranks[rank + 1].first_stream
@@ -178,7 +182,7 @@ def _share_gpu(rank, low, s):
 
 @njit(**_OPTIONS)
 def _share_host(host, s):
-    """Computations on a *host* processor share it; one that represents several ranks counts as many."""
+    """Give the computations on a *host* processor equal speeds; each counts as often as its multiplicity."""
     number = s.hosts[host].head
     while number != NONE:
         _set_speed(s.streams[number], number, 1.0 / s.hosts[host].weight, s)
@@ -187,7 +191,7 @@ def _share_host(host, s):
 
 @njit(**_OPTIONS)
 def _begin_task(number, kind, seconds, low, s):
-    """The op of the stream *number* takes *seconds* at full speed: on a GPU, a host, at a server, or as a timer."""
+    """Begin the op of stream *number*, which takes *seconds* at speed 1. *kind*: GPU, HOST, SERVER or DELAY."""
     rank, stream = low.rank_of[number], s.streams[number]
     stream.begin = stream.since = s.clock[0]
     stream.task, stream.left, stream.speed = kind, seconds, 0.0
@@ -198,7 +202,7 @@ def _begin_task(number, kind, seconds, low, s):
     elif kind == HOST:
         host = s.hosts[low.ranks[rank].host]
         stream.host_next, host.head = host.head, number
-        host.weight += low.ranks[rank].crowd
+        host.weight += low.ranks[rank].multiplicity
         _share_host(low.ranks[rank].host, s)
     else:
         _set_speed(stream, number, 1.0, s)
@@ -206,7 +210,7 @@ def _begin_task(number, kind, seconds, low, s):
 
 @njit(**_OPTIONS)
 def _end_task(number, op, low, s):
-    """The op of the stream *number* leaves its processor to the others."""
+    """End the use of a processor or server by *op* of stream *number*."""
     rank, kind = low.rank_of[number], s.streams[number].task
     s.streams[number].task = NONE
     if kind == GPU:
@@ -221,7 +225,7 @@ def _end_task(number, op, low, s):
             while s.streams[before].host_next != number:
                 before = s.streams[before].host_next
             s.streams[before].host_next = s.streams[number].host_next
-        host.weight = host.weight - low.ranks[rank].crowd if host.head != NONE else 0.0
+        host.weight = host.weight - low.ranks[rank].multiplicity if host.head != NONE else 0.0
         _share_host(low.ranks[rank].host, s)
     elif kind == SERVER:
         server = s.servers[low.ops[op].server]
@@ -231,13 +235,13 @@ def _end_task(number, op, low, s):
 
 @njit(**_OPTIONS)
 def _choose_soon(s):
-    """Servers choose when this instant, with what rounding makes of it, is over."""
+    """Let servers choose when this instant is over; `ONE_INSTANT` allows for rounding."""
     s.clock[1] = min(s.clock[1], s.clock[0] * (1.0 + ONE_INSTANT))
 
 
 @njit(**_OPTIONS)
 def _serve(low, s):
-    """Every idle server takes the next of the ops that wait for it: by priority, time of arrival, rank and op."""
+    """Begin the next op of every idle server: the first by priority, time of arrival, rank and op."""
     s.counts[SERVERS] = 0
     for place in range(len(s.servers)):
         server = s.servers[place]
@@ -282,8 +286,8 @@ def _seconds(number, op, step, low):
 
 
 @njit(**_OPTIONS)
-def _mark(flow, s):
-    """The rate of *flow* must be solved at the end of the instant."""
+def _mark_dirty(flow, s):
+    """Solve the rate of *flow* at the end of the instant."""
     if not s.flows[flow].dirty:
         s.flows[flow].dirty = 1
         _push(s.dirty, s.counts, DIRTY, flow)
@@ -291,7 +295,7 @@ def _mark(flow, s):
 
 @njit(**_OPTIONS)
 def _add_transfer(number, nbytes, communication, low, s):
-    """*nbytes* begin to move by the flow *number*, for a *communication*, or (NONE) from outside."""
+    """Begin to move *nbytes* over flow *number* for a *communication*; NONE: for traffic from outside."""
     place, flow = _pop(s.free_transfers, s.counts, FREE_TRANSFERS), s.flows[number]
     transfer = s.transfers[place]
     transfer.flow, transfer.communication = number, communication
@@ -309,12 +313,12 @@ def _add_transfer(number, nbytes, communication, low, s):
                 s.entries[row.head].previous = entry
             row.head = entry
             row.active += 1
-    _mark(number, s)
+    _mark_dirty(number, s)
 
 
 @njit(**_OPTIONS)
 def _remove_transfer(place, low, s):
-    """The transfer at *place* is over."""
+    """Remove the transfer at *place*, which has ended."""
     transfer = s.transfers[place]
     number = transfer.flow
     flow = s.flows[number]
@@ -327,7 +331,7 @@ def _remove_transfer(place, low, s):
         s.transfers[transfer.next].previous = transfer.previous
     flow.active -= 1
     if flow.active:
-        _mark(number, s)
+        _mark_dirty(number, s)
     else:
         _leave_rows(number, low, s)
     _push(s.free_transfers, s.counts, FREE_TRANSFERS, place)
@@ -335,7 +339,7 @@ def _remove_transfer(place, low, s):
 
 @njit(**_OPTIONS)
 def _leave_rows(flow, low, s):
-    """*flow* has no transfer any more; those with which it shared a row get other rates."""
+    """Remove *flow*, which has no transfer left, from its rows. The other flows on these rows get new rates."""
     for entry in range(low.flows[flow].first_entry, low.flows[flow + 1].first_entry):
         row, own = s.rows[low.entries[entry].row], s.entries[entry]
         if own.previous != NONE:
@@ -346,13 +350,13 @@ def _leave_rows(flow, low, s):
             s.entries[own.next].previous = own.previous
         row.active -= 1
         if row.head != NONE:
-            # one of a row is enough: from it all others of the row are found
-            _mark(low.entries[row.head].flow, s)
+            # one flow of a row is enough: `_component` finds the others
+            _mark_dirty(low.entries[row.head].flow, s)
 
 
 @njit(**_OPTIONS)
 def _record(flow, begin, rate, low, s):
-    """A transfer of *flow* has moved at *rate* since *begin*."""
+    """Record that a transfer of *flow* has moved at *rate* from *begin* until now."""
     if low.options[0].record and s.clock[0] > begin and rate > 0.0:
         interval = s.intervals[s.counts[INTERVALS]]
         interval.flow, interval.begin, interval.end, interval.rate = flow, begin, s.clock[0], rate
@@ -361,7 +365,7 @@ def _record(flow, begin, rate, low, s):
 
 @njit(**_OPTIONS)
 def _account_transfer(transfer, low, s):
-    """Record how *transfer* has moved since its rate last changed; what is from outside has no bytes of its own."""
+    """Record the rate of *transfer* since it last changed, and count the bytes of traffic from outside."""
     _record(transfer.flow, transfer.since, transfer.rate, low, s)
     if transfer.communication == NONE:
         s.flows[transfer.flow].nbytes += transfer.rate * (s.clock[0] - transfer.since)
@@ -369,7 +373,7 @@ def _account_transfer(transfer, low, s):
 
 @njit(**_OPTIONS)
 def _apply_rate(flow, rate, low, s):
-    """All transfers of *flow* move at *rate* from now on."""
+    """Set the rate of all transfers of *flow*."""
     now = s.clock[0]
     s.flows[flow].rate = rate
     place = s.flows[flow].head
@@ -401,7 +405,7 @@ def _push_level(level, item, levels, size):
 
 @njit(**_OPTIONS)
 def _remove_level(levels, size):
-    """The lowest level of the heap of *size* is removed."""
+    """Remove the lowest level from a heap of *size* levels."""
     level, item = levels[size - 1].level, levels[size - 1].item
     at = 0
     while True:
@@ -419,7 +423,7 @@ def _remove_level(levels, size):
 
 @njit(**_OPTIONS)
 def _level(row, low, s):
-    """(rate at which *row* is full, its flows that are not fixed yet): those have a rate below zero."""
+    """(the rate at which *row* is full, how many of its flows are not fixed). Flows not fixed have a rate below 0."""
     used, weight, unfixed = 0.0, 0.0, 0
     entry = s.rows[row].head
     while entry != NONE:
@@ -436,10 +440,10 @@ def _level(row, low, s):
 
 @njit(**_OPTIONS)
 def _component(start, low, s):
-    """Find the flows that share rows with *start*, directly or through others, and these rows: the number of each.
+    """Find the flows that share rows with *start*, directly or through others; return the number of flows and rows.
 
-    All get a rate below zero, which means that it is not fixed, and `levels` their bounds: those that the protocol
-    sets, and those of rows on which a flow is alone.
+    The rates of all these flows are set below 0 (not fixed). Their bounds are pushed on `levels`: the bound of the
+    protocol, or the lowest rate that fills a row on which the flow is alone.
     """
     stamp = s.counts[STAMP]
     s.component[0] = start
@@ -472,10 +476,10 @@ def _component(start, low, s):
 
 @njit(**_OPTIONS)
 def _fill(flows, rows, low, s):
-    """Max-min fair rates of a component by progressive filling.
+    """Find the max-min fair rates of a component by progressive filling.
 
-    The row or the bound with the lowest level is full first, and its flows are fixed there. A level only rises when
-    flows are fixed elsewhere, so an entry of the heap that is too low is put back higher.
+    The row or the bound with the lowest level is full first, and its flows get this rate. A level can only rise when
+    flows are fixed on other rows. So a level of the heap that is out of date is too low, and is pushed again.
     """
     size = flows
     for place in range(rows):
@@ -503,8 +507,8 @@ def _fill(flows, rows, low, s):
 
 
 @njit(**_OPTIONS)
-def _settle(low, s):
-    """Solve the rates of all that share rows with what has begun or ended in this instant."""
+def _solve_rates(low, s):
+    """Solve the rates of all flows that share rows with transfers that began or ended in this instant."""
     solved = s.counts[STAMP]
     for at in range(s.counts[DIRTY]):
         start = s.dirty[at]
@@ -522,15 +526,15 @@ def _settle(low, s):
 
 
 @njit(**_OPTIONS)
-def _change(low, s):
-    """The next change of the network from outside happens."""
+def _apply_change(low, s):
+    """Apply the next change of the network from outside."""
     change = low.changes[s.counts[CHANGES]]
     s.counts[CHANGES] += 1
     if change.kind == CAPACITY:
         s.rows[change.target].capacity = change.value
         entry = s.rows[change.target].head
         while entry != NONE:
-            _mark(low.entries[entry].flow, s)
+            _mark_dirty(low.entries[entry].flow, s)
             entry = s.entries[entry].next
     elif change.kind == BACKGROUND_BEGIN:
         _add_transfer(change.target, inf, NONE, low, s)
@@ -544,7 +548,7 @@ def _change(low, s):
 
 @njit(**_OPTIONS)
 def _start(place, low, s):
-    """The communication at *place* begins, and takes its share of the GPUs of those who have arrived."""
+    """Begin the communication at *place* and reserve its share of the GPUs of the ranks that have arrived."""
     communication = s.communications[place]
     plan = communication.plan
     communication.number = s.counts[COMMUNICATIONS]
@@ -565,7 +569,7 @@ def _start(place, low, s):
 
 @njit(**_OPTIONS)
 def _pending(request, key, step, s):
-    """The place of the communication that an op with *key* joins, made if it is the first."""
+    """The place of the communication that an op with *key* joins; a new one for the first of its partners."""
     place = s.channels[request.channel]
     while place != NONE:
         communication = s.communications[place]
@@ -582,7 +586,7 @@ def _pending(request, key, step, s):
 
 
 @njit(**_OPTIONS)
-def _no_longer_pending(place, channel, s):
+def _remove_pending(place, channel, s):
     if s.channels[channel] == place:
         s.channels[channel] = s.communications[place].next
     else:
@@ -594,9 +598,9 @@ def _no_longer_pending(place, channel, s):
 
 @njit(**_OPTIONS)
 def _arrive(number, op, step, low, s):
-    """The stream *number* has come to its communication *op*, which starts with the last of its partners.
+    """Let stream *number* arrive at the communication of its *op*. The last arrival begins the communication.
 
-    A buffered send starts it by itself and ends at once; the receiver joins it, on its way or delivered.
+    A buffered send begins it at once and ends. The receiver arrives before or after the delivery.
     """
     request = low.requests[low.ranks[low.rank_of[number]].first_request + low.ops[op].request]
     place = _pending(request, low.ops[op].key, step, s)
@@ -606,7 +610,7 @@ def _arrive(number, op, step, low, s):
         communication.receiver = number
     last = communication.arrived == request.partners
     if last:
-        _no_longer_pending(place, request.channel, s)
+        _remove_pending(place, request.channel, s)
     if low.ops[op].kind == BUFFERED_SEND:
         communication.buffered = 1
         _start(place, low, s)
@@ -628,9 +632,9 @@ def _arrive(number, op, step, low, s):
 
 @njit(**_OPTIONS)
 def _begin_phase(place, low, s):
-    """The next phase of a communication begins, or its latency is over, or there is none left.
+    """Begin the next phase of a communication, or its transfers after the latency, or complete it after the last phase.
 
-    False if there is no room for its transfers: then it must be called again.
+    Return False if there is no room for its transfers: then it must be called again.
     """
     communication = s.communications[place]
     if communication.phase == low.plans[communication.plan + 1].first_phase:
@@ -671,11 +675,10 @@ def _next_phase(place, s):
 
 @njit(**_OPTIONS)
 def _deliver(place, time, low, s):
-    """All bytes are on their way, and arrive at *time*: the ops of senders end, and a receiver posts its next receive.
+    """End the ops of a communication whose bytes are sent. The receive of a message ends when they arrive, at *time*.
 
-    After a buffered send it does not: what follows need not wait for it.
-
-    Receives of a stream end in order, so that one that arrives before the receive ahead of it ends with that.
+    Receives of a stream end in order: an earlier arrival waits for the receive before it. While the bytes are on their
+    way the receiver posts its next receive, unless the send is buffered and waits for no receive.
     """
     communication, now = s.communications[place], s.clock[0]
     number, receiver = communication.head, communication.receiver
@@ -697,7 +700,7 @@ def _deliver(place, time, low, s):
 
 @njit(**_OPTIONS)
 def _post_next(number, low, s):
-    """If the op behind the receive at the head of a stream is a receive too, it comes to the head."""
+    """Let the op after the receive at the head of stream *number* take the head, if it is a receive too."""
     op, step = _head(number, low, s)
     following, next_step = _queued(number, s.streams[number].issued + 1, low)
     if next_step < low.options[0].steps and low.ops[following].kind == RECEIVE:
@@ -706,7 +709,7 @@ def _post_next(number, low, s):
 
 @njit(**_OPTIONS)
 def _complete(place, s):
-    """All has arrived: the receive that waited for it ends."""
+    """End the receive of a message, which has arrived; ops of other communications have ended when it was sent."""
     communication = s.communications[place]
     if communication.buffered and communication.receiver == NONE:
         communication.buffered = 2
@@ -721,30 +724,33 @@ def _complete(place, s):
 
 @njit(**_OPTIONS)
 def _begin_totals(number, low, s):
-    """The op of the stream *number* begins to count in its rank's parts of the step, and allocates."""
+    """Account for the begin of the op of stream *number*: its part of the breakdown, and what it allocates."""
     if low.options[0].accumulate:
         op = _head(number, low, s)[0]
         rank = low.rank_of[number]
         s.streams[number].part = low.ops[op].part
-        _account(rank, low, s)
-        _hold(low.ranks[rank], low.ops[op].first_allocation, low.ops[op].first_free, 1.0, low, s)
+        _account_time(rank, low, s)
+        _change_memory(low.ranks[rank], low.ops[op].first_allocation, low.ops[op].first_free, 1.0, low, s)
 
 
 @njit(**_OPTIONS)
 def _end_totals(number, op, low, s):
-    """The counterpart of `_begin_totals`; what the op frees is held no longer."""
+    """Account for the end of *op* of stream *number*: its part of the breakdown, and what it frees."""
     if low.options[0].accumulate:
         rank = low.rank_of[number]
         stream = s.streams[number]
         if stream.issued == stream.done and stream.communication == NONE:
             stream.part = s.seconds.shape[1] - 1
-            _account(rank, low, s)
-        _hold(low.ranks[rank], low.ops[op].first_free, low.ops[op + 1].first_allocation, -1.0, low, s)
+            _account_time(rank, low, s)
+        _change_memory(low.ranks[rank], low.ops[op].first_free, low.ops[op + 1].first_allocation, -1.0, low, s)
 
 
 @njit(**_OPTIONS)
-def _account(rank, low, s):
-    """Until now *rank* spent its time on the first of the parts that its streams work on."""
+def _account_time(rank, low, s):
+    """Find the part of the breakdown that *rank* spends its time on: the first part that one of its streams works on.
+
+    If it has changed, add the time since the last change to the part before.
+    """
     part = s.seconds.shape[1] - 1
     for number in range(low.ranks[rank].first_stream, low.ranks[rank + 1].first_stream):
         part = min(part, s.streams[number].part)
@@ -755,12 +761,12 @@ def _account(rank, low, s):
 
 
 @njit(**_OPTIONS)
-def _hold(rank, first, last, sign, low, s):
-    """The amounts *first* to *last* are allocated (*sign* 1) or freed (-1) in the memory of *rank*."""
+def _change_memory(rank, first, last, sign, low, s):
+    """Allocate (*sign* 1) or free (-1) the amounts *first* to *last* in the memory of *rank*."""
     for at in range(first, last):
         amount = low.amounts[at]
         number = rank.host_pool if amount.pool else rank.gpu_pool
-        nbytes = sign * amount.nbytes * (rank.crowd if amount.pool else 1.0)
+        nbytes = sign * amount.nbytes * (rank.multiplicity if amount.pool else 1.0)
         pool = s.pools[number]
         s.held[number, amount.category] += nbytes
         pool.total += nbytes
@@ -799,19 +805,19 @@ def _span(rank, op, step, low):
 
 @njit(**_OPTIONS)
 def _leave_head(number, op, step, low, s):
-    """*op* leaves the head of a stream to the next: write the begin of its span."""
+    """Advance stream *number* past *op*, which is at its head, and write the begin of its span."""
     rank, stream = low.ranks[low.rank_of[number]], s.streams[number]
     if rank.first_span != NONE:
         span = s.spans[_span(rank, op, step, low)]
         span.ready, span.begin, span.communication = stream.ready, stream.begin, stream.communication
     stream.communication = NONE
     stream.issued += 1
-    _push(s.going, s.counts, GOING, number)
+    _push(s.advancing, s.counts, ADVANCING, number)
 
 
 @njit(**_OPTIONS)
 def _end(number, low, s):
-    """The first op of a stream that has not ended ends: release what it held, wake those that wait for it."""
+    """End the first op of stream *number* that has not ended: write its end, release resources, advance streams."""
     place, stream = low.rank_of[number], s.streams[number]
     op, step = _queued(number, stream.done, low)
     rank = low.ranks[place]
@@ -832,12 +838,12 @@ def _end(number, low, s):
         for other in range(rank.first_stream, low.ranks[place + 1].first_stream):
             if s.streams[other].awaits == number and stream.done >= s.streams[other].awaited:
                 s.streams[other].awaits = NONE
-                _push(s.going, s.counts, GOING, other)
+                _push(s.advancing, s.counts, ADVANCING, other)
 
 
 @njit(**_OPTIONS)
-def _go_on(number, low, s):
-    """The next op comes to the head of a stream: it begins, arrives at its communication, or waits for another op."""
+def _begin_next(number, low, s):
+    """Look at the next op of stream *number*: it waits for another op, arrives at its communication, or begins."""
     op, step = _head(number, low, s)
     if step == low.options[0].steps:
         return
@@ -870,8 +876,8 @@ def _go_on(number, low, s):
 
 
 @njit(**_OPTIONS)
-def _happen(low, s):
-    """The first event of the heap happens."""
+def _process_event(low, s):
+    """Process the first event of the heap."""
     entity = s.heap[0].entity
     _cancel(s.heap, s.places, s.counts, entity)
     kind, number = entity % 3, entity // 3
@@ -894,20 +900,20 @@ def _room_for_intervals(needed, low, s):
     return not low.options[0].record or len(s.intervals) - s.counts[INTERVALS] >= needed
 
 
-def _advance(low, s, budget, widest):  # noqa: PLR0911, PLR0912  # one return for each thing to tell
-    """Run until there is something to tell, or *budget* events have happened.
+def _advance(low, s, budget, widest):  # noqa: PLR0911, PLR0912  # one return for each status
+    """Run until *budget* events have been processed, or for another reason; return it as a status.
 
-    *widest*: the most flows of a phase.
+    *widest*: the most flows that a phase has.
     """
     count, heap = s.counts, s.heap
     while True:
-        while count[ENDING] or count[GOING] or count[STARTING] or count[SERVERS]:
+        while count[ENDING] or count[ADVANCING] or count[STARTING] or count[SERVERS]:
             if count[ENDING]:
                 _end(_pop(s.ending, count, ENDING), low, s)
-            elif count[GOING]:
+            elif count[ADVANCING]:
                 if not count[FREE_COMMUNICATIONS]:
                     return MORE_COMMUNICATIONS
-                _go_on(_pop(s.going, count, GOING), low, s)
+                _begin_next(_pop(s.advancing, count, ADVANCING), low, s)
             elif count[STARTING]:
                 if not _room_for_intervals(widest, low, s):
                     return MORE_INTERVALS
@@ -922,7 +928,7 @@ def _advance(low, s, budget, widest):  # noqa: PLR0911, PLR0912  # one return fo
         if not _room_for_intervals(2 * len(s.transfers), low, s):
             return MORE_INTERVALS
         if count[DIRTY] and min(event, change) > s.clock[0]:
-            _settle(low, s)
+            _solve_rates(low, s)
             continue
         if count[ENDED] == low.options[0].ops:
             return DONE
@@ -940,9 +946,9 @@ def _advance(low, s, budget, widest):  # noqa: PLR0911, PLR0912  # one return fo
         while count[CHANGES] < len(low.changes) and low.changes[count[CHANGES]].time <= s.clock[0]:
             if not count[FREE_TRANSFERS]:
                 return MORE_TRANSFERS
-            _change(low, s)
+            _apply_change(low, s)
         while count[HEAP] and heap[0].time <= s.clock[0]:
-            _happen(low, s)
+            _process_event(low, s)
             budget -= 1
 
 

@@ -1,4 +1,4 @@
-"""Conditions of the network from outside: links whose bandwidth changes, and traffic of others."""
+"""Conditions of the network from outside the schedule: links that change their bandwidth, and traffic of other jobs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class BandwidthChange:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes move from device *source* to device *target* at most at *rate* (bytes/s) from *begin* to *end* (s)."""
+    """Traffic from device *source* to device *target*, of at most *rate* bytes/s, from *begin* to *end* (s)."""
 
     source: str
     target: str
@@ -35,19 +35,19 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Conditions:
-    """*changes* of bandwidth, and *traffic* that does not belong to the schedule."""
+    """*changes* of bandwidth, and the *traffic* of other jobs."""
 
     changes: Sequence[BandwidthChange] = ()
     traffic: Sequence[Traffic] = ()
 
     def links(self, cluster: Cluster) -> set[int]:
-        """The numbers of the links that are touched. Raises `ClusterError` for a link that there is not."""
+        """The numbers of the links that are affected. Raises `ClusterError` for a link that does not exist."""
         return {_number(cluster, one) for one in self.changes} | {
             link for one in self.traffic for link in cluster.route(one.source, one.target)
         }
 
     def capacity_changes(self, cluster: Cluster, classes: RankClasses) -> list[CapacityChange]:
-        """The changes by row of the network, ascending in time."""
+        """The changes as changes of rows of the network, ascending in time."""
         found = [CapacityChange(one.time, classes.row_of(_number(cluster, one)), one.bandwidth) for one in self.changes]
         return sorted(found, key=lambda change: change.time)
 
@@ -63,7 +63,9 @@ def _number(cluster: Cluster, change: BandwidthChange) -> int:
     try:
         return cluster.number(change.source, change.target)
     except KeyError:
-        raise ClusterError(f"no link from {change.source} to {change.target} whose bandwidth could change") from None
+        raise ClusterError(
+            f"there is no link from {change.source} to {change.target}; its bandwidth cannot change"
+        ) from None
 
 
 def _flow(route: Sequence[int], cluster: Cluster, classes: RankClasses, rate: float) -> Flow:

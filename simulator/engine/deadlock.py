@@ -1,4 +1,4 @@
-"""Deadlock: nothing more can happen and streams have not finished. The error shows the circle of who waits for whom."""
+"""Deadlock: streams have not finished, and no event is left. The error shows the streams that wait in a circle."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _Place = tuple[int, str]
 
 
 def deadlock(schedule: Schedule, representative: Indices, waiting: Sequence[Waiting]) -> DeadlockError | None:
-    """The error that says who waits for whom; None if nobody is *waiting*.
+    """The error with the streams that wait for each other; None if no stream is *waiting*.
 
-    *representative*: by rank its representative.
+    *representative*: the representative of each rank.
     """
     if not waiting:
         return None
@@ -37,7 +37,7 @@ def deadlock(schedule: Schedule, representative: Indices, waiting: Sequence[Wait
         title = f"deadlock: {len({rank for rank, _ in heads})} ranks have not finished; in a circle"
     except nx.NetworkXNoCycle:
         circle = list(heads)[:8]
-        title = "deadlock: partners have finished without coming"
+        title = "deadlock: partners have finished without taking part"
     lines = [_line(schedule, place, heads.get(place), waits) for place in circle]
     return DeadlockError("\n".join([title, *lines]))
 
@@ -77,7 +77,7 @@ def _group(schedule: Schedule, op: Collective | Send | Recv, rank: int) -> tuple
 
 
 def _partner_stream(schedule: Schedule, matching: Matching, head: Waiting, peer: int) -> str:
-    """The stream on which *peer* has the other half of the message at *head*."""
+    """The stream of *peer* that has the matching send or receive of the message at *head*."""
     op = schedule.program(head.rank).ops[head.op]
     assert isinstance(op, Send | Recv)
     mine = _group(schedule, op, head.rank).index(head.rank)

@@ -18,19 +18,19 @@ from simulator.schedule import CATEGORIES
 from simulator.timeline import Columns, RateIntervals, Totals
 
 Watch = Callable[[float], Any]
-"""Told the fraction of ops that are done, 0 to 1."""
+"""A function that is called with the fraction of ops that have ended, 0 to 1."""
 
 PAUSE = 0.2
-"""Seconds after which the loop returns, so that progress is shown and an interrupt is heard."""
+"""Seconds after which the loop returns to Python, so that progress is shown and Ctrl-C works."""
 
 
 def run(setup: Setup, watch: Watch | None = None, kept: Collection[int] | None = None) -> Outcome:
-    """Run *setup* on the compiled engine. *kept*: the representatives whose spans are kept, all unless given."""
+    """Run *setup* on the compiled engine. *kept*: the representatives that keep their spans; None: all."""
     return Execution(lower(setup, kept=kept), watch).run()
 
 
 class Execution:
-    """One run of *lowering*; *watch* is told of its progress."""
+    """One run of *lowering*; *watch* is called with its progress."""
 
     def __init__(self, lowering: Lowering, watch: Watch | None = None) -> None:
         self.lowering, self.low = lowering, lowering.arrays
@@ -44,7 +44,7 @@ class Execution:
         self.link_bins = LinkBinner(cluster, lowering.flows, multiplicity) if accumulates else None
 
     def run(self) -> Outcome:
-        """Run until nothing more happens."""
+        """Run until all ops have ended, or until no event is left."""
         low = self.low
         widest = int(np.diff(low.phases["first_flow"]).max(initial=1))
         budget = 10_000
@@ -68,7 +68,10 @@ class Execution:
                 return self._outcome()
 
     def _grow(self, name: str, free: str, height: int) -> None:
-        """Twice as many records of that *name*, and room for their events."""
+        """Double the records of the state array *name*, and grow the arrays of their events.
+
+        *free*: the name of the stack of free records, *height*: the index of its height in `State.counts`.
+        """
         old = getattr(self.state, name)
         size, count = len(old), self.state.counts
         stack = np.zeros(2 * size, np.int64)
@@ -88,7 +91,7 @@ class Execution:
         self.state = state._replace(places=places, heap=heap, starting=starting, ending=ending)
 
     def _take_intervals(self, widest: int) -> None:
-        """Keep what has been recorded, or add it to the bins, and make room."""
+        """Move the recorded intervals to a list, or add them to the bins, and make room for more."""
         count = self.state.counts
         recorded = self.state.intervals[: count[arrays.INTERVALS]]
         if self.link_bins is not None:
@@ -142,7 +145,7 @@ class Execution:
         return Columns(np.tile(np.arange(count), steps), np.repeat(np.arange(steps), count), **fields)
 
     def _waiting(self) -> list[Waiting]:
-        """What each unfinished stream waits for."""
+        """The unfinished streams, each with what it waits for."""
         low, state, steps = self.low, self.state, self.low.options["steps"][0]
         arrived = self._arrived()
         found = []
@@ -167,7 +170,7 @@ class Execution:
         return found
 
     def _arrived(self) -> dict[int, tuple[int, ...]]:
-        """By stream that waits for partners: the ranks that have arrived at its communication."""
+        """For each stream that waits for partners: the ranks that have arrived at its communication."""
         communications, streams = self.state.communications, self.state.streams
         found = {}
         for head in self.state.channels.tolist():
@@ -184,7 +187,7 @@ class Execution:
 
 
 def _state(lowering: Lowering) -> State:
-    """The state in which a run begins: all streams go on with their first op."""
+    """The state at the begin of a run: all streams advance to their first op."""
     low, flows = lowering.arrays, len(lowering.flows)
     streams, rows = len(low.rank_of), len(lowering.setup.classes.capacity)
     communications, transfers = streams + 64, 1024
@@ -196,7 +199,7 @@ def _state(lowering: Lowering) -> State:
         "clock": np.array([0.0, np.inf]),
         "counts": np.zeros(arrays.COUNTS, np.int64),
         "ending": np.zeros(streams + communications + 1, np.int64),
-        "going": np.zeros(2 * streams + 1, np.int64),
+        "advancing": np.zeros(2 * streams + 1, np.int64),
         "starting": np.zeros(communications + 1, np.int64),
         "streams": np.zeros(streams, arrays.STREAM_STATE),
         "ranks": np.zeros(len(lowering.ranks), arrays.RANK_STATE),
@@ -239,7 +242,7 @@ def _state(lowering: Lowering) -> State:
             if name in (table.dtype.names or ()):
                 table[name] = NONE
     state.rows["capacity"] = lowering.setup.classes.capacity
-    # streams go on in order: the last pushed is the first to be looked at
-    state.going[:streams] = np.arange(streams - 1, -1, -1)
-    state.counts[arrays.GOING] = streams
+    # the stack is read from its end, and streams are to advance in order
+    state.advancing[:streams] = np.arange(streams - 1, -1, -1)
+    state.counts[arrays.ADVANCING] = streams
     return state

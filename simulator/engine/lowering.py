@@ -1,7 +1,7 @@
-"""Lowering: the arrays of a simulation, made from a schedule by template and with numpy, not op by op.
+"""Lowering makes the arrays of a simulation from a schedule, by template and with numpy, not op by op.
 
-Structure (kind, stream, dependencies, key) is stored once for each program and shared by the ranks that run it;
-requests and durations are by rank.
+Structure (kind, stream, dependencies, key) is stored once for each program and shared by its ranks. Requests and
+durations are stored by rank. `simulator.engine.arrays` says what the arrays hold.
 """
 
 from __future__ import annotations
@@ -17,23 +17,15 @@ import numpy.typing as npt
 from simulator.analysis.metrics import keys, part_of
 from simulator.engine.arrays import (
     AMOUNT,
-    BACKGROUND_BEGIN,
-    BACKGROUND_END,
     BUFFERED_SEND,
-    CAPACITY,
-    CHANGE,
     COMMUNICATION,
     DELAY,
     DEPENDENCY,
-    ENTRY,
-    FLOW,
     GPU,
     HOST,
     NONE,
     OP,
     OPTIONS,
-    PHASE,
-    PLAN,
     PROGRAM,
     QUEUE,
     RANK,
@@ -43,25 +35,25 @@ from simulator.engine.arrays import (
     Array,
     Lowered,
 )
+from simulator.engine.lowered_network import change_array, plan_arrays, records
 from simulator.engine.pricing import Pricing
 from simulator.engine.rank_classes import Communication
 from simulator.engine.setup import Setup
-from simulator.network.plan import Flow, Plan
+from simulator.network.plan import Flow
 from simulator.schedule import CATEGORIES, Compute, Delay, Op, Program, Recv, Send
 from simulator.schedule.dependencies import dependencies
-from simulator.schedule.matching import asked
+from simulator.schedule.matching import request_of
 
 Integers = npt.NDArray[np.int64]
-
-POOLS = ("gpu", "host")
 
 
 @dataclass(frozen=True)
 class Lowering:
-    """A *setup* lowered to *arrays*; what the indices in them mean.
+    """A *setup* lowered to *arrays*, and the meaning of the indices in them.
 
-    *ranks* are the simulated ones; *streams* are by program the names of its streams; *plans* is by number of a plan
-    the name and the op of what it is for; *servers* and *hosts* are how many there are.
+    *ranks*: the simulated ranks. *streams*: by program the names of its streams. *flows*: by number. *plans*: by number
+    the name of the communication and its op. *parts*: the names of the parts of the breakdown. *channels*, *servers*,
+    *hosts* and *host_pools*: how many there are.
     """
 
     setup: Setup
@@ -77,17 +69,17 @@ class Lowering:
     parts: tuple[str, ...]
 
     def with_pricing(self, pricing: Pricing) -> Lowering:
-        """The same with durations of *pricing*; all other arrays are shared."""
+        """The same with the durations of *pricing*. All other arrays are shared."""
         setup, ranks = replace(self.setup, pricing=pricing), self.arrays.ranks.copy()
         durations = _durations(setup, self.ranks, ranks)
         return replace(self, setup=setup, arrays=self.arrays._replace(ranks=ranks, durations=durations))
 
 
 def lower(setup: Setup, *, kept: Iterable[int] | None = None, totals: bool = True, record: bool = True) -> Lowering:
-    """Lower *setup*. *kept*: the representatives whose spans are kept, all unless given.
+    """Lower *setup*.
 
-    *totals*: where not all spans are kept, totals of time and memory are. *record*: the rates of flows over time are
-    recorded.
+    *kept*: the representatives that keep their spans; None: all. *totals*: if not all spans are kept, accumulate totals
+    of time and memory. *record*: record the rates of flows over time.
     """
     return _Lowerer(setup).lower(None if kept is None else set(kept), totals, record)
 
@@ -106,12 +98,11 @@ class _Lowerer:
     def lower(self, kept: set[int] | None, totals: bool, record: bool) -> Lowering:
         structure = self._structure()
         requests, plans, channels = self._requests()
-        table, flows = _plans([self.setup.classes.plan(*which) for which in plans], self.setup)
+        table, flows = plan_arrays([self.setup.classes.plan(*which) for which in plans], self.setup)
         ranks, durations, hosts = self._ranks(structure["programs"], kept)
         lengths = np.diff(structure["programs"]["first_op"])
         ops = int(lengths[ranks["program"][:-1]].sum())
-        options = np.zeros(1, OPTIONS)
-        steps = self.schedule.steps
+        options, steps = np.zeros(1, OPTIONS), self.schedule.steps
         options[0] = (steps, totals and kept is not None, record, ops * steps, ops)
         streams = np.diff(structure["programs"]["first_queue"])[ranks["program"][:-1]]
         arrays = Lowered(
@@ -121,19 +112,18 @@ class _Lowerer:
             durations=durations,
             requests=requests,
             **table,
-            changes=_changes(self.setup, flows),
+            changes=change_array(self.setup, flows),
             options=options,
         )
-        servers = len(self.server_names)
         return Lowering(
-            *(self.setup, arrays, self.ranks, self.streams, tuple(flows), plans, channels, servers, hosts),
-            *(self.host_pools, tuple(self.parts)),
+            *(self.setup, arrays, self.ranks, self.streams, tuple(flows), plans),
+            *(channels, len(self.server_names), hosts, self.host_pools, tuple(self.parts)),
         )
 
     # Structure, by program.
 
     def _structure(self) -> dict[str, Array]:
-        """The arrays by program, queue, op and dependency."""
+        """The arrays of programs, queues, ops, dependencies and amounts of memory, by name."""
         first_op = list(accumulate((len(program.ops) for program in self.programs), initial=0))
         ops: list[Array] = []
         queued, dependencies_, amounts, queues = [], [], [], [0]
@@ -165,7 +155,8 @@ class _Lowerer:
         }
 
     def _of_program(self, program: Program, number: int) -> tuple[Array, Integers, list[int], Array, Array]:
-        """Of one program: its ops, the queue of all its streams, their lengths, its dependencies and amounts."""
+        """Of one program: its ops, the ops of each stream one stream after the other, the lengths of the streams, its
+        dependencies, and its amounts of memory."""
         count = len(program.ops)
         names = list(dict.fromkeys(op.stream for op in program.distinct()))
         self.streams.append(names)
@@ -199,21 +190,21 @@ class _Lowerer:
     # By rank.
 
     def _requests(self) -> tuple[Array, list[tuple[Communication, Op]], int]:
-        """The requests of all ranks; the plans that they name; the number of channels."""
+        """The requests of all ranks, the plans that they need, and the number of channels."""
         classes, matching = self.setup.classes, self.setup.matching
         plans: dict[tuple[Hashable, Hashable], int] = {}
         channels: dict[Hashable, int] = {}
         which: list[tuple[Communication, Op]] = []
         rows = []
-        questions = {number: [(op, asked(op)) for op in matching.requests[number]] for number in self.used}
+        requests = {number: [(op, request_of(op)) for op in matching.requests[number]] for number in self.used}
         for rank in self.ranks:
-            for op, question in questions[self.schedule.program_of[rank]]:
+            for op, request in requests[self.schedule.program_of[rank]]:
                 name = classes.communication(rank, op)
-                plan = plans.setdefault((name, question), len(plans))
+                plan = plans.setdefault((name, request), len(plans))
                 if plan == len(which):
                     which.append((name, op))
                 rows.append((channels.setdefault(name, len(channels)), plan, classes.partners(name, op)))
-        return _records(REQUEST, rows), which, len(channels)
+        return records(REQUEST, rows), which, len(channels)
 
     def _ranks(self, programs: Array, kept: set[int] | None) -> tuple[Array, npt.NDArray[np.float64], int]:
         """The ranks, the durations of their timed ops, and the number of hosts."""
@@ -231,14 +222,13 @@ class _Lowerer:
         for place, rank in enumerate(self.ranks):
             host = pricing.host(rank)
             ranks["host"][place] = NONE if host is None else hosts.setdefault(classes.host(host), len(hosts))
-        ranks["crowd"][:-1] = [classes.ranks_on_host(rank) for rank in self.ranks]
+        ranks["multiplicity"][:-1] = [classes.ranks_on_host(rank) for rank in self.ranks]
         ranks["gpu_pool"][:-1] = np.arange(len(self.ranks))
         ranks["host_pool"][:-1], self.host_pools = self._host_pools()
-        durations = _durations(self.setup, self.ranks, ranks)
-        return ranks, durations, len(hosts)
+        return ranks, _durations(self.setup, self.ranks, ranks), len(hosts)
 
     def _host_pools(self) -> tuple[list[int], int]:
-        """By rank the memory of its server's host, numbered after those of the GPUs, and how many servers there are."""
+        """By rank the memory pool of its node's host, numbered after the GPUs' pools; and how many nodes there are."""
         cluster, devices = self.setup.pricing.cluster, self.setup.pricing.devices
         nodes: dict[int | str, int] = {}
         where = [nodes.setdefault(cluster.node_of(devices[rank]), len(nodes)) for rank in self.ranks]
@@ -246,16 +236,16 @@ class _Lowerer:
 
 
 def _durations(setup: Setup, simulated: Sequence[int], ranks: Array) -> npt.NDArray[np.float64]:
-    """The durations of the timed ops of *simulated* ranks; where those of a rank stand is written into *ranks*.
+    """The durations of the timed ops of *simulated* ranks, s. Ranks with equal durations share them.
 
-    Ranks with equal durations share them.
+    The index of the first duration of each rank is written to *ranks*.
     """
     schedule, pricing = setup.schedule, setup.pricing
     used = {schedule.program_of[rank] for rank in simulated}
     timed = {number: schedule.programs[number].column(_kind, np.int32) < COMMUNICATION for number in used}
     counts = np.array([timed[schedule.program_of[rank]].sum() for rank in simulated], np.int64)
     varies = pricing.variation.jitter > 0
-    # memory that is reserved and not written to costs nothing
+    # the size for ranks that share nothing; what is not written to takes no memory
     durations = np.empty(int(counts.sum()) * (schedule.steps if varies else 1))
     known: dict[Hashable, int] = {}
     size = 0
@@ -286,7 +276,7 @@ def _kind(op: Op) -> int:
 
 
 def _amounts(program: Program) -> tuple[Array, Integers, Integers]:
-    """What ops allocate and free, one op after the other, and by op the first of each."""
+    """What ops allocate and free, op after op; and by op the index of its first allocation and of its first free."""
     ops = program.templated
     allocations, frees = (
         [_held(program, getattr(op, name)) for template in ops.templates for op in template]
@@ -294,7 +284,7 @@ def _amounts(program: Program) -> tuple[Array, Integers, Integers]:
     )
     both = [[*a, *f] for a, f in zip(allocations, frees, strict=True)]
     sizes = np.array(list(map(len, both)), np.int64)
-    flat = _records(AMOUNT, [row for rows in both for row in rows], last=False)
+    flat = records(AMOUNT, [row for rows in both for row in rows], last=False)
     begins, counts = (np.cumsum(sizes) - sizes)[ops.places], sizes[ops.places]
     ends = np.cumsum(counts)
     entries = np.arange(counts.sum()) + np.repeat(begins - ends + counts, counts)
@@ -303,67 +293,9 @@ def _amounts(program: Program) -> tuple[Array, Integers, Integers]:
 
 
 def _held(program: Program, amounts: Any) -> list[tuple[int, int, float]]:
-    """(pool, category, bytes) of what an op allocates or frees, the GPU's first."""
+    """(pool, category, bytes) of each of the *amounts* that an op allocates or frees, those of the GPU first."""
     rows = []
     for name, nbytes in amounts.items():
         on_host = program.on == "host" or name.startswith("host.")
         rows.append((int(on_host), CATEGORIES.index(name.removeprefix("host.")), nbytes))
     return sorted(rows)
-
-
-def _records(dtype: np.dtype[Any], rows: Sequence[tuple[Any, ...]], last: bool = True) -> Array:
-    """*rows* as records, and with *last* one more."""
-    made = np.zeros(len(rows) + last, dtype)
-    made[: len(rows)] = rows
-    return made
-
-
-def _plans(plans: Sequence[Plan], setup: Setup) -> tuple[dict[str, Array], list[Flow]]:
-    """The arrays of *plans*, their phases and flows; the flows by number, those from outside last."""
-    numbers: dict[int, int] = {}
-    flows: list[Flow] = []
-
-    def number(flow: Flow) -> int:
-        found = numbers.setdefault(id(flow), len(flows))
-        if found == len(flows):
-            flows.append(flow)
-        return found
-
-    table = np.zeros(len(plans) + 1, PLAN)
-    table["sms"][:-1] = [plan.sms for plan in plans]
-    table["delivery"][:-1] = [plan.delivery for plan in plans]
-    table["first_phase"][1:] = np.cumsum([len(plan.phases) for plan in plans])
-    stages = [phase for plan in plans for phase in plan.phases]
-    phases = np.zeros(len(stages) + 1, PHASE)
-    phases["contended"][:-1] = [phase.contended for phase in stages]
-    phases["latency"][:-1] = [phase.latency for phase in stages]
-    phases["nbytes"][:-1] = [phase.nbytes for phase in stages]
-    phases["first_flow"][1:] = np.cumsum([len(phase.flows) for phase in stages])
-    phase_flows = np.array([number(flow) for phase in stages for flow in phase.flows], np.int64)
-    for one in setup.background:
-        number(one.flow)
-    table_of_flows = np.zeros(len(flows) + 1, FLOW)
-    table_of_flows["bound"][:-1] = [flow.bound for flow in flows]
-    sizes = np.array([len(flow.rows) for flow in flows], np.int64)
-    table_of_flows["first_entry"][1:] = np.cumsum(sizes)
-    entries = np.zeros(int(sizes.sum()), ENTRY)
-    entries["flow"] = np.repeat(np.arange(len(flows)), sizes)
-    entries["row"] = [row for flow in flows for row in flow.rows]
-    entries["weight"] = [weight for flow in flows for weight in flow.weights]
-    return {
-        "plans": table,
-        "phases": phases,
-        "phase_flows": phase_flows,
-        "flows": table_of_flows,
-        "entries": entries,
-    }, flows
-
-
-def _changes(setup: Setup, flows: Sequence[Flow]) -> Array:
-    """Changes of the network from outside, ascending in time."""
-    place = {id(flow): number for number, flow in enumerate(flows)}
-    rows = [(CAPACITY, one.row, one.time, one.capacity) for one in setup.capacity_changes]
-    for one in setup.background:
-        rows.append((BACKGROUND_BEGIN, place[id(one.flow)], one.begin, 0.0))
-        rows.append((BACKGROUND_END, place[id(one.flow)], one.end, 0.0))
-    return _records(CHANGE, sorted(rows, key=lambda row: row[2]), last=False)

@@ -1,4 +1,4 @@
-"""An outcome is what an engine found: the spans of the representatives and the use of the network."""
+"""An outcome is the output of an engine: the spans of the representatives and the use of the network."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from simulator.timeline import Columns, Floats, RateIntervals, Totals
 
 
 class Executed(NamedTuple):
-    """The communications of one *name* that ask what *op* asks have begun *times* times.
+    """Communications of one *name* with the same request as *op* have begun *times* times.
 
-    *op* stands as the template writes it. The plan of each is ``classes.plan(name, op)``.
+    *op* is an op of a template, placeholders kept. The plan of each communication is ``classes.plan(name, op)``.
     """
 
     name: Communication
@@ -24,10 +24,10 @@ class Executed(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """An unfinished *stream* of *rank*, with the op of index *op* of training step *step* at its head.
+    """An unfinished *stream* of *rank*; its head is the op of index *op* in training step *step*.
 
-    It waits for the op of index *awaited* of its own rank; or, where that is None, for the partners of its
-    communication that are not among the ranks that have *arrived*.
+    It waits for the op of index *awaited* of its own rank. If that is None, it waits for partners of its communication;
+    *arrived* are the ranks that have arrived there.
     """
 
     rank: int
@@ -43,10 +43,10 @@ class Outcome:
     """What happened in one simulation.
 
     *columns*: by representative the spans of all its ops, in order of the program, step after step: op ``i`` of step
-    ``s`` stands at ``s * len(program) + i``. An op that has not ended has a NaN for each time that it lacks. *flows*
-    are numbered from 0: *flow_bytes*, of shape ``(flows,)``, are the bytes that each transfer of a flow carried in
-    all, and *intervals* the rates of flows over time, by these numbers. *communications* counts what was executed.
-    *waiting* is empty unless the schedule deadlocked. *totals* are there where not all spans were kept.
+    ``s`` has the index ``s * len(program) + i``. A time that is not known, since the op has not begun or ended, is NaN.
+    *flows* are numbered from 0. *flow_bytes*, of shape ``(flows,)``: the bytes that each transfer of a flow carried in
+    all. *intervals*: the rates of flows over time. *communications*: how often each was executed. *waiting* is empty
+    unless the schedule deadlocked. *totals*: None if all spans were kept.
     """
 
     columns: Mapping[int, Columns]

@@ -1,4 +1,4 @@
-"""Pricing: how long the computations of a rank take, as its accelerator prices them, with their variation."""
+"""Pricing: the durations of the computations of a rank, as its accelerator prices them, with their variation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 
 
 class Pricing:
-    """The durations of the ops of *schedule* on *devices* of *cluster*, whose kernels *software* issues."""
+    """The durations of the ops of *schedule* on *devices* (by rank) of *cluster*; *software* issues the kernels."""
 
     def __init__(
         self,
@@ -39,34 +39,34 @@ class Pricing:
         return other
 
     def host(self, rank: int) -> str | None:
-        """The host that *rank* computes on, where it does."""
+        """The host that *rank* computes on; None if it does not compute on a host."""
         if not self._on_host[self.schedule.program_of[rank]]:
             return None
         device = self.devices[rank]
         return device if self.schedule.program(rank).on == "host" else self.cluster.host_of(device)
 
     def durations(self, rank: int) -> Floats:
-        """Seconds of every `Compute` and `Delay` of *rank*, of shape ``(steps, ops)``; 0 for a communication.
+        """The duration of each op of *rank*, s, of shape ``(steps, ops)``; 0 for a communication.
 
-        Stragglers, spread and jitter are in them, but for a `Delay`. Where all steps take the same, the array is a
+        Stragglers, spread and jitter are included; a `Delay` does not vary. If all steps take the same, the array is a
         read-only view of one step.
         """
         program, steps = self.schedule.program(rank), self.schedule.steps
-        modelled, steady = self._modelled_durations(rank)
+        modelled, constant = self._modelled_durations(rank)
         factors = self.variation.factors(rank, len(program.ops) * steps)
         if factors is not None:
-            return np.where(steady, modelled, modelled * factors.reshape(steps, len(program.ops)))
-        varied = np.where(steady, modelled, modelled * self.variation.slowdown(rank))
+            return np.where(constant, modelled, modelled * factors.reshape(steps, len(program.ops)))
+        varied = np.where(constant, modelled, modelled * self.variation.slowdown(rank))
         return np.broadcast_to(varied, (steps, len(program.ops)))
 
     def durations_key(self, rank: int) -> Hashable:
-        """Equal for ranks whose `durations` are equal."""
+        """A key that is equal for ranks with equal `durations`."""
         if self.variation.jitter:
             return rank
         return id(self._modelled_durations(rank)), self.variation.slowdown(rank)
 
     def _modelled_durations(self, rank: int) -> tuple[Floats, NDArray[np.bool_]]:
-        """By op of *rank* its seconds without variation, and whether it never varies; one object for equal ranks."""
+        """By op of *rank*: its duration without variation (s), and if it never varies. Equal ranks share arrays."""
         index, on = self.schedule.program_of[rank], self.host(rank)
         device = self.cluster.accelerator(self.devices[rank])
         host = self.cluster.accelerator(on) if on is not None else None

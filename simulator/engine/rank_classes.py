@@ -1,7 +1,7 @@
-"""Rank classes: which ranks are simulated, who takes part in a communication, and what it asks of the network.
+"""Rank classes: which ranks are simulated, the partners of each communication, and its plan on the network.
 
-Here every rank is simulated (`Unfolded`). `simulator.engine.folding` offers the same with one representative for each
-class of equal ranks. The engines ask either and do not know which of them answers.
+`RankClasses` is the interface that engines use. `Unfolded` simulates every rank. `simulator.engine.folding` has the
+other implementation: one representative for each class of equal ranks.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from simulator.schedule import Collective, Copy, Op, Recv, Schedule, Send
 from simulator.schedule.mesh import family
 
 Communication = Hashable
-"""The name of what partners take part in: all operations between the same partners have one name."""
+"""The name of all communications between the same partners."""
 
 
 class RankClasses(Protocol):
-    """What engines ask. Names of communications are those of the class of a communication where ranks are folded."""
+    """What engines need to know. Where ranks are folded, the name of a communication is that of its class."""
 
     @property
     def representative(self) -> Indices:
@@ -31,32 +31,32 @@ class RankClasses(Protocol):
 
     @property
     def capacity(self) -> Sequence[float]:
-        """By row of the network what it carries, bytes/s: a row is a link, or a class of equal links."""
+        """The capacity of each row of the network, bytes/s. A row is a link, or a class of equal links."""
 
     @property
     def link_multiplicity(self) -> Mapping[int, int]:
-        """By number of a link: how many equal links it represents. A link that is not named represents itself."""
+        """How many equal links a link represents, by its number. A link that is not a key represents itself."""
 
     def row_of(self, link: int) -> int:
         """The row of the link of that number."""
 
     def communication(self, rank: int, op: Op) -> Communication:
-        """The name of what *rank* takes part in with *op*."""
+        """The name of the communication in which *rank* takes part by *op*."""
 
     def partners(self, name: Communication, op: Op) -> int:
-        """How many simulated arrivals a communication waits for."""
+        """The number of simulated ranks that must arrive before the communication begins."""
 
     def multiplicity(self, name: Communication) -> int:
-        """How many communications the one of that *name* represents."""
+        """The number of equal communications that the simulated one represents."""
 
     def ranks_on_host(self, rank: int) -> int:
-        """How many ranks of the class of *rank* compute on its host."""
+        """The number of ranks of the class of *rank* that compute on its host."""
 
     def host(self, name: str) -> Hashable:
-        """The class of the host processor of that *name*; of equal ones, one is simulated."""
+        """The class of the host processor *name*; one processor of each class is simulated."""
 
     def plan(self, name: Communication, op: Op) -> Plan:
-        """The transfers that *op* asks of the network."""
+        """The plan of *op* on the network."""
 
 
 class Unfolded:
@@ -72,7 +72,7 @@ class Unfolded:
 
     @property
     def capacity(self) -> Sequence[float]:
-        """The bandwidth of every link: every link is a row."""
+        """The bandwidths of all links; every link is a row."""
         bandwidths: list[float] = self.communicator.cluster.bandwidths.tolist()
         return bandwidths
 
@@ -106,7 +106,7 @@ class Unfolded:
         return name
 
     def plan(self, name: Communication, op: Op) -> Plan:
-        """The plan between these very ranks."""
+        """The plan between the partners themselves."""
         return plan_of(self.communicator, op, partners(self.schedule, name))
 
 
@@ -124,7 +124,7 @@ def communication(schedule: Schedule, rank: int, op: Op) -> tuple[object, ...]:
 
 
 def partners(schedule: Schedule, name: Communication) -> tuple[int, ...]:
-    """The ranks that take part: a message's sender, then its receiver."""
+    """The ranks that take part; of a message the sender, then the receiver."""
     match name:
         case (int() as rank,):
             return (rank,)
@@ -137,7 +137,7 @@ def partners(schedule: Schedule, name: Communication) -> tuple[int, ...]:
 
 
 def plan_of(communicator: Communicator, op: Op, ranks: tuple[int, ...]) -> Plan:
-    """The plan of *op* between *ranks*, a message's sender and its receiver."""
+    """The plan of *op* between *ranks*; of a message the sender, then the receiver."""
     if isinstance(op, Copy):
         return communicator.copy(ranks[0], op.nbytes, op.to)
     assert isinstance(op, Collective | Send | Recv)
@@ -148,7 +148,10 @@ def plan_of(communicator: Communicator, op: Op, ranks: tuple[int, ...]) -> Plan:
 
 
 def placements(communicator: Communicator, op: Op, groups: Indices) -> Placement:
-    """How *groups*, each the partners of one communication, are placed for *op*; isomorphic ones share a plan."""
+    """The placement of *groups*, each the partners of one communication, for *op*. Isomorphic groups share a plan.
+
+    *groups* has the shape ``(communications, partners)``.
+    """
     if isinstance(op, Copy):
         return communicator.copies(groups[:, 0])
     assert isinstance(op, Collective | Send | Recv)

@@ -1,7 +1,7 @@
-"""Repeats of a simulation under other seeds, of which only the step time is wanted.
+"""Step times of a simulation under several seeds.
 
-Classes, matching, plans and all lowered arrays but the durations are made once. The compiled loop holds no lock of
-Python's, so that runs share the processors as threads, and the arrays among them.
+Classes, matching, plans and all lowered arrays except durations are made once. The compiled loop releases Python's
+global lock, so the runs are threads on all processors and share these arrays.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from simulator.engine.simulate import Simulation
 from simulator.gc_paused import gc_paused
 
 MOST_BYTES = 2**32
-"""That the durations of runs which go on at a time may take together; a run of 12,288 ranks needs 0.5 GB."""
+"""The most memory for the durations of concurrent runs; a run of 12,288 ranks needs 0.5 GB."""
 
 
 def step_times(simulation: Simulation, seeds: Sequence[int]) -> list[float]:
@@ -49,7 +49,7 @@ class _Repeats:
             try:
                 return list(pool.map(self._step_time, self.seeds))
             except BaseException:
-                # an interrupt, say: runs under way end at their next pause
+                # such as an interrupt: the other runs end when they next report their progress
                 self.stopped.set()
                 pool.shutdown(cancel_futures=True)
                 raise
@@ -81,7 +81,7 @@ class _Repeats:
 
 
 def processors() -> int:
-    """How many processors this process may use."""
+    """The number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""A setup is what an engine executes: a schedule whose equal ranks, durations, matching and network are known."""
+"""A setup is the input of an engine: a schedule with its rank classes, durations, matching and network."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from simulator.schedule import Schedule
 from simulator.schedule.matching import Matching
 
 ONE_INSTANT = 1e-12
-"""Arrivals at a server that differ by less than this part of the time since the start are one instant.
+"""Arrivals at a server are simultaneous if they differ by less than this fraction of the simulated time.
 
-Two ways to add the same durations differ by some 1e-16; only at a server would that decide who comes first."""
+Two ways to add the same durations differ by a fraction of some 1e-16. Only at a server would that change the order."""
 
 
 class CapacityChange(NamedTuple):
@@ -27,7 +27,7 @@ class CapacityChange(NamedTuple):
 
 
 class Background(NamedTuple):
-    """A transfer of *flow* that is present from *begin* to *end* (s), at most at the bound of the flow."""
+    """A transfer of *flow* from *begin* to *end* (s); its rate is at most the bound of the flow."""
 
     flow: Flow
     begin: float
@@ -38,8 +38,8 @@ class Background(NamedTuple):
 class Setup:
     """One simulation of *schedule*.
 
-    *classes* names the representative of each rank, the partners and the plan of each communication, and the rows of
-    the network. *capacity_changes* are ascending in time; *background* holds the flows from outside the schedule.
+    *classes*: the representative of each rank, the partners and the plan of each communication, the rows of the
+    network. *capacity_changes* are ascending in time. *background*: the flows from outside the schedule.
     """
 
     schedule: Schedule

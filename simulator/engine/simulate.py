@@ -31,7 +31,8 @@ from simulator.schedule.mesh import family
 from simulator.timeline import FlowLinks, LinkUse, Timeline
 
 MOST_SPANS = 30_000_000
-"""That are kept, at 40 bytes each. A larger run in which all ranks differ keeps those of a few ranks, and totals."""
+"""The most spans that are kept, at 40 bytes each. If all ranks differ, a larger run keeps the spans of a few ranks, and
+totals of all."""
 
 
 def simulate(
@@ -50,12 +51,17 @@ def simulate(
 ) -> Timeline:
     """Run *schedule* on *cluster*.
 
-    *transport* is the communication library (none: `ideal`), *fidelity* ``alpha_beta``, ``flow`` or ``chunk``,
-    *algorithms* fixes the algorithm by collective or by ``axis.collective``, *software* issues the kernels (none:
-    launching costs nothing), *placement* names the device of each rank (none: `packed`), *variation* brings stragglers,
-    spread and jitter, *conditions* change the network from outside. With *fold*, equal ranks are simulated once,
-    exactly (`simulator.engine.folding`). *engine* is ``auto``, ``simpy`` or ``compiled``.
-    Raises `DeadlockError` with the circle of who waits for whom.
+    - *transport*: the communication library; default `ideal`.
+    - *fidelity*: ``alpha_beta``, ``flow`` or ``chunk``.
+    - *algorithms*: the algorithm by collective (``all_reduce``) or by axis and collective (``dp.all_reduce``).
+    - *software*: the stack that issues the kernels; by default launches cost nothing.
+    - *placement*: the device of each rank; default `packed`.
+    - *variation*: stragglers, spread and jitter.
+    - *fold*: simulate equal ranks once, which is exact (`simulator.engine.folding`).
+    - *engine*: ``auto``, ``simpy`` or ``compiled``.
+    - *conditions*: changes of the network from outside.
+
+    Raises `DeadlockError` with the streams that wait for each other.
     """
     devices = tuple(placement or packed(schedule, cluster))
     communicator = Communicator(cluster, devices, transport or ideal(), fidelity, algorithms or {})
@@ -73,7 +79,7 @@ def simulate(
 def packed(schedule: Schedule, cluster: Cluster) -> tuple[str, ...]:
     """The device of each rank: GPUs in order, host ranks spread evenly over the hosts.
 
-    Raises `ClusterError` where there are fewer GPUs than ranks that need one.
+    Raises `ClusterError` if there are fewer GPUs than ranks that need one.
     """
     on_host = [program.on == "host" for program in schedule.programs]
     hosts = [rank for rank, program in enumerate(schedule.program_of) if on_host[program]]
@@ -93,7 +99,7 @@ def packed(schedule: Schedule, cluster: Cluster) -> tuple[str, ...]:
 class Simulation:
     """One run of *schedule* on the cluster and the devices of *communicator*.
 
-    *ranks*: whose spans are wanted where not all can be kept. `fraction` says while it runs how much is done.
+    *ranks*: the ranks that keep their spans if not all can. `fraction`: the fraction of ops that have ended so far.
     """
 
     schedule: Schedule
@@ -107,7 +113,7 @@ class Simulation:
     fraction: float = 0.0
 
     def run(self) -> Timeline:
-        """Run until nothing more happens. Raises `DeadlockError`."""
+        """Run until all ops have ended. Raises `DeadlockError` if they cannot."""
         with gc_paused():
             setup = self.setup
             outcome = self._execute(setup)
@@ -117,10 +123,10 @@ class Simulation:
             return self._timeline(outcome)
 
     def with_seed(self, seed: int) -> Simulation:
-        """The same simulation with variation drawn from *seed*; what does not depend on it is shared."""
+        """The same simulation with variation drawn from *seed*. What does not depend on the seed is shared."""
         other = replace(self, variation=replace(self.variation, seed=seed), fraction=0.0)
         other._pricing = self._pricing.with_variation(other.variation)
-        # if anything is drawn, all ranks are apart: classes do not depend on the seed
+        # classes do not depend on the seed: with spread or jitter every rank is a class of its own
         other.classes, other.setup = self.classes, replace(self.setup, pricing=other._pricing)
         return other
 
@@ -131,12 +137,12 @@ class Simulation:
             return Unfolded(self.schedule, self.communicator)
         hosts = {rank: self._pricing.host(rank) for rank in range(self.schedule.mesh.world_size)}
         computing = {rank: host for rank, host in hosts.items() if host is not None}
-        apart = self.conditions.links(self.communicator.cluster)
-        return Folding(self.schedule, self.communicator, self.variation, computing, apart)
+        distinct = self.conditions.links(self.communicator.cluster)
+        return Folding(self.schedule, self.communicator, self.variation, computing, distinct)
 
     @cached_property
     def setup(self) -> Setup:
-        """What an engine executes."""
+        """The input of the engine."""
         cluster = self.communicator.cluster
         return Setup(
             self.schedule,
@@ -154,14 +160,14 @@ class Simulation:
 
     @cached_property
     def ops(self) -> int:
-        """How many ops are simulated."""
+        """The number of simulated ops, all steps."""
         lengths = np.array([len(program.ops) for program in self.schedule.programs])
         simulated = np.unique(self.classes.representative)
         return int(lengths[np.array(self.schedule.program_of)[simulated]].sum()) * self.schedule.steps
 
     @cached_property
     def chosen_engine(self) -> str:
-        """The name of the engine that runs it."""
+        """The name of the engine that runs the simulation."""
         return choose(self.engine, self.ops)
 
     def _execute(self, setup: Setup) -> Outcome:
@@ -178,9 +184,9 @@ class Simulation:
 
     @cached_property
     def kept(self) -> Collection[int] | None:
-        """The representatives whose spans are kept; None if all are.
+        """The representatives that keep their spans; None: all.
 
-        In a run too large for all, those asked for, and the first rank of each program.
+        In a run that is too large to keep all spans: `ranks`, and the first rank of each program.
         """
         unfolded = len(np.unique(self.classes.representative)) == self.schedule.mesh.world_size
         if self.ops <= MOST_SPANS or not unfolded or self.schedule.batches > 1:

@@ -1,4 +1,4 @@
-"""Totals of a run too large to keep every span, as the compiled loop accumulates them."""
+"""Totals of a run that is too large to keep every span; the compiled loop accumulates them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from simulator.timeline import LinkBins, Totals
 Floats = npt.NDArray[np.float64]
 
 MOST_BINS = 2048
-"""In time, of link use: about as many as a chart has pixels."""
+"""The most bins of link use over time: about as many as a chart has pixels."""
 
 
 class LinkBinner:
-    """The mean use of the links of each kind, in bins of equal length that doubles when time passes the last one.
+    """The mean use of the links of each kind, in time bins of equal length.
 
-    *multiplicity*: how many equal links a link under *flows* represents.
+    The length of the bins doubles when the simulated time passes the last bin. *multiplicity*: how many equal links a
+    link of *flows* represents, by its number; 1 if not given.
     """
 
     def __init__(self, cluster: Cluster, flows: Sequence[Flow], multiplicity: Mapping[int, int]) -> None:
@@ -40,7 +41,7 @@ class LinkBinner:
         self._used = np.zeros((len(self.kinds), MOST_BINS))  # share of the bandwidth, times seconds
 
     def add(self, intervals: Array) -> None:
-        """Add what flows carried in *intervals*."""
+        """Add *intervals* of constant rate, records of `arrays.INTERVAL`."""
         if not len(intervals):
             return
         self._widen(float(intervals["end"].max()))
@@ -48,7 +49,7 @@ class LinkBinner:
         first, last = begin.astype(np.int64), np.minimum(end.astype(np.int64), MOST_BINS - 1)
         for kind in range(len(self.kinds)):
             rate = intervals["rate"] * self._shares[intervals["flow"], kind] * self._width
-            # as if the first bin were filled to its end and the last from its begin; then what is too much is taken off
+            # first count the first and the last bin of an interval as full, then subtract what lies outside of it
             change = np.bincount(first, rate, MOST_BINS + 1) - np.bincount(last + 1, rate, MOST_BINS + 1)
             filled = np.cumsum(change)[:MOST_BINS]
             filled -= np.bincount(first, rate * (begin - first), MOST_BINS)
@@ -63,7 +64,7 @@ class LinkBinner:
             self._width *= 2
 
     def bins(self, makespan: float) -> LinkBins:
-        """What has been added, up to *makespan* (s)."""
+        """The bins from 0 to *makespan* (s)."""
         self._widen(makespan)
         used = max(1, min(MOST_BINS, int(np.ceil(makespan / self._width))))
         edges = np.minimum(np.arange(used + 1) * self._width, makespan)
@@ -71,7 +72,7 @@ class LinkBinner:
 
 
 def seconds_until(state: State, now: float) -> Floats:
-    """Seconds of each part by rank until *now*, of shape ``(ranks, parts)``."""
+    """The time that each rank has spent in each part of the breakdown until *now*, s, of shape ``(ranks, parts)``."""
     seconds = state.seconds.copy()
     seconds[np.arange(len(seconds)), state.ranks["part"]] += now - state.ranks["since"]
     return seconds
@@ -86,7 +87,10 @@ def totals(
     first_step: tuple[float, Floats],
     link_bins: LinkBins,
 ) -> Totals:
-    """The totals of a run that is over. *first_step*: when the first step ended, and the seconds until then."""
+    """The totals of a finished run.
+
+    *first_step*: when the first step ended (s), and `seconds_until` then.
+    """
     makespan = float(state.clock[0])
     programs = np.array(schedule.program_of)[list(ranks)]
     resident = np.array([[_resident(program, "", name) for name in CATEGORIES] for program in schedule.programs])
@@ -112,7 +116,7 @@ def totals(
 
 
 def _resident(program: Program, prefix: str, category: str) -> float:
-    """Bytes of *category* that stay all step in the memory of the GPU, or of the host with the *prefix* ``host.``."""
+    """Bytes of *category* that are resident in the memory of the GPU; with the *prefix* ``host.``, of the host."""
     amounts = program.resident
     if program.on == "host":
         return amounts.get(category, 0.0) + amounts.get(f"host.{category}", 0.0) if prefix else 0.0

@@ -1,4 +1,4 @@
-"""Variation of computing times: no two GPUs take quite the same time, and no GPU takes the same time twice."""
+"""Variation of computing times: between GPUs (stragglers, spread) and from op to op (jitter)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 SPREAD_STREAM = 1
-"""Tells the draws of `spread` from those of `jitter` under one seed."""
+"""Part of the seed of `spread`, so that its draws differ from those of `jitter`."""
 
 
 @dataclass(frozen=True)
 class Variation:
     """Factors on the computing times of ranks.
 
-    *stragglers* maps a rank to its factor. *spread* is the coefficient of variation of a factor that each GPU keeps,
-    *jitter* that of a factor drawn for every op. Both factors are log-normal with mean 1: positive, skewed to the slow
-    side. *seed* drives every draw; each rank has sequences of its own, so that its times do not depend on which other
-    ranks are simulated.
+    *stragglers*: the factor of a rank, 1 if not given. *spread*: the coefficient of variation of a factor that is drawn
+    once for each GPU. *jitter*: that of a factor that is drawn for each op. Both factors are log-normal with mean 1:
+    positive, and skewed to the slow side. *seed* is the seed of all draws. Each rank has sequences of its own, so its
+    times do not depend on which other ranks are simulated.
     """
 
     seed: int = 0
@@ -30,7 +30,7 @@ class Variation:
 
     @property
     def varies(self) -> bool:
-        """True if every rank has times of its own."""
+        """True if all ranks have different times."""
         return self.jitter > 0 or self.spread > 0
 
     def slowdown(self, rank: int) -> float:
@@ -41,13 +41,13 @@ class Variation:
         return slowdown
 
     def factors(self, rank: int, ops: int) -> NDArray[np.float64] | None:
-        """The factors on *ops* computing times of *rank* in turn, of all its steps; None where there is no jitter."""
+        """The factors on the next *ops* computing times of *rank*, all steps; None if there is no jitter."""
         if not self.jitter:
             return None
         return _log_normal(np.random.default_rng([self.seed, rank]), self.jitter, ops) * self.slowdown(rank)
 
 
 def _log_normal(generator: np.random.Generator, variation: float, count: int) -> NDArray[np.float64]:
-    """Draws of mean 1 whose coefficient of variation is *variation*."""
+    """*count* draws of mean 1 with the coefficient of variation *variation*."""
     variance = log(1.0 + variation**2)
     return np.asarray(generator.lognormal(-variance / 2, sqrt(variance), count))

@@ -1,4 +1,4 @@
-"""Schedules: what every rank does. Ops, programs, meshes, orders of pipelines, which op meets which, and the check."""
+"""A schedule says what every rank does: ops, programs, the mesh, pipeline orders, matching of ops, and the check."""
 
 from simulator.schedule.ops import CATEGORIES, COLLECTIVES, Collective, Compute, Copy, Delay, Op, Recv, Send
 from simulator.schedule.program import Block, Program

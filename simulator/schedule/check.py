@@ -1,4 +1,4 @@
-"""Check rules: what must hold of a schedule before anything is simulated. A violation shows the op where it stands."""
+"""Check rules: what must hold for a schedule before it is simulated. An error shows the program with the op marked."""
 
 from __future__ import annotations
 
@@ -17,10 +17,15 @@ from simulator.schedule.order import Action
 def check(schedule: Schedule) -> None:
     """Raise `ScheduleError`, the printed program with the offending op marked, unless all rules hold.
 
-    Names are unique and `after` looks backward only; communication names an axis, a peer, a root that there is;
-    members of a group agree in kind, size, root and order of their collectives; every Send has its Recv of the same
-    size; for each stage and micro-batch F precedes R precedes B, or I precedes W; what is allocated is freed; a delay
-    is finite and not negative; a priority belongs to a server.
+    The rules:
+
+    - Names are unique, and `after` names earlier ops only.
+    - The axis, peer and root of a communication exist.
+    - The members of a group have the same collectives (kind, bytes, root) in the same order.
+    - Every `Send` has a `Recv` of the same size, and the reverse.
+    - Of each stage and micro-batch, F precedes R, R precedes B, F precedes B and I, and I precedes W.
+    - What is allocated is freed.
+    - A delay is finite and not negative. An op with a priority has a server.
     """
     for program in schedule.programs:
         _check_names(program)
@@ -32,7 +37,7 @@ def check(schedule: Schedule) -> None:
 
 
 def _check_names(program: Program) -> None:
-    """Checked block by block: what a template says of its own ops is looked at once."""
+    """Raise unless names are unique and `after` names earlier ops. Names within a template are compared once."""
     own = {id(ops): [op.name for op in ops] for ops, _ in program.templates()}
     outside = {id(ops): _names_outside(ops) for ops, _ in program.templates()}
     seen: set[str] = set()
@@ -47,38 +52,39 @@ def _check_names(program: Program) -> None:
 
 
 def _names_outside(ops: Sequence[Op]) -> list[str]:
-    """The names that ops of a template wait for and that are not in it."""
+    """The names that ops of a template wait for and that are not names of its own ops."""
     return list({name for op in ops for name in op.after} - {op.name for op in ops})
 
 
 def _looks_forward(ops: Sequence[Op]) -> bool:
-    """Whether an op of a template waits for itself or for a later one."""
+    """True if an op of a template waits for itself or for a later op of it."""
     places = {op.name: place for place, op in enumerate(ops)}
     return any(places.get(name, -1) >= place for place, op in enumerate(ops) for name in op.after)
 
 
 def _report_name(program: Program) -> NoReturn:
-    """Raise what is wrong with the names of *program*."""
+    """Raise the error of the first op of *program* with a wrong name."""
     seen: set[str] = set()
     every = {op.name for op in program.ops}
     for index, op in enumerate(program.ops):
         if op.name in seen:
-            raise program.violation(index, "the name stands twice")
+            raise program.violation(index, "another op has the same name")
         for name in op.after:
             if name not in seen:
-                why = "comes later" if name in every else "is not there"
-                raise program.violation(index, f"after {name}, which {why}; an op can only wait for earlier ones")
+                why = "comes later" if name in every else "does not exist"
+                raise program.violation(index, f"after {name}, which {why}; an op can only wait for earlier ops")
         seen.add(op.name)
     raise AssertionError(program.role)
 
 
 _BEFORE = {"R": "F", "B": "F", "I": "F", "W": "I"}
+"""The phase that must precede a phase of the same stage and micro-batch."""
 
 
 def _check_phases(program: Program) -> None:
-    """F precedes R and B of the same stage and micro-batch, R precedes B, I precedes W, layer by layer.
+    """Raise unless the phases of each stage, micro-batch and layer are in order.
 
-    Micro-batches for which the same is done are looked at once.
+    Of all micro-batches with the same sequence of templates, one is checked.
     """
     blocks = program.blocks
     of: dict[int | None, list[int]] = defaultdict(list)
@@ -87,9 +93,9 @@ def _check_phases(program: Program) -> None:
     if any(_place(blocks[number], op) for number in of[None] for op in blocks[number].ops):
         # ops without a template may be of any micro-batch
         of = {None: list(range(len(blocks)))}
-    alike = {tuple(id(blocks[number].ops) for number in numbers): numbers for numbers in of.values()}
+    distinct = {tuple(id(blocks[number].ops) for number in numbers): numbers for numbers in of.values()}
     starts = [0, *accumulate(len(block.ops) for block in blocks)]
-    for numbers in alike.values():
+    for numbers in distinct.values():
         placed = (
             (starts[number] + place, _place(blocks[number], op))
             for number in numbers
@@ -99,7 +105,7 @@ def _check_phases(program: Program) -> None:
 
 
 def _check_order(program: Program, placed: Sequence[tuple[int, tuple[Action, str | None]]]) -> None:
-    """Check computations by their numbers: the action of each, and its layer."""
+    """Raise unless the phases of *placed* are in order: (index of the op, (its action, its layer))."""
     first = {place: index for index, place in reversed(placed)}
     for index, (action, layer) in placed:
         if action.phase not in _BEFORE:
@@ -107,17 +113,18 @@ def _check_order(program: Program, placed: Sequence[tuple[int, tuple[Action, str
         for before in [_BEFORE[action.phase]] + (["R"] if action.phase in "BI" else []):
             needed = action._replace(phase=before), layer
             if first.get(needed, -1 if before == "R" else len(program.ops)) > index:
-                raise program.violation(index, f"{action.phase} stands before {before} of the same micro-batch")
+                raise program.violation(index, f"{action.phase} precedes {before} of the same micro-batch")
 
 
 def _place(block: Block, op: Op) -> tuple[Action, str | None] | None:
-    """The action and the layer of a computation of a micro-batch."""
+    """The action and the layer of *op* of *block*; None unless it is a computation of a micro-batch."""
     if not isinstance(op, Compute) or op.action is None or op.action.phase == "O":
         return None
     return block.action(op.action), op.layer
 
 
 def _check_memory(program: Program) -> None:
+    """Raise unless as many bytes of each category are freed as are allocated, but for rounding."""
     balance: dict[str, float] = defaultdict(float)
     given: dict[str, float] = defaultdict(float)
     for ops, times in program.templates():
@@ -134,19 +141,19 @@ def _check_memory(program: Program) -> None:
 
 
 def _check_ops(schedule: Schedule, number: int, program: Program) -> None:
-    """What an op says of itself: axes that are there, with the ranks of the program on them; times; servers."""
+    """Raise unless the axis, coordinates, seconds, priority and server of each op are valid."""
     ranks = schedule.ranks_of(number)
-    stands: dict[str, tuple[int | None, int]] = {}
+    places: dict[str, tuple[int | None, int]] = {}
     for ops, _ in program.templates():
         for place, op in enumerate(ops):
-            wrong = _wrong_value(op) or _wrong_axis(schedule, op, ranks, stands)
+            wrong = _wrong_value(op) or _wrong_axis(schedule, op, ranks, places)
             if wrong:
                 first = next(i for i, block in enumerate(program.blocks) if block.ops is ops)
                 raise program.violation(sum(len(block.ops) for block in program.blocks[:first]) + place, wrong)
 
 
 def _wrong_value(op: Op) -> str:
-    """What is wrong with a delay or a server, if anything."""
+    """What is wrong with the seconds of a delay or the priority of *op*; empty if nothing."""
     if isinstance(op, Delay) and not 0 <= op.seconds < inf:
         return f"a delay of {op.seconds:g} s; it must be finite and not negative"
     if isinstance(op, Compute) and op.priority and op.server is None:
@@ -154,17 +161,17 @@ def _wrong_value(op: Op) -> str:
     return ""
 
 
-def _wrong_axis(schedule: Schedule, op: Op, ranks: Sequence[int], stands: dict[str, tuple[int | None, int]]) -> str:
-    """What is wrong with the axis of *op*, if anything; *stands*: what is known of the axes."""
+def _wrong_axis(schedule: Schedule, op: Op, ranks: Sequence[int], places: dict[str, tuple[int | None, int]]) -> str:
+    """What is wrong with the axis or a coordinate of *op*; empty if nothing. *places*: by axis, as `_places` has it."""
     if isinstance(op, Collective) and op.kind not in COLLECTIVES:
-        return f"{op.kind} is no collective; there are {', '.join(COLLECTIVES)}"
+        return f"{op.kind} is not a collective; there are {', '.join(COLLECTIVES)}"
     if not isinstance(op, Collective | Send | Recv):
         return ""
     if op.over not in schedule.mesh.axes:
         return f"no axis {op.over}; the mesh has {', '.join(schedule.mesh.axes)}"
-    if op.over not in stands:
-        stands[op.over] = _stand(schedule.mesh.axes[op.over], ranks)
-    missing, size = stands[op.over]
+    if op.over not in places:
+        places[op.over] = _places(schedule.mesh.axes[op.over], ranks)
+    missing, size = places[op.over]
     if missing is not None:
         return f"rank {missing} runs it, but is not on the axis {op.over}"
     coordinate = op.root if isinstance(op, Collective) else op.peer
@@ -173,8 +180,8 @@ def _wrong_axis(schedule: Schedule, op: Op, ranks: Sequence[int], stands: dict[s
     return ""
 
 
-def _stand(axis: Axis, ranks: Sequence[int]) -> tuple[int | None, int]:
-    """The first of *ranks* that is not on *axis*, and the size of the smallest group that one of them is in."""
-    places = [(rank, axis.place(rank)) for rank in ranks]
-    missing = next((rank for rank, place in places if place is None), None)
-    return missing, min((len(axis.groups[place[0]]) for _, place in places if place), default=0)
+def _places(axis: Axis, ranks: Sequence[int]) -> tuple[int | None, int]:
+    """The first of *ranks* that is not on *axis*, None if all are; and the size of the smallest of their groups."""
+    found = [(rank, axis.place(rank)) for rank in ranks]
+    missing = next((rank for rank, place in found if place is None), None)
+    return missing, min((len(axis.groups[place[0]]) for _, place in found if place), default=0)

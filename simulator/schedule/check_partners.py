@@ -1,7 +1,7 @@
-"""Partners agree: members of a group in their collectives, and every send with its receive.
+"""The check that partners agree: the members of a group in their collectives, and every send with its receive.
 
-`simulator.schedule.matching` says who meets whom. Messages are compared as columns, all those of a group at once.
-Single ops are looked at only where the columns differ.
+`simulator.schedule.matching` finds the partners. The messages of a group are compared as columns. Single ops are
+compared only if the columns differ, to report the first difference.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.schedule import Schedule
-from simulator.schedule.matching import Integers, Matching, asked
+from simulator.schedule.matching import Integers, Matching, request_of
 from simulator.schedule.ops import Collective, Op, Recv, Send
 from simulator.schedule.program import Program
 
@@ -23,7 +23,7 @@ _Rows = npt.NDArray[np.float64]
 def check_partners(schedule: Schedule) -> None:
     """Raise `ScheduleError` unless partners agree.
 
-    Groups whose members run the same programs in the same places are looked at once.
+    Of all groups with the same programs in the same positions, one is checked.
     """
     matching = Matching(schedule)
     for name, axis in schedule.mesh.axes.items():
@@ -40,7 +40,7 @@ def check_partners(schedule: Schedule) -> None:
 
 
 def _check_collectives(programs: Sequence[Program], matching: Matching, pair: tuple[int, int], axis: str) -> None:
-    """Raise unless the two programs of a *pair* have the same collectives over *axis*."""
+    """Raise unless the two programs of *pair* (by number) have the same collectives over *axis*."""
     found = [_collectives(matching, program, axis) for program in pair]
     (mine, my_ops), (theirs, their_ops) = zip((programs[number] for number in pair), found, strict=True)
     for key, (i, request) in my_ops.items():
@@ -55,16 +55,16 @@ def _check_collectives(programs: Sequence[Program], matching: Matching, pair: tu
 
 
 def _collectives(matching: Matching, program: int, axis: str) -> Mapping[int, tuple[int, object]]:
-    """By key the index of each collective over *axis* and what it asks for, in order of the program."""
+    """By key: the index and the request of each collective over *axis*, in order of the program."""
     chosen, ops = _ops(matching, program, axis, Collective)
-    requests = {number: asked(op) for number, op in ops.items()}
+    requests = {number: request_of(op) for number, op in ops.items()}
     keys, numbers = (column[chosen].tolist() for column in (matching.key[program], matching.request[program]))
     found = zip(keys, chosen.tolist(), numbers, strict=True)
     return {key: (index, requests[number]) for key, index, number in found}
 
 
 def _messages(matching: Matching, program: int, axis: str, kind: type[Send] | type[Recv]) -> _Rows:
-    """A row for each message of *kind* over *axis*: peer, key, bytes, index of the op."""
+    """One row for each message of *kind* over *axis*: peer, key, bytes, index of the op."""
     chosen, ops = _ops(matching, program, axis, kind)
     values = np.zeros((len(matching.requests[program]), 2))
     for number, op in ops.items():
@@ -75,30 +75,33 @@ def _messages(matching: Matching, program: int, axis: str, kind: type[Send] | ty
 
 
 def _ops(matching: Matching, program: int, axis: str, kind: type[Op]) -> tuple[Integers, Mapping[int, Op]]:
-    """The indices of all ops of *kind* over *axis*, and one op for each request of theirs, by its number."""
+    """The indices of all ops of *kind* over *axis*; and one op for each of their requests, by number of the request."""
     requests = enumerate(matching.requests[program])
     ops = {n: op for n, op in requests if isinstance(op, kind) and getattr(op, "over", None) == axis}
     if not ops:
         return np.zeros(0, np.int64), ops
-    # the last place is for ops that are no communication
+    # the last element is for ops that are no communication: their request is -1
     meant = np.zeros(len(matching.requests[program]) + 1, np.bool_)
     meant[list(ops)] = True
     return np.flatnonzero(meant[matching.request[program]]), ops
 
 
 def _between(rows: Sequence[_Rows]) -> _Rows:
-    """The rows of each member, its coordinate before them, as far as the peer is one of their group."""
+    """The rows of all members, each after the coordinate of its member, without rows with a peer outside the group."""
     found = np.concatenate([np.insert(row, 0, member, axis=1) for member, row in enumerate(rows)])
     return found[found[:, 1] < len(rows)]
 
 
 def _ordered(rows: _Rows) -> _Rows:
-    """The rows by sender, receiver and key, without the indices of the ops."""
+    """The rows sorted by sender, receiver and key, without the indices of the ops."""
     return rows[np.lexsort(rows[:, 2::-1].T)][:, :4]
 
 
 def _report_message(members: Sequence[Program], sent: _Rows, received: _Rows) -> NoReturn:
-    """Raise what is wrong with the messages among *members*, given as (sender, receiver, key, bytes, index)."""
+    """Raise the error of the first message that lacks its partner or differs from it in size.
+
+    The rows are (sender, receiver, key, bytes, index of the op); senders and receivers are coordinates of *members*.
+    """
     sends, receives = ({tuple(row[:3]): (row[3], int(row[4])) for row in rows.tolist()} for rows in (sent, received))
     for message, (nbytes, index) in sends.items():
         sender, receiver = members[int(message[0])], members[int(message[1])]
@@ -110,4 +113,4 @@ def _report_message(members: Sequence[Program], sent: _Rows, received: _Rows) ->
         if message not in sends:
             sender, receiver = members[int(message[0])], members[int(message[1])]
             raise receiver.violation(index, f"{sender.role}, its peer, has no such send")
-    raise AssertionError("the messages of a group differ, but none of them does")
+    raise AssertionError("the columns of messages differ, but no single message does")

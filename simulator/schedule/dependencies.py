@@ -1,7 +1,7 @@
-"""Dependencies of a program between its streams, resolved from names to indices, by template.
+"""Dependencies between the streams of a program, resolved from names to indices by template.
 
-A template says once what its blocks wait for; which op is meant depends on the micro-batch alone. So names are looked
-up as templates write them, for all blocks of a template at once.
+All blocks of a template wait for the same names; the micro-batch decides which op has the name. So each name is looked
+up once for all blocks of a template.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ Integers = npt.NDArray[np.int64]
 
 
 class Dependencies(NamedTuple):
-    """Arrays of one length: the op *waiting* waits for the op *awaited*, which stands on another stream."""
+    """Arrays of one length: op ``waiting[i]`` waits for op ``awaited[i]`` of another stream. Ops are indices."""
 
     waiting: Integers
     awaited: Integers
 
 
 def dependencies(program: Program) -> Dependencies:
-    """All dependencies between streams of *program*, ascending by the waiting op, then in order of `after`.
+    """All dependencies between streams of *program*, in order of the waiting op, then of its `after`.
 
-    An op waits for earlier ops of its own stream anyway, so these are left out.
+    Dependencies within a stream are left out: the order of the stream implies them.
     """
     names = Names(program.templated)
     found = [np.empty((2, 0), np.int64)]
@@ -47,7 +47,7 @@ def dependencies(program: Program) -> Dependencies:
 
 
 class Names:
-    """The ops of a program by name, as templates write it: with a placeholder, a block is known by its micro-batch."""
+    """Finds the ops of a program by their names in templates, in which a placeholder stands for the micro-batch."""
 
     def __init__(self, ops: TemplatedOps) -> None:
         self.ops = ops
@@ -70,7 +70,10 @@ class Names:
         return np.flatnonzero(self.ops.which == template)
 
     def find(self, template: int, name: str, blocks: Integers) -> Iterator[tuple[Integers, str, Integers]]:
-        """The ops that *blocks*, all of *template*, mean by *name*: (blocks, stream, index of the op in each)."""
+        """The ops called *name* in an `after` of *blocks*, which are all of *template*.
+
+        Yield (some of the blocks, stream of the op, index of the op for each of these blocks).
+        """
         places = dict(self._found.get(name, ()))
         if template in places:
             place = places.pop(template)
@@ -84,24 +87,24 @@ class Names:
             if met.any():
                 yield blocks[met], self.ops.templates[other][place].stream, self.ops.starts[where[met]] + place
         for block in blocks[unresolved].tolist():
-            # the placeholder is filled in on one side only
+            # one of the two names has a placeholder and the other does not
             stream, index = self._materialised[self.ops.block(block).name(name)]
             yield np.array([block]), stream, np.array([index])
 
-    def _blocks(self, template: int, name: str, asking: Integers) -> Integers:
-        """For each block *asking*, the block of *template* that has the op called *name*; -1 if there is none."""
+    def _blocks(self, template: int, name: str, waiting: Integers) -> Integers:
+        """For each of the blocks *waiting*, the block of *template* with the op that it calls *name*; -1 if none."""
         if PLACEHOLDER_TEXT not in name:
-            return np.full(len(asking), self.blocks_of(template)[0])
+            return np.full(len(waiting), self.blocks_of(template)[0])
         if template not in self._block_of:
             blocks = self.blocks_of(template)
-            # the last entry is for blocks of no micro-batch, whose number is -1
+            # blocks of no micro-batch have the number -1: the last entry is for them
             self._block_of[template] = np.full(int(self.ops.micro_batches.max()) + 2, -1)
             self._block_of[template][self.ops.micro_batches[blocks]] = blocks
-        return self._block_of[template][self.ops.micro_batches[asking]]
+        return self._block_of[template][self.ops.micro_batches[waiting]]
 
     @cached_property
     def _materialised(self) -> dict[str, tuple[str, int]]:
-        """By name as it is in the program: the stream of the op and its index."""
+        """By name without placeholder: the stream of the op and its index."""
         return {
             block.name(op.name): (op.stream, int(self.ops.starts[number]) + place)
             for number, block in enumerate(self.ops.blocks)

@@ -1,6 +1,6 @@
-"""Matching: which op meets which.
+"""Matching: which ops of different ranks belong to one communication.
 
-This module is the one owner of the rule. Partners of a communication find each other by a *key*:
+Only this module knows the rule. Ops that belong together have equal *keys*:
 
 - The n-th collective over an axis on a stream meets the n-th collective over that axis on the stream of the same name
   of every other member of the group.
@@ -8,8 +8,8 @@ This module is the one owner of the rule. Partners of a communication find each 
   streams may differ.
 - A `Copy` has no partner: its key is its own.
 
-Ops are counted in order of the program. Training step s meets training step s: keys do not count steps.
-Partners must also ask the same (kind, bytes, root, algorithm): `simulator.schedule.check` reports it where they do not.
+Ops are counted in order of the program. Ops of different training steps never meet, so keys do not count steps.
+Partners must also have the same *request* (kind, bytes, root, algorithm); `simulator.schedule.check` checks it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from simulator.schedule.program import Program
 Integers = npt.NDArray[np.int64]
 
 NONE = -1
-"""In place of a key and of a request, for an op that is no communication."""
+"""The key and the request of an op that is no communication."""
 
 _NO_MICRO_BATCH = -2
-"""In place of the micro-batch of an action that has none; `PLACEHOLDER` is taken by templates."""
+"""The micro-batch of an action that has none; -1 is the `PLACEHOLDER` of templates."""
 
-Asked = Hashable
-"""What tells the plans of two operations between the same partners apart."""
+Request = Hashable
+"""What an op requests of the network. Ops with equal requests and equal partners have the same plan."""
 
 
 class CollectiveKey(NamedTuple):
@@ -62,12 +62,16 @@ class CopyKey(NamedTuple):
 class Matching:
     """The keys and the requests of all programs of *schedule*.
 
-    By number of a program: *requests*, one op (as its template writes it) for each distinct request; *request*, by op
-    the index of its request; *key*, by op its key; both `NONE` for an op that is no communication. Two ops have the
-    same request if they ask the same of the same partners: same kind of op, axis, peer, bytes, root, algorithm,
-    target, buffering. Ops that meet have equal keys, and no other op of the same program has that key in the same group
-    (collectives), between the same sender and receiver (messages) or on the same rank (copies). Keys are numbered from
-    0 over all programs, *keys* in all.
+    By number of a program:
+
+    - *requests*: one op of a template for each distinct request. Here two ops have the same request if they are equal
+      in kind of op, axis, peer, bytes, root, algorithm, target and buffering.
+    - *request*: for each op the index of its request, `NONE` for an op that is no communication.
+    - *key*: for each op its key, `NONE` for an op that is no communication. Ops that meet have equal keys. No other op
+      of the program has that key in the same group (collectives), between the same sender and receiver (messages) or
+      on the same rank (copies).
+
+    Keys are numbered from 0 over all programs; *keys* is their number.
     """
 
     def __init__(self, schedule: Schedule) -> None:
@@ -80,8 +84,8 @@ class Matching:
             self.requests.append(requests)
             self.request.append(request)
             rows.append(self._rows(program, np.flatnonzero(request != NONE)))
-        lane, stamp, number = meanings = np.concatenate(rows, axis=1)
-        packed = _packed(_packed(lane, stamp - _NO_MICRO_BATCH), number)
+        lane, micro_batch, number = meanings = np.concatenate(rows, axis=1)
+        packed = _packed(_packed(lane, micro_batch - _NO_MICRO_BATCH), number)
         _, first, keys = np.unique(packed, return_index=True, return_inverse=True)
         self.keys = len(first)
         self._meaning, self._named = meanings[:, first], list(self._lanes)
@@ -94,18 +98,21 @@ class Matching:
             self.key.append(key)
 
     def meaning(self, key: int) -> CollectiveKey | MessageKey | CopyKey:
-        """What *key* stands for."""
-        lane, stamp, number = self._meaning[:, key].tolist()
+        """The meaning of *key*."""
+        lane, micro_batch, number = self._meaning[:, key].tolist()
         what, axis, third = self._named[lane]
         if what is Copy:
             return CopyKey(number)
         if what is Collective:
             return CollectiveKey(axis, third, number)
-        micro_batch = None if stamp == _NO_MICRO_BATCH else stamp
+        micro_batch = None if micro_batch == _NO_MICRO_BATCH else micro_batch
         return MessageKey(axis, Action(third[0], third[1], micro_batch) if third else None, number)
 
     def _rows(self, program: Program, communications: Integers) -> Integers:
-        """By communication: its lane, its micro-batch, and its number among those of the same counter."""
+        """By communication: its lane, its micro-batch, and its number among the ops that are counted with it.
+
+        *communications*: the indices of the ops. The shape is ``(3, communications)``.
+        """
         counters: dict[Hashable, int] = {}
         columns = []
         for op in _template_ops(program):
@@ -116,16 +123,18 @@ class Matching:
         of_template = np.array(columns, np.int64).reshape(-1, 3).T
         lanes, written, counted = of_template[:, ops.places[communications]]
         block = np.searchsorted(ops.starts, communications, "right") - 1
-        stamps = np.where(written == PLACEHOLDER, ops.micro_batches[block], written)
-        return np.stack([lanes, stamps, _ordinals(_packed(counted, stamps - _NO_MICRO_BATCH))])
+        micro_batches = np.where(written == PLACEHOLDER, ops.micro_batches[block], written)
+        return np.stack([lanes, micro_batches, _ordinals(_packed(counted, micro_batches - _NO_MICRO_BATCH))])
 
 
 _Lane = tuple[type[Op], str, Any]
-"""Kind of op, axis, and what partners have in common: a stream, or an action without its micro-batch."""
+"""Kind of op, axis, and what partners have in common: a stream, or an action without its micro-batch.
+
+A lane and a micro-batch hold the ops that are counted to find the n-th one."""
 
 
 def _place(op: Op) -> tuple[_Lane | None, int, Hashable]:
-    """The lane, the micro-batch and the counter of *op*; ops of one counter and micro-batch are counted together."""
+    """The lane, the micro-batch and the counter of *op*. Ops of one counter and micro-batch are counted together."""
     lane: _Lane
     match op:
         case Collective():
@@ -133,16 +142,16 @@ def _place(op: Op) -> tuple[_Lane | None, int, Hashable]:
             return lane, _NO_MICRO_BATCH, lane
         case Send() | Recv():
             lane = Send, op.over, op.action and op.action[:2]
-            stamp = op.action.micro_batch if op.action else None
-            return lane, _NO_MICRO_BATCH if stamp is None else stamp, (lane, op.peer, type(op))
+            micro_batch = op.action.micro_batch if op.action else None
+            return lane, _NO_MICRO_BATCH if micro_batch is None else micro_batch, (lane, op.peer, type(op))
         case Copy():
             lane = Copy, "", ""
             return lane, _NO_MICRO_BATCH, lane
     return None, _NO_MICRO_BATCH, None
 
 
-def asked(op: Op) -> Asked:
-    """What tells the plans of two operations between the same partners apart."""
+def request_of(op: Op) -> Request:
+    """The request of *op*."""
     if isinstance(op, Collective):
         return op.over, op.kind, op.nbytes, op.root, op.algorithm, op.per_peer
     if isinstance(op, Copy):
@@ -152,6 +161,7 @@ def asked(op: Op) -> Asked:
 
 
 def _requests(program: Program) -> tuple[tuple[Op, ...], Integers]:
+    """One op for each distinct request of *program*, and for each op the index of its request."""
     found: dict[Hashable, int] = {}
     requests: list[Op] = []
     numbers = []
@@ -159,7 +169,7 @@ def _requests(program: Program) -> tuple[tuple[Op, ...], Integers]:
         number = NONE
         if isinstance(op, Collective | Send | Recv | Copy):
             ends = () if isinstance(op, Collective | Copy) else (op.over, op.peer, isinstance(op, Send) and op.buffered)
-            number = found.setdefault((type(op), asked(op), ends), len(found))
+            number = found.setdefault((type(op), request_of(op), ends), len(found))
             if number == len(requests):
                 requests.append(op)
         numbers.append(number)
@@ -171,13 +181,13 @@ def _template_ops(program: Program) -> Iterator[Op]:
 
 
 def _packed(first: Integers, second: Integers) -> Integers:
-    """A number for each distinct pair; both are at least 0, and small enough for the product of their ranges."""
+    """A number for each distinct pair of numbers from 0 on; the product of their ranges must fit 64 bits."""
     packed: Integers = first * (second.max(initial=0) + 1) + second
     return packed
 
 
 def _ordinals(classes: Integers) -> Integers:
-    """By place how many of the same class stand before it."""
+    """For each element, the number of elements of the same class before it."""
     order = np.argsort(classes, kind="stable")
     ordered = classes[order]
     begins = np.flatnonzero(np.diff(ordered, prepend=-1))

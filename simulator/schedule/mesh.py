@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from simulator.errors import ScheduleError
 
 NOWHERE = -1
-"""In place of a group and a coordinate."""
+"""The group and the coordinate of a rank that is not on an axis."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Axis:
     def __post_init__(self) -> None:
         if len(set(chain.from_iterable(self.groups))) < sum(map(len, self.groups)):
             rank, _ = Counter(chain.from_iterable(self.groups)).most_common(1)[0]
-            raise ScheduleError(f"rank {rank} stands twice on one axis")
+            raise ScheduleError(f"rank {rank} is twice on one axis")
 
     @cached_property
     def _place(self) -> Mapping[int, tuple[int, int]]:
@@ -47,7 +47,10 @@ class Axis:
         return self._place.get(rank)
 
     def places(self, ranks: int) -> NDArray[np.int64]:
-        """By rank, of so many, the number of its group and its coordinate, `NOWHERE` if it is not on this axis."""
+        """The number of the group and the coordinate of each of *ranks* ranks, of shape ``(2, ranks)``.
+
+        Both are `NOWHERE` for a rank that is not on this axis.
+        """
         places = np.full((2, ranks), NOWHERE, np.int64)
         lengths = np.fromiter(map(len, self.groups), np.int64, len(self.groups))
         members = np.fromiter(chain.from_iterable(self.groups), np.int64, lengths.sum())
@@ -77,7 +80,7 @@ class Layout:
         return prod(self.degrees.values())
 
     def groups(self, axis: str) -> tuple[tuple[int, ...], ...]:
-        """The groups of *axis*, by their first rank in order."""
+        """The groups of *axis*, in order of their first ranks."""
         names = list(self.degrees)
         shape = [self.degrees[name] for name in reversed(names)]
         grid = np.array(range(self.size) if self.ranks is None else self.ranks, np.int64).reshape(shape)
@@ -89,7 +92,7 @@ class Layout:
 class Mesh:
     """*world_size* ranks and the axes over which they communicate.
 
-    An axis whose name has a dot (``ps.0``, ``ps.1``) is one of a family, ``ps``, by which it is reported.
+    Axes with a dot in their names (``ps.0``, ``ps.1``) form a family, ``ps``; reports name the family.
     """
 
     world_size: int
@@ -142,7 +145,7 @@ class Mesh:
         return Mesh(self.world_size, axes)
 
     def replicated(self, axis: str, size: int) -> Mesh:
-        """*size* copies side by side; rank r of copy i becomes ``r + i * world_size``, and *axis* joins the copies."""
+        """*size* copies of the mesh; rank r of copy i becomes ``r + i * world_size``, and *axis* joins the copies."""
         if axis in self.axes:
             raise ScheduleError(f'the mesh has an axis "{axis}" already')
         world = self.world_size

@@ -1,4 +1,4 @@
-"""An op is one thing that a rank does: compute, wait, send, receive, take part in a collective, copy."""
+"""An op is one operation of a rank: compute, wait, send, receive, take part in a collective, copy."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ COLLECTIVES = (
 )
 
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "buffers")
-"""Of memory. On the host the category stands with ``host.`` before it."""
+"""Categories of memory. On the host, ``host.`` precedes the category."""
 
 _NOTHING: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Op:
-    """What is common to all ops.
+    """The fields of all ops.
 
-    *action* and *layer* say where in the training step the op belongs, so that a later pass finds its place. *after*
-    names ops of the same program that must have ended. *allocates* (at the op's begin) and *frees* (at its end) map a
-    category of memory to bytes.
+    *action* and *layer* say where in the training step the op belongs, so that later passes find it. *after* names ops
+    of the same program that must have ended before it begins. *allocates* (when the op begins) and *frees* (when it
+    ends) map a category of memory to bytes.
     """
 
     name: str
@@ -56,10 +56,10 @@ class Op:
 class Compute(Op):
     """*kernels*, one after the other, on the rank's GPU or on its host.
 
-    With *server*, the op occupies the one server of that name in the whole schedule instead of the GPU. The server
-    executes one op at a time, at full speed, and never interrupts it. Of the ops that wait it takes the one of lowest
-    *priority*, then the first to arrive; arrivals of one instant are ordered by priority, rank and place in the
-    program. The span begins when service begins.
+    With *server*, the op is executed by the server of that name, which the whole schedule shares, not by the GPU. A
+    server executes one op at a time, at full speed, and never interrupts it. Its next op is the waiting op with the
+    lowest *priority*, then the first to arrive; simultaneous arrivals are ordered by rank and index in the program.
+    The span begins when service begins.
     """
 
     kernels: tuple[Kernel, ...]
@@ -74,7 +74,7 @@ class Compute(Op):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delay(Op):
-    """A timer: occupies its stream for *seconds* and nothing else. Stragglers and jitter do not change it."""
+    """A timer: the stream waits for *seconds*. No resource is used, and variation does not change it."""
 
     seconds: float
 
@@ -122,11 +122,11 @@ class Recv(Op):
 class Collective(Op):
     """*kind* (of `COLLECTIVES`) over the rank's group on the axis *over*.
 
-    *nbytes* is the full vector, as nccl-tests counts it: what every rank holds after an all-gather, before a
-    reduce-scatter; what the root holds of a gather or scatter; what each rank sends in all of an all-to-all. *root* is
-    a coordinate on the axis. *algorithm* is fixed where the parallelism itself is (a parameter server is direct); else
-    the network chooses. *per_peer*, of an all-to-all: the bytes that every rank sends to each coordinate, itself
-    included; *nbytes* is their sum. Default: equal parts.
+    *nbytes* is the size of the full vector, as in nccl-tests: what every rank holds after an all-gather or before a
+    reduce-scatter, what the root holds for a gather or scatter, what each rank sends in all for an all-to-all. *root*
+    is a coordinate on the axis. *algorithm*: ``auto`` lets the network choose; a parameter server, for example, is
+    always ``direct``. *per_peer*, for an all-to-all only: the bytes that every rank sends to each coordinate, itself
+    included; their sum is *nbytes*. Default: equal parts.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""A program is what every rank of one role does, in order of issue.
+"""A program is the list of ops of every rank of one role, in order of issue.
 
 Most ops are the same for every micro-batch, so a program is stored as blocks. A block is the ops of one action: a
 template with a placeholder for the micro-batch, and the micro-batch that replaces it. `Program.ops` reads as plain ops.
@@ -88,7 +88,7 @@ class TemplatedOps(Sequence[Op]):
 
     @classmethod
     def from_columns(cls, templates: Sequence[tuple[Op, ...]], which: Numbers, micro_batches: Numbers) -> TemplatedOps:
-        """Build from columns. *templates* may stand in any order and include unused ones."""
+        """Build from columns. *templates* may be in any order and include unused ones."""
         used, first = np.unique(which, return_index=True)
         in_use = used[first.argsort()]
         place = np.zeros(len(templates), np.int64)
@@ -162,7 +162,8 @@ def _numbers(micro_batches: Iterable[int | None]) -> Numbers:
 class Program:
     """What every rank of one *role* does: *ops* in order of issue.
 
-    *resident*: bytes held during the whole step, by memory category. *on*: ``gpu``, or ``host`` (a parameter server).
+    *resident*: the bytes that are held during the whole step, by memory category. *on*: ``gpu``, or ``host`` for a
+    parameter server.
     """
 
     role: str

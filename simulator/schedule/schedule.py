@@ -1,8 +1,9 @@
-"""A schedule says what every rank does: one program for each distinct role, and which rank runs which.
+"""A schedule says what every rank does: one program for each role, and the program that each rank runs.
 
-Semantics, whole: an op begins when it heads its stream and all of `after` have ended; a communication also waits for
-its partners, which `simulator.schedule.matching` finds. A *stream* is an order of issue, nothing else. A collective on
-the ``compute`` stream blocks; on any other stream it overlaps.
+The semantics: an op is ready when it is the first op of its stream that has not ended, and all ops that its `after`
+names have ended. A ready computation begins. A communication begins when it is ready on all partners, which
+`simulator.schedule.matching` finds. A *stream* is an order of issue, nothing else. So a collective on the stream
+``compute`` blocks computations, and a collective on another stream overlaps them.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from simulator.schedule.program import Program
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """*programs*, and for each rank of the *mesh* the index of the one it runs; repeated *steps* times.
+    """*programs*, and the index of the program that each rank of the *mesh* runs; repeated *steps* times.
 
-    *batches*: how many global batches one run of the programs spans; more than one where the optimizer steps of an
-    asynchronous order stand between them, which never drains.
+    *batches*: the number of global batches in one run of the programs. It is more than 1 for an asynchronous pipeline
+    order, which has optimizer steps between the batches and never drains.
     """
 
     mesh: Mesh
@@ -51,15 +52,15 @@ class Schedule:
         return replace(self, mesh=self.mesh.replicated(axis, size), program_of=self.program_of * size)
 
     def arranged(self, *axes: str) -> Schedule:
-        """The same schedule with its ranks numbered along *axes*, fastest first; ranks on none of them stay last.
+        """The same schedule with its ranks numbered along *axes*, fastest first. Ranks on none of them come last.
 
-        Raises `ScheduleError` unless *axes* tell all ranks on them apart.
+        Raises `ScheduleError` if two ranks have the same coordinates on *axes*.
         """
         world_size = self.mesh.world_size
         chosen = [self.mesh.axes[name].places(world_size)[1] for name in axes]
         on_axes = np.any([places != NOWHERE for places in chosen], axis=0)
         if len(set(zip(*(places[on_axes].tolist() for places in chosen), strict=True))) < on_axes.sum():
-            raise ScheduleError(f"axes {', '.join(axes)} do not tell all ranks apart")
+            raise ScheduleError(f"axes {', '.join(axes)} give two ranks the same coordinates")
         sequence = np.lexsort((*chosen, ~on_axes))
         number_of = np.empty(world_size, np.int64)
         number_of[sequence] = np.arange(world_size)
@@ -89,7 +90,7 @@ class Schedule:
         return found
 
     def ops(self) -> Iterator[tuple[Program, Op]]:
-        """Every op of every program once, however many ranks run it."""
+        """Every op of every program, once for all ranks that run it."""
         return ((program, op) for program in self.programs for op in program.ops)
 
     def ranks_of(self, program: int) -> Sequence[int]:

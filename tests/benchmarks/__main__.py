@@ -1,8 +1,7 @@
-"""`python -m tests.benchmarks` prints how fast the simulator is, beside what is wanted; nothing here passes or fails.
+"""`python -m tests.benchmarks` prints how fast the simulator is, beside the targets. It does not pass or fail.
 
-Names choose tables, all unless given: `processes`, `growth`, `engine`. `--against REVISION` (or the folder of a
-checkout) runs the processes with that code too, and prints the ratio of the processor's time; `--slow` adds the long
-ones.
+Arguments choose the tables: `processes`, `growth`, `engine`; default all. `--against REVISION` (or the folder of a
+checkout) runs the processes with that code too and prints the ratios of CPU time. `--slow` adds the long processes.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from tests.benchmarks.claims import BEFORE, RATIOS, Claim, claims
 from tests.benchmarks.processes import CLUSTERSIM, ROOT, Usage, checked_out, measured
 
 TABLES = ("processes", "growth", "engine")
-"""Processes first: to the kernel a child's peak begins with what its parent held when it was forked."""
+"""Processes are measured first: the kernel counts memory of the parent at the fork as part of the peak of a child."""
 
 QUICK = 10.0
-"""What takes less, s of the processor, is measured again, and the faster one counts."""
+"""A process with less CPU time, s, is measured twice, and the faster run counts."""
 
 
 def main() -> None:
-    """Print the tables that the command line names, line by line as they are measured."""
+    """Print the tables that the command line names, each line when it is measured."""
     parser = ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"{', '.join(TABLES)}; all unless given")
     parser.add_argument("--against", metavar="REVISION", help=f"compare with this code; ratios are meant to {BEFORE}")
@@ -45,8 +44,8 @@ def main() -> None:
 
 
 def processes(before: Path | None, *, slow: bool, only: str) -> None:
-    """Each claim as a process, with the code at *before* too: time of the processor, wall time, memory."""
-    # the event loop is compiled before anything is measured
+    """Measure CPU time, wall time and memory of each claim as a process; with the code at *before* too, if given."""
+    # compile the event loop before anything is measured
     measured((*CLUSTERSIM, "run", "--json", "hello", "--set", "simulation.engine=compiled"))
     print(f"{'whole processes':<46}{'CPU s':>8}{'before':>8}{'ratio':>7}{'wanted':>8}{'wall s':>8}{'MB':>7}")
     found: dict[str, Usage] = {}
@@ -60,7 +59,7 @@ def processes(before: Path | None, *, slow: bool, only: str) -> None:
 
 
 def _side_by_side(claim: Claim, before: Path | None) -> tuple[Usage | None, Usage | None]:
-    """The usage now and that of the code at *before*, in turns, so that both see the same machine."""
+    """The usage of this code and of the code at *before*, in turns, so that the load of the machine is the same."""
     roots = [ROOT] if before is None or claim.new else [ROOT, before]
     usages: list[list[Usage]] = [[] for _ in roots]
     for _ in range(2):
@@ -92,7 +91,7 @@ def _ratios(found: Mapping[str, Usage]) -> None:
 
 
 def growth() -> None:
-    """How the cost grows with each size."""
+    """Print how the cost grows with each size."""
     from tests.benchmarks.growth import growth
 
     print(f"{'growing':<16}{'to':>6}{'ranks':>8}{'simulated':>11}{'ops of all ranks':>18}{'CPU s':>8}")
@@ -102,7 +101,7 @@ def growth() -> None:
 
 
 def engine() -> None:
-    """The engines beside bare SimPy."""
+    """Print the speed of the engines beside that of bare SimPy."""
     from tests.benchmarks.engine import engine
 
     print(f"{'engine':<44}{'ops':>10}{'ops/s':>12}{'SimPy timeouts/s':>18}{'ratio':>7}{'wanted':>8}")

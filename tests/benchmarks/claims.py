@@ -1,4 +1,4 @@
-"""What the simulator is to take, as whole processes: seconds, bytes, and the share of what it took before."""
+"""Targets of whole processes: seconds, bytes, and the ratio of CPU time to an earlier revision."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tests.benchmarks.processes import CLUSTERSIM, CROSSING
 
 BEFORE = "e5d7695"
-"""The last commit before the compiled engine: what ratios are meant against."""
+"""The last commit before the compiled engine; the ratios refer to it."""
 
 GB = 1e9
 RING = (
@@ -20,10 +20,10 @@ JITTER = {"simulation.jitter": 0.02}
 
 @dataclass(frozen=True)
 class Claim:
-    """*command* takes at most *ratio* of the processor time that it took before, and *peak_bytes*, where given.
+    """*command* takes at most *ratio* of the CPU time at `BEFORE`, and at most *peak_bytes*; None: no target.
 
-    *wall* and *processor* are seconds at most, on a machine where bare SimPy does 700,000 timeouts/s. *slow*: takes
-    more than a minute. *new*: the code before cannot run it.
+    *wall* and *processor*: the most seconds (of CPU time for *processor*) on a machine where bare SimPy does 700,000
+    timeouts/s. *slow*: it takes more than a minute. *new*: the code at `BEFORE` cannot run it.
     """
 
     name: str
@@ -37,13 +37,13 @@ class Claim:
 
 
 def run(scenario: str, changes: Mapping[str, object] | None = None, *, plain: bool = False) -> tuple[str, ...]:
-    """The command that simulates *scenario* with *changes*: *plain*, with report and files, or as JSON."""
+    """The command that simulates *scenario* with *changes*; *plain*: with report and files, else as JSON."""
     settings = (part for key, value in (changes or {}).items() for part in ("--set", f"{key}={value}"))
     return (*CLUSTERSIM, "run", *(() if plain else ("--json",)), scenario, *settings)
 
 
 def megascale(replicas: int, changes: Mapping[str, object] | None = None) -> tuple[str, ...]:
-    """MegaScale's model and pipeline, *replicas* times: 64 GPUs and 32 micro-batches each."""
+    """The command for *replicas* replicas of MegaScale's model, each with 64 GPUs and 32 micro-batches."""
     sizes = {
         "cluster.nodes": 8 * replicas,
         "parallelism.dp": replicas,
@@ -53,7 +53,7 @@ def megascale(replicas: int, changes: Mapping[str, object] | None = None) -> tup
 
 
 def claims() -> Iterator[Claim]:
-    """All of them, the quick ones first."""
+    """All claims, the quick ones first."""
     name, ring = RING
     yield Claim("--help", (*CLUSTERSIM, "--help"), processor=0.1)
     yield Claim("check hello", (*CLUSTERSIM, "check", "hello"), 1.0)
@@ -86,4 +86,4 @@ def claims() -> Iterator[Claim]:
 
 
 RATIOS = (("MegaScale, 12,288 GPUs, --json", "MegaScale, 1,024 GPUs, --json", 1.5),)
-"""What the time of the first may be, at most, as a multiple of that of the second."""
+"""(claim, other claim, the largest ratio of their CPU times)."""

@@ -1,6 +1,6 @@
-"""`python -m tests.benchmarks.crossing` sums 1 GiB around 1,024 GPUs while one message crosses, over a slow link.
+"""`python -m tests.benchmarks.crossing`: a ring all-reduce of 1 GiB over 1,024 GPUs, a concurrent message, a slow link.
 
-All transfers of the ring advance together, so folding leaves it three ranks: the two that talk, and any other.
+All transfers of the ring advance together, so folding leaves three ranks: sender, receiver and one for all others.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from simulator.timeline import Timeline
 
 GPUS, NODE = 1024, 8
 SENDER, RECEIVER = 3, 515
-"""Ranks of two nodes that are far from each other; their message lies on the same cables as the ring."""
+"""Ranks on two distant nodes; their message and the ring share cables."""
 
 SLOW = ("nic 80", "leaf 0", 0.5)
-"""A cable of the ring that is slow, and by what factor."""
+"""The ends of a slow cable of the ring, and the factor on its bandwidth."""
 
 
 def crossing(*, fold: bool = True) -> Timeline:
-    """What happens."""
+    """The timeline of the run."""
     cluster = topologies.cluster({"preset": "dgx_a100_80gb", "nodes": GPUS // NODE})
     algorithms = {"all_reduce": "ring"}
     return simulate(schedule(), cluster.degraded([SLOW]), transport=nccl(), algorithms=algorithms, fold=fold)
 
 
 def schedule() -> Schedule:
-    """An axis of all ranks and an axis of the two that talk beside it."""
+    """An all-reduce over an axis of all ranks, and a message over an axis of sender and receiver."""
     mesh = Mesh(GPUS, {"dp": Axis((tuple(range(GPUS)),)), "pp": Axis(((SENDER, RECEIVER),))})
     reduce = Collective(name="reduce", kind="all_reduce", over="dp", nbytes=2**30)
     send = Send(name="send", over="pp", peer=1, nbytes=2**30, stream="out")

@@ -1,4 +1,4 @@
-"""How many ops a second the engines manage, beside the timeouts that bare SimPy manages."""
+"""Ops per second of the engines, beside timeouts per second of bare SimPy."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tests.benchmarks.claims import JITTER
 
 TIMEOUTS, PROCESSES = 200_000, 100
 ROUNDS = 3
-"""Each figure is the best of so many, in seconds of the processor: what else the machine does only ever slows it."""
+"""The number of runs; the best counts, in CPU seconds, since other load on the machine only slows a run."""
 
 COMPILED_WANTED, SIMPY_WANTED = 3_000_000 / 700_000, 0.02
-"""Ops for each timeout of bare SimPy. An op of the SimPy engine is several events of several processes."""
+"""Targets in ops per timeout of bare SimPy. An op of the SimPy engine is several events of several processes."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """*count* of something in *seconds*."""
+    """*count* ops or timeouts in *seconds*."""
 
     name: str
     count: int
@@ -40,7 +40,7 @@ class Speed:
 
 
 def bare_simpy() -> Speed:
-    """Processes, as many as 100 GPUs have, that wait again and again: what SimPy costs without us."""
+    """The speed of SimPy alone: as many processes as 100 GPUs have, each of which waits again and again."""
 
     def wait(env: Environment, seconds: float) -> Generator[Timeout, None, None]:
         for _ in range(TIMEOUTS // PROCESSES):
@@ -57,7 +57,7 @@ def bare_simpy() -> Speed:
 
 
 def engine() -> Iterator[tuple[Speed, Speed]]:
-    """Each of `LOADS`, and bare SimPy right before it."""
+    """The speed of each of `LOADS`, and of bare SimPy right before it."""
     for name, (made, wanted) in LOADS.items():
         run, bare = made(), bare_simpy()
         yield _best(name, run, wanted), bare
@@ -114,4 +114,4 @@ LOADS: dict[str, tuple[Callable[[], Callable[[], int]], float]] = {
     "SimPy, ResNet-50 on 100 GPUs, unfolded": (partial(reference, "zhores_resnet50_ddp", **UNFOLDED), SIMPY_WANTED),
     "SimPy, GPT 6.7B on 64 GPUs": (partial(reference, "gpt_6_7b_64a100"), SIMPY_WANTED),
 }
-"""What makes something ready to run, and the ops that are wanted of it for each timeout."""
+"""By name: a function that prepares a run, and the target in ops per timeout of bare SimPy (0: none)."""

@@ -1,4 +1,4 @@
-"""How the cost of a simulation grows: with GPUs, micro-batches, layers, and classes that stragglers make."""
+"""How the cost of a simulation grows with replicas, micro-batches, layers and stragglers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scenarios import Scenario
 SCENARIO = "megascale_175b_12288a100"
 STAGES = 8
 BASE = {"replicas": 4, "micro_batches": 16, "layers": 48, "stragglers": 0}
-"""Where the others stay while one of them grows: 256 GPUs, one layer a virtual stage."""
+"""The sizes that stay while one grows: 256 GPUs, one layer per virtual stage."""
 
 GROWING = {
     "replicas": (4, 16, 64),
@@ -23,7 +23,7 @@ GROWING = {
 
 @dataclass(frozen=True)
 class Cost:
-    """*seconds* of the processor from loading to the result, for *ops* of all *ranks*, *representatives* simulated."""
+    """*seconds* of CPU time from loading to the result; *ops* of all *ranks*; *representatives* are simulated."""
 
     what: str
     amount: int
@@ -34,15 +34,15 @@ class Cost:
 
 
 def growth() -> Iterator[Cost]:
-    """The costs, one of the amounts growing at a time."""
-    cost("replicas", 4, changes(**BASE))  # loads what the others need too
+    """The costs while one size grows at a time."""
+    cost("replicas", 4, changes(**BASE))  # imports what the others need too
     for what, amounts in GROWING.items():
         for amount in amounts:
             yield cost(what, amount, changes(**{**BASE, what: amount}))
 
 
 def cost(what: str, amount: int, settings: Mapping[str, object]) -> Cost:
-    """What it takes to simulate with *settings*."""
+    """The cost of a simulation with *settings*."""
     begin = process_time()
     simulated = Scenario.load(SCENARIO, settings).run().summary()["simulation"]
     seconds = process_time() - begin
@@ -50,7 +50,7 @@ def cost(what: str, amount: int, settings: Mapping[str, object]) -> Cost:
 
 
 def changes(replicas: int, micro_batches: int, layers: int, stragglers: int) -> dict[str, object]:
-    """The settings: tensor parallelism within each of eight nodes of a replica, *stragglers* in as many replicas."""
+    """The settings: a replica has eight nodes with a tensor group each; *stragglers* are in different replicas."""
     return {
         "cluster.nodes": STAGES * replicas,
         "parallelism.dp": replicas,

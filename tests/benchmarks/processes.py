@@ -1,4 +1,4 @@
-"""Whole processes: wall time, time of the processor, and the most memory that they held at once."""
+"""Wall time, CPU time and peak memory of whole processes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ CLUSTERSIM = (sys.executable, "-c", "from scenarios.command import main; main()"
 CROSSING = (sys.executable, "-m", "tests.benchmarks.crossing")
 
 LONGEST = 1800.0
-"""Seconds after which a process is ended."""
+"""Seconds after which a process is killed."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """*seconds* from start to end, *processor* seconds of the user and the system, *peak_bytes* resident."""
+    """Wall time *seconds*, CPU time *processor* (user and system, s), peak resident memory *peak_bytes*."""
 
     seconds: float
     processor: float
@@ -31,7 +31,7 @@ class Usage:
 
 
 def measured(command: Sequence[str], root: Path = ROOT) -> Usage | None:
-    """*command* as a process of its own, with the code at *root*; None if it failed or took too long."""
+    """The usage of *command* as a process with the code at *root*; None if it failed or took too long."""
     with TemporaryDirectory() as folder:
         begin = perf_counter()
         child = subprocess.Popen(
@@ -52,7 +52,7 @@ def measured(command: Sequence[str], root: Path = ROOT) -> Usage | None:
 
 @contextmanager
 def checked_out(revision: str) -> Iterator[Path]:
-    """The code of *revision* of this repository, in a worktree that is removed again; a folder is taken as it is."""
+    """The folder with the code of *revision*: a temporary worktree; if *revision* is a folder, that folder."""
     if Path(revision).is_dir():
         yield Path(revision).resolve()
         return

@@ -2,12 +2,12 @@
 
 Write it anew only when a number is meant to change: a scenario is added or edited, a parameter of the cost model is
 changed or fitted again, or a fault of the simulator is mended. Name the scenarios as arguments, so that the numbers of
-all others stay as they are, read the diff, and say in the commit which numbers changed and why. Never write it anew to
-make a test pass after a change that should keep all results, such as a new engine or a new way to store spans.
+all others stay. Read the diff, and say in the commit which numbers changed and why. Never write it anew to make a test
+pass after a change that should keep all results, such as a new engine.
 
-The numbers are those of the code, right or wrong. When the file was first written, one fault was known: a folded op may
-begin a rounding error before the previous op of its stream ends, so that some folded FSDP runs have a memory peak up to
-23 % too high. No such peak is known here: all scenarios of at most 384 GPUs gave the same numbers unfolded then.
+The numbers are those of the code, right or wrong. When the file was first written, one fault was known: a folded op
+could begin a rounding error before the end of the previous op of its stream, so that some folded FSDP runs had a memory
+peak up to 23 % too high. All scenarios of at most 384 GPUs had the same numbers unfolded then.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.golden.measure import golden, measured, scenarios, write
 
 
 def main(names: list[str]) -> None:
-    """Run the scenarios of these *names*, all unless given, and store what they measure."""
+    """Run the scenarios *names* (default: all) and store their quantities."""
     stored = golden() if names else {}
     for name in names or scenarios():
         print(name, flush=True)

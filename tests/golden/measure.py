@@ -47,7 +47,7 @@ SUMMARY = (
 """Keys of a summary that are stored, with all keys below them."""
 
 DERIVED = ("algbw", "busbw")
-"""Last parts of names that are not stored: they follow from the size and the time of a collective."""
+"""Names (their last parts) that are not stored: they follow from the size and the time of a collective."""
 
 Value = float | str
 Quantities = dict[str, Value]
@@ -89,7 +89,7 @@ def span_sums(timeline: Timeline) -> dict[str, dict[str, float]]:
     *count*: number of spans. *duration_s*: sum of end - begin. *waiting_s*: sum of begin - ready. *begin_s*: sum of
     begin. Equal ranks are read once and counted as many times as there are ranks.
 
-    This is the only place of the golden data that knows how a timeline stores spans.
+    No other function of the golden data reads the columns of a timeline.
     """
     schedule = timeline.schedule
     ranks: dict[tuple[int, int], list[int]] = defaultdict(list)

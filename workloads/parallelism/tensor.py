@@ -1,9 +1,11 @@
-"""Tensor parallelism: the ranks of a group hold a share of every layer, and exchange what its products need.
+"""Tensor parallelism: each rank of a group holds a shard of every layer, and the ranks exchange activations.
 
-`sharded` makes the model of one rank: its operators are cut, and name their exchanges over the axis ``tp``
-(`workloads.operators.sharded`). The computation is made of that model, exchanges included. What is left to
-`tensor_parallel` is a sum of gradients at the end of the step. Shoeybi et al. 2019, "Megatron-LM" (arXiv:1909.08053);
-sequence parallelism as in Korthikanti et al. 2022 (arXiv:2205.05198).
+There are two parts. `sharded` makes the model of one rank; its operators name their exchanges over the axis ``tp``
+(`workloads.operators.sharded`). The computation of a step is made from this model and has these exchanges already.
+`tensor_parallel` is the pass that follows. It adds the all-reduce of those gradients that are partial sums.
+
+Shoeybi et al. 2019, "Megatron-LM" (arXiv:1909.08053); sequence parallelism as in Korthikanti et al. 2022
+(arXiv:2205.05198).
 """
 
 from __future__ import annotations
@@ -29,10 +31,10 @@ TENSOR = "tp"
 
 
 class Tensor(Parallelism):
-    """*tp* ranks share every layer.
+    """*tp* ranks hold a shard of every layer each.
 
-    *sequence_parallel*: operators that are not cut run on a shard of the sequence each. *tp_overlap*: the part of the
-    exchanges that runs beside their products; true is all of it.
+    *sequence_parallel*: each rank runs the operators that are not sharded (norms, dropout) on a shard of the sequence.
+    *tp_overlap*: the fraction of each exchange that overlaps with its matrix product; true is all of it.
     """
 
     axis: ClassVar[str] = TENSOR
@@ -43,7 +45,7 @@ class Tensor(Parallelism):
     tp_overlap: Flag | Fraction = False
 
     @model_validator(mode="after")
-    def _belongs_to_tensor_parallelism(self) -> Self:
+    def _needs_several_ranks(self) -> Self:
         if self.tp == 1:
             for key in ("sequence_parallel", "tp_overlap"):
                 if getattr(self, key):
@@ -51,32 +53,34 @@ class Tensor(Parallelism):
         return self
 
     def degrees(self, ranks: int) -> Mapping[str, int]:
-        """As given."""
+        """The degree of ``tp``, as given."""
         return {TENSOR: self.tp}
 
     def share(self, model: Model) -> Model:
-        """The share of *model* on one rank."""
+        """The model of one rank."""
         return sharded(model, self.tp, sequence_parallel=self.sequence_parallel)
 
     def overlap(self, software: Software) -> Mapping[str, Overlap]:
-        """*tp_overlap*; if it is 0, what the software overlaps by itself."""
+        """The overlap of exchanges over ``tp``: *tp_overlap*, and whether the software overlaps by itself."""
         return {TENSOR: Overlap(float(self.tp_overlap), software.async_tensor)}
 
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
-        """Sum the gradients of tensors that every rank has for its own shard of the sequence only."""
+        """Add the all-reduce of partial gradients; see `tensor_parallel`."""
         return tensor_parallel(schedule, step.model, gradient_dtype=step.gradient_dtype)
 
 
 def sharded(model: Model, degree: int, *, sequence_parallel: bool = False) -> Model:
-    """The share of *model* that one of *degree* ranks holds. Raises `ScenarioError` for a degree that does not divide.
+    """The model of one of *degree* ranks. Raises `ScenarioError` if *degree* does not divide the sizes of *model*.
 
-    Heads and the feed-forward size are divided; the vocabulary is padded. Key and value heads, if there are fewer than
-    ranks, are held several times.
+    Attention heads and the feed-forward size are divided by *degree*. The vocabulary is padded to a multiple of it. If
+    there are fewer key and value heads than ranks, several ranks hold the same one.
     """
     if degree == 1:
         return model
     if not isinstance(model, Transformer):
-        raise ScenarioError(f"tp = {degree}: only a transformer is cut by tensors, {model.name} is not; try 1")
+        raise ScenarioError(
+            f"tp = {degree}: tensor parallelism needs a transformer, and {model.name} is not one; try 1"
+        )
     for key, word in (("num_attention_heads", "heads"), ("ffn_hidden_size", "ffn_hidden_size")):
         count: int = getattr(model.shape, key)
         if degree < 1 or count % degree:
@@ -92,37 +96,39 @@ def sharded(model: Model, degree: int, *, sequence_parallel: bool = False) -> Mo
 def tensor_parallel(
     schedule: Schedule, model: Model, degree: int | None = None, *, gradient_dtype: str | None = None
 ) -> Schedule:
-    """*schedule* of the `sharded` *model*: its exchanges are over ``tp``, and partial gradients are summed over it.
+    """*schedule* of the `sharded` *model*, with an all-reduce of partial gradients before each optimizer step.
 
-    *degree*: make so many copies of all ranks first; None: the mesh has the axis. Partial gradients are those of norms
-    and biases, which with sequence parallelism each rank has for its own positions only. They are all-reduced before
-    each optimizer step (Megatron-LM, finalize_model_grads). *gradient_dtype*: default is the model's precision.
+    With sequence parallelism, a rank computes the gradients of norms and of some biases from its own shard of the
+    sequence. So the gradient is the sum over the ranks (Megatron-LM, finalize_model_grads). *degree*: the number of
+    copies of all ranks that are made first, joined by the axis ``tp``; None: the mesh has the axis. *gradient_dtype*:
+    default is the precision of the model.
     """
-    width = BYTES[gradient_dtype or model.precision]
+    element_bytes = BYTES[gradient_dtype or model.precision]
     schedule = schedule if degree is None else schedule.replicate(TENSOR, degree)
 
-    def summed(program: Program) -> Program:
+    def sum_before_updates(program: Program) -> Program:
         def change(op: Op) -> Iterator[Op]:
             if isinstance(op, Compute) and op.action and op.action.phase == "O":
+                # an optimizer step without micro-batch is the only one of its program and updates all its stages
                 stage = None if op.action.micro_batch is None else op.action.stage
                 count = _partial_parameters(model, _layers(program, stage))
                 if count:
-                    name, nbytes = f"{op.name}.partial gradients", float(count * width)
+                    name, nbytes = f"{op.name}.partial gradients", float(count * element_bytes)
                     yield Collective(name=name, kind="all_reduce", over=TENSOR, nbytes=nbytes)
             yield op
 
         return program.map_ops(change)
 
-    return schedule.map_programs(summed)
+    return schedule.map_programs(sum_before_updates)
 
 
 def _layers(program: Program, stage: int | None) -> set[str]:
-    """The layers that *program* computes: all, or those of one *stage*."""
+    """The names of the layers that *program* computes in *stage*; None: in all its stages."""
     ops = (op for op in program.distinct() if op.action and op.action.phase == "F")
     return {op.layer for op in ops if op.layer and op.action and stage in (None, op.action.stage)}
 
 
 def _partial_parameters(model: Model, layers: Collection[str]) -> int:
-    """How many parameters of *layers* have gradients that are summed over the group."""
+    """The number of parameters of *layers* with partial gradients, which are reduced over ``tp``."""
     tensors = (tensor for layer in model.layers if layer.name in layers for tensor in layer.tensors)
     return sum(tensor.count for tensor in tensors if TENSOR in tensor.reduced_over)

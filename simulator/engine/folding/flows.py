@@ -1,9 +1,9 @@
-"""The flows of all communications, as arrays: which links each flow crosses, and with which weight.
+"""The flows of all communications as arrays: the links that each flow crosses, and the weight on each link.
 
-Groups of a class with isomorphic placement on the cluster (`simulator.network.transport.placement`) share one plan:
-that of the first group, relabelled. So a plan is made once for each set of isomorphic groups and request, and the
-links of its flows are found for all groups at once. Within a communication, flows are distinguished by what they carry;
-one flow may serve several requests.
+Groups of a class that are placed isomorphically on the cluster (`simulator.network.transport.placement`) share one
+plan: that of the first group, with relabelled links. So a plan is made once for each set of isomorphic groups and each
+request, and the links of its flows are found for all groups together. Within a communication, flows of several requests
+are one flow if their links, weights and bounds are equal.
 """
 
 from __future__ import annotations
@@ -23,49 +23,49 @@ from simulator.hashing import Colours, Indices, hashed
 from simulator.network.plan import Flow, Phase, Plan
 from simulator.network.transport.communicator import Communicator
 from simulator.network.transport.placement import relabelled_links
-from simulator.schedule.matching import Asked, asked
+from simulator.schedule.matching import Request, request_of
 
 Floats = NDArray[np.float64]
 Short = NDArray[np.int32]
 
 Parts = Mapping[Phase, tuple[int, ...]]
-"""By distinct phase of a plan: which flows of the communication flow in it."""
+"""For each distinct phase of a plan: the indices of its flows among those of the communication."""
 
 
 @dataclass(frozen=True, eq=False)
 class Isomorphic:
-    """The communications *numbers* of one *group_class*, isomorphic in placement; the plans of the first by request.
+    """The communications *numbers* of one *group_class* that are placed isomorphically.
 
-    Each has as many *flows*, numbered from *start* on, communication after communication. *parts* are the flows of
-    each phase of a plan.
+    *plans*: by request the plan of the first. *parts*: by request the flows of each phase of the plan. *flows*: how
+    many flows each communication has. They are numbered from *start* on, one communication after the other.
     """
 
     group_class: GroupClass
     numbers: Indices
-    plans: Mapping[Asked, Plan]
-    parts: Mapping[Asked, Parts]
+    plans: Mapping[Request, Plan]
+    parts: Mapping[Request, Parts]
     flows: int
     start: int
 
     def first_flow(self, number: int) -> int:
-        """The number of the first flow of the communication of that *number*."""
+        """The number of the first flow of communication *number*."""
         return self.start + int(np.searchsorted(self.numbers, number)) * self.flows
 
     def flow_numbers(self) -> Indices:
-        """Those of all flows, of shape ``(communications, flows)``."""
+        """The numbers of all flows, of shape ``(communications, flows)``."""
         return self.start + np.arange(len(self.numbers) * self.flows).reshape(len(self.numbers), self.flows)
 
 
-class Placed(NamedTuple):
-    """The links under all flows. By entry: the flow, the link, and the number of its *terms*; flow after flow.
+class Incidence(NamedTuple):
+    """Which flow crosses which link, with which coefficients: a sparse matrix, one flow after the other.
 
-    By number of terms: the *weights* and the *crossings* of a flow on a link. There are some fifty entries for each
-    rank, so they are int32.
+    Entry i says that flow ``flows[i]`` crosses link ``links[i]`` with the weight ``weights[coefficients[i]]`` and as
+    many crossings. There are some fifty entries for each rank, so they are int32.
     """
 
     flows: Short
     links: Short
-    terms: Short
+    coefficients: Short
     weights: Floats
     crossings: Indices
 
@@ -73,8 +73,8 @@ class Placed(NamedTuple):
 class Flows:
     """The flows of the communications of *table*, as *communicator* plans them.
 
-    By communication: *isomorphic_of*, its place in *isomorphic*, and *labels*, a colour for its requests. By flow:
-    *made_of*, its communication, *uses*, a colour for its use there, and *bounds*, of its rate in bytes/s.
+    By communication: *isomorphic_of*, its index in *isomorphic*; *labels*, the colour of its requests. By flow:
+    *made_of*, its communication; *uses*, the colour of its use there; *bounds*, the bound of its rate, bytes/s.
     """
 
     def __init__(self, table: CommunicationTable, communicator: Communicator) -> None:
@@ -97,36 +97,36 @@ class Flows:
         pairs = list(zip(self.isomorphic, contents, strict=True))
         self.uses: Colours = _joined(np.uint64, (_each(s, [next(uses) for _ in c.flows], np.uint64) for s, c in pairs))
         self.bounds: Floats = _joined(np.float64, (_each(s, [f.bound for f in c.flows], np.float64) for s, c in pairs))
-        self.placed = _laid(pairs)
+        self.incidence = _incidence(pairs)
 
     def _of(self, group_class: GroupClass) -> Iterator[tuple[Indices, _Contents]]:
-        """The numbers of communications of *group_class* that lie alike, and what they ask of the network."""
+        """The sets of isomorphic communications of *group_class*: their indices, and their plans and flows."""
         ops = group_class.ops[:1] if self._communicator.regular else group_class.ops
         how = [placements(self._communicator, op, group_class.ranks) for op in ops]
-        for rows in _alike([one.patterns for one in how]):
+        for rows in _equal_placements([one.patterns for one in how]):
             content, ranks = _Contents(), tuple(group_class.ranks[rows[0]].tolist())
             for op, one in zip(group_class.ops, how * len(group_class.ops), strict=False):
-                content.add(asked(op), plan_of(self._communicator, op, ranks), one.slots[rows])
+                content.add(request_of(op), plan_of(self._communicator, op, ranks), one.slots[rows])
             yield group_class.start + rows, content
 
 
 class _Contents:
-    """The flows of isomorphic communications, each with its links in all of them."""
+    """The flows of isomorphic communications, each with its links in every communication."""
 
     def __init__(self) -> None:
-        self.plans: dict[Asked, Plan] = {}
-        self.parts: dict[Asked, Parts] = {}
+        self.plans: dict[Request, Plan] = {}
+        self.parts: dict[Request, Parts] = {}
         self.flows: list[Flow] = []
         self._links: list[Indices] = []
         self._used: list[list[tuple[int, int]]] = []
         self._known: dict[Hashable, int] = {}
 
-    def add(self, what: Asked, plan: Plan, slots: Indices) -> None:
-        """*plan* is that of the first communication for *what* is asked; *slots* are those of all."""
+    def add(self, request: Request, plan: Plan, slots: Indices) -> None:
+        """Add the *plan* of the first communication for *request*. *slots*: the link slots of all communications."""
         number = len(self.plans)
-        self.plans[what] = plan
-        self.parts[what] = {
-            phase: tuple(self._part((number, place), *told) for told in _told_apart(phase, slots))
+        self.plans[request] = plan
+        self.parts[request] = {
+            phase: tuple(self._part((number, place), *flow) for flow in _distinct_flows(phase, slots))
             for place, phase in enumerate(dict.fromkeys(plan.phases))
         }
 
@@ -141,41 +141,45 @@ class _Contents:
 
     @property
     def uses(self) -> list[Hashable]:
-        """By flow in which phases of which operations it flows, and its bound."""
+        """By flow: the (request, phase) pairs that use it, and its bound."""
         return [(tuple(where), flow.bound) for where, flow in zip(self._used, self.flows, strict=True)]
 
     @property
-    def terms(self) -> tuple[list[float], list[int]]:
-        """The weights and the crossings of all flows, link by link."""
+    def coefficients(self) -> tuple[list[float], list[int]]:
+        """The weights and the crossings of all flows, one flow and one link after the other."""
         weights = [weight for flow in self.flows for weight in flow.weights]
         return weights, [number for flow in self.flows for number in flow.crossings]
 
     def entries(self, one: Isomorphic, first: int) -> tuple[Short, Short, Short]:
-        """Flow, link and terms of all that the communications of *one* lay; the first terms have that number."""
+        """The entries of the communications of *one*: flows, links, coefficients. Coefficients count from *first*."""
         count = len(one.numbers)
         links = np.concatenate([np.zeros((count, 0), np.int64), *self._links], axis=1)
         flows = one.flow_numbers().repeat([len(flow.links) for flow in self.flows], axis=1)
-        terms = np.broadcast_to(first + np.arange(links.shape[1]), links.shape)
-        return _short(flows), _short(links), _short(terms)
+        coefficients = np.broadcast_to(first + np.arange(links.shape[1]), links.shape)
+        return _short(flows), _short(links), _short(coefficients)
 
 
-def _laid(pairs: Sequence[tuple[Isomorphic, _Contents]]) -> Placed:
-    """What the flows of all isomorphic, each with its contents, lay on links."""
-    terms = [content.terms for _, content in pairs]
-    starts = accumulate((len(weights) for weights, _ in terms), initial=0)
+def _incidence(pairs: Sequence[tuple[Isomorphic, _Contents]]) -> Incidence:
+    """The incidence of all flows, from each set of isomorphic communications and its contents."""
+    coefficients = [content.coefficients for _, content in pairs]
+    starts = accumulate((len(weights) for weights, _ in coefficients), initial=0)
     entries = [content.entries(one, start) for (one, content), start in zip(pairs, starts, strict=False)]
     none = np.zeros(0, np.int32)
     flows, links, which = (np.concatenate(column) for column in zip((none, none, none), *entries, strict=True))
-    weights = np.array([weight for own, _ in terms for weight in own], np.float64)
-    return Placed(flows, links, which, weights, np.array([number for _, own in terms for number in own], np.int64))
+    weights = np.array([weight for own, _ in coefficients for weight in own], np.float64)
+    crossings = np.array([number for _, own in coefficients for number in own], np.int64)
+    return Incidence(flows, links, which, weights, crossings)
 
 
 def _short(values: Indices) -> Short:
     return values.ravel().astype(np.int32)
 
 
-def _told_apart(phase: Phase, slots: Indices) -> Iterator[tuple[Hashable, Flow, Indices]]:
-    """Flows side by side, each with what it is known by in its communication, whoever made it, and with its links."""
+def _distinct_flows(phase: Phase, slots: Indices) -> Iterator[tuple[Hashable, Flow, Indices]]:
+    """The flows of *phase*, each with its key and with its links in every communication.
+
+    Flows of several phases with equal keys are one flow. Flows of one phase never are: equal ones are counted.
+    """
     count: Counter[Hashable] = Counter()
     for flow in phase.flows:
         links = relabelled_links(flow.links, slots[0], slots)
@@ -184,32 +188,34 @@ def _told_apart(phase: Phase, slots: Indices) -> Iterator[tuple[Hashable, Flow, 
         yield (carried, count[carried]), flow, links
 
 
-def _alike(patterns: Sequence[Indices]) -> list[Indices]:
-    """The places that have all *patterns* in common, set by set in order of first place."""
+def _equal_placements(patterns: Sequence[Indices]) -> list[Indices]:
+    """Sets of indices with equal values in each array of *patterns*, in order of the first index of each set."""
     which = np.zeros(len(patterns[0]), np.int64)
     for one in patterns:
         _, number = np.unique(one, return_inverse=True)
         _, which = np.unique(which * (number.max() + 1) + number, return_inverse=True)
     order = np.argsort(which, kind="stable")
     sets = np.split(order, np.flatnonzero(np.diff(which[order])) + 1)
-    return sorted(sets, key=lambda places: int(places[0]))
+    return sorted(sets, key=lambda indices: int(indices[0]))
 
 
 def _label(one: Isomorphic) -> Hashable:
-    """What tells communications apart before it is known where they lie."""
-    asks = tuple((what, p.algorithm, p.protocol, p.sms, p.delivery, _outline(p)) for what, p in one.plans.items())
-    # a rank's messages to several peers are told apart by the coordinates, as its ops tell them
-    return one.group_class.axis, type(one.group_class.ops[0]), one.group_class.ends, asks
+    """The label of communications that must be equal before their placement is looked at."""
+    plans = tuple(
+        (name, p.algorithm, p.protocol, p.sms, p.delivery, _phases_without_links(p)) for name, p in one.plans.items()
+    )
+    # the coordinates distinguish messages of one rank to several peers, as its ops do
+    return one.group_class.axis, type(one.group_class.ops[0]), one.group_class.ends, plans
 
 
-def _outline(plan: Plan) -> Hashable:
-    """A plan's phases without its links; latencies to 1e-16 s, since sums over other routes round otherwise."""
+def _phases_without_links(plan: Plan) -> Hashable:
+    """The phases of *plan* without links. Latencies are rounded to 1e-16 s, since sums over equal routes may differ."""
     counts = Counter(plan.phases)
     return tuple((round(p.latency, 16), p.nbytes, len(p.flows), n) for p, n in counts.items())
 
 
 def _each(one: Isomorphic, values: Sequence[float], kind: type[np.generic]) -> NDArray[Any]:
-    """*values*, one for each flow of a communication, for all communications of *one*."""
+    """*values* of the flows of one communication, repeated for all communications of *one*."""
     return np.tile(np.array(values, kind), len(one.numbers))
 
 

@@ -1,12 +1,12 @@
-"""Folding: equal ranks are simulated once, with one representative for each class of an equitable partition, exactly.
+"""Folding: equal ranks are simulated once, with one representative for each class of an equitable partition.
 
-*The system.* Ranks, the communications between them, the flows of their plans, the links under the flows and the host
-processors form a graph: a rank takes part in communications (as member, sender or receiver), a communication consists
-of flows, a flow crosses links with weights, ranks compute on hosts. The initial colour of a rank is its program, its
-accelerator and its slowdown; of a communication all its requests (kind, bytes, algorithm, latencies); of a link its
-bandwidth. `refine` gives the coarsest equitable partition of this graph.
+*The graph.* Its vertices are the ranks, the communications between them, the flows of their plans, the links that flows
+cross, and the host processors. A rank takes part in communications (as member, sender or receiver), a communication
+consists of flows, a flow crosses links with weights, a rank computes on a host. The initial colour of a rank is its
+program, its accelerator and its slowdown. That of a communication is all its requests (kind, bytes, algorithm,
+latencies). That of a link is its bandwidth. `refine` finds the coarsest equitable partition of this graph.
 
-*Theorem.* Let the partition be equitable, and let no two ranks of a class draw different jitter. Then in the simulation
+*Theorem.* Let the partition be equitable, and let no two ranks of a class have different jitter. Then in the simulation
 of all ranks, all members of a class do the same at the same times.
 
 *Proof sketch.* By induction over events. Suppose that all members of each class have the same history until t. Then the
@@ -23,8 +23,8 @@ the next event.
 *Constraints that never bind* (`simulator.engine.folding.non_binding`) change neither the feasible set nor the fair
 rates. They are left out, and their links do not split classes.
 
-*Condition.* One variable for an axis regardless of class would be wrong: flows in unequal surroundings get unequal
-rates. A straggler, a slow link, an uneven last node split the classes by themselves, as far as they make a difference.
+*Classes are needed.* One variable for all groups of an axis would be wrong: flows with unequal neighbours have unequal
+rates. A straggler, a slow link or a last node with fewer GPUs splits the classes as far as it makes a difference.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ import numpy as np
 
 from simulator.engine.folding.communications import CommunicationTable
 from simulator.engine.folding.flows import Flows
+from simulator.engine.folding.folded_network import FoldedNetwork
 from simulator.engine.folding.partition import COMMUNICATION, FLOW, HOST, LINK, RANK, Partition
-from simulator.engine.folding.rows import Rows
 from simulator.engine.rank_classes import Communication
 from simulator.engine.variation import Variation
 from simulator.gc_paused import gc_paused
@@ -45,14 +45,14 @@ from simulator.hashing import Colours, Indices, mixed, numbered
 from simulator.network.plan import Phase, Plan
 from simulator.network.transport.communicator import Communicator
 from simulator.schedule import Compute, Op, Program, Schedule
-from simulator.schedule.matching import Asked, asked
+from simulator.schedule.matching import Request, request_of
 
 
 class Folding:
     """The classes of equal ranks of *schedule* on the devices of *communicator*; see `RankClasses` for the interface.
 
-    *hosts*: the host that a rank computes on, where it does. *apart*: numbers of links that must not share a row with
-    another link, because their use changes from outside.
+    *hosts*: the host that a rank computes on, for ranks that do. *distinct*: numbers of links that must be classes of
+    their own, because their use changes from outside.
     """
 
     @gc_paused()
@@ -62,21 +62,26 @@ class Folding:
         communicator: Communicator,
         variation: Variation,
         hosts: Mapping[int, str],
-        apart: Collection[int] = (),
+        distinct: Collection[int] = (),
     ) -> None:
         self.schedule, self.communicator = schedule, communicator
         self._table = CommunicationTable(schedule)
         self._flows = Flows(self._table, communicator)
         self._partition = Partition(
-            self._table, self._flows, communicator, self._colours(variation), hosts, np.array(sorted(apart), np.int64)
+            self._table,
+            self._flows,
+            communicator,
+            self._colours(variation),
+            hosts,
+            np.array(sorted(distinct), np.int64),
         )
         self.classes = self._partition.classes
-        self._rows = Rows(self._flows, self._partition, communicator.cluster.bandwidths)
-        self._plans: dict[tuple[int, Asked], Plan] = {}
+        self._network = FoldedNetwork(self._flows, self._partition, communicator.cluster.bandwidths)
+        self._plans: dict[tuple[int, Request], Plan] = {}
         self._on_host = self._ranks_on_hosts(hosts)
 
     def _colours(self, variation: Variation) -> Colours:
-        """By rank: its program, its accelerator, its slowdown. Ranks whose durations vary all differ."""
+        """The initial colour of each rank: its program, accelerator and slowdown. With spread or jitter all differ."""
         ranks = np.arange(self.schedule.mesh.world_size)
         if variation.varies:
             return ranks.astype(np.uint64)
@@ -86,7 +91,7 @@ class Folding:
         colours: Colours = mixed(self._table.program_of.astype(np.uint64)) ^ mixed(
             mixed(numbered(devices).astype(np.uint64)) ^ slow.view(np.uint64)
         )
-        # ranks that meet at a server are served in order of their numbers
+        # a server takes simultaneous arrivals in order of rank, so ranks that use one differ
         served = np.array([_uses_server(program) for program in self.schedule.programs])[self._table.program_of]
         return np.where(served, mixed(mixed(colours) ^ mixed(ranks.astype(np.uint64))), colours)
 
@@ -107,72 +112,68 @@ class Folding:
         return self._on_host.get(rank, 1)
 
     def host(self, name: str) -> int:
-        """The class of the host of that *name*: representatives whose hosts are equal compute on one processor."""
+        """The class of the host *name*. The representatives on hosts of one class compute on one processor."""
         return int(self.classes[HOST][self._partition.hosts[name]])
 
     def communication(self, rank: int, op: Op) -> Communication:
-        """The class of the communication that *rank* takes part in with *op*."""
+        """The class of the communication in which *rank* takes part by *op*."""
         return int(self.classes[COMMUNICATION][self._table.number(rank, op)])
 
     @cached_property
     def _partners(self) -> Indices:
-        """By class of communication: how many classes of ranks take part, in each role."""
+        """By class of communication: the number of classes of ranks that take part, counted for each role."""
         first, kinds = self._partition.firsts[COMMUNICATION], self.classes[RANK]
         counts = [np.zeros(0, np.int64)]
         for group_class in self._table.group_classes:
-            own = first[
-                np.searchsorted(first, group_class.start) : np.searchsorted(
-                    first, group_class.start + len(group_class.ranks)
-                )
-            ]
-            who = np.sort(kinds[group_class.ranks[own - group_class.start]], axis=1)
-            apart = (np.diff(who, axis=1) != 0) | bool(
-                group_class.ends
-            )  # a message's ends are told apart by their roles
-            counts.append(1 + apart.sum(axis=1))
+            begin, end = np.searchsorted(first, [group_class.start, group_class.start + len(group_class.ranks)])
+            partners = np.sort(kinds[group_class.ranks[first[begin:end] - group_class.start]], axis=1)
+            # sender and receiver have different roles, so they count twice even if they are of one class
+            differ = (np.diff(partners, axis=1) != 0) | bool(group_class.ends)
+            counts.append(1 + differ.sum(axis=1))
         return np.concatenate(counts)
 
     def partners(self, name: Communication, op: Op) -> int:
-        """How many representatives come: one for each class among the partners, in each role."""
+        """The number of representatives that arrive: one for each class of partners, in each role."""
         assert isinstance(name, int)
         return int(self._partners[name])
 
     def multiplicity(self, name: Communication) -> int:
-        """How many communications the class has."""
+        """The number of communications in the class."""
         assert isinstance(name, int)
         return int(self._partition.counts[COMMUNICATION][name])
 
     def plan(self, name: Communication, op: Op) -> Plan:
-        """The plan of the first communication of the class, each flow replaced by the aggregate of its class."""
+        """The plan of the first communication of the class; each flow is replaced by the aggregate of its class."""
         assert isinstance(name, int)
-        key = name, asked(op)
+        key = name, request_of(op)
         if key not in self._plans:
             self._plans[key] = self._folded(int(self._partition.firsts[COMMUNICATION][name]), key[1])
         return self._plans[key]
 
-    def _folded(self, number: int, what: Asked) -> Plan:
+    def _folded(self, number: int, request: Request) -> Plan:
+        """The plan of communication *number* with aggregate flows."""
         one = self._flows.isomorphic[self._flows.isomorphic_of[number]]
-        plan, parts, begin = one.plans[what], one.parts[what], one.first_flow(number)
-        again: dict[Phase, Phase] = {}
+        plan, parts, begin = one.plans[request], one.parts[request], one.first_flow(number)
+        folded: dict[Phase, Phase] = {}
         for phase, part in parts.items():
             kinds = dict.fromkeys(self.classes[FLOW][begin + np.array(part, np.int64)].tolist())
-            again[phase] = Phase(phase.latency, tuple(map(self._rows.flow, kinds)), phase.nbytes, phase.contended)
-        phases = tuple(again[phase] for phase in plan.phases)
+            folded[phase] = Phase(phase.latency, tuple(map(self._network.flow, kinds)), phase.nbytes, phase.contended)
+        phases = tuple(folded[phase] for phase in plan.phases)
         return Plan(plan.algorithm, plan.protocol, phases, plan.sent_bytes, plan.sms, plan.delivery)
 
     @cached_property
     def link_multiplicity(self) -> Mapping[int, int]:
-        """By number of the first link of a class: how many links are in it."""
+        """For the first link of each class, by its number: the number of links in the class."""
         first, count = self._partition.firsts[LINK], self._partition.counts[LINK]
         return dict(zip(self._partition.links[first].tolist(), count.tolist(), strict=True))
 
     @property
     def capacity(self) -> Sequence[float]:
-        """Bytes/s of each row: one row for each class of links, with the capacity of the first of them."""
-        return self._rows.capacity
+        """The capacity of each row, bytes/s: one row for each class of links, with the bandwidth of one of them."""
+        return self._network.capacity
 
     def row_of(self, link: int) -> int:
-        """The row of the link of that number, which is in use."""
+        """The row of link number *link*, which must be in use."""
         return int(self.classes[LINK][np.searchsorted(self._partition.links, link)])
 
 

@@ -1,10 +1,11 @@
-"""A cable between switches that no load can fill is no constraint: the links below it bind first.
+"""Non-binding constraints: cables between switches that no load can fill.
 
-Whatever goes up a cable from switch v has come into v by another link, for nothing turns round in a tree. So the load
-of the cable is at most that of the other links into v together; where these can carry no more than the cable, its
-constraint follows from theirs. The same holds of a cable down to switch u and the other links out of u. In a tree of
-switches both arguments lead down, level by level, to the links of NICs and never in a circle, so that all such
-constraints may be dropped at once. What is feasible stays the same, and with it the max-min fair rates.
+All traffic that leaves switch v by a cable upward came into v by another link, since routes in a tree do not turn back.
+So the load of the cable is at most the load of the other links into v together. If their capacity is at most that of
+the cable, the constraint of the cable follows from theirs. The same holds for a cable down to switch u and the other
+links out of u. In a tree of switches both arguments lead down, level by level, to the links of NICs. They never lead in
+a circle, so all such constraints can be left out together. The feasible rates stay the same, and so do the max-min fair
+rates.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from simulator.cluster.vertices import NONE
 from simulator.hashing import Indices
 
 ROUNDING = 1e-12
-"""Relative; capacities of bundles are sums."""
+"""Relative; the capacity of a bundle of links is a sum, which is rounded."""
 
 Efficiency = Callable[[Link], float]
 
 
 def non_binding(cluster: Cluster, efficiency: Efficiency) -> Indices:
-    """The numbers of the links that no load can fill; *efficiency* is the share of a link in use."""
+    """The numbers of the links that no load can fill. *efficiency*: the usable fraction of a bandwidth."""
     if not cluster.hierarchical:
         return np.zeros(0, np.int64)
     topology = cluster.topology
@@ -42,7 +43,7 @@ def non_binding(cluster: Cluster, efficiency: Efficiency) -> Indices:
 
 
 def _levels(topology: Topology) -> Indices:
-    """By vertex how far a switch between servers stands above them, from 0; `NONE` for all others."""
+    """By vertex: the level of a switch between nodes, 0 for those joined to a node; `NONE` for other vertices."""
     inside = topology.vertices.node != NONE
     level = np.full(len(inside), NONE)
     between = ~inside[topology.source]
@@ -57,6 +58,6 @@ def _levels(topology: Topology) -> Indices:
 
 
 def _reverse(topology: Topology, cables: Indices) -> Indices:
-    """The link back for each of *cables*."""
+    """For each of *cables*, the link in the opposite direction."""
     pairs = zip(topology.source[cables].tolist(), topology.target[cables].tolist(), strict=True)
     return np.array([topology.leaving(u)[v] for v, u in pairs], np.int64)

@@ -1,4 +1,4 @@
-"""The partition of ranks, communications, flows, links and hosts into classes of equals: refined, and looked up."""
+"""The partition of ranks, communications, flows, links and hosts into classes of equals."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.engine.folding.communications import CommunicationTable
-from simulator.engine.folding.flows import Flows, Placed
+from simulator.engine.folding.flows import Flows, Incidence
 from simulator.engine.folding.non_binding import non_binding
-from simulator.engine.folding.refinement import Edges, refine, told_apart
+from simulator.engine.folding.refinement import Edges, refine, split_once
 from simulator.hashing import Colours, Indices, firsts, hashed, mixed
 from simulator.network.transport.communicator import Communicator
 from simulator.schedule import Send
@@ -23,11 +23,14 @@ MEMBER, SENDER, RECEIVER = range(3)
 
 
 class Partition:
-    """The coarsest equitable partition of what *table* and *flows* tell, with *ranks* of those colours to begin with.
+    """The coarsest equitable partition of the graph of *table* and *flows*.
 
-    *hosts* is by rank the host that it computes on, where it does. Links are numbered anew, by *links* of the cluster;
-    *placed* says what flows lay on them by these numbers, *free* which of them no load can fill. Hosts are numbered by
-    *hosts*.
+    *ranks*: the initial colour of each rank. *hosts*: the host that a rank computes on, for ranks that do. *distinct*:
+    numbers of links that must be classes of their own.
+
+    Attributes: *classes*, by kind the class of each vertex. *links*, the links in use, by their numbers in the cluster;
+    elsewhere in this file a link is an index in this array. *incidence*, of flows and these links. *non_binding*, True
+    for links that no load can fill. *hosts*, the number of each host.
     """
 
     def __init__(
@@ -37,58 +40,60 @@ class Partition:
         communicator: Communicator,
         ranks: Colours,
         hosts: Mapping[int, str],
-        apart: Indices,
+        distinct: Indices,
     ) -> None:
         cluster = communicator.cluster
         used = np.zeros(len(cluster.links), np.bool_)
-        used[flows.placed.links] = True
-        used[apart] = True
+        used[flows.incidence.links] = True
+        used[distinct] = True
         self.links = np.flatnonzero(used)
-        self.placed = flows.placed._replace(links=(np.cumsum(used, dtype=np.int32) - 1)[flows.placed.links])
-        ample = np.zeros(len(used), np.bool_)
-        ample[non_binding(cluster, communicator.transport.link_efficiency)] = True
-        ample[apart] = False
-        self.free = ample[self.links]
-        self.apart = np.searchsorted(self.links, apart)
+        self.incidence = flows.incidence._replace(links=(np.cumsum(used, dtype=np.int32) - 1)[flows.incidence.links])
+        unfillable = np.zeros(len(used), np.bool_)
+        unfillable[non_binding(cluster, communicator.transport.link_efficiency)] = True
+        unfillable[distinct] = False
+        self.non_binding = unfillable[self.links]
+        self.distinct = np.searchsorted(self.links, distinct)
         bandwidths = cluster.bandwidths[self.links].view(np.uint64).copy()
-        bandwidths[self.apart] ^= mixed(1 + self.apart.astype(np.uint64))
-        self.hosts = places = {host: number for number, host in enumerate(dict.fromkeys(hosts.values()))}
+        bandwidths[self.distinct] ^= mixed(1 + self.distinct.astype(np.uint64))
+        self.hosts = {host: number for number, host in enumerate(dict.fromkeys(hosts.values()))}
         colours = [
             ranks,
             flows.labels,
             flows.uses,
             bandwidths,
-            hashed([cluster.accelerator(host) for host in places]),
+            hashed([cluster.accelerator(host) for host in self.hosts]),
         ]
-        free = self.free[self.placed.links]
+        unfilled = self.non_binding[self.incidence.links]
         edges = [
-            _taking_part(table),
-            Edges(COMMUNICATION, FLOW, flows.made_of, np.arange(len(flows.made_of)), _same(flows.made_of)),
-            _lying(self.placed, ~free),
-            _computing(hosts, places),
+            _partner_edges(table),
+            Edges(COMMUNICATION, FLOW, flows.made_of, np.arange(len(flows.made_of)), _unlabelled(flows.made_of)),
+            _crossing_edges(self.incidence, ~unfilled),
+            _host_edges(hosts, self.hosts),
         ]
         self.classes = refine(colours, edges)
-        self.classes[LINK] = self._with_free_links(_lying(self.placed, free))
+        self.classes[LINK] = self._with_non_binding(_crossing_edges(self.incidence, unfilled))
 
-    def _with_free_links(self, lying: Edges) -> Indices:
-        """The classes of links. Those that never bind are split by the flows on them, and split nothing else."""
+    def _with_non_binding(self, crossing: Edges) -> Indices:
+        """The classes of links. Non-binding links are split by the flows on them, but they split no other class."""
         classes = self.classes[LINK]
-        apart = told_apart(classes, self.classes[FLOW], Edges(LINK, FLOW, lying.others, lying.ones, lying.labels))
-        return np.unique(np.where(self.free, len(classes) + apart, classes), return_inverse=True)[1]
+        split = split_once(
+            classes, self.classes[FLOW], Edges(LINK, FLOW, crossing.others, crossing.ones, crossing.labels)
+        )
+        return np.unique(np.where(self.non_binding, len(classes) + split, classes), return_inverse=True)[1]
 
     @cached_property
     def firsts(self) -> list[Indices]:
-        """By kind the first vertex of each class."""
+        """By kind: the first vertex of each class."""
         return list(map(firsts, self.classes))
 
     @cached_property
     def counts(self) -> list[Indices]:
-        """By kind how many vertices each class has."""
+        """By kind: the number of vertices of each class."""
         return [np.bincount(classes) for classes in self.classes]
 
 
-def _taking_part(table: CommunicationTable) -> Edges:
-    """Communications and their partners, labelled by role."""
+def _partner_edges(table: CommunicationTable) -> Edges:
+    """Edges from communications to the ranks that take part, labelled by role."""
     empty = np.zeros((0, 2), np.int64)
     numbers, ranks, roles = [empty[:, 0]], [empty[:, 0]], [empty[:, 0]]
     for group_class in table.group_classes:
@@ -102,17 +107,18 @@ def _taking_part(table: CommunicationTable) -> Edges:
     )
 
 
-def _computing(hosts: Mapping[int, str], places: Mapping[str, int]) -> Edges:
+def _host_edges(hosts: Mapping[int, str], numbers: Mapping[str, int]) -> Edges:
+    """Edges from ranks to the hosts that they compute on; *numbers*: the number of each host."""
     ranks = np.array(list(hosts), np.int64)
-    return Edges(RANK, HOST, ranks, np.array([places[host] for host in hosts.values()], np.int64), _same(ranks))
+    return Edges(RANK, HOST, ranks, np.array([numbers[host] for host in hosts.values()], np.int64), _unlabelled(ranks))
 
 
-def _lying(placed: Placed, chosen: Flags) -> Edges:
-    """The *chosen* entries as edges from flows to links, labelled by their terms."""
-    labels = mixed(placed.weights.view(np.uint64)) ^ placed.crossings.astype(np.uint64)
-    flows, links = (numbers[chosen].astype(np.int64) for numbers in (placed.flows, placed.links))
-    return Edges(FLOW, LINK, flows, links, labels[placed.terms[chosen]])
+def _crossing_edges(incidence: Incidence, chosen: Flags) -> Edges:
+    """The *chosen* entries of *incidence* as edges from flows to links, labelled by their coefficients."""
+    labels = mixed(incidence.weights.view(np.uint64)) ^ incidence.crossings.astype(np.uint64)
+    flows, links = (numbers[chosen].astype(np.int64) for numbers in (incidence.flows, incidence.links))
+    return Edges(FLOW, LINK, flows, links, labels[incidence.coefficients[chosen]])
 
 
-def _same(vertices: Indices) -> Colours:
+def _unlabelled(vertices: Indices) -> Colours:
     return np.zeros(len(vertices), np.uint64)

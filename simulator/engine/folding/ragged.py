@@ -1,4 +1,4 @@
-"""Ragged arrays: rows of unequal lengths that stand one after the other in a flat one."""
+"""Ragged arrays: rows of unequal lengths, stored one after the other in a flat array."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import numpy as np
 from simulator.hashing import Indices
 
 
-def places(begins: Indices, lengths: Indices) -> Indices:
-    """The places in the flat array of all rows that begin at *begins* and have those *lengths*, row after row.
+def ragged_arange(begins: Indices, lengths: Indices) -> Indices:
+    """The integers from ``begins[i]`` to ``begins[i] + lengths[i] - 1``, for one i after the other.
 
-    >>> places(np.array([4, 0]), np.array([2, 3])).tolist()
+    >>> ragged_arange(np.array([4, 0]), np.array([2, 3])).tolist()
     [4, 5, 0, 1, 2]
     """
     ends = np.cumsum(lengths)

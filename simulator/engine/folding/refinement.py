@@ -1,12 +1,12 @@
-"""Colour refinement finds the coarsest equitable partition of a graph whose vertices and edges are labelled.
+"""Colour refinement finds the coarsest equitable partition of a graph with labelled vertices and edges.
 
-Start from given colours; give every vertex a new colour from its old one and the multiset of (edge label, neighbour's
-colour); repeat until the number of colours stands still (Berkholz, Bonsma and Grohe, "Tight lower and upper bounds for
-the complexity of canonical colour refinement", ESA 2013). Two vertices of one colour then have equally many neighbours
-of every colour over every kind of edge.
+It starts from given colours. Each round gives every vertex a new colour, made from its old colour and the multiset of
+(edge label, colour of the neighbour). It ends when the number of colours no longer grows (Berkholz, Bonsma and Grohe,
+"Tight lower and upper bounds for the complexity of canonical colour refinement", ESA 2013). Then two vertices of one
+colour have equally many neighbours of every colour over every kind of edge.
 
-Multisets are compared by sums of 64-bit hashes, modulo 2^64: n vertices collide with probability below n^2 / 2^64, for
-a million vertices one in ten million.
+Multisets are compared by sums of 64-bit hashes, modulo 2^64. The probability of a collision among n vertices is below
+n^2 / 2^64: for a million vertices one in ten million.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from simulator.hashing import Colours, Indices, firsts, mixed, sorted_once
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """Edges between vertices of the kinds numbered *one* and *other*: from ``ones[i]`` to ``others[i]``, labelled."""
+    """Edges between vertices of kind *one* and vertices of kind *other*; both are indices of kinds.
+
+    Edge i joins ``ones[i]`` and ``others[i]`` and has the label ``labels[i]``.
+    """
 
     one: int
     other: int
@@ -31,20 +34,20 @@ class Edges:
 
 
 def refine(colours: Sequence[Colours], edges: Sequence[Edges]) -> list[Indices]:
-    """The class of each vertex, by kind, in the coarsest equitable partition finer than *colours*.
+    """By kind: the class of each vertex in the coarsest equitable partition that refines *colours* (by kind).
 
     Classes of a kind are numbered from 0 in order of their first vertex.
     """
     colours = [mixed(colour) for colour in colours]
     labels = [mixed(e.labels) for e in edges]
-    ways = [(e.one, e.ones, e.other, e.others, label) for e, label in zip(edges, labels, strict=True)]
-    ways += [(e.other, e.others, e.one, e.ones, label) for e, label in zip(edges, labels, strict=True)]
-    sides = [_Side(*way, salt=number) for number, way in enumerate(ways)]
+    directions = [(e.one, e.ones, e.other, e.others, label) for e, label in zip(edges, labels, strict=True)]
+    directions += [(e.other, e.others, e.one, e.ones, label) for e, label in zip(edges, labels, strict=True)]
+    directed = [_Directed(*direction, salt=number) for number, direction in enumerate(directions)]
     known = sum(len(sorted_once(colour)) for colour in colours)
     while True:
         fresh = [colour.copy() for colour in colours]
-        for side in sides:
-            side.add(fresh, colours)
+        for one in directed:
+            one.add(fresh, colours)
         colours = [mixed(colour) for colour in fresh]
         count = sum(len(sorted_once(colour)) for colour in colours)
         if count == known:
@@ -52,23 +55,27 @@ def refine(colours: Sequence[Colours], edges: Sequence[Edges]) -> list[Indices]:
         known = count
 
 
-def told_apart(classes: Indices, others: Indices, edges: Edges) -> Indices:
-    """*classes* of the vertices that edges begin at, split once by the classes *others* at their ends."""
+def split_once(classes: Indices, others: Indices, edges: Edges) -> Indices:
+    """*classes* (of the vertices of kind `Edges.one`), split once by the classes *others* of their neighbours."""
     fresh = mixed(classes.astype(np.uint64))
-    _Side(0, edges.ones, 1, edges.others, mixed(edges.labels), salt=0).add(
+    _Directed(0, edges.ones, 1, edges.others, mixed(edges.labels), salt=0).add(
         [fresh], [fresh, mixed(others.astype(np.uint64))]
     )
     return _numbered(fresh)
 
 
-class _Side:
-    """One direction of edges: the vertices *at* receive, each the sum of what it sees."""
+class _Directed:
+    """One direction of edges: vertex ``at[i]`` of *kind* looks at vertex ``others[i]`` of the kind *other*.
+
+    *salt* distinguishes the edges of several kinds that one vertex has.
+    """
 
     def __init__(self, kind: int, at: Indices, other: int, others: Indices, labels: Colours, *, salt: int) -> None:
         self.kind, self.at, self.other, self.others, self.labels = kind, at, other, others, labels
         self.salt = mixed(np.array([salt], np.uint64))
 
     def add(self, fresh: list[Colours], colours: list[Colours]) -> None:
+        """Add to the colours *fresh* of the vertices a hash of the *colours* of their neighbours."""
         if len(self.at):
             seen = np.zeros_like(fresh[self.kind])
             np.add.at(seen, self.at, mixed(colours[self.other][self.others] ^ self.labels))
@@ -76,6 +83,7 @@ class _Side:
 
 
 def _numbered(colours: Colours) -> Indices:
+    """The colours as numbers from 0, in order of their first vertex."""
     distinct = sorted_once(colours)
     which = np.searchsorted(distinct, colours)
     rank = np.empty(len(distinct), np.int64)

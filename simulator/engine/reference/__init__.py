@@ -1,4 +1,4 @@
-"""The reference engine: a schedule interpreted op by op with SimPy, every op an event; slow, and meant to be read."""
+"""The reference engine: it interprets a schedule op by op with SimPy. Every op is an event; it is made to be read."""
 
 from simulator.engine.reference.simulation import run
 

@@ -1,12 +1,12 @@
-"""Rates are weighted max-min fair: none can be raised without lowering one that is no greater.
+"""Weighted max-min fair rates: no rate can be raised without lowering another rate that is no greater.
 
 A flow i has rate x_i and takes w_li x_i of the capacity of link l. The max-min fair vector is the unique one in which
 every flow has a bottleneck: a saturated link on which no other flow is faster (Bertsekas and Gallager, "Data Networks",
-2nd edition, 6.5.2). Progressive filling finds it: raise all rates together; the flows of the link that saturates first
-keep their rate; go on with the others on what is left. The bound on a flow's rate is a link that it has to itself.
+2nd edition, 6.5.2). Progressive filling finds it. All rates are raised together until a link saturates. The flows of
+this link keep their rate, and the others share what is left. The bound of a flow is treated as a link of its own.
 
-A link is done when no flow on it is left to fix. What is left of its capacity, a difference that rounding has touched,
-decides nothing.
+A link is finished when the rates of all its flows are fixed. Its remaining capacity is not tested: it is a difference,
+and rounding may leave a residue.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ def max_min(
 ) -> list[float]:
     """The fair rate of each flow, in units of *capacity* per weight.
 
-    *demands* holds for each flow its weight on each link, by number of the link (from 0), *bounds* the rate that it
-    cannot exceed, and *capacity* what each link carries. A flow without link and bound has an infinite rate.
+    *demands* has for each flow its weight on each link, by the number of the link (from 0). *bounds* has the rate that
+    the flow cannot exceed. *capacity* is by number of the link. A flow without link and bound has an infinite rate.
 
     >>> max_min([{0: 1.0}, {0: 1.0, 1: 1.0}], [float("inf")] * 2, [10.0, 2.0])
     [8.0, 2.0]
     """
-    open_flows: dict[int, dict[int, float]] = {}
+    unfixed: dict[int, dict[int, float]] = {}  # by link: the weights of its flows that have no rate yet
     left: dict[int, float] = {}
     links = [dict(demand) for demand in demands]
     for flow, bound in enumerate(bounds):
         if bound < inf:
-            links[flow][-1 - flow], left[-1 - flow] = 1.0, bound
+            links[flow][-1 - flow] = 1.0  # the number of the link that stands for the bound
         for link, weight in links[flow].items():
-            open_flows.setdefault(link, {})[flow] = weight
+            unfixed.setdefault(link, {})[flow] = weight
             left.setdefault(link, capacity[link] if link >= 0 else bound)
     rates = [inf] * len(links)
-    while open_flows:
-        level, bottleneck = min((max(0.0, left[link]) / sum(on.values()), link) for link, on in open_flows.items())
-        for flow in list(open_flows[bottleneck]):
-            rates[flow] = level
+    while unfixed:
+        rate, bottleneck = min((max(0.0, left[link]) / sum(on.values()), link) for link, on in unfixed.items())
+        for flow in list(unfixed[bottleneck]):
+            rates[flow] = rate
             for link, weight in links[flow].items():
-                left[link] -= weight * level
-                del open_flows[link][flow]
-                if not open_flows[link]:
-                    del open_flows[link]
+                left[link] -= weight * rate
+                del unfixed[link][flow]
+                if not unfixed[link]:
+                    del unfixed[link]
     return rates

@@ -1,4 +1,4 @@
-"""The network is a fluid: transfers under way share rows (links, or classes of equal links) max-min fairly."""
+"""The network is a fluid: active transfers share its rows max-min fairly. A row is a link or a class of equal links."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simulator.timeline import RateIntervals
 
 
 class Transfer(Work):
-    """*nbytes* of the flow number *number* of *network*; of a flow from outside infinitely many."""
+    """*nbytes* that move over flow *number* of *network*; infinite for a flow from outside the schedule."""
 
     def __init__(self, network: Network, number: int, nbytes: float) -> None:
         super().__init__(network.clock, nbytes)
@@ -24,18 +24,18 @@ class Transfer(Work):
         flow = network.flows[number]
         self.demand, self.bound = dict(zip(flow.rows, flow.weights, strict=True)), flow.bound
 
-    def book(self, begin: float, end: float) -> None:
-        """Note the rate in the interval."""
+    def record(self, begin: float, end: float) -> None:
+        """Record the rate from *begin* to *end* (s) with the network."""
         self.network.intervals.append((self.number, begin, end, self.rate))
         if self.left == inf:
             self.network.flow_bytes[self.number] += self.rate * (end - begin)
 
 
 class Network:
-    """Rows of *capacity* bytes/s by number, and the transfers under way.
+    """Rows of *capacity* bytes/s, by number, and the active transfers.
 
-    *flows* are in order of first use, and *flow_bytes* what each transfer of them carried in all. *intervals* are
-    (number of the flow, begin s, end s, rate bytes/s).
+    *flows* are numbered in order of first use. *flow_bytes*: by flow, the bytes that each of its transfers carried in
+    all. *intervals*: (number of the flow, begin s, end s, rate bytes/s).
     """
 
     def __init__(self, clock: Clock, capacity: Sequence[float]) -> None:
@@ -44,49 +44,49 @@ class Network:
         self.flow_bytes: list[float] = []
         self.intervals: list[tuple[int, float, float, float]] = []
         self._numbers: dict[Flow, int] = {}
-        self._present: dict[Transfer, None] = {}
-        self._on: dict[int, dict[Transfer, None]] = {}
+        self._active: dict[Transfer, None] = {}
+        self._on_row: dict[int, dict[Transfer, None]] = {}
         self._changed: dict[Transfer, None] = {}
 
     def transfer(self, flow: Flow, nbytes: float) -> Event:
-        """Move *nbytes* by each transfer of *flow*. The event returned happens at the end."""
+        """Begin to move *nbytes* by each transfer of *flow*. Return the event of its end."""
         number = self._number(flow, nbytes)
         if not nbytes:
             return self.clock.timeout(0)
-        transfer = self._enter(number, nbytes)
-        transfer.done.callbacks.append(lambda _: self._leave(transfer))
+        transfer = self._add(number, nbytes)
+        transfer.done.callbacks.append(lambda _: self._remove(transfer))
         return transfer.done
 
-    def uncontended(self, flow: Flow, nbytes: float, begin: float) -> None:
-        """Account for *nbytes* by each transfer of *flow* that took from *begin* to now and shared with no one."""
+    def record_uncontended(self, flow: Flow, nbytes: float, begin: float) -> None:
+        """Record that each transfer of *flow* moved *nbytes* from *begin* (s) until now and shared no row."""
         number, now = self._number(flow, nbytes), self.clock.now
         if now > begin:
             self.intervals.append((number, begin, now, nbytes / (now - begin)))
 
-    def change(self, one: CapacityChange) -> Generator[Event, None, None]:
-        """The process of a change of capacity; it starts with the simulation."""
-        yield self.clock.timeout(one.time)
-        self.capacity[one.row] = one.capacity
-        self._solve_later(self._on.get(one.row, {}))
+    def change_capacity(self, change: CapacityChange) -> Generator[Event, None, None]:
+        """The process of a *change* of capacity; start it at time 0."""
+        yield self.clock.timeout(change.time)
+        self.capacity[change.row] = change.capacity
+        self._solve_later(self._on_row.get(change.row, {}))
 
-    def background(self, one: Background) -> Generator[Event, None, None]:
-        """The process of a flow from outside the schedule; it starts with the simulation."""
-        end = self.clock.timeout(one.end)
-        yield self.clock.timeout(one.begin)
-        transfer = self._enter(self._number(one.flow, 0.0), inf)
+    def background(self, traffic: Background) -> Generator[Event, None, None]:
+        """The process of *traffic* from outside the schedule; start it at time 0."""
+        end = self.clock.timeout(traffic.end)
+        yield self.clock.timeout(traffic.begin)
+        transfer = self._add(self._number(traffic.flow, 0.0), inf)
         yield end
         transfer.set_rate(0.0)
-        self._leave(transfer)
+        self._remove(transfer)
 
     def rate_intervals(self) -> RateIntervals:
-        """What flowed until now."""
-        for transfer in self._present:
+        """The intervals of constant rate until now."""
+        for transfer in self._active:
             transfer.advance()
         flow, begin, end, rate = np.array(self.intervals, np.float64).reshape(-1, 4).T
         return RateIntervals(flow.astype(np.int64), begin, end, rate)
 
     def _number(self, flow: Flow, nbytes: float) -> int:
-        """The number of *flow*, which is to carry *nbytes* more."""
+        """The number of *flow*. Add *nbytes* to what its transfers carry in all."""
         if flow not in self._numbers:
             self._numbers[flow] = len(self.flows)
             self.flows.append(flow)
@@ -94,22 +94,22 @@ class Network:
         self.flow_bytes[self._numbers[flow]] += nbytes
         return self._numbers[flow]
 
-    def _enter(self, number: int, nbytes: float) -> Transfer:
+    def _add(self, number: int, nbytes: float) -> Transfer:
         transfer = Transfer(self, number, nbytes)
-        self._present[transfer] = None
+        self._active[transfer] = None
         for row in transfer.demand:
-            self._on.setdefault(row, {})[transfer] = None
+            self._on_row.setdefault(row, {})[transfer] = None
         self._solve_later([transfer])
         return transfer
 
-    def _leave(self, transfer: Transfer) -> None:
-        del self._present[transfer]
+    def _remove(self, transfer: Transfer) -> None:
+        del self._active[transfer]
         for row in transfer.demand:
-            del self._on[row][transfer]
-            self._solve_later(self._on[row])
+            del self._on_row[row][transfer]
+            self._solve_later(self._on_row[row])
 
     def _solve_later(self, transfers: Iterable[Transfer]) -> None:
-        """Solve the rates of *transfers*, and of all that share rows with them, at the end of this instant."""
+        """Solve the rates of *transfers*, and of all transfers that share rows with them, when this instant ends."""
         if not self._changed:
             self.clock.at_end_of_instant(self._solve)
         self._changed.update(dict.fromkeys(transfers))
@@ -118,21 +118,21 @@ class Network:
         changed, self._changed = self._changed, {}
         solved: dict[Transfer, None] = {}
         for transfer in changed:
-            if transfer in self._present and transfer not in solved:
-                together = self._sharing(transfer)
-                solved.update(together)
-                rates = max_min([one.demand for one in together], [one.bound for one in together], self.capacity)
-                for one, rate in zip(together, rates, strict=True):
+            if transfer in self._active and transfer not in solved:
+                component = self._component(transfer)
+                solved.update(component)
+                rates = max_min([one.demand for one in component], [one.bound for one in component], self.capacity)
+                for one, rate in zip(component, rates, strict=True):
                     one.set_rate(rate)
 
-    def _sharing(self, transfer: Transfer) -> dict[Transfer, None]:
-        """The transfers that share rows with *transfer*, directly or through others; itself among them."""
+    def _component(self, transfer: Transfer) -> dict[Transfer, None]:
+        """*transfer* and the transfers that share rows with it, directly or through others."""
         found = {transfer: None}
         frontier, seen = [transfer], set[int]()
         while frontier:
             rows = [row for row in frontier.pop().demand if row not in seen]
             seen.update(rows)
-            fresh = dict.fromkeys(other for row in rows for other in self._on[row] if other not in found)
+            fresh = dict.fromkeys(other for row in rows for other in self._on_row[row] if other not in found)
             found.update(fresh)
             frontier += fresh
         return found

@@ -1,4 +1,4 @@
-"""A rank has one process for each of its streams, which executes the ops of the stream in order."""
+"""A rank has one process for each of its streams. The process executes the ops of the stream in order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from simulator.timeline import NO_COMMUNICATION, Columns
 
 
 class Resources(NamedTuple):
-    """What the ops of one rank execute on."""
+    """The resources on which the ops of one rank execute; *host*: None if the rank computes on none."""
 
     rendezvous: Rendezvous
     gpu: Processor
@@ -30,7 +30,10 @@ class Resources(NamedTuple):
 
 @dataclass(eq=False)
 class Cursor:
-    """The op at the head of a stream; it waits for the op *awaited* of its rank, or for partners."""
+    """The head of a stream: the op of index *op* in training step *step*.
+
+    It waits for the op of index *awaited* of its own rank, or for the partners of *pending*, or it executes.
+    """
 
     step: int = 0
     op: int = 0
@@ -40,7 +43,11 @@ class Cursor:
 
 
 class Rank:
-    """Rank *number* of *setup*, which begins at once; *unended* counts its ops that have not ended."""
+    """Rank *number* of *setup*; its streams begin when it is made.
+
+    *unended*: how many of its ops, all steps together, have not ended. *times*, of shape ``(3, steps, ops)``: when each
+    op was ready, began and ended (s), NaN until then. *communication*, of shape ``(steps, ops)``: as in `Columns`.
+    """
 
     def __init__(self, clock: Clock, number: int, setup: Setup, resources: Resources) -> None:
         self.clock, self.number, self.resources = clock, number, resources
@@ -48,7 +55,7 @@ class Rank:
         self.steps = setup.schedule.steps
         self.unended = self.steps * len(self.ops)
         self.seconds = setup.pricing.durations(number)
-        self.crowd = setup.classes.ranks_on_host(number)
+        self.ranks_on_host = setup.classes.ranks_on_host(number)
         self.times = np.full((3, self.steps, len(self.ops)), np.nan)
         self.communication = np.full((self.steps, len(self.ops)), NO_COMMUNICATION)
         self._index = {op.name: index for index, op in enumerate(self.ops)}
@@ -62,6 +69,7 @@ class Rank:
             clock.process(self._stream(self._cursors[name], ops))
 
     def _stream(self, cursor: Cursor, ops: Sequence[int]) -> Generator[Event, object, None]:
+        """The process of a stream: in each step wait for dependencies, execute, and record the times of each op."""
         last: Event | None = None
         for step in range(self.steps):
             for place, index in enumerate(ops):
@@ -115,7 +123,7 @@ class Rank:
                 return service.begin, None
             case Compute(on="host"):
                 assert self.resources.host is not None, "the pricing names a host for a rank that computes on it"
-                yield self.resources.host.compute(seconds, self.crowd)
+                yield self.resources.host.compute(seconds, self.ranks_on_host)
             case Compute():
                 yield self.resources.gpu.compute(seconds)
             case _:
@@ -129,13 +137,13 @@ class Rank:
         return ready, None
 
     def _end_of(self, step: int, index: int) -> Event:
-        """The event of the end of an op that others wait for."""
+        """The event of the end of op *index* in *step*, for an op that other ops wait for."""
         if (step, index) not in self._ended:
             self._ended[step, index] = self.clock.event()
         return self._ended[step, index]
 
     def waiting(self) -> Iterator[Waiting]:
-        """The streams that have not finished."""
+        """What each unfinished stream waits for."""
         for name, one in self._cursors.items():
             if self.unended and not one.finished:
                 arrived = tuple(one.pending.arrived) if one.pending else ()

@@ -1,4 +1,4 @@
-"""A communication begins when all partners have arrived, and executes its plan on the network."""
+"""A communication begins when all its partners have arrived. Then its plan is executed on the network."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from simulator.engine.reference.processor import Processor
 from simulator.engine.setup import Setup
 from simulator.network.plan import Plan
 from simulator.schedule import Op, Send
-from simulator.schedule.matching import asked
+from simulator.schedule.matching import request_of
 
 
 @dataclass(eq=False)
 class Pending:
-    """Communication number *number*: the ranks that have *arrived*, its *begin* (s; None: not yet), its end.
+    """Communication *number*: the ranks that have *arrived*, its *begin* (s; None before it), the events of its end.
 
-    *sent*: its bytes are on the way, which is when the op of a sender ends; *done*: they are delivered. *buffered*: the
-    send did not wait for its receive.
+    *sent*: all bytes are on their way, which ends a send. *done*: all bytes are delivered. *buffered*: the send did not
+    wait for its receive.
     """
 
     number: int
@@ -35,44 +35,48 @@ class Pending:
 
 
 class Rendezvous:
-    """Where partners meet. Collectives hold SMs of *gpus*, the GPU of each representative, while they execute."""
+    """Brings the partners of each communication together and executes it.
+
+    *gpus*: by representative its GPU; a collective reserves SMs of the GPUs of its members while it executes.
+    """
 
     def __init__(self, clock: Clock, setup: Setup, network: Network, gpus: Mapping[int, Processor]) -> None:
         self.clock, self.setup, self.network, self.gpus = clock, setup, network, gpus
-        self._open: dict[Hashable, Pending] = {}
+        self._pending: dict[Hashable, Pending] = {}
         self._executed: dict[Hashable, tuple[Communication, Op, int]] = {}
         self._count = 0
 
     def arrive(self, rank: int, index: int, step: int) -> Pending:
-        """*rank* is ready for its op of that *index* in training step *step*.
+        """Register that *rank* is ready for its op of index *index* in training step *step*.
 
-        All partners get the same answer. The last to arrive begins the communication; a buffered send does at once.
+        Return the communication, the same object for all partners. It begins with the last arrival, or at once with a
+        buffered send.
         """
         matching, program = self.setup.matching, self.setup.schedule.program_of[rank]
         op = matching.requests[program][matching.request[program][index]]
         name = self.setup.classes.communication(rank, op)
         key = name, int(matching.key[program][index]), step
-        if key not in self._open:
-            self._open[key] = Pending(self._count, self.clock.event(), self.clock.event())
+        if key not in self._pending:
+            self._pending[key] = Pending(self._count, self.clock.event(), self.clock.event())
             self._count += 1
-        pending = self._open[key]
+        pending = self._pending[key]
         pending.arrived.append(rank)
         complete = len(pending.arrived) == self.setup.classes.partners(name, op)
         if complete:
-            del self._open[key]
+            del self._pending[key]
         pending.buffered |= isinstance(op, Send) and op.buffered
         if pending.begin is None and (complete or pending.buffered):
             self._begin(pending, name, op)
         return pending
 
     def executed(self) -> tuple[Executed, ...]:
-        """What has begun so far."""
+        """The communications that have begun, counted by name and request."""
         return tuple(Executed(*one) for one in self._executed.values())
 
     def _begin(self, pending: Pending, name: Communication, op: Op) -> None:
         pending.begin = self.clock.now
-        _, first, times = self._executed.get((name, asked(op)), (name, op, 0))
-        self._executed[name, asked(op)] = name, first, times + 1
+        _, first, times = self._executed.get((name, request_of(op)), (name, op, 0))
+        self._executed[name, request_of(op)] = name, first, times + 1
         self.clock.process(self._execute(pending, self.setup.classes.plan(name, op)))
 
     def _execute(self, pending: Pending, plan: Plan) -> Generator[Event, object, None]:
@@ -87,7 +91,7 @@ class Rendezvous:
                 yield self.clock.all_of([self.network.transfer(flow, phase.nbytes) for flow in phase.flows])
             else:
                 for flow in phase.flows:
-                    self.network.uncontended(flow, phase.nbytes, begin)
+                    self.network.record_uncontended(flow, phase.nbytes, begin)
         for gpu in gpus:
             gpu.release(plan.sms)
         pending.sent.succeed()

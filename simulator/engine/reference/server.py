@@ -1,4 +1,4 @@
-"""A server executes one op at a time, whichever rank it is from; the others wait."""
+"""A server executes the ops of all ranks one at a time."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from simpy import Event
 
-from simulator.engine.reference.clock import Clock
+from simulator.engine.reference.clock import CHOICES, Clock
 from simulator.engine.setup import ONE_INSTANT
 
 
 @dataclass(eq=False)
 class Service:
-    """What op *op* of *rank* asks of a server; *begin* is when service began, s."""
+    """The op of index *op* of *rank* at a server: *arrived* and *begin* (of its service) in s, *done* its end."""
 
     priority: int
     arrived: float
@@ -24,11 +24,11 @@ class Service:
 
 
 class Server:
-    """One resource of the whole schedule that executes one op at a time, at full speed, and never interrupts it.
+    """A resource of the whole schedule. It executes one op at a time, at full speed, and never interrupts it.
 
-    Lowest priority number first, then first come, first served. Arrivals of one instant are ordered by (priority, rank,
-    op). So the next op is chosen when the instant (`ONE_INSTANT`) is over; its service began before that, when it had
-    arrived and the server was free.
+    The next op is the one of the lowest priority number, then the first to arrive. Arrivals of one instant
+    (`ONE_INSTANT`) are ordered by rank, then by index of the op. So the server chooses when the instant is over. The
+    recorded begin of service is earlier: when the op had arrived and the server was free.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -37,15 +37,16 @@ class Server:
         self._busy, self._free_since = False, 0.0
 
     def request(self, priority: int, rank: int, op: int, seconds: float) -> Service:
-        """Queue the op of index *op* of *rank*, which takes *seconds*."""
+        """Queue the op of index *op* of *rank*; its service takes *seconds*."""
         service = Service(priority, self.clock.now, rank, op, seconds, self.clock.event())
         self._waiting.append(service)
         self._choose_soon()
         return service
 
     def _choose_soon(self) -> None:
+        """Choose the next op when this instant is over."""
         over = self.clock.timeout(ONE_INSTANT * self.clock.now)
-        over.callbacks.append(lambda _: self.clock.at_end_of_instant(self._choose, order=2))
+        over.callbacks.append(lambda _: self.clock.at_end_of_instant(self._choose, CHOICES))
 
     def _choose(self) -> None:
         if self._busy or not self._waiting:
@@ -53,8 +54,8 @@ class Server:
         now, least = self.clock.now, min(one.priority for one in self._waiting)
         urgent = [one for one in self._waiting if one.priority == least]
         first = min(one.arrived for one in urgent)
-        at_once = [one for one in urgent if one.arrived - first <= ONE_INSTANT * now]
-        service = min(at_once, key=lambda one: (one.rank, one.op))
+        earliest = [one for one in urgent if one.arrived - first <= ONE_INSTANT * now]
+        service = min(earliest, key=lambda one: (one.rank, one.op))
         self._waiting.remove(service)
         self._busy, service.begin = True, max(service.arrived, self._free_since)
         end = self.clock.timeout(max(0.0, service.begin + service.seconds - now))

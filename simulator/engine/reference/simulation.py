@@ -1,4 +1,4 @@
-"""One simulation: start the processes of all representatives, run until nothing is left to do, collect."""
+"""One simulation: make the processes of all representatives, process events, and collect the outcome."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVENTS_BETWEEN_REPORTS = 10_000
 
 
 def run(setup: Setup, watch: Callable[[float], None] | None = None) -> Outcome:
-    """What happens in *setup*. *watch* is told now and then which part of all ops (0 to 1) has ended."""
+    """Simulate *setup*. *watch* is called from time to time with the fraction of ops that have ended, 0 to 1."""
     clock = Clock()
     network = Network(clock, setup.classes.capacity)
     gpus = {rank: Processor(clock) for rank in np.unique(setup.classes.representative).tolist()}
@@ -35,9 +35,9 @@ def run(setup: Setup, watch: Callable[[float], None] | None = None) -> Outcome:
         host = None if name is None else hosts.setdefault(setup.classes.host(name), Processor(clock))
         ranks.append(Rank(clock, number, setup, Resources(rendezvous, gpu, host, servers)))
     for change in setup.capacity_changes:
-        clock.process(network.change(change))
-    for flow in setup.background:
-        clock.process(network.background(flow))
+        clock.process(network.change_capacity(change))
+    for traffic in setup.background:
+        clock.process(network.background(traffic))
     _run(clock, ranks, watch)
     return Outcome(
         columns={rank.number: rank.columns() for rank in ranks},
@@ -50,11 +50,12 @@ def run(setup: Setup, watch: Callable[[float], None] | None = None) -> Outcome:
 
 
 def _run(clock: Clock, ranks: list[Rank], watch: Callable[[float], None] | None) -> None:
-    """Process events until all ranks have finished, or nothing more can happen."""
+    """Process events until all ranks have finished, or until there is no event left (a deadlock)."""
     total, unfinished = sum(rank.unended for rank in ranks), list(ranks)
     events = 0
     while unfinished and clock.peek() < inf:
         clock.step()
+        # the last rank of the list is looked at alone, so that an event costs the same for any number of ranks
         while unfinished and not unfinished[-1].unended:
             unfinished.pop()
         events += 1
@@ -63,5 +64,5 @@ def _run(clock: Clock, ranks: list[Rank], watch: Callable[[float], None] | None)
 
 
 def _server_names(schedule: Schedule) -> set[str]:
-    every = (op for program in schedule.programs for op in program.distinct())
-    return {op.server for op in every if isinstance(op, Compute) and op.server is not None}
+    ops = (op for program in schedule.programs for op in program.distinct())
+    return {op.server for op in ops if isinstance(op, Compute) and op.server is not None}

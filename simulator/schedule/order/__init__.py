@@ -1,4 +1,4 @@
-"""What each pipeline rank computes, and in which order: actions, orders of them, and orders laid out in time."""
+"""Pipeline orders: the actions of each pipeline rank in order, and the time slots that follow from them."""
 
 from simulator.schedule.order.action import PHASES, PLACEHOLDER, PLACEHOLDER_TEXT, Action
 from simulator.schedule.order.order import Order

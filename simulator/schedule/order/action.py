@@ -1,4 +1,4 @@
-"""An action is one micro-batch passing one stage in one phase.
+"""An action is one phase of one micro-batch on one stage.
 
 >>> Action.parse("2F0")
 Action(phase='F', stage=2, micro_batch=0)
@@ -21,7 +21,7 @@ PHASES = {
     "R": "recompute",
     "O": "optimizer",
 }
-"""The letters of the literature."""
+"""The letters of the literature for the phases."""
 
 PLACEHOLDER = -1
 """The micro-batch of an action in a template; each block replaces it by its own (`simulator.schedule.program`)."""
@@ -32,9 +32,9 @@ _ACTION = re.compile(r"(\d+)([FBIWRO])(\d*)")
 
 
 class Action(NamedTuple):
-    """One micro-batch passing one stage in one phase.
+    """One phase (of `PHASES`) of one micro-batch on one stage.
 
-    The optimizer belongs to no micro-batch, but in an asynchronous order to the one whose gradient completes its batch.
+    The optimizer has no micro-batch; in an asynchronous order it has the micro-batch that completes its global batch.
     """
 
     phase: str

@@ -1,4 +1,4 @@
-"""An order says what each pipeline rank computes, action after action: all that a pipeline file returns."""
+"""An order is the list of actions of each pipeline rank; the functions of `workloads.pipelines` return one."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _PAIR = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
 class Order:
     """One row of actions per pipeline rank.
 
-    *overlapped*: the forwards that run together with the backward that stands right after them. *notes*: what a reader
-    of results should know about how the order was made.
+    *overlapped*: the forwards that run together with the next action of the row, a backward. *notes*: what reports say
+    about how the order was made.
 
     >>> print(Order.parse("0F0,0F1,0B0,0B1").csv(), end="")
     0F0,0F1,0B0,0B1
@@ -32,14 +32,14 @@ class Order:
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     def csv(self) -> str:
-        """The order in the form of torch.distributed.pipelining: a row per pipeline rank, no empty cells."""
+        """The order as CSV in the form of torch.distributed.pipelining: one row per pipeline rank, no empty cells."""
         return "".join(",".join(self._cells(row)) + "\n" for row in self.rows)
 
     @classmethod
     def parse(cls, text: str) -> Order:
-        """Read what `csv` writes; empty cells are idle slots and are left out.
+        """Read what `csv` writes. Empty cells are idle slots and are left out.
 
-        Raises `ScheduleError` for a cell that is no action, and where there is none at all.
+        Raises `ScheduleError` for a cell that is no action, and for an order without actions.
         """
         rows: list[tuple[Action, ...]] = []
         overlapped: set[Action] = set()
@@ -54,7 +54,7 @@ class Order:
 
     @property
     def stages(self) -> int:
-        """The number of stages, virtual ones counted: one more than the highest that occurs."""
+        """The number of stages, virtual stages included: one more than the highest that occurs."""
         return 1 + max(action.stage for row in self.rows for action in row)
 
     @property
@@ -64,22 +64,21 @@ class Order:
 
     @property
     def asynchronous(self) -> bool:
-        """Whether the order itself says when the optimizer runs, rather than leaving it to the end of the step."""
+        """True if the order has optimizer actions. Otherwise the optimizer runs at the end of the step."""
         return any(action.phase == "O" for row in self.rows for action in row)
 
-    def homes(self) -> dict[int, int]:
-        """The row of each stage, by stage.
+    def rank_of_stage(self) -> dict[int, int]:
+        """The pipeline rank of each stage, by stage.
 
-        Raises `ScheduleError` where two rows compute one stage.
+        Raises `ScheduleError` if two pipeline ranks compute one stage.
         """
-        homes: dict[int, int] = {}
+        rank_of_stage: dict[int, int] = {}
         for rank, row in enumerate(self.rows):
             for action in row:
-                if homes.setdefault(action.stage, rank) != rank:
-                    raise ScheduleError(
-                        f"{action} stands in row {rank}, but stage {action.stage} lives in row {homes[action.stage]}"
-                    )
-        return dict(sorted(homes.items()))
+                if rank_of_stage.setdefault(action.stage, rank) != rank:
+                    first = rank_of_stage[action.stage]
+                    raise ScheduleError(f"{action} is in row {rank}, but stage {action.stage} is in row {first}")
+        return dict(sorted(rank_of_stage.items()))
 
     def _cells(self, row: tuple[Action, ...]) -> Iterator[str]:
         actions = iter(row)
@@ -89,7 +88,7 @@ class Order:
 
 
 def _read(cell: str) -> tuple[Action, ...]:
-    """The one action of a cell, or the two that run together."""
+    """The action of a cell, or the two actions that run together."""
     pair = _PAIR.fullmatch(cell.strip())
     if pair is None:
         return (Action.parse(cell),)

@@ -1,6 +1,7 @@
-"""An order laid out in time: each action as soon as its row is free and what it needs has ended, nothing else costing.
+"""Time slots of an order: each action begins when its row is free and the actions that it needs have ended.
 
-What is lost is the bubble of the order alone; the papers' closed forms and pictures are of this.
+Messages take no time, so all idle time is the bubble of the order. Closed forms and pictures in papers have the same
+assumptions.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from simulator.schedule.order.action import Action
 from simulator.schedule.order.order import Order
 
 DURATIONS: Mapping[str, float] = {"F": 1, "R": 1, "B": 2, "I": 1, "W": 1, "O": 0}
-"""A backward costs two forwards, half of it for each gradient, as in the pictures of the literature."""
+"""In units of a forward: a backward takes 2, one half for each gradient, as in the pictures of the literature."""
 
 
 class Slot(NamedTuple):
-    """*action* takes its row from *begin* to *end*."""
+    """*action* occupies its row from *begin* to *end*, in the unit of the durations."""
 
     action: Action
     begin: float
@@ -26,16 +27,15 @@ class Slot(NamedTuple):
 
 
 def slots(order: Order, durations: Mapping[str, float] = DURATIONS) -> tuple[tuple[Slot, ...], ...]:
-    """When each action of each row runs, if the actions of a phase take *durations* and messages nothing.
+    """The slots of each row. *durations*: by phase the duration of an action; `DURATIONS` for phases not given.
 
-    A phase that *durations* does not name takes what `DURATIONS` says; a pair run together takes the sum of its two.
-    Raises `ScheduleError` where an action stands twice, `DeadlockError` with the rows and the circle where they wait
-    for one another.
+    Two actions that run together take the sum of their durations. Raises `ScheduleError` if an action occurs twice, and
+    `DeadlockError`, with the rows, if rows wait for each other in a circle.
 
     >>> [slot.end for slot in slots(Order.parse("0F0,0B0\\n1F0,1B0"))[1]]
     [2, 4]
     """
-    homes = _homes(order)
+    row_of = _row_of_each(order)
     durations = {**DURATIONS, **durations}
     ends: dict[Action, float] = {}
     done: list[list[Slot]] = [[] for _ in order.rows]
@@ -44,7 +44,7 @@ def slots(order: Order, durations: Mapping[str, float] = DURATIONS) -> tuple[tup
     while runnable:
         rank = runnable.pop()
         for action in _remaining(order.rows[rank], done[rank]):
-            needed = needs(action, homes)
+            needed = needs(action, row_of)
             missing = next((other for other in needed if other not in ends), None)
             if missing is not None:
                 waiting[missing].append(rank)
@@ -54,12 +54,12 @@ def slots(order: Order, durations: Mapping[str, float] = DURATIONS) -> tuple[tup
             done[rank].append(Slot(action, begin, ends[action]))
             runnable += waiting.pop(action, [])
     if waiting:
-        raise _deadlock(order, homes, {rank: missing for missing, ranks in waiting.items() for rank in ranks}, done)
+        raise _deadlock(order, row_of, {rank: missing for missing, ranks in waiting.items() for rank in ranks}, done)
     return tuple(map(tuple, done))
 
 
 def needs(action: Action, there: Mapping[Action, object]) -> list[Action]:
-    """What must have ended before *action* can begin, *there* being all actions of the order."""
+    """The actions that must have ended before *action* can begin. *there*: all actions of the order."""
     phase, stage, micro_batch = action
     own = Action("F", stage, micro_batch)
     match phase:
@@ -77,16 +77,17 @@ def needs(action: Action, there: Mapping[Action, object]) -> list[Action]:
 
 
 def bubble_fraction(rows: Sequence[Sequence[Slot]]) -> float:
-    """The part of the rows' time, from the first begin to the last end, in which they do nothing."""
+    """The fraction of the time of all *rows*, from the first begin to the last end, in which they are idle."""
     begin, end = min(row[0].begin for row in rows), max(row[-1].end for row in rows)
     busy = sum(slot.end - slot.begin for row in rows for slot in row)
     return 1 - busy / (len(rows) * (end - begin))
 
 
 def in_flight(row: Sequence[Action]) -> int:
-    """The most micro-batches, over all stages of a row, that are forward and not yet all backward at once.
+    """The most micro-batches that are in flight at one time on a row, all its stages together.
 
-    The weight half of a split backward counts: till then part of the activations is kept.
+    A micro-batch is in flight on a stage from its forward to the end of its backward. A split backward ends with the
+    gradient of the weights, since a part of the activations is kept until then.
     """
     alive = peak = 0
     for action in row:
@@ -103,38 +104,38 @@ def _free(laid: Sequence[Slot]) -> float:
     return laid[-1].end if laid else 0
 
 
-def _homes(order: Order) -> dict[Action, int]:
+def _row_of_each(order: Order) -> dict[Action, int]:
     rows = {action: rank for rank, row in enumerate(order.rows) for action in row}
     if len(rows) != sum(map(len, order.rows)):
         counts = Counter(action for row in order.rows for action in row)
-        raise ScheduleError(f"{counts.most_common(1)[0][0]} stands twice in the order; each action runs once")
+        raise ScheduleError(f"{counts.most_common(1)[0][0]} occurs twice in the order; each action runs once")
     return rows
 
 
 def _deadlock(
-    order: Order, homes: Mapping[Action, int], missing: Mapping[int, Action], done: Sequence[Sequence[Slot]]
+    order: Order, row_of: Mapping[Action, int], missing: Mapping[int, Action], done: Sequence[Sequence[Slot]]
 ) -> DeadlockError:
-    """The error that shows the rows that stand still, each with its next action marked and what it waits for."""
+    """The error with the rows that cannot go on, each with its next action marked and what it waits for."""
     at = {rank: len(laid) for rank, laid in enumerate(done)}
-    circle = list(_circle(missing, homes))
-    title = "in a circle" if all(missing[rank] in homes for rank in circle) else "an action is not there"
+    circle = list(_circle(missing, row_of))
+    title = "in a circle" if all(missing[rank] in row_of for rank in circle) else "an action is missing"
     lines = []
     for rank in circle:
         action = missing[rank]
-        where = f"row {homes[action]}" if action in homes else "no row"
+        where = f"row {row_of[action]}" if action in row_of else "no row"
         row = " ".join(f">>{a}<<" if i == at[rank] else str(a) for i, a in _around(order.rows[rank], at[rank]))
-        lines.append(f"  row {rank}: {row}  waits for {action}, which stands in {where}")
+        lines.append(f"  row {rank}: {row}  waits for {action}, which is in {where}")
     return DeadlockError("\n".join([f"the order cannot run: {title}", *lines]))
 
 
-def _circle(missing: Mapping[int, Action], homes: Mapping[Action, int]) -> Iterator[int]:
-    """The rows that wait for one another, or the one that waits for what no row has."""
+def _circle(missing: Mapping[int, Action], row_of: Mapping[Action, int]) -> Iterator[int]:
+    """The rows that wait for each other in a circle, or the row that waits for an action that no row has."""
     rank, seen = min(missing), list[int]()
     while rank not in seen:
         seen.append(rank)
-        if missing[rank] not in homes:
+        if missing[rank] not in row_of:
             return iter([rank])
-        rank = homes[missing[rank]]
+        rank = row_of[missing[rank]]
     return iter(seen[seen.index(rank) :])
 
 

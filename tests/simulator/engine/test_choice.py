@@ -1,4 +1,4 @@
-"""Which engine runs, and what is said where numba is absent."""
+"""The choice of the engine, and the messages if numba is not installed."""
 
 import json
 import subprocess
@@ -44,14 +44,14 @@ def test_an_unknown_engine_is_refused():
         choose("fast", 1)
 
 
-def test_without_numba_simpy_runs_all_and_that_is_said_once():
+def test_without_numba_simpy_runs_everything_and_one_warning_says_so():
     printed, said = without_numba(*TWICE, *LARGE)
     assert [one["simulation"]["engine"] for one in json.loads(printed)] == ["simpy", "simpy"]
     assert all(one["simulation"]["ops"] >= COMPILED_FROM for one in json.loads(printed))
     assert said == "numba cannot be imported: SimPy runs the simulation, more slowly (pip install numba)\n"
 
 
-def test_without_numba_small_simulations_are_as_they_were():
+def test_without_numba_small_simulations_run_without_a_warning():
     printed, said = without_numba("run", "--json", "hello")
     assert json.loads(printed)["simulation"]["engine"] == "simpy"
     assert said == ""

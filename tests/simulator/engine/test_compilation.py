@@ -1,4 +1,4 @@
-"""Compiled code is kept on disk; what is compiled, and where it cannot be kept, is said once."""
+"""Compiled code is kept on disk. A compilation, and a folder that cannot be written, are reported once."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ print(loop(5))
 
 @pytest.fixture
 def loop(tmp_path):
-    """Runs a module with a compiled function in a process of its own: (stdout, stderr)."""
+    """A function that runs a module with a compiled function in a new process and returns (stdout, stderr)."""
     (tmp_path / "module.py").write_text(LOOP)
     (tmp_path / "constants.py").write_text("FACTOR = 2\n")
 
@@ -43,13 +43,13 @@ def loop(tmp_path):
     return run
 
 
-def test_what_is_compiled_is_said_and_kept(loop, tmp_path):
+def test_a_compilation_is_reported_and_kept(loop, tmp_path):
     cache = str(tmp_path / "cache")
     assert loop(NUMBA_CACHE_DIR=cache) == ("11\n", "compiling the event loop, once on this machine: about 10 s\n")
     assert loop(NUMBA_CACHE_DIR=cache) == ("11\n", "")
 
 
-def test_another_value_of_an_imported_constant_is_compiled_anew(loop, tmp_path):
+def test_a_changed_imported_constant_is_compiled_again(loop, tmp_path):
     cache = str(tmp_path / "cache")
     loop(NUMBA_CACHE_DIR=cache)
     (tmp_path / "constants.py").write_text("FACTOR = 3\n")
@@ -58,7 +58,7 @@ def test_another_value_of_an_imported_constant_is_compiled_anew(loop, tmp_path):
     assert loop(NUMBA_CACHE_DIR=cache) == ("11\n", "")
 
 
-def test_where_no_folder_can_be_written_it_is_compiled_all_the_same(loop, tmp_path):
+def test_without_a_writable_folder_it_is_compiled_in_every_run(loop, tmp_path):
     (tmp_path / "__pycache__").write_text("a file where the folder would be")
     nowhere = {"HOME": "/dev/null", "XDG_CACHE_HOME": "/dev/null/cache", "NUMBA_CACHE_DIR": "/dev/null/numba"}
     for _ in range(2):

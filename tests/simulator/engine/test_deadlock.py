@@ -1,4 +1,4 @@
-"""A deadlock is found, and the circle of who waits for whom is printed."""
+"""A deadlock is found, and the streams that wait for each other are printed."""
 
 import pytest
 
@@ -17,7 +17,7 @@ CLUSTER = uniform(gpus=2, hosts=0, bandwidth=1e9, latency=1e-6)
 
 
 def crossing():
-    """Each of two ranks wants to receive before it sends, both on one stream."""
+    """Two ranks that both receive before they send, on one stream."""
 
     def program(me, out, into):
         message = {"over": "pp", "peer": 1 - me, "nbytes": 8.0, "stream": "messages"}
@@ -30,7 +30,7 @@ def crossing():
 
 
 @pytest.mark.parametrize("fold", [True, False])
-def test_two_that_receive_first_wait_for_each_other(fold):
+def test_two_ranks_that_receive_first_wait_for_each_other(fold):
     schedule = crossing()
     check(schedule)
     with pytest.raises(DeadlockError) as caught:
@@ -67,8 +67,8 @@ def test_an_op_that_waits_for_its_own_rank_is_named():
 
 
 @pytest.mark.parametrize("fold", [True, False])
-def test_ranks_tied_by_a_collective_are_named_with_it(fold):
-    # ranks 0 and 1 do the same; rank 1 gets its message from rank 3 after rank 3 has got one from rank 0
+def test_ranks_of_one_collective_are_named(fold):
+    # ranks 0 and 1 run one program; rank 1 receives from rank 3, which first receives from rank 0
     there = {"over": "pp", "nbytes": 8.0, "action": THERE}
     back = {"over": "dp", "nbytes": 8.0, "action": BACK}
     both = Program(

@@ -1,4 +1,4 @@
-"""Durations: as the accelerators price them, varied op by op; delays as they are, communications nothing."""
+"""Durations of computations with variation, of delays without, and 0 for communications."""
 
 import numpy as np
 import pytest

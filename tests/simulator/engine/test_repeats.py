@@ -1,4 +1,4 @@
-"""Repeats give the step times that runs of their own give, whatever they share."""
+"""Repeats have the step times of separate runs, though they share what does not depend on the seed."""
 
 from dataclasses import replace
 
@@ -48,31 +48,31 @@ def simulation(name, changes, engine):
 
 @pytest.mark.parametrize("engine", ["simpy", "compiled"])
 @pytest.mark.parametrize("case", CASES)
-def test_each_repeat_is_the_run_of_its_seed(case, engine):
+def test_a_repeat_has_the_step_time_of_a_separate_run_with_its_seed(case, engine):
     shared, seeds = simulation(*CASES[case], engine), [3, 1, 4, 0]
     alone = [replace(shared, variation=replace(shared.variation, seed=seed)).run().step_time for seed in seeds]
     assert len(set(alone)) == len(seeds)
     assert repeats.step_times(shared, seeds) == alone
 
 
-def test_there_may_be_none():
+def test_no_seeds():
     assert repeats.step_times(simulation("hello", JITTER, "compiled"), []) == []
 
 
-def test_as_many_run_at_a_time_as_memory_allows(monkeypatch):
+def test_memory_bounds_the_number_of_concurrent_runs(monkeypatch):
     shared = simulation("hello", JITTER, "compiled")
     times = repeats.step_times(shared, range(5))
     monkeypatch.setattr(repeats, "MOST_BYTES", 1)
     assert repeats.step_times(shared, range(5)) == times
 
 
-def test_progress_is_of_all_of_them():
+def test_progress_is_the_mean_of_all_runs():
     shared = simulation("hello", JITTER, "compiled")
     repeats.step_times(shared, range(3))
     assert shared.fraction == 1.0
 
 
-def test_a_deadlock_is_told():
+def test_a_deadlock_is_raised():
     def program(me, out, into):
         message = {"over": "pp", "peer": 1 - me, "nbytes": 8.0}
         return Program(str(me), (Recv(name="recv", action=into, **message), Send(name="send", action=out, **message)))

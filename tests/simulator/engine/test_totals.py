@@ -1,4 +1,4 @@
-"""Totals of a run whose spans are not kept are those of the same run with all spans."""
+"""The totals of a run without spans equal those of the same run with all spans."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def without_spans(name, variant, changes):
 
 
 @pytest.mark.parametrize(("name", "variant", "changes"), CASES)
-def test_totals_are_those_of_the_spans(name, variant, changes):
+def test_totals_equal_those_of_the_spans(name, variant, changes):
     whole, few = simulation(name, variant, changes).run(), without_spans(name, variant, changes)
     assert list(few.columns) == [0]
     assert (few.makespan, few.step_time, few.window) == (whole.makespan, whole.step_time, whole.window)
@@ -57,7 +57,7 @@ def test_bins_hold_the_mean_use_of_each_kind_of_link(name, variant, changes):
         assert mean == pytest.approx(float(theirs[kind].mean.mean()), rel=1e-9)
 
 
-def test_spans_that_were_not_kept_are_asked_for_by_rank():
+def test_the_spans_of_a_rank_that_kept_none_are_refused():
     few = without_spans("hello", None, {})
     with pytest.raises(SimulatorError, match=r"spans of rank 3 were not kept.*--ranks"):
         few.of(3)

@@ -1,4 +1,4 @@
-"""Matching against the rule written out op by op, on random programs of stamped and of plain blocks."""
+"""Matching against the rule applied op by op, on random programs of blocks with and without placeholders."""
 
 from collections import Counter
 
@@ -37,7 +37,7 @@ def programs(draw):
 
 
 def written_out(program):
-    """What each op's key must stand for, counted op by op."""
+    """The expected meaning of the key of each op, counted op by op."""
     count = Counter()
     for op in program.ops:
         match op:

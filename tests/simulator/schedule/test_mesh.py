@@ -42,7 +42,7 @@ def test_megatrons_groups_of_sixteen_gpus():
 
 
 def test_a_rank_stands_on_an_axis_once():
-    with pytest.raises(ScheduleError, match="rank 1 stands twice"):
+    with pytest.raises(ScheduleError, match="rank 1 is twice on one axis"):
         Axis(((0, 1), (1, 2)))
 
 

@@ -1,4 +1,4 @@
-"""Blocks: a template is written once and filled in for each micro-batch; passes that see templates need not care."""
+"""Blocks: a template is stored once and filled in for each micro-batch; passes work on templates."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Schedules: rearranging ranks, and each check rule violated once, with the offending op shown."""
+"""Schedules: other numberings of ranks, and a violation of each check rule with its op marked."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def reduce(name="reduce", nbytes=8.0, **fields):
 
 
 def pair(first, second, axis="dp"):
-    """Two ranks on one axis, each with ops of its own."""
+    """Two ranks on one axis, each with its own ops."""
     mesh = Mesh(2, {axis: Axis(((0, 1),))})
     return Schedule(mesh, (Program("one", tuple(first)), Program("two", tuple(second))), (0, 1))
 
@@ -33,18 +33,18 @@ def single(*ops):
 
 
 RULES = [
-    (single(work("a"), work("a")), "only, a: the name stands twice"),
+    (single(work("a"), work("a")), "only, a: another op has the same name"),
     (single(work("a", after=("b",)), work("b")), "only, a: after b, which comes later"),
-    (single(work("a", after=("c",))), "only, a: after c, which is not there"),
-    (single(work("b", B0), work("f", F0)), "only, b: B stands before F of the same micro-batch"),
-    (single(work("b", B0)), "only, b: B stands before F of the same micro-batch"),
+    (single(work("a", after=("c",))), "only, a: after c, which does not exist"),
+    (single(work("b", B0), work("f", F0)), "only, b: B precedes F of the same micro-batch"),
+    (single(work("b", B0)), "only, b: B precedes F of the same micro-batch"),
     (
         single(work("f", F0), work("b", B0), work("r", Action("R", 0, 0))),
-        "only, b: B stands before R of the same micro-batch",
+        "only, b: B precedes R of the same micro-batch",
     ),
     (single(work("f", F0, allocates={"activations": 5.0})), "only, f: 5 B of activations are allocated and not freed"),
     (single(replace(reduce(), over="tp")), "only, reduce: no axis tp; the mesh has dp"),
-    (single(replace(reduce(), kind="all_redcue")), "only, reduce: all_redcue is no collective"),
+    (single(replace(reduce(), kind="all_redcue")), "only, reduce: all_redcue is not a collective"),
     (single(replace(reduce(), root=1)), "only, reduce: coordinate 1 is not on the axis dp of 1"),
     (pair([reduce()], [reduce(nbytes=9.0)]), "two, reduce: does not agree with one"),
     (pair([reduce()], []), "one, reduce: two of its group has no such collective on stream compute"),
@@ -104,7 +104,7 @@ def test_arranged_puts_the_fastest_axis_first_and_keeps_who_talks_to_whom():
 
 
 def test_axes_that_do_not_tell_ranks_apart_cannot_arrange_them():
-    with pytest.raises(ScheduleError, match="axes tp do not tell all ranks apart"):
+    with pytest.raises(ScheduleError, match="axes tp give two ranks the same coordinates"):
         single(reduce()).replicate("tp", 2).replicate("pp", 3).arranged("tp")
 
 

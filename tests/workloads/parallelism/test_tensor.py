@@ -184,7 +184,9 @@ def test_one_rank_exchanges_nothing():
 
 def test_what_cannot_be_cut_is_told():
     free = unit_model(3, 1.0, 2.0)
-    with pytest.raises(ScenarioError, match="tp = 2: only a transformer is cut by tensors, unit is not; try 1"):
+    with pytest.raises(
+        ScenarioError, match="tp = 2: tensor parallelism needs a transformer, and unit is not one; try 1"
+    ):
         sharded(free, 2)
     with pytest.raises(ScenarioError, match="tp = 3 does not divide the 8 heads of transformer; try 2 or 4"):
         parallel(3)

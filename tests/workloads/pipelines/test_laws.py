@@ -60,7 +60,7 @@ def test_every_order_is_read_as_it_was_written(name: str) -> None:
 
 @pytest.mark.parametrize("name", ORDERS)
 def test_stages_are_looped_or_in_a_v(name: str) -> None:
-    homes = built(name, 4, 8).homes()
+    homes = built(name, 4, 8).rank_of_stage()
     if name in V_SHAPED:
         assert list(homes.values()) == [0, 1, 2, 3, 3, 2, 1, 0]
     else:

@@ -1,4 +1,4 @@
-"""Folded equals unfolded, span by span, whatever breaks the symmetry; and classes split no further than they must."""
+"""Folded equals unfolded, span by span, for any cause of asymmetry; and classes are as coarse as they can be."""
 
 from dataclasses import replace
 
@@ -84,7 +84,7 @@ RUNS = [(engine, fold) for engine in ("simpy", "compiled") for fold in (False, T
 
 
 def assert_equal(schedule, cluster, **how):
-    """Every span of every rank, peaks and bytes the same on both engines, folded or not; returns a folded run."""
+    """Assert that spans, peaks and bytes are the same on both engines, folded and unfolded. Return a folded run."""
     check(schedule)
     runs = {run: simulate(schedule, cluster, engine=run[0], fold=run[1], **how) for run in RUNS}
     plain = runs["simpy", False]
@@ -109,7 +109,7 @@ def assert_equal(schedule, cluster, **how):
 
 
 def assert_streams_in_order(timeline, rank):
-    """Ops of one stream never overlap, not by a unit in the last place, but for messages on their way."""
+    """Assert that ops of one stream never overlap, not even by a unit in the last place, but for receives."""
     own, ops = timeline.of(rank), timeline.schedule.program(rank).ops
     streams = np.array([ops[op].stream for op in own.op.tolist()], np.str_)
     receives = np.array([isinstance(ops[op], Recv) for op in own.op.tolist()], np.bool_)
@@ -148,7 +148,7 @@ SHAPE = Shape(2, 256, 8, 8, 1024, 128, 1024, precision="fp16")
 
 @st.composite
 def trained(draw):
-    """A transformer over all its parallelisms, with all that stands beside a run of computations.
+    """A transformer with several parallelisms and communication that overlaps with long runs of computations.
 
     Exchanges of tensor parallelism in pieces beside their products, or asynchronous in the backward pass; gradients
     that are reduced while others are computed, and take multiprocessors; recomputation; several steps.
@@ -174,7 +174,7 @@ def trained(draw):
 
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(trained(), st.data())
-def test_what_stands_beside_computations_is_the_same_folded_and_unfolded(schedule, data):
+def test_overlapped_communication_is_the_same_folded_and_unfolded(schedule, data):
     gpu = st.integers(0, schedule.mesh.world_size - 1)
     late = data.draw(st.dictionaries(gpu, st.sampled_from([1.1, 2.0]), max_size=1))
     cluster = cluster_of(data.draw(st.sampled_from(FABRICS)), data.draw(st.sampled_from([1, 4])))
@@ -193,7 +193,7 @@ def test_equal_ranks_have_one_representative():
     assert len(assert_equal(all_reduce(16), cluster_of({"kind": "switch"}, 4)).distinct_ranks) == 1
 
 
-def test_a_straggler_splits_only_itself_off_a_ring_of_equals():
+def test_a_straggler_in_a_ring_of_equals_is_a_class_of_its_own():
     folded = assert_equal(
         all_reduce(16), cluster_of({"kind": "switch"}, 4), variation=Variation(stragglers={5: 2.0}), transport=nccl()
     )
@@ -202,7 +202,7 @@ def test_a_straggler_splits_only_itself_off_a_ring_of_equals():
     assert folded.of(5).end == pytest.approx([2e-3, folded.makespan])
 
 
-def test_on_a_crossbar_two_classes_are_left_of_a_straggler():
+def test_a_straggler_on_a_crossbar_makes_two_classes():
     folded = assert_equal(
         all_reduce(64),
         uniform(gpus=64, hosts=0, bandwidth=1e9, latency=0.0),
@@ -217,7 +217,7 @@ def test_with_jitter_every_rank_is_simulated():
     assert len(folded.distinct_ranks) == 16
 
 
-def test_ranks_that_share_a_host_share_it_folded_too():
+def test_folded_ranks_share_their_host():
     ops = (Compute(name="update", kernels=(measured(1.0),), on="host"),)
     schedule = Schedule(Mesh.regular({"dp": 6}), (Program("all", ops),), (0,) * 6)
     cluster = uniform(gpus=6, hosts=1, bandwidth=1e9, latency=0.0)
@@ -226,7 +226,7 @@ def test_ranks_that_share_a_host_share_it_folded_too():
 
 
 def test_unequal_groups_of_one_axis_get_unequal_rates():
-    # two groups on one axis; the second shares a port with a message: one variable for the axis would be wrong
+    # two groups of one axis; the second shares a port with a message, so one variable for the axis would be wrong
     mesh = Mesh(4, {"dp": Axis(((0, 1), (2, 3))), "pp": Axis(((2, 1),))})
     reduce = Collective(name="reduce", kind="all_reduce", over="dp", nbytes=1e9)
     send = Send(name="send", over="pp", peer=1, nbytes=1e9, stream="out")
@@ -240,7 +240,7 @@ def test_unequal_groups_of_one_axis_get_unequal_rates():
 @pytest.mark.parametrize("variation", [Variation(), Variation(jitter=0.1), Variation(stragglers={5: 1.5})])
 @pytest.mark.parametrize("beside", [False, True])
 def test_collectives_with_links_of_their_own(beside, variation):
-    # tensor parallelism inside the servers, beside gradients that cross them and take multiprocessors
+    # tensor parallelism within nodes, at the same time as gradients between nodes, which reserve SMs
     mesh = Mesh.regular({"tp": 4, "dp": 4})
     ops = []
     for number in range(6):
@@ -261,7 +261,7 @@ def test_collectives_with_links_of_their_own(beside, variation):
         assert moved[1][link] == pytest.approx(nbytes)
 
 
-def test_a_hub_that_talks_to_equals_keeps_them_apart():
+def test_a_rank_with_messages_to_several_peers_keeps_them_distinct():
     def message(kind, rank, peer):
         return kind(name=f"{kind.__name__} {peer}", over="dp", peer=peer, nbytes=1e9, stream=f"{kind.__name__} {peer}")
 
@@ -273,7 +273,7 @@ def test_a_hub_that_talks_to_equals_keeps_them_apart():
     assert folded.makespan == pytest.approx(3.0)
 
 
-def test_a_transfer_that_two_collectives_have_in_common_is_told_by_both():
+def test_two_collectives_with_one_transfer_both_count_it():
     mesh = Mesh.regular({"tp": 4, "dp": 4})
     ops = (
         Collective(name="all", kind="all_to_all", over="dp", nbytes=1e4, algorithm="direct"),
@@ -283,14 +283,14 @@ def test_a_transfer_that_two_collectives_have_in_common_is_told_by_both():
     assert_equal(schedule, cluster_of({"kind": "switch"}, 1), transport=nccl())
 
 
-def test_cables_of_two_leaves_do_not_vouch_for_each_other():
-    """Up from one leaf and down to the other carry the same, and a quarter of what the NICs below could."""
+def test_cables_of_two_leaves_do_not_both_follow_from_each_other():
+    """The cables up from one leaf and down to the other carry a quarter of what their NICs can."""
     assert_equal(all_reduce(16, stream="dp"), cluster_of({"kind": "fat_tree", "oversubscription": 4.0}, 4))
 
 
 @pytest.mark.parametrize("stream", ["compute", "to"])
-def test_a_message_beside_a_collective_shares_its_links(stream):
-    # four servers of one GPU: what a rank sends to the next stage leaves by the NIC that its tensor group uses
+def test_a_message_shares_the_links_of_a_concurrent_collective(stream):
+    # four nodes of one GPU: a message to the next stage leaves by the NIC that the tensor group uses
     mesh = Mesh.regular({"tp": 2, "pp": 2})
     reduce = Collective(name="reduce", kind="all_reduce", over="tp", nbytes=1e8)
     send = Send(name="send", over="pp", peer=1, nbytes=1e8, stream=stream)
@@ -301,7 +301,7 @@ def test_a_message_beside_a_collective_shares_its_links(stream):
 
 
 def test_two_stragglers_among_tensor_and_data_groups():
-    """Random input once broke a fast path here: two ops of each kind, both stragglers in groups of their own."""
+    """The input that once broke a fast path: two ops of each kind, and two stragglers in different groups."""
     work = [Compute(name=f"work {number}", kernels=(measured(0.0),)) for number in range(2)]
     groups = [("tp", "compute"), ("dp", "dp")]
     ops = []

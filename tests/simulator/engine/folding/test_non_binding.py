@@ -1,4 +1,4 @@
-"""Cables that no load can fill, and those that one can."""
+"""Cables that no load can fill are found, and no others."""
 
 import networkx as nx
 import pytest
@@ -13,8 +13,8 @@ from tests.nodes import V100
 NODE = {**V100, "accelerators": 2}
 
 
-def free(cluster):
-    """The links, by their ends, that can be filled by no load."""
+def unfilled(cluster):
+    """The links that no load can fill, by their ends."""
     return {cluster.ends[number] for number in non_binding(cluster, lambda link: 1.0)}
 
 
@@ -23,29 +23,29 @@ def cables(cluster):
 
 
 @pytest.mark.parametrize("nodes", [4, 40])
-def test_without_oversubscription_every_cable_is_free_and_with_it_none(nodes):
+def test_no_load_fills_a_cable_unless_the_fabric_is_oversubscribed(nodes):
     ample = topologies.cluster({"nodes": nodes, "node": NODE, "fabric": {"kind": "fat_tree", "radix": 8}})
     scarce = topologies.cluster(
         {"nodes": nodes, "node": NODE, "fabric": {"kind": "fat_tree", "radix": 8, "oversubscription": [2.0, 2.0]}}
     )
     assert cables(ample)
-    assert free(ample) == cables(ample)
-    assert not free(scarce)
+    assert unfilled(ample) == cables(ample)
+    assert not unfilled(scarce)
 
 
 def test_a_degraded_cable_can_be_filled_and_so_can_the_links_of_nics():
     cluster = topologies.cluster({"nodes": 4, "node": NODE, "fabric": {"kind": "fat_tree"}})
     slow = cluster.degraded([("leaf 0", "spine 0", 0.5)])
-    assert cables(slow) - free(slow) == {("leaf 0", "spine 0"), ("spine 0", "leaf 0")}
+    assert cables(slow) - unfilled(slow) == {("leaf 0", "spine 0"), ("spine 0", "leaf 0")}
 
 
-def test_only_a_tree_of_switches_is_judged():
+def test_only_cables_of_a_tree_of_switches_are_found():
     torus = topologies.cluster({"nodes": 4, "node": NODE, "fabric": {"kind": "torus", "dims": [2, 2]}})
-    assert not free(torus)
+    assert not unfilled(torus)
 
 
 def by_definition(cluster, efficiency):
-    """The cables that carry no less than all else that leads into the switch below them, or out of it."""
+    """The cables up with at least the capacity of all other links into their lower switch; cables down likewise."""
     graph = cluster.graph
     switches = [vertex for vertex, node in graph.nodes(data="node") if node is None]
     far = nx.multi_source_dijkstra_path_length(graph, {v for v, node in graph.nodes(data="node") if node is not None})
@@ -68,7 +68,7 @@ def by_definition(cluster, efficiency):
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(2, 40), st.sampled_from(["rail", "fat_tree", "switch"]), st.floats(0.5, 2.0), st.data())
-def test_arrays_give_what_the_definition_gives(nodes, kind, ratio, data):
+def test_arrays_agree_with_the_definition(nodes, kind, ratio, data):
     fabric = {"kind": kind} if kind == "switch" else {"kind": kind, "radix": 8, "oversubscription": [ratio, 1.0]}
     try:
         cluster = topologies.cluster({"nodes": nodes, "node": {**NODE, "nics": 2}, "fabric": fabric})

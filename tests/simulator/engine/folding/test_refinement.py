@@ -1,4 +1,4 @@
-"""Colour refinement: the partition is equitable, and no finer than symmetry asks."""
+"""Colour refinement: the partition is equitable, and as coarse as symmetry allows."""
 
 from collections import Counter
 
@@ -15,7 +15,7 @@ def edges(pairs, labels=None, one=0, other=0):
     return Edges(one, other, ones, others, hashed(labels or [0] * len(pairs)))
 
 
-def test_a_ring_is_one_class_and_a_path_is_folded_about_its_middle():
+def test_a_ring_is_one_class_and_a_path_has_mirror_classes():
     colour = hashed([0] * 6)
     ring = [(i, (i + 1) % 6) for i in range(6)]
     assert refine([colour], [edges(ring)])[0].tolist() == [0] * 6
@@ -28,8 +28,8 @@ def test_one_odd_colour_splits_a_ring_by_distance():
     assert refine([hashed([1, 0, 0, 0, 0, 0])], [edges(ring)])[0].tolist() == [0, 1, 2, 3, 2, 1]
 
 
-def test_labels_tell_edges_apart():
-    # two stars of one hub, alike but for a label
+def test_edges_with_different_labels_differ():
+    # two stars with one hub; they differ in one label only
     classes = refine([hashed([0, 0]), hashed([0] * 4)], [edges([(0, 0), (0, 1), (1, 2), (1, 3)], [1, 1, 1, 2], 0, 1)])
     assert [c.tolist() for c in classes] == [[0, 1], [0, 0, 1, 2]]
 

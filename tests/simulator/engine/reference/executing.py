@@ -1,4 +1,4 @@
-"""Small schedules executed by both engines, which must agree, and what they found by the names of ops."""
+"""Runs small schedules on both engines, asserts that they agree, and returns the outcome by name of op."""
 
 import numpy as np
 import pytest
@@ -16,16 +16,16 @@ from simulator.network.transport.communicator import Communicator
 from simulator.network.transport.ideal import ideal
 from simulator.schedule import Compute, Program, Schedule
 from simulator.schedule.check import check
-from simulator.schedule.matching import Matching, asked
+from simulator.schedule.matching import Matching, request_of
 from simulator.schedule.mesh import Mesh
 from topologies.uniform import uniform
 
 GB = 1e9
-"""Bytes: what a port of `crossbar` carries in a second."""
+"""The bytes that a port of `crossbar` carries per second."""
 
 
 def crossbar(gpus, hosts=0):
-    """Ports of 1 GB/s without latency."""
+    """A crossbar with ports of 1 GB/s and no latency."""
     return uniform(gpus=gpus, hosts=hosts, bandwidth=GB, latency=0.0)
 
 
@@ -67,7 +67,9 @@ def run(made, watch=None):
             mine, theirs = getattr(own, name), getattr(other.columns[rank], name)
             assert mine == pytest.approx(theirs, rel=0, abs=1e-9 * np.nan_to_num(makespan), nan_ok=True), (rank, name)
     assert _together(outcome) == _together(other)
-    mine, theirs = ([(str(o.name), str(asked(o.op)), o.times) for o in one.communications] for one in (outcome, other))
+    mine, theirs = (
+        [(str(o.name), str(request_of(o.op)), o.times) for o in one.communications] for one in (outcome, other)
+    )
     assert sorted(mine) == sorted(theirs)
     assert {_unordered(one) for one in outcome.waiting} == {_unordered(one) for one in other.waiting}
     carried, too = (dict(zip(one.flows, one.flow_bytes.tolist(), strict=True)) for one in (outcome, other))
@@ -80,7 +82,7 @@ def _unordered(waiting):
 
 
 def _together(outcome):
-    """The spans that share a communication, each as (rank, place)."""
+    """The sets of spans with a common communication, each span as (rank, index)."""
     found = {}
     for rank, own in outcome.columns.items():
         for place in np.flatnonzero((own.communication >= 0) & ~np.isnan(own.end)).tolist():
@@ -89,7 +91,7 @@ def _together(outcome):
 
 
 def spans(made, outcome=None):
-    """By (rank, name of the op, step) when it was ready, began and ended, of every rank of the setup *made*."""
+    """By (rank, name of the op, step): when the op was ready, began and ended, s; all ranks of the setup *made*."""
     outcome = outcome or run(made)
     assert outcome.waiting == ()
     found = {}
@@ -101,11 +103,11 @@ def spans(made, outcome=None):
 
 
 def ends(made):
-    """By (rank, name) of the first step when each op ended."""
+    """By (rank, name): when the op of the first step ended, s."""
     return {(rank, name): times[2] for (rank, name, step), times in spans(made).items() if step == 0}
 
 
 def port(cluster, gpu, bound=float("inf")):
-    """A flow out of the port of that GPU, at most at *bound*."""
+    """A flow out of the port of *gpu*, at most at *bound* bytes/s."""
     link = cluster.number(f"gpu {gpu}", "switch 0")
     return Flow((link,), (1,), (link,), (1.0,), min(GB, bound), bound)

@@ -39,7 +39,7 @@ def test_ring_all_reduce(p, nbytes, alpha, fidelity, fold):
     assert list(found.values()) == pytest.approx([expected] * p, rel=1e-9)
 
 
-def test_two_messages_share_a_port_and_the_second_speeds_up():
+def test_two_messages_share_a_port_until_the_first_ends():
     schedule = each([send(1, 1), send(2, 3, "more", stream="other")], [recv(0, 1)], [recv(0, 3)])
     found = spans(setup(schedule))
     # half a GB/s each until 2 s, then 2 GB are left at 1 GB/s
@@ -47,7 +47,7 @@ def test_two_messages_share_a_port_and_the_second_speeds_up():
     assert found[2, "recv", 0] == found[0, "more", 0] == [0.0, 0.0, 4.0]
 
 
-def test_who_arrives_late_lets_its_partner_wait_and_slows_who_is_there():
+def test_a_late_partner_delays_its_message_and_slows_the_other_one():
     schedule = each(
         [send(2, 2), work("idle", 0.0)], [work("late", 1.0), send(2, 1)], [recv(0, 2), recv(1, 1, "second", stream="s")]
     )
@@ -57,7 +57,7 @@ def test_who_arrives_late_lets_its_partner_wait_and_slows_who_is_there():
     assert found[2, "recv", 0] == [0.0, 0.0, 3.0]
 
 
-def test_a_sender_that_is_buffered_goes_on_at_once():
+def test_a_buffered_send_ends_at_once():
     schedule = each([send(1, 1, buffered=True), work("after", 1.0)], [work("before", 0.25), recv(0, 1)])
     found = spans(setup(schedule))
     assert found[0, "send", 0] == [0.0, 0.0, 0.0]
@@ -65,14 +65,14 @@ def test_a_sender_that_is_buffered_goes_on_at_once():
     assert found[1, "recv", 0] == [0.25, 0.25, 1.0]
 
 
-def test_what_is_delivered_is_received_at_once_and_what_is_not_sent_is_waited_for():
+def test_a_receive_ends_at_once_after_the_delivery_and_waits_before_it():
     late = spans(setup(each([send(1, 1, buffered=True)], [work("before", 5.0), recv(0, 1)])))
     assert late[1, "recv", 0] == [5.0, 5.0, 5.0]
     early = spans(setup(each([work("before", 2.0), send(1, 1, buffered=True)], [recv(0, 1)])))
     assert early[1, "recv", 0] == [0.0, 2.0, 3.0]
 
 
-def test_buffered_sends_meet_step_by_step_and_in_order():
+def test_buffered_sends_match_within_a_step_and_in_order():
     ops = [send(1, 1, "a", buffered=True), send(1, 2, "b", buffered=True)]
     received = [recv(0, 1, "a"), work("between", 0.5), recv(0, 2, "b")]
     for fold in (False, True):
@@ -88,7 +88,7 @@ def test_buffered_sends_meet_step_by_step_and_in_order():
         assert sorted((one.op.nbytes, one.times) for one in outcome.communications) == [(GB, 2), (2 * GB, 2)]
 
 
-def test_partners_have_one_number_and_others_have_none():
+def test_partners_have_the_same_communication_number():
     action = Action("F", 0, 0)
     schedule = each(
         [send(1, 1, action=action), work("a", 1.0), Copy(name="save", nbytes=0.0, to="host")],
@@ -101,7 +101,7 @@ def test_partners_have_one_number_and_others_have_none():
 
 
 class Planned(Unfolded):
-    """Collectives execute the plan of their bytes, by which they are told apart, on rows of given capacity."""
+    """Rank classes in which a collective of n bytes has the n-th of given plans, on rows of given *capacity*."""
 
     def __init__(self, schedule, communicator, plans, capacity):
         super().__init__(schedule, communicator)
@@ -116,7 +116,7 @@ class Planned(Unfolded):
 
 
 def planned(plans, capacity, **more):
-    """All at once, on streams of their own, collectives of these *plans*, each a list of phases."""
+    """A setup with concurrent collectives, one for each of *plans* (a list of phases), each on its own stream."""
     ops = [
         Collective(name=f"op {number}", kind="all_reduce", over="dp", nbytes=number, stream=f"stream {number}")
         for number in range(len(plans))
@@ -146,7 +146,7 @@ def test_phases_follow_one_another_with_their_latencies():
     ]
 
 
-def test_a_bound_leaves_the_rest_to_others_and_no_row_means_no_time():
+def test_a_bounded_flow_leaves_the_rest_to_others_and_a_flow_without_rows_takes_no_time():
     made = planned(
         [
             [Phase(0.0, (flow({0: 1.0}, bound=2.0),), 10.0)],
@@ -158,7 +158,7 @@ def test_a_bound_leaves_the_rest_to_others_and_no_row_means_no_time():
     assert list(ends(made).values()) == [5.0, 1.0, 1.0]
 
 
-def test_rates_are_shared_through_third_parties():
+def test_flows_without_a_common_row_depend_on_each_other_through_a_third():
     # a and c do not share a row, but b shares one with each: all change when one ends
     a, b, c = flow({0: 1.0}), flow({0: 1.0, 1: 1.0}), flow({1: 1.0})
     made = planned([[Phase(0.0, (a,), 5.0)], [Phase(0.0, (b,), 10.0)], [Phase(0.0, (c,), 100.0)]], [10.0, 20.0])
@@ -181,7 +181,7 @@ def test_a_capacity_that_changes_half_way():
         assert ends(made)[1, "recv"] == pytest.approx(end)
 
 
-def test_a_flow_from_outside_takes_its_share_while_it_is_there():
+def test_a_flow_from_outside_takes_its_share_from_begin_to_end():
     cluster = crossbar(2)
     schedule = each([send(1, 2)], [recv(0, 2)])
     free, bound = port(cluster, 0), port(cluster, 0, bound=GB / 4)

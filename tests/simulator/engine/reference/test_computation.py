@@ -1,4 +1,4 @@
-"""Computations: alone, beside others on a GPU or a host, beside collectives that hold SMs, at servers; and delays."""
+"""Computations alone, concurrent on a GPU or a host, concurrent with collectives that hold SMs, at servers; delays."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from tests.nodes import V100
 from tests.simulator.engine.reference.executing import crossbar, each, ends, run, setup, spans, work
 
 
-def test_alone_it_takes_its_time():
+def test_an_op_alone_takes_its_duration():
     assert ends(setup(each([work("a", 1.0), work("none", 0.0), work("b", 2.0)]))) == {
         (0, "a"): 1.0,
         (0, "none"): 1.0,
@@ -28,13 +28,13 @@ def test_two_streams_share_the_gpu():
 
 
 def test_tasks_that_end_at_one_instant_end_once():
-    # the last of the two to end gets the whole GPU for the rest of the instant; what follows is not cut short by it
+    # the last of the two to end has the whole GPU for the rest of the instant; the next op is not shortened by it
     ops = work("one", 2.0), Delay(name="wait", seconds=1.0, stream="host", after=("one",)), work("two", 2.0, stream="s")
     assert ends(setup(each(ops))) == {(0, "one"): 4.0, (0, "two"): 4.0, (0, "wait"): 5.0}
 
 
 class Sms(Unfolded):
-    """Every collective takes 3 s and a share of the SMs by its bytes."""
+    """Rank classes in which every collective takes 3 s; its bytes are the share of the SMs that it holds."""
 
     def plan(self, name, op):
         return Plan("any", "any", (Phase(3.0),), 0.0, op.nbytes)
@@ -103,7 +103,7 @@ def served(name, seconds, priority=0, **fields):
 def test_a_server_takes_arrivals_of_one_instant_by_priority_rank_and_op():
     schedule = each(
         [served("a", 1.0, priority=1), served("again", 1.0)],
-        # ops without duration, one after the other: it arrives at the same instant all the same
+        # ops of no duration, one after the other, so that it arrives in the same instant
         [*(work(f"none {number}", 0.0) for number in range(5)), served("b", 1.0)],
         [served("d", 1.0, stream="z"), served("c", 1.0, stream="y")],
     )
@@ -114,7 +114,7 @@ def test_a_server_takes_arrivals_of_one_instant_by_priority_rank_and_op():
 
 
 def test_rounding_does_not_decide_who_is_served_first():
-    # 0.1 + 0.2 is 0.30000000000000004: rank 0 arrives a rounding after rank 1, and goes first all the same
+    # 0.1 + 0.2 is 0.30000000000000004: rank 0 arrives a rounding error after rank 1, but it is served first
     schedule = each(
         [work("a", 0.1), work("b", 0.2), served("s", 1.0), served("again", 0.0)],
         [work("a", 0.3), served("s", 1.0)],
@@ -127,7 +127,7 @@ def test_rounding_does_not_decide_who_is_served_first():
     assert found[0, "again", 0] == pytest.approx([2.3, 3.3, 3.3])
 
 
-def test_a_server_serves_the_first_to_come_and_never_interrupts():
+def test_a_server_serves_in_order_of_arrival_and_never_interrupts():
     schedule = each(
         [served("long", 4.0, priority=5)],
         [work("before", 2.0), served("second", 1.0, priority=1)],

@@ -1,4 +1,4 @@
-"""Max-min fairness against its definition, by brute force over all ways to be held back."""
+"""Max-min fairness against its definition, by brute force over all choices of bottlenecks."""
 
 from itertools import product
 from math import inf
@@ -22,7 +22,7 @@ def systems(draw):
 
 
 def brute_force(demands, bounds, capacity):
-    """The one vector in which each flow has a saturated link, or its bound, and on that link none is faster."""
+    """The unique vector in which each flow has a bottleneck: its bound, or a full link on which no flow is faster."""
     flows = len(demands)
     links = [{**demand, **({-1 - n: 1.0} if bounds[n] < inf else {})} for n, demand in enumerate(demands)]
     limit = {**dict(enumerate(capacity)), **{-1 - n: bound for n, bound in enumerate(bounds)}}
@@ -52,7 +52,7 @@ def brute_force(demands, bounds, capacity):
 
 
 @given(systems())
-def test_it_is_the_one_vector_in_which_every_flow_is_held_back_where_none_is_faster(system):
+def test_rates_are_the_unique_vector_with_a_bottleneck_for_each_flow(system):
     assert max_min(*system) == pytest.approx(brute_force(*system), rel=1e-6)
 
 
@@ -64,18 +64,18 @@ def test_rates_scale_with_capacity_and_bounds(system, factor):
 
 
 def test_two_links_three_flows():
-    # the textbook's line: one long flow over both links, a short one on each
+    # the line network of the textbook: one flow over both links, and one flow on each link
     assert max_min([{0: 1.0, 1: 1.0}, {0: 1.0}, {1: 1.0}], [inf] * 3, [1.0, 2.0]) == [0.5, 0.5, 1.5]
 
 
-def test_weights_bounds_and_nothing_at_all():
+def test_weights_bounds_and_no_flows():
     assert max_min([{0: 2.0}, {0: 1.0}], [inf, inf], [9.0]) == [3.0, 3.0]
     assert max_min([{0: 1.0}, {0: 1.0}], [2.0, inf], [10.0]) == [2.0, 8.0]
     assert max_min([{}, {}], [inf, 3.0], []) == [inf, 3.0]
     assert max_min([{0: 1.0}, {1: 1.0}], [inf, inf], [0.0, 4.0]) == [0.0, 4.0]
 
 
-def test_what_rounding_leaves_of_a_full_link_holds_nobody_back():
+def test_the_residue_of_a_full_link_limits_no_other_flow():
     # three flows fill a link of 0.3 at 0.1 each, which leaves 5.6e-17; a fourth is on another link alone
     rates = max_min([{0: 1.0}, {0: 1.0}, {0: 1.0, 1: 1.0}, {1: 1.0}], [inf] * 4, [0.3, 10.0])
     assert rates == pytest.approx([0.1, 0.1, 0.1, 9.9])

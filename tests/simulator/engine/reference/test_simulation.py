@@ -23,7 +23,7 @@ THERE, BACK = Action("F", 0, 0), Action("B", 1, 0)
 
 
 def crossing(**fields):
-    """Each of two ranks wants to receive before it sends, both on one stream."""
+    """Two ranks that both receive before they send, on one stream."""
 
     def ops(me, out, into):
         message = {"over": "dp", "peer": 1 - me, "nbytes": 8.0, "stream": "messages"}
@@ -33,7 +33,7 @@ def crossing(**fields):
 
 
 @pytest.mark.parametrize("fold", [True, False])
-def test_two_that_receive_first_wait_for_each_other(fold):
+def test_two_ranks_that_receive_first_wait_for_each_other(fold):
     made = setup(crossing(), fold=fold)
     waiting = run(made).waiting
     assert waiting == (Waiting(0, "messages", 0, 0, None, (0,)), Waiting(1, "messages", 0, 0, None, (1,)))
@@ -45,7 +45,7 @@ def test_two_that_receive_first_wait_for_each_other(fold):
     ]
 
 
-def test_buffered_sends_do_not_free_who_receives_first():
+def test_buffered_sends_do_not_help_ranks_that_receive_first():
     assert len(run(setup(crossing(buffered=True))).waiting) == 2
     first = [Send(name="s", over="dp", peer=1, nbytes=8.0, action=THERE, buffered=True)]
     exchange = each(
@@ -60,7 +60,7 @@ def test_buffered_sends_do_not_free_who_receives_first():
     assert len(run(setup(replace(exchange, programs=tuple(unbuffered)))).waiting) == 2
 
 
-def test_who_waits_for_an_op_of_its_own_rank_says_which():
+def test_an_awaited_op_of_the_same_rank_is_named():
     ops = Recv(name="recv", over="dp", peer=0, nbytes=8.0, action=BACK, stream="in"), work("w", 1.0, after=("recv",))
     late = Send(name="send", over="dp", peer=1, nbytes=8.0, action=BACK, after=("sum",))
     total = Collective(name="sum", kind="all_reduce", over="dp", nbytes=8.0)
@@ -74,7 +74,7 @@ def test_who_waits_for_an_op_of_its_own_rank_says_which():
 
 
 def test_folded_ranks_that_have_arrived_do_not_wait_for_themselves():
-    # ranks 0 to 2 are one class; rank 3 waits for a message, and for it the partner of that
+    # ranks 0 to 2 are one class; rank 3 waits for a message, and its sender waits for rank 3
     total = Collective(name="sum", kind="all_reduce", over="dp", nbytes=8.0, algorithm="direct")
     message = {"over": "pp", "nbytes": 8.0, "action": THERE}
     mesh = Mesh.regular({"dp": 4, "pp": 2})
@@ -91,7 +91,7 @@ def test_folded_ranks_that_have_arrived_do_not_wait_for_themselves():
     assert "waits for rank 0" not in text
 
 
-def test_progress_is_told_and_grows(monkeypatch):
+def test_progress_is_reported_and_grows(monkeypatch):
     monkeypatch.setattr(simulation, "EVENTS_BETWEEN_REPORTS", 10)
     told = []
     run(setup(each([work(f"op {number}", 1.0) for number in range(50)])), told.append)

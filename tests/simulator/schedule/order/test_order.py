@@ -49,14 +49,14 @@ def test_an_empty_order_is_refused(text: str) -> None:
 def test_an_order_counts_its_stages_and_micro_batches() -> None:
     order = Order.parse("0F0,3F0,3B0,0B0\n1F0,2F0,2B0,1B0\n")
     assert (order.stages, order.micro_batches) == (4, 1)
-    assert order.homes() == {0: 0, 1: 1, 2: 1, 3: 0}
+    assert order.rank_of_stage() == {0: 0, 1: 1, 2: 1, 3: 0}
     assert not order.asynchronous
     assert Order.parse("0F0,0B0,0O0").asynchronous
 
 
 def test_a_stage_lives_in_one_row() -> None:
-    with pytest.raises(ScheduleError, match="1F1 stands in row 1, but stage 1 lives in row 0"):
-        Order.parse("0F0,1F0\n1F1\n").homes()
+    with pytest.raises(ScheduleError, match="1F1 is in row 1, but stage 1 is in row 0"):
+        Order.parse("0F0,1F0\n1F1\n").rank_of_stage()
 
 
 def test_notes_are_beside_the_order() -> None:

@@ -1,4 +1,4 @@
-"""An order laid out in time: begins and ends, bubbles, what is in flight, and orders that cannot run."""
+"""Time slots of an order: begins and ends, bubbles, micro-batches in flight, and orders that cannot run."""
 
 import pytest
 
@@ -38,21 +38,21 @@ def test_rows_that_wait_for_one_another_are_shown_with_their_next_action_marked(
         slots(broken)
     assert str(error.value).splitlines() == [
         "the order cannot run: in a circle",
-        "  row 0: 0F0 >>0B0<< 0F1 0B1  waits for 1B0, which stands in row 1",
-        "  row 1: 1F0 >>1F1<< 1B0 1B1  waits for 0F1, which stands in row 0",
+        "  row 0: 0F0 >>0B0<< 0F1 0B1  waits for 1B0, which is in row 1",
+        "  row 1: 1F0 >>1F1<< 1B0 1B1  waits for 0F1, which is in row 0",
     ]
 
 
 def test_a_circle_may_be_one_row() -> None:
-    with pytest.raises(DeadlockError, match=r"row 0: >>0B0<< 0F0  waits for 0F0, which stands in row 0"):
+    with pytest.raises(DeadlockError, match=r"row 0: >>0B0<< 0F0  waits for 0F0, which is in row 0"):
         slots(Order.parse("0B0,0F0"))
 
 
 def test_a_forward_that_nobody_runs_is_named() -> None:
-    with pytest.raises(DeadlockError, match=r"(?s)an action is not there.*waits for 0F1, which stands in no row"):
+    with pytest.raises(DeadlockError, match=r"(?s)an action is missing.*waits for 0F1, which is in no row"):
         slots(Order.parse("0F0,0B0\n1F0,1B0,1F1,1B1\n"))
 
 
 def test_an_action_runs_once() -> None:
-    with pytest.raises(ScheduleError, match="0F0 stands twice in the order; each action runs once"):
+    with pytest.raises(ScheduleError, match="0F0 occurs twice in the order; each action runs once"):
         slots(Order(((Action("F", 0, 0), Action("F", 0, 0)),)))

@@ -1,7 +1,7 @@
-"""Rows of the folded network: one for each class of links, with the weight of each class of flows on it.
+"""The folded network: one row for each class of links, and one flow for each class of flows.
 
-Rows that never bind are left out: those of links that no load can fill (`simulator.engine.folding.non_binding`), of
-equal rows all but the first, and rows that another one dominates.
+Rows that never bind are left out of flows: links that no load can fill (`simulator.engine.folding.non_binding`), and
+rows that are equal to an earlier row or dominated by another row (`simulator.engine.folding.dominance`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.engine.folding.dominance import Entries, undominated
+from simulator.engine.folding.dominance import Shares, undominated
 from simulator.engine.folding.flows import Flows
 from simulator.engine.folding.partition import FLOW, LINK, Partition
 from simulator.network.plan import Flow
@@ -19,8 +19,11 @@ from simulator.network.plan import Flow
 Floats = NDArray[np.float64]
 
 
-class Rows:
-    """The flows of *flows*, one for each class of *partition*, over rows whose links have those *bandwidths*."""
+class FoldedNetwork:
+    """The network of the classes of *partition*. *bandwidths*: by number of a link of the cluster, bytes/s.
+
+    *capacity*: by row, bytes/s.
+    """
 
     def __init__(self, flows: Flows, partition: Partition, bandwidths: Floats) -> None:
         self._partition = partition
@@ -28,37 +31,41 @@ class Rows:
         first = partition.firsts[LINK]
         self._links = partition.links[first].tolist()
         self.capacity: list[float] = bandwidths[self._links].tolist()
-        self._free = partition.free[first]
+        self._non_binding = partition.non_binding[first]
         self._made: dict[int, Flow] = {}
         self._fold()
 
     def _fold(self) -> None:
-        """What all flows of a class lay on the first link of each class: entry by entry, class of flows after class."""
-        placed, classes = self._partition.placed, self._partition.classes
-        row = classes[LINK][placed.links]
-        here = np.flatnonzero(self._partition.firsts[LINK][row] == placed.links)
-        flow, row, terms = classes[FLOW][placed.flows[here]], row[here], placed.terms[here]
+        """Sum the weights and crossings of all flows of a class on the first link of each class.
+
+        The sums are stored by entry (class of flows, row), one class of flows after the other.
+        """
+        incidence, classes = self._partition.incidence, self._partition.classes
+        row = classes[LINK][incidence.links]
+        first_link = np.flatnonzero(self._partition.firsts[LINK][row] == incidence.links)
+        flow, row = classes[FLOW][incidence.flows[first_link]], row[first_link]
+        coefficients = incidence.coefficients[first_link]
         key, first, entry = np.unique(flow * len(self.capacity) + row, return_index=True, return_inverse=True)
         order = np.lexsort((first, key // max(1, len(self.capacity))))
         self._flow, self._row = flow[first[order]], row[first[order]]
-        # summed one after the other, as they stand
-        self._weight = np.bincount(entry, placed.weights[terms], len(key))[order]
-        self._crossings = np.bincount(entry, placed.crossings[terms], len(key))[order].astype(np.int64)
+        # bincount adds in the order of the entries
+        self._weight = np.bincount(entry, incidence.weights[coefficients], len(key))[order]
+        self._crossings = np.bincount(entry, incidence.crossings[coefficients], len(key))[order].astype(np.int64)
         self._starts = np.searchsorted(self._flow, np.arange(len(self._bounds) + 1))
 
     @cached_property
     def _kept(self) -> NDArray[np.bool_]:
-        """By row whether it can bind."""
-        free = self._free[self._row]
+        """By row: True if it can bind."""
+        non_binding = self._non_binding[self._row]
         share = self._weight / np.array(self.capacity, np.float64)[self._row]
         changing = np.zeros(len(self.capacity), np.bool_)
-        changing[self._partition.classes[LINK][self._partition.apart]] = True
-        steady = ~free & ~changing[self._row]
-        kept = undominated(Entries(self._flow[steady], self._row[steady], share[steady]), len(self.capacity))
+        changing[self._partition.classes[LINK][self._partition.distinct]] = True
+        constant = ~non_binding & ~changing[self._row]
+        kept = undominated(Shares(self._flow[constant], self._row[constant], share[constant]), len(self.capacity))
         return np.asarray(kept | changing)
 
     def flow(self, number: int) -> Flow:
-        """What all flows of the class *number* are together."""
+        """The aggregate of all flows of the class *number*."""
         if number not in self._made:
             own = slice(self._starts[number], self._starts[number + 1])
             row, weight, crossings = self._row[own], self._weight[own], self._crossings[own]

@@ -1,0 +1,73 @@
+"""Who imports whom: every import of the project, also those inside functions and those for type checking only."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import networkx as nx
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("simulator", "topologies", "workloads", "scenarios")
+
+LAYERS = (
+    ("errors", "units", "lookup", "kernel", "hashing", "gc_paused"),
+    ("accelerator", "document"),
+    ("schedule", "cluster"),
+    ("network", "timeline"),
+    ("engine", "analysis", "replay"),
+)
+"""The parts of `simulator`, lowest layer first."""
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """Every module of the project: its dotted name and its file."""
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+MODULES = dict(modules())
+
+
+def imports(path: Path) -> Iterator[str]:
+    """The dotted names that a file imports, wherever the import stands in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                yield whole if whole in MODULES else str(node.module)
+
+
+IMPORTS = [(module, name) for module, path in MODULES.items() for name in imports(path)]
+"""(importing module, imported name), outside libraries included."""
+
+ARROWS = [(module, target) for module, target in IMPORTS if target.split(".")[0] in PACKAGES]
+"""(importing module, imported module) within the project."""
+
+
+def layer(module: str) -> int:
+    """The number of the layer of *module*, the lowest being 0."""
+    package, _, rest = module.partition(".")
+    if package == "simulator":
+        part = rest.partition(".")[0]
+        if not part:
+            return len(LAYERS)  # `simulator` itself offers the public names of all its parts
+        return next(number for number, parts in enumerate(LAYERS) if part in parts)
+    return len(LAYERS) + 1 + (package == "scenarios")
+
+
+def arrows_up() -> list[tuple[str, str]]:
+    """The imports of a module in a higher layer."""
+    return sorted({(module, target) for module, target in ARROWS if layer(target) > layer(module)})
+
+
+def circles() -> list[list[str]]:
+    """The sets of modules that import each other, directly or through others."""
+    graph = nx.DiGraph((module, target) for module, target in ARROWS if target in MODULES and target != module)
+    return [sorted(part) for part in nx.strongly_connected_components(graph) if len(part) > 1]
