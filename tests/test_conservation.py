@@ -35,7 +35,7 @@ def called(case: Case) -> str:
 
 
 SMALLER: dict[str, dict[str, int]] = {
-    "gpt3_175b_1024a100": {"cluster.nodes": 16, "training.global_batch_size": 16, "model.num_layers": 24},
+    "gpt3_175b_1024a100": {"cluster.nodes": 16, "training.global_batch_size": 16, "model.num_layers": 16},
     "bloom_176b_384a100": {
         "cluster.nodes": 4,
         "training.global_batch_size": 32,

@@ -66,7 +66,9 @@ def test_what_is_inherited_from_the_fit_follows_the_rule_that_its_source_tells(n
 
 def test_an_h800_is_an_h100_with_fewer_links() -> None:
     h100, h800 = device(GPUS, "h100"), device(GPUS, "h800")
-    assert h800.model_dump(exclude={"name", "sources", "links"}) == h100.model_dump(exclude={"name", "sources", "links"})
+    assert h800.model_dump(exclude={"name", "sources", "links"}) == h100.model_dump(
+        exclude={"name", "sources", "links"}
+    )
     assert h800.links is not None
     # 400 GB/s both directions (arXiv:2505.11432)
     assert link(h800.links.kind, count=h800.links.count).bandwidth == 200e9
