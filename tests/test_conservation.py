@@ -180,7 +180,7 @@ def test_no_link_carries_more_than_its_bandwidth_at_any_time(case: Case) -> None
             for place in range(starts[flow], starts[flow + 1]):
                 one = rate * crossings[place]
                 events.setdefault(links[place], []).extend([(end, -one), (begin, one)])
-        assert events
+        assert events or timeline.world_size == 1
         for link, changes in events.items():
             # what ends goes before what begins at the same time
             load = np.cumsum([rate for _, rate in sorted(changes)])
