@@ -81,8 +81,13 @@ MEGASCALE: dict[str, object] = {
     "parallelism.pp": 2,
     "parallelism.virtual_stages": 2,
     "parallelism.dp": REPLICAS,
+    "parallelism.tp_overlap": False,
+    "model.block": "serial",
+    "training.gradient_dtype": "bf16",
+    "software": "megatron",
 }
-"""MegaScale's structure, made small: TP 8 within a node, two stages, four replicas."""
+"""MegaScale's structure, made small: TP 8 within a node, two stages, four replicas. Its overlaps and its block are left
+out, so that a wait is seen where it arises: parameters would be gathered over the replicas beside the forward pass."""
 
 STRAGGLER = 21  # of tensor group 2: stage 0 of the third replica
 
