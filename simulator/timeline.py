@@ -136,7 +136,8 @@ class Timeline:
     carried by a link of *cluster*, by its number; *multiplicity*: how many equal links that link represents (one,
     unless named). *link_use*: use of links over time. *algorithms*: (axis family, kind, bytes) of a collective to the
     algorithm and protocol that ran it. *engine*: the name of the engine that made it. *totals* stand in for the spans
-    of a run that is too large to keep all of them: then *columns* has only those of some ranks.
+    of a run that is too large to keep all of them: then *columns* has only those of some ranks. *links_shared*: false
+    if each transfer had all of its links for itself, so that a link may carry more than its bandwidth.
     """
 
     schedule: Schedule
@@ -151,6 +152,7 @@ class Timeline:
     multiplicity: Mapping[int, int] = field(default_factory=dict)
     engine: str = ""
     totals: Totals | None = None
+    links_shared: bool = True
 
     @classmethod
     def unfolded(

@@ -45,6 +45,13 @@ def test_ring_all_reduce(p, d, alpha, bandwidth, fidelity):
 
 
 @settings(deadline=None, max_examples=40)
+@given(**network)
+def test_ring_all_reduce_without_chunks(p, d, alpha, bandwidth, fidelity):
+    measured = time("all_reduce", p, d, alpha, bandwidth, fidelity, "ring_unchunked")
+    assert measured == pytest.approx((p - 1) * (alpha + d / bandwidth), rel=1e-9)
+
+
+@settings(deadline=None, max_examples=40)
 @given(kind=st.sampled_from(["all_gather", "reduce_scatter"]), **network)
 def test_ring_all_gather_and_reduce_scatter(kind, p, d, alpha, bandwidth, fidelity):
     measured = time(kind, p, d, alpha, bandwidth, fidelity, "ring")

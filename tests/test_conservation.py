@@ -35,7 +35,7 @@ def called(case: Case) -> str:
 
 
 SMALLER: dict[str, dict[str, int]] = {
-    "gpt3_175b_1024a100": {"cluster.nodes": 16, "training.global_batch_size": 16, "model.num_layers": 24},
+    "gpt3_175b_1024a100": {"cluster.nodes": 16, "training.global_batch_size": 16, "model.num_layers": 16},
     "bloom_176b_384a100": {
         "cluster.nodes": 4,
         "training.global_batch_size": 32,
@@ -180,7 +180,7 @@ def test_no_link_carries_more_than_its_bandwidth_at_any_time(case: Case) -> None
             for place in range(starts[flow], starts[flow + 1]):
                 one = rate * crossings[place]
                 events.setdefault(links[place], []).extend([(end, -one), (begin, one)])
-        assert events
+        assert events or timeline.world_size == 1
         for link, changes in events.items():
             # at one time, ends are counted before begins
             load = np.cumsum([rate for _, rate in sorted(changes)])

@@ -81,8 +81,13 @@ MEGASCALE: dict[str, object] = {
     "parallelism.pp": 2,
     "parallelism.virtual_stages": 2,
     "parallelism.dp": REPLICAS,
+    "parallelism.tp_overlap": False,
+    "model.block": "serial",
+    "training.gradient_dtype": "bf16",
+    "software": "megatron",
 }
-"""A small scenario with the structure of MegaScale: TP 8 within a node, two stages, four replicas."""
+"""A small scenario with the structure of MegaScale: TP 8 within a node, two stages, four replicas. Without its overlaps
+and its parallel block, so that a wait shows where it begins: no parameters are gathered beside the forward pass."""
 
 STRAGGLER = 21  # of tensor group 2: stage 0 of the third replica
 

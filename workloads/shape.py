@@ -17,7 +17,9 @@ class Shape:
     *head*: ``causal_lm``, ``masked_lm`` (BERT's, over every position) or ``pretraining`` (that and the next-sentence
     task). A model with a causal head normalises before each block (GPT-2, Llama), another one after it (BERT).
     *attention*: ``unfused``, ``flash``, or the import path of a function from a shape to operators. *softmax_group*:
-    the fused softmax takes heads x samples in multiples of it. *cut*: how tensor parallelism cuts each layer; all
+    the fused softmax takes heads x samples in multiples of it. *attention_window*: positions to which each one attends,
+    0: to all. *block*: ``serial``, attention and then MLP, or ``parallel``, both of one norm of the layer's input
+    (GPT-J, PaLM). *cut*: how tensor parallelism cuts each layer; all
     counts are then of one rank. *degrees*: of further axes that share the model, for the user's own operators.
     """
 
@@ -38,6 +40,8 @@ class Shape:
     embedding_norm: bool = False
     type_vocab_size: int = 0
     head: str = "causal_lm"
+    block: str = "serial"
+    attention_window: int = 0
     precision: str = "fp32"
     fused: bool = True
     softmax_group: int = 1

@@ -63,7 +63,11 @@ class _Named(Section):
 
 
 class TransformerSpecification(_Named):
-    """A transformer; keys as in Hugging Face and Megatron-LM, defaults as GPT-2 has them."""
+    """A transformer; keys as in Hugging Face and Megatron-LM, defaults as GPT-2 has them.
+
+    *block*: serial, or parallel: attention beside the MLP, with one norm (GPT-J, PaLM). *attention_window*: positions
+    to which each one attends (Mistral's sliding_window).
+    """
 
     kind: Annotated[Literal["transformer"], _KNOWN] = "transformer"
     num_layers: Count
@@ -76,6 +80,8 @@ class TransformerSpecification(_Named):
     tie_embeddings: Flag = True
     activation: Literal["gelu", "swiglu"] = "gelu"
     attention: Attention = "unfused"
+    attention_window: Count | None = None
+    block: Literal["serial", "parallel"] = "serial"
     normalization: Literal["layernorm", "rmsnorm"] = "layernorm"
     position_embedding_type: Literal["learned_absolute", "rope", "alibi", "none"] = "learned_absolute"
     add_bias_linear: Flag = True
@@ -99,6 +105,10 @@ class TransformerSpecification(_Named):
         _divides("num_attention_heads", self.num_attention_heads, "hidden_size", self.hidden_size)
         if self.num_key_value_heads is not None:
             _divides("num_key_value_heads", self.num_key_value_heads, "num_attention_heads", self.num_attention_heads)
+        if self.attention_window is not None and self.attention == "unfused":
+            raise Fault("attention_window", "belongs to attention: flash; unfused kernels compute all scores")
+        if self.block == "parallel" and self.head != "causal_lm":
+            raise Fault("block", f"parallel normalises before the block, but head: {self.head} normalises after it")
         return self
 
     def build(self, precision: str = "fp32", fused: bool = True, folder: Path | None = None) -> Model:
@@ -107,6 +117,7 @@ class TransformerSpecification(_Named):
         given |= {
             "num_key_value_heads": self.num_key_value_heads or self.num_attention_heads,
             "ffn_hidden_size": self.ffn_hidden_size or 4 * self.hidden_size,
+            "attention_window": self.attention_window or 0,
             "dropout": bool(self.dropout),
         }
         return transformer(Shape(**given, precision=precision, fused=fused), _name(self))

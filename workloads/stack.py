@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Self
+
+from pydantic import model_validator
+
 from simulator.accelerator import Software
-from simulator.document import Amount, Count, Flag, Ratio, Section, Time, read, validated
+from simulator.document import Amount, Count, Fault, Flag, Ratio, Section, Time, read, validated
 from simulator.lookup import data_file
 
 
 class SoftwareSpecification(Section):
     """The keys of such a file: *launch*, host time per kernel; *fused*; *sharpness* of the smooth maximum.
 
+    *torch_compile*: TorchInductor fuses pointwise operators, norms, softmax and loss into a kernel each; the kernels of
+    matrix products and of fused attention stay (Ansel et al. 2024, "PyTorch 2", ASPLOS, section 4).
     *step*: host time of each optimizer step; *exchange*: time lost with each message of a pipeline; *context*: memory
     of the GPU; *slice*: time for each rank's slice of each tensor of a list that ZeRO-3 communicates; *flash_forward*,
     *flash_backward*: speed of fused attention over the first FlashAttention; the other flags are habits, as `Software`
@@ -20,7 +26,8 @@ class SoftwareSpecification(Section):
     description: str = ""
     source: str
     launch: Time
-    fused: Flag
+    fused: Flag | None = None
+    torch_compile: Flag = False
     sharpness: Ratio = Software().sharpness
     step: Time = 0.0
     exchange: Time = 0.0
@@ -33,12 +40,20 @@ class SoftwareSpecification(Section):
     flash_backward: Ratio = 1.0
     gather_ahead: Flag = False
 
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        if self.fused is None and not self.torch_compile:
+            raise Fault("fused", "is missing; true or false, or torch_compile: true, which fuses")
+        if self.fused is False and self.torch_compile:
+            raise Fault("fused", "false contradicts torch_compile: true, which fuses elementwise kernels")
+        return self
+
     def build(self) -> Software:
         """The parameter set that an accelerator takes."""
         return Software(
             self.name,
             self.launch,
-            self.fused,
+            bool(self.fused) or self.torch_compile,
             self.sharpness,
             self.step,
             self.exchange,

@@ -20,6 +20,7 @@ from workloads.operators.loss import cross_entropy, vocabulary_parallel_loss
 from workloads.operators.norm import layer_norm, rms_norm
 from workloads.operators.operator import Operator
 from workloads.operators.sharded import column_parallel, on_the_sequence, row_parallel, sequence_gathered
+from workloads.operators.side_by_side import SharedInput, SummedOutput
 from workloads.shape import Shape
 
 TOKEN_BYTES = 8
@@ -69,7 +70,12 @@ def transformer(shape: Shape, name: str = "transformer", notes: tuple[str, ...] 
 
 
 def transformer_operators(shape: Shape) -> tuple[Operator, ...]:
-    """One layer: attention, then the feed-forward block, each with its norm and its residual sum."""
+    """One layer: attention, then the feed-forward block, each with its norm and its residual sum.
+
+    A parallel block has one norm and one residual sum, and both stand side by side between them.
+    """
+    if shape.block == "parallel":
+        return _parallel_block(shape)
     attention, feed_forward = _attention(shape), _feed_forward(shape)
     if shape.causal:
         return (_norm(shape), *attention, _norm(shape), *feed_forward)
@@ -125,7 +131,31 @@ def _sequence_bytes(shape: Shape) -> float:
 
 
 def _attention(shape: Shape) -> tuple[Operator, ...]:
-    precision, rows, cut = shape.precision, shape.seq_length, shape.cut
+    columns, inner, output = _attention_parts(shape)
+    return (column_parallel(columns, shape.cut), *inner, row_parallel(output, shape.cut), _residual(shape))
+
+
+def _feed_forward(shape: Shape) -> tuple[Operator, ...]:
+    up, inner, down = _feed_forward_parts(shape)
+    return (column_parallel(up, shape.cut), *inner, row_parallel(down, shape.cut), _residual(shape))
+
+
+def _parallel_block(shape: Shape) -> tuple[Operator, ...]:
+    columns, attention, output = _attention_parts(shape)
+    up, feed_forward, down = _feed_forward_parts(shape)
+    return (
+        _norm(shape),
+        column_parallel(SharedInput((columns, up)), shape.cut),
+        *attention,
+        *feed_forward,
+        row_parallel(SummedOutput((output, down)), shape.cut),
+        _residual(shape),
+    )
+
+
+def _attention_parts(shape: Shape) -> tuple[Linear, tuple[Operator, ...], Linear]:
+    """The product that makes queries, keys and values; what is between; the product that makes the output."""
+    precision, rows = shape.precision, shape.seq_length
     queries, keys = shape.heads * shape.head_size, shape.key_value_heads * shape.head_size
     # GPT-2 and Megatron-LM hold query, key and value in one tensor, Hugging Face's BERT and Llama in three
     apart = not shape.causal or shape.normalization == "rmsnorm"
@@ -141,7 +171,7 @@ def _attention(shape: Shape) -> tuple[Operator, ...]:
     turned = (rotary(rows * (queries + keys), precision, fused=shape.fused),)
     output = Linear(rows, queries, shape.hidden_size, shape.add_bias_linear, precision)
     position = turned if shape.position_embedding_type == "rope" else ()
-    return (column_parallel(columns, cut), *position, *_core(shape), row_parallel(output, cut), _residual(shape))
+    return columns, (*position, *_core(shape)), output
 
 
 def _core(shape: Shape) -> tuple[Operator, ...]:
@@ -149,12 +179,16 @@ def _core(shape: Shape) -> tuple[Operator, ...]:
     if shape.attention == "unfused":
         return (CoreAttention(*sizes, shape.dropout, shape.fused, shape.precision, shape.softmax_group),)
     if shape.attention == "flash":
-        return (FlashAttention(*sizes, shape.dropout, shape.fused, shape.precision, causal=shape.causal),)
+        window = shape.attention_window
+        return (
+            FlashAttention(*sizes, shape.dropout, shape.fused, shape.precision, causal=shape.causal, window=window),
+        )
     made = lookup.function("workloads.operators", shape.attention)(shape)
     return (made,) if isinstance(made, Operator) else tuple(made)
 
 
-def _feed_forward(shape: Shape) -> tuple[Operator, ...]:
+def _feed_forward_parts(shape: Shape) -> tuple[Linear, tuple[Operator, ...], Linear]:
+    """The product that widens, the activation, the product that narrows."""
     precision, rows, gated = shape.precision, shape.seq_length, shape.activation == "swiglu"
     width = shape.ffn_hidden_size // shape.cut.ranks
     up = Linear(
@@ -168,7 +202,7 @@ def _feed_forward(shape: Shape) -> tuple[Operator, ...]:
     )
     between = swiglu(rows * width, precision, fused=shape.fused) if gated else gelu(rows * width, precision)
     down = Linear(rows, width, shape.hidden_size, shape.add_bias_linear, precision)
-    return (column_parallel(up, shape.cut), between, row_parallel(down, shape.cut), _residual(shape))
+    return up, (between,), down
 
 
 def _residual(shape: Shape) -> Operator:

@@ -26,7 +26,7 @@ NOT_MODELLED = (
     "DeepSpeed's pipeline engine: MT-NLG took a fifth longer on it than the same pipeline in Megatron-LM would.",
     "Amazon's EFA below NCCL's rates, and what SageMaker adds to ZeRO-3: BloombergGPT is predicted too fast.",
     "Kernels chosen by autotuning: a product is priced by its shape with the best of a few tiles.",
-    "Parallel attention and MLP, windowed attention, four-dimensional tensor parallelism (AxoNN on Frontier), "
+    "Four-dimensional tensor parallelism (AxoNN on Frontier), "
     "context parallelism, data parallelism that differs from stage to stage; scenarios of runs that had them say so.",
     "Searched pipeline schedules (ZB-1p, ZB-2p): the hand-made ones nearest to them stand for them.",
     "TPUs.",

@@ -108,13 +108,16 @@ def _whole(training: Mapping[str, float | None]) -> str:
 def _links(result: StepNumbers) -> str:
     used = traffic.utilisation(result.timeline)
     nbytes = traffic.by_link_kind(result.timeline)
-    busiest = sorted((kind for kind in used if nbytes[kind]), key=lambda kind: -used[kind]["max"])[:LINKS]
+    share = {kind: used[kind]["max"] if used else nbytes[kind] for kind in nbytes}
+    busiest = sorted((kind for kind in nbytes if nbytes[kind]), key=lambda kind: -share[kind])[:LINKS]
     if not busiest:
         return ""
     rows = [
-        [kind, show(nbytes[kind], "size", 3), f"{used[kind]['mean']:.1%}", f"{used[kind]['max']:.1%}"]
+        [kind, show(nbytes[kind], "size", 3), *(f"{used[kind][of]:.1%}" if used else "-" for of in ("mean", "max"))]
         for kind in busiest
     ]
     table = text.table(rows, ["", "bytes a step", "mean use", "busiest"], "lrrr")
+    if not used:
+        table += "\nno use: with fidelity alpha_beta each transfer has its links for itself"
     sent = [f"{axis} {show(nbytes, 'size', 3)}" for axis, nbytes in traffic.by_axis(result.timeline).items() if nbytes]
     return f"links, by kind\n{indented(table)}\n  all ranks together send, by axis: {', '.join(sent)}"

@@ -61,9 +61,10 @@ def by_link_kind(timeline: Timeline) -> dict[str, float]:
 def utilisation(timeline: Timeline) -> dict[str, dict[str, float]]:
     """Share of its bandwidth that a link carries, over the whole simulated time, by kind of link.
 
-    ``mean`` is over all links of the kind in the cluster, idle ones included; ``max`` is the busiest link.
+    ``mean`` is over all links of the kind in the cluster, idle ones included; ``max`` is the busiest link. Nothing if
+    transfers did not share links: bytes over bandwidth are then no share (fidelity ``alpha_beta``).
     """
-    if timeline.cluster is None or not timeline.makespan:
+    if timeline.cluster is None or not timeline.makespan or not timeline.links_shared:
         return {}
     links = timeline.cluster.links
     count = links.kinds
@@ -145,9 +146,11 @@ class LinkUse(NamedTuple):
 def over_time(timeline: Timeline, window: tuple[float, float] | None = None, bins: int = 600) -> dict[str, LinkUse]:
     """Link use over *window* (default: all) by kind of link, busiest kind first; kinds that carry nothing are absent.
 
-    Raises `SimulatorError` if the timeline has no cluster or recorded no use of its links.
+    Raises `SimulatorError` if the timeline has no cluster, or no use of its links.
     """
     cluster = _cluster(timeline)
+    if not timeline.links_shared:
+        raise SimulatorError("fidelity alpha_beta: transfers share no link, so links have no use; try flow")
     if timeline.totals is not None:
         return _from_bins(timeline.totals.link_bins, window or (0.0, timeline.makespan))
     if timeline.link_use is None or not len(timeline.link_use.intervals.flow):

@@ -221,6 +221,7 @@ class Simulation:
             multiplicity=classes.link_multiplicity,
             engine=self.chosen_engine,
             totals=outcome.totals,
+            links_shared=self.communicator.fidelity != "alpha_beta",
         )
 
 

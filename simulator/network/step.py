@@ -52,7 +52,8 @@ class Step:
     switches copy what one position sends to many, and add what many send to one, so that a link carries it once; a
     position's own part passes the switch too. *blocks* says which parts of the vector, of
     *parts* equal ones, go where (of an all-to-all: of all ranks' vectors, part i p + j from i for j). *continues*: the
-    transfers continue messages of the step before, so that no latency is paid.
+    transfers continue messages of the step before, so that no latency is paid. *forwards*: from the second repetition
+    on a position passes on what it got in the one before, and not its sum; for the proof.
     """
 
     transfers: tuple[Transfer, ...]
@@ -66,6 +67,7 @@ class Step:
     blocks: Blocks | None = None
     in_switch: bool = False
     continues: bool = False
+    forwards: bool = False
 
     @cached_property
     def rounds(self) -> int:

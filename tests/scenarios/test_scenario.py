@@ -172,3 +172,12 @@ def test_paths_are_relative_to_the_scenario(tmp_path: Path, monkeypatch: pytest.
     assert scenario.model is not None
     assert [layer.parameters for layer in scenario.model.layers] == [1_000_000, 1_000_000]
     assert scenario.name == "mine"
+
+
+def test_alpha_beta_reports_bytes_but_no_use_of_links() -> None:
+    changes = {"network.fidelity": "alpha_beta", "parallelism.data": {"method": "parameter_server"}}
+    result = Scenario.load("hello", changes).run()
+    assert result.summary()["link_utilisation"] == {}
+    assert any(result.summary()["link_traffic_bytes"].values())
+    assert "no use: with fidelity alpha_beta each transfer has its links for itself" in result.report()
+    assert Scenario.load("hello").run().summary()["link_utilisation"]

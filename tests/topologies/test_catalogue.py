@@ -14,7 +14,10 @@ DATA = Path(__file__).parents[2] / "../shared/data"
 FOLDERS = (GPUS, CPUS, LINKS, CLUSTERS)
 FILES = [(folder, name) for folder in FOLDERS for name in lookup.names(folder)]
 
-GPU_NAMES = {"v100_16gb", "v100_32gb", "a100_40gb", "a100_80gb", "h100", "h200", "b200", "mi250x_gcd", "unit"}
+GPU_NAMES = {
+    *("v100_16gb", "v100_32gb", "a10g", "a100_40gb", "a100_80gb", "l40s", "rtx_4090"),
+    *("h100", "h100_96gb", "h200", "h800", "b200", "mi250x_gcd", "unit"),
+}
 CLUSTER_NAMES = {
     *("zhores", "dgx1", "dgx_a100_40gb", "dgx_a100_80gb", "dgx_h100"),
     *("selene", "perlmutter", "frontier", "p3_16xlarge", "p4d_24xlarge"),
@@ -48,6 +51,27 @@ def test_gpus_load_and_price(name: str) -> None:
     assert accelerator.name == name
     assert accelerator.peak("fp32") > 0
     assert 0 < accelerator.matmul_efficiency <= 1
+
+
+@pytest.mark.parametrize("name", ["h100", "h100_96gb", "h200", "h800", "b200", "l40s", "a10g", "rtx_4090", "a100_40gb"])
+def test_what_is_inherited_from_the_fit_follows_the_rule_that_its_source_tells(name: str) -> None:
+    fitted, gpu = device(GPUS, "a100_80gb").accelerator(), device(GPUS, name).accelerator()
+    assert (gpu.memory_efficiency, gpu.spread) == (fitted.memory_efficiency, fitted.spread)
+    if name != "a100_40gb":  # fitted itself, with the other A100
+        ratio = gpu.peak("bf16") / gpu.memory_bandwidth / (fitted.peak("bf16") / fitted.memory_bandwidth)
+        assert gpu.k_half == pytest.approx(fitted.k_half * ratio, rel=5e-3)
+    hopper = 0.35 / 0.73 if lookup.data_file(GPUS, name).read_text().count("0.35/0.73") else 1.0
+    assert gpu.attention_efficiency == pytest.approx(fitted.attention_efficiency * hopper, abs=1e-3)
+
+
+def test_an_h800_is_an_h100_with_fewer_links() -> None:
+    h100, h800 = device(GPUS, "h100"), device(GPUS, "h800")
+    assert h800.model_dump(exclude={"name", "sources", "links"}) == h100.model_dump(
+        exclude={"name", "sources", "links"}
+    )
+    assert h800.links is not None
+    # 400 GB/s both directions (arXiv:2505.11432)
+    assert link(h800.links.kind, count=h800.links.count).bandwidth == 200e9
 
 
 @pytest.mark.parametrize("name", lookup.names(LINKS))

@@ -117,11 +117,14 @@ def test_an_unknown_model_is_answered_with_the_nearest_first() -> None:
 
 
 def test_software_stacks() -> None:
-    fused = {"megatron", "megatron_2021", "megatron_core", "megatron_deepspeed", "megatron_deepspeed_2021"}
+    asynchronous = {"megatron", "megatron_2023", "megatron_core"}
+    asynchronous |= {"megascale", "megascale_overlap", "megascale_pp_overlap"}
+    fused = {*asynchronous, "megatron_2021", "megatron_deepspeed", "megatron_deepspeed_2021"}
+    fused |= {"ddp_compile", "fsdp_compile"}
     stacks = {name: software(name) for name in names("workloads.software")}
     assert set(stacks) == {"ddp", "fsdp", "fsdp_sdpa", "ideal", *fused}
     assert stacks["ideal"].launch_seconds == 0.0
     assert {name for name, stack in stacks.items() if stack.fused} == {"ideal", *fused}
     assert {name for name, stack in stacks.items() if stack.slice_seconds} == {"megatron_deepspeed_2021"}
-    assert {name for name, stack in stacks.items() if stack.async_tensor} == {"megatron", "megatron_core"}
+    assert {name for name, stack in stacks.items() if stack.async_tensor} == asynchronous
     assert all(1e-6 <= stack.launch_seconds <= 1e-4 for name, stack in stacks.items() if name != "ideal")

@@ -99,10 +99,14 @@ class FlashAttention(CoreAttention):
     """Core attention tile by tile; the scores are never written to memory (Dao 2023, arXiv:2307.08691).
 
     The FLOPs are model FLOPs: the full square, by convention. The shape is what runs: two products forward and five
-    backward, as the scores are recomputed. A *causal* mask leaves out half of the tiles.
+    backward, as the scores are recomputed. A *causal* mask leaves out half of the tiles. With a *window* w of s
+    positions a position attends to itself and the w - 1 before it (Mistral 7B, arXiv:2310.06825, section 2), or to w
+    around it if not causal (Longformer, arXiv:2004.05150, section 3.1). Tiles outside are left out, and the FLOPs are
+    the same share of the square.
     """
 
     causal: bool = True
+    window: int = 0
 
     def forward(self, samples: int) -> tuple[Kernel, ...]:
         """One kernel with two products. It reads queries, keys and values, and writes the output and its statistics."""
@@ -120,9 +124,22 @@ class FlashAttention(CoreAttention):
         self, samples: int, which: Literal["forward", "backward"], counted: int, executed: int, passes: int
     ) -> Kernel:
         """*passes* over the tensors of query size, and as many over those of key and value size."""
-        columns = max(1, self.length // 2) if self.causal else self.length
-        flops = counted * 2 * samples * self.heads * self.length**2 * self.head_size
+        columns = self._columns()
+        whole = self.length / 2 if self.causal else self.length
+        share = columns / whole if self._windowed else 1
+        flops = counted * 2 * samples * self.heads * self.length**2 * self.head_size * share
         tensors = passes * (self.heads + self.key_value_heads) * self.head_size * BYTES[self.precision]
         nbytes = samples * self.length * (tensors + self.heads * FP32)
         shape = (executed * samples * self.heads, self.length, columns, self.head_size)
         return Kernel(flops, nbytes, shape, self.precision, attention=which)
+
+    @property
+    def _windowed(self) -> bool:
+        return 0 < self.window < (self.length if self.causal else 2 * self.length)
+
+    def _columns(self) -> int:
+        """Scores of a row that are computed, the mean over the rows: those near an end of the sequence have fewer."""
+        if not self._windowed:
+            return max(1, self.length // 2) if self.causal else self.length
+        cut = self.window / (2 if self.causal else 4)
+        return max(1, round(self.window * (1 - cut / self.length)))

@@ -17,6 +17,7 @@ from workloads.operators.linear import Linear
 from workloads.operators.operator import Operator
 from workloads.operators.parameter import ParameterTensor
 from workloads.operators.segment import Exchange, Segment
+from workloads.operators.side_by_side import SharedInput, SummedOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +99,11 @@ def _of(given: Iterable[tuple[str, Exchange]], phase: str, samples: int) -> tupl
     return tuple(exchange.times(samples) for when, exchange in given if when == phase)
 
 
-def column_parallel(linear: Linear, cut: Cut) -> Operator:
-    """A product cut by its outputs. Every rank has the whole input, or gathers it from the shards of the sequence."""
+def column_parallel(linear: Linear | SharedInput, cut: Cut) -> Operator:
+    """A product cut by its outputs. Every rank has the whole input, or gathers it from the shards of the sequence.
+
+    Products of one input exchange it, and the sum of its gradients, once.
+    """
     if cut.ranks == 1:
         return linear
     nbytes = float(linear.rows * linear.inputs * BYTES[linear.precision])
@@ -109,17 +113,23 @@ def column_parallel(linear: Linear, cut: Cut) -> Operator:
     return ShardedOperator(linear, linear.tensors, (("F", gather), ("W", gather)), (("I", scatter),))
 
 
-def row_parallel(linear: Linear, cut: Cut) -> Operator:
-    """A product cut by its inputs. Every rank computes a summand of the output; the bias is added to the sum."""
+def row_parallel(linear: Linear | SummedOutput, cut: Cut) -> Operator:
+    """A product cut by its inputs. Every rank computes a summand of the output; the bias is added to the sum.
+
+    Products that are summed into one output exchange that, and its gradient, once.
+    """
     if cut.ranks == 1:
         return linear
     nbytes = float(linear.rows * linear.outputs * BYTES[linear.precision])
     if not cut.sequence:
         return ShardedOperator(linear, linear.tensors, after=(("F", _divisible("all_reduce", nbytes, cut)),))
     gather, scatter = _divisible("all_gather", nbytes, cut), _divisible("reduce_scatter", nbytes, cut)
-    # each rank adds the bias to its own positions only
-    weight, *bias = linear.tensors
-    return ShardedOperator(linear, (weight, *summed_over(bias, cut.over)), (("I", gather),), (("F", scatter),))
+    tensors: list[ParameterTensor] = []
+    for product in linear.products if isinstance(linear, SummedOutput) else (linear,):
+        weight, *bias = product.tensors
+        # each rank adds the bias to its own positions only
+        tensors += weight, *summed_over(bias, cut.over)
+    return ShardedOperator(linear, tuple(tensors), (("I", gather),), (("F", scatter),))
 
 
 def sequence_gathered(linear: Linear, cut: Cut, nbytes: float) -> Operator:

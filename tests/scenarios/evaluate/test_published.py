@@ -16,6 +16,7 @@ ROWS = {
     "fsdp_mpt_a100_40gb": 78,
     "korthikanti_22b_layer": 5,
     "megascale_175b": 16,
+    "megascale_ablation": 9,
     "megatron_sc21_weak_scaling": 10,
     "nccl_allreduce_ml_engineering": 40,
     "nccl_allreduce_one_node": 66,
@@ -119,3 +120,34 @@ def test_layer_classes_tell_all_that_was_measured() -> None:
     assert classes[-1].forward[0] == pytest.approx(201.45 - 18.962, abs=1e-3)
     for column in (0, 1):
         assert sum(one.backward[column] for one in classes[:-1]) == pytest.approx(classes[-1].backward[column])
+
+
+MODELLED = ("parallel block", "sliding window", "TP overlap")
+"""Rows of MegaScale's table 3 that are within two points of MFU; the scenario says why the others are not."""
+
+
+@pytest.mark.slow
+def test_what_megascale_changes_comes_out_within_two_points_where_it_is_modelled() -> None:
+    found = {outcome.variant: (outcome.value, outcome.expected) for outcome in outcomes("megascale_ablation")}
+    for name in MODELLED:
+        value, published = found[name]
+        assert value == pytest.approx(published, abs=0.02), name
+    values = [value for value, _ in found.values()]
+    assert values == sorted(values)
+
+
+def test_megascales_window_is_what_its_table_leaves_out() -> None:
+    """MFU x step time over the FLOPs of full attention, in the runs of 3,072 GPUs and more of table 2."""
+    scenario = Scenario.load("megascale_175b")
+    shares = []
+    with (PUBLISHED / "megascale_175b.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["system"] == "MegaScale" and int(row["gpus"]) >= 3072:
+                full = Scenario.load("megascale_175b").variants[f"Megatron-LM on {row['gpus']} GPUs"].model
+                assert full is not None
+                counted = float(row["mfu"]) / 100 * float(row["step_time_s"]) * int(row["gpus"]) * 312e12
+                shares.append(counted / full.flops(1) / int(row["batch"]))
+    windowed, full = (scenario.variants[f"{name} on 3072 GPUs"].model for name in ("MegaScale", "Megatron-LM"))
+    assert windowed is not None
+    assert full is not None
+    assert sum(shares) / len(shares) == pytest.approx(windowed.flops(1) / full.flops(1), abs=1e-3)

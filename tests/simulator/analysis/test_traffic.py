@@ -5,11 +5,13 @@ import numpy as np
 import pytest
 
 from simulator.analysis import traffic
+from simulator.engine.simulate import simulate
 from simulator.errors import SimulatorError
 from simulator.schedule import Collective, Program, Schedule
 from simulator.schedule.mesh import Mesh
 from simulator.timeline import Timeline
 from tests.simulator.analysis.conftest import link_use
+from topologies.uniform import uniform
 
 
 def test_use_over_time_integrates_to_what_the_links_carried(ddp: Callable[[int], Timeline]) -> None:
@@ -94,3 +96,22 @@ def test_a_window_shows_its_part_alone(ddp: Callable[[int], Timeline]) -> None:
     (_, begin, end, _), _ = line.link_use
     use = traffic.over_time(line, (float(begin[0]), float(end[0])), bins=10)["uplink"]
     assert np.allclose(use.mean, 0.5)
+
+
+def test_links_that_are_not_shared_have_no_use() -> None:
+    """Eight broadcasts at once load the root's port eightfold under ``alpha_beta``."""
+    ops = tuple(
+        Collective(name=f"{i}", kind="broadcast", over="dp", nbytes=1e9, stream=f"{i}", algorithm="direct")
+        for i in range(8)
+    )
+    schedule = Schedule(Mesh.regular({"dp": 4}), (Program("all", ops),), (0,) * 4)
+    lines = {
+        fidelity: simulate(schedule, uniform(gpus=4, hosts=0, bandwidth=1e9, latency=0.0), fidelity=fidelity)
+        for fidelity in ("alpha_beta", "flow")
+    }
+    assert 8 * lines["alpha_beta"].makespan < lines["flow"].makespan + 1e-9
+    assert traffic.utilisation(lines["alpha_beta"]) == {}
+    assert all(use["max"] <= 1 + 1e-9 for use in traffic.utilisation(lines["flow"]).values())
+    assert traffic.by_link_kind(lines["alpha_beta"]) == pytest.approx(traffic.by_link_kind(lines["flow"]))
+    with pytest.raises(SimulatorError, match="fidelity alpha_beta: transfers share no link, so links have no use"):
+        traffic.over_time(lines["alpha_beta"])

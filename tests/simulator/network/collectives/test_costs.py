@@ -7,7 +7,7 @@ from math import ceil, log2
 
 import pytest
 
-from simulator.network.collectives import binomial, direct, halving_doubling, hierarchical, ring, tree
+from simulator.network.collectives import binomial, direct, halving_doubling, hierarchical, ring, ring_unchunked, tree
 from simulator.network.step import Group, Step
 
 SIZES = range(2, 65)
@@ -31,6 +31,13 @@ def test_ring_all_reduce_is_two_p_less_one_rounds_of_a_pth(size: int) -> None:
     steps = ring.all_reduce(Group(size), 1.0)
     assert rounds(steps) == 2 * (size - 1)
     assert sent(steps) == pytest.approx(dict.fromkeys(range(size), 2 * (size - 1) / size))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_ring_without_chunks_is_p_less_one_rounds_of_everything(size: int) -> None:
+    steps = ring_unchunked.all_reduce(Group(size), 1.0)
+    assert rounds(steps) == size - 1
+    assert sent(steps) == pytest.approx(dict.fromkeys(range(size), size - 1))
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -113,10 +113,19 @@ def owed(kind: str, size: int, parts: int, root: int, rank: int) -> dict[int, in
 
 
 def execute(steps: Iterable[Step], vectors: list[Vector]) -> None:
-    """Rounds: all sends of a repetition read the state before it. Pipelined: transfers in order, chunk by chunk."""
+    """Rounds: all sends of a repetition read the state before it. Pipelined: transfers in order, chunk by chunk.
+
+    A step that forwards sends what arrived in the repetition before.
+    """
     for step in steps:
+        arrived = vectors
         for repetition in range(step.repeat):
-            if step.pipelined:
+            if step.forwards:
+                arriving = messages(step, repetition, range(len(step.transfers)), arrived)
+                deliver(vectors, arriving)
+                arrived = [[0] * len(vector) for vector in vectors]
+                deliver(arrived, arriving)
+            elif step.pipelined:
                 for number in range(len(step.transfers)):
                     deliver(vectors, messages(step, repetition, [number], vectors))
             else:

@@ -1,0 +1,62 @@
+"""Software stacks: every file loads, and torch.compile fuses elementwise kernels but leaves products as they are."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from scenarios import Scenario
+from simulator import lookup
+from simulator.errors import ScenarioError
+from workloads.operators.layer import OperatorLayer
+from workloads.specification import model
+from workloads.stack import software
+
+
+@pytest.mark.parametrize("name", lookup.names("workloads.software"))
+def test_every_stack_loads_under_its_name(name: str) -> None:
+    assert software(name).name == name
+
+
+@pytest.mark.parametrize(("compiled", "eager"), [("ddp_compile", "ddp"), ("fsdp_compile", "fsdp_sdpa")])
+def test_compiling_fuses_elementwise_kernels_and_leaves_products(compiled: str, eager: str) -> None:
+    fast, slow = software(compiled), software(eager)
+    assert fast.fused
+    assert not slow.fused
+    assert fast.launch_seconds < slow.launch_seconds
+    assert (fast.step_seconds, fast.flash_backward) == (slow.step_seconds, slow.flash_backward)
+    layers = [model("llama3_8b", "bf16", stack.fused).layers[1] for stack in (fast, slow)]
+    kernels = []
+    for layer in layers:
+        assert isinstance(layer, OperatorLayer)
+        kernels.append((*layer.forward(1), *layer.backward(1)))
+    assert Counter(k for k in kernels[0] if k.flops) == Counter(k for k in kernels[1] if k.flops)
+    for count in (lambda k: k.launches, lambda k: k.nbytes):
+        assert sum(map(count, kernels[0])) < sum(map(count, kernels[1]))
+
+
+def test_a_compiled_step_is_faster() -> None:
+    changes = {"training.global_batch_size": 16}
+    steps = [
+        Scenario.load("llama3_8b_fsdp_dgx_h100", {**changes, "software": name}).run().summary()["step_time_s"]
+        for name in ("fsdp_compile", "fsdp_sdpa")
+    ]
+    assert steps[0] < steps[1]
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ("", "fused: is missing; true or false, or torch_compile: true"),
+        ("fused: false\ntorch_compile: true\n", "false contradicts torch_compile: true"),
+    ],
+)
+def test_a_stack_says_whether_it_fuses(
+    keys: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "stacks").mkdir()
+    (tmp_path / "stacks" / "__init__.py").touch()
+    (tmp_path / "stacks" / "own.yaml").write_text(f"name: own\nlaunch: 1 us\nsource: none\n{keys}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ScenarioError, match=message):
+        software("stacks.own")
