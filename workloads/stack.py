@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+from pydantic import Field
+
 from simulator.accelerator import Software
 from simulator.document import Amount, Count, Flag, Ratio, Section, Time, read, validated
 from simulator.lookup import data_file
@@ -12,7 +16,7 @@ class SoftwareSpecification(Section):
 
     *step*: host time of each optimizer step; *exchange*: time lost with each message of a pipeline; *context*: memory
     of the GPU; *slice*: time for each rank's slice of each tensor of a list that ZeRO-3 communicates; *flash_forward*,
-    *flash_backward*: speed of fused attention over the first FlashAttention; the other flags are habits, as `Software`
+    *flash_backward*: speed of fused attention over the first FlashAttention; the other keys are habits, as `Software`
     has them.
     """
 
@@ -32,6 +36,10 @@ class SoftwareSpecification(Section):
     flash_forward: Ratio = 1.0
     flash_backward: Ratio = 1.0
     gather_ahead: Flag = False
+    fp32_gradients: list[Literal["bf16", "fp16"]] = Field(default_factory=list)
+    reduces_in_place: Flag = False
+    scatter_gather: Flag = False
+    cross_entropy: Literal["", "fused", "vocab_parallel", "eager"] = ""
 
     def build(self) -> Software:
         """The parameter set that an accelerator takes."""
@@ -50,6 +58,10 @@ class SoftwareSpecification(Section):
             flash_backward=self.flash_backward,
             gather_ahead=self.gather_ahead,
             softmax_group=self.softmax_group,
+            fp32_gradients=tuple(self.fp32_gradients),
+            reduces_in_place=self.reduces_in_place,
+            scatter_gather=self.scatter_gather,
+            cross_entropy=self.cross_entropy,
         )
 
 

@@ -90,6 +90,11 @@ class DataMethod(Section):
         return False
 
     @property
+    def accumulates(self) -> bool:
+        """True if each rank accumulates the whole gradient over the micro-batches of a step."""
+        return True
+
+    @property
     def hosts(self) -> int:
         """How many ranks it needs on hosts."""
         return 0

@@ -45,6 +45,11 @@ class FullyShardedDataParallel(ReducingMethod):
     prefetch: Index = 1
     hybrid: Count | None = None
 
+    @property
+    def accumulates(self) -> bool:
+        """False: the gradients of each micro-batch are sharded at once."""
+        return False
+
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
         """Shard the states over the replicas, gather parameters, and reduce gradients."""
         return fsdp(
