@@ -82,7 +82,8 @@ class Model:
     sequences. *precision*: of parameters and activations. *optimizer_seconds*: the given duration of the optimizer step
     of a unit model; None: it is priced from bytes. *fused*: elementwise kernels are fused. *tied_parameters*: how many
     parameters the last layer shares with the first; a pipeline holds them on both ends. *notes*: what a reader of
-    results should know about how the model was made.
+    results should know about how the model was made. *boundary_axis*: the axis whose ranks hold equal outputs of a
+    layer; "" if there is none.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Model:
     fused: bool = True
     tied_parameters: int = 0
     notes: tuple[str, ...] = field(default=())
+    boundary_axis: str = ""
 
     @cached_property
     def parameters(self) -> int:

@@ -64,6 +64,7 @@ def transformer(shape: Shape, name: str = "transformer", notes: tuple[str, ...] 
         fused=shape.fused,
         tied_parameters=shape.vocabulary * shape.hidden_size if shape.tie_embeddings else 0,
         notes=notes,
+        boundary_axis="" if shape.cut.sequence else shape.cut.over,
         shape=shape,
     )
 

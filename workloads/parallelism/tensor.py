@@ -54,6 +54,11 @@ class Tensor(Parallelism):
         """As given."""
         return {TENSOR: self.tp}
 
+    @property
+    def boundary_copies(self) -> int:
+        """All of its ranks, unless each holds a shard of the sequence."""
+        return 1 if self.sequence_parallel else self.tp
+
     def share(self, model: Model) -> Model:
         """The share of *model* on one rank."""
         return sharded(model, self.tp, sequence_parallel=self.sequence_parallel)
