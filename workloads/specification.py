@@ -74,7 +74,7 @@ class TransformerSpecification(_Named):
     seq_length: Count
     vocab_size: Count
     tie_embeddings: Flag = True
-    activation: Literal["gelu", "swiglu"] = "gelu"
+    activation: Literal["gelu", "gelu_new", "swiglu"] = "gelu"
     attention: Attention = "unfused"
     normalization: Literal["layernorm", "rmsnorm"] = "layernorm"
     position_embedding_type: Literal["learned_absolute", "rope", "alibi", "none"] = "learned_absolute"
