@@ -58,13 +58,8 @@ def training_schedule(
 
 
 def gradient_dtype(training: Training, data: DataMethod, software: Software) -> str:
-    """In which gradients are accumulated and reduced: as given, else as *software* accumulates whole gradients.
-
-    Gradients that are sharded in each micro-batch are as wide as the parameters (DeepSpeed, runtime/engine.py,
-    ``get_data_types``; torch, ``MixedPrecisionPolicy.reduce_dtype``).
-    """
-    usual = software.gradient_dtype(training.precision) if data.accumulates else training.precision
-    return training.gradient_dtype or usual
+    """In which gradients are accumulated and reduced: as given, else as the method has them under *software*."""
+    return training.gradient_dtype or data.gradient_dtype(training.precision, software)
 
 
 def model_share(model: Model, parts: Mapping[str, Parallelism], document: Document) -> Model:

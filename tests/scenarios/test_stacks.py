@@ -60,6 +60,7 @@ def test_bytes_per_parameter_of_megatrons_distributed_optimizer(precision, d, ov
         ("megatron_deepspeed", "fp16", {"method": "zero", "stage": 1}, 2),
         ("ddp", "bf16", {"method": "ddp"}, 4),
         ("ddp", "fp16", {"method": "ddp"}, 4),
+        ("ddp", "fp16", {"method": "zero", "stage": 1}, 2),
         ("fsdp", "bf16", {"method": "fsdp"}, 2),
     ],
 )

@@ -95,11 +95,6 @@ class DataMethod(Section):
         return False
 
     @property
-    def accumulates(self) -> bool:
-        """True if each rank accumulates the whole gradient over the micro-batches of a step."""
-        return True
-
-    @property
     def hosts(self) -> int:
         """How many ranks it needs on hosts."""
         return 0
@@ -108,6 +103,10 @@ class DataMethod(Section):
     def label(self) -> str:
         """What reports call it."""
         return self.method
+
+    def gradient_dtype(self, precision: str, software: Software) -> str:
+        """In which gradients are accumulated and reduced when a model trains in *precision*."""
+        return software.gradient_dtype(precision)
 
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
         """*schedule*, whose mesh has the axis ``dp``, with the communication of the replicas."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from simulator.accelerator import Software
 from simulator.document import Flag, Size
 from simulator.errors import ScenarioError
 from simulator.kernel import BYTES
@@ -65,14 +66,17 @@ class Zero(ReducingMethod):
         return self.stage < 3
 
     @property
-    def accumulates(self) -> bool:
-        """True unless the gradients of each micro-batch are sharded at once."""
-        return self.stage < 2
-
-    @property
     def label(self) -> str:
         """With its stage."""
         return f"zero {self.stage}"
+
+    def gradient_dtype(self, precision: str, software: Software) -> str:
+        """In stage 0, and in stage 1 of a stack with a mixed-precision optimizer of its own, as *software* has them.
+
+        Else DeepSpeed converts the model and its gradients to *precision* (runtime/engine.py, ``get_data_types``).
+        """
+        own = self.stage == 0 or (self.stage == 1 and software.unfused_update)
+        return software.gradient_dtype(precision) if own else precision
 
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
         """Shard the states over the replicas, and reduce the gradients."""
