@@ -43,7 +43,7 @@ class Software:
     a sharded optimizer's parameters are gathered beside the next forward pass.
 
     *fp32_gradients*: the 16-bit precisions under which gradients are accumulated and reduced in fp32.
-    *reduces_in_place*: gradients lie in one buffer, and buckets are parts of it; else buckets are copies.
+    *gradient_buffers*: what the buckets of gradients take beside them: ``copies`` of all, ``two`` buckets, or ``none``.
     *scatter_gather*: ranks that hold the same boundary between pipeline stages send one part each, and the receivers
     gather. *cross_entropy*: how the loss is computed, one of `workloads.operators.loss.LOSSES`; "": by *fused*.
     """
@@ -63,7 +63,7 @@ class Software:
     gather_ahead: bool = False
     softmax_group: int = 1
     fp32_gradients: tuple[str, ...] = ()
-    reduces_in_place: bool = False
+    gradient_buffers: str = "copies"
     scatter_gather: bool = False
     cross_entropy: str = ""
 

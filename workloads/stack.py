@@ -37,7 +37,7 @@ class SoftwareSpecification(Section):
     flash_backward: Ratio = 1.0
     gather_ahead: Flag = False
     fp32_gradients: list[Literal["bf16", "fp16"]] = Field(default_factory=list)
-    reduces_in_place: Flag = False
+    gradient_buffers: Literal["copies", "two", "none"] = "copies"
     scatter_gather: Flag = False
     cross_entropy: Literal["", "fused", "vocab_parallel", "eager"] = ""
 
@@ -59,7 +59,7 @@ class SoftwareSpecification(Section):
             gather_ahead=self.gather_ahead,
             softmax_group=self.softmax_group,
             fp32_gradients=tuple(self.fp32_gradients),
-            reduces_in_place=self.reduces_in_place,
+            gradient_buffers=self.gradient_buffers,
             scatter_gather=self.scatter_gather,
             cross_entropy=self.cross_entropy,
         )

@@ -78,8 +78,10 @@ def test_gradients_are_as_wide_on_the_network_as_the_stack_has_them(software, pr
 
 def test_torch_copies_gradients_into_its_buckets_and_megatron_does_not():
     training = {"global_batch_size": 4, "micro_batch_size": 1, "precision": "bf16"}
-    torch, megatron = (run({"software": one, "training": training}, 2) for one in ("ddp", "megatron"))
-    assert each(torch) - each(megatron) == 4
+    torch, *others = (
+        run({"software": one, "training": training}, 2) for one in ("ddp", "megatron", "megatron_deepspeed")
+    )
+    assert [each(torch) - each(other) for other in others] == [4, 4]
 
 
 def test_a_given_gradient_dtype_stands():

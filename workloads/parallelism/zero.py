@@ -89,7 +89,7 @@ class Zero(ReducingMethod):
             bucket=self.bucket,
             slice_seconds=step.software.slice_seconds,
             gather_ahead=step.software.gather_ahead,
-            in_place=step.software.reduces_in_place,
+            in_place=step.software.gradient_buffers == "none",
             compressed=self.compressed,
         )
 
