@@ -41,6 +41,11 @@ class Software:
     ZeRO's third stage communicates lists of tensors, 0 where it has flat buffers; *flash_forward*, *flash_backward*:
     how much faster its fused attention is than the kernels that the shares of an `Accelerator` are of; *gather_ahead*:
     a sharded optimizer's parameters are gathered beside the next forward pass.
+
+    *fp32_gradients*: the 16-bit precisions under which gradients are accumulated and reduced in fp32.
+    *gradient_buffers*: what the buckets of gradients take beside them: ``copies`` of all, ``two`` buckets, or ``none``.
+    *scatter_gather*: ranks that hold the same boundary between pipeline stages send one part each, and the receivers
+    gather. *cross_entropy*: how the loss is computed, one of `workloads.operators.loss.LOSSES`; "": by *fused*.
     """
 
     name: str = "ideal"
@@ -57,6 +62,14 @@ class Software:
     flash_backward: float = 1.0
     gather_ahead: bool = False
     softmax_group: int = 1
+    fp32_gradients: tuple[str, ...] = ()
+    gradient_buffers: str = "copies"
+    scatter_gather: bool = False
+    cross_entropy: str = ""
+
+    def gradient_dtype(self, precision: str) -> str:
+        """In which gradients are accumulated and reduced when a model trains in *precision*."""
+        return "fp32" if precision in self.fp32_gradients else precision
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from simulator.schedule.mesh import Axis, Mesh
 from simulator.schedule.order import PLACEHOLDER, Action, Order
 from simulator.schedule.program import Program, TemplatedOps
 from workloads.memory.activations import with_activations
-from workloads.memory.optimizer import optimizer_kernels, state_bytes
+from workloads.memory.optimizer import copied_gradient_bytes, optimizer_kernels, state_bytes
 from workloads.model import Layer, Model
 from workloads.operators.lowering import Overlap, lowered
 from workloads.operators.parameter import REPLICAS
@@ -160,7 +160,7 @@ def update_op(
     *,
     unfused_update: bool = False,
 ) -> Compute:
-    """The optimizer step *action* over *parameters* (a count)."""
+    """The optimizer step *action* over *parameters* (a count). It holds `copied_gradient_bytes` while it runs."""
     kernels: tuple[Kernel, ...]
     if model.optimizer_seconds is None:
         kernels = optimizer_kernels(
@@ -168,4 +168,6 @@ def update_op(
         )
     else:
         kernels = (Kernel(seconds=model.optimizer_seconds),) if model.optimizer_seconds else ()
-    return Compute(name=str(action), action=action, kernels=kernels)
+    copied = parameters * copied_gradient_bytes(gradient_dtype, unfused_update=unfused_update)
+    held = {"gradients": copied} if copied else {}
+    return Compute(name=str(action), action=action, kernels=kernels, allocates=held, frees=held)

@@ -82,7 +82,7 @@ class ConvolutionalBuilder:
 
     def model(self, name: str, notes: tuple[str, ...] = ()) -> Model:
         """The layers added so far; the last one gets the loss over its outputs as classes."""
-        loss = cross_entropy(1, self.image.elements, self.precision, fused=self.fused)
+        loss = cross_entropy(1, self.image.elements, self.precision, "fused" if self.fused else "eager")
         last = self.layers[-1]
         # a model passes on its loss, one fp32 number
         layers = [*self.layers[:-1], OperatorLayer(last.name, last.kind, (*last.operators, loss), 4.0)]

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from simulator.accelerator import Software
 from simulator.kernel import Kernel
 from workloads.operators.parameter import ParameterTensor
 from workloads.operators.segment import Segment
@@ -61,6 +62,10 @@ class Layer(ABC):
         kernels = {"F": self.forward, "B": self.backward, "I": self.backward_input, "W": self.backward_weights}
         return (Segment(kernels[phase](micro_batch_size)),)
 
+    def transient_bytes(self, phase: str, micro_batch_size: int) -> float:
+        """Bytes held beside the activations while *phase* (F or I) runs, and no longer."""
+        return 0.0
+
     def weight_bytes(self, micro_batch_size: int) -> float:
         """Bytes that phase W needs, held between I and W. Default: all activations."""
         return self.activation_bytes(micro_batch_size) if self.backward_weights(micro_batch_size) else 0.0
@@ -82,7 +87,8 @@ class Model:
     sequences. *precision*: of parameters and activations. *optimizer_seconds*: the given duration of the optimizer step
     of a unit model; None: it is priced from bytes. *fused*: elementwise kernels are fused. *tied_parameters*: how many
     parameters the last layer shares with the first; a pipeline holds them on both ends. *notes*: what a reader of
-    results should know about how the model was made.
+    results should know about how the model was made. *boundary_axis*: the axis whose ranks hold equal outputs of a
+    layer; "" if there is none.
     """
 
     name: str
@@ -94,14 +100,15 @@ class Model:
     fused: bool = True
     tied_parameters: int = 0
     notes: tuple[str, ...] = field(default=())
+    boundary_axis: str = ""
 
     @cached_property
     def parameters(self) -> int:
         """How many parameters the model has."""
         return sum(layer.parameters for layer in self.layers)
 
-    def with_softmax(self, group: int) -> Model:
-        """The model with a fused softmax that takes heads x samples in multiples of *group*, if it has one."""
+    def with_software(self, software: Software) -> Model:
+        """The model with the kernels that *software* has for it."""
         return self
 
     def parameters_of(self, layers: Collection[str]) -> int:

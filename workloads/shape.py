@@ -21,6 +21,8 @@ class Shape:
     0: to all. *block*: ``serial``, attention and then MLP, or ``parallel``, both of one norm of the layer's input
     (GPT-J, PaLM). *cut*: how tensor parallelism cuts each layer; all
     counts are then of one rank. *degrees*: of further axes that share the model, for the user's own operators.
+    *activation*: ``gelu`` is one kernel; ``gelu_new`` is its tanh form, written out unless kernels are fused; or
+    ``swiglu``. *cross_entropy*: how the loss is computed; "": in one kernel if kernels are fused, else in eager torch.
     """
 
     num_layers: int
@@ -45,6 +47,7 @@ class Shape:
     precision: str = "fp32"
     fused: bool = True
     softmax_group: int = 1
+    cross_entropy: str = ""
     cut: Cut = WHOLE
     degrees: Mapping[str, int] = field(default_factory=dict)
 
@@ -52,6 +55,11 @@ class Shape:
     def causal(self) -> bool:
         """True if a position sees only those before it."""
         return self.head == "causal_lm"
+
+    @property
+    def loss(self) -> str:
+        """How the loss is computed."""
+        return self.cross_entropy or ("fused" if self.fused else "eager")
 
     @property
     def head_size(self) -> int:

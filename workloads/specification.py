@@ -78,7 +78,7 @@ class TransformerSpecification(_Named):
     seq_length: Count
     vocab_size: Count
     tie_embeddings: Flag = True
-    activation: Literal["gelu", "swiglu"] = "gelu"
+    activation: Literal["gelu", "gelu_new", "swiglu"] = "gelu"
     attention: Attention = "unfused"
     attention_window: Count | None = None
     block: Literal["serial", "parallel"] = "serial"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from simulator.accelerator import Software
 from simulator.document import Amount, Count, Fault, Flag, Ratio, Section, Time, read, validated
@@ -18,7 +18,7 @@ class SoftwareSpecification(Section):
     matrix products and of fused attention stay (Ansel et al. 2024, "PyTorch 2", ASPLOS, section 4).
     *step*: host time of each optimizer step; *exchange*: time lost with each message of a pipeline; *context*: memory
     of the GPU; *slice*: time for each rank's slice of each tensor of a list that ZeRO-3 communicates; *flash_forward*,
-    *flash_backward*: speed of fused attention over the first FlashAttention; the other flags are habits, as `Software`
+    *flash_backward*: speed of fused attention over the first FlashAttention; the other keys are habits, as `Software`
     has them.
     """
 
@@ -39,6 +39,10 @@ class SoftwareSpecification(Section):
     flash_forward: Ratio = 1.0
     flash_backward: Ratio = 1.0
     gather_ahead: Flag = False
+    fp32_gradients: list[Literal["bf16", "fp16"]] = Field(default_factory=list)
+    gradient_buffers: Literal["copies", "two", "none"] = "copies"
+    scatter_gather: Flag = False
+    cross_entropy: Literal["", "fused", "vocab_parallel", "eager"] = ""
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
@@ -65,6 +69,10 @@ class SoftwareSpecification(Section):
             flash_backward=self.flash_backward,
             gather_ahead=self.gather_ahead,
             softmax_group=self.softmax_group,
+            fp32_gradients=tuple(self.fp32_gradients),
+            gradient_buffers=self.gradient_buffers,
+            scatter_gather=self.scatter_gather,
+            cross_entropy=self.cross_entropy,
         )
 
 

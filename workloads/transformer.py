@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simulator import lookup
+from simulator.accelerator import Software
 from workloads.model import Model
 from workloads.operators.attention import CoreAttention, FlashAttention
-from workloads.operators.elementwise import dropout, gelu, residual, rotary, swiglu
+from workloads.operators.elementwise import dropout, gelu, residual, rotary, swiglu, tanh
 from workloads.operators.embedding import embedding, vocabulary_parallel_embedding
 from workloads.operators.layer import OperatorLayer
 from workloads.operators.linear import Linear
@@ -37,9 +38,9 @@ class Transformer(Model):
         """The model with *changes* to fields of its shape."""
         return transformer(replace(self.shape, **changes), self.name, self.notes)
 
-    def with_softmax(self, group: int) -> Transformer:
-        """The model with a fused softmax that takes heads x samples in multiples of *group*."""
-        return self.reshaped(softmax_group=group)
+    def with_software(self, software: Software) -> Transformer:
+        """The model with the fused softmax and the loss of *software*."""
+        return self.reshaped(softmax_group=software.softmax_group, cross_entropy=software.cross_entropy)
 
 
 def transformer(shape: Shape, name: str = "transformer", notes: tuple[str, ...] = ()) -> Transformer:
@@ -65,6 +66,7 @@ def transformer(shape: Shape, name: str = "transformer", notes: tuple[str, ...] 
         fused=shape.fused,
         tied_parameters=shape.vocabulary * shape.hidden_size if shape.tie_embeddings else 0,
         notes=notes,
+        boundary_axis="" if shape.cut.sequence else shape.cut.over,
         shape=shape,
     )
 
@@ -100,10 +102,10 @@ def head_operators(shape: Shape) -> tuple[Operator, ...]:
     if not shape.causal:
         own = rows // cut.sequence_shards
         dense = on_the_sequence(Linear(own, hidden, hidden, precision=precision), cut)
-        before = (dense, gelu(own * hidden, precision), _norm(shape))
+        before = (dense, _gelu(shape, own * hidden), _norm(shape))
     if shape.head == "pretraining":
         pooler = sequence_gathered(Linear(1, hidden, hidden, precision=precision), cut, _sequence_bytes(shape))
-        before = (pooler, gelu(hidden, precision), *before)
+        before = (pooler, tanh(hidden, precision), *before)
     logits = Linear(
         rows,
         hidden,
@@ -113,7 +115,7 @@ def head_operators(shape: Shape) -> tuple[Operator, ...]:
         shared=shape.tie_embeddings,
         kept_share=shape.cut.sequence_shards,
     )
-    loss = cross_entropy(rows, shape.vocabulary, precision, fused=shape.fused)
+    loss = cross_entropy(rows, shape.vocabulary, precision, shape.loss)
     next_sentence = (Linear(1, hidden, 2, precision=precision),) if shape.head == "pretraining" else ()
     return (*before, column_parallel(logits, cut), vocabulary_parallel_loss(loss, cut, rows), *next_sentence)
 
@@ -200,9 +202,13 @@ def _feed_forward_parts(shape: Shape) -> tuple[Linear, tuple[Operator, ...], Lin
         splits=(width, width) if gated else (),
         kept_share=shape.cut.sequence_shards,
     )
-    between = swiglu(rows * width, precision, fused=shape.fused) if gated else gelu(rows * width, precision)
+    between = swiglu(rows * width, precision, fused=shape.fused) if gated else _gelu(shape, rows * width)
     down = Linear(rows, width, shape.hidden_size, shape.add_bias_linear, precision)
     return up, (between,), down
+
+
+def _gelu(shape: Shape, elements: int) -> Operator:
+    return gelu(elements, shape.precision, written_out=shape.activation == "gelu_new" and not shape.fused)
 
 
 def _residual(shape: Shape) -> Operator:

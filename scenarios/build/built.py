@@ -131,7 +131,7 @@ class BuiltScenario:
             return None
         try:
             model = specification.model.build(specification.training.precision, self.software.fused)
-            return model.with_softmax(self.software.softmax_group)
+            return model.with_software(self.software)
         except ScenarioError:
             raise
         except SimulatorError as error:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from scenarios.build.built import BuiltScenario
-from scenarios.build.schedule import pipeline_order
+from scenarios.build.schedule import gradient_dtype, pipeline_order
 from simulator.document.yaml_text import yaml_text
 from simulator.analysis import text
 from simulator.cluster import Cluster
@@ -93,7 +93,7 @@ def _training(scenario: BuiltScenario) -> dict[str, Any]:
         **facts.degrees,
         "micro_batch_size": facts.micro_batch_size,
         "micro_batches": facts.micro_batches,
-        "gradient_dtype": training.gradient_dtype or training.precision,
+        "gradient_dtype": gradient_dtype(training, scenario.specification.parallelism.data, scenario.software),
         **{key: value for part in parts for key, value in part.facts().items()},
         "layers": len(model.layers),
         "parameters": model.parameters,

@@ -9,6 +9,7 @@ from dataclasses import replace
 from scenarios.build.derived import Derived
 from scenarios.specification.sections import CollectiveBenchmark
 from scenarios.specification.specification import Specification
+from scenarios.specification.training import Training
 from simulator.accelerator import Software
 from simulator.document import Document
 from simulator.errors import ScenarioError, ScheduleError
@@ -23,7 +24,7 @@ from workloads.memory.recompute import recompute
 from workloads.model import Model
 from workloads.operators.lowering import Overlap
 from workloads.operators.shift import with_neighbours
-from workloads.parallelism import Parallelism, TrainingStep
+from workloads.parallelism import DataMethod, Parallelism, TrainingStep
 from workloads.stages import stages_of
 
 
@@ -38,9 +39,8 @@ def training_schedule(
     assert training is not None
     parts = parallelism.parts
     share = model_share(model, parts, document)
-    step = TrainingStep(
-        share, derived.micro_batch_size, derived.micro_batches, training.optimizer, training.gradient_dtype, software
-    )
+    dtype = gradient_dtype(training, parallelism.data, software)
+    step = TrainingStep(share, derived.micro_batch_size, derived.micro_batches, training.optimizer, dtype, software)
     order = pipeline_order(specification, derived, document)
     schedule = _computation(specification, step, order, derived, document)
     with _faults_at(document, "parallelism"):
@@ -55,6 +55,11 @@ def training_schedule(
     with _faults_at(document, "parallelism"):
         schedule = with_neighbours(schedule)
     return replace(schedule, steps=training.steps, batches=order.micro_batches // derived.micro_batches)
+
+
+def gradient_dtype(training: Training, data: DataMethod, software: Software) -> str:
+    """In which gradients are accumulated and reduced: as given, else as the method has them under *software*."""
+    return training.gradient_dtype or data.gradient_dtype(training.precision, software)
 
 
 def model_share(model: Model, parts: Mapping[str, Parallelism], document: Document) -> Model:

@@ -13,7 +13,7 @@ from math import isfinite
 from typing import Any
 
 from scenarios.build.built import BuiltScenario
-from scenarios.build.schedule import training_schedule
+from scenarios.build.schedule import gradient_dtype, training_schedule
 from scenarios.specification.parallelism import ParallelismSection
 from scenarios.specification.training import Training
 from simulator.analysis import text
@@ -62,6 +62,11 @@ class Account:
     capacity: float
     gpus: int
     node: int
+
+    def gradient_dtype(self, stage: int = 0) -> str:
+        """In which gradients are accumulated under ZeRO of that *stage*."""
+        data = _data(self.scenario.specification.parallelism.data, stage)
+        return gradient_dtype(self.training, data, self.scenario.software)
 
     def fits(self, way: Way) -> bool:
         """Whether a GPU has the memory that *way* needs."""
@@ -192,7 +197,7 @@ def _sentences(known: Account, tried: list[Way]) -> Iterator[str]:
 
 def _operation(known: Account) -> Iterator[str]:
     """Whether the largest layer fits by itself: then each of its tensor operations does."""
-    held = state_bytes(known.training.optimizer, known.model.precision, known.training.gradient_dtype)
+    held = state_bytes(known.training.optimizer, known.model.precision, known.gradient_dtype())
 
     def alone(layer: Layer) -> float:
         weights = layer.parameters * (held["parameters"] + held["gradients"])
@@ -208,7 +213,7 @@ def _operation(known: Account) -> Iterator[str]:
 
 def _whole_model(known: Account) -> Iterator[str]:
     training, parameters = known.training, known.model.parameters
-    each = sum(state_bytes(training.optimizer, known.model.precision, training.gradient_dtype).values())
+    each = sum(state_bytes(training.optimizer, known.model.precision, known.gradient_dtype()).values())
     states = each * parameters
     told = f"{each:g} bytes of parameters, gradients and optimizer states each are {show(states, 'size', 3)}"
     if states > known.capacity:
@@ -235,7 +240,8 @@ def _not_cut(known: Account) -> Iterator[str]:
 def _why(known: Account, way: Way) -> str:
     training, precision = known.training, known.model.precision
     if way.stage:
-        held = zero_state_bytes(way.stage, way.dp, training.optimizer, precision, training.gradient_dtype)
+        dtype = known.gradient_dtype(way.stage)
+        held = zero_state_bytes(way.stage, way.dp, training.optimizer, precision, dtype)
         cost = "sends half as much again as data parallelism" if way.stage == 3 else "sends what data parallelism does"
         return f"Each GPU holds {sum(held.values()):.3g} bytes of states a parameter; one micro-batch {cost}."
     inside = "Tensor parallelism communicates in every layer and stays inside the node"

@@ -14,7 +14,8 @@ Precision = Literal["bf16", "fp16", "fp32"]
 class Training(Section):
     """Batch sizes count samples; *micro_batch_size* is, unless given, the whole share of a replica.
 
-    *gradient_dtype* is the precision unless given. *tokens* or *samples* are those of the whole training run.
+    *gradient_dtype*: in which gradients are accumulated and reduced; default: by software. *tokens* or *samples* are
+    those of the whole training run.
     """
 
     global_batch_size: Count

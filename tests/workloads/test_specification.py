@@ -81,7 +81,7 @@ FAULTS = {
     f"{{{SIZES.replace('2,', '20000,', 1)}}}": "1:21: model.num_layers: 20000 is absurd; the most that is "
     "taken is 10000",
     f"{{{SIZES}, forward: 1 s}}": "1:97: model.forward: belongs to kind unit, but kind is transformer",
-    f"{{{SIZES}, activation: relu}}": '1:109: model.activation: must be gelu or swiglu, not "relu"',
+    f"{{{SIZES}, activation: relu}}": '1:109: model.activation: must be gelu, gelu_new or swiglu, not "relu"',
     "{kind: convolutional, layers: [{conv: 8}], num_layers: 3}": "1:51: model.num_layers: belongs to kind transformer, "
     "but kind is convolutional",
     "{kind: convolutional, layers: [{max_pool: 2}]}": "1:39: model.layers.0: a pooling joins the layer before it, so "

@@ -1,9 +1,10 @@
 """Activations are held from a layer's forward pass to its backward pass; recomputation shortens this time.
 
-F allocates the bytes that the layer keeps and B frees them. In a split backward pass I frees what W does not need. W
-needs the inputs of products and the gradients of their outputs: 32 s b h bytes in 16 bits for a layer of a transformer
-(Qi et al. 2024, arXiv:2401.10241, table 1). A recomputed layer keeps only its input, 2 s b h bytes (Korthikanti et al.
-2022, arXiv:2205.05198, section 5), and nothing if the layer before it was recomputed just before; R allocates the rest.
+F allocates the bytes that the layer keeps and B frees them; what a phase holds only while it runs, it allocates and
+frees itself. In a split backward pass I frees what W does not need. W needs the inputs of products and the gradients of
+their outputs: 32 s b h bytes in 16 bits for a layer of a transformer (Qi et al. 2024, arXiv:2401.10241, table 1). A
+recomputed layer keeps only its input, 2 s b h bytes (Korthikanti et al. 2022, arXiv:2205.05198, section 5), and nothing
+if the layer before it was recomputed just before; R allocates the rest.
 """
 
 from __future__ import annotations
@@ -78,9 +79,10 @@ def _amounts(layer: Layer, previous: Layer | None, recomputed: str, split: bool,
         kept = previous.output_bytes(samples) if previous else 0.0
     again = max(0.0, every - kept)
     held, needed = kept + again, layer.weight_bytes(samples) if split else 0.0
+    forward, backward = layer.transient_bytes("F", samples), layer.transient_bytes("I", samples)
     # gradients replace activations; if these are fewer bytes, I allocates the difference
-    halves = {"I": (max(0.0, needed - held), max(0.0, held - needed)), "W": (0.0, needed)}
-    return {"F": (kept, 0.0), "R": (again, 0.0), "B": (0.0, held), **halves}
+    halves = {"I": (backward + max(0.0, needed - held), backward + max(0.0, held - needed)), "W": (0.0, needed)}
+    return {"F": (kept + forward, forward), "R": (again + forward, forward), "B": (backward, held + backward), **halves}
 
 
 def _passes(ops: Iterable[Op]) -> dict[Place, dict[str, list[int]]]:

@@ -68,6 +68,19 @@ def state_bytes(optimizer: str, precision: str, gradient_dtype: str | None = Non
     }
 
 
+def copied_gradient_bytes(gradient_dtype: str, *, unfused_update: bool) -> float:
+    """Bytes per parameter of the fp32 gradients that are held during an optimizer step only.
+
+    They are the main gradients of Megatron-LM and of DeepSpeed, copies of gradients that are not fp32 (Megatron-LM,
+    core/optimizer/optimizer.py, ``_copy_model_grads_to_main_grads``; ``zero_grad`` releases them; DeepSpeed,
+    runtime/zero/stage_1_and_2.py, ``single_grad_partition``).
+
+    >>> copied_gradient_bytes("fp16", unfused_update=True), copied_gradient_bytes("fp32", unfused_update=True)
+    (4.0, 0.0)
+    """
+    return 4.0 if unfused_update and _width(gradient_dtype) != 4 else 0.0
+
+
 def optimizer_kernels(
     parameters: float,
     optimizer: str,

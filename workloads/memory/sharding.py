@@ -22,7 +22,7 @@ from workloads.memory.optimizer import CHUNK
 def sharded_states(
     program: Program, categories: Collection[str], shards: Mapping[str, int], stages: Mapping[int, Sequence[Weights]]
 ) -> Program:
-    """*program* with the resident states of *categories* sharded, and the optimizer step with its states.
+    """*program* with the resident states of *categories* sharded, and the optimizer step with what it holds.
 
     *shards*: their number by the axis over which data parallelism reduces a tensor. *stages*: the weights of each
     stage. The padding that makes all shards equal is not counted.
@@ -39,7 +39,9 @@ def sharded_states(
     def change(op: Op) -> Iterator[Op]:
         if isinstance(op, Compute) and op.name in updates:
             elements = _elements(stages, updates[op.name], shards)
-            op = replace(op, kernels=tuple(_of_shard(kernel, *elements) for kernel in op.kernels))
+            held = {name: nbytes * elements[1] / elements[0] for name, nbytes in op.allocates.items()}
+            kernels = tuple(_of_shard(kernel, *elements) for kernel in op.kernels)
+            op = replace(op, kernels=kernels, allocates=held, frees=held)
         yield op
 
     return replace(program.map_ops(change), resident=resident)

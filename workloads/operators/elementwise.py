@@ -18,8 +18,8 @@ from workloads.operators.parameter import ParameterTensor
 class Elementwise(Operator):
     """An operator over *elements*: bytes read and written for each of them in the *forwards* and *backwards* pass.
 
-    *weights*: bytes for the gradients of its *parameters*, if it has any; *kept*: bytes kept for the backward pass.
-    *launches*: the number of kernels in the forward and the backward pass.
+    *weights*: bytes for the gradients of its *parameters*, if it has any; *kept*: bytes kept for the backward pass;
+    *transient*: bytes held during the forward and the backward pass only. *launches*: the number of kernels in each.
     """
 
     elements: int
@@ -27,6 +27,7 @@ class Elementwise(Operator):
     backwards: float
     weights: float = 0.0
     kept: float = 0.0
+    transient: tuple[float, float] = (0.0, 0.0)
     parameters: tuple[ParameterTensor, ...] = ()
     launches: tuple[int, int] = (1, 1)
     precision: str = "fp32"
@@ -48,15 +49,31 @@ class Elementwise(Operator):
         """*kept* for each element."""
         return samples * self.elements * self.kept
 
+    def transient_bytes(self, phase: str, samples: int) -> float:
+        """*transient* for each element."""
+        return samples * self.elements * self.transient[phase != "F"]
+
     def _kernels(self, samples: int, each: float, launches: int) -> tuple[Kernel, ...]:
         nbytes = samples * self.elements * each
         return (memory_bound(nbytes, precision=self.precision, launches=launches),) if nbytes else ()
 
 
-def gelu(elements: int, precision: str) -> Elementwise:
-    """One kernel, fused or not (torch.nn.GELU); its backward reads the input again. Also tanh and ReLU."""
+def gelu(elements: int, precision: str, *, written_out: bool = False) -> Elementwise:
+    """One kernel that keeps its input: torch.nn.functional.gelu, or fused with a bias (Megatron-LM, bias_gelu_impl).
+
+    *written_out*: 0.5 x (1 + tanh(c (x + 0.044715 x^3))) in eager torch (Hugging Face, NewGELUActivation). Each of
+    eight operators reads its operands and writes its result; autograd keeps x, the tanh, 0.5 x and 1 + tanh. Eleven
+    kernels backward: two for each product of tensors, three for the power, two that add what meets at x.
+    """
     width = BYTES[precision]
+    if written_out:
+        return Elementwise(elements, 18 * width, 28 * width, kept=4 * width, launches=(8, 11), precision=precision)
     return Elementwise(elements, 2 * width, 3 * width, kept=width, precision=precision)
+
+
+def tanh(elements: int, precision: str) -> Elementwise:
+    """One kernel; its backward reads the output again. Also ReLU."""
+    return gelu(elements, precision)
 
 
 def swiglu(elements: int, precision: str, *, fused: bool = True) -> Elementwise:

@@ -51,6 +51,10 @@ class OperatorLayer(Layer):
         """The output of all samples."""
         return self.sample_output_bytes * micro_batch_size
 
+    def transient_bytes(self, phase: str, micro_batch_size: int) -> float:
+        """Those of the operator with most: they run one after the other."""
+        return max((operator.transient_bytes(phase, micro_batch_size) for operator in self.operators), default=0.0)
+
     def weight_bytes(self, micro_batch_size: int) -> float:
         """The sum over the operators."""
         return sum(operator.weight_bytes(micro_batch_size) for operator in self.operators)

@@ -1,6 +1,12 @@
-"""The loss over the logits of a model."""
+"""The loss over the logits of a model: what is read, written and held of each logit depends on the software.
+
+Everything but the logits themselves is in fp32. *width* is the bytes of a logit as the last product writes it.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from simulator.kernel import BYTES
 from workloads.operators.elementwise import Elementwise
@@ -15,16 +21,76 @@ Vocabulary-parallel maxima, sums and predicted logits too (Megatron-LM, vocab_pa
 """
 
 
-def cross_entropy(rows: int, classes: int, precision: str, *, fused: bool = True) -> Elementwise:
-    """The loss, in fp32, over *classes* logits a row; keeps the fp32 probabilities.
+@dataclass(frozen=True, slots=True)
+class _PerLogit:
+    """Bytes *moved* (read or written) in the forward and the backward pass, and bytes *kept* between them.
 
-    Unfused: cast, log-softmax, and backward the same way. Fused: logits are read and probabilities written once.
+    *transient*: bytes held during each pass only; *launches*: kernels over all logits in each.
     """
-    width = BYTES[precision]
-    once = width + FP32
-    unfused = 2 * FP32 + (once if width < FP32 else 0)
-    traffic, launches = (once, 1) if fused else (unfused, 2 + (width < FP32))
-    return Elementwise(rows * classes, traffic, traffic, kept=FP32, launches=(launches, launches), precision=precision)
+
+    moved: tuple[float, float]
+    kept: float
+    transient: tuple[float, float]
+    launches: tuple[int, int]
+
+
+def _fused(width: int) -> _PerLogit:
+    """One kernel a pass: it reads logits and writes fp32 probabilities; it reads these and writes the gradient."""
+    return _PerLogit((width + FP32, width + FP32), FP32, (width, width), (1, 1))
+
+
+def _vocab_parallel(width: int) -> _PerLogit:
+    """Megatron-LM's, in place on an fp32 copy (core/tensor_parallel/cross_entropy.py, since mpu/cross_entropy.py).
+
+    Forward: cast, maximum, subtraction, exponential, sum, division; the probabilities are kept. Backward: these are
+    multiplied by the gradient of the loss, and cast. Beside them there are the logits, then their gradient.
+    """
+    casts, copied = _casts(width)
+    moved = casts + FP32 + 2 * FP32 + 2 * FP32 + FP32 + 2 * FP32, 2 * FP32 + casts
+    beside = width if copied else 0
+    return _PerLogit(moved, FP32, (beside, beside), (5 + copied, 1 + copied))
+
+
+def _eager(width: int) -> _PerLogit:
+    """torch.nn.functional.cross_entropy of logits that are cast to fp32, 14 bytes a logit in 16 bits at the most.
+
+    Autograd saves the output of the log-softmax, and the training loop refers to the logits (as nanoGPT's and
+    Composer's do; Hugging Face's older losses refer to fp32 logits and shift a copy of them: 16 bytes). Forward: cast,
+    log-softmax, and a gather of one logit a row. Backward: the gradient of the log-softmax is filled with zeros and a
+    number a row; that of the fp32 logits is made of it and the saved output, and cast. Wijmans et al. 2024
+    (arXiv:2411.09009, abstract) report 28 GB, for 8,192 tokens and 256,000 classes: 13.4 bytes a logit.
+    """
+    casts, copied = _casts(width)
+    moved = casts + 2 * FP32, FP32 + 3 * FP32 + casts
+    return _PerLogit(moved, width + FP32, (FP32 * copied, 2 * FP32), (2 + copied, 3 + copied))
+
+
+def _casts(width: int) -> tuple[int, int]:
+    """Bytes moved by a cast to or from fp32, and the number of such kernels: none for fp32 logits."""
+    return (width + FP32, 1) if width < FP32 else (0, 0)
+
+
+_LOSSES: Mapping[str, Callable[[int], _PerLogit]] = {
+    "fused": _fused,
+    "vocab_parallel": _vocab_parallel,
+    "eager": _eager,
+}
+
+LOSSES = tuple(_LOSSES)
+"""The ways to compute the loss."""
+
+
+def cross_entropy(rows: int, classes: int, precision: str, how: str = "fused") -> Elementwise:
+    """The loss over *classes* logits a row; *how* is one of `LOSSES`."""
+    each = _LOSSES[how](BYTES[precision])
+    return Elementwise(
+        rows * classes,
+        *each.moved,
+        kept=each.kept,
+        transient=each.transient,
+        launches=each.launches,
+        precision=precision,
+    )
 
 
 def vocabulary_parallel_loss(loss: Operator, cut: Cut, rows: int) -> Operator:

@@ -39,6 +39,10 @@ class Operator(ABC):
         """Bytes kept from the forward pass to the backward pass."""
         return 0.0
 
+    def transient_bytes(self, phase: str, samples: int) -> float:
+        """Bytes held beside `kept_bytes` while *phase* (F or I) runs, and no longer."""
+        return 0.0
+
     def weight_bytes(self, samples: int) -> float:
         """Bytes that `backward_weights` needs, held from `backward_input` on in a split backward pass."""
         return 0.0

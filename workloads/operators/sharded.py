@@ -74,6 +74,10 @@ class ShardedOperator(Operator):
         """As the share."""
         return self.share.kept_bytes(samples)
 
+    def transient_bytes(self, phase: str, samples: int) -> float:
+        """As the share."""
+        return self.share.transient_bytes(phase, samples)
+
     def weight_bytes(self, samples: int) -> float:
         """As the share."""
         return self.share.weight_bytes(samples)

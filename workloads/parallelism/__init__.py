@@ -49,6 +49,11 @@ class Parallelism(Section):
         """The degree of each of its axes. *ranks*: what the parallelisms applied before it leave of all GPUs."""
         raise NotImplementedError
 
+    @property
+    def boundary_copies(self) -> int:
+        """How many of its ranks hold the same boundary between two stages of a pipeline."""
+        return 1
+
     def check(self, others: Mapping[str, Parallelism]) -> None:
         """Raise `Fault`, with the key to change, if the keys contradict those of the *others*, which are by key."""
 
@@ -98,6 +103,10 @@ class DataMethod(Section):
     def label(self) -> str:
         """What reports call it."""
         return self.method
+
+    def gradient_dtype(self, precision: str, software: Software) -> str:
+        """In which gradients are accumulated and reduced when a model trains in *precision*."""
+        return software.gradient_dtype(precision)
 
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
         """*schedule*, whose mesh has the axis ``dp``, with the communication of the replicas."""

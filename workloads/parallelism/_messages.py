@@ -6,18 +6,26 @@ Receives stand in the order of their sends, since NCCL has no tags to tell messa
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from simulator.schedule import Recv, Send
+from simulator.schedule import Collective, Recv, Send
 from simulator.schedule.order import PLACEHOLDER, Action
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The *count* ranks of the axis *over* hold equal results: each sends one part, and the receivers gather them."""
+
+    over: str
+    count: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Message:
     """*nbytes*, the result of *made*, which *wanted* waits for; from coordinate *sender* of *over* to *receiver*.
 
-    The actions are of templates: one message object stands for all micro-batches.
+    The actions are of templates: one message object stands for all micro-batches. With *parts*, it is one of them.
     """
 
     over: str
@@ -26,6 +34,12 @@ class Message:
     nbytes: float
     sender: int
     receiver: int
+    parts: Parts | None = None
+
+    @property
+    def sent_bytes(self) -> float:
+        """What one rank sends."""
+        return self.nbytes / self.parts.count if self.parts else self.nbytes
 
     def send(self, last_op: str) -> Send:
         """The op that follows *last_op*, the last one of the action that made the result."""
@@ -34,7 +48,7 @@ class Message:
             action=self.made,
             over=self.over,
             peer=self.receiver,
-            nbytes=self.nbytes,
+            nbytes=self.sent_bytes,
             stream=f"{self.over} to {self.receiver}",
             after=(last_op,),
         )
@@ -46,9 +60,21 @@ class Message:
             action=self.made,
             over=self.over,
             peer=self.sender,
-            nbytes=self.nbytes,
+            nbytes=self.sent_bytes,
             stream=f"{self.over} from {self.sender}",
         )
+
+    def gathers(self) -> Iterator[Collective]:
+        """The ops before the first op of *wanted*: an all-gather of the parts, if the message is one of them."""
+        if self.parts:
+            yield Collective(
+                name=f"{self.wanted}.gather",
+                action=self.wanted,
+                kind="all_gather",
+                over=self.parts.over,
+                nbytes=self.nbytes,
+                after=(self.recv().name,),
+            )
 
 
 @dataclass(slots=True)
@@ -75,11 +101,13 @@ class MessagePlan:
         return {action: wanted[::-1] for action, wanted in posted.items()}
 
 
-def message_plans(over: str, rows: Sequence[Sequence[Action]], boundary: Mapping[int, float]) -> list[MessagePlan]:
+def message_plans(
+    over: str, rows: Sequence[Sequence[Action]], boundary: Mapping[int, float], parts: Parts | None = None
+) -> list[MessagePlan]:
     """The messages of each rank along the axis *over*, from the actions of each rank.
 
     A message goes from the rank that has an action to the rank that has its successor, whatever their stages and
-    replicas. *boundary*: bytes that the last layer of each stage passes on.
+    replicas. *boundary*: bytes that the last layer of each stage passes on, in *parts* if given.
     """
     home = {action: rank for rank, row in enumerate(rows) for action in row}
     plans = [MessagePlan() for _ in rows]
@@ -93,7 +121,7 @@ def message_plans(over: str, rows: Sequence[Sequence[Action]], boundary: Mapping
                 ends = _template(made), _template(wanted), rank, receiver
                 if ends not in known:
                     nbytes = boundary[min(made.stage, wanted.stage)]
-                    known[ends] = Message(over, *ends[:2], nbytes, *ends[2:])
+                    known[ends] = Message(over, *ends[:2], nbytes, *ends[2:], parts)
                 plans[rank].sent[made] = plans[receiver].received[wanted] = known[ends]
     return plans
 

@@ -56,6 +56,7 @@ class DistributedDataParallel(ReducingMethod):
             bucket=self.bucket,
             first_bucket=self.first_bucket,
             no_sync=self.no_sync,
+            copies=step.software.gradient_buffers == "copies",
             compressed=self.compressed,
         )
 
@@ -77,6 +78,7 @@ def data_parallel(
     bucket: float | None = None,
     first_bucket: float | None = None,
     no_sync: bool = True,
+    copies: bool = True,
     compressed: Callable[[Reduction], Reduction] | None = None,
 ) -> Schedule:
     """*schedule* with gradients that are averaged over the axis ``dp``.
@@ -84,6 +86,7 @@ def data_parallel(
     *replicas*: make so many copies first; None: the mesh has the axis. *model* has its layers as one rank holds them.
     With *no_sync*, gradient accumulation communicates only in the backward pass of the last micro-batch; else in each.
     Without *overlap*, one all-reduce of all gradients follows the backward pass. *bucket*, *first_bucket*: bytes.
+    *copies*: buckets are copies of gradients, as torch's are with *overlap*; else parts of them, as Megatron-LM's are.
     *compressed* wraps the reduction.
     """
     dtype = gradient_dtype or model.precision
@@ -99,8 +102,8 @@ def data_parallel(
         parts = parts if overlap else _whole(program, parts, no_sync)
         program = reduce_gradients(program, parts, reduction, every=not no_sync)
         # torch keeps the buckets beside the gradients unless gradient_as_bucket_view is set
-        copies = sum(part.nbytes for own in parts.values() for part in own) if overlap else 0.0
-        resident = {**program.resident, "buffers": program.resident.get("buffers", 0.0) + copies}
+        copied = sum(part.nbytes for own in parts.values() for part in own) if overlap and copies else 0.0
+        resident = {**program.resident, "buffers": program.resident.get("buffers", 0.0) + copied}
         return replace(program, resident=resident)
 
     return map_replicas(schedule if replicas is None else schedule.replicate(REPLICAS, replicas), model, reduced)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from simulator.accelerator import Software
 from simulator.document import Count, Flag, Index
 from simulator.errors import ScenarioError
 from simulator.kernel import BYTES
@@ -44,6 +45,10 @@ class FullyShardedDataParallel(ReducingMethod):
     reshard: Flag = True
     prefetch: Index = 1
     hybrid: Count | None = None
+
+    def gradient_dtype(self, precision: str, software: Software) -> str:
+        """*precision*: torch, ``MixedPrecisionPolicy.reduce_dtype``, is that of the computation by default."""
+        return precision
 
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
         """Shard the states over the replicas, gather parameters, and reduce gradients."""

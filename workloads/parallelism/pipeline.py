@@ -27,7 +27,7 @@ from workloads.compute import PIPELINE, WeightVersions
 from workloads.gradients.reduce import actions
 from workloads.model import Layer, Model
 from workloads.parallelism import Parallelism, TrainingStep
-from workloads.parallelism._messages import Message, MessagePlan, message_plans
+from workloads.parallelism._messages import Message, MessagePlan, Parts, message_plans
 from workloads.stages import ENDS
 
 ORDERS = "workloads.pipelines"
@@ -43,7 +43,8 @@ class Pipeline(Parallelism):
     """*pp* ranks hold the stages, in the order *schedule*.
 
     *virtual_stages*: of a pipeline rank, for orders that have them. *layout*: the layers of each stage; default: as
-    many in every stage. *optimizer_sync*: the optimizer waits for the norm of all gradients.
+    many in every stage. *optimizer_sync*: the optimizer waits for the norm of all gradients. *scatter_gather*: ranks
+    that hold the same boundary between stages send one part each, and the receivers gather; default: by software.
     """
 
     axis: ClassVar[str] = PIPELINE
@@ -54,6 +55,7 @@ class Pipeline(Parallelism):
     virtual_stages: Count | None = None
     layout: Literal["balanced", "embedding_as_layer"] | list[Index] | None = None
     optimizer_sync: Flag = True
+    scatter_gather: Flag | None = None
 
     @field_validator("schedule")
     @classmethod
@@ -69,6 +71,13 @@ class Pipeline(Parallelism):
     def degrees(self, ranks: int) -> Mapping[str, int]:
         """As given."""
         return {PIPELINE: self.pp}
+
+    def check(self, others: Mapping[str, Parallelism]) -> None:
+        """Nothing is scattered without a boundary, or where no two ranks hold the same one."""
+        if self.scatter_gather and self.pp == 1:
+            raise Fault("scatter_gather", "belongs to a pipeline, but pp is 1")
+        if self.scatter_gather and all(other.boundary_copies == 1 for other in others.values()):
+            raise Fault("scatter_gather", "belongs to tensor parallelism without sequence_parallel")
 
     @property
     def order_name(self) -> str:
@@ -113,27 +122,38 @@ class Pipeline(Parallelism):
 
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
         """Send what other pipeline ranks need, and sum the gradients of tied embeddings."""
-        schedule = pipeline_parallel(schedule, step.model, micro_batch_size=step.micro_batch_size)
+        scatter = step.software.scatter_gather if self.scatter_gather is None else self.scatter_gather
+        size = step.micro_batch_size
+        schedule = pipeline_parallel(schedule, step.model, micro_batch_size=size, scatter_gather=scatter)
         return tied_embeddings(schedule, step.model, gradient_dtype=step.gradient_dtype)
 
 
-def pipeline_parallel(schedule: Schedule, model: Model, *, micro_batch_size: int) -> Schedule:
+def pipeline_parallel(
+    schedule: Schedule, model: Model, *, micro_batch_size: int, scatter_gather: bool = False
+) -> Schedule:
     """*schedule* with a Send and a Recv wherever an action needs what another rank of ``pp`` computes.
 
     Program i is that of coordinate i on ``pp``. *model* has its layers as one rank holds them: with sequence
-    parallelism a rank sends its shard of a boundary. Between stages on one rank nothing is sent. Raises `ScheduleError`
-    if a program runs on several coordinates.
+    parallelism a rank sends its shard of a boundary. Between stages on one rank nothing is sent. *scatter_gather*: the
+    ranks that hold the same boundary send one part each, and the receivers gather them before they compute (Narayanan
+    et al. 2021, arXiv:2104.04473, section 4.1). Raises `ScheduleError` if a program runs on several coordinates.
     """
     coordinates = schedule.mesh.axes[PIPELINE].places(schedule.mesh.world_size)[1].tolist()
     if list(schedule.program_of) != coordinates:
         raise ScheduleError(f"pipeline_parallel wants one program for each coordinate of {PIPELINE}")
     layers = {layer.name: layer for layer in model.layers}
     rows = [list(actions(program, "FBIW")) for program in schedule.programs]
-    plans = message_plans(
-        PIPELINE, [[action for _, action in row] for row in rows], _boundaries(schedule, layers, micro_batch_size)
-    )
+    boundaries = _boundaries(schedule, layers, micro_batch_size)
+    parts = _parts(schedule, model) if scatter_gather else None
+    plans = message_plans(PIPELINE, [[action for _, action in row] for row in rows], boundaries, parts)
     programs = (_with_messages(*one) for one in zip(schedule.programs, rows, plans, strict=True))
     return replace(schedule, programs=tuple(programs))
+
+
+def _parts(schedule: Schedule, model: Model) -> Parts | None:
+    """In how many parts the ranks with the same boundary send it."""
+    count = max(schedule.degrees(model.boundary_axis)) if model.boundary_axis else 1
+    return Parts(model.boundary_axis, count) if count > 1 else None
 
 
 def _boundaries(schedule: Schedule, layers: Mapping[str, Layer], micro_batch_size: int) -> dict[int, float]:
@@ -173,12 +193,14 @@ def _with_messages(program: Program, row: Sequence[tuple[int, Action]], plan: Me
 
 def _joined(ops: Sequence[Op], incoming: Sequence[Message], outgoing: Sequence[Message]) -> Iterator[Op]:
     """*ops*: the first Compute of an action waits for its *incoming* message, its *outgoing* one follows the last."""
-    awaited = {message.wanted: message.recv().name for message in incoming}
+    awaited = {message.wanted: message for message in incoming}
     sent = {message.made: message for message in outgoing}
     last = {op.action: op.name for op in ops if isinstance(op, Compute)}
     for op in ops:
         if isinstance(op, Compute) and op.action in awaited:
-            yield replace(op, after=(*op.after, awaited.pop(op.action)))
+            message = awaited.pop(op.action)
+            yield from message.gathers()
+            yield replace(op, after=(*op.after, message.recv().name))
         else:
             yield op
         if op.action in sent and op.name == last[op.action]:

@@ -56,6 +56,11 @@ class Tensor(Parallelism):
         """The degree of ``tp``, as given."""
         return {TENSOR: self.tp}
 
+    @property
+    def boundary_copies(self) -> int:
+        """All of its ranks, unless each holds a shard of the sequence."""
+        return 1 if self.sequence_parallel else self.tp
+
     def share(self, model: Model) -> Model:
         """The model of one rank."""
         return sharded(model, self.tp, sequence_parallel=self.sequence_parallel)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from simulator.accelerator import Software
 from simulator.document import Flag, Size
 from simulator.errors import ScenarioError
 from simulator.kernel import BYTES
@@ -69,6 +70,14 @@ class Zero(ReducingMethod):
         """With its stage."""
         return f"zero {self.stage}"
 
+    def gradient_dtype(self, precision: str, software: Software) -> str:
+        """In stage 0, and in stage 1 of a stack with a mixed-precision optimizer of its own, as *software* has them.
+
+        Else DeepSpeed converts the model and its gradients to *precision* (runtime/engine.py, ``get_data_types``).
+        """
+        own = self.stage == 0 or (self.stage == 1 and software.unfused_update)
+        return software.gradient_dtype(precision) if own else precision
+
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
         """Shard the states over the replicas, and reduce the gradients."""
         return zero(
@@ -80,6 +89,7 @@ class Zero(ReducingMethod):
             bucket=self.bucket,
             slice_seconds=step.software.slice_seconds,
             gather_ahead=step.software.gather_ahead,
+            in_place=step.software.gradient_buffers == "none",
             compressed=self.compressed,
         )
 
@@ -96,6 +106,7 @@ def zero(
     gradient_norm: bool = True,
     slice_seconds: float = 0.0,
     gather_ahead: bool = False,
+    in_place: bool = False,
     compressed: Callable[[Reduction], Reduction] | None = None,
 ) -> Schedule:
     """*schedule* sharded over the axis ``dp`` as *stage* (0 to 3) says.
@@ -111,12 +122,13 @@ def zero(
     one layer ahead, on the stream ``dp.gather``; beyond `LIMITS` a layer is also gathered between its recomputation and
     its backward pass, and not ahead. With *slice_seconds* stage 3 communicates tensor by tensor, and the host takes so
     long for each rank's slice of each tensor (`gradients.per_tensor`). With *gradient_norm*, sharded stages all-reduce
-    4 bytes before the optimizer step. *compressed* wraps the reduction.
+    4 bytes before the optimizer step. *in_place*: in stages 0 and 1, buckets are parts of the gradients and need no
+    buffers (Megatron-LM, core/distributed/param_and_grad_buffer.py). *compressed* wraps the reduction.
 
     Each rank sends, by rings over d ranks and m micro-batches, so many times the parameters' bytes, if gradients are as
     wide as parameters: stages 0 and 1 2 (d - 1) / d, stage 2 (m + 1) (d - 1) / d, stage 3 3 m (d - 1) / d. It holds
-    the states of `zero_state_bytes`, and buffers: unreduced gradients of two buckets and a layer and, in stage 3, two
-    gathered layers.
+    the states of `zero_state_bytes`, and buffers unless *in_place*: unreduced gradients of two buckets and a layer and,
+    in stage 3, two gathered layers.
 
     Not modelled: parameters under ``stage3_param_persistence_threshold`` that stage 3 leaves whole, the split of a
     layer by ``stage3_prefetch_bucket_size``, and that DeepSpeed's ``use_multi_rank_bucket_allreduce`` trades stage 1's
@@ -136,11 +148,13 @@ def zero(
             number: [part for axis in degrees for part in zero_buckets(own, dtype, size, axis)]
             for number, own in stages.items()
         }
+        if in_place and stage < 2:
+            buckets = {number: [replace(part, buffer=0.0) for part in own] for number, own in buckets.items()}
         slices = slice_seconds * degrees.get(REPLICAS, 1) if stage == 3 else 0.0
         reduce = reduced_per_tensor(reduction, slices) if slices else reduction
         program = sharded_states(program, SHARDED[stage], degrees, stages)
         program = reduce_gradients(program, buckets, reduce, every=stage > 1)
-        program = double_buffered(program, stages, dtype)
+        program = program if in_place and stage < 2 else double_buffered(program, stages, dtype)
         for axis in degrees:
             own = {number: [weights.over(axis) for weights in several] for number, several in stages.items()}
             if stage == 3:

@@ -9,13 +9,16 @@ from hypothesis import strategies as st
 from simulator.engine.simulate import simulate
 from simulator.errors import ScheduleError
 from simulator.lookup import function, names
-from simulator.schedule import Collective, Recv, Send
+from simulator.schedule import Collective, Compute, Recv, Send
 from simulator.schedule.check import check
 from topologies.uniform import uniform
 from workloads.compute import compute
 from workloads.parallelism.pipeline import pipeline_parallel, tied_embeddings
+from workloads.parallelism.tensor import sharded, tensor_parallel
+from workloads.shape import Shape
 from workloads.specification import model
 from workloads.stages import stages_of
+from workloads.transformer import transformer
 from workloads.unit import unit_model
 
 ORDERS = names("workloads.pipelines")
@@ -119,3 +122,64 @@ def test_other_axes_may_be_there_before():
     assert early.programs == late.programs
     with pytest.raises(ScheduleError, match="wants one program for each coordinate of pp"):
         pipeline_parallel(replace(schedule, program_of=(1, 0)), what, micro_batch_size=1)
+
+
+SHAPE = Shape(4, 64, 4, 4, 256, 32, 128, precision="bf16")
+BOUNDARY = 2 * 3 * 32 * 64
+"""Bytes of b s h activations in 16 bits, micro-batches of 3."""
+
+
+def over_tensors_and_stages(tp, pp, micro_batches, *, scatter_gather=True, sequence_parallel=False):
+    share = sharded(transformer(SHAPE), tp, sequence_parallel=sequence_parallel)
+    order = function("workloads.pipelines", "one_f_one_b")(pp, micro_batches)
+    schedule = compute(share, order, micro_batch_size=3, stages=stages_of(share, pp))
+    schedule = tensor_parallel(schedule, share, tp)
+    schedule = pipeline_parallel(schedule, share, micro_batch_size=3, scatter_gather=scatter_gather)
+    check(schedule)
+    return schedule
+
+
+@pytest.mark.parametrize(("tp", "pp", "m"), [(2, 2, 3), (4, 2, 2), (4, 4, 5)])
+def test_scattered_boundaries_cross_once_in_all_and_are_gathered(tp, pp, m):
+    """Megatron-LM, scatter_gather_tensors_in_pipeline: the tp ranks together send each boundary once."""
+    cluster = uniform(gpus=tp * pp, hosts=0, bandwidth=1e9, latency=0.0)
+    whole, parts = (
+        simulate(over_tensors_and_stages(tp, pp, m, scatter_gather=one), cluster).axis_bytes for one in (False, True)
+    )
+    crossings = 2 * (pp - 1) * m
+    assert whole["pp"] == tp * crossings * BOUNDARY
+    assert parts["pp"] == crossings * BOUNDARY
+    # an all-gather sends (t - 1) / t of the vector from each of t ranks
+    assert parts["tp"] - whole["tp"] == pytest.approx(crossings * (tp - 1) * BOUNDARY)
+
+
+@pytest.mark.parametrize("name", ["one_f_one_b", "interleaved", "zero_bubble_v", "gpipe"])
+def test_parts_are_gathered_between_receive_and_first_computation(name):
+    order = function("workloads.pipelines", name)(2, 4)
+    what = replace(SHAPE, num_layers=order.stages)
+    share = sharded(transformer(what), 2)
+    schedule = compute(share, order, micro_batch_size=3, stages=stages_of(share, order.stages))
+    schedule = tensor_parallel(schedule, share, 2)
+    schedule = pipeline_parallel(schedule, share, micro_batch_size=3, scatter_gather=True)
+    check(schedule)
+    for program in schedule.programs:
+        ops = list(program.ops)
+        received = {op.name for op in ops if isinstance(op, Recv)}
+        gathers = [op for op in ops if op.name.endswith(".gather")]
+        assert {op.nbytes for op in ops if isinstance(op, Send | Recv)} == {BOUNDARY / 2}
+        assert [(op.kind, op.over, op.nbytes) for op in gathers] == [("all_gather", "tp", BOUNDARY)] * len(received)
+        assert {name for op in gathers for name in op.after} == received
+        for place, op in enumerate(ops):
+            if op in gathers:
+                waiting = ops[place + 1]
+                assert waiting is next(one for one in ops if isinstance(one, Compute) and one.action == op.action)
+                assert set(op.after) <= set(waiting.after)
+    assert simulate(schedule, uniform(gpus=4, hosts=0, bandwidth=1e9, latency=1e-6)).step_time > 0
+
+
+def test_a_shard_of_the_sequence_is_sent_as_it_is():
+    one, other = (
+        over_tensors_and_stages(4, 2, 3, sequence_parallel=True, scatter_gather=given) for given in (False, True)
+    )
+    assert one.programs == other.programs
+    assert {op.nbytes for _, op in one.ops() if isinstance(op, Send)} == {BOUNDARY / 4}

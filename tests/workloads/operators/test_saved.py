@@ -1,0 +1,186 @@
+"""What GELU and the loss keep, hold and move: by hand, and against torch, which is watched op by op on the CPU."""
+
+import math
+import weakref
+from dataclasses import dataclass
+
+import pytest
+
+from simulator.analysis.memory import bound
+from simulator.schedule.order import Order
+from workloads.compute import compute
+from workloads.operators.elementwise import gelu
+from workloads.operators.loss import cross_entropy
+from workloads.shape import Shape
+from workloads.specification import model
+from workloads.stack import software
+from workloads.transformer import transformer
+
+ROWS, CLASSES, HIDDEN = 64, 1000, 4
+WIDTHS = {"bf16": 2, "fp32": 4}
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch", reason="what autograd keeps is asked of torch itself")
+
+
+@dataclass
+class Watched:
+    """Kernels on tensors of at least so many elements, the bytes that they move, and the most bytes alive at once."""
+
+    kernels: int = 0
+    moved: int = 0
+    peak: int = 0
+
+
+def watched(torch, run, least=0):
+    """What torch does in *run*. An op reads the large tensors that it is given, and writes those that it makes."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    found, alive = Watched(), {}
+
+    def storages(values):
+        return {one.untyped_storage()._cdata: one for one in tree_leaves(values) if isinstance(one, torch.Tensor)}
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            given, made = storages((args, kwargs)), storages(result)
+            fresh = [one for key, one in made.items() if key not in given]
+            for one in fresh:
+                storage = one.untyped_storage()
+                alive[storage._cdata] = storage.nbytes()
+                weakref.finalize(storage, alive.pop, storage._cdata, None)
+            found.peak = max(found.peak, sum(alive.values()))
+            touched = [one for one in (*given.values(), *fresh) if one.numel() >= least]
+            if fresh and touched:  # else a view
+                found.kernels += 1
+                found.moved += sum(one.numel() * one.element_size() for one in touched)
+            return result
+
+    with Watch():
+        run()
+    return found
+
+
+def new_gelu(x):
+    """The tanh form, written out in the order of Hugging Face's NewGELUActivation."""
+    return 0.5 * x * (1.0 + (math.sqrt(2.0 / math.pi) * (x + 0.044715 * x.pow(3.0))).tanh())
+
+
+@pytest.mark.parametrize("precision", WIDTHS)
+@pytest.mark.parametrize("written_out", [True, False])
+def test_gelu_is_what_torch_does(torch, precision, written_out):
+    x = torch.randn(ROWS, CLASSES, dtype=getattr(torch, {"bf16": "bfloat16", "fp32": "float32"}[precision]))
+    x.requires_grad_()
+    function = new_gelu if written_out else torch.nn.functional.gelu
+    saved = {}
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.setdefault(t.data_ptr(), t), lambda t: t):
+        y = function(x)
+    made, operator = [], gelu(ROWS * CLASSES, precision, written_out=written_out)
+    assert sum(t.numel() * t.element_size() for t in saved.values()) == operator.kept_bytes(1)
+    gradient = torch.ones_like(y)
+    forward = watched(torch, lambda: made.append(function(x)), least=x.numel())
+    backward = watched(torch, lambda: torch.autograd.grad(made[0], x, gradient), least=x.numel())
+    for kernel, seen in zip((*operator.forward(1), *operator.backward_input(1)), (forward, backward), strict=True):
+        assert (kernel.launches, kernel.nbytes) == (seen.kernels, seen.moved)
+
+
+def in_place(torch):
+    """A loss that holds one fp32 copy of the logits, on which it does all its steps."""
+
+    class InPlace(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, logits, labels):
+            logits -= logits.max(-1, keepdim=True)[0]
+            rows = torch.arange(len(labels))
+            chosen = logits[rows, labels]
+            total = logits.exp_().sum(-1, keepdim=True)
+            logits /= total
+            ctx.save_for_backward(logits, labels)
+            return (total.log().squeeze(-1) - chosen).mean()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            logits, labels = ctx.saved_tensors
+            logits[torch.arange(len(labels)), labels] -= 1.0
+            return logits.mul_(gradient / len(labels)), None
+
+    return InPlace.apply
+
+
+@pytest.mark.parametrize(("how", "bytes_of_a_logit"), [("eager", 14), ("vocab_parallel", 6)])
+def test_the_loss_holds_what_torch_does(torch, how, bytes_of_a_logit):
+    """The model is its logits: a product with few inputs, so that nothing else is large."""
+    x = torch.randn(ROWS, HIDDEN, dtype=torch.bfloat16)
+    weight = torch.randn(CLASSES, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
+    labels = torch.randint(0, CLASSES, (ROWS,))
+    eager = how == "eager"
+
+    def step():
+        logits = x @ weight.t()
+        loss = (torch.nn.functional.cross_entropy if eager else in_place(torch))(logits.float(), labels)
+        if not eager:
+            del logits  # Megatron-LM's forward pass returns the loss only
+        loss.backward()
+
+    seen = watched(torch, step).peak / (ROWS * CLASSES)
+    loss = cross_entropy(ROWS, CLASSES, "bf16", how)
+    told = max(loss.kept_bytes(1) + loss.transient_bytes(phase, 1) for phase in "FI") / (ROWS * CLASSES)
+    assert told == bytes_of_a_logit
+    # the rows' maxima and sums, and the weight's gradient, are small beside the logits
+    assert seen == pytest.approx(told, rel=0.03)
+
+
+HELD = {  # how: (precision, kept, held forward, held backward, moved forward, moved backward), bytes of a logit
+    "eager, 16 bits": ("eager", "bf16", 6, 4, 8, 14, 22),
+    "eager, fp32": ("eager", "fp32", 8, 0, 8, 8, 16),
+    "Megatron-LM, 16 bits": ("vocab_parallel", "fp16", 4, 2, 2, 38, 14),
+    "Megatron-LM, fp32": ("vocab_parallel", "fp32", 4, 0, 0, 32, 8),
+    "one kernel, 16 bits": ("fused", "bf16", 4, 2, 2, 6, 6),
+}
+
+
+@pytest.mark.parametrize("row", HELD.values(), ids=HELD)
+def test_bytes_of_a_logit_by_hand(row):
+    how, precision, kept, forward, backward, reads, returns = row
+    loss, logits = cross_entropy(3, 50, precision, how), 2 * 3 * 50
+    assert (loss.kept_bytes(2), loss.transient_bytes("F", 2), loss.transient_bytes("I", 2)) == (
+        kept * logits, forward * logits, backward * logits,
+    )  # fmt: skip
+    moved = [sum(kernel.nbytes for kernel in kernels) for kernels in (loss.forward(2), loss.backward_input(2))]
+    assert moved == [reads * logits, returns * logits]
+
+
+SHAPE = Shape(2, 64, 4, 4, 256, 32, 4096, precision="bf16", dropout=False)
+
+
+@pytest.mark.parametrize("how", ["eager", "vocab_parallel", "fused"])
+@pytest.mark.parametrize("order", ["0F0,0B0", "0F0,0I0,0W0"])
+def test_a_rank_holds_the_most_while_it_computes_the_loss(how, order):
+    """A small model with a large vocabulary peaks in its head: states, activations of all layers, and the loss."""
+    what, samples = transformer(Shape(**{**vars(SHAPE), "cross_entropy": how})), 3
+    schedule = compute(what, Order.parse(order), micro_batch_size=samples, optimizer="adam")
+    logits = samples * 32 * 4096
+    loss = cross_entropy(32, 4096, "bf16", how)
+    activations = sum(layer.activation_bytes(samples) for layer in what.layers)
+    most = max(loss.transient_bytes(phase, samples) for phase in "FI")
+    assert bound(schedule).peak.nbytes == pytest.approx(16 * what.parameters + activations + most)
+    assert most >= 2 * logits
+
+
+@pytest.mark.parametrize(
+    ("stack", "how", "tensors"),
+    [("ddp", "eager", 4), ("fsdp", "eager", 4), ("megatron", "vocab_parallel", 1), ("ideal", "fused", 1)],
+)
+def test_the_stack_and_the_model_say_which(stack, how, tensors):
+    """GPT-2 has the tanh form; written out it keeps four tensors of 4 h, fused with its bias one."""
+    kernels = software(stack)
+    found = model("gpt2", "bf16", kernels.fused).with_software(kernels)
+    other = model("bert_base", "bf16", kernels.fused).with_software(kernels)
+    assert found.shape.loss == other.shape.loss == how
+    plain = transformer(Shape(**{**vars(found.shape), "activation": "gelu"}))
+    extra = found.layers[1].activation_bytes(1) - plain.layers[1].activation_bytes(1)
+    assert extra == (tensors - 1) * 2 * 1024 * 4 * 768
