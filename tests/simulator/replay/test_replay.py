@@ -12,6 +12,7 @@ from simulator.replay.replay import measured as timeline_of
 from simulator.schedule import Collective, Compute, Copy, Program, Recv, Schedule, Send
 from simulator.schedule.check import check
 from simulator.schedule.mesh import Mesh
+from tests.simulator.replay.benches import shortest
 from tests.simulator.replay.schedules import KINDS, scenario
 
 pytest.importorskip("torch")
@@ -52,10 +53,15 @@ def waits_are_held(schedule, timeline, rank):
 def test_sleeping_takes_as_long_as_asked():
     ops = tuple(Compute(name=f"op {number}", kernels=(measured(2e-3),)) for number in range(50))
     schedule = Schedule(Mesh.regular({"dp": 1}), (Program("rank", ops),), (0,))
-    times = replayed(schedule, [[2e-3] * 50], repeat=5).step_times
-    assert all(time >= 0.1 for time in times)
-    # late wakings do not add up: on a quiet machine a millisecond at the end, and the best of five is quiet enough
-    assert min(times) < 0.11
+
+    def steps():
+        times = replayed(schedule, [[2e-3] * 50], repeat=5).step_times
+        assert all(time >= 0.1 for time in times)
+        return [min(times)]
+
+    # late wakings do not add up: on a quiet machine the step ends a millisecond late
+    (step,) = shortest(steps, lambda times: times[0] >= 0.11)
+    assert step < 0.11
 
 
 def test_streams_run_at_once():
@@ -65,7 +71,12 @@ def test_streams_run_at_once():
         for stream in ("compute", "other")
     )
     schedule = Schedule(Mesh.regular({"dp": 1}), (Program("rank", ops),), (0,))
-    assert min(replayed(schedule, [[10e-3] * 10], repeat=5).step_times) < 0.075
+
+    def steps():
+        return [min(replayed(schedule, [[10e-3] * 10], repeat=5).step_times)]
+
+    (step,) = shortest(steps, lambda times: times[0] >= 0.075)
+    assert step < 0.075
 
 
 @pytest.mark.parametrize("compute", ["spin", "kernels"])
