@@ -8,7 +8,7 @@ from typing import Any
 from scenarios.calibrate.file import worst
 from scenarios.calibrate.rank_placement import Outcome, dotted
 from simulator.analysis.text import indented, table
-from simulator.network.plan import Plan
+from simulator.network.plan import TransferPlan
 from simulator.network.transport.parameters import UNITS
 from simulator.network.transport.transport import Transport
 from simulator.replay.calibration.calibrate import Fitted
@@ -39,7 +39,7 @@ def _name(kind: str, ranks: Sequence[int]) -> str:
     return f"send from rank {ranks[0]} to {ranks[1]}" if kind == SEND else f"{kind} of {len(ranks)} ranks"
 
 
-def _row(one: Measurement, plan: Plan, seconds: float) -> list[str]:
+def _row(one: Measurement, plan: TransferPlan, seconds: float) -> list[str]:
     return [
         f"{one.nbytes:.0f}",
         f"{one.seconds * 1e6:.4g}" if one.seconds < 1e-2 else f"{one.seconds * 1e6:.0f}",

@@ -45,7 +45,7 @@ from simulator.engine.arrays import (
 from simulator.engine.pricing import Pricing
 from simulator.engine.rank_classes import Communication
 from simulator.engine.setup import Setup
-from simulator.network.plan import Flow, Plan
+from simulator.network.plan import Flow, TransferPlan
 from simulator.schedule import CATEGORIES, Compute, Delay, Op, Program, Send
 from simulator.schedule.dependencies import dependencies
 from simulator.schedule.matching import asked
@@ -315,7 +315,7 @@ def _records(dtype: np.dtype[Any], rows: Sequence[tuple[Any, ...]], last: bool =
     return made
 
 
-def _plans(plans: Sequence[Plan], setup: Setup) -> tuple[dict[str, Array], list[Flow]]:
+def _plans(plans: Sequence[TransferPlan], setup: Setup) -> tuple[dict[str, Array], list[Flow]]:
     """The arrays of *plans*, their phases and flows; the flows by number, those from outside last."""
     numbers: dict[int, int] = {}
     flows: list[Flow] = []

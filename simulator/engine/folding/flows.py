@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from simulator.engine.folding.communications import CommunicationTable, GroupClass
 from simulator.engine.rank_classes import placements, plan_of
 from simulator.hashing import Colours, Indices, hashed
-from simulator.network.plan import Flow, Phase, Plan
+from simulator.network.plan import Flow, Phase, TransferPlan
 from simulator.network.transport.communicator import Communicator
 from simulator.network.transport.placement import relabelled_links
 from simulator.schedule.matching import Asked, asked
@@ -42,7 +42,7 @@ class Isomorphic:
 
     group_class: GroupClass
     numbers: Indices
-    plans: Mapping[Asked, Plan]
+    plans: Mapping[Asked, TransferPlan]
     parts: Mapping[Asked, Parts]
     flows: int
     start: int
@@ -114,14 +114,14 @@ class _Contents:
     """The flows of isomorphic communications, each with its links in all of them."""
 
     def __init__(self) -> None:
-        self.plans: dict[Asked, Plan] = {}
+        self.plans: dict[Asked, TransferPlan] = {}
         self.parts: dict[Asked, Parts] = {}
         self.flows: list[Flow] = []
         self._links: list[Indices] = []
         self._used: list[list[tuple[int, int]]] = []
         self._known: dict[Hashable, int] = {}
 
-    def add(self, what: Asked, plan: Plan, slots: Indices) -> None:
+    def add(self, what: Asked, plan: TransferPlan, slots: Indices) -> None:
         """*plan* is that of the first communication for *what* is asked; *slots* are those of all."""
         number = len(self.plans)
         self.plans[what] = plan
@@ -202,7 +202,7 @@ def _label(one: Isomorphic) -> Hashable:
     return one.group_class.axis, type(one.group_class.ops[0]), one.group_class.ends, asks
 
 
-def _outline(plan: Plan) -> Hashable:
+def _outline(plan: TransferPlan) -> Hashable:
     """A plan's phases without its links; latencies to 1e-16 s, since sums over other routes round otherwise."""
     counts = Counter(plan.phases)
     return tuple((round(p.latency, 16), p.nbytes, len(p.flows), n) for p, n in counts.items())

@@ -14,7 +14,7 @@ from math import log
 import numpy as np
 
 from simulator.cluster import Cluster
-from simulator.network.plan import Phase, Plan
+from simulator.network.plan import Phase, TransferPlan
 from simulator.network.transport.communicator import Communicator
 from simulator.network.transport.transport import Transport
 from simulator.replay.calibration.measurement import SEND, Measurement
@@ -43,11 +43,11 @@ class Calibrated:
     transport: Transport
     parameters: tuple[Fitted, ...]
     measurements: tuple[Measurement, ...]
-    plans: tuple[Plan, ...]
+    plans: tuple[TransferPlan, ...]
     seconds: tuple[float, ...]
     fit: Fit
 
-    def crossovers(self) -> Iterator[tuple[str, float, Plan, Plan]]:
+    def crossovers(self) -> Iterator[tuple[str, float, TransferPlan, TransferPlan]]:
         """Of each kind the size (bytes) from which on another algorithm or protocol is taken, and both plans."""
         for kind in dict.fromkeys(one.kind for one in self.measurements):
             rows = [(m.nbytes, p) for m, p in zip(self.measurements, self.plans, strict=True) if m.kind == kind]
@@ -75,7 +75,7 @@ def calibrate(
         best = better
 
 
-def seconds(plan: Plan, cluster: Cluster) -> float:
+def seconds(plan: TransferPlan, cluster: Cluster) -> float:
     """How long *plan* takes with nothing else on the links."""
     return sum(phase.latency + _flowing(phase, cluster) for phase in plan.phases)
 
@@ -120,7 +120,7 @@ class _Bench:
     cluster: Cluster
     devices: tuple[str, ...]
 
-    def plans(self, transport: Transport) -> list[Plan]:
+    def plans(self, transport: Transport) -> list[TransferPlan]:
         """What the simulator would do for each measurement."""
         communicator = Communicator(self.cluster, self.devices, transport)
         return [
