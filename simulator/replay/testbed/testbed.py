@@ -56,7 +56,7 @@ def build(cluster: Cluster, devices: Sequence[str]) -> Iterator[Bed]:
     with ending.in_order():
         try:
             delayed = _Site(run, graph, tuple(dict.fromkeys(devices))).build()
-            yield Bed(_places(run, devices), cluster if delayed else cluster.relinked(_at_once))
+            yield Bed(_places(run, devices), cluster if delayed else cluster.map_links(_at_once))
         finally:
             # a forked child that ends early must not take the testbed of its parent with it
             if os.getpid() == process:

@@ -44,7 +44,7 @@ def values(found):
 
 def bare(cluster: Cluster) -> Cluster:
     """The same without latencies, as a machine is taken to be of which nothing is known."""
-    return cluster.relinked(lambda link: replace(link, latency=0.0))
+    return cluster.map_links(lambda link: replace(link, latency=0.0))
 
 
 def test_latency_and_bandwidth_are_found_in_spite_of_noise_and_disturbance():
