@@ -1,4 +1,4 @@
-"""The report of a calibration: nccl-tests' table beside the fitted curve, the parameters, and where choices change."""
+"""The report of a calibration: nccl-tests' table beside the fitted curve, the parameters, and the crossovers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEADER = (
 
 
 def calibration_report(outcome: Outcome) -> str:
-    """All of it."""
+    """Return the whole report."""
     sections = [*_tables(outcome), _parameters(outcome), *_crossovers(outcome), _summary(outcome)]
     return "\n\n".join(sections)
 
@@ -87,7 +87,7 @@ def _summary(outcome: Outcome) -> str:
 
 
 def written(transport: Transport, key: tuple[str, Any]) -> str:
-    """The entry *key* of *transport* as a file has it; nothing where it has none."""
+    """Return the entry *key* of *transport* as in a file; empty if there is none."""
     name, entry = key
     value = getattr(transport, name) if entry is None else getattr(transport, name).get(entry)
     if value is None:

@@ -14,14 +14,14 @@ import pytest
 
 from scenarios import Scenario
 from scenarios.specification.loading import shipped
-from scenarios.validate.validation import Manner, Validation, validate
+from scenarios.validate.validation import ReplayOptions, Validation, validate
 from simulator.replay.comparison import relative_error
 from simulator.replay.testbed import testbed
-from simulator.replay.testbed.iproute import why_not
+from simulator.replay.testbed.iproute import unavailable_reason
 from tests.simulator.replay.benches import ROUNDS
 
 pytest.importorskip("torch")
-reason = why_not()
+reason = unavailable_reason()
 pytestmark = [pytest.mark.testbed, pytest.mark.skipif(reason is not None, reason=f"no testbed: {reason}")]
 
 SCENARIOS = {name: Scenario.load(name) for name in shipped("testbed")}
@@ -50,8 +50,8 @@ class Measured:
         """Validate once more; return False if there have been enough rounds."""
         if len(self.validations) == ROUNDS:
             return False
-        with testbed.build(self.scenario.cluster(), self.scenario.derived.devices) as bed:
-            made = validate(self.scenario, Manner(repeat=2, timeout=120.0), bed)
+        with testbed.build(self.scenario.cluster(), self.scenario.derived.devices) as built:
+            made = validate(self.scenario, ReplayOptions(repeat=2, timeout=120.0), built)
         assert made is not None
         self.validations.append(made)
         return True
@@ -89,7 +89,7 @@ def measured(case: Case) -> Measured:
 
 
 @pytest.mark.parametrize(("name", "variant"), CASES)
-def test_the_step_takes_as_long_and_its_ops_come_in_the_same_order(name: str, variant: str) -> None:
+def test_the_step_time_and_the_order_of_ops_are_as_simulated(name: str, variant: str) -> None:
     case = measured((name, variant))
     while case.error < -STEP_BOUND and case.again():
         pass

@@ -67,12 +67,12 @@ def bench(
     """
     schedule = scheduled(groups, cases)
     devices = [f"gpu {rank}" for rank in range(schedule.mesh.world_size)]
-    with testbed.build(cluster, devices) as bed:
-        simulated = times(simulate(schedule, bed.cluster, transport=transport, placement=devices))
-        seconds = durations(schedule, bed.cluster, devices)
+    with testbed.build(cluster, devices) as built:
+        simulated = times(simulate(schedule, built.cluster, transport=transport, placement=devices))
+        seconds = durations(schedule, built.cluster, devices)
 
         def measure() -> list[float]:
-            replayed = replay(schedule, seconds, places=bed.places, repeat=2, timeout=120.0)
+            replayed = replay(schedule, seconds, places=built.places, repeat=2, timeout=120.0)
             assert replayed is not None
             return [min(column) for column in zip(*map(times, replayed.timelines), strict=True)]
 

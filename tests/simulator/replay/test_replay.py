@@ -1,4 +1,4 @@
-"""A replay runs every kind of schedule on real processes, op by op as the simulation has it."""
+"""A replay runs every kind of schedule on real processes, op by op as in the simulation."""
 
 import numpy as np
 import pytest
@@ -118,7 +118,7 @@ def test_copies_go_between_device_and_host():
     assert replayed(schedule, repeat=1).median.of(0).op.tolist() == [0, 1]
 
 
-def test_a_communication_begins_when_its_last_partner_comes():
+def test_a_communication_begins_when_its_last_partner_is_ready():
     op = Collective(name="sum", kind="all_reduce", over="dp", nbytes=8.0)
     schedule = Schedule(Mesh.regular({"dp": 2}), (Program("rank", (op,)),), (0, 0))
     timeline = timeline_of(schedule, [np.array([[1.0, 5.0]]), np.array([[3.0, 4.0]])])
@@ -134,7 +134,7 @@ def test_a_message_ends_for_both_when_its_receiver_has_it():
     assert [span[3:] for rank in range(2) for span in timeline.spans(rank)] == [(2.0, 2.0, 4.0), (1.0, 2.0, 4.0)]
 
 
-def test_what_was_measured_before_a_break_is_kept():
+def test_finished_repetitions_of_a_broken_replay_are_kept():
     op = Compute(name="nap", kernels=(measured(0.05),))
     schedule = Schedule(Mesh.regular({"dp": 1}), (Program("rank", (op,)),), (0,))
     replayed(schedule, repeat=1)  # from now on there is a fork server

@@ -14,12 +14,12 @@ from simulator.cluster import Cluster
 from simulator.network.transport.gloo import gloo
 from simulator.network.transport.transport import Transport
 from simulator.replay.testbed import testbed
-from simulator.replay.testbed.iproute import why_not
+from simulator.replay.testbed.iproute import unavailable_reason
 from tests.simulator.replay.benches import ROUNDS, Case, Row, bench
 from topologies.tree import tree
 
 pytest.importorskip("torch")
-reason = why_not()
+reason = unavailable_reason()
 pytestmark = [pytest.mark.testbed, pytest.mark.skipif(reason is not None, reason=f"no testbed: {reason}")]
 
 STAR = tree([4], [300e6 / 8], [0.0], hosts=0)
@@ -46,10 +46,10 @@ def calibrated() -> Transport:
 
     devices = STAR.gpus[:2]
     sweep = Sweep(sizes=(8, 1000, 500_000, 1_000_000, 2_000_000), kinds=(SEND,), batch_seconds=0.3)
-    with testbed.build(STAR, devices) as bed:
+    with testbed.build(STAR, devices) as built:
 
         def swept() -> list[Measurement]:
-            results = launch(measure, [sweep, sweep], places=bed.places, timeout=60.0)
+            results = launch(measure, [sweep, sweep], places=built.places, timeout=60.0)
             assert results is not None
             return list(results[0])
 
@@ -58,7 +58,7 @@ def calibrated() -> Transport:
             before, rows = rows, [min(pair, key=lambda row: row.seconds) for pair in zip(rows, swept(), strict=True)]
             if all(row.seconds > (1 - STILL_FALLING) * old.seconds for old, row in zip(before, rows, strict=True)):
                 break
-        return calibrate(rows, bed.cluster, devices, gloo()).transport
+        return calibrate(rows, built.cluster, devices, gloo()).transport
 
 
 MB = 1e6
