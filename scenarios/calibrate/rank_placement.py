@@ -45,11 +45,11 @@ class RankPlacement:
         """Return a pair of ranks for each distinct route from rank 0 to another rank."""
         if self.cluster is None or self.ranks < 2:
             return ((0, 1),)
-        ways: dict[tuple[int, ...], tuple[int, int]] = {}
+        by_route: dict[tuple[int, ...], tuple[int, int]] = {}
         for peer in range(1, self.ranks):
             route = self.cluster.route(self.devices[0], self.devices[peer])
-            ways.setdefault(tuple(map(self.cluster.link_class, route)), (0, peer))
-        return tuple(ways.values())
+            by_route.setdefault(tuple(map(self.cluster.link_class, route)), (0, peer))
+        return tuple(by_route.values())
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,10 @@ def outcome(measurements: Sequence[Measurement], placement: RankPlacement, libra
         found = calibrate(measurements, placement.cluster, placement.devices, library)
         return Outcome(library, found, found.transport, None, _errors(found))
     share = library.efficiency.get(NET, 1.0)
-    begun = replace(library, efficiency={**library.efficiency, NET: share})
+    start = replace(library, efficiency={**library.efficiency, NET: share})
     widest = max(one.busbw for one in measurements) / share
     crossbar = uniform(placement.ranks, widest, 0.0, hosts=0)
-    found = calibrate(measurements, crossbar, crossbar.gpus, begun)
+    found = calibrate(measurements, crossbar, crossbar.gpus, start)
     bandwidth = widest * found.transport.efficiency[NET] / share
     section = {
         "preset": "uniform",

@@ -61,12 +61,12 @@ def _parameters(outcome: Outcome) -> str:
 def _parameter(outcome: Outcome, one: Fitted) -> list[str]:
     key, more = one.parameter.name, len(one.parameter.entries) - 1
     name = dotted(key)
-    sure = f"{one.error:.1%}"
+    error = f"{one.error:.1%}"
     if name not in outcome.errors and outcome.section is not None:
-        return ["cluster.bandwidth", "", outcome.section["bandwidth"], sure]
+        return ["cluster.bandwidth", "", outcome.section["bandwidth"], error]
     also = f" and {more} with it" if more else ""
     values = [written(transport, key) for transport in (outcome.library, outcome.transport)]
-    return [name.removeprefix("transport.") + also, *values, sure]
+    return [name.removeprefix("transport.") + also, *values, error]
 
 
 def _crossovers(outcome: Outcome) -> Iterator[str]:

@@ -55,17 +55,17 @@ def entry(device: Device, known: Accelerator | None = None) -> Entry:
     """Return the accelerator that prices the measurements of *device* best. *known*: the catalogue's accelerator, if
     any.
     """
-    reached, sure = _memory(device)
-    begun = known or _unknown(device)
-    bandwidth = begun.memory_bandwidth if known else reached
-    begun = replace(begun, memory_bandwidth=bandwidth, memory_efficiency=reached / bandwidth)
+    reached, memory_error = _memory(device)
+    base = known or _unknown(device)
+    bandwidth = base.memory_bandwidth if known else reached
+    base = replace(base, memory_bandwidth=bandwidth, memory_efficiency=reached / bandwidth)
     host = Software(launch_seconds=device.launch)
     precisions = tuple(dict.fromkeys(product.precision for product in device.products))
 
     def made(values: Vector) -> Accelerator:
-        peaks = {p: begun.peak(p) * float(f) for p, f in zip(precisions, values, strict=False)}
-        changed = {"matmul_efficiency": float(values[0]) * begun.matmul_efficiency} if known else {"peak_flops": peaks}
-        return replace(begun, **changed, **({"k_half": float(values[-1]) * K_HALF} if begun.sms else {}))  # type: ignore[arg-type]
+        peaks = {p: base.peak(p) * float(f) for p, f in zip(precisions, values, strict=False)}
+        changed = {"matmul_efficiency": float(values[0]) * base.matmul_efficiency} if known else {"peak_flops": peaks}
+        return replace(base, **changed, **({"k_half": float(values[-1]) * K_HALF} if base.sms else {}))  # type: ignore[arg-type]
 
     def predict(values: Vector) -> Vector:
         accelerator = made(values)
@@ -73,11 +73,11 @@ def entry(device: Device, known: Accelerator | None = None) -> Entry:
             [accelerator.seconds([matmul(*one.shape, precision=one.precision)], host) for one in device.products]
         )
 
-    count = (1 if known else len(precisions)) + bool(begun.sms)
+    count = (1 if known else len(precisions)) + bool(base.sms)
     found = fit(predict, np.ones(count), np.array([one.seconds for one in device.products]), PRIOR_DEVIATION)
-    names = (["matmul_efficiency"] if known else [f"peak_flops.{p}" for p in precisions]) + ["k_half"] * bool(begun.sms)
+    names = (["matmul_efficiency"] if known else [f"peak_flops.{p}" for p in precisions]) + ["k_half"] * bool(base.sms)
     errors = dict(zip(names, map(float, found.errors), strict=True))
-    errors["memory_efficiency" if known else "memory_bandwidth"] = sure
+    errors["memory_efficiency" if known else "memory_bandwidth"] = memory_error
     return Entry(made(found.parameters), errors, found)
 
 

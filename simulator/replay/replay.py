@@ -94,18 +94,18 @@ def measured(schedule: Schedule, moments: Sequence[Floats]) -> Timeline:
         np.concatenate([np.where(own == NO_COMMUNICATION, own, own + step * each) for step in range(schedule.steps)])
         for own in numbers
     ]
-    begun, received = np.full((2, each * schedule.steps + 1), -np.inf)
+    all_ready, received = np.full((2, each * schedule.steps + 1), -np.inf)
     for rank, (own, (ready, end)) in enumerate(zip(numbers, (of_rank.T for of_rank in moments), strict=True)):
-        np.maximum.at(begun, own, ready)
+        np.maximum.at(all_ready, own, ready)
         receives = _where(schedule, rank, Recv) & (own != NO_COMMUNICATION)
         received[own[receives]] = end[receives]
     # ops without communication have the last place
-    begun[NO_COMMUNICATION] = received[NO_COMMUNICATION] = -np.inf
+    all_ready[NO_COMMUNICATION] = received[NO_COMMUNICATION] = -np.inf
     columns = []
     for rank, (own, (ready, end)) in enumerate(zip(numbers, (of_rank.T for of_rank in moments), strict=True)):
         last = np.where(_where(schedule, rank, Send), np.maximum(end, received[own]), end)
         # a rank that only sends may end a collective before its last partner is ready
-        begin = np.minimum(np.maximum(ready, begun[own]), last)
+        begin = np.minimum(np.maximum(ready, all_ready[own]), last)
         step, op = np.divmod(np.arange(len(own)), len(own) // schedule.steps or 1)
         order = np.argsort(last, kind="stable")
         columns.append(Columns(op[order], step[order], ready[order], begin[order], last[order], own[order]))

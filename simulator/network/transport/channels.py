@@ -93,7 +93,7 @@ def cycles(bandwidth: Matrix) -> tuple[Cycle, ...]:
         packed = _pack(found, capacity, size)
         if len(packed) * speed > most * (1 + 1e-9):
             best, most = packed, len(packed) * speed
-    return tuple(way for cycle in best for way in (cycle, (cycle[0], *cycle[:0:-1])))
+    return tuple(directed for cycle in best for directed in (cycle, (cycle[0], *cycle[:0:-1])))
 
 
 def _hamiltonian(bandwidth: Matrix) -> Iterator[Cycle]:
@@ -148,12 +148,12 @@ def _across(cluster: Cluster, devices: Sequence[str], nodes: Sequence[Sequence[i
     """One ring for each NIC in use, counted in the server that uses fewest; server after server."""
     nics = [_nics(cluster, devices, node, devices[nodes[number - 1][0]]) for number, node in enumerate(nodes)]
     channels = min(max(numbers.values()) + 1 for numbers in nics)
-    orders = [_inside(cluster, devices, node) for node in nodes]
+    orders_of = [_inside(cluster, devices, node) for node in nodes]
     rings: list[list[int]] = [[] for _ in range(channels)]
-    for number, (ways, nic) in enumerate(zip(orders, nics, strict=True)):
+    for number, (orders, nic) in enumerate(zip(orders_of, nics, strict=True)):
         entered: set[int] = set()
         for channel, ring in enumerate(rings):
-            path = _path(ways, nic, channel, channels, entered)
+            path = _path(orders, nic, channel, channels, entered)
             entered.add(nic[path[0]])
             ring.extend(path[::-1] if number % 2 else path)
     return list(map(tuple, rings))
@@ -167,7 +167,7 @@ def _nics(cluster: Cluster, devices: Sequence[str], node: Sequence[int], elsewhe
     return {position: numbers[name] for position, name in names.items()}
 
 
-def _path(ways: Sequence[Cycle], nic: dict[int, int], channel: int, channels: int, entered: set[int]) -> Cycle:
+def _path(orders: Sequence[Cycle], nic: dict[int, int], channel: int, channels: int, entered: set[int]) -> Cycle:
     """An order through one server that ends at NIC *channel*.
 
     It begins at the same NIC if two GPUs share that NIC, else at the next one, else at one where no other channel
@@ -179,10 +179,10 @@ def _path(ways: Sequence[Cycle], nic: dict[int, int], channel: int, channels: in
         return [first == channel, first == (channel + 1) % channels, first not in entered, True].index(True)
 
     rotations = (
-        (*way[place + 1 :], *way[: place + 1])
-        for turn in range(len(ways))
-        for way in (ways[(channel + turn) % len(ways)],)
-        for place in range(len(way))
-        if nic[way[place]] == channel
+        (*order[place + 1 :], *order[: place + 1])
+        for turn in range(len(orders))
+        for order in (orders[(channel + turn) % len(orders)],)
+        for place in range(len(order))
+        if nic[order[place]] == channel
     )
     return min(rotations, key=preference)

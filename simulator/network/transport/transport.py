@@ -14,7 +14,7 @@ from math import inf
 from simulator.cluster import Link
 
 NVLINK, PCI, NET = "NVLINK", "PCI", "NET"
-"""Classes of hop, as NCCL tells them apart (src/graph/tuning.cc, NCCL_HW_*)."""
+"""Link classes, as in NCCL (src/graph/tuning.cc, NCCL_HW_*)."""
 
 _CLASSES = {"nvlink": NVLINK, "infinity_fabric": NVLINK, "pcie": PCI, "upi": PCI, "qpi": PCI, "xgmi": PCI}
 

@@ -169,7 +169,7 @@ class _Bench:
         """The result of *best*. Parameters that the measurements do not determine keep the library's values."""
         rows = list(zip(best.parameters, best.found, best.fit.errors, strict=True))
         determined = [Fitted(found, float(error)) for _, found, error in rows if error < UNDETERMINED * PRIOR_DEVIATION]
-        undetermined = [begun for begun, _, error in rows if error >= UNDETERMINED * PRIOR_DEVIATION]
+        undetermined = [start for start, _, error in rows if error >= UNDETERMINED * PRIOR_DEVIATION]
         whole = with_values(best.transport, [*undetermined, *(one.parameter for one in determined)])
         plans = tuple(self.plans(whole))
         times = tuple(seconds(plan, self.cluster) for plan in plans)

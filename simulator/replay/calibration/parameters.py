@@ -99,24 +99,24 @@ class Observed:
 Extended = tuple[Transport, list[Parameter]]
 
 
-def extensions(transport: Transport, parameters: Sequence[Parameter], seen: Observed) -> Iterator[Extended]:
+def extensions(transport: Transport, parameters: Sequence[Parameter], observed: Observed) -> Iterator[Extended]:
     """Yield each possible addition to *parameters* of *transport*."""
     if len(transport.protocols) > 1:
-        for protocol in dict.fromkeys(protocol for _, protocol in seen.used):
+        for protocol in dict.fromkeys(protocol for _, protocol in observed.used):
             yield from _separate_latencies(transport, parameters, protocol)
         return
     taken = {key: value for parameter in parameters for key, value in parameter.entries}
-    for (algorithm, protocol), rate in seen.used.items():
+    for (algorithm, protocol), rate in observed.used.items():
         hops = {(t, (key[0], algorithm, protocol)): value for (t, key), value in taken.items() if t == "hop_latency"}
         for entries in (
             hops,
-            {("base_latency", (algorithm, protocol)): seen.latency},
+            {("base_latency", (algorithm, protocol)): observed.latency},
             {("ceilings", (algorithm, protocol, "any")): rate},
         ):
             if entries and not taken.keys() & entries.keys():
                 yield transport, [*parameters, Parameter(tuple(entries.items()))]
     if any(table == "hop_latency" for table, _ in taken):
-        yield _with_long(transport, parameters, seen.rate)
+        yield _with_long(transport, parameters, observed.rate)
 
 
 def _separate_latencies(transport: Transport, parameters: Sequence[Parameter], protocol: str) -> Iterator[Extended]:

@@ -155,7 +155,7 @@ class _Builder:
         inside = self._inside(device)
         set_parameters(inside, SETTINGS)
         address = f"addr add {NETWORK}.{number}/24 dev {INTERFACE}"
-        way = f"route replace {NETWORK}.0/24 dev {INTERFACE} {ROUTE}"
-        iproute("ip", [address, f"link set {INTERFACE} up", "link set lo up", way], inside)
+        route = f"route replace {NETWORK}.0/24 dev {INTERFACE} {ROUTE}"
+        iproute("ip", [address, f"link set {INTERFACE} up", "link set lo up", route], inside)
         link = self.graph.edges[device, next(self.graph.successors(device))]["link"]
         iproute("tc", shape(INTERFACE, link, delays=delayed), inside)
