@@ -48,8 +48,9 @@ def clos(network: Network, leaves: Sequence[Indices], oversubscription: Sequence
 def _level(
     network: Network, kind: str, groups: Sequence[Sequence[tuple[int, float]]], ratio: float, above: dict[int, int]
 ) -> list[tuple[int, float]]:
-    """Add a switch of *kind* above each of *groups* (switch, bandwidth below it). Return these switches and their
-    bandwidths.
+    """Add a switch of *kind* above each of *groups* (switch, bandwidth below it).
+
+    Return these switches and their bandwidths.
     """
     level = []
     for group in groups:
@@ -62,8 +63,9 @@ def _level(
 
 
 def ratios(oversubscription: float | list[float]) -> list[float]:
-    """Return the oversubscription of leaves and of spines. Raises `ClusterError` for a list of other than one or two
-    numbers.
+    """Return the oversubscription of leaves and of spines.
+
+    Raises `ClusterError` for a list of other than one or two numbers.
     """
     given = oversubscription if isinstance(oversubscription, list) else [oversubscription]
     if not 1 <= len(given) <= 2:

@@ -21,7 +21,7 @@ from simulator.hashing import Indices, Table
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A NIC's end of the fabric: the *number* of the port, its *nic*, *node* and *rail* (the number of the NIC in its
+    """A NIC's end of the fabric: the *number* of the port, its *nic*, *node* and *rail* (number of the NIC in its
     node).
     """
 

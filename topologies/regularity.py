@@ -71,9 +71,7 @@ class _Servers:
 
     @cached_property
     def offsets(self) -> list[int]:
-        """By vertex the distance of its first link from the first link of its server; last, the number of links of a
-        server.
-        """
+        """By vertex the distance of its first link from the first link of its server; last, the links of a server."""
         return [0, *np.cumsum(self.degrees).tolist()]
 
     @property
@@ -150,9 +148,7 @@ class _DeviceTemplate:
 
 
 def _instances(groups: Sequence[_Servers], devices: Sequence[_DeviceTemplate]) -> tuple[Indices, Indices]:
-    """By device the number of its template, and the number of its server in that template: GPUs in order, then
-    hosts.
-    """
+    """By device the number of its template, and of its server in that template: GPUs in order, then hosts."""
     found, begin = [np.zeros((2, 0), np.int64)], 0
     for count, own in ((group.template.count, len(group.of_kind(word))) for word in DEVICES for group in groups):
         found.append(np.stack([np.tile(begin + np.arange(own), count), np.repeat(np.arange(count), own)]))

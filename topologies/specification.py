@@ -81,8 +81,9 @@ class ClusterSection(Section):
     degraded: list[Degradation] = Field(default_factory=list)
 
     def build(self, folder: Path | None = None) -> Cluster:
-        """Return the cluster. Paths are relative to *folder*. Raises `ClusterError` if its parts do not fit
-        together.
+        """Return the cluster.
+
+        Paths are relative to *folder*. Raises `ClusterError` if its parts do not fit together.
         """
         cluster = self._whole_cluster(folder or Path())
         if not self.degraded:
@@ -207,8 +208,9 @@ class UniformSection(ClusterSection):
 
 
 class TreeSection(ClusterSection):
-    """Switches from the root down, *arity* below each switch of a level. One bandwidth and latency for all levels, or
-    lists.
+    """Switches from the root down, *arity* below each switch of a level.
+
+    One bandwidth and latency for all levels, or lists.
     """
 
     preset: Literal["tree"]
@@ -239,8 +241,9 @@ class TreeSection(ClusterSection):
 
 
 class GraphSection(ClusterSection):
-    """A user's own *graph*, networkx node-link data. *accelerator* and *processor* are for devices without one of their
-    own.
+    """A user's own *graph*, networkx node-link data.
+
+    *accelerator* and *processor* are for devices without one of their own.
     """
 
     graph: str

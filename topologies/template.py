@@ -1,6 +1,4 @@
-"""A server template: one wiring as arrays, instantiated many times with vertices and links numbered through the
-cluster.
-"""
+"""A server template: one wiring as arrays, instantiated many times with numbers of the cluster."""
 
 from __future__ import annotations
 
@@ -78,9 +76,7 @@ class ServerTemplate:
         return np.array([len(self.wiring.links[name]) for name in self.names], np.int64)
 
     def vertices(self, tables: Tables) -> tuple[Indices, Indices, Indices, Indices]:
-        """Return four arrays over all vertices, server after server: number of the kind, number within the kind, node,
-        accelerator.
-        """
+        """Return arrays over all vertices, server after server: kind, number within the kind, node, accelerator."""
         kinds = list(self.wiring.vertices.values())
         begin = np.array([self.first.get(kind, 0) for kind in kinds], np.int64)
         own = np.array([int(name.rpartition(" ")[2]) for name in self.names], np.int64)
@@ -95,9 +91,7 @@ class ServerTemplate:
         )
 
     def links(self, tables: Tables) -> tuple[Indices, Indices, Indices]:
-        """Return three arrays over all links, server after server: source vertex, target vertex, number of the
-        `Link`.
-        """
+        """Return arrays over all links, server after server: source vertex, target vertex, number of the `Link`."""
         ends = [(self.place[a], self.place[b]) for a in self.names for b in self.wiring.links[a]]
         source, target = np.array(ends, np.int64).reshape(len(ends), 2).T
         which = [tables.links.number(link) for a in self.names for link in self.wiring.links[a].values()]

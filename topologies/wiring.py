@@ -155,8 +155,9 @@ class Wiring:
         return min((self.links[a][b].bandwidth for a, b in pairwise(path)), default=0.0)
 
     def nic_of(self, device: str) -> str:
-        """Return the NIC through which *device* reaches the fabric: the nearest one. Devices with equally near NICs
-        share them.
+        """Return the NIC through which *device* reaches the fabric: the nearest one.
+
+        Devices with equally near NICs share them.
         """
         if not self._nic_of:
             if not self.nics:

@@ -91,8 +91,9 @@ def with_rows_kept(error: BrokenCalibrationError, path: Path, backend: str) -> C
 
 
 def keep(measurements: Sequence[Measurement], path: Path, backend: str) -> Path:
-    """Write *measurements* beside the calibration file at *path*, as JSON that ``--from`` reads. Return the new
-    path.
+    """Write *measurements* beside the calibration file at *path*, as JSON that ``--from`` reads.
+
+    Return the new path.
     """
     rows = path.with_suffix(".rows.json")
     rows.parent.mkdir(parents=True, exist_ok=True)

@@ -153,9 +153,7 @@ def validate(
 
 
 def modelled(scenario: Scenario, schedule: Schedule) -> list[list[float]]:
-    """Return the seconds of the ops of each rank of *schedule* on the cluster of *scenario*, for a replay that
-    sleeps.
-    """
+    """Return the modelled seconds of the ops of each rank of *schedule* on the cluster of *scenario*."""
     devices = scenario.derived.devices
     cluster = in_step(scenario.cluster(), devices)
     return durations(schedule, cluster, devices, scenario.software, variation(scenario))

@@ -198,8 +198,9 @@ class Cluster:
         return found
 
     def route(self, source: str, target: str) -> tuple[int, ...]:
-        """Return the numbers of the links from *source* to *target*, in order. Raises `ClusterError` if there is no
-        route.
+        """Return the numbers of the links from *source* to *target*, in order.
+
+        Raises `ClusterError` if there is no route.
         """
         key = source, target
         if key not in self._routes:
@@ -276,9 +277,7 @@ class Cluster:
         return [sum(islice(each, len(route))) for route in routes]
 
     def degraded(self, factors: Iterable[tuple[str, str, float]]) -> Cluster:
-        """Return the cluster with the bandwidth between pairs of vertices, in both directions, multiplied by a
-        factor.
-        """
+        """Return the cluster with a factor on the bandwidth between pairs of vertices, in both directions."""
         changed: dict[int, Link] = {}
         for source, target, factor in factors:
             both = self._link_between(source, target), self._link_between(target, source)

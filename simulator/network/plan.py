@@ -61,9 +61,7 @@ class TransferPlan:
     sms: float = 0.0
 
     def moments(self, begin: float) -> Iterator[tuple[float, float, Phase]]:
-        """Yield (begin, end, phase) of the transfers of each phase if the plan begins at *begin* and its links are
-        idle.
-        """
+        """Yield (begin, end, phase) of each phase's transfers if the plan begins at *begin* on idle links."""
         for phase in self.phases:
             start = begin + phase.latency if phase.contended else begin
             begin += phase.latency

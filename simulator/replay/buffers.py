@@ -18,8 +18,9 @@ ELEMENT = 4
 
 @dataclass(frozen=True)
 class Buffers:
-    """Data are sent from *source* and received into *sink*. *host* is memory of the host for copies from and to a
-    GPU.
+    """Data are sent from *source* and received into *sink*.
+
+    *host* is memory of the host for copies from and to a GPU.
     """
 
     source: torch.Tensor

@@ -46,8 +46,9 @@ class OpTime(NamedTuple):
 
 
 class Swap(NamedTuple):
-    """Two ops of *rank*. In the simulation *first* ended *seconds* before *second* began; measured, it began after its
-    end.
+    """Two ops of *rank*.
+
+    In the simulation *first* ended *seconds* before *second* began; measured, it began after its end.
     """
 
     rank: int

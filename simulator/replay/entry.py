@@ -42,8 +42,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class LinkFit:
-    """A transfer takes *latency* (s) plus its bytes over *bandwidth* (bytes/s). *errors*: relative standard errors of
-    both.
+    """A transfer takes *latency* (s) plus its bytes over *bandwidth* (bytes/s).
+
+    *errors*: relative standard errors of both.
     """
 
     latency: float
@@ -52,8 +53,9 @@ class LinkFit:
 
 
 def entry(device: Device, known: Accelerator | None = None) -> Entry:
-    """Return the accelerator that prices the measurements of *device* best. *known*: the catalogue's accelerator, if
-    any.
+    """Return the accelerator that prices the measurements of *device* best.
+
+    *known*: the catalogue's accelerator, if any.
     """
     reached, memory_error = _memory(device)
     base = known or _unknown(device)

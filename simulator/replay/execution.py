@@ -165,8 +165,9 @@ class Stream:
             self.ended[place].set()
 
     def _compute(self, op: Compute, ready: float, seconds: float) -> None:
-        """Execute a computation. One that follows another without a wait begins at that one's due time: delays do not
-        add up.
+        """Execute a computation.
+
+        One that follows another without a wait begins at that one's due time: delays do not add up.
         """
         self._due = (ready if self._due is None else self._due) + seconds
         self.execution.computations[self.name](op, self._due)

@@ -14,9 +14,7 @@ MEMINFO = Path("/proc/meminfo")
 
 
 def available_bytes() -> float:
-    """Return the bytes available without swapping (proc(5), MemAvailable); infinite if the system does not report
-    them.
-    """
+    """Return the bytes available without swapping (proc(5), MemAvailable); infinite if unknown."""
     if not MEMINFO.exists():
         return float("inf")
     lines = dict(line.split(":", 1) for line in MEMINFO.read_text(encoding="ascii").splitlines())

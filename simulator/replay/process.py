@@ -28,7 +28,7 @@ INSTALL = 'torch is not installed, and ranks need it: run pip install -e ".[torc
 
 @dataclass(frozen=True)
 class Assignment:
-    """The launcher's message to a rank: its *place* among *world_size*, *work* and its *argument*, and *store*'s
+    """The launcher's message to a rank: its *place* among *world_size*, its *work*, the *argument*, the *store*'s
     address.
     """
 

@@ -28,8 +28,9 @@ class Member:
 
 
 Work = Callable[[Member, Any], Any]
-"""The work of a member with its argument, while the default process group is open. A function of a module, so that a
-new process finds it by name.
+"""The work of a member with its argument, while the default process group is open.
+
+A function of a module, so that a new process finds it by name.
 """
 
 

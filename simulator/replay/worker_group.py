@@ -20,9 +20,7 @@ GRACE = 0.5
 
 @dataclass
 class WorkerGroup:
-    """Processes in order of ranks, which must end before *deadline* (of the monotonic clock, *timeout* s after the
-    start).
-    """
+    """Processes in order of ranks. They must end before *deadline*, *timeout* s after the start (monotonic clock)."""
 
     deadline: float
     timeout: float

@@ -30,8 +30,9 @@ def is_topology(text: str) -> bool:
 
 
 def read(text: str, name: str) -> Inventory:
-    """Return the server of the matrix in *text*. *name*: of the file, for errors. Raises `CalibrationError` with the
-    line.
+    """Return the server of the matrix in *text*.
+
+    *name*: of the file, for errors. Raises `CalibrationError` with the line.
     """
     lines = re.sub(r"\x1b\[[\d;]*m", "", text).splitlines()
     begin = next((number for number, line in enumerate(lines) if re.match(r"\s*GPU0\s+", line)), None)

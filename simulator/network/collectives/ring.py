@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from simulator.network.step import Group, Step
 
 CHUNKS = 8
-"""Parts in which a vector passes along a chain: the slots of a channel's buffer (NCCL_STEPS, NCCL
+"""Parts in which a vector passes along a chain: slots of a channel's buffer (NCCL_STEPS, NCCL
 src/include/devcomm.h).
 """
 

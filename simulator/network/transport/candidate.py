@@ -23,8 +23,9 @@ class PlacedStep:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """The *placed* steps of *algorithm* by *protocol*. *base*: seconds paid once. *latency_factor* applies to all
-    latency.
+    """The *placed* steps of *algorithm* by *protocol*.
+
+    *base*: seconds paid once. *latency_factor* applies to all latency.
     """
 
     algorithm: str

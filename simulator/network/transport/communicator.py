@@ -110,8 +110,9 @@ class Communicator:
         groups: Indices,
         per_peer: tuple[float, ...] | None = None,
     ) -> Placement:
-        """Return the placement of *groups* of ranks for a `collective`. Isomorphic groups have equal plans up to link
-        numbers.
+        """Return the placement of *groups* of ranks for a `collective`.
+
+        Isomorphic groups have equal plans up to link numbers.
         """
         request = kind, axis, nbytes, root, algorithm, per_peer
         return self._placements.of(
@@ -214,7 +215,7 @@ class Communicator:
     def _plan(
         self, kind: str, topology: GroupTopology, choices: Mapping[str, Sequence[Step]], nbytes: float, channels: int
     ) -> TransferPlan:
-        """The plan of the candidate that is fastest on idle links by the library's tuning model; at most *channels*
+        """The plan of the candidate that is fastest by the tuning model on idle links, with at most *channels*
         channels.
         """
         transport = self.transport

@@ -113,9 +113,7 @@ class GroupTopology:
         return self._seconds_per_byte[flow]
 
     def busy(self, flows: Sequence[Flow]) -> float:
-        """Return the seconds for 1 byte of every transfer if only these flows use the links: the time of the busiest
-        link.
-        """
+        """Return the seconds for 1 byte of every transfer if only these flows use the links."""
         slowest = 1.0 / min(flow.alone for flow in flows)
         if len(flows) == 1:
             return slowest

@@ -47,8 +47,9 @@ NVLS_CEILINGS = {
     ("nvls", "Simple", "nvlink4"): 0.85 * 18 * 20.6e9,
     ("nvls", "Simple", "nvlink5"): 0.74 * 18 * 40.1e9,
 }
-"""nvlsEfficiency of Hopper and Blackwell, "2.30", times the bandwidth of their 18 links. Versions with these GPUs have
-NVLS.
+"""nvlsEfficiency of Hopper and Blackwell, "2.30", times the bandwidth of their 18 links.
+
+Versions with these GPUs have NVLS.
 """
 
 NVLS_LATENCY = 25e-6

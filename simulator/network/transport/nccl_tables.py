@@ -64,8 +64,9 @@ one server, two, and more. The first two rows are as in v2.10.3. A channel there
 
 @dataclass(frozen=True)
 class Tables:
-    """The tables of one version: latencies in us, and shares of bandwidth (ring; tree in one server, tree across
-    servers).
+    """The tables of one version: latencies in us, and shares of bandwidth.
+
+    *ring* and *tree*: shares within one server. *tree_across*: of a tree across servers.
     """
 
     base: Mapping[str, Triple]

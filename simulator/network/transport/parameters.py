@@ -144,8 +144,9 @@ def _check_keys(at: str | tuple[str, ...], table: Mapping[str, Any], names: tupl
 
 
 def difference(library: Transport, transport: Transport) -> dict[str, Any]:
-    """Return the content of a file by which `overridden` makes *transport* out of *library*: plain data, quantities as
-    text.
+    """Return the content of a file by which `overridden` makes *transport* out of *library*.
+
+    The content is plain data with quantities as text.
     """
     found: dict[str, Any] = {}
     for field in fields(Transport):

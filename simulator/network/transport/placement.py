@@ -45,8 +45,9 @@ class Placements:
         self._found: dict[tuple[Shape, tuple[int, ...]], tuple[int, tuple[int, ...]]] = {}
 
     def of(self, groups: Indices, shape: Callable[[int], Shape]) -> Placement:
-        """Return the placement of *groups*, of shape ``(groups, devices)``. *shape* matters only on an irregular
-        cluster.
+        """Return the placement of *groups*, of shape ``(groups, devices)``.
+
+        *shape* matters only on an irregular cluster.
         """
         if groups.shape[1] < 2:
             return Placement(np.zeros(len(groups), np.int64), np.zeros((len(groups), 0), np.int64))

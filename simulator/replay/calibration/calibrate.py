@@ -48,7 +48,7 @@ class Calibrated:
     fit: Fit
 
     def crossovers(self) -> Iterator[tuple[str, float, TransferPlan, TransferPlan]]:
-        """Yield, for each kind, the sizes (bytes) where the algorithm or protocol changes, with the plans below and
+        """Yield, for each kind, the sizes (bytes) where algorithm or protocol change, with the plans below and
         above.
         """
         for kind in dict.fromkeys(one.kind for one in self.measurements):

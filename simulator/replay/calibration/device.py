@@ -128,8 +128,9 @@ def _product_seconds(device: torch.device, dtype: torch.dtype, shape: tuple[int,
 
 
 def _copies(source: torch.device, target: torch.device) -> Iterator[Transfer]:
-    """Copies from memory to memory. On one device its memory is read and written; between two the bus is crossed
-    once.
+    """Copies from memory to memory.
+
+    On one device its memory is read and written; between two the bus is crossed once.
     """
     pinned = source.type != target.type
     for nbytes in VECTORS:

@@ -1,5 +1,6 @@
-"""A measurement is one timed communication of one size. A sweep lists communications to time, over sizes as in
-nccl-tests.
+"""A measurement is one timed communication of one size.
+
+A sweep lists communications to time, over sizes as in nccl-tests.
 """
 
 from __future__ import annotations

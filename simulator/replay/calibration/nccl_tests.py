@@ -55,8 +55,9 @@ class Sweeps:
 
 
 def of_text(text: str, name: str) -> Sweeps:
-    """Return the sweeps in nccl-tests' *text*. *name*: of the file, for errors. Raises `CalibrationError` with the
-    line.
+    """Return the sweeps in nccl-tests' *text*.
+
+    *name*: of the file, for errors. Raises `CalibrationError` with the line.
     """
     reader = _Reader(name)
     for number, line in enumerate(text.splitlines(), start=1):

@@ -61,8 +61,9 @@ def iproute(tool: str, lines: Iterable[str], namespace: str | None = None, *, to
 
 
 def set_parameters(namespace: str, settings: Sequence[tuple[str, str]]) -> None:
-    """Set the kernel parameters ``net.*`` of *namespace*, (name, value) each. Parameters that the kernel lacks are
-    skipped.
+    """Set the kernel parameters ``net.*`` of *namespace*, (name, value) each.
+
+    Parameters that the kernel lacks are skipped.
     """
     script = "\n".join(
         f"[ ! -e {path} ] || echo '{value}' > {path}" for name, value in settings for path in [_path(name)]

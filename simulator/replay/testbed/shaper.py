@@ -52,8 +52,9 @@ a step.
 
 
 def shape(interface: str, link: Link, *, delays: bool) -> Iterator[str]:
-    """Yield the lines of tc that limit *interface* to *link*, with its latency if the kernel *delays* frames
-    (netem).
+    """Yield the lines of tc that limit *interface* to *link*.
+
+    They include the link's latency if the kernel *delays* frames (netem).
     """
     rate = link.bandwidth * COUNTED
     burst = round(SEGMENTS * FRAME + LATE * rate)

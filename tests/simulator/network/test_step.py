@@ -17,9 +17,7 @@ def ring(size: int, repeat: int) -> Step:
 
 
 def simulated(hops: list[tuple[float, float]], rounds: int) -> float:
-    """Time at which the last hop of a ring may send: after its own last chunk, and after the arrival of the previous
-    one.
-    """
+    """Time at which the last hop of a ring may send: after its own last chunk, and after the previous one arrived."""
     ready = [0.0] * len(hops)
     for _ in range(rounds):
         ready = [max(ready[h] + hops[h][1], ready[h - 1] + hops[h - 1][1] + hops[h - 1][0]) for h in range(len(hops))]

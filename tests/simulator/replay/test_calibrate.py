@@ -63,9 +63,7 @@ def test_hops_that_a_library_does_not_distinguish_share_a_parameter():
 
 
 def test_point_to_point_alone_predicts_what_was_not_measured():
-    """A calibration on messages between two ranks predicts a ring, a binomial broadcast and groups over a thin
-    uplink.
-    """
+    """A calibration on messages of one pair predicts a ring, a binomial broadcast and groups over a thin uplink."""
     cluster = tree([2, 2], [20e6, 50e6], [30e-6, 30e-6])
     truth = machine(efficiency={NET: 0.9})
     rows = [*measured(cluster, truth, (SEND,))]

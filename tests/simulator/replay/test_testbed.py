@@ -141,9 +141,7 @@ class TestOnRealNetworks:
                 assert inside(here.namespace, CONNECT, "192.0.2.1") == "unreachable "
 
     def test_a_port_has_the_rate_of_its_link(self):
-        """2 MB at 200 Mb/s of Ethernet take 85 ms however busy the machine is, and a little less because the bucket is
-        full.
-        """
+        """2 MB at 200 Mb/s of Ethernet take 85 ms however busy the machine is. The full bucket saves a little."""
         expected = 2e6 * 1538 / 1448 / 25e6
         cluster = tree([2], [25e6], [0.0], hosts=0)
         with testbed.build(cluster, cluster.gpus) as built:

@@ -113,8 +113,9 @@ def expected(kind: str, size: int, parts: int, root: int, rank: int) -> dict[int
 
 
 def execute(steps: Iterable[Step], vectors: list[Vector]) -> None:
-    """Execute *steps*. Rounds: all sends of a repetition read the state before it. Pipelined: transfers in order, chunk
-    by chunk.
+    """Execute *steps*.
+
+    Rounds: all sends of a repetition read the state before it. Pipelined: transfers in order, chunk by chunk.
     """
     for step in steps:
         for repetition in range(step.repeat):

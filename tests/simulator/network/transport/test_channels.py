@@ -43,7 +43,7 @@ def test_dgx1_has_three_rings_each_way_that_use_every_nvlink() -> None:
 
 @pytest.mark.parametrize("size", range(3, 9))
 def test_rings_of_a_full_mesh_carry_all_of_its_links(size: int) -> None:
-    """Walecki 1892: a complete graph of odd size decomposes into Hamiltonian cycles; of even size with every link
+    """Walecki 1892: a complete graph of odd size decomposes into Hamiltonian cycles; of even size if links are
     doubled.
     """
     found = cycles(tuple(tuple(float(i != j) for j in range(size)) for i in range(size)))
@@ -144,7 +144,7 @@ def test_every_ring_leaves_by_another_nic_and_every_nic_carries_one_each_way(
     ("preset", "nodes"), [("dgx_a100_80gb", 4), ("dgx_a100_80gb", 2), ("p4d_24xlarge", 3), ("dgx1", 2)]
 )
 def test_every_hop_stays_on_its_rail(preset: str, nodes: int) -> None:
-    """If two GPUs share a NIC this holds for an odd number of servers too; else the last hop of an odd number changes
+    """If two GPUs share a NIC this holds for any number of servers; else the last hop of an odd number changes
     rails.
     """
     cluster = topologies.cluster({"preset": preset, "nodes": nodes})

@@ -70,8 +70,9 @@ def test_halving_doubling(fidelity: str, p: int, d: float, alpha: float, bandwid
 @pytest.mark.parametrize("fidelity", FIDELITIES)
 @given(p=SIZES, d=BYTES, alpha=ALPHAS, bandwidth=BANDWIDTHS)
 def test_messages_of_a_root_share_its_port(fidelity: str, p: int, d: float, alpha: float, bandwidth: float) -> None:
-    """p d through one port: the parameter server of the lecture, whose root is a host. No formula in the code says
-    so.
+    """p d through one port: the parameter server of the lecture, whose root is a host.
+
+    No formula in the code says so.
     """
     cluster = uniform(p, bandwidth, alpha)
     communicator = Communicator(cluster, (*cluster.gpus, *cluster.hosts), ideal(), fidelity)

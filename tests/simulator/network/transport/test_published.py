@@ -105,9 +105,7 @@ def test_four_servers_of_b200_with_3200_gbit() -> None:
 
 
 def test_three_servers_of_a100_with_800_gbit() -> None:
-    """NVIDIA/nccl-tests, issue 119 (2022): 84.8 GB/s, the mean over 1, 2 ... 128 MiB, with four HDR NICs on each
-    server.
-    """
+    """NVIDIA/nccl-tests, issue 119 (2022): 84.8 GB/s, the mean over 1, 2 ... 128 MiB, four HDR NICs on each server."""
     servers = topologies.cluster({"preset": "dgx_a100_40gb", "nodes": 3, "node": {"nics": 4}})
     communicator = Communicator(servers, servers.gpus, nccl())
     found = [
