@@ -98,7 +98,9 @@ def communicator(scenario: BuiltScenario, cluster: Cluster | None = None) -> Com
 def in_step(cluster: Cluster, devices: Sequence[str]) -> Cluster:
     """*cluster* with each type of GPU among *devices* as fast as the slowest of so many, since all go in step."""
     gpus = cluster.count(devices)
-    return cluster.equipped({accelerator: accelerator.slowest_of(count) for accelerator, count in gpus.items()})
+    return cluster.with_accelerators(
+        {accelerator: accelerator.slowest_of(count) for accelerator, count in gpus.items()}
+    )
 
 
 def variation(scenario: BuiltScenario) -> Variation:

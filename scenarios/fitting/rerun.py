@@ -128,7 +128,7 @@ class Rerun:
     def _cluster(self, values: Values) -> Cluster:
         cluster = self.scenario.cluster()
         changed: Mapping[Accelerator, Accelerator] = {gpu: self._changed(gpu, values) for gpu in self._gpus}
-        return in_step(cluster.equipped(changed), self.scenario.derived.devices)
+        return in_step(cluster.with_accelerators(changed), self.scenario.derived.devices)
 
     def _changed(self, gpu: Accelerator, values: Values) -> Accelerator:
         own = landed(self.parameters, values, f"{GPUS}.{gpu.name}")
