@@ -13,7 +13,7 @@ PACKAGES = ("simulator", "topologies", "workloads", "scenarios")
 
 # the parts of the simulator, lowest layer first
 LAYERS = (
-    ("errors", "units", "lookup", "kernel", "hashing", "gc_paused"),
+    ("errors", "units", "lookup", "kernel", "hashing", "gc_paused", "least_squares"),
     ("accelerator", "document"),
     ("schedule", "cluster"),
     ("network", "timeline"),

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scenarios.fitting.least_squares import Array, Fit
+from scenarios.fitting.least_squares import Fit
 from scenarios.fitting.row import Row
+from simulator.least_squares import Array
 
 FOLDS = 5
 

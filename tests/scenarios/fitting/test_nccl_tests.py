@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from scenarios.fitting.fit import fit
-from scenarios.fitting.least_squares import HUBER, NORMAL_MAD
+from scenarios.fitting.least_squares import HUBER
 from scenarios.fitting.nccl_tests import PARAMETERS, machine, predicted, rows
 from scenarios.fitting.row import Row
 from simulator.document import read
 from simulator.errors import CalibrationError
+from simulator.least_squares import NORMAL_MAD
 from simulator.network.transport.nccl import FITTED, nccl
 from simulator.network.transport.transport import NET, NVLINK
 
