@@ -53,10 +53,6 @@ class Curve:
         by_category = {name: nbytes[fullest[kept]] for name, nbytes in self.by_category.items()}
         return Curve(edges[kept], by_category)
 
-    def integral(self, end: float) -> float:
-        """Byte-seconds held until *end* (s)."""
-        return float(np.sum(self.total * np.diff(np.minimum(self.times, end), append=end)))
-
 
 class Peak(NamedTuple):
     """*nbytes*, the most that *rank* holds, at *time* (s), *by_category*."""

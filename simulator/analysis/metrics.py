@@ -147,16 +147,6 @@ def flops_per_gpu(timeline: Timeline) -> tuple[float, float]:
     return model_flops(timeline.schedule) / available, hardware_flops(timeline.schedule) / available
 
 
-def mfu(timeline: Timeline, peak_flops: float) -> float:
-    """Model FLOPs utilisation: the model's share of the dense *peak_flops* (FLOP/s of one GPU) of the GPUs in use."""
-    return flops_per_gpu(timeline)[0] / peak_flops
-
-
-def hfu(timeline: Timeline, peak_flops: float) -> float:
-    """Hardware FLOPs utilisation: as `mfu`, but of what was executed."""
-    return flops_per_gpu(timeline)[1] / peak_flops
-
-
 def algbw(nbytes: float, seconds: float) -> float:
     """Algorithm bandwidth as nccl-tests counts it: *nbytes*, the full vector, over *seconds*; bytes/s, 0 if no time."""
     return nbytes / seconds if seconds else 0.0

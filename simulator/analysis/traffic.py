@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -11,32 +10,7 @@ from simulator.analysis.intervals import averages
 from simulator.analysis.metrics import families
 from simulator.cluster import Cluster
 from simulator.errors import SimulatorError
-from simulator.schedule import Collective, Schedule, Send
-from simulator.schedule.mesh import family
 from simulator.timeline import Floats, FlowLinks, Integers, LinkBins, Timeline
-
-LEAST_SENT: dict[str, Callable[[int], float]] = {
-    "all_reduce": lambda ranks: 2.0 * (ranks - 1),
-    "all_gather": lambda ranks: ranks - 1.0,
-    "reduce_scatter": lambda ranks: ranks - 1.0,
-    "broadcast": lambda ranks: ranks - 1.0,
-    "reduce": lambda ranks: ranks - 1.0,
-    "all_to_all": lambda ranks: ranks - 1.0,
-    "gather": lambda ranks: (ranks - 1) / ranks,
-    "scatter": lambda ranks: (ranks - 1) / ranks,
-}
-"""What all ranks of a collective must send together, in full vectors, by number of ranks, where no switch reduces or
-multiplies: every other rank must get the vector or its share of it, and its contribution must leave it. For all but
-all-to-all these are the lower bounds of Chan et al., "Collective communication: theory, practice, and experience"
-(2007), section 3, summed over the ranks."""
-
-
-class Overload(NamedTuple):
-    """Link number *link* carried *rate* bytes/s from *time* (s) on: more than its bandwidth."""
-
-    link: int
-    time: float
-    rate: float
 
 
 def by_axis(timeline: Timeline) -> dict[str, float]:
@@ -75,24 +49,6 @@ def utilisation(timeline: Timeline) -> dict[str, dict[str, float]]:
     return {kind: {"mean": mean[kind], "max": most[kind]} for kind in count}
 
 
-def least_bytes(schedule: Schedule) -> dict[str, float]:
-    """Bytes that all ranks together must send in one training step, by family of axis.
-
-    Sends count as they stand, collectives with `LEAST_SENT`. Rings, trees and hierarchies of rings send exactly this;
-    an algorithm may send more, never less.
-    """
-    total = dict.fromkeys(families(schedule), 0.0)
-    for name, axis in schedule.mesh.axes.items():
-        for group in axis.groups:
-            for op in schedule.program(group[0]).ops:
-                if isinstance(op, Collective) and op.over == name:
-                    total[family(name)] += LEAST_SENT[op.kind](len(group)) * op.nbytes
-            for rank in group:
-                sends = (op for op in schedule.program(rank).ops if isinstance(op, Send) and op.over == name)
-                total[family(name)] += sum(op.nbytes for op in sends)
-    return total
-
-
 def carried(timeline: Timeline) -> dict[int, float]:
     """Bytes on each link by the integral of its use over time; equals `Timeline.link_bytes` where use is recorded.
 
@@ -110,22 +66,6 @@ def carried(timeline: Timeline) -> dict[int, float]:
 def _flow_of_entry(flows: FlowLinks) -> Integers:
     """The flow of each entry of ``flows.links``."""
     return np.repeat(np.arange(len(flows.starts) - 1), np.diff(flows.starts))
-
-
-def overloads(timeline: Timeline, tolerance: float = 1e-9) -> list[Overload]:
-    """Where a link carries more than its bandwidth, *tolerance* being relative; nowhere, in a right simulation."""
-    cluster = _cluster(timeline)
-    link, begin, end, rate = _uses(timeline)
-    found = []
-    for number in np.unique(link).tolist():
-        mine = link == number
-        times = np.concatenate((end[mine], begin[mine]))
-        order = np.argsort(times, kind="stable")
-        load = np.cumsum(np.concatenate((-rate[mine], rate[mine]))[order])
-        lasting = np.diff(times[order], append=np.inf) > 1e-12 * timeline.makespan
-        over = (load > cluster.links[number].bandwidth * (1 + tolerance)) & lasting
-        found += [Overload(number, float(times[order][i]), float(load[i])) for i in np.flatnonzero(over)]
-    return sorted(found, key=lambda overload: (overload.time, overload.link))
 
 
 class LinkUse(NamedTuple):
