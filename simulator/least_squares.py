@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf
+from math import inf, sqrt
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,9 @@ Array = NDArray[np.floating[Any]]
 NORMAL_MAD = 1.4826
 """Standard deviation of a normal distribution over its median absolute deviation, 1 / 0.6745."""
 
-ROUNDS = 20
-"""Estimates of the scale at most; two to four are usual."""
+ROUNDS, UNDAMPED = 30, 5
+"""Estimates of the scale at most; two to four are usual. After *UNDAMPED* of them the scale is the geometric mean of
+the last two estimates, because estimates may alternate."""
 
 SCALE_TOLERANCE = 1e-3
 """A relative change of the scale that no longer matters: n rows determine it to about 1 / sqrt(n)."""
@@ -62,11 +63,12 @@ class RobustProblem:
         *smallest_step*, or after so many *evaluations* of the residuals.
         """
         at, scale = start, self.scale(self.residuals(start))
-        for _ in range(ROUNDS):
+        for number in range(ROUNDS):
             at = self._minimum_at(scale, at, tolerance, smallest_step, evaluations)
-            before, scale = scale, self.scale(self.residuals(at))
-            if abs(scale - before) <= SCALE_TOLERANCE * before:
+            estimate = self.scale(self.residuals(at))
+            if abs(estimate - scale) <= SCALE_TOLERANCE * scale:
                 break
+            scale = estimate if number < UNDAMPED else sqrt(scale * estimate)
         return at
 
     def _minimum_at(

@@ -34,7 +34,7 @@ EVALUATIONS = 40
 
 @dataclass(frozen=True)
 class Fit:
-    """The values *found* for *parameters* by *rows*; the values *fixed* were not changed.
+    """The values *found* for *parameters* by *rows*.
 
     *covariance* (k x k) is that of the inner numbers (logarithms), in the order of *parameters*. *slopes* (n x k) are
     the derivatives of the residuals by them.
@@ -42,15 +42,9 @@ class Fit:
 
     parameters: tuple[Parameter, ...]
     rows: tuple[Row, ...]
-    fixed: dict[str, float]
     found: dict[str, float]
     covariance: Array
     slopes: Array
-
-    @property
-    def values(self) -> dict[str, float]:
-        """All parameters' values, the fixed ones too."""
-        return {**self.fixed, **self.found}
 
     def deviation(self, name: str) -> float:
         """Return one standard deviation of the logarithm of the parameter *name*: its relative uncertainty."""
@@ -59,11 +53,11 @@ class Fit:
 
     def errors(self) -> Array:
         """Return predicted / measured - 1 of each row."""
-        return np.array([row.error(self.values) for row in self.rows])
+        return np.array([row.error(self.found) for row in self.rows])
 
     def without(self, left_out: Sequence[int]) -> dict[str, float]:
         """Return all parameters' values as fitted to the other rows, to first order: one Gauss-Newton step."""
-        model = _Model(self.parameters, self.rows, self.fixed)
+        model = _Model(self.parameters, self.rows)
         problem = model.problem()
         at = model.inner(self.found)
         residuals = model.residuals(at)
@@ -74,24 +68,19 @@ class Fit:
         return model.values(at - np.linalg.pinv(curvature) @ gradient)
 
 
-def least_squares(
-    parameters: Sequence[Parameter], rows: Sequence[Row], fixed: Values | None = None, begin: Values | None = None
-) -> Fit:
-    """Return the values of *parameters* with the least robust loss of *rows*; the values *fixed* stay as they are.
+def least_squares(parameters: Sequence[Parameter], rows: Sequence[Row]) -> Fit:
+    """Return the values of *parameters* with the least robust loss of *rows*.
 
-    *begin*: where the search begins; by default at each parameter's start. Raises `CalibrationError` if there are no
-    rows.
+    Raises `CalibrationError` if there are no rows.
     """
     if not rows:
         raise CalibrationError(f"no rows to fit {', '.join(p.name for p in parameters)} to")
-    model = _Model(tuple(parameters), tuple(rows), dict(fixed or {}))
+    model = _Model(tuple(parameters), tuple(rows))
     problem = model.problem()
-    start = model.inner({**{p.name: p.start for p in parameters}, **(begin or {})})
-    at = problem.minimum(start, TOLERANCE, SMALLEST_STEP, EVALUATIONS)
+    at = problem.minimum(problem.expected, TOLERANCE, SMALLEST_STEP, EVALUATIONS)
     values, slopes = model.values(at), model.slopes(at)
     covariance = _covariance(problem, model.residuals(at), slopes)
-    found = {parameter.name: values[parameter.name] for parameter in parameters}
-    return Fit(model.parameters, model.rows, model.fixed, found, covariance, slopes)
+    return Fit(model.parameters, model.rows, values, covariance, slopes)
 
 
 @dataclass(frozen=True)
@@ -100,7 +89,6 @@ class _Model:
 
     parameters: tuple[Parameter, ...]
     rows: tuple[Row, ...]
-    fixed: dict[str, float]
 
     def problem(self) -> RobustProblem:
         """The problem that is to be minimised."""
@@ -121,9 +109,8 @@ class _Model:
         return np.array([p.inner(values[p.name]) for p in self.parameters])
 
     def values(self, at: Array) -> dict[str, float]:
-        """Return all values at the point *at*, within the bounds of their parameters."""
-        moved = {p.name: p.outer(float(inner)) for p, inner in zip(self.parameters, at, strict=True)}
-        return {**self.fixed, **moved}
+        """Return the values at the point *at*, within the bounds of their parameters."""
+        return {p.name: p.outer(float(inner)) for p, inner in zip(self.parameters, at, strict=True)}
 
     def residuals(self, at: Array) -> Array:
         """Return the residuals of the rows in units of their noise."""

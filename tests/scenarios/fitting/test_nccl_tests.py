@@ -76,6 +76,7 @@ def test_a_table_of_something_else_is_told(tmp_path: Path) -> None:
     path = tmp_path / "layers.csv"
     path.write_text("model,layer,forward_ms\nvgg16,1,2.5\n")
     with pytest.raises(
-        CalibrationError, match=r"layers\.csv: is no table that can be fitted; one of all-reduces has gpu"
+        CalibrationError,
+        match=r"layers\.csv: is no table that can be fitted; a table of all-reduces has the columns gpu",
     ):
         fit([path], tmp_path / "out.yaml")

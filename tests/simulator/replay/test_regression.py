@@ -1,4 +1,4 @@
-"""Robust regression recovers what the data were made of, outliers or not."""
+"""Robust regression recovers the parameters that made the data, with outliers and without."""
 
 import numpy as np
 import pytest
