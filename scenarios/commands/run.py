@@ -88,7 +88,7 @@ def _run_each(loaded: list[Scenario], files: _Files, as_json: bool, check: bool,
 
     from scenarios.commands.evaluating import DOES_NOT_FIT, MISSED
     from scenarios.commands.progress import progress
-    from scenarios.results.expectations import held, told
+    from scenarios.results.expectations import held, text
     from simulator.gc_paused import gc_paused
 
     status, summaries = 0, []
@@ -101,7 +101,7 @@ def _run_each(loaded: list[Scenario], files: _Files, as_json: bool, check: bool,
             _write(result, _folder(files.output, scenario.name, len(loaded)), files)
         _write_timelines(result, files, len(loaded))
         outcome = held(scenario, result.summary()) if check else []
-        _told(told(outcome), as_json)
+        _print(text(outcome), as_json)
         status = max(status, MISSED if any(not one.met for one in outcome) else 0)
         status = max(status, DOES_NOT_FIT if strict_memory and not result.fits else 0)
     if as_json:
@@ -115,11 +115,11 @@ def _folder(output: Path | None, name: str, runs: int) -> Path:
     return output if runs == 1 else output / name
 
 
-def _told(text: str, quietly: bool) -> None:
+def _print(text: str, on_stderr: bool) -> None:
     import sys
 
     if text:
-        print(text, file=sys.stderr if quietly else sys.stdout)
+        print(text, file=sys.stderr if on_stderr else sys.stdout)
 
 
 def _write(result: Result, folder: Path, files: _Files) -> None:

@@ -17,7 +17,7 @@ from scenarios.fitting.computation import of_gpu
 from scenarios.fitting.parameter import Parameter, Values
 from scenarios.fitting.rerun import landed
 from scenarios.fitting.row import Row
-from scenarios.results.calibrated_range import Extent, coverage
+from scenarios.results.calibrated_range import Extent, calibrated_range
 from simulator.kernel import Kernel
 from simulator.schedule import Compute
 from topologies.catalogue import GPUS, device
@@ -72,7 +72,7 @@ def covered() -> dict[str, Extent]:
         for operator in _OPERATORS
         for phase in ("forward", "backward")
     )
-    return coverage(Compute(name="", kernels=own) for own in kernels)
+    return calibrated_range(Compute(name="", kernels=own) for own in kernels)
 
 
 def _rows(file: Path) -> Iterator[Row]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from scenarios.fitting.parameter import Parameter, Values
 from scenarios.fitting.rerun import Rerun
 from scenarios.fitting.row import Row
-from scenarios.results.calibrated_range import Extent, coverage, distinct, joined
+from scenarios.results.calibrated_range import Extent, calibrated_range, distinct, joined
 from scenarios.results.expectations import is_duration
 from scenarios.scenario import Scenario
 from simulator.errors import CalibrationError
@@ -72,7 +72,7 @@ def covered(file: Path) -> dict[str, Extent]:
     publication = PUBLICATIONS[file.stem]
     extents: dict[str, Extent] = {}
     for variant in _runs(_reading(publication.scenario, file), publication).values():
-        extents = joined(extents, coverage(distinct(variant.schedule())))
+        extents = joined(extents, calibrated_range(distinct(variant.schedule())))
     return extents
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from scenarios.build.schedule import training_schedule
 from scenarios.fitting.parameter import Parameter, Values
 from scenarios.results.layer_time import layer_seconds
-from scenarios.running import in_step, variation
+from scenarios.running import at_slowest_clock, variation
 from scenarios.scenario import Scenario
 from simulator.accelerator import Accelerator, Software
 from simulator.analysis import metrics
@@ -130,7 +130,7 @@ class Rerun:
     def _cluster(self, values: Values) -> Cluster:
         cluster = self.scenario.cluster()
         changed: Mapping[Accelerator, Accelerator] = {gpu: self._changed(gpu, values) for gpu in self._gpus}
-        return in_step(cluster.equipped(changed), self.scenario.derived.devices)
+        return at_slowest_clock(cluster.equipped(changed), self.scenario.derived.devices)
 
     def _changed(self, gpu: Accelerator, values: Values) -> Accelerator:
         own = landed(self.parameters, values, f"{GPUS}.{gpu.name}")
