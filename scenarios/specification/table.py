@@ -44,7 +44,7 @@ class Table(Section):
 
 @dataclass(frozen=True)
 class Row:
-    """The *cells* of *line* of *file* by column, the *text* of the line, and the *words* that replace cells by column."""
+    """The *cells* of *line* of *file* by column, the *text* of the line, and *words* that replace cells, by column."""
 
     file: str
     line: int
