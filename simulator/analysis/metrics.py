@@ -71,8 +71,8 @@ def rank_breakdown(timeline: Timeline, rank: int) -> dict[str, float]:
     """Return the seconds of the step time of *rank* by part; each moment counts once.
 
     ``compute``, ``recompute`` and ``optimizer``: a computation runs (of several the first of these);
-    ``exposed_<axis>``: no computation runs, but a transfer of that axis (of several the inner axis); ``copy``: only a copy between GPU and
-    host runs; ``host``: only a delay runs; ``bubble``: nothing runs, or only waits for partners.
+    ``exposed_<axis>``: no computation runs, but a transfer of that axis (of several the inner axis); ``copy``: only a
+    copy between GPU and host runs; ``host``: only a delay runs; ``bubble``: nothing runs, or only waits for partners.
     """
     schedule = timeline.schedule
     names = keys(schedule)

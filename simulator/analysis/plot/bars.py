@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from simulator.analysis import metrics
-from simulator.analysis.palette import parts_in_order, part_paint
+from simulator.analysis.palette import part_paint, parts_in_order
 from simulator.analysis.plot.canvas import Window, columns_beside, patch, stacked, time_axis, time_unit
 from simulator.analysis.rows import shown
 from simulator.errors import SimulatorError

@@ -27,7 +27,7 @@ FAR = 2.5
 
 
 def links_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Window | None, title: str | None) -> Figure:
-    """Return curves, for each kind of link, of the mean use and of the fullest link at each moment; ranks are ignored."""
+    """Return curves of the mean use and of the fullest link at each moment, by kind of link; *ranks* is ignored."""
     window = shown_window(timeline, window)
     use = dict(list(traffic.over_time(timeline, window).items())[:MOST_KINDS])
     figure = Figure(figsize=(WIDTH, 1.2 + 1.55 * len(use)), layout="constrained")
