@@ -13,9 +13,9 @@ from typing import Literal
 class Kernel:
     """One kind of launch.
 
-    *flops* are the floating-point operations of matrix products (the part that counts for MFU), *nbytes* the bytes
-    read from and written to device memory, *shape* the (batch, m, n, k) of the product, *precision* that of its operands
-    (``bf16``, ``fp16``, ``tf32``, ``fp32``). *seconds*, if given, is a measured duration, which is taken as it is.
+    *flops*: floating-point operations of matrix products, the part that counts for MFU. *nbytes*: bytes read from and
+    written to device memory. *shape*: (batch, m, n, k) of the product. *precision*: that of its operands (``bf16``,
+    ``fp16``, ``tf32``, ``fp32``). *seconds*, if given, is a measured duration, which is taken as it is.
     *launches*: the number of kernels that the host launches for it. *winograd*, for a convolution in tf32: the shape of
     the products of Winograd's algorithm, with fewer multiplications, used if there is no tf32. *attention*: ``forward``
     or ``backward`` of fused attention; its *shape* is (batch x heads x products, rows, columns, head size).

@@ -15,7 +15,8 @@ from simulator.document.validation import Fault, near
 def parameters(function: Callable[..., Any], given: Mapping[str, Any], also: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return *given*, validated as arguments of *function* after its first.
 
-    *also*: further keys, which belong to no function. Raises `Fault` for an unknown key, with the known ones; pydantic's `ValidationError` for a wrong value.
+    *also*: further keys, which belong to no function. Raises `Fault` for an unknown key, with the known ones, and
+    pydantic's `ValidationError` for a wrong value.
     """
     signature = list(inspect.signature(function).parameters.values())[1:]
     hints = get_type_hints(function, include_extras=True)
