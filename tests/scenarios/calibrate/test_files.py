@@ -1,4 +1,4 @@
-"""A scenario takes calibration files by their paths, from its own folder, and tells what is wrong where it stands."""
+"""Calibration files in scenarios: paths are relative to the scenario, and faults are reported at their position."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ variants:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A scenario and a calibration beside it, looked at from elsewhere."""
+    """A scenario and a calibration file in one folder, which is not the working directory."""
     (tmp_path / "here").mkdir()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "here" / "measured.yaml").write_text(CALIBRATION)

@@ -132,7 +132,7 @@ def test_the_page_tells_every_figure_and_what_is_predicted_only() -> None:
     assert "| two | samples_per_s | 0.1667 | 0.2 | -16.7% | MISSED (within 10%) |" in text
     assert "Predicted only: unexpected, 48 s a step" in text
     assert "- other: not evaluated yet" in text
-    # all that is measured in seconds or by the second, in one regime: two GPUs, DDP, nothing else
+    # all figures of time and throughput are in one category: two GPUs, DDP
     assert "| GPUs: 1 to 8 | 3 | 2 |" in text
     assert "| data parallel: ddp | 3 | 2 |" in text
 

@@ -1,4 +1,4 @@
-"""NCCL's fit: what is shipped against the measurements it is from, and that nothing beside it fits them better."""
+"""The fit of NCCL: shipped values against their measurements; neighbouring values fit them worse."""
 
 from __future__ import annotations
 

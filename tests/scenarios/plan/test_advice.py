@@ -1,4 +1,4 @@
-"""Which parallelism when: the rule of the lecture on models whose answer is known."""
+"""Advice on parallelism for models whose answer is known."""
 
 from collections.abc import Mapping
 from typing import Any
