@@ -39,7 +39,7 @@ def run(scenario: BuiltScenario, watch: Watch | None = None) -> Result:
         return _run(scenario, watch)
 
 
-def _run(scenario: BuiltScenario, watch: Callable[[Simulation], Any] | None) -> Result:
+def _run(scenario: BuiltScenario, watch: Watch | None) -> Result:
     begin = perf_counter()
     network = communicator(scenario)
     with _cluster_faults(scenario):
@@ -58,7 +58,7 @@ def _run(scenario: BuiltScenario, watch: Callable[[Simulation], Any] | None) -> 
 def simulated(
     scenario: BuiltScenario,
     schedule: Schedule,
-    watch: Callable[[Simulation], Any] | None = None,
+    watch: Watch | None = None,
     network: Communicator | None = None,
 ) -> Timeline:
     """Simulate *schedule* on the cluster of *scenario*, with its software and variation.
@@ -69,9 +69,7 @@ def simulated(
         return _simulation(scenario, schedule, watch, network or communicator(scenario)).run()
 
 
-def _simulation(
-    scenario: BuiltScenario, schedule: Schedule, watch: Callable[[Simulation], Any] | None, network: Communicator
-) -> Simulation:
+def _simulation(scenario: BuiltScenario, schedule: Schedule, watch: Watch | None, network: Communicator) -> Simulation:
     check(schedule)
     options = scenario.specification.simulation
     simulation = Simulation(

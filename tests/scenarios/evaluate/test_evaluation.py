@@ -41,7 +41,7 @@ def evaluated(jobs: int = 1) -> list[Evaluation]:
     return list(evaluate([Scenario.load("toy.yaml")], jobs))
 
 
-def test_each_figure_has_a_verdict() -> None:
+def test_each_figure_has_a_comparison() -> None:
     (evaluation,) = evaluated()
     told = [(one.run, one.outcome.key, one.outcome.met, round(one.outcome.error, 9)) for one in evaluation.comparisons]
     assert told == [
