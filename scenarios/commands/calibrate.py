@@ -1,4 +1,4 @@
-"""`clustersim calibrate` fits cost parameters: measured here and now, or `--from` what was measured elsewhere."""
+"""`clustersim calibrate` fits cost parameters to its own measurements, or to those in files with `--from`."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _read(
     settings: list[str] | None,
     overrides: tuple[str | None, str | None, int | None],
 ) -> None:
-    """What was measured elsewhere."""
+    """Fit the measurements in *files* and print the report."""
     if all(path.suffix == ".csv" for path in files):
         from scenarios.fitting.fit import fit
 
@@ -150,7 +150,7 @@ def _measure_device(name: str, output: Path) -> None:
 
 
 def _gpu() -> dict[str, Any]:
-    """What a calibration file has of the GPU of rank 0: the accelerator, its way to the host, and a launch."""
+    """Return the part of a calibration file about the GPU of rank 0: accelerator, host link and launch."""
     from scenarios.calibrate.device import contents, device_report, fitted
     from scenarios.calibrate.measuring import measured_device
 
@@ -161,7 +161,7 @@ def _gpu() -> dict[str, Any]:
 
 @contextmanager
 def _bar(sweep: Sweep) -> Iterator[OnMeasurement]:
-    """A progress bar on stderr, where someone watches."""
+    """Show a progress bar on stderr if it is a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -59,7 +59,7 @@ def validate(
         folder = output or Path("runs") / loaded.name
         validation = _validated(one, options, testbed, folder)
         if validation is None:
-            # rank 0 of torchrun's tells
+            # under torchrun only rank 0 reports
             return
         done.append(validation)
         _tell(validation, loaded, folder if output or not as_json else None, quietly=as_json)
@@ -107,7 +107,7 @@ def _hold_positive(value: float | None, option: str) -> None:
 
 
 def _sized(scenario: Scenario, ranks: int | None) -> Iterator[Scenario]:
-    """The scenario, or its variants, on so many *ranks*."""
+    """Yield the scenario, or its variants, on *ranks* ranks if given."""
     from scenarios.validate.validation import resized
 
     for one in scenario.variants.values() or (scenario,):
@@ -115,7 +115,7 @@ def _sized(scenario: Scenario, ranks: int | None) -> Iterator[Scenario]:
 
 
 def _validated(scenario: Scenario, options: ReplayOptions, testbed: bool, folder: Path) -> Validation | None:
-    """The validation; of a replay that breaks off, what was measured until then is written into *folder*."""
+    """Return the validation; what a replay measured before it failed is written into *folder*."""
     from scenarios.commands.progress import progress
     from scenarios.validate.validation import validate as replayed
     from scenarios.validate.writing import with_spans_kept
@@ -130,7 +130,7 @@ def _validated(scenario: Scenario, options: ReplayOptions, testbed: bool, folder
 
 @contextmanager
 def _built(scenario: Scenario, testbed: bool) -> Iterator[Testbed | None]:
-    """A testbed, if one is wanted, that stands as long as the context."""
+    """Yield a testbed, if it is wanted, that exists as long as the context."""
     from simulator.replay.testbed.testbed import build
 
     if not testbed:

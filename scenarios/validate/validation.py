@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from scenarios.running import communicator, in_step, simulated, variation
+from scenarios.running import at_slowest_clock, communicator, simulated, variation
 from scenarios.scenario import Scenario
 from simulator.analysis import metrics
 from simulator.errors import ScenarioError
@@ -155,7 +155,7 @@ def validate(
 def modelled(scenario: Scenario, schedule: Schedule) -> list[list[float]]:
     """Return the modelled seconds of the ops of each rank of *schedule* on the cluster of *scenario*."""
     devices = scenario.derived.devices
-    cluster = in_step(scenario.cluster(), devices)
+    cluster = at_slowest_clock(scenario.cluster(), devices)
     return durations(schedule, cluster, devices, scenario.software, variation(scenario))
 
 

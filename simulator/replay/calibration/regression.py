@@ -1,8 +1,8 @@
 """Robust regression of positive parameters of a model on measured times, with relative errors.
 
 The residual of a row is log(predicted / measured), so a microsecond and a second weigh the same. Residuals beyond
-Huber's bound count linearly instead of squared, so one disturbed row does not bend the curve. The logarithms of the
-parameters are varied by Levenberg-Marquardt steps, so no parameter becomes negative.
+Huber's bound count linearly instead of squared, so one disturbed row does not bend the curve. The fit moves the
+logarithms of the parameters: no parameter becomes negative.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from math import inf
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.errors import CalibrationError
+from simulator.least_squares import NORMAL_MAD, Array, RobustProblem
 
-Vector = NDArray[np.float64]
+Vector = Array
 
 HUBER = 0.3
 """Huber's bound in standard deviations. The usual 1.345 suits data with a few disturbed rows. Here the model lacks some
@@ -28,15 +28,14 @@ EFFICIENCY = 0.734
 normal distribution F and its density f (Huber, "Robust Statistics", 1981, section 3.2).
 """
 
-MAD = 1.4826
-"""Standard deviation of a normal distribution over its median absolute deviation."""
-
 LEAST_SCALE = 1e-6
 """Lower bound of the residuals' standard deviation, so that exact data have finite weights."""
 
-MOST_STEPS = 100
-CONVERGED = 1e-7
-"""A step that lowers the loss by less than this share ends the search."""
+TOLERANCE = 1e-7
+"""A step that lowers the loss by less than this share, or changes all parameters by less, ends the search."""
+
+EVALUATIONS = 100
+"""Evaluations of the model at most, those for slopes not counted."""
 
 DIFFERENCE = 1e-5
 """Step of a logarithm in the finite differences: far above rounding, far below the accuracy of a time."""
@@ -91,11 +90,19 @@ def fit(
     def residuals(logs: Vector) -> Vector:
         return _logs(predict(np.exp(logs))) - np.log(measured)
 
-    logs = _minimise(residuals, np.log(start), precision)
+    problem = RobustProblem(
+        residuals,
+        slopes=lambda logs: _slopes(residuals, logs),
+        scale=lambda rest: _scale(rest, len(start)),
+        huber=HUBER,
+        expected=np.log(start),
+        precision=precision,
+        relative=True,
+    )
+    logs = problem.minimum(np.log(start), TOLERANCE, TOLERANCE, EVALUATIONS)
     rest = residuals(logs)
     scale = _scale(rest, len(start))
-    slopes = _slopes(residuals, logs, rest)
-    covariance = _covariance(slopes, EFFICIENCY / scale**2, precision)
+    covariance = _covariance(_slopes(residuals, logs), EFFICIENCY / scale**2, precision)
     return Fit(np.exp(logs), np.sqrt(np.diag(covariance)), rest, covariance, scale)
 
 
@@ -116,63 +123,16 @@ def _logs(times: Vector) -> Vector:
     return np.asarray(np.log(times), float)
 
 
-def _minimise(residuals: Callable[[Vector], Vector], logs: Vector, precision: Vector) -> Vector:
-    """Levenberg-Marquardt steps on weighted squares, with new weights and a new scale at every step."""
-    origin, damping = logs, 1e-3
-
-    def loss(at: Vector, rest: Vector, scale: float) -> float:
-        return float(_loss(rest, scale) + np.sum((precision * (at - origin)) ** 2))
-
-    rest = residuals(logs)
-    for _ in range(MOST_STEPS):
-        scale = _scale(rest, len(logs))
-        weights = _weights(rest, scale) / scale**2
-        slopes = _slopes(residuals, logs, rest)
-        normal = slopes.T @ (weights[:, None] * slopes) + np.diag(precision**2)
-        gradient = slopes.T @ (weights * rest) + precision**2 * (logs - origin)
-        before = loss(logs, rest, scale)
-        while damping < 1e12:
-            step = _step(normal, gradient, damping)
-            after = residuals(logs + step)
-            if loss(logs + step, after, scale) < before:
-                break
-            damping *= 4.0
-        else:
-            return logs
-        gained = before - loss(logs + step, after, scale)
-        logs, rest, damping = logs + step, after, damping / 8.0
-        if gained < CONVERGED * before:
-            break
-    return logs
-
-
-def _step(normal: Vector, gradient: Vector, damping: float) -> Vector:
-    """The damped step, limited to a factor of e in any parameter."""
-    damped = normal + damping * np.diag(np.maximum(np.diag(normal), np.diag(normal).max() * 1e-12))
-    step = -np.linalg.lstsq(damped, gradient, rcond=None)[0]
-    return np.asarray(step / max(1.0, float(np.abs(step).max())), float)
-
-
 def _scale(residuals: Vector, parameters: int) -> float:
     """The robust standard deviation about 0, corrected for the degrees of freedom of the parameters."""
     rows = len(residuals)
     free = np.sqrt(rows / max(1, rows - parameters))
-    return max(LEAST_SCALE, float(MAD * np.median(np.abs(residuals)) * free))
+    return max(LEAST_SCALE, float(NORMAL_MAD * np.median(np.abs(residuals)) * free))
 
 
-def _weights(residuals: Vector, scale: float) -> Vector:
-    return np.asarray(np.minimum(1.0, HUBER * scale / np.maximum(np.abs(residuals), LEAST_SCALE * scale)), float)
-
-
-def _loss(residuals: Vector, scale: float) -> float:
-    """Huber's loss of residuals in standard deviations: r^2 inside the bound, 2 c |r| - c^2 beyond."""
-    size = np.abs(residuals) / scale
-    return float(np.sum(np.where(size <= HUBER, size**2, 2 * HUBER * size - HUBER**2)))
-
-
-def _slopes(residuals: Callable[[Vector], Vector], logs: Vector, rest: Vector) -> Vector:
-    """Finite differences, n x k."""
-    steps = DIFFERENCE * np.eye(len(logs))
+def _slopes(residuals: Callable[[Vector], Vector], logs: Vector) -> Vector:
+    """Return the derivatives of *residuals* at *logs* by finite differences, n x k."""
+    steps, rest = DIFFERENCE * np.eye(len(logs)), residuals(logs)
     columns = [(residuals(logs + step) - rest) / DIFFERENCE for step in steps]
     return np.stack(columns, axis=1) if columns else np.zeros((len(rest), 0))
 

@@ -1,4 +1,4 @@
-"""A measured device is written as an accelerator that a scenario accepts."""
+"""A measured device is written as an accelerator that scenarios accept."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A scenario reads calibration files by paths relative to its own folder, and reports faults with their place."""
+"""Calibration files in scenarios: paths are relative to the scenario, and faults are reported at their position."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ variants:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A scenario with a calibration file beside it, read from another folder."""
+    """A scenario and a calibration file in one folder, which is not the working directory."""
     (tmp_path / "here").mkdir()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "here" / "measured.yaml").write_text(CALIBRATION)

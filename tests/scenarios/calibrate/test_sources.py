@@ -1,4 +1,4 @@
-"""Files of measurements and inventories, made elsewhere, become a transport and a cluster."""
+"""Files of measurements and inventories of other tools become a transport and a cluster."""
 
 import json
 from pathlib import Path

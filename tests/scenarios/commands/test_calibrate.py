@@ -1,4 +1,4 @@
-"""`clustersim calibrate` from end to end: two real ranks, and files of measurements made elsewhere."""
+"""`clustersim calibrate` from end to end: on two real ranks, and from files of measurements."""
 
 import json
 

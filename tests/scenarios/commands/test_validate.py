@@ -1,4 +1,4 @@
-"""`validate` on the command line: its text, its JSON, its files, its errors, and how it ends."""
+"""`clustersim validate` from end to end: text, JSON, files, rejected options, and its end."""
 
 import json
 import os
@@ -137,7 +137,7 @@ def test_without_torch_it_says_what_to_install():
 
 
 def started(*options):
-    """A validation that runs for long, in a session of its own, after its first measurement."""
+    """A validation without end, in a process session of its own, after its first measurement."""
     command = subprocess.Popen(
         [*COMMAND, "validate", "tiny.yaml", "--ranks", "2", "--repeat", "100000", *options],
         start_new_session=True,
