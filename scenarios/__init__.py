@@ -1,4 +1,4 @@
-"""The roof: YAML scenarios, the command line, results.
+"""YAML scenarios, the command line, and results: the top layer.
 
 >>> from scenarios import Scenario
 >>> Scenario.load("hello").cluster().name
@@ -17,7 +17,7 @@ __all__ = ["Result", "Scenario"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load the classes when they are asked for: what only prints help need not know them."""
+    """Import the classes on first use, so that ``--help`` does not load them."""
     if name == "Scenario":
         from scenarios.scenario import Scenario
 

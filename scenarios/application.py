@@ -1,4 +1,4 @@
-"""The application that collects the commands, and the exit statuses that they share."""
+"""The application that collects the commands, and common exit statuses."""
 
 from __future__ import annotations
 

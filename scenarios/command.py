@@ -15,8 +15,8 @@ import typer
 from scenarios.application import BAD_INPUT, DEADLOCK, INTERRUPTED, app
 from simulator.errors import DeadlockError, SimulatorError
 
-GARBAGE = 20_000
-"""New objects after which the youngest are looked through; Python's own number is 700."""
+GC_THRESHOLD = 20_000
+"""New objects between collections of the youngest generation; Python's default is 700."""
 
 
 def _print_version(asked: bool) -> None:
@@ -38,17 +38,17 @@ def options(
 
 def main() -> None:
     """Run the command line and end the process with its exit status."""
-    # a process makes much and drops little: looking for garbage as often as Python does by itself costs a sixth
-    gc.set_threshold(GARBAGE, 50, 50)
+    # few objects are dropped: with Python's default thresholds, garbage collection takes a sixth of the time
+    gc.set_threshold(GC_THRESHOLD, 50, 50)
     status = run(sys.argv[1:])
-    # what is left goes with the process; it need not be looked through for garbage once more
+    # no collection at the end of the process
     gc.freeze()
     raise SystemExit(status)
 
 
 def run(arguments: list[str]) -> int:
-    """The exit status of the command line *arguments*; faults of the input are told on stderr, without a traceback."""
-    import scenarios.commands  # noqa: F401 - the commands put themselves into the app
+    """Run the command line *arguments*; return the exit status. Bad input is reported on stderr without a traceback."""
+    import scenarios.commands  # noqa: F401 - the commands register with the app
 
     try:
         status = app(arguments, prog_name="clustersim", standalone_mode=False)
@@ -56,14 +56,14 @@ def run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except (BrokenPipeError, SystemExit):
-        # what read the output has gone, on which click exits; nothing more can be flushed to it at the end
+        # the reader of the output has gone, and click exits; later output is discarded
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (SimulatorError, OSError) as error:
         print(error, file=sys.stderr)
         return DEADLOCK if isinstance(error, DeadlockError) else BAD_INPUT
     except Exception as error:
-        # a usage error; its class is click's or, by version, typer's own
+        # a usage error; its class is click's or typer's, depending on the version
         if not hasattr(error, "show"):
             raise
         error.show()

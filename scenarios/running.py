@@ -1,4 +1,4 @@
-"""Running simulates a scenario, its variants, and the broadcast that precedes the first step."""
+"""Simulation of a scenario, its variants, and the broadcast before the first step."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 
 Watch = Callable[[Simulation], Any]
-"""Told of each simulation before it starts; `Simulation.fraction` then says how far it is."""
+"""A function that is called with each simulation before it starts; `Simulation.fraction` is then its progress."""
 
 
 def run(scenario: BuiltScenario, watch: Watch | None = None) -> Result:
-    """The result of *scenario*, of each of its variants where it has any."""
+    """Return the result of *scenario*, or of each of its variants if it has any."""
     if scenario.variants:
         return VariantsResult(scenario, {name: run(one, watch) for name, one in scenario.variants.items()})
     with gc_paused():
         return _run(scenario, watch)
 
 
-def _run(scenario: BuiltScenario, watch: Callable[[Simulation], Any] | None) -> Result:
+def _run(scenario: BuiltScenario, watch: Watch | None) -> Result:
     begin = perf_counter()
     network = communicator(scenario)
     with _cluster_faults(scenario):
@@ -58,17 +58,18 @@ def _run(scenario: BuiltScenario, watch: Callable[[Simulation], Any] | None) -> 
 def simulated(
     scenario: BuiltScenario,
     schedule: Schedule,
-    watch: Callable[[Simulation], Any] | None = None,
+    watch: Watch | None = None,
     network: Communicator | None = None,
 ) -> Timeline:
-    """*schedule* on the cluster of *scenario* with its software and variation; *network* in place of its own."""
+    """Simulate *schedule* on the cluster of *scenario*, with its software and variation.
+
+    *network* replaces the scenario's own if given.
+    """
     with _cluster_faults(scenario):
         return _simulation(scenario, schedule, watch, network or communicator(scenario)).run()
 
 
-def _simulation(
-    scenario: BuiltScenario, schedule: Schedule, watch: Callable[[Simulation], Any] | None, network: Communicator
-) -> Simulation:
+def _simulation(scenario: BuiltScenario, schedule: Schedule, watch: Watch | None, network: Communicator) -> Simulation:
     check(schedule)
     options = scenario.specification.simulation
     simulation = Simulation(
@@ -88,21 +89,26 @@ def _cluster_faults(scenario: BuiltScenario) -> Iterator[None]:
 
 
 def communicator(scenario: BuiltScenario, cluster: Cluster | None = None) -> Communicator:
-    """The network of *scenario* on its cluster, or on *cluster*, where all GPUs go in step."""
+    """Return the network of *scenario* on its cluster, or on *cluster*; all GPUs are as slow as the slowest."""
     devices, network = scenario.derived.devices, scenario.specification.network
-    on = in_step(cluster or scenario.cluster(), devices)
+    on = at_slowest_clock(cluster or scenario.cluster(), devices)
     with _cluster_faults(scenario):
         return Communicator(on, devices, transport(network.transport), network.fidelity, network.algorithms)
 
 
-def in_step(cluster: Cluster, devices: Sequence[str]) -> Cluster:
-    """*cluster* with each type of GPU among *devices* as fast as the slowest of so many, since all go in step."""
+def at_slowest_clock(cluster: Cluster, devices: Sequence[str]) -> Cluster:
+    """Return *cluster* with each type of GPU among *devices* as fast as the slowest of their number.
+
+    In a synchronous step all GPUs wait for the slowest.
+    """
     gpus = cluster.count(devices)
-    return cluster.equipped({accelerator: accelerator.slowest_of(count) for accelerator, count in gpus.items()})
+    return cluster.with_accelerators(
+        {accelerator: accelerator.slowest_of(count) for accelerator, count in gpus.items()}
+    )
 
 
 def variation(scenario: BuiltScenario) -> Variation:
-    """The stragglers, the spread and the jitter of *scenario*."""
+    """Return the stragglers, the spread and the jitter of *scenario*."""
     options = scenario.specification.simulation
     stragglers = {straggler.rank: straggler.slowdown for straggler in options.stragglers}
     return Variation(options.seed, options.jitter, stragglers, options.spread)

@@ -1,4 +1,4 @@
-"""A scenario is a cluster and what is to run on it: it makes the one and the other, and brings them together.
+"""A scenario describes a cluster and what runs on it; it builds both and simulates them.
 
 >>> scenario = Scenario.load("hello", {"training.global_batch_size": 64})
 >>> scenario.derived.micro_batch_size
@@ -20,5 +20,8 @@ class Scenario(BuiltScenario):
     """A scenario that can be run; see `BuiltScenario` for what it holds."""
 
     def run(self, watch: Watch | None = None) -> Result:
-        """Simulate it. *watch* is told of each simulation as it starts. Raises `DeadlockError` with the circle."""
+        """Simulate the scenario; *watch* is called with each simulation before it starts.
+
+        Raises `DeadlockError` with the circle of waiting ops.
+        """
         return running.run(self, watch)

@@ -1,6 +1,6 @@
-"""The ground of clustersim: schedules, clusters, timelines, and the engine that runs the first on the second.
+"""The base of clustersim: schedules, clusters, timelines, and the engine that simulates a schedule on a cluster.
 
-The public face: what one's own experiments need stands here, and is loaded when it is asked for.
+The names that users' own experiments need can be imported from here; they are loaded on first use.
 
 >>> import simulator
 >>> simulator.Link("nvlink3", 25e9, 1e-6).kind

@@ -1,8 +1,8 @@
-"""An accelerator prices kernels; the software stack decides how fast the host can issue them.
+"""Durations of kernels on an accelerator, and the launch costs of a software stack.
 
-A matrix product is cut into tiles which the streaming multiprocessors (SMs) take wave by wave, so a product that does
-not fill its last wave pays for it whole (NVIDIA, "Matrix Multiplication Background User's Guide"). Other kernels are
-bound by memory. An op takes a smooth maximum of the GPU's time and the host's time to launch its kernels.
+A matrix product is divided into tiles, which the streaming multiprocessors (SMs) compute in waves; a last wave that is
+not full costs as much as a full one (NVIDIA, "Matrix Multiplication Background User's Guide"). Other kernels are bound
+by memory. The duration of an op is a smooth maximum of the GPU's time and the host's time to launch its kernels.
 """
 
 from __future__ import annotations
@@ -17,35 +17,38 @@ from simulator.errors import ClusterError
 from simulator.kernel import Kernel
 
 TILES = ((256, 128, 1.0), (128, 128, 0.95), (128, 64, 0.85), (64, 64, 0.7))
-"""(m, n, efficiency relative to the largest) of the output tiles that a matrix library chooses among, each either way
-round. Sizes: NVIDIA's guide, section "Tile Quantization"; it says larger tiles are more efficient and gives no number:
-the efficiencies are first estimates."""
+"""(m, n, efficiency relative to the largest) of the output tiles of a matrix library, each also transposed. Sizes:
+NVIDIA's guide, section "Tile Quantization". It says that larger tiles are more efficient, without a number: the
+efficiencies are first estimates."""
 
 
 SPLIT_DEPTH = 256
 """The inner dimension below which a product is not split further. CUTLASS ("Efficient GEMM in CUDA", section
-"Parallelized Reductions") splits where m and n are small and k is large, and gives no number: a first estimate."""
+"Parallelized Reductions") splits if m and n are small and k is large, without a number: a first estimate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Software:
-    """What a software stack adds: *launch_seconds* of host time per kernel; *fused* elementwise kernels or not.
+    """Costs and options of a software stack.
 
-    The fused softmax takes heads x samples by *softmax_group*, else there is a kernel for each operator. *sharpness* q
-    makes the maximum of host time h and GPU time g smooth: (h^q + g^q)^(1/q). *step_seconds*: host time of each
-    optimizer step beside its kernels; *exchange_seconds*: what a pipeline stage loses with each message that it
-    waits for, since the host waits too and has then to launch again. *context_bytes*: what a process takes of its GPU
-    before it holds a tensor, CUDA's context and the kernels that are loaded. *async_tensor*: backward passes exchange
-    tensor-parallel gradients beside the products that do not need them; *unfused_update*: what stands around an
-    optimizer's update has kernels of its own; *slice_seconds*: host time for each rank's slice of each tensor, where
-    ZeRO's third stage communicates lists of tensors, 0 where it has flat buffers; *flash_forward*, *flash_backward*:
-    how much faster its fused attention is than the kernels that the shares of an `Accelerator` are of; *gather_ahead*:
-    a sharded optimizer's parameters are gathered beside the next forward pass.
-
-    *fp32_gradients*: the 16-bit precisions under which gradients are accumulated and reduced in fp32.
-    *gradient_buffers*: what the buckets of gradients take beside them: ``copies`` of all, ``two`` buckets, or ``none``.
-    *scatter_gather*: ranks that hold the same boundary between pipeline stages send one part each, and the receivers
-    gather. *cross_entropy*: how the loss is computed, one of `workloads.operators.loss.LOSSES`; "": by *fused*.
+    - *launch_seconds*: host time to launch a kernel. *fused*: elementwise kernels are fused.
+    - *softmax_group*: the fused softmax needs heads x samples to be a multiple; else each operator has a kernel.
+    - *sharpness* q of the smooth maximum of host time h and GPU time g: (h^q + g^q)^(1/q).
+    - *step_seconds*: host time of each optimizer step in addition to its kernels.
+    - *exchange_seconds*: time lost by a pipeline stage for each message for which it waits: the host waits too, and
+      must launch again afterwards.
+    - *context_bytes*: GPU memory of a process without tensors: CUDA's context and the loaded kernels.
+    - *async_tensor*: backward passes overlap tensor-parallel exchanges of gradients with independent products.
+    - *unfused_update*: the operations around an optimizer's update have kernels of their own.
+    - *slice_seconds*: host time for each rank's slice of each tensor, if ZeRO's third stage communicates lists of
+      tensors; 0 for flat buffers.
+    - *flash_forward*, *flash_backward*: speed of its fused attention relative to that of an `Accelerator`'s shares.
+    - *gather_ahead*: parameters of a sharded optimizer are gathered during the next forward pass.
+    - *fp32_gradients*: the 16-bit precisions under which gradients are accumulated and reduced in fp32.
+    - *gradient_buffers*: memory of gradient buckets beside the gradients: ``copies`` of all, ``two`` buckets, ``none``.
+    - *scatter_gather*: ranks that hold the same boundary between pipeline stages send one part each, and the receivers
+      gather.
+    - *cross_entropy*: how the loss is computed, one of `workloads.operators.loss.LOSSES`; "": by *fused*.
     """
 
     name: str = "ideal"
@@ -106,7 +109,7 @@ class Accelerator:
         return hash((self.name, self.memory_bandwidth, self.memory_bytes, self.sms))
 
     def peak(self, precision: str) -> float:
-        """Dense peak in FLOP/s. tf32 runs as fp32 where there is no tf32; any other lack is a `ClusterError`."""
+        """Return the dense peak, FLOP/s; for tf32 that of fp32 if there is none. Raises `ClusterError` if unknown."""
         if not isinstance(self.peak_flops, Mapping):
             return self.peak_flops
         if self._lacks_tf32(precision):
@@ -116,7 +119,7 @@ class Accelerator:
         return self.peak_flops[precision]
 
     def seconds(self, kernels: Iterable[Kernel], software: Software | None = None) -> float:
-        """How long *kernels* take, one after the other, issued by *software* (none: launching costs nothing)."""
+        """Return the seconds of *kernels* one after the other, launched by *software* (None: launches are free)."""
         kernels = tuple(kernels)
         key = (kernels, 1.0, 1.0) if software is None else (kernels, software.flash_forward, software.flash_backward)
         price = self._prices.get(key)
@@ -132,9 +135,9 @@ class Accelerator:
         return smooth_maximum(gpu, host, software.sharpness) + given
 
     def slowest_of(self, count: int) -> Accelerator:
-        """The slowest that is expected among *count*, for which all that work in step wait.
+        """Return the expected slowest of *count* GPUs, for which synchronous ranks wait.
 
-        GPUs at one power limit run products at clocks of their own; memory runs at one clock (Sinha et al. 2022, "Not
+        GPUs at one power limit run products at different clocks; memory has one clock (Sinha et al. 2022, "Not
         All GPUs Are Created Equal", arXiv:2208.11035). The expected maximum of normal variables is Blom's (1958).
 
         >>> Accelerator(matmul_efficiency=0.8, spread=0.02).slowest_of(64).matmul_efficiency
@@ -151,7 +154,7 @@ class Accelerator:
         )
 
     def kernel_seconds(self, kernel: Kernel, software: Software | None = None) -> float:
-        """GPU time of one kernel of *software*, launch not counted: the longer of its arithmetic and memory traffic."""
+        """Return the GPU time of a kernel without its launch, s: the longer of arithmetic and memory traffic."""
         if kernel.seconds is not None:
             return kernel.seconds
         memory = kernel.nbytes / (self.memory_bandwidth * self.memory_efficiency)
@@ -180,16 +183,16 @@ class Accelerator:
 
 
 def smooth_maximum(a: float, b: float, sharpness: float) -> float:
-    """(a^q + b^q)^(1/q): the larger where they differ much, 2^(1/q) of either where they are equal."""
+    """Return (a^q + b^q)^(1/q): about the larger if they differ much, 2^(1/q) times either if they are equal."""
     low, high = sorted((a, b))
     return high * (1.0 + (low / high) ** sharpness) ** (1.0 / sharpness) if high else 0.0
 
 
 @lru_cache(maxsize=100_000)
 def _quantised_flops(batch: int, m: int, n: int, k: int, sms: int, k_half: float) -> float:
-    """FLOPs that whole waves of tiles stand for, with the best tile; the last wave counts as full.
+    """Return the FLOPs of whole waves of the best tile; the last wave counts as full.
 
-    A product of fewer tiles than SMs, as of a weight gradient, is cut along k among the idle ones (split-K).
+    A product with fewer tiles than SMs, such as a weight gradient, is divided along k among the idle SMs (split-K).
     """
     best = inf
     for rows, columns, efficiency in TILES:

@@ -1,4 +1,4 @@
-"""What can go wrong, one class for each part of the house; every one is a `SimulatorError`."""
+"""Errors, one class for each part of clustersim; all are subclasses of `SimulatorError`."""
 
 
 class SimulatorError(Exception):
@@ -14,7 +14,7 @@ class ClusterError(SimulatorError):
 
 
 class DeadlockError(SimulatorError):
-    """The simulated ranks wait for one another; the text prints the circle."""
+    """The simulated ranks wait for one another; the text shows the circle."""
 
 
 class ScenarioError(SimulatorError):
@@ -26,4 +26,4 @@ class CalibrationError(SimulatorError):
 
 
 class ReplayError(SimulatorError):
-    """Ranks on real devices did not come to the end: one died, the time ran out, or torch is missing."""
+    """A replay on real devices did not end: a rank died, the time ran out, or torch is missing."""

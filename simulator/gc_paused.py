@@ -1,4 +1,7 @@
-"""Looking for garbage costs time where much is made and little of it stands in circles."""
+"""Python's cyclic garbage collector, switched off for a while.
+
+It costs time if a program makes many objects and few reference cycles.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Meanwhile Python looks for no circles; what nobody refers to goes at once all the same.
+    """Pause the cyclic collector; objects without references are freed at once all the same.
 
-    Events live shortly, ops and records to the end: each look at all of them finds nothing.
+    Events are short-lived, ops and records last to the end: a collection would visit all of them and find nothing.
     """
     enabled = gc.isenabled()
     gc.disable()

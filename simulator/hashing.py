@@ -1,4 +1,4 @@
-"""Hashes of many values at once, and colours: a number for each label, the same for equal ones."""
+"""Hashes of arrays, and colours: numbers of labels that are equal for equal labels."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Indices = NDArray[np.int64]
 T = TypeVar("T", bound=Hashable)
 
 IN_CACHE = 8192
-"""Hashes that are computed together: 64 KiB twice, which the second-level cache holds, so memory is passed once."""
+"""Hashes that are computed together: two arrays of 64 KiB fit the second-level cache, so memory is read once."""
 
 
 class Table(Generic[T]):
-    """Distinct values, numbered from 0 in the order in which they are first asked for.
+    """Distinct values, numbered from 0 in the order of their first use.
 
     >>> table = Table("ab")
     >>> table.number("c"), table.number("a"), table.values
@@ -28,7 +28,7 @@ class Table(Generic[T]):
         self._numbers: dict[T, int] = {value: number for number, value in enumerate(values)}
 
     def number(self, value: T) -> int:
-        """The number of *value*, a new one if none equals it."""
+        """Return the number of *value*; a new value has a new number."""
         return self._numbers.setdefault(value, len(self._numbers))
 
     @property
@@ -38,7 +38,7 @@ class Table(Generic[T]):
 
 
 def mixed(values: Colours) -> Colours:
-    """A well-spread 64-bit hash of each value (the finaliser of splitmix64, Steele, Lea and Flood, OOPSLA 2014)."""
+    """Return a 64-bit hash of each value (the finaliser of splitmix64, Steele, Lea and Flood, OOPSLA 2014)."""
     z = np.add(values, np.uint64(0x9E3779B97F4A7C15), order="C")
     flat, shifted = z.reshape(-1), np.empty(min(z.size, IN_CACHE), np.uint64)
     for begin in range(0, z.size, IN_CACHE):
@@ -54,32 +54,32 @@ def mixed(values: Colours) -> Colours:
 
 
 def hashed(labels: Sequence[object]) -> Colours:
-    """A colour for each label, the same for equal ones within a call."""
+    """Return a colour for each label; within a call equal labels have equal colours."""
     numbers: dict[object, int] = {}
     return np.fromiter((numbers.setdefault(label, len(numbers)) for label in labels), np.uint64, len(labels))
 
 
 def numbered(objects: Sequence[Hashable]) -> Indices:
-    """A number for each of *objects*, the same for equal ones; quick where few of them stand in many places."""
+    """Return a number for each of *objects*; equal ones have equal numbers. Fast if few objects occur many times."""
     _, first, which = np.unique(np.fromiter(map(id, objects), np.int64), return_index=True, return_inverse=True)
     return hashed([objects[place] for place in first.tolist()]).astype(np.int64)[which]
 
 
 def sorted_once(values: NDArray[Any]) -> NDArray[Any]:
-    """The distinct *values*, ascending; for many values much quicker than `numpy.unique`, which hashes them."""
+    """Return the distinct *values*, ascending; for many values much faster than `numpy.unique`, which hashes them."""
     ascending = np.sort(values)
     return ascending[np.flatnonzero(np.r_[True, ascending[1:] != ascending[:-1]])] if len(values) else ascending
 
 
 def firsts(classes: Indices) -> Indices:
-    """The place of the first of each class; *classes* are numbered from 0."""
+    """Return the index of the first member of each class; *classes* are numbered from 0."""
     first = np.empty(classes.max(initial=-1) + 1, np.int64)
     first[classes[::-1]] = np.arange(len(classes))[::-1]  # of several the last assigned stays
     return first
 
 
 def counted(values: Sequence[T], which: Indices) -> tuple[list[T], list[int]]:
-    """The *values* whose places stand in *which*, in the order of the first of each, and how often each stands there.
+    """Return the *values* with indices in *which*, in order of first occurrence, and the count of each.
 
     >>> counted("abc", np.array([2, 0, 2]))
     (['c', 'a'], [2, 1])

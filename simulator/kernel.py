@@ -1,6 +1,6 @@
-"""A kernel is what a GPU is asked to execute: a matrix product by its shape, or bytes to move, or measured seconds.
+"""A kernel: a matrix product with its shape, bytes to move, or a measured duration.
 
-Workloads describe computation in kernels, accelerators price them; neither knows the other.
+Workloads describe computation by kernels, accelerators price them; neither imports the other.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from typing import Literal
 class Kernel:
     """One kind of launch.
 
-    *flops* are the floating-point operations of matrix products (the part that counts for MFU), *nbytes* what is read
-    from and written to device memory, *shape* the (batch, m, n, k) of the product, *precision* that of its operands
-    (``bf16``, ``fp16``, ``tf32``, ``fp32``). *seconds*, where given, is a measured duration, which stands as it is.
-    *launches* is how many kernels the host issues for it. *winograd*, of a convolution in tf32, is the shape of the
-    products by which Winograd's algorithm computes it with fewer multiplications, where there is no tf32. *attention*:
-    ``forward`` or ``backward`` of fused attention, whose *shape* (batch x heads x products, rows, columns, head size)
-    is worked tile by tile with a softmax in between.
+    *flops*: floating-point operations of matrix products, the part that counts for MFU. *nbytes*: bytes read from and
+    written to device memory. *shape*: (batch, m, n, k) of the product. *precision*: that of its operands (``bf16``,
+    ``fp16``, ``tf32``, ``fp32``). *seconds*, if given, is a measured duration, which is taken as it is.
+    *launches*: the number of kernels that the host launches for it. *winograd*, for a convolution in tf32: the shape of
+    the products of Winograd's algorithm, with fewer multiplications, used if there is no tf32. *attention*: ``forward``
+    or ``backward`` of fused attention; its *shape* is (batch x heads x products, rows, columns, head size).
     """
 
     flops: float = 0.0
@@ -37,7 +36,7 @@ BYTES = {"bf16": 2, "fp16": 2, "tf32": 4, "fp32": 4}
 
 
 def matmul(m: int, n: int, k: int, *, batch: int = 1, precision: str = "fp32") -> Kernel:
-    """The product of an m x k and a k x n matrix, *batch* times in one launch.
+    """Return the product of an m x k and a k x n matrix, *batch* times in one launch.
 
     >>> matmul(2, 3, 4).flops
     48
@@ -48,10 +47,10 @@ def matmul(m: int, n: int, k: int, *, batch: int = 1, precision: str = "fp32") -
 
 
 def memory_bound(nbytes: float, *, precision: str = "fp32", launches: int = 1) -> Kernel:
-    """An elementwise, normalising or copying kernel: *nbytes* read and written, arithmetic hidden behind them."""
+    """Return an elementwise, normalising or copying kernel: *nbytes* are read and written, arithmetic is hidden."""
     return Kernel(0.0, nbytes, None, precision, None, launches)
 
 
 def measured(seconds: float, flops: float = 0.0) -> Kernel:
-    """A duration taken as it is, in seconds; *flops* only for accounting."""
+    """Return a kernel of a measured duration, s; *flops* are only counted."""
     return Kernel(flops, 0.0, None, "fp32", seconds)

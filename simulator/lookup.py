@@ -1,4 +1,4 @@
-"""A folder is the registry: a name finds the function or the data file of that name, the only use of importlib.
+"""Folders as registries: a name finds the function or the data file of that name. The only use of importlib.
 
 A dotted name is an import path of the user's own, ``mylab.orders.wave`` (the function ``wave`` of that module, or the
 data file ``wave.yaml`` in the package ``mylab.orders``); a name that ends with ``.yaml`` is the path of a file.
@@ -17,8 +17,8 @@ from typing import Any
 from simulator.errors import SimulatorError
 
 
-class UnknownName(SimulatorError):  # noqa: N818 - reads as what it is
-    """No file of that name; `names` are those that there are, nearest first."""
+class UnknownName(SimulatorError):  # noqa: N818 - it names the fault
+    """No file of that name; `names`: the existing ones, nearest first."""
 
     def __init__(self, name: str, names: list[str]) -> None:
         self.name, self.names = name, names
@@ -26,14 +26,14 @@ class UnknownName(SimulatorError):  # noqa: N818 - reads as what it is
 
 
 def names(package: str) -> list[str]:
-    """The names that *package* (a dotted path) offers: its files, sorted, without those that begin with ``_``."""
+    """Return the names in *package* (a dotted path): its files, sorted, without those that begin with ``_``."""
     return sorted({path.stem for path in _files(package)})
 
 
 def function(package: str, name: str) -> Callable[..., Any]:
-    """The function *name* of the file *name* in *package*, or of the user's own module if *name* is dotted.
+    """Return the function *name* of the file *name* in *package*, or of the user's module if *name* is dotted.
 
-    Raises `UnknownName` with the names that there are, nearest first.
+    Raises `UnknownName` with the existing names, nearest first.
     """
     module = find(package, name)
     if isinstance(module, Path):
@@ -45,17 +45,17 @@ def function(package: str, name: str) -> Callable[..., Any]:
 
 
 def module(name: str) -> ModuleType:
-    """The module of that dotted name."""
+    """Return the module of that dotted name."""
     return importlib.import_module(name)
 
 
 def attribute(function: Callable[..., Any], name: str) -> Any:
-    """What stands under *name* in the file of *function*; None if nothing does."""
+    """Return the attribute *name* of the module of *function*; None if there is none."""
     return getattr(module(function.__module__), name, None)
 
 
 def data_file(package: str, name: str) -> Path:
-    """The path of ``name.yaml`` in *package*, or in the user's own package if *name* is dotted, or *name* as a path."""
+    """Return the path of ``name.yaml`` in *package*, or in the user's package if *name* is dotted, or *name* itself."""
     path = find(package, name)
     if not isinstance(path, Path):
         raise UnknownName(name, nearest(name, names(package)))
@@ -63,7 +63,7 @@ def data_file(package: str, name: str) -> Path:
 
 
 def find(package: str, name: str) -> Any:
-    """The imported module, or the `Path` of the data file, that *name* stands for. Raises `UnknownName`."""
+    """Return the imported module, or the `Path` of the data file, called *name*. Raises `UnknownName`."""
     if is_path(name) and Path(name).is_file():
         return Path(name)
     home, _, stem = name.rpartition(".")
@@ -74,12 +74,12 @@ def find(package: str, name: str) -> Any:
 
 
 def is_path(name: str) -> bool:
-    """Whether *name* means a data file by its path, not by a name."""
+    """Return whether *name* is the path of a data file."""
     return name.endswith((".yaml", ".yml"))
 
 
 def nearest(name: str, candidates: list[str]) -> list[str]:
-    """*candidates* with those most like *name* in front."""
+    """Return *candidates*, those most similar to *name* first."""
     return sorted(candidates, key=lambda c: -difflib.SequenceMatcher(None, name.lower(), c.lower()).ratio())
 
 

@@ -1,7 +1,7 @@
-"""A timeline is what happened, and when: a span for every op of every rank, and the traffic of every link.
+"""A timeline: a span for every op of every rank, and the traffic of every link.
 
-Spans are kept as columns (arrays), once for each class of equal ranks. Simulation and replay both make timelines; only
-simulation knows the links.
+Spans are columns (arrays), stored once for each class of equal ranks. Simulation and replay both make timelines; only
+those of a simulation have links.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 NO_COMMUNICATION = -1
-"""In place of the number of a communication, for an op that is none."""
+"""Stands for the number of a communication of an op that is none."""
 
 
 class Span(NamedTuple):
-    """*rank* had *op* (of training step *step*) at the head of its stream from *ready*, and worked *begin* to *end*.
+    """An *op* of *rank* in training step *step*: at the head of its stream from *ready*, running from *begin* to *end*.
 
-    Between ready and begin it waited for its partners. Seconds since the simulation's start.
+    From ready to begin it waited for its partners. Times are seconds since the start of the simulation.
     """
 
     rank: int
@@ -47,8 +47,8 @@ class Columns(NamedTuple):
     """The spans of one rank as arrays of one length.
 
     *op* is the index in the rank's program, *step* the training step; *ready*, *begin*, *end* are in seconds.
-    *communication* numbers the communication that the op took part in: its partners' spans have the same number;
-    `NO_COMMUNICATION` for a computation. Within a stream, spans stand in order of execution.
+    *communication*: the number of the communication of the op, common to the spans of its partners;
+    `NO_COMMUNICATION` for a computation. Within a stream, spans are in order of execution.
     """
 
     op: Integers
@@ -60,7 +60,7 @@ class Columns(NamedTuple):
 
     @classmethod
     def of(cls, rows: Iterable[tuple[int, int, float, float, float]]) -> Columns:
-        """The spans *rows*, each (op, step, ready, begin, end), in the order of their ends; no communication is known.
+        """Return columns of *rows*, each (op, step, ready, begin, end), by end, without numbers of communications.
 
         >>> Columns.of([(1, 0, 2.0, 2.0, 5.0), (0, 0, 0.0, 1.0, 2.0)]).op.tolist()
         [0, 1]
@@ -158,11 +158,11 @@ class Timeline:
     def unfolded(
         cls, schedule: Schedule, columns: Sequence[Columns], cluster: Cluster | None = None, **fields: Any
     ) -> Timeline:
-        """The timeline in which each rank has its own *columns*, given in the order of the ranks."""
+        """Return the timeline in which each rank has its own *columns*, given in the order of the ranks."""
         return cls(schedule, cluster, dict(enumerate(columns)), np.arange(len(columns)), **fields)
 
     def of(self, rank: int) -> Columns:
-        """The columns of *rank*. Raises `SimulatorError` where its spans were not kept."""
+        """Return the columns of *rank*. Raises `SimulatorError` if its spans were not kept."""
         representative = int(self.representative[rank])
         if representative not in self.columns:
             kept = ", ".join(map(str, sorted(self.columns)[:8]))
@@ -173,7 +173,7 @@ class Timeline:
         return self.columns[representative]
 
     def spans(self, rank: int) -> Iterator[Span]:
-        """The spans of *rank*, one object each: for looking at a few."""
+        """Yield the spans of *rank* as objects; use `of` for many."""
         ops = self.schedule.program(rank).ops
         own = self.of(rank)
         rows = zip(*(column.tolist() for column in own[:5]), strict=True)
@@ -186,16 +186,13 @@ class Timeline:
 
     @cached_property
     def gpu_ranks(self) -> tuple[int, ...]:
-        """The ranks that live on GPUs, ascending."""
+        """The ranks on GPUs, ascending."""
         on_gpu = np.array([program.on == "gpu" for program in self.schedule.programs])
         return tuple(np.flatnonzero(on_gpu[np.array(self.schedule.program_of)]).tolist())
 
     @cached_property
     def classes(self) -> Mapping[int, Integers]:
-        """By representative, ascending: all ranks that it represents, ascending, itself among them.
-
-        Only those whose spans were kept.
-        """
+        """The ranks, ascending, of each representative with kept spans, itself included."""
         order = np.argsort(self.representative, kind="stable")
         firsts, starts = np.unique(self.representative[order], return_index=True)
         groups = zip(firsts.tolist(), np.split(order, starts[1:]), strict=True)
@@ -208,16 +205,16 @@ class Timeline:
 
     @cached_property
     def makespan(self) -> float:
-        """When the last op ended, s."""
+        """The end of the last op, s."""
         if self.totals is not None:
             return self.totals.makespan
         return max((float(own.end.max()) for own in self.columns.values() if len(own.end)), default=0.0)
 
     @cached_property
     def window(self) -> tuple[float, float]:
-        """Where metrics are taken: the whole of a single step; of several, what comes after the first has ended.
+        """The interval of time of metrics: a single step as a whole; of several steps, those after the first.
 
-        Of an asynchronous order, from the optimizer step with which the first global batch ends to the last one.
+        For an asynchronous order: from the optimizer step at the end of the first global batch to the last one.
         """
         if self.schedule.batches > 1:
             return self._updates[self._warm_up - 1], self._updates[-1]
@@ -230,7 +227,7 @@ class Timeline:
 
     @cached_property
     def _updates(self) -> list[float]:
-        """When the optimizer steps of stage 0 ended, ascending: those of the first rank that has them."""
+        """The ends of the optimizer steps of stage 0, ascending, on the first rank that has them."""
         for rank in self.gpu_ranks:
             program = self.schedule.program(rank)
             steps = program.column(lambda op: op.action is not None and op.action[:2] == ("O", 0), np.bool_)
@@ -245,31 +242,31 @@ class Timeline:
 
     @property
     def steps_run(self) -> int:
-        """How many training steps, global batches, were run in all."""
+        """The number of training steps (global batches) that were run."""
         return self.schedule.steps * self.schedule.batches
 
     @property
     def steps_measured(self) -> int:
-        """How many of them lie in the window."""
+        """The number of training steps in the window."""
         return max(1, self.steps_run - 1)
 
     @property
     def step_time(self) -> float:
-        """Seconds per training step; of several steps the mean interval after the first, which warms up."""
+        """Seconds per training step; of several steps the mean after the first, which warms up."""
         begin, end = self.window
         return (end - begin) / self.steps_measured
 
     @cached_property
     def ops(self) -> int:
-        """How many spans there are, all ranks and steps."""
+        """The number of spans of all ranks and steps."""
         lengths = np.array([len(program.ops) for program in self.schedule.programs])
         return int(lengths[np.array(self.schedule.program_of)].sum()) * self.schedule.steps
 
     def to_frame(self) -> pandas.DataFrame:
-        """The spans of all representatives as a pandas DataFrame, one row each, times in s.
+        """Return the spans of all representatives as a pandas DataFrame, one row each, times in s.
 
-        Columns: those of `Columns`, after *rank*, *ranks* (how many it represents), and *stream*; *op* is the name.
-        Raises `SimulatorError` where pandas is not installed.
+        Columns: *rank*, *ranks* (the number that it represents), those of `Columns` with the name as *op*, and
+        *stream*. Raises `SimulatorError` if pandas is not installed.
         """
         try:
             import pandas
@@ -278,7 +275,7 @@ class Timeline:
         return pandas.DataFrame(self.table())
 
     def table(self) -> dict[str, npt.NDArray[Any]]:
-        """What `to_frame` holds, as arrays of one length by name; names are arrays of Python strings."""
+        """Return the content of `to_frame` as arrays of one length by name; names are arrays of Python strings."""
         programs = {self.schedule.program_of[rank] for rank in self.columns}
         named = {number: self.schedule.programs[number] for number in programs}
         names = {number: np.array(op_names(program), object) for number, program in named.items()}
@@ -297,11 +294,11 @@ TABLE = ("rank", "ranks", "step", "op", "stream", "ready_s", "begin_s", "end_s",
 
 
 NO_MICRO_BATCH = -1
-"""In place of the number of a micro-batch, for an op whose action has none."""
+"""Stands for the number of the micro-batch of an op without one."""
 
 
 def op_names(program: Program) -> list[str]:
-    """The names of the ops of *program*, by index."""
+    """Return the names of the ops of *program*, by index."""
     names: dict[int, list[str]] = {}
     for block in program.blocks:
         if id(block.ops) not in names:
@@ -310,7 +307,7 @@ def op_names(program: Program) -> list[str]:
 
 
 def micro_batches(program: Program) -> Integers:
-    """The micro-batch of the action of each op of *program*, by index; `NO_MICRO_BATCH` where there is none."""
+    """Return the micro-batch of the action of each op of *program*, by index; `NO_MICRO_BATCH` if it has none."""
     own = program.column(_micro_batch, np.int64)
     of_block = [NO_MICRO_BATCH if block.micro_batch is None else block.micro_batch for block in program.blocks]
     filled_in = np.repeat(np.array(of_block, np.int64), [len(block.ops) for block in program.blocks])
@@ -321,14 +318,14 @@ _OF_ITS_BLOCK = NO_MICRO_BATCH - 1
 
 
 def _micro_batch(op: Op) -> int:
-    """The micro-batch of the action of *op*, of a template; `_OF_ITS_BLOCK` where it has a placeholder."""
+    """Return the micro-batch of the action of *op*, of a template; `_OF_ITS_BLOCK` for a placeholder."""
     if op.action is None or op.action.micro_batch is None:
         return NO_MICRO_BATCH
     return op.action.micro_batch if op.action.micro_batch >= 0 else _OF_ITS_BLOCK
 
 
 def op_streams(program: Program) -> npt.NDArray[Any]:
-    """The names of the streams of the ops of *program*, by index, an array of Python strings."""
+    """Return the names of the streams of the ops of *program*, by index, as an array of Python strings."""
     number: dict[str, int] = {}
     numbers = program.column(lambda op: number.setdefault(op.stream, len(number)), np.int64)
     streams: npt.NDArray[Any] = np.array(list(number), object)[numbers]

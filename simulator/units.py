@@ -1,4 +1,4 @@
-"""Quantities are SI floats inside; text with a unit stands only at the door.
+"""Quantities: text with a unit in files and options, SI floats inside.
 
 >>> parse("200 Gb/s", "bandwidth")
 25000000000.0
@@ -50,8 +50,8 @@ _QUANTITY = re.compile(r"\s*([-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(
 def parse(text: str | float, dimension: str) -> float:
     """Read a quantity such as ``"25 GB/s"`` as an SI float (bytes, bytes/s, s, FLOP/s, W).
 
-    *dimension* is a key of `UNITS`. Raises `ValueError` with what would be right: a bare number has no unit, and a
-    unit of another dimension is no better.
+    *dimension* is a key of `UNITS`. Raises `ValueError`, with an example, for a number without a unit and for a
+    unit of another dimension.
     """
     if isinstance(text, bool) or not isinstance(text, str):
         raise ValueError(f"needs a unit, e.g. {EXAMPLES[dimension]}")

@@ -20,9 +20,9 @@ FILES = {
     "fabrics/twin.py": '''
         """Two switches joined by one trunk; nodes are plugged into them in turn."""
         from simulator.document import Bandwidth
-        from topologies.network import Network, Port, Way
+        from topologies.network import Network, Port, FabricRouter
 
-        def twin(network: Network, trunk: Bandwidth) -> Way:
+        def twin(network: Network, trunk: Bandwidth) -> FabricRouter:
             switches = network.switch(), network.switch()
             network.join(*switches, trunk)
             for ports in network.nodes:

@@ -1,4 +1,4 @@
-"""Where training runs: the hardware catalogue, node shapes, fabrics and named clusters."""
+"""The hardware catalogue, node shapes, fabrics and named clusters."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def cluster(section: Mapping[str, Any] | str, folder: Path | None = None) -> Cluster:
-    """The cluster that *section*, the ``cluster:`` part of a scenario or the name of a preset, describes.
+    """Return the cluster of *section*: the ``cluster:`` part of a scenario, or the name of a preset.
 
-    Paths in it are relative to *folder*. Raises `ScenarioError` for a section that breaks the contract, `ClusterError`
-    where its parts do not fit together.
+    Paths in it are relative to *folder*. Raises `ScenarioError` for an invalid section, and `ClusterError` if its parts
+    do not fit together.
 
     >>> len(cluster({"preset": "dgx_a100_80gb", "nodes": 2}).gpus)
     16

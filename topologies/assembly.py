@@ -1,8 +1,7 @@
-"""Assembly stamps server templates through the cluster, plugs their NICs into a fabric and finds the routes.
+"""Assembly instantiates server templates, connects their NICs to a fabric and provides the routes.
 
-A route inside a node is looked up in the wiring of its template; a route between nodes goes to the sender's NIC,
-through the fabric as its structure says, and in from the receiver's NIC. Nothing is searched for that grows with the
-cluster.
+A route inside a node is looked up in the wiring of its template. A route between nodes goes to the sender's NIC,
+through the fabric by its router, and in from the receiver's NIC. No search grows with the cluster.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from simulator.cluster.topology import Topology, sorted_topology
 from simulator.cluster.vertices import NONE, Names, Numbered, Vertices
 from simulator.errors import ClusterError
 from simulator.hashing import Indices, Table
-from topologies.network import Network, Port, Ports, Tree, Way
+from topologies.network import FabricRouter, Network, Port, Ports, Tree
 from topologies.template import ServerTemplate, Tables
 from topologies.wiring import Wiring
 
 if TYPE_CHECKING:
     from simulator.cluster.regularity import Regularity
 
-Fabric = Callable[[Network], Way]
+Fabric = Callable[[Network], FabricRouter]
 
 
 def assemble(
@@ -37,22 +36,22 @@ def assemble(
     radix: int = 40,
     name: str = "cluster",
 ) -> Cluster:
-    """The cluster of so many nodes of each wiring, joined by *fabric* (not needed for one node).
+    """Return the cluster of the given number of nodes of each wiring, joined by *fabric* (not needed for one node).
 
-    *cable* is one link between switches of the fabric, *radix* the ports that its switches have.
+    *cable*: one link between switches of the fabric. *radix*: the number of ports of a switch.
     """
     templates = _templates(wirings)
     last = templates[-1]
     ports, begin = _ports(templates), last.vertex + last.count * last.size
-    way, network = None, None
+    router, network = None, None
     if fabric is not None and last.node + last.count > 1:
         lacking = [template.node for template in templates if not template.wiring.nics]
         if lacking:
-            raise ClusterError(f"node {lacking[0]} has no NIC to reach the others by; give the node nics")
+            raise ClusterError(f"node {lacking[0]} has no NIC to reach other nodes; give the node nics")
         network = Network(ports, cable or ports[0].link, radix, begin)
-        way = fabric(network)
+        router = fabric(network)
     topology = _topology(templates, network)
-    return Cluster(topology, Routes(templates, ports, way, topology.vertices.names), name)
+    return Cluster(topology, Routes(templates, ports, router, topology.vertices.names), name)
 
 
 def _templates(wirings: Sequence[tuple[Wiring, int]]) -> list[ServerTemplate]:
@@ -76,7 +75,7 @@ def _ports(templates: Sequence[ServerTemplate]) -> Ports:
         links = template.wiring.server.ports if len(nics) else ()
         if len(links) != len(nics):
             raise ClusterError(
-                f"the shape of node {template.node} has {len(nics)} NICs, but {len(links)} are asked for"
+                f"the shape of node {template.node} has {len(nics)} NICs, but {len(links)} were requested"
             )
         which = np.array([table.number(link) for link in links], np.int64)
         nic = (template.vertex + template.size * servers + nics).ravel()
@@ -110,41 +109,43 @@ def _topology(templates: Sequence[ServerTemplate], network: Network | None) -> T
 
 
 class Routes:
-    """The router of an assembled cluster, *hierarchical* if switches between nodes form a tree."""
+    """The router of an assembled cluster. It is *hierarchical* if the switches between nodes form a tree."""
 
-    def __init__(self, templates: Sequence[ServerTemplate], ports: Ports, way: Way | None, names: Names) -> None:
-        self._templates, self._ports, self._way, self._names = templates, ports, way, names
+    def __init__(
+        self, templates: Sequence[ServerTemplate], ports: Ports, router: FabricRouter | None, names: Names
+    ) -> None:
+        self._templates, self._ports, self._router, self._names = templates, ports, router, names
         self._starts = [template.vertex for template in templates]
-        self.hierarchical = way is None or isinstance(way, Tree)
+        self.hierarchical = router is None or isinstance(router, Tree)
         self._exits: dict[tuple[int, bool], tuple[list[int], Port]] = {}
 
     def __call__(self, source: int, target: int) -> list[int]:
-        """The vertices from *source* to *target*, both of them devices or NICs."""
+        """Return the vertices from *source* to *target*, ends included. Both are devices or NICs."""
         a, b = self._place(source), self._place(target)
         if a[:2] == b[:2]:
             return a[0].path(a[1], a[2], b[2])
-        if self._way is None:
+        if self._router is None:
             ends = f"{self._names[source]} to {self._names[target]}"
-            raise ClusterError(f"there is no way from {ends}: they are in different nodes without fabric")
+            raise ClusterError(f"there is no route from {ends}: they are in different nodes without a fabric")
         (out, exit_), (back, entry) = self._to_nic(source, a, out=True), self._to_nic(target, b, out=False)
-        return [*out, *self._way(exit_, entry), *back]
+        return [*out, *self._router(exit_, entry), *back]
 
     def regularity(self, cluster: Cluster) -> Regularity | None:
-        """What the nodes of *cluster*, whose routes these are, have in common; None where there is no tree above."""
+        """Return the regularity of *cluster*, which has these routes. None if its fabric is not a tree."""
         from topologies.regularity import regularity
 
         if not self.hierarchical:
             return None
-        tree = self._way if isinstance(self._way, Tree) else None
+        tree = self._router if isinstance(self._router, Tree) else None
         return regularity(cluster, self._templates, self._ports, tree)
 
     def nic_of(self, vertex: int) -> int:
-        """The NIC by which *vertex* leaves its node for another."""
+        """Return the NIC on the routes from *vertex* to other nodes."""
         template, server, place = self._place(vertex)
         return template.vertex + template.size * server + template.nic_of(place)
 
     def _to_nic(self, vertex: int, at: tuple[ServerTemplate, int, int], *, out: bool) -> tuple[list[int], Port]:
-        """The vertices between *vertex* and the NIC by which it leaves its node or is reached, and the NIC's port."""
+        """The vertices between *vertex* and its NIC in the given direction, and the NIC's port."""
         if (vertex, out) not in self._exits:
             template, server, place = at
             nic = template.nic_of(place)
@@ -153,16 +154,16 @@ class Routes:
         return self._exits[vertex, out]
 
     def _place(self, vertex: int) -> tuple[ServerTemplate, int, int]:
-        """The template of the server in which *vertex* stands, which of its servers, and the place in there."""
+        """The template of the server of *vertex*, the number of that server, and the place of the vertex in it."""
         template = self._templates[bisect_right(self._starts, vertex) - 1]
         server, place = divmod(vertex - template.vertex, template.size)
         if server >= template.count:
-            raise ClusterError(f"{self._names[vertex]} is no vertex of a node of this cluster")
+            raise ClusterError(f"{self._names[vertex]} is not a vertex of a node of this cluster")
         return template, server, place
 
 
 def cable_of(link: Link, latency: float | None, bandwidth: float | None = None) -> Link:
-    """The link between two switches of a fabric whose NICs have *link*."""
+    """Return the link between two switches of a fabric whose NICs have *link*."""
     return replace(
         link,
         latency=link.latency if latency is None else latency,

@@ -1,4 +1,4 @@
-"""The catalogue holds accelerators, processors and links as data sheets state them, each datum with its source."""
+"""The catalogue: accelerators, processors and links as in their data sheets, each value with its source."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GPUS, CPUS, LINKS = "topologies.gpus", "topologies.cpus", "topologies.links"
 
 
 class Sourced(Section):
-    """A catalogue file: every datum that it sets has an entry of its name under ``sources``."""
+    """A catalogue file. Each of its values has an entry of the same name under ``sources``."""
 
     sources: dict[str, str] = Field(default_factory=dict)
 
@@ -42,19 +42,19 @@ class Sourced(Section):
     def _complete(self) -> Self:
         for name in sorted(self.model_fields_set - {"sources", "preset", "name"}):
             if self.sources and not self.sources.get(name, "").strip():
-                raise Fault("sources", f"says nothing of {name}")
+                raise Fault("sources", f"has no entry for {name}")
         for name in self.sources:
             if name not in self.model_fields_set:
-                raise Fault(("sources", name), f"there is no {name} that this could be the source of")
+                raise Fault(("sources", name), f"is the source of {name}, which this file does not set")
         return self
 
 
 class LinkData(Sourced):
     """One direction of one link: bytes/s and s.
 
-    *latency* is that of the hardware alone, what a communication library takes comes on top; on a network it is that
-    of a NIC's link, half of the switch at its end included. *switch_latency* is that of a link between two switches,
-    *radix* how many ports the switch has.
+    *latency* is that of the hardware; a communication library adds its own. For a network it is the latency of a NIC's
+    link, with half of the switch at its end. *switch_latency*: that of a link between two switches. *radix*: the ports
+    of a switch.
     """
 
     bandwidth: Bandwidth
@@ -64,7 +64,7 @@ class LinkData(Sourced):
 
 
 class Lanes(Section):
-    """How many links of what kind a device has for its own kind."""
+    """The kind and the number of a device's links to devices of its own type."""
 
     kind: str
     count: Count
@@ -73,7 +73,7 @@ class Lanes(Section):
 class Device(Sourced):
     """A GPU, or a host processor (one socket): the parameters of `Accelerator`, its own links and its bus to the host.
 
-    In a scenario a mapping may begin with a *preset*, a catalogue file that its keys override.
+    In a scenario a mapping may begin with a *preset*, a catalogue file whose values its keys override.
     """
 
     preset: str | None = None
@@ -93,7 +93,7 @@ class Device(Sourced):
     bus: str | None = None
 
     def accelerator(self) -> Accelerator:
-        """The device as the simulator prices with it."""
+        """Return the accelerator by which the simulator prices kernels."""
         return Accelerator(
             name=self.name or "custom",
             peak_flops=self.peak_flops,
@@ -111,7 +111,7 @@ class Device(Sourced):
 
 
 def described(folder: str, name: str) -> Document:
-    """The catalogue's file *name* in *folder*, or the user's own file, which may lie on a preset of the catalogue.
+    """Return the catalogue's file *name* in *folder*, or the user's own file, which may have a preset of the catalogue.
 
     Raises `UnknownName`.
     """
@@ -128,18 +128,19 @@ def described(folder: str, name: str) -> Document:
 
 @lru_cache(maxsize=256)
 def device(folder: str, name: str) -> Device:
-    """The catalogue's entry *name* in *folder* (`GPUS` or `CPUS`), or that of a file. Raises `UnknownName`."""
+    """Return the entry *name* in *folder* (`GPUS` or `CPUS`), or that of a file. Raises `UnknownName`."""
     return validated(described(folder, name), Device)
 
 
 @lru_cache(maxsize=256)
 def link_data(kind: str) -> LinkData:
-    """The catalogue's entry of one link of *kind*. Raises `UnknownName`."""
+    """Return the entry of a link of *kind*. Raises `UnknownName`."""
     return validated(read(lookup.data_file(LINKS, kind)), LinkData)
 
 
 def link(kind: str, bandwidth: float | None = None, latency: float | None = None, count: int = 1) -> Link:
-    """*count* links of *kind* side by side; *bandwidth* (bytes/s, of all) and *latency* (s) stand where given.
+    """Return *count* parallel links of *kind*. *bandwidth* (bytes/s, all together) and *latency* (s) override the
+    catalogue.
 
     >>> link("nvlink3", count=12).bandwidth
     300000000000.0
@@ -155,7 +156,7 @@ def link(kind: str, bandwidth: float | None = None, latency: float | None = None
 
 
 def known(folder: str, what: str, name: str, path: str | tuple[str | int, ...] = ()) -> None:
-    """Raise `Fault` at *path*, with the names that there are, unless *folder* has a *name*."""
+    """Raise `Fault` at *path*, with the valid names, unless *folder* has *name*."""
     try:
         lookup.find(folder, name)
     except lookup.UnknownName as error:

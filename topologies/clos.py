@@ -1,7 +1,7 @@
-"""A folded Clos network: leaves below spines below cores, up as far as needed and down again.
+"""A folded Clos network: leaves below spines below cores. A route goes up as far as needed and down again.
 
-The equal-cost uplinks of a switch are one bundle of their summed bandwidth, and so the switches that they lead to are
-one vertex; traffic is spread over them evenly.
+The equal-cost uplinks of a switch are one bundle with the sum of their bandwidths, so the switches at their upper ends
+are one vertex. Traffic is spread over them evenly.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from topologies.network import Network, Tree
 
 
 def clos(network: Network, leaves: Sequence[Indices], oversubscription: Sequence[float], radix: int, pod: int) -> Tree:
-    """Two levels if a spine switch of *radix* ports reaches all *leaves* (the ports of each, by number), else three.
+    """Build two levels if a spine switch of *radix* ports reaches all *leaves* (the port numbers of each), else three.
 
-    *oversubscription*: bandwidth down over bandwidth up of a leaf, then of a spine; *pod*: leaves that share their
-    spines where there are three levels. Raises `ClusterError` where three levels do not reach.
+    *oversubscription*: bandwidth down over bandwidth up, of a leaf and of a spine. *pod*: the number of leaves that
+    share their spines in a network of three levels. Raises `ClusterError` if three levels do not suffice.
     """
     leaf_of = np.full(len(network.ports), NONE)
     below: list[tuple[int, float]] = []
@@ -48,7 +48,10 @@ def clos(network: Network, leaves: Sequence[Indices], oversubscription: Sequence
 def _level(
     network: Network, kind: str, groups: Sequence[Sequence[tuple[int, float]]], ratio: float, above: dict[int, int]
 ) -> list[tuple[int, float]]:
-    """A switch of *kind* above each of *groups* (switch, bandwidth below it); these switches and their bandwidths."""
+    """Add a switch of *kind* above each of *groups* (switch, bandwidth below it).
+
+    Return these switches and their bandwidths.
+    """
     level = []
     for group in groups:
         top = network.switch(kind)
@@ -60,7 +63,10 @@ def _level(
 
 
 def ratios(oversubscription: float | list[float]) -> list[float]:
-    """The oversubscription of leaves and of spines. Raises `ClusterError` for a list of other than one or two."""
+    """Return the oversubscription of leaves and of spines.
+
+    Raises `ClusterError` for a list of other than one or two numbers.
+    """
     given = oversubscription if isinstance(oversubscription, list) else [oversubscription]
     if not 1 <= len(given) <= 2:
         raise ClusterError(f"oversubscription is one number, or two: of leaves and of spines; not {len(given)}")
@@ -68,7 +74,7 @@ def ratios(oversubscription: float | list[float]) -> list[float]:
 
 
 def down_ports(radix: int, oversubscription: float) -> int:
-    """How many of a leaf's *radix* ports face down.
+    """Return how many of a leaf's *radix* ports face down.
 
     >>> down_ports(36, 1.0), down_ports(36, 2.0)
     (18, 24)
@@ -77,7 +83,7 @@ def down_ports(radix: int, oversubscription: float) -> int:
 
 
 def even(items: int, groups: int) -> list[tuple[int, int]]:
-    """Where each group begins and ends if so many *items* stand in *groups* as even as can be.
+    """Return (begin, end) of each group if *items* items are divided into *groups* as evenly as possible.
 
     >>> even(25, 2)
     [(0, 13), (13, 25)]

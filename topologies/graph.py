@@ -1,8 +1,8 @@
-"""A user's own cluster: networkx node-link data in a JSON file, anything at all that has GPUs and links between them.
+"""A user's own cluster: networkx node-link data in a JSON file, with GPUs and links of any structure.
 
-A vertex has ``id`` and ``kind``, where it is in a server ``node``, and a GPU or host may name its ``accelerator``; an
-edge has ``kind``, ``bandwidth`` and ``latency``, by themselves or under ``link``, as text with a unit or as a number of
-bytes/s and s. A graph that is not ``directed`` has every link both ways.
+A vertex has ``id`` and ``kind``, inside a server also ``node``. A GPU or host may name its ``accelerator``. An edge has
+``kind``, ``bandwidth`` and ``latency``, directly or under ``link``, as text with a unit or as a number of bytes/s and
+s. In a graph that is not ``directed`` every link goes both ways.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from simulator.errors import ScenarioError
 from topologies.catalogue import CPUS, GPUS, device
 
 LARGEST_FILE = 2**30
-"""Bytes; a graph of a hundred thousand GPUs is a tenth of it."""
+"""Bytes. A graph of a hundred thousand GPUs has a tenth of it."""
 
 
 def load(path: Path, gpu: Accelerator | None = None, processor: Accelerator | None = None) -> Cluster:
-    """The cluster in the file at *path*; *gpu* and *processor* are for devices that name no accelerator.
+    """Return the cluster in the file at *path*. *gpu* and *processor* are for devices without an accelerator of their
+    own.
 
-    Raises `ScenarioError` with the file and the vertex or edge that is wrong, and for a GPU that others cannot reach.
+    Raises `ScenarioError` with the file and the wrong vertex or edge, and for a GPU that another one cannot reach.
     """
     data = _read(path)
     if data.get("multigraph"):
@@ -79,10 +80,10 @@ def _add_vertex(
         raise ScenarioError(f"{where}: the id must be text or a number, not {written(vertex['id'])}")
     name = str(vertex["id"])
     if name in graph:
-        raise ScenarioError(f'{where}: the id "{name}" stands twice')
+        raise ScenarioError(f'{where}: the id "{name}" appears twice')
     kind = vertex.get("kind")
     if not isinstance(kind, str) or not kind:
-        raise ScenarioError(f'{where} ("{name}"): needs a kind: gpu, host, or the kind of switch or NIC that it is')
+        raise ScenarioError(f'{where} ("{name}"): needs a kind: gpu, host, or the kind of switch or NIC')
     attributes: dict[str, Any] = {"kind": kind}
     if isinstance(vertex.get("node"), int | str):
         attributes["node"] = vertex["node"]
@@ -95,7 +96,7 @@ def _accelerator(where: str, kind: str, vertex: Mapping[str, Any], default: Acce
     name = vertex.get("accelerator")
     if name is None:
         if default is None:
-            raise ScenarioError(f"{where}: names no accelerator; name one here, or one for all beside graph")
+            raise ScenarioError(f"{where}: has no accelerator; give one here, or one for all beside graph")
         return default
     folder = GPUS if kind == "gpu" else CPUS
     try:
@@ -118,7 +119,7 @@ def _add_edge(path: Path, graph: nx.DiGraph[str], label: str, edge: Any, *, dire
     link = _link(where, edge.get("link", edge))
     for pair in [(source, target)] if directed else [(source, target), (target, source)]:
         if graph.has_edge(*pair):
-            raise ScenarioError(f"{where}: stands twice; write parallel links as one with their bandwidths summed")
+            raise ScenarioError(f"{where}: appears twice; write parallel links as one with their bandwidths summed")
         graph.add_edge(*pair, link=link)
 
 

@@ -1,8 +1,8 @@
-"""The network of a cluster is what a fabric is given to work on: the ports of all NICs, and switches to be added.
+"""The network that a fabric works on: the ports of all NICs, and the switches and links that it adds.
 
-A fabric is a function ``(network, ...) -> Way`` that adds switches and links, plugs every port into a switch, and
-returns how a message finds its way: by structure, so that no table of routes is ever made. Vertices and ports go by
-their numbers; whole sets of ports are plugged in at once.
+A fabric is a function ``(network, ...) -> FabricRouter``. It adds switches and links, connects every port to a switch,
+and returns a router that computes routes from the structure, so no table of routes is made. Vertices and ports are
+numbers. Whole sets of ports are connected at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from simulator.hashing import Indices, Table
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A NIC's side of the fabric: the *number* of the port, its *nic*, *node* and *rail* (which NIC of its node)."""
+    """A NIC's end of the fabric: the *number* of the port, its *nic*, *node* and *rail* (number of the NIC in its
+    node).
+    """
 
     number: int
     nic: int
@@ -57,28 +59,28 @@ class Ports(Sequence[Port]):
         return Port(place, int(self.nic[place]), int(self.node[place]), int(self.rail[place]), link)
 
     def bandwidth(self, ports: Indices) -> float:
-        """That of all *ports* together, bytes/s."""
+        """Return the bandwidth of all *ports* together, bytes/s."""
         each = [link.bandwidth for link in self.links]
         places: list[int] = self.which[ports].tolist()
         return sum([each[place] for place in places])
 
 
-Way = Callable[[Port, Port], Sequence[int]]
-"""From one port to another: the switches that are passed, in order."""
+FabricRouter = Callable[[Port, Port], Sequence[int]]
+"""From one port to another: the switches on the route, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The way through a tree of switches: up until both ends have one in common, and down.
+    """Routes through a tree of switches: up to the first common switch, then down.
 
-    *leaf_of* is by number of a port the switch that it is plugged into, *above* by switch the next one up.
+    *leaf_of*: by port number, the switch that it is connected to. *above*: by switch, the next one up.
     """
 
     leaf_of: Sequence[int]
     above: Mapping[int, int]
 
     def __call__(self, source: Port, target: Port) -> list[int]:
-        """The switches between two ports."""
+        """Return the switches between two ports."""
         up, down = [self.leaf_of[source.number]], [self.leaf_of[target.number]]
         while up[-1] != down[-1]:
             up.append(self.above[up[-1]])
@@ -87,9 +89,9 @@ class Tree:
 
 
 class Network:
-    """*ports* in order of their nodes; *cable* is one link between two switches, *radix* the ports of a switch.
+    """*ports* in order of their nodes; *cable*: one link between two switches; *radix*: the ports of a switch.
 
-    The switches that are added are vertices from number *begin* on.
+    Added switches are vertices from number *begin* on.
     """
 
     def __init__(self, ports: Ports, cable: Link, radix: int, begin: int) -> None:
@@ -103,7 +105,7 @@ class Network:
 
     @property
     def starts(self) -> Indices:
-        """By node the number of its first port, and at the end the number of ports."""
+        """The number of the first port of each node, then the number of ports."""
         node = self.ports.node
         return np.r_[0, np.flatnonzero(np.diff(node)) + 1, len(node)] if len(node) else np.zeros(1, np.int64)
 
@@ -113,14 +115,14 @@ class Network:
         return [self.ports[begin:end] for begin, end in pairwise(self.starts.tolist())]
 
     def switch(self, kind: str = "switch") -> int:
-        """A new switch of *kind*, numbered within its kind; the number of its vertex."""
+        """Add a switch of *kind* and return the number of its vertex. Switches are numbered within their kind."""
         number = self._counts.get(kind, 0)
         self._counts[kind] = number + 1
         self.switches.append((kind, number))
         return self.begin + len(self.switches) - 1
 
     def plug(self, ports: Sequence[Port] | Indices, switch: int) -> None:
-        """Each of *ports*, given as such or by number, by its own link into *switch*."""
+        """Connect each of *ports* (ports, or their numbers) to *switch* by the port's own link."""
         if not isinstance(ports, np.ndarray):
             ports = np.array([port.number for port in ports], np.int64)
         nics, which = self.ports.nic[ports].tolist(), self.ports.which[ports].tolist()
@@ -129,7 +131,7 @@ class Network:
         self._which += which + which
 
     def join(self, a: int, b: int, bandwidth: float) -> None:
-        """Cables of *bandwidth* in all (bytes/s) between two switches, each way."""
+        """Join two switches, each way, by cables of *bandwidth* in all (bytes/s)."""
         which = self._links.number(replace(self.cable, bandwidth=bandwidth))
         self._source += (a, b)
         self._target += (b, a)
@@ -137,7 +139,7 @@ class Network:
 
     @property
     def links(self) -> tuple[tuple[Link, ...], Indices, Indices, Indices]:
-        """The distinct links; of all that were plugged and joined the ends, and the place among the distinct ones.
+        """The distinct links; then the source, target and place among the distinct links of every added link.
 
         Raises `ClusterError` if two links lead from one vertex to another.
         """
@@ -146,7 +148,7 @@ class Network:
         twice = pairs[1:][pairs[1:] == pairs[:-1]]
         if len(twice):
             a, b = divmod(int(twice[0]), self.begin + len(self.switches))
-            raise ClusterError(f"the fabric joins {self._name(a)} and {self._name(b)} twice; sum their bandwidths up")
+            raise ClusterError(f"the fabric joins {self._name(a)} and {self._name(b)} twice; join them by one link")
         return self._links.values, source, target, np.array(self._which, np.int64)
 
     def _name(self, vertex: int) -> str:

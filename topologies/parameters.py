@@ -10,7 +10,7 @@ from simulator.document import Ratio
 
 
 def one_or_list(one: Any) -> WrapValidator:
-    """The validator of ``One | list[One]`` which tells the faults of the form that was written, not of both."""
+    """Return the validator of ``One | list[One]`` that reports the faults of the given form only."""
     single: TypeAdapter[Any] = TypeAdapter(one)
     several: TypeAdapter[Any] = TypeAdapter(list[one])
 
@@ -23,4 +23,4 @@ def one_or_list(one: Any) -> WrapValidator:
 
 
 Ratios = Annotated[Ratio | list[Ratio], one_or_list(Ratio)]
-"""A factor above 0, or several."""
+"""A factor above 0, or a list of them."""

@@ -1,4 +1,4 @@
-"""The regularity of an assembled cluster, read off the templates of its servers and the tree of switches above them."""
+"""The regularity of an assembled cluster, from the templates of its servers and the tree of switches above them."""
 
 from __future__ import annotations
 
@@ -23,45 +23,45 @@ DEVICES = ("gpu", "host")
 def regularity(
     cluster: Cluster, templates: Sequence[ServerTemplate], ports: Ports, tree: Tree | None
 ) -> Regularity | None:
-    """That of *cluster*, servers of *templates* with *ports* into *tree*; None where those of a template differ.
+    """Return the regularity of *cluster*: servers of *templates* with *ports* connected to *tree*.
 
-    They differ where a fabric has given some of their vertices more links than others.
+    None if servers of one template differ, because the fabric has given some of their vertices more links than others.
     """
-    stamps = _stamps(cluster.topology, templates, plugs=tree is not None)
+    groups = _server_groups(cluster.topology, templates, plugs=tree is not None)
     chains = (
         _chains(cluster.topology, ports, tree) if tree else _Chains(*[np.zeros((len(ports) or 1, 0), np.int64)] * 3)
     )
-    if stamps is None or chains is None:
+    if groups is None or chains is None:
         return None
-    models = [_Model(stamp, vertex) for word in DEVICES for stamp in stamps for vertex in stamp.of_kind(word)]
-    model, server = _copies(stamps, models)
-    node, local, nics, port, width, base = np.array([one.numbers for one in models], np.int64)[model].T
+    devices = [_DeviceTemplate(group, vertex) for word in DEVICES for group in groups for vertex in group.of_kind(word)]
+    which, server = _instances(groups, devices)
+    node, local, nics, port, width, base = np.array([one.numbers for one in devices], np.int64)[which].T
     first, link_class = (base + width * server)[:, None], cluster.links.which
-    out, back = (
-        np.where(links == NONE, NONE, first + links)
-        for links in (_even([one.out for one in models])[model], _even([one.back for one in models])[model])
-    )
+    relative = _padded([one.out for one in devices])[which], _padded([one.back for one in devices])[which]
+    out, back = (np.where(links == NONE, NONE, first + links) for links in relative)
+    description = hashed([one.description for one in devices])[which].astype(np.int64)
     leaves_by = port + nics * server
     return Regularity(
         server=node + server,
         local=local,
         out=out,
         back=back,
-        uplink=_uplinks(link_class, hashed([one.look for one in models])[model].astype(np.int64), out, back),
+        uplink=_uplinks(link_class, description, out, back),
         switch=chains.switch[leaves_by],
         down=chains.down[leaves_by],
         up=chains.up[leaves_by],
-        base=np.concatenate([stamp.base + stamp.width * np.arange(stamp.template.count) for stamp in stamps]),
-        template=_template_ids(stamps, link_class),
+        base=np.concatenate([group.base + group.width * np.arange(group.template.count) for group in groups]),
+        template=_template_ids(groups, link_class),
         link_class=link_class,
     )
 
 
 @dataclass(frozen=True)
-class _Stamp:
-    """The servers of a *template*: the first link of the first is *base*; *degrees* is by vertex of one server.
+class _Servers:
+    """The servers of one *template*. *base*: the first link of the first server. *degrees*: links by vertex of one
+    server.
 
-    *plugs*: whether its NICs have one link more than in the wiring, into the fabric.
+    *plugs*: whether each NIC has one link into the fabric beyond those of the wiring.
     """
 
     template: ServerTemplate
@@ -70,114 +70,115 @@ class _Stamp:
     plugs: bool
 
     @cached_property
-    def behind(self) -> list[int]:
-        """By vertex how far its first link is behind the first of its server; at the end the links of a server."""
+    def offsets(self) -> list[int]:
+        """By vertex the distance of its first link from the first link of its server; last, the links of a server."""
         return [0, *np.cumsum(self.degrees).tolist()]
 
     @property
     def width(self) -> int:
-        """Links of one server."""
-        return self.behind[-1]
+        """The number of links of one server."""
+        return self.offsets[-1]
 
     def of_kind(self, kind: str) -> tuple[str, ...]:
         """The vertices of *kind* of the wiring."""
         return self.template.wiring.of_kind(kind)
 
     def links(self, path: Sequence[str]) -> list[int]:
-        """How far behind the first link of a server those of *path* are."""
+        """The distances of the links of *path* from the first link of the server."""
         place, links = self.template.place, self.template.wiring.links
-        return [self.behind[place[a]] + list(links[a]).index(b) for a, b in pairwise(path)]
+        return [self.offsets[place[a]] + list(links[a]).index(b) for a, b in pairwise(path)]
 
     def last_link(self, vertex: str) -> int:
-        """How far behind the first link of a server the last one is that leaves *vertex*."""
-        return self.behind[self.template.place[vertex] + 1] - 1
+        """The distance of the last link that leaves *vertex* from the first link of the server."""
+        return self.offsets[self.template.place[vertex] + 1] - 1
 
 
-def _stamps(topology: Topology, templates: Sequence[ServerTemplate], *, plugs: bool) -> list[_Stamp] | None:
-    """The servers of *templates*; None if those of a template differ in how many links leave their vertices."""
-    stamps, link = [], 0
+def _server_groups(topology: Topology, templates: Sequence[ServerTemplate], *, plugs: bool) -> list[_Servers] | None:
+    """The servers of *templates*. None if servers of one template differ in the number of links at a vertex."""
+    groups, link = [], 0
     for template in templates:
         here = topology.degrees[template.vertex : template.vertex + template.count * template.size]
         degrees = template.degrees.copy()
         degrees[template.nics] += plugs
         if (here.reshape(template.count, template.size) != degrees).any():
             return None
-        stamps.append(_Stamp(template, link, degrees, plugs))
-        link += stamps[-1].width * template.count
-    return stamps
+        groups.append(_Servers(template, link, degrees, plugs))
+        link += groups[-1].width * template.count
+    return groups
 
 
 @dataclass(frozen=True)
-class _Model:
-    """A device of the wiring, *vertex*, which every server of *stamp* has a copy of."""
+class _DeviceTemplate:
+    """A device of the wiring, *vertex*. Every server of *group* has one instance of it."""
 
-    stamp: _Stamp
+    group: _Servers
     vertex: str
 
     @cached_property
     def _path(self) -> tuple[str, ...]:
         """The vertices to its NIC."""
-        wiring = self.stamp.template.wiring
-        return wiring.route(self.vertex, wiring.nic_of(self.vertex)) if self.stamp.plugs else ()
+        wiring = self.group.template.wiring
+        return wiring.route(self.vertex, wiring.nic_of(self.vertex)) if self.group.plugs else ()
 
     @property
     def out(self) -> list[int]:
-        """The links, counted from the server's first, by which it leaves the server."""
-        path, stamp = self._path, self.stamp
-        return [*stamp.links(path), stamp.last_link(path[-1])] if path else []
+        """The links from the device out of the server, counted from the server's first link."""
+        path, group = self._path, self.group
+        return [*group.links(path), group.last_link(path[-1])] if path else []
 
     @property
     def back(self) -> list[int]:
-        """Those by which it is reached from its NIC."""
-        wiring = self.stamp.template.wiring
-        return self.stamp.links(wiring.route(self._path[-1], self.vertex)) if self._path else []
+        """The links from the NIC to the device, counted from the server's first link."""
+        wiring = self.group.template.wiring
+        return self.group.links(wiring.route(self._path[-1], self.vertex)) if self._path else []
 
     @property
-    def look(self) -> object:
-        """What there is to know of it and of its way out but for the links."""
-        wiring = self.stamp.template.wiring
+    def description(self) -> object:
+        """The device and the vertices on its route out, apart from the links."""
+        wiring = self.group.template.wiring
         return wiring.accelerator(self.vertex), tuple(wiring.vertices[vertex] for vertex in self._path)
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The server of its first copy, its place there, its server's NICs, that copy's port; links and first link."""
-        stamp, template = self.stamp, self.stamp.template
+        """(node, place in it, NICs of a server, port, links of a server, first link) of its first instance."""
+        group, template = self.group, self.group.template
         nics = template.wiring.nics
         port = template.port + (nics.index(self._path[-1]) if self._path else 0)
-        return template.node, template.place[self.vertex], len(nics), port, stamp.width, stamp.base
+        return template.node, template.place[self.vertex], len(nics), port, group.width, group.base
 
 
-def _copies(stamps: Sequence[_Stamp], models: Sequence[_Model]) -> tuple[Indices, Indices]:
-    """By device the number of its model, and which server of the template it is in: GPUs in order, then hosts."""
+def _instances(groups: Sequence[_Servers], devices: Sequence[_DeviceTemplate]) -> tuple[Indices, Indices]:
+    """By device the number of its template, and of its server in that template: GPUs in order, then hosts."""
     found, begin = [np.zeros((2, 0), np.int64)], 0
-    for count, own in ((stamp.template.count, len(stamp.of_kind(word))) for word in DEVICES for stamp in stamps):
+    for count, own in ((group.template.count, len(group.of_kind(word))) for word in DEVICES for group in groups):
         found.append(np.stack([np.tile(begin + np.arange(own), count), np.repeat(np.arange(count), own)]))
         begin += own
-    assert begin == len(models)
-    model, server = np.concatenate(found, axis=1)
-    return model, server
+    assert begin == len(devices)
+    which, server = np.concatenate(found, axis=1)
+    return which, server
 
 
-def _even(rows: Sequence[Sequence[int]]) -> Indices:
-    """*rows* of one length, filled up with `NONE`."""
+def _padded(rows: Sequence[Sequence[int]]) -> Indices:
+    """*rows* padded to one length with `NONE`."""
     longest = max(map(len, rows), default=0)
     return np.array([[*row, *[NONE] * (longest - len(row))] for row in rows], np.int64).reshape(len(rows), longest)
 
 
-def _uplinks(link_class: Indices, look: Indices, out: Indices, back: Indices) -> Indices:
-    """By device a number that tells its *look* and the classes of its links *out* and *back* from those of others."""
+def _uplinks(link_class: Indices, description: Indices, out: Indices, back: Indices) -> Indices:
+    """By device a number; equal for devices of equal *description* with links *out* and *back* of equal classes."""
     links = np.concatenate([out, back], axis=1)
-    told = np.concatenate([look[:, None], np.where(links == NONE, NONE, link_class[links])], axis=1).astype(np.uint64)
-    salt = mixed(np.arange(told.shape[1], dtype=np.uint64))
-    return np.unique(mixed(told ^ salt).sum(axis=1), return_inverse=True)[1]
+    classes = np.where(links == NONE, NONE, link_class[links])
+    columns = np.concatenate([description[:, None], classes], axis=1).astype(np.uint64)
+    salt = mixed(np.arange(columns.shape[1], dtype=np.uint64))
+    return np.unique(mixed(columns ^ salt).sum(axis=1), return_inverse=True)[1]
 
 
-def _template_ids(stamps: Sequence[_Stamp], link_class: Indices) -> Indices:
-    """By server a number: the same for those of one template whose links are of the same classes, one for one."""
+def _template_ids(groups: Sequence[_Servers], link_class: Indices) -> Indices:
+    """By server a number that is equal for servers of one template whose links have equal classes, one by one."""
     found, known = [], 0
-    for stamp in stamps:
-        links = link_class[stamp.base : stamp.base + stamp.width * stamp.template.count]
-        rows = links.reshape(stamp.template.count, stamp.width)
+    for group in groups:
+        links = link_class[group.base : group.base + group.width * group.template.count]
+        rows = links.reshape(group.template.count, group.width)
         others = np.flatnonzero((rows != rows[:1]).any(axis=1))
         ids = np.full(len(rows), known)
         if len(others):
@@ -197,7 +198,7 @@ class _Chains:
 
 
 def _chains(topology: Topology, ports: Ports, tree: Tree) -> _Chains | None:
-    """Those of *ports*; None where not all are equally long."""
+    """The chains of *ports*. None if they differ in length."""
     leaves, leaf = np.unique(np.array(tree.leaf_of, np.int64), return_inverse=True)
     numbers = {switch: number for number, switch in enumerate(leaves.tolist())}
     climbs = [list(_climb(topology, tree.above, switch, numbers)) for switch in leaves.tolist()]
@@ -211,7 +212,7 @@ def _chains(topology: Topology, ports: Ports, tree: Tree) -> _Chains | None:
 
 
 def _plugged(topology: Topology, ports: Ports, leaf: Indices) -> Indices | None:
-    """By port the link down to its NIC from its *leaf*; None where there is another one from a switch."""
+    """By port the link from its *leaf* down to its NIC. None if a switch has another link into a server."""
     inside = topology.vertices.node
     down = np.flatnonzero((inside[topology.source] == NONE) & (inside[topology.target] != NONE))
     if not np.array_equal(np.sort(topology.target[down]), np.sort(ports.nic)):
@@ -225,7 +226,7 @@ def _plugged(topology: Topology, ports: Ports, leaf: Indices) -> Indices | None:
 def _climb(
     topology: Topology, above: Mapping[int, int], switch: int, numbers: dict[int, int]
 ) -> Iterator[tuple[int, int, int]]:
-    """(number of the switch, link down from it, link up to it) for each one above *switch*."""
+    """(number of the switch, link down from it, link up to it) for each switch above *switch*."""
     while switch in above:
         top = above[switch]
         yield numbers.setdefault(top, len(numbers)), topology.leaving(top)[switch], topology.leaving(switch)[top]

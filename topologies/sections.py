@@ -1,4 +1,4 @@
-"""The sections of which a node and a fabric are described in a scenario; what is left out comes from the catalogue."""
+"""The sections of a scenario for nodes and fabrics. The catalogue provides the defaults."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_PARTS = 1024
 
 
 def _with_preset(folder: str) -> BeforeValidator:
-    """A mapping's *preset*, a file of *folder*, below its other keys; a name alone is a preset."""
+    """Validator: the keys of a mapping override those of its *preset*, a file of *folder*. A name alone is a preset."""
 
     what = {GPUS: "GPU", CPUS: "processor"}[folder]
 
@@ -50,7 +50,7 @@ Cpu = Annotated[Device, _with_preset(CPUS), _schema(CPUS)]
 
 
 class LinkSection(Section):
-    """One direction of a link: its kind is enough, if the catalogue has it."""
+    """One direction of a link. The kind suffices if the catalogue has it."""
 
     kind: str
     bandwidth: Bandwidth | None = None
@@ -63,7 +63,7 @@ class LinkSection(Section):
         return self
 
     def link(self, count: int = 1) -> Link:
-        """The link; *count* of them side by side where no bandwidth is given."""
+        """Return the link, or *count* parallel links if no bandwidth is given."""
         return link(self.kind, self.bandwidth, self.latency, count)
 
 
@@ -75,10 +75,10 @@ def _known_link(kind: str) -> None:
 
 
 class IntraSection(Section):
-    """How the GPUs of a node are joined: *shape* is a file of topologies/nodes, further keys are its parameters.
+    """The links between the GPUs of a node. *shape* is a file of topologies/nodes; further keys are its parameters.
 
-    *bandwidth* is that of all that joins two neighbours (in a hybrid cube mesh or Infinity Fabric, of one link); with
-    a kind alone, the links that a GPU has are spread over its neighbours.
+    *bandwidth* is that of all links between two neighbours (in a hybrid cube mesh or Infinity Fabric, of one link).
+    With a kind alone, the links of a GPU are spread over its neighbours.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -100,7 +100,7 @@ class IntraSection(Section):
         return self
 
     def parameters(self) -> dict[str, Any]:
-        """The arguments of the shape's function."""
+        """Return the arguments of the shape's function."""
         also = ("kind", "shape", "bandwidth", "latency", "links")
         return parameters(lookup.function(NODES, self.shape), self.model_extra or {}, also)
 
@@ -143,7 +143,7 @@ class NodeSection(Section):
         return self.intra.kind or (own if self.intra.shape != "pcie" else None)
 
     def server(self) -> Server:
-        """The server with every default filled in."""
+        """Return the server with every default filled in."""
         bus = self.host.link() if self.host else link(self.accelerator.bus or "pcie4")
         own = self.accelerator.links
         kind, intra, links = self._intra_kind, None, self.intra.links
@@ -172,17 +172,17 @@ class NodeSection(Section):
         )
 
     def wiring(self) -> Wiring:
-        """The server wired in its shape. Raises `ClusterError` where it does not fit that."""
+        """Return the server wired in its shape. Raises `ClusterError` if the server does not fit the shape."""
         function = lookup.function(NODES, self.intra.shape)
         wiring: Wiring = function(self.server(), **self.intra.parameters())
         return wiring
 
 
 class FabricSection(Section):
-    """What joins the NICs: *kind* is a file of topologies/fabrics, further keys are its parameters.
+    """The network between NICs. *kind* is a file of topologies/fabrics; further keys are its parameters.
 
-    *bandwidth* and *latency* are those of one cable between two switches (default: bandwidth of a NIC, latency of a
-    switch of its kind).
+    *bandwidth* and *latency* are those of one cable between two switches. Defaults: the bandwidth of a NIC, the latency
+    of a switch of its kind.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -198,6 +198,6 @@ class FabricSection(Section):
         return self
 
     def parameters(self) -> dict[str, Any]:
-        """The arguments of the fabric's function."""
+        """Return the arguments of the fabric's function."""
         also = ("kind", "bandwidth", "latency")
         return parameters(lookup.function(FABRICS, self.kind), self.model_extra or {}, also)

@@ -1,6 +1,6 @@
 """The ``cluster:`` section of a scenario in all its forms: nodes and fabric, uniform, tree, a user's own graph.
 
-Every form has ``build(folder)``, which gives the `simulator.Cluster`; what is left out comes from the catalogue.
+Every form has ``build(folder)``, which returns the `simulator.Cluster`. The catalogue provides the defaults.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from topologies.sections import FABRICS, Cpu, FabricSection, Gpu, NodeSection
 CLUSTERS = "topologies.clusters"
 
 MOST_DEVICES = 1_000_000
-"""GPUs, or hosts, of a cluster: more than any machine has; a graph of them takes a minute and gigabytes."""
+"""GPUs, or hosts, of a cluster: more than any real machine has. A graph of them takes a minute and gigabytes."""
 
 
 DEFAULT_RADIX = 40
-"""Ports of a switch where the catalogue does not know the NIC's kind: those of an HDR switch (NVIDIA QM8700)."""
+"""Ports of a switch if the catalogue lacks the NIC's kind: those of an HDR switch (NVIDIA QM8700)."""
 
 
 def _catalogue_link(kind: str) -> LinkData | None:
-    """What the catalogue says of links of *kind*, if anything."""
+    """The catalogue's entry of links of *kind*, if any."""
     try:
         return link_data(kind)
     except lookup.UnknownName:
@@ -66,9 +66,9 @@ def _two_vertices(value: Any) -> Any:
 
 
 class Degradation(Section):
-    """*bandwidth* is a factor on the *link* between two vertices, both directions.
+    """A factor *bandwidth* on the *link* between two vertices, in both directions.
 
-    Where the two, of one node, have no link of their own, it is a factor on every link of the way between them.
+    If two vertices of one node have no common link, the factor applies to every link of the route between them.
     """
 
     link: Annotated[tuple[str, str], BeforeValidator(_two_vertices)]
@@ -76,12 +76,15 @@ class Degradation(Section):
 
 
 class ClusterSection(Section):
-    """What all forms of the section have in common."""
+    """The common part of all forms of the section."""
 
     degraded: list[Degradation] = Field(default_factory=list)
 
     def build(self, folder: Path | None = None) -> Cluster:
-        """The cluster. Raises `ClusterError` where its parts do not fit together; *folder* is where paths begin."""
+        """Return the cluster.
+
+        Paths are relative to *folder*. Raises `ClusterError` if its parts do not fit together.
+        """
         cluster = self._whole_cluster(folder or Path())
         if not self.degraded:
             return cluster
@@ -114,9 +117,9 @@ def _preset(name: str) -> Document:
 
 
 def on_preset(preset: Document, data: dict[str, Any]) -> dict[str, Any]:
-    """*data* with *preset* laid below; of a fabric of another kind nothing is taken over.
+    """Return *preset* overridden by *data*. A fabric of another kind takes nothing from the preset.
 
-    *data* may lie on the preset already, as a scenario's does.
+    *data* may include the preset already, as the data of a scenario does.
     """
     fabric, base = data.get("fabric"), preset.data.get("fabric", {})
     if isinstance(fabric, dict) and fabric.get("kind", base.get("kind")) != base.get("kind"):
@@ -126,7 +129,7 @@ def on_preset(preset: Document, data: dict[str, Any]) -> dict[str, Any]:
 
 
 class NodesSection(ClusterSection):
-    """Nodes and a fabric; lists of both where nodes are of several kinds. *sources* says where each datum is from."""
+    """Nodes and a fabric; lists of both for nodes of several kinds. *sources*: the source of each value."""
 
     preset: str | None = None
     nodes: Annotated[Count | list[Count], one_or_list(Count)] = 1
@@ -160,7 +163,7 @@ class NodesSection(ClusterSection):
 
     @property
     def counts(self) -> list[int]:
-        """How many nodes of each kind."""
+        """The number of nodes of each kind."""
         return self.nodes if isinstance(self.nodes, list) else [self.nodes]
 
     def _whole_cluster(self, folder: Path) -> Cluster:
@@ -205,7 +208,10 @@ class UniformSection(ClusterSection):
 
 
 class TreeSection(ClusterSection):
-    """Switches from the root down, *arity* below each of a level; one bandwidth and latency for all, or lists."""
+    """Switches from the root down, *arity* below each switch of a level.
+
+    One bandwidth and latency for all levels, or lists.
+    """
 
     preset: Literal["tree"]
     arity: Annotated[list[Count], Field(min_length=1)]
@@ -235,7 +241,10 @@ class TreeSection(ClusterSection):
 
 
 class GraphSection(ClusterSection):
-    """A user's own *graph*, networkx node-link data; the devices that name no accelerator have the one given here."""
+    """A user's own *graph*, networkx node-link data.
+
+    *accelerator* and *processor* are for devices without one of their own.
+    """
 
     graph: str
     accelerator: Gpu | None = None
@@ -249,7 +258,7 @@ class GraphSection(ClusterSection):
 
 
 def _form(data: Any) -> str:
-    """The tag of the form that *data* has."""
+    """The tag of the form of *data*."""
     if isinstance(data, ClusterSection):
         return {UniformSection: "of ports", TreeSection: "of switches", GraphSection: "of vertices"}.get(
             type(data), "of nodes"
@@ -279,5 +288,5 @@ class _Holder(Section):
 
 
 def specification(section: Mapping[str, Any]) -> ClusterSection:
-    """*section*, validated. Raises `ScenarioError` telling every fault."""
+    """Return *section*, validated. Raises `ScenarioError` with every fault."""
     return validated(Document({"cluster": dict(section)}), _Holder).cluster

@@ -1,4 +1,4 @@
-"""A server template: one wiring as arrays, stamped many times, its vertices and links numbered through the cluster."""
+"""A server template: one wiring as arrays, instantiated many times with numbers of the cluster."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Tables:
 
 @dataclass(frozen=True, eq=False)
 class ServerTemplate:
-    """*count* servers of one *wiring*: the first has the numbers *node*, *vertex* and *port*.
+    """*count* servers of one *wiring*. *node*, *vertex* and *port* are the numbers of the first server.
 
-    *first* is by kind of vertex how many of them stand in the servers before.
+    *first*: by kind of vertex, the number of such vertices in all servers before.
     """
 
     wiring: Wiring
@@ -42,17 +42,17 @@ class ServerTemplate:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The vertices of the wiring, as they are called there."""
+        """The names of the wiring's vertices."""
         return tuple(self.wiring.vertices)
 
     @cached_property
     def place(self) -> Mapping[str, int]:
-        """By vertex of the wiring its place in there."""
+        """The place of each vertex in the wiring."""
         return {name: place for place, name in enumerate(self.names)}
 
     @cached_property
     def each(self) -> Mapping[str, int]:
-        """How many vertices of each kind a server has."""
+        """The number of vertices of each kind in a server."""
         return Counter(self.wiring.vertices.values())
 
     @cached_property
@@ -62,7 +62,7 @@ class ServerTemplate:
 
     @property
     def size(self) -> int:
-        """Vertices of one server."""
+        """The number of vertices of one server."""
         return len(self.names)
 
     @property
@@ -72,11 +72,11 @@ class ServerTemplate:
 
     @cached_property
     def degrees(self) -> Indices:
-        """By vertex how many links of the wiring leave it."""
+        """By vertex the number of links of the wiring that leave it."""
         return np.array([len(self.wiring.links[name]) for name in self.names], np.int64)
 
     def vertices(self, tables: Tables) -> tuple[Indices, Indices, Indices, Indices]:
-        """Of all vertices, server after server: number of the kind, number within the kind, node, accelerator."""
+        """Return arrays over all vertices, server after server: kind, number within the kind, node, accelerator."""
         kinds = list(self.wiring.vertices.values())
         begin = np.array([self.first.get(kind, 0) for kind in kinds], np.int64)
         own = np.array([int(name.rpartition(" ")[2]) for name in self.names], np.int64)
@@ -91,7 +91,7 @@ class ServerTemplate:
         )
 
     def links(self, tables: Tables) -> tuple[Indices, Indices, Indices]:
-        """Of all links, server after server: the vertices that they lead from and to, and the number of the `Link`."""
+        """Return arrays over all links, server after server: source vertex, target vertex, number of the `Link`."""
         ends = [(self.place[a], self.place[b]) for a in self.names for b in self.wiring.links[a]]
         source, target = np.array(ends, np.int64).reshape(len(ends), 2).T
         which = [tables.links.number(link) for a in self.names for link in self.wiring.links[a].values()]
@@ -104,19 +104,19 @@ class ServerTemplate:
 
     @cached_property
     def rails(self) -> Mapping[int, int]:
-        """By place of a NIC which NIC it is."""
+        """By place of a NIC the number of the NIC in its server."""
         return {place: rail for rail, place in enumerate(self.nics.tolist())}
 
     def port_of(self, server: int, nic: int) -> int:
-        """The port of the NIC at that place in a server."""
+        """Return the port of the NIC at place *nic* of a server."""
         return self.port + len(self.rails) * server + self.rails[nic]
 
     def nic_of(self, place: int) -> int:
-        """The place of the NIC by which the device at *place* reaches the fabric."""
+        """Return the place of the NIC through which the device at *place* reaches the fabric."""
         return self.place[self.wiring.nic_of(self.names[place])]
 
     def path(self, server: int, source: int, target: int) -> list[int]:
-        """The vertices from place to place, both included, in a server."""
+        """Return the vertices from place *source* to place *target* of a server, ends included."""
         key, begin = (source, target), self.vertex + self.size * server
         if key not in self._paths:
             route = self.wiring.route(self.names[source], self.names[target])

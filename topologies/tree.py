@@ -1,4 +1,4 @@
-"""A tree of switches from a root down, with the GPUs below the lowest and the hosts at the root."""
+"""A tree of switches from a root down, with GPUs below the lowest switches and hosts at the root."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ def tree(
     hosts: int = 1,
     accelerator: Accelerator | None = None,
 ) -> Cluster:
-    """*arity*, *bandwidth* (bytes/s) and *latency* (s, of each link) level by level, the links of the root first.
+    """Build a tree from *arity*, *bandwidth* (bytes/s) and *latency* (s, of each link) by level, the root's links
+    first.
 
-    The hosts hang on the root by links of the last bandwidth and latency. The GPUs below one switch are a node.
+    The hosts are linked to the root with the last bandwidth and latency. The GPUs below one switch are a node.
 
     >>> cluster = tree([2, 3], [20e6, 37.5e6], [50e-6, 50e-6])
     >>> [cluster.ends[link] for link in cluster.route("gpu 0", "gpu 3")][1:-1]
@@ -47,7 +48,7 @@ def tree(
 
 
 def _vertices(switches: int, gpus: int, hosts: int, below: int, accelerator: Accelerator) -> Vertices:
-    """Switches, then GPUs, so many *below* each of the lowest switches, then hosts."""
+    """Switches, then GPUs (*below* of them under each of the lowest switches), then hosts."""
     kinds = ("switch", "gpu", "host")
     kind = np.repeat(np.arange(3), [switches, gpus, hosts])
     node = np.full(len(kind), NONE)
@@ -58,7 +59,7 @@ def _vertices(switches: int, gpus: int, hosts: int, below: int, accelerator: Acc
 
 
 def _topology(vertices: Vertices, above: Indices, links: Sequence[Link], level: Indices) -> Topology:
-    """Every vertex but the root joined with the one *above* it by the link of its *level*."""
+    """Every vertex but the root joined to the vertex *above* it by the link of its *level*."""
     below = np.flatnonzero(above != NONE)
     table: Table[Link] = Table()
     which = np.array([table.number(link) for link in links], np.int64)[level[below]]
@@ -68,7 +69,7 @@ def _topology(vertices: Vertices, above: Indices, links: Sequence[Link], level: 
 
 
 def _router(above: Sequence[int]) -> Router:
-    """Up from both ends until they meet; *above* is by vertex the one above it."""
+    """A router that goes up from both ends to the first common vertex. *above*: by vertex the one above it."""
 
     def climb(vertex: int) -> list[int]:
         path = [vertex]

@@ -10,15 +10,15 @@ from simulator.cluster.topology import sorted_topology
 from simulator.cluster.vertices import NONE, Numbered, Vertices
 
 CROSSBAR = 1
-"""The number of the crossbar's vertex: it comes after the first device."""
+"""The number of the crossbar's vertex, which follows the first device."""
 
 
 def uniform(
     gpus: int, bandwidth: float, latency: float, hosts: int = 1, accelerator: Accelerator | None = None
 ) -> Cluster:
-    """A message of d bytes between any two devices costs *latency* + d / *bandwidth* (s, bytes/s), end to end.
+    """Build a cluster on which d bytes between any two devices take *latency* + d / *bandwidth* (s, bytes/s).
 
-    Half of the latency lies on the sender's link, half on the receiver's; all devices stand in one node.
+    The sender's link has half of the latency and the receiver's link the other half. All devices are in one node.
 
     >>> cluster = uniform(4, 10e9, 5e-6)
     >>> cluster.latency(cluster.route("gpu 0", "gpu 3"))

@@ -1,7 +1,7 @@
 """The wiring of a server: its GPUs, hosts (sockets), PCIe switches and NICs, the links between them, and the routes.
 
-A server is wired once for all nodes of its kind, numbered from 0; `assembly` numbers it through the cluster. Every
-shape of `topologies/nodes` begins with the PCIe tree, which all servers have, and adds what joins the GPUs.
+All nodes of a kind share one wiring, numbered from 0; `assembly` numbers it through the cluster. Every shape of
+`topologies/nodes` begins with the PCIe tree, which all servers have, and adds the links between GPUs.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ PCIE = ("pcie_switch", "host")
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What a server is made of.
+    """The parts of a server.
 
-    *intra* joins GPUs: one link of the *links* that a GPU has for that, or, where *links* is None, all that joins a GPU
-    to one neighbour (a pair, a switch). *bus* leads from GPUs and PCIe switches to a host, *nic_bus* from there to a
-    NIC, *socket* from host to host, *nic* from a NIC to the fabric. *pcie_switches* is 0 where devices hang on their
-    socket. Devices are spread over switches, and switches over sockets, in order and evenly.
+    *intra*: the link between GPUs. It is one of the *links* of a GPU, or, if *links* is None, everything between a GPU
+    and one neighbour (a GPU, a switch). *bus*: from GPUs and PCIe switches to a host. *nic_bus*: from there to a NIC.
+    *socket*: from host to host. *nic*: from a NIC to the fabric. *pcie_switches* is 0 if devices are linked to their
+    socket directly. Devices are spread over switches, and switches over sockets, in order and evenly.
     """
 
     accelerator: Accelerator
@@ -42,20 +42,20 @@ class Server:
     nic_bus: Link | None = None
 
     def joint(self, neighbours: int = 1) -> Link:
-        """The link of a GPU to one of its *neighbours*, over which its links are spread evenly."""
+        """Return the link of a GPU to one of its *neighbours*, over which its links are spread evenly."""
         if self.intra is None:
             raise ClusterError("the GPUs of a node have no link of their own; give intra a kind, or the shape pcie")
         return self.bundle(1 if self.links is None else max(1, self.links // neighbours))
 
     def bundle(self, count: int) -> Link:
-        """*count* links between GPUs side by side."""
+        """Return *count* parallel links between GPUs."""
         if self.intra is None:
             raise ClusterError("the GPUs of a node have no link of their own; give intra a kind, or the shape pcie")
         return replace(self.intra, bandwidth=self.intra.bandwidth * count)
 
     @property
     def ports(self) -> tuple[Link, ...]:
-        """The link to the fabric of each NIC of the wiring: NICs beyond one for each GPU are bundled at their GPU."""
+        """The link to the fabric of each NIC of the wiring. NICs beyond one for each GPU are bundled at their GPU."""
         if self.nic is None or not self.nics:
             return ()
         number = min(self.nics, self.accelerators)
@@ -67,9 +67,9 @@ class Server:
 
 @dataclass
 class Wiring:
-    """One server's vertices and links; *through_gpus* where GPUs pass on what is for others (Infinity Fabric).
+    """One server's vertices and links. *through_gpus*: whether GPUs forward messages for others (Infinity Fabric).
 
-    *vertices* is the kind of each by name, *links* the link from each to each that it is joined to, in order.
+    *vertices*: the kind of each vertex, by name. *links*: the links from each vertex to its neighbours, in order.
     """
 
     server: Server
@@ -94,18 +94,18 @@ class Wiring:
         return tuple(vertex for vertex, own in self.vertices.items() if own == kind)
 
     def accelerator(self, vertex: str) -> Accelerator | None:
-        """What computes at *vertex*."""
+        """Return the accelerator at *vertex*, if any."""
         return {"gpu": self.server.accelerator, "host": self.server.processor}.get(self.vertices[vertex])
 
     def add(self, kind: str, number: int) -> str:
-        """A new vertex."""
+        """Add a vertex and return its name."""
         vertex = f"{kind} {number}"
         self.vertices[vertex] = kind
         self.links[vertex] = {}
         return vertex
 
     def join(self, a: str, b: str, link: Link) -> None:
-        """*link* from *a* to *b* and back."""
+        """Add *link* from *a* to *b* and back."""
         for vertex in (a, b):
             if vertex not in self.vertices:
                 raise ClusterError(f"the server has no {vertex} to join; add it first")
@@ -113,10 +113,10 @@ class Wiring:
         self.links[b][a] = link
 
     def route(self, source: str, target: str) -> tuple[str, ...]:
-        """The vertices from *source* to *target*, ends included.
+        """Return the vertices from *source* to *target*, ends included.
 
-        The GPUs' own links are taken where they lead there, else PCIe and the links between sockets; nothing passes
-        through another GPU (unless *through_gpus*) or a NIC.
+        The route uses the GPUs' own links if they lead there, else PCIe and the links between sockets. It passes
+        through no other GPU (unless *through_gpus*) and no NIC.
         """
         key = source, target
         if key not in self._routes:
@@ -124,12 +124,12 @@ class Wiring:
             paths = (self._shortest(source, target, kinds) for kinds in ({*barred, *PCIE}, barred))
             path = next((path for path in paths if path), None)
             if path is None:
-                raise ClusterError(f"inside a node there is no way from {source} to {target}")
+                raise ClusterError(f"there is no route inside a node from {source} to {target}")
             self._routes[key] = path
         return self._routes[key]
 
     def _shortest(self, source: str, target: str, barred: set[str]) -> tuple[str, ...] | None:
-        """The path with the fewest links, and of those the widest, past vertices of no kind in *barred*."""
+        """The path with the fewest links, and among those the widest, that avoids vertices of the kinds in *barred*."""
         allowed = {vertex for vertex, kind in self.vertices.items() if kind not in barred} | {source, target}
         hops = self._hops(source, allowed)
         if target not in hops:
@@ -142,7 +142,7 @@ class Wiring:
         return max(sorted(paths), key=self._width)
 
     def _hops(self, source: str, allowed: Collection[str]) -> dict[str, int]:
-        """By vertex that can be reached from *source* past *allowed* ones: the number of links to it."""
+        """The number of links from *source* to each vertex that is reachable through *allowed* vertices."""
         hops, reached = {source: 0}, [source]
         for vertex in reached:
             for other in self.links[vertex]:
@@ -155,17 +155,20 @@ class Wiring:
         return min((self.links[a][b].bandwidth for a, b in pairwise(path)), default=0.0)
 
     def nic_of(self, device: str) -> str:
-        """The NIC by which *device* reaches the fabric: the nearest; devices equally near to several share them out."""
+        """Return the NIC through which *device* reaches the fabric: the nearest one.
+
+        Devices with equally near NICs share them.
+        """
         if not self._nic_of:
             if not self.nics:
-                raise ClusterError(f"{device} has no NIC to leave its node by; give the node nics")
+                raise ClusterError(f"{device} has no NIC to reach other nodes; give the node nics")
             self._nic_of = {nic: nic for nic in self.nics}
             for kind in dict.fromkeys(kind for kind in self.vertices.values() if kind != "nic"):
                 self._share_nics(self.of_kind(kind))
         return self._nic_of[device]
 
     def _share_nics(self, devices: Sequence[str]) -> None:
-        """Give each of *devices* one of its nearest NICs; those with the same ones get them in turn."""
+        """Assign each of *devices* one of its nearest NICs. Devices with the same nearest NICs take them in turn."""
         peers: dict[tuple[str, ...], list[str]] = {}
         for device in devices:
             others = set(self.gpus) - {device}
@@ -178,9 +181,9 @@ class Wiring:
 
 
 def pcie_tree(server: Server, gpu_bus: Link | None = None, *, nics: bool = True) -> Wiring:
-    """Hosts joined pair by pair, PCIe switches below them, then GPUs (by *gpu_bus*, or the server's bus) and NICs.
+    """Wire hosts in pairs, PCIe switches below them, then GPUs (by *gpu_bus*, or the server's bus) and NICs.
 
-    Without *nics* the NICs are left to the shape.
+    Without *nics* the shape adds the NICs.
     """
     wiring = Wiring(server)
     for number in range(server.accelerators):
@@ -200,7 +203,7 @@ def pcie_tree(server: Server, gpu_bus: Link | None = None, *, nics: bool = True)
 
 
 def attach_nics(wiring: Wiring, places: list[str]) -> None:
-    """A NIC at each of *places*; where several are bundled, so are their buses."""
+    """Attach a NIC at each of *places*. The bus of bundled NICs is bundled too."""
     server = wiring.server
     bus = server.nic_bus or server.bus
     for number, (place, port) in enumerate(zip(places, server.ports, strict=True)):
@@ -209,7 +212,7 @@ def attach_nics(wiring: Wiring, places: list[str]) -> None:
 
 
 def spread(places: list[str], number: int) -> list[str]:
-    """The place of each of *number* things that are spread over *places* in order and evenly.
+    """Return the place of each of *number* parts that are spread over *places* in order and evenly.
 
     >>> spread(["host 0", "host 1"], 4)
     ['host 0', 'host 0', 'host 1', 'host 1']

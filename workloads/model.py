@@ -1,4 +1,4 @@
-"""A model is a list of layers. A layer knows its parameters, its kernels in each phase and the bytes that it keeps.
+"""A model is a list of layers. A layer has its parameters, its kernels in each phase and the bytes that it keeps.
 
 The passes use models only through these two classes.
 """

@@ -30,7 +30,7 @@ TOKEN_BYTES = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Transformer(Model):
-    """A model that knows its *shape*, so that parallelisms can change it."""
+    """A model with its *shape*, so that parallelisms can change it."""
 
     shape: Shape
 

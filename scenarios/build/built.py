@@ -1,4 +1,4 @@
-"""A built scenario is a cluster and what is to run on it, both made from a validated file; results hold it."""
+"""A built scenario: the cluster and the schedule of a validated scenario file. Results refer to it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ from workloads.stack import software
 
 @dataclass(frozen=True)
 class BuiltScenario:
-    """*specification* as validated, the *document* that it came from, presets included, and its *source* without."""
+    """The validated *specification*, its *document* with presets, and its *source* document without presets.
+
+    Cluster, schedule and model are built on first use.
+    """
 
     specification: Specification
     document: Document
@@ -41,10 +44,10 @@ class BuiltScenario:
         overrides: Mapping[str, Any] | None = None,
         options: list[str] | None = None,
     ) -> Self:
-        """The scenario at a path, or the shipped one of that name.
+        """Return the scenario at a path, or the shipped scenario of that name.
 
-        *overrides* sets values by dotted key, *options* the same as text, ``key.path=value``. Raises `ScenarioError`
-        with the place of every fault.
+        *overrides* sets values by dotted key; *options* does the same as texts ``key.path=value``. Raises
+        `ScenarioError` with the place of every fault.
         """
         from simulator.document import read
 
@@ -56,31 +59,31 @@ class BuiltScenario:
 
     @classmethod
     def model_validate(cls, data: Mapping[str, Any]) -> Self:
-        """The scenario that *data* says, as a YAML file would; files are found from the working directory."""
+        """Return the scenario of *data*, the content of a YAML file; paths are relative to the working directory."""
         return cls._made(Document(dict(data)), pathlib.Path(), "scenario")
 
     @classmethod
     def _made(cls, document: Document, folder: pathlib.Path, name: str) -> Self:
         source = loading.found_from(document, folder)
-        whole = loading.expanded(variants.first_laid_in(source))
+        whole = loading.expanded(variants.with_first_row(source))
         specification = validated(whole, Specification)
         several = {}
         for variant, changed in variants.documents(source).items():
-            its = loading.expanded(changed)
-            several[variant] = cls(validated(its, Specification), its, variant, changed)
+            document = loading.expanded(changed)
+            several[variant] = cls(validated(document, Specification), document, variant, changed)
         scenario = cls(specification, whole, specification.name or name, source, several)
         for one in several.values() if several else (scenario,):
             one.check()
         return scenario
 
     def changed(self, values: Mapping[str, Any], shown: str) -> Self:
-        """The same scenario with *values* by dotted key; *shown* is what a fault of them is told by."""
+        """Return the scenario with *values* by dotted key; error messages about them name *shown*."""
         document = loading.overridden(self.source, {key: (value, shown) for key, value in values.items()})
         return replace(self._made(document, pathlib.Path(), self.name), name=self.name)
 
     def check(self) -> None:
-        """Hold what needs the cluster and the model against the scenario; raises `ScenarioError` with the place."""
-        _ = self.derived
+        """Check what depends on the cluster and the model. Raises `ScenarioError` with the place of the fault."""
+        _ = self.derived  # checks degrees, batches and placement
         precisions = {
             kernel.precision
             for layer in (self.model.layers if self.model else ())
@@ -95,11 +98,11 @@ class BuiltScenario:
                     raise self.document.error(("training", "precision"), str(error)) from None
 
     def cluster(self) -> Cluster:
-        """Where it runs."""
+        """Return the cluster on which it runs."""
         return self._cluster
 
     def schedule(self) -> Schedule:
-        """What every rank does."""
+        """Return the ops of every rank."""
         return self._schedule
 
     @cached_property
@@ -115,7 +118,7 @@ class BuiltScenario:
 
     @cached_property
     def derived(self) -> Derived:
-        """Degrees, batches and places that follow from scenario and cluster."""
+        """Degrees, batches and devices that follow from scenario and cluster."""
         return derive(self.specification, self._cluster, self.document)
 
     @cached_property
@@ -125,7 +128,7 @@ class BuiltScenario:
 
     @cached_property
     def model(self) -> Model | None:
-        """What is trained; None where the scenario measures a collective."""
+        """The model; None if the scenario measures a collective."""
         specification = self.specification
         if specification.model is None or specification.training is None:
             return None
@@ -145,7 +148,7 @@ class BuiltScenario:
         return training_schedule(self.specification, self.model, self.software, self.derived, self.document)
 
     def initial(self) -> Schedule | None:
-        """The broadcast of the model that precedes the first step where replicas hold it; None where there is none."""
+        """Return the broadcast of the model before the first step; None if replicas do not hold the whole model."""
         parallelism, model = self.specification.parallelism, self.model
         if model is None or not parallelism.data.broadcasts or self.derived.replicas == 1:
             return None

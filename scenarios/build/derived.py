@@ -1,4 +1,4 @@
-"""What follows from a scenario and its cluster: layouts, batches, which GPU each rank has; and what must hold there."""
+"""What follows from a scenario and its cluster: layouts, batches, the GPU of each rank; and checks of these."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ class Derived:
 
     @property
     def ranks(self) -> int:
-        """The ranks on GPUs."""
+        """The number of ranks on GPUs."""
         return sum(layout.size for layout in self.layouts)
 
     @property
     def replicas(self) -> int:
-        """How many replicas of the whole model there are."""
+        """The number of replicas of the whole model."""
         return self.degree(REPLICAS)
 
     def degree(self, axis: str) -> int:
-        """The degree of *axis*; 1 if there is no such axis."""
+        """Return the degree of *axis*; 1 if there is no such axis."""
         return self.degrees.get(axis, 1)
 
     @property
     def described(self) -> str:
-        """The degrees as people write them: ``tp 8 x pp 8 x dp 16``."""
+        """The degrees as text: ``tp 8 x pp 8 x dp 16``."""
         shown: dict[str, object] = dict(self.degrees)
         if self.by_stage:
             shown[REPLICAS] = "-".join(map(str, self.by_stage))
@@ -57,7 +57,7 @@ class Derived:
 
 
 def derive(specification: Specification, cluster: Cluster, document: Document) -> Derived:
-    """The facts that follow. Raises `ScenarioError`, at the key to change, where they contradict the scenario."""
+    """Derive degrees, batches and devices. Raises `ScenarioError` at the key to change if that is impossible."""
     there = len(cluster.gpus)
     if there == 0:
         raise document.error(("cluster",), "has no GPU")
@@ -83,7 +83,7 @@ def derive(specification: Specification, cluster: Cluster, document: Document) -
 
 
 def _benchmarked(specification: Specification, there: int, document: Document) -> int:
-    """The number of ranks of a collective."""
+    """Return the number of ranks of a collective."""
     benchmark = specification.collective
     assert benchmark is not None
     ranks = benchmark.ranks or there
@@ -99,7 +99,7 @@ def _benchmarked(specification: Specification, there: int, document: Document) -
 def _layouts(
     specification: Specification, there: int, document: Document
 ) -> tuple[Mapping[str, int], tuple[Layout, ...]]:
-    """The degree of each parallelism, and the layouts that they make on *there* GPUs."""
+    """Return the degree of each parallelism, and the layouts of the ranks on *there* GPUs."""
     parallelism = specification.parallelism
     parts = parallelism.parts
     try:
@@ -119,7 +119,7 @@ def _layouts(
 def _batches(
     specification: Specification, replicas: int, by_stage: tuple[int, ...] | None, document: Document
 ) -> tuple[int, int]:
-    """(micro-batch size, micro-batches of a replica)."""
+    """Return (micro-batch size, micro-batches of a replica)."""
     training = specification.training
     assert training is not None
     batch, micro = training.global_batch_size, training.micro_batch_size
@@ -133,12 +133,12 @@ def _batches(
 
 
 def _gpus(specification: Specification, cluster: Cluster, ranks: int, document: Document) -> tuple[str, ...]:
-    """The GPU of each rank: packed node by node, dealt over the nodes in turn, or as listed."""
+    """Return the GPU of each rank: node by node, round robin over the nodes, or as listed."""
     placement, path = specification.parallelism.placement, ("parallelism", "placement")
     if placement == "packed":
         return cluster.gpus[:ranks]
     if placement == "round_robin":
-        return _dealt(cluster)[:ranks]
+        return _round_robin(cluster)[:ranks]
     if len(placement) != ranks:
         raise document.error(path, f"lists {len(placement)} GPUs for {ranks} ranks; give one for each")
     for gpu in placement:
@@ -147,7 +147,7 @@ def _gpus(specification: Specification, cluster: Cluster, ranks: int, document: 
     return tuple(cluster.gpus[int(gpu)] for gpu in placement)
 
 
-def _dealt(cluster: Cluster) -> tuple[str, ...]:
+def _round_robin(cluster: Cluster) -> tuple[str, ...]:
     nodes: dict[int | str, list[str]] = {}
     for gpu in cluster.gpus:
         nodes.setdefault(cluster.node_of(gpu), []).append(gpu)
@@ -156,7 +156,7 @@ def _dealt(cluster: Cluster) -> tuple[str, ...]:
 
 
 def _hosts(specification: Specification, cluster: Cluster, document: Document) -> tuple[str, ...]:
-    """The host of each parameter server, spread evenly over the cluster."""
+    """Return the host of each parameter server; they are spread evenly over the cluster."""
     needed, there = specification.parallelism.data.hosts, len(cluster.hosts)
     if specification.collective is not None or not needed:
         return ()

@@ -1,4 +1,4 @@
-"""What a scenario amounts to, as text: its pipeline order, its groups, its values with defaults, its topology."""
+"""Texts of `clustersim show`: the pipeline order, the groups, all values with defaults, the topology."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ MOST = 16
 
 
 def order(scenario: BuiltScenario) -> str:
-    """The pipeline order as CSV, in the form of torch.distributed.pipelining. Raises `ScenarioError` if none."""
+    """Return the pipeline order as CSV, in the form of torch.distributed.pipelining. Raises `ScenarioError` if none."""
     check_trains(scenario, "pipeline order")
     made = pipeline_order(scenario.specification, scenario.derived, scenario.document)
     return made.csv().rstrip("\n")
 
 
 def check_trains(scenario: BuiltScenario, what: str) -> None:
-    """Raise `ScenarioError` if *scenario* measures a collective, and so has no *what*."""
+    """Raise `ScenarioError` if *scenario* measures a collective and therefore has no *what*."""
     if scenario.model is None:
         raise ScenarioError(f"{scenario.name} measures a collective; it has no {what}")
 
 
 def groups(scenario: BuiltScenario) -> str:
-    """The groups of every axis of the mesh, and where the ranks live."""
+    """Return the groups of every axis of the mesh, and the devices of the ranks."""
     schedule, devices = scenario.schedule(), scenario.derived.devices
     lines = []
     for name, axis in schedule.mesh.axes.items():
@@ -60,7 +60,7 @@ def _thinned(group: Sequence[int]) -> str:
 
 
 def derived(scenario: BuiltScenario) -> str:
-    """Every value of the scenario, given or default, as a scenario again; what follows from them as comments."""
+    """Return the scenario as YAML with all defaults; derived values are comments."""
     specification, facts = scenario.specification, scenario.derived
     data = scenario.document.data
     sections = [key for key in ("cluster", "model") if key in data]
@@ -103,7 +103,7 @@ def _training(scenario: BuiltScenario) -> dict[str, Any]:
 
 
 def topology(scenario: BuiltScenario) -> str:
-    """The devices and links of the cluster by kind, and the routes that matter, each with its bottleneck."""
+    """Return the devices and links of the cluster by kind, and typical routes with their bottlenecks."""
     cluster = scenario.cluster()
     rows = [
         [f"{count}", link.kind, show(link.bandwidth, "bandwidth"), show(link.latency, "time")]

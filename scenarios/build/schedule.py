@@ -1,4 +1,4 @@
-"""The schedule of a scenario: the passes of its parallelisms, one after the other, inner axis first."""
+"""The schedule of a scenario: the passes of its parallelisms, applied one after the other, inner axis first."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from workloads.stages import stages_of
 def training_schedule(
     specification: Specification, model: Model, software: Software, derived: Derived, document: Document
 ) -> Schedule:
-    """What every rank does in a training step of *model* under *software*.
+    """Return the schedule of a training step of *model* with the software stack *software*.
 
     Raises `ScenarioError` at the key that has to change.
     """
@@ -63,7 +63,10 @@ def gradient_dtype(training: Training, data: DataMethod, software: Software) -> 
 
 
 def model_share(model: Model, parts: Mapping[str, Parallelism], document: Document) -> Model:
-    """*model* with its layers as one rank holds them. Raises `ScenarioError` at the degree that does not divide."""
+    """Return *model* with its layers as one rank holds them.
+
+    Raises `ScenarioError` at a degree that does not divide the model.
+    """
     for key, part in parts.items():
         with _faults_at(document, "parallelism", key):
             model = part.share(model)
@@ -71,13 +74,13 @@ def model_share(model: Model, parts: Mapping[str, Parallelism], document: Docume
 
 
 def pipeline_order(specification: Specification, derived: Derived, document: Document) -> Order:
-    """The order of the pipeline's ranks over the micro-batches of a step."""
+    """Return the pipeline order of the micro-batches of a step."""
     with _faults_at(document, "parallelism", "schedule"):
         return specification.parallelism.order(derived.micro_batches, recompute=_recomputes_stages(specification))
 
 
 def _recomputes_stages(specification: Specification) -> bool:
-    """True if the order recomputes whole stages by itself, as GPipe's does, in place of the pass layer by layer."""
+    """Return whether the order itself recomputes whole stages, as GPipe's, instead of the pass layer by layer."""
     training = specification.training
     return training is not None and training.recompute == "full" and specification.parallelism.recomputes_stages
 
@@ -85,7 +88,7 @@ def _recomputes_stages(specification: Specification) -> bool:
 def _computation(
     specification: Specification, step: TrainingStep, order: Order, derived: Derived, document: Document
 ) -> Schedule:
-    """What every pipeline rank computes, recomputation included."""
+    """Return the computation of every pipeline rank, with recomputation."""
     training, parallelism = specification.training, specification.parallelism
     assert training is not None
     with _faults_at(document, "parallelism", "layout" if parallelism.layout else "pp"):
@@ -112,7 +115,7 @@ def _computation(
 
 @contextmanager
 def _faults_at(document: Document, *path: str) -> Iterator[None]:
-    """What a pass refuses is a fault of the scenario at *path*."""
+    """Raise errors of a pass as errors of the scenario at *path*."""
     try:
         yield
     except (ScheduleError, ScenarioError) as error:
@@ -120,7 +123,7 @@ def _faults_at(document: Document, *path: str) -> Iterator[None]:
 
 
 def collective_schedule(benchmark: CollectiveBenchmark, ranks: int) -> Schedule:
-    """The sizes of *benchmark* one after the other, over all of *ranks*, which form the axis ``all``."""
+    """Return a schedule of the collectives of *benchmark* one after the other, over the axis ``all`` of *ranks*."""
     ops = tuple(
         Collective(name=f"{benchmark.kind} {number}", kind=benchmark.kind, over="all", nbytes=size, root=benchmark.root)
         for number, size in enumerate(benchmark.size)

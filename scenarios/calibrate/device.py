@@ -1,4 +1,4 @@
-"""A device as a calibration file has it: an accelerator's entry, its way to the host, and what a launch costs."""
+"""A device in a calibration file: an accelerator's entry, its link to the host, and the cost of a launch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simulator.analysis.text import indented, table
-from simulator.replay.entry import Entry, Line, entry, line
+from simulator.replay.entry import Entry, LinkFit, entry, fit_link
 from simulator.units import show
 from topologies.catalogue import GPUS, device
 from topologies.inventory.inventory import gpu_called
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MeasuredDevice:
-    """What was measured of a *device*, its *entry*, the catalogue's *preset* below that, and its way to the *host*."""
+    """A measured *device*, its *entry*, the catalogue's *preset* for it, and its link to the *host*."""
 
     device: Device
     entry: Entry
     preset: str | None
-    host: Line | None
+    host: LinkFit | None
 
 
 def fitted(measured: Device) -> MeasuredDevice:
-    """*measured* made an entry, on the catalogue's where that has the device."""
+    """Fit an entry to *measured*, on that of the catalogue if it has the device."""
     preset = gpu_called(measured.name)
     known = device(GPUS, preset).accelerator() if preset else None
     both = (*measured.to_host, *measured.to_device)
-    return MeasuredDevice(measured, entry(measured, known), preset, line(both) if both else None)
+    return MeasuredDevice(measured, entry(measured, known), preset, fit_link(both) if both else None)
 
 
 def contents(found: MeasuredDevice, provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """The file of *found*, as plain data."""
+    """Return the content of the calibration file, as plain data."""
     host = {"host": host_section(found)} if found.host else {}
     residuals = np.abs(np.expm1(found.entry.fit.residuals))
     errors = {"products": len(residuals), "median_error": _rounded(np.median(residuals))}
@@ -52,7 +52,7 @@ def contents(found: MeasuredDevice, provenance: Mapping[str, Any]) -> dict[str, 
 
 
 def section(found: MeasuredDevice) -> dict[str, Any]:
-    """The accelerator's entry, in the form of the catalogue's files."""
+    """Return the accelerator's entry, in the form of the catalogue's files."""
     made = found.entry.accelerator
     k_half = {"k_half": _rounded(made.k_half)} if made.sms else {}
     if found.preset:
@@ -72,11 +72,11 @@ def section(found: MeasuredDevice) -> dict[str, Any]:
 
 
 def _source(key: str) -> str:
-    return "what the device says of itself" if key in ("memory", "sms") else "measured, see provenance"
+    return "reported by the device" if key in ("memory", "sms") else "measured, see provenance"
 
 
 def host_section(found: MeasuredDevice) -> dict[str, Any]:
-    """The ``host`` link of a node, as it was measured; its kind is the accelerator's bus."""
+    """Return the ``host`` link of a node as measured. Its kind is the accelerator's bus."""
     assert found.host is not None
     bus = (device(GPUS, found.preset).bus if found.preset else None) or "pcie4"
     latency, bandwidth = show(found.host.latency, "time", 3), show(found.host.bandwidth, "bandwidth", 4)
@@ -84,7 +84,7 @@ def host_section(found: MeasuredDevice) -> dict[str, Any]:
 
 
 def device_report(found: MeasuredDevice) -> str:
-    """Products and copies beside what the entry makes of them."""
+    """Return the report: measured products and copies beside the fitted times."""
     made, measured = found.entry.accelerator, found.device
     fitted_seconds = np.exp(found.entry.fit.residuals) * np.array([one.seconds for one in measured.products])
     rows = [
@@ -102,7 +102,7 @@ def device_report(found: MeasuredDevice) -> str:
     copies = [[show(c.nbytes, "size", 3), show(c.nbytes / c.seconds, "bandwidth", 3)] for c in measured.copies]
     lines = [
         f"memory: {show(made.memory_bandwidth * made.memory_efficiency, 'bandwidth', 4)}",
-        f"launch: {show(measured.launch, 'time', 3)} a kernel",
+        f"launch: {show(measured.launch, 'time', 3)} for each kernel",
     ]
     lines += [f"{key}: +- {error:.1%}" for key, error in found.entry.errors.items()]
     if found.host:

@@ -1,4 +1,4 @@
-"""The calibration file: what was fitted, how sure it is, and where it is from."""
+"""The calibration file: fitted values, their uncertainty, and their provenance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simulator.network.transport.parameters import difference
 
 
 def contents(outcome: Outcome, provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """The file of *outcome* as plain data; *provenance* is what is known of how it was measured."""
+    """Return the content of the file for *outcome*, as plain data. *provenance*: how it was measured."""
     library, calibrated = outcome.library, outcome.calibrated
     version = {"library_version": library.version} if library.version else {}
     section = {"cluster": outcome.section} if outcome.section else {}
@@ -35,13 +35,13 @@ def contents(outcome: Outcome, provenance: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def worst(outcome: Outcome) -> float:
-    """The largest relative error of a row, whichever way."""
+    """Return the largest relative error of a row, in absolute value."""
     calibrated = outcome.calibrated
     return max(abs(s / m.seconds - 1) for m, s in zip(calibrated.measurements, calibrated.seconds, strict=True))
 
 
 def provenance(backend: str, ranks: int, more: Mapping[str, Any]) -> dict[str, Any]:
-    """When and by what ranks measured; of the machine only what others could have too."""
+    """Return the date and the ranks of a measurement. Of the machine it names only what other machines may share."""
     import torch
 
     machine = {"date": datetime.now(UTC).date().isoformat(), "backend": backend, "ranks": ranks}
@@ -49,12 +49,12 @@ def provenance(backend: str, ranks: int, more: Mapping[str, Any]) -> dict[str, A
 
 
 def elsewhere(ranks: int, more: Mapping[str, Any]) -> dict[str, Any]:
-    """When fitted, to what *ranks* measured at another time."""
+    """Return the date of a fit to earlier measurements of *ranks*."""
     return {"date": datetime.now(UTC).date().isoformat(), "ranks": ranks, **more}
 
 
 def write(data: Mapping[str, Any], path: Path) -> None:
-    """*data* as YAML at *path*, folders made."""
+    """Write *data* as YAML to *path*, with missing folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml_text(dict(data)), encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""Measuring starts the ranks, hears each measurement as it is made, and keeps what there is if they break off."""
+"""Start the ranks, receive each measurement as it is made, and keep the measurements if the ranks break off."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from simulator.replay.process import INSTALL
 if TYPE_CHECKING:
     from simulator.replay.calibration.device import Device
 
-Heard = Callable[[Measurement], None]
+OnMeasurement = Callable[[Measurement], None]
 
 
 class BrokenCalibrationError(CalibrationError):
-    """Ranks that broke off; *measurements* are those that were made until then."""
+    """Ranks that broke off. *measurements*: those made until then."""
 
     def __init__(self, message: str, measurements: Sequence[Measurement]) -> None:
         self.measurements = tuple(measurements)
@@ -37,22 +37,23 @@ def measured(
     backend: str = "gloo",
     places: Sequence[Place] | None = None,
     timeout: float = TIMEOUT,
-    heard: Heard = lambda one: None,
+    on_measurement: OnMeasurement = lambda one: None,
 ) -> list[Measurement] | None:
-    """What *ranks* at *places* (on the loopback interface unless given) measure of *sweep*, within *timeout* s.
+    """Return the measurements of *sweep* by *ranks* at *places* (default: on the loopback interface), within *timeout*
+    s.
 
-    *heard* is given each measurement as it is made. Under torchrun only rank 0 has them, the others None. Raises
-    `BrokenCalibrationError`.
+    *on_measurement* is called with each measurement as it is made. Under torchrun rank 0 gets them, the others None.
+    Raises `BrokenCalibrationError`.
     """
     measure = _torch("calibration.measure").measure
     made: list[Measurement] = []
 
-    def told(_rank: int, one: Measurement) -> None:
+    def on_report(_rank: int, one: Measurement) -> None:
         made.append(one)
-        heard(one)
+        on_measurement(one)
 
     try:
-        results = launch(measure, [sweep] * ranks, backend=backend, places=places, timeout=timeout, told=told)
+        results = launch(measure, [sweep] * ranks, backend=backend, places=places, timeout=timeout, on_report=on_report)
     except ReplayError as error:
         raise BrokenCalibrationError(str(error), made) from None
     except KeyboardInterrupt:
@@ -63,7 +64,7 @@ def measured(
 
 
 def measured_device(name: str) -> Device:
-    """The device that torch calls *name*, measured. Raises `CalibrationError`."""
+    """Measure the device that torch calls *name*. Raises `CalibrationError`."""
     found: Device = _torch("calibration.device").measure_device(name)
     return found
 
@@ -78,8 +79,8 @@ def _torch(name: str) -> ModuleType:
         raise CalibrationError(INSTALL) from None
 
 
-def kept(error: BrokenCalibrationError, path: Path, backend: str) -> CalibrationError:
-    """*error* told again, with where what had been measured has been written: beside *path*, the file asked for."""
+def with_rows_kept(error: BrokenCalibrationError, path: Path, backend: str) -> CalibrationError:
+    """Write the measurements of *error* beside *path*, the requested file; return an error that names the file."""
     if not error.measurements:
         return CalibrationError(f"{error}; nothing had been measured")
     rows = keep(error.measurements, path, backend)
@@ -90,7 +91,10 @@ def kept(error: BrokenCalibrationError, path: Path, backend: str) -> Calibration
 
 
 def keep(measurements: Sequence[Measurement], path: Path, backend: str) -> Path:
-    """Write *measurements* beside the calibration file at *path*, as JSON that ``--from`` reads again; where."""
+    """Write *measurements* beside the calibration file at *path*, as JSON that ``--from`` reads.
+
+    Return the new path.
+    """
     rows = path.with_suffix(".rows.json")
     rows.parent.mkdir(parents=True, exist_ok=True)
     lines = ",\n".join(json.dumps(asdict(one)) for one in measurements)

@@ -1,7 +1,7 @@
-"""The ground of a calibration is where the ranks stood that measured: a cluster known beforehand, or one to be found.
+"""The placement of the measured ranks: on a known cluster, or on an unknown one to be fitted.
 
-Of ranks on a machine of which nothing is known the wire is taken to be a crossbar whose ports have the bandwidth that
-is measured and no latency of their own: all latency is then the library's.
+An unknown cluster is taken to be a crossbar. Its ports have the measured bandwidth and no latency, so all latency is
+the library's.
 """
 
 from __future__ import annotations
@@ -20,43 +20,43 @@ from simulator.units import show
 from topologies.uniform import uniform
 
 WIRE = ("efficiency", NET)
-"""By way of this the bandwidth of an unknown wire is found."""
+"""The parameter by which the bandwidth of an unknown cluster is fitted."""
 
 
 @dataclass(frozen=True)
-class Ground:
-    """*ranks* on *devices* of *cluster*; where that is None, on ports of a crossbar."""
+class RankPlacement:
+    """*ranks* on *devices* of *cluster*. If *cluster* is None, on ports of a crossbar."""
 
     ranks: int
     cluster: Cluster | None = None
     devices: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, scenario: Scenario) -> Ground:
-        """The cluster of *scenario*, one rank on each of the GPUs that it uses."""
+    def of(cls, scenario: Scenario) -> RankPlacement:
+        """Return the placement on the cluster of *scenario*, one rank on each of the GPUs that it uses."""
         devices = tuple(scenario.derived.devices)
         return cls(len(devices), scenario.cluster(), devices)
 
-    def of_ranks(self, ranks: int) -> Ground:
-        """The first so many *ranks*."""
+    def of_ranks(self, ranks: int) -> RankPlacement:
+        """Return the placement of the first *ranks* ranks."""
         return replace(self, ranks=ranks, devices=self.devices[:ranks])
 
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """A pair of ranks for each sort of way there is from rank 0 to another."""
+        """Return a pair of ranks for each distinct route from rank 0 to another rank."""
         if self.cluster is None or self.ranks < 2:
             return ((0, 1),)
-        ways: dict[tuple[int, ...], tuple[int, int]] = {}
+        by_route: dict[tuple[int, ...], tuple[int, int]] = {}
         for peer in range(1, self.ranks):
             route = self.cluster.route(self.devices[0], self.devices[peer])
-            ways.setdefault(tuple(map(self.cluster.link_class, route)), (0, peer))
-        return tuple(ways.values())
+            by_route.setdefault(tuple(map(self.cluster.link_class, route)), (0, peer))
+        return tuple(by_route.values())
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was *calibrated* of *library*; *section* is the cluster of an unknown wire as a scenario has it, else None.
+    """The *calibrated* parameters of *library*. *section*: the ``cluster:`` of an unknown cluster, else None.
 
-    *transport* and *errors* (relative standard errors by dotted key) are as the file is to have them.
+    *transport* and *errors* (relative standard errors by dotted key) are as in the file.
     """
 
     library: Transport
@@ -66,22 +66,22 @@ class Outcome:
     errors: dict[str, float]
 
 
-def outcome(measurements: Sequence[Measurement], ground: Ground, library: Transport) -> Outcome:
-    """*library* fitted to *measurements* on *ground*. Raises `CalibrationError` where they say nothing."""
+def outcome(measurements: Sequence[Measurement], placement: RankPlacement, library: Transport) -> Outcome:
+    """Fit *library* to *measurements* of ranks at *placement*. Raises `CalibrationError` if they determine nothing."""
     if not measurements:
         raise CalibrationError("nothing was measured")
-    if ground.cluster is not None:
-        found = calibrate(measurements, ground.cluster, ground.devices, library)
+    if placement.cluster is not None:
+        found = calibrate(measurements, placement.cluster, placement.devices, library)
         return Outcome(library, found, found.transport, None, _errors(found))
     share = library.efficiency.get(NET, 1.0)
-    begun = replace(library, efficiency={**library.efficiency, NET: share})
+    start = replace(library, efficiency={**library.efficiency, NET: share})
     widest = max(one.busbw for one in measurements) / share
-    crossbar = uniform(ground.ranks, widest, 0.0, hosts=0)
-    found = calibrate(measurements, crossbar, crossbar.gpus, begun)
+    crossbar = uniform(placement.ranks, widest, 0.0, hosts=0)
+    found = calibrate(measurements, crossbar, crossbar.gpus, start)
     bandwidth = widest * found.transport.efficiency[NET] / share
     section = {
         "preset": "uniform",
-        "gpus": ground.ranks,
+        "gpus": placement.ranks,
         "bandwidth": show(bandwidth, "bandwidth", 6),
         "latency": "0 s",
     }
@@ -90,7 +90,7 @@ def outcome(measurements: Sequence[Measurement], ground: Ground, library: Transp
 
 
 def dotted(key: tuple[str, Any]) -> str:
-    """Where a calibration file has the entry *key* of a transport.
+    """Return the key of the entry *key* of a transport in a calibration file.
 
     >>> dotted(("hop_latency", ("NET", "ring", "tcp")))
     'transport.hop_latency.NET.ring.tcp'

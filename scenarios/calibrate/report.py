@@ -1,4 +1,4 @@
-"""The report of a calibration: nccl-tests' table beside the fitted curve, the parameters, and where choices change."""
+"""The report of a calibration: nccl-tests' table beside the fitted curve, the parameters, and the crossovers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from scenarios.calibrate.file import worst
 from scenarios.calibrate.rank_placement import Outcome, dotted
 from simulator.analysis.text import indented, table
-from simulator.network.plan import Plan
+from simulator.network.plan import TransferPlan
 from simulator.network.transport.parameters import UNITS
 from simulator.network.transport.transport import Transport
 from simulator.replay.calibration.calibrate import Fitted
@@ -22,7 +22,7 @@ HEADER = (
 
 
 def calibration_report(outcome: Outcome) -> str:
-    """All of it."""
+    """Return the whole report."""
     sections = [*_tables(outcome), _parameters(outcome), *_crossovers(outcome), _summary(outcome)]
     return "\n\n".join(sections)
 
@@ -39,7 +39,7 @@ def _name(kind: str, ranks: Sequence[int]) -> str:
     return f"send from rank {ranks[0]} to {ranks[1]}" if kind == SEND else f"{kind} of {len(ranks)} ranks"
 
 
-def _row(one: Measurement, plan: Plan, seconds: float) -> list[str]:
+def _row(one: Measurement, plan: TransferPlan, seconds: float) -> list[str]:
     return [
         f"{one.nbytes:.0f}",
         f"{one.seconds * 1e6:.4g}" if one.seconds < 1e-2 else f"{one.seconds * 1e6:.0f}",
@@ -61,12 +61,12 @@ def _parameters(outcome: Outcome) -> str:
 def _parameter(outcome: Outcome, one: Fitted) -> list[str]:
     key, more = one.parameter.name, len(one.parameter.entries) - 1
     name = dotted(key)
-    sure = f"{one.error:.1%}"
+    error = f"{one.error:.1%}"
     if name not in outcome.errors and outcome.section is not None:
-        return ["cluster.bandwidth", "", outcome.section["bandwidth"], sure]
+        return ["cluster.bandwidth", "", outcome.section["bandwidth"], error]
     also = f" and {more} with it" if more else ""
     values = [written(transport, key) for transport in (outcome.library, outcome.transport)]
-    return [name.removeprefix("transport.") + also, *values, sure]
+    return [name.removeprefix("transport.") + also, *values, error]
 
 
 def _crossovers(outcome: Outcome) -> Iterator[str]:
@@ -87,7 +87,7 @@ def _summary(outcome: Outcome) -> str:
 
 
 def written(transport: Transport, key: tuple[str, Any]) -> str:
-    """The entry *key* of *transport* as a file has it; nothing where it has none."""
+    """Return the entry *key* of *transport* as in a file; empty if there is none."""
     name, entry = key
     value = getattr(transport, name) if entry is None else getattr(transport, name).get(entry)
     if value is None:

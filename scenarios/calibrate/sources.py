@@ -1,4 +1,4 @@
-"""Sources are files of measurements and inventories, made elsewhere; together they make a transport and a cluster."""
+"""Files of measurements and inventories, made elsewhere. Together they determine a transport and a cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import topologies
 from scenarios.calibrate import file
-from scenarios.calibrate.rank_placement import Ground, outcome
+from scenarios.calibrate.rank_placement import RankPlacement, outcome
 from scenarios.calibrate.report import calibration_report
 from scenarios.scenario import Scenario
 from simulator.document.yaml_text import yaml_text
@@ -26,12 +26,12 @@ from topologies.inventory import nccl_topology, nvidia_smi
 from topologies.inventory.inventory import Inventory, gpu_called, graph, section
 
 LARGEST = 64 * 2**20
-"""Bytes of a file; the sweep of a day is far smaller."""
+"""Bytes of a file. The sweep of a day is far smaller."""
 
 
 @dataclass(frozen=True)
-class Said:
-    """What the files do not tell and the user does: names of a GPU and of a NIC's link, number of servers."""
+class Overrides:
+    """The user's values for what the files lack: names of a GPU and of a NIC's link, number of servers."""
 
     accelerator: str | None = None
     nic: str | None = None
@@ -40,32 +40,33 @@ class Said:
 
 @dataclass(frozen=True)
 class Sources:
-    """*sweeps* by file, and the *inventory* of a server, if there was one."""
+    """*sweeps* by file, and the *inventory* of a server, if any."""
 
     sweeps: dict[str, Sweeps]
     library: str
     inventory: Inventory | None
 
 
-def read(files: Sequence[Path], output: Path, scenario: Scenario | None, said: Said) -> str:
-    """Fit what is in *files* and write it to *output*; the report. Raises `CalibrationError` with file and line.
+def read(files: Sequence[Path], output: Path, scenario: Scenario | None, overrides: Overrides) -> str:
+    """Fit the contents of *files*, write the result to *output*, and return the report.
 
-    Ranks stood on the cluster of *scenario*, or else on one that the inventory, or the heading of the sweeps, tells of.
+    The ranks are on the cluster of *scenario*, or else on one described by the inventory or by the headings of the
+    sweeps. Raises `CalibrationError` with file and line.
     """
     sources = taken(files)
     if not sources.sweeps:
-        return _inventory_only(sources, output, said)
+        return _inventory_only(sources, output, overrides)
     measurements = [one for sweeps in sources.sweeps.values() for one in sweeps.measurements]
-    ground, cluster = _ground(sources, scenario, said)
-    found = outcome(_placed(measurements, ground), ground, _library(sources))
+    placement, cluster = _placement(sources, scenario, overrides)
+    found = outcome(_placed(measurements, placement), placement, _library(sources))
     origin = {"from": [path.name for path in files], "library": sources.library}
-    data = file.contents(found, file.elsewhere(ground.ranks, origin))
+    data = file.contents(found, file.elsewhere(placement.ranks, origin))
     file.write(data if cluster is None else {**data, "cluster": cluster}, output)
     return f"{calibration_report(found)}\nwrote {output}"
 
 
 def taken(files: Sequence[Path]) -> Sources:
-    """What is in *files*, each read by its kind. Raises `CalibrationError` for a file of no known kind."""
+    """Return the contents of *files*, each read by its kind. Raises `CalibrationError` for a file of unknown kind."""
     sweeps: dict[str, Sweeps] = {}
     inventory, library = None, "nccl"
     for path in files:
@@ -89,7 +90,7 @@ def _content(path: Path) -> Inventory | tuple[Sweeps, str]:
     if nvidia_smi.is_topology(text):
         return nvidia_smi.read(text, name)
     raise CalibrationError(
-        f"{name}: is none of nccl-tests' text or JSON, nvidia-smi topo -m, NCCL's topology XML, kept rows, CSV"
+        f"{name}: must be nccl-tests' text or JSON, nvidia-smi topo -m, NCCL's topology XML, kept rows, or CSV"
     )
 
 
@@ -130,62 +131,66 @@ def _row(name: str, number: int, row: Any) -> Measurement:
         ) from None
 
 
-def _inventory_only(sources: Sources, output: Path, said: Said) -> str:
+def _inventory_only(sources: Sources, output: Path, overrides: Overrides) -> str:
     if sources.inventory is None:
         raise CalibrationError("the files have neither measurements nor a topology")
     if output.suffix == ".json":
         output.parent.mkdir(parents=True, exist_ok=True)
-        data = graph(sources.inventory, accelerator=said.accelerator, nic=said.nic)
+        data = graph(sources.inventory, accelerator=overrides.accelerator, nic=overrides.nic)
         output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
         return f"wrote {output}\nnext: cluster: {{graph: {output}}}"
-    cluster = section(sources.inventory, said.nodes or 1, accelerator=said.accelerator, nic=said.nic)
-    topologies.cluster(cluster)  # so that nothing is written that a scenario would refuse
+    cluster = section(sources.inventory, overrides.nodes or 1, accelerator=overrides.accelerator, nic=overrides.nic)
+    topologies.cluster(cluster)  # raise before a section is written that no scenario accepts
     file.write({"version": 1, "cluster": cluster}, output)
     return f"{yaml_text({'cluster': cluster})}wrote {output}\nnext: cluster: {{preset: {output}}}"
 
 
 def _library(sources: Sources) -> Transport:
-    """The library that was measured; of NCCL the newest tables that are not newer than it."""
+    """The measured library; for NCCL the newest tables that are not newer than it."""
     if sources.library != "nccl":
         return transport(sources.library)
-    told = [sweeps.version for sweeps in sources.sweeps.values() if sweeps.version]
-    if not told:
+    measured = [sweeps.version for sweeps in sources.sweeps.values() if sweeps.version]
+    if not measured:
         return nccl.nccl()
     versions = sorted(VERSIONS, key=_numbers)
-    return nccl.nccl(max((v for v in versions if _numbers(v) <= _numbers(told[0])), key=_numbers, default=versions[0]))
+    return nccl.nccl(
+        max((v for v in versions if _numbers(v) <= _numbers(measured[0])), key=_numbers, default=versions[0])
+    )
 
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 
 
-def _ground(sources: Sources, scenario: Scenario | None, said: Said) -> tuple[Ground, dict[str, Any] | None]:
-    """Where the ranks stood, and the cluster to write if it is not the scenario's."""
+def _placement(
+    sources: Sources, scenario: Scenario | None, overrides: Overrides
+) -> tuple[RankPlacement, dict[str, Any] | None]:
+    """The placement of the ranks, and the cluster to write if it is not the scenario's."""
     ranks = max(sweeps.ranks for sweeps in sources.sweeps.values())
-    servers = said.nodes or max(sweeps.servers for sweeps in sources.sweeps.values())
+    servers = overrides.nodes or max(sweeps.servers for sweeps in sources.sweeps.values())
     if scenario is not None:
-        ground = Ground.of(scenario)
-        if ground.ranks < ranks:
-            raise CalibrationError(f"{ranks} ranks were measured, but the scenario has {ground.ranks}")
-        return ground.of_ranks(ranks), None
-    accelerator = said.accelerator or gpu_called(" ".join(one.gpu for one in sources.sweeps.values()))
+        placement = RankPlacement.of(scenario)
+        if placement.ranks < ranks:
+            raise CalibrationError(f"{ranks} ranks were measured, but the scenario has {placement.ranks}")
+        return placement.of_ranks(ranks), None
+    accelerator = overrides.accelerator or gpu_called(" ".join(one.gpu for one in sources.sweeps.values()))
     if sources.inventory is not None:
-        cluster = section(sources.inventory, servers, accelerator=accelerator, nic=said.nic)
+        cluster = section(sources.inventory, servers, accelerator=accelerator, nic=overrides.nic)
         built = topologies.cluster(cluster)
         if len(built.gpus) < ranks:
             raise CalibrationError(
                 f"{ranks} ranks were measured, but {servers} such servers have {len(built.gpus)} GPUs"
             )
-        return Ground(ranks, built, built.gpus[:ranks]), cluster
+        return RankPlacement(ranks, built, built.gpus[:ranks]), cluster
     if servers > 1:
         raise CalibrationError(
-            f"what joins the {servers} servers is not told; add nvidia-smi topo -m or NCCL's topology XML, or name a"
-            " scenario on that cluster with --on"
+            f"the files do not describe the network between the {servers} servers; add nvidia-smi topo -m or NCCL's"
+            " topology XML, or name a scenario on that cluster with --on"
         )
-    return Ground(ranks), None
+    return RankPlacement(ranks), None
 
 
-def _placed(measurements: Sequence[Measurement], ground: Ground) -> list[Measurement]:
-    if any(max(one.ranks) >= ground.ranks for one in measurements):
-        raise CalibrationError(f"a row has more ranks than the {ground.ranks} there are")
+def _placed(measurements: Sequence[Measurement], placement: RankPlacement) -> list[Measurement]:
+    if any(max(one.ranks) >= placement.ranks for one in measurements):
+        raise CalibrationError(f"a row has ranks beyond the {placement.ranks} of the placement")
     return list(measurements)

@@ -1,4 +1,7 @@
-"""The commands, one file each; they are thin, and load what they need when they are called."""
+"""The commands, one file each. They import what they need when they are called.
+
+The signature of a command lists its options; therefore some of these functions are over 40 lines long.
+"""
 
 from scenarios.commands import accuracy, calibrate, check, compare, listing, plot, run, schema, show, validate
 

@@ -1,4 +1,4 @@
-"""`clustersim accuracy` holds published runs against what was measured, and writes the accuracy page."""
+"""`clustersim accuracy` compares published runs with their measurements and writes the accuracy page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROFILES = "published/layer_profiles_v100.csv"
 @app.command()
 def accuracy(
     scenarios: Annotated[
-        list[str] | None, typer.Argument(metavar="SCENARIO", help="Scenarios to judge (all published runs).")
+        list[str] | None, typer.Argument(metavar="SCENARIO", help="Scenarios to evaluate (all published runs).")
     ] = None,
     settings: Settings = None,
     output: Annotated[Path, typer.Option("-o", metavar="FILE.md", help="The page to write.")] = Path("ACCURACY.md"),
@@ -33,10 +33,10 @@ def accuracy(
     ] = None,
     jobs: Jobs = 1,
 ) -> int:
-    """Judge published runs, and write every figure and the errors by regime as a page."""
+    """Evaluate published runs, and write every figure and the errors by category as a page."""
     from datetime import date
 
-    from scenarios.commands.evaluating import evaluated, tell_failures
+    from scenarios.commands.evaluating import evaluated, print_failures
     from scenarios.evaluate import comparisons
     from scenarios.evaluate.accuracy import page
     from scenarios.evaluate.layer_classes import layer_classes
@@ -51,23 +51,23 @@ def accuracy(
     evaluations: list[Evaluation] = []
 
     def write() -> None:
-        waiting = {one.name: "not judged yet" for one in loaded[len(evaluations) :]}
+        waiting = {one.name: "not evaluated yet" for one in loaded[len(evaluations) :]}
         text = page(evaluations, {**absent, **waiting}, classes, command, date.today())
         output.write_text(text, encoding="utf-8")
 
     write()
     for evaluation in evaluated(loaded, jobs):
         evaluations.append(evaluation)
-        write()  # so that what has been judged stands when the rest is interrupted
+        write()  # keeps the finished evaluations if the rest is interrupted
     print(comparisons.groups_text(evaluations))
     print(f"wrote {output}")
     for path in _drawn(evaluations, figures) if figures is not None else ():
         print(f"wrote {path}")
-    return tell_failures(evaluations)
+    return print_failures(evaluations)
 
 
 def _drawn(evaluations: Sequence[Evaluation], folder: Path) -> Iterator[Path]:
-    """The charts: all times on one diagonal, and for scenarios that scale TFLOP/s over GPUs."""
+    """Draw all times on one diagonal, and TFLOP/s over GPUs for scenarios that scale; yield the files."""
     from scenarios.evaluate import comparisons
     from simulator.analysis.plot.agreement import draw_agreement, draw_scaling
 

@@ -20,7 +20,7 @@ Jobs = Annotated[int, typer.Option("-j", "--jobs", min=1, help="Processes that s
 
 
 def numbers(text: str) -> list[int]:
-    """The ranks of ``0,8:16``: single ones, and ranges without their end."""
+    """Return the ranks of a text such as ``0,8:16``: single ranks, and ranges without their end."""
     from simulator.errors import ScenarioError
 
     chosen: list[int] = []

@@ -1,4 +1,4 @@
-"""`clustersim calibrate` fits cost parameters: measured here and now, or `--from` what was measured elsewhere."""
+"""`clustersim calibrate` fits cost parameters to its own measurements, or to those in files with `--from`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from scenarios.application import app
 from scenarios.commands.arguments import Settings
 
 if TYPE_CHECKING:
-    from scenarios.calibrate.measuring import Heard
-    from scenarios.calibrate.rank_placement import Ground
+    from scenarios.calibrate.measuring import OnMeasurement
+    from scenarios.calibrate.rank_placement import RankPlacement
     from simulator.replay.calibration.measurement import Sweep
     from simulator.replay.place import Place
 
@@ -74,11 +74,11 @@ def calibrate(
     from scenarios.calibrate import request
     from simulator.replay.calibration.measurement import Sweep
 
-    ground = request.ground(scenario or [], ranks, settings)
+    placement = request.placement(scenario or [], ranks, settings)
     span = request.span(begin, end, factor)
-    sweep = Sweep(span, request.kinds(kinds), ground.pairs(), iterations=iterations, warmup=warmup)
-    with request.places(ground, testbed) as (standing, at):
-        _measure(standing, sweep, backend, at, timeout, output)
+    sweep = Sweep(span, request.kinds(kinds), placement.pairs(), iterations=iterations, warmup=warmup)
+    with request.places(placement, testbed) as (placement, at):
+        _measure(placement, sweep, backend, at, timeout, output)
 
 
 def _read(
@@ -86,23 +86,23 @@ def _read(
     output: Path,
     on: str | None,
     settings: list[str] | None,
-    said: tuple[str | None, str | None, int | None],
+    overrides: tuple[str | None, str | None, int | None],
 ) -> None:
-    """What was measured elsewhere."""
+    """Fit the measurements in *files* and print the report."""
     if all(path.suffix == ".csv" for path in files):
         from scenarios.fitting.fit import fit
 
         print(fit(files, output))
         return
-    from scenarios.calibrate.sources import Said, read
+    from scenarios.calibrate.sources import Overrides, read
     from scenarios.scenario import Scenario
 
     scenario = Scenario.load(on, options=settings) if on else None
-    print(read(files, output, scenario, Said(*said)))
+    print(read(files, output, scenario, Overrides(*overrides)))
 
 
 def _measure(
-    ground: Ground,
+    placement: RankPlacement,
     sweep: Sweep,
     backend: str,
     places: tuple[Place, ...] | None,
@@ -110,7 +110,7 @@ def _measure(
     output: Path,
 ) -> None:
     from scenarios.calibrate import file
-    from scenarios.calibrate.measuring import BrokenCalibrationError, keep, kept, measured
+    from scenarios.calibrate.measuring import BrokenCalibrationError, keep, measured, with_rows_kept
     from scenarios.calibrate.rank_placement import outcome
     from scenarios.calibrate.report import calibration_report
     from simulator.errors import ScenarioError
@@ -121,17 +121,19 @@ def _measure(
     if not timeout > 0:
         raise ScenarioError(f"--timeout {timeout:g}: must be above 0")
     try:
-        with _bar(sweep) as heard:
-            rows = measured(sweep, ground.ranks, backend=backend, places=places, timeout=timeout, heard=heard)
+        with _bar(sweep) as on_measurement:
+            rows = measured(
+                sweep, placement.ranks, backend=backend, places=places, timeout=timeout, on_measurement=on_measurement
+            )
     except BrokenCalibrationError as error:
-        raise kept(error, output, backend) from None
+        raise with_rows_kept(error, output, backend) from None
     if rows is None:
         return
     record = keep(rows, output, backend)
-    found = outcome(rows, ground, transport(backend))
+    found = outcome(rows, placement, transport(backend))
     print(calibration_report(found))
     where = {"network": "testbed"} if places else {}
-    data = file.contents(found, file.provenance(backend, ground.ranks, where))
+    data = file.contents(found, file.provenance(backend, placement.ranks, where))
     file.write({**data, **_gpu()} if backend == "nccl" else data, output)
     print(f"wrote {output} and {record}\nnext: clustersim run SCENARIO --set network.transport={output}")
 
@@ -148,7 +150,7 @@ def _measure_device(name: str, output: Path) -> None:
 
 
 def _gpu() -> dict[str, Any]:
-    """What a calibration file has of the GPU of rank 0: the accelerator, its way to the host, and a launch."""
+    """Return the part of a calibration file about the GPU of rank 0: accelerator, host link and launch."""
     from scenarios.calibrate.device import contents, device_report, fitted
     from scenarios.calibrate.measuring import measured_device
 
@@ -158,8 +160,8 @@ def _gpu() -> dict[str, Any]:
 
 
 @contextmanager
-def _bar(sweep: Sweep) -> Iterator[Heard]:
-    """A progress bar on stderr, where someone watches."""
+def _bar(sweep: Sweep) -> Iterator[OnMeasurement]:
+    """Show a progress bar on stderr if it is a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 

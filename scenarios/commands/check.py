@@ -1,4 +1,4 @@
-"""`clustersim check` holds scenarios against the contract and bounds their memory, without simulating."""
+"""`clustersim check` validates scenarios and bounds their memory, without simulation."""
 
 from __future__ import annotations
 

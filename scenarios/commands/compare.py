@@ -1,4 +1,4 @@
-"""`clustersim compare` runs scenarios and tells only what differs: their keys, their numbers, where the time went."""
+"""`clustersim compare` runs scenarios and prints only what differs: keys, numbers and breakdowns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 HIDDEN = {"name", "description", "variants", "table", "expect", "source", "sources"}
-"""Keys that change nothing."""
+"""Keys without influence on the numbers."""
 
 
 @app.command()
@@ -44,7 +44,7 @@ def compare(
 
 
 def _results(scenarios: list[str], settings: list[str] | None) -> dict[str, Result]:
-    """The results by name, variants one by one; equal names are told apart by a number."""
+    """Return the results by name, one for each variant; equal names are numbered."""
     from scenarios.commands.progress import progress
     from scenarios.results.variants_result import VariantsResult
     from scenarios.scenario import Scenario
@@ -61,7 +61,7 @@ def _results(scenarios: list[str], settings: list[str] | None) -> dict[str, Resu
 
 
 def _differences(results: dict[str, Result]) -> list[list[str]]:
-    """The keys of the scenarios, presets laid out, whose values are not the same in all of *results*."""
+    """Return a row for each key, presets included, whose values differ between *results*."""
     values = [_flat(result.scenario.document.data) for result in results.values()]
     keys = dict.fromkeys(key for one in values for key in one)
     rows = [[key, *(one.get(key, "-") for one in values)] for key in keys if not HIDDEN & set(key.split("."))]

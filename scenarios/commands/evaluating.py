@@ -1,4 +1,4 @@
-"""What `run --check` and `accuracy` share: judge scenarios and print what came of it."""
+"""What `run --check` and `accuracy` have in common: evaluate scenarios and print the comparisons."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ MISSED, DOES_NOT_FIT = 1, 3
 
 
 def evaluated(scenarios: Sequence[Scenario], jobs: int) -> Iterator[Evaluation]:
-    """The evaluation on each of *scenarios* in turn, told on stderr while it goes on."""
+    """Yield the evaluation of each of *scenarios* in turn, with a progress line on stderr."""
     from scenarios.evaluate.evaluation import evaluate
 
     total = sum(len(scenario.variants) or 1 for scenario in scenarios)
     done = 0
 
-    def told(run: str) -> None:
+    def finished(run: str) -> None:
         nonlocal done
         done += 1
         if sys.stderr.isatty():
             print(f"\r\033[K{done}/{total} {run}", end="\r\033[K" if done == total else "", file=sys.stderr, flush=True)
 
-    return evaluate(scenarios, jobs, told)
+    return evaluate(scenarios, jobs, finished)
 
 
 def print_evaluations(scenarios: Sequence[Scenario], jobs: int, as_json: bool, strict_memory: bool) -> int:
-    """Judge *scenarios*, print what came of it, and return the exit status."""
+    """Evaluate *scenarios*, print the comparisons, and return the exit status."""
     from scenarios.evaluate import comparisons
 
     evaluations = list(evaluated(scenarios, jobs))
@@ -48,16 +48,16 @@ def print_evaluations(scenarios: Sequence[Scenario], jobs: int, as_json: bool, s
 
 
 def status(evaluations: Sequence[Evaluation], strict_memory: bool = False) -> int:
-    """The exit status of *evaluations*; runs that could not be are told on stderr."""
-    if tell_failures(evaluations):
+    """Return the exit status of *evaluations*; failed runs are printed on stderr."""
+    if print_failures(evaluations):
         return BAD_INPUT
     if strict_memory and not all(one.fits for one in evaluations):
         return DOES_NOT_FIT
     return MISSED if any(not comparison.outcome.met for one in evaluations for comparison in one.comparisons) else 0
 
 
-def tell_failures(evaluations: Sequence[Evaluation]) -> int:
-    """Tell on stderr what runs could not be, and why; the exit status."""
+def print_failures(evaluations: Sequence[Evaluation]) -> int:
+    """Print failed runs and their errors on stderr; return the exit status."""
     failures = {f"{one.scenario.name} ({run})": why for one in evaluations for run, why in one.failures.items()}
     for run, why in failures.items():
         print(f"{run}: {why}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`clustersim list` tells the names that scenarios may use."""
+"""`clustersim list` prints the names that scenarios may use."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _lines(kind: str) -> list[str]:
 
 
 def _described(name: str, folder: str) -> str:
-    """What the shipped scenario of that name says it is, in one line, and the *folder* it lies in."""
+    """Return the description of the shipped scenario of that name, in one line, after its *folder*."""
     from scenarios.specification import loading
     from simulator.document import read
 

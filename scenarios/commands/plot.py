@@ -1,4 +1,4 @@
-"""`clustersim plot` draws a scenario, or a result that was written before."""
+"""`clustersim plot` draws a scenario, or the folder that a run wrote."""
 
 from __future__ import annotations
 
@@ -50,26 +50,29 @@ def plot(
         result = loaded.run(watch)
     beside = Path(scenario) / f"{chart}.png"
     path = output or (beside if beside.parent.is_dir() else Path(f"{loaded.name}_{chart}.png"))
-    from simulator.analysis.plot import draw, draw_breakdowns
-
     if chart == "breakdown" and len(result.breakdowns) > 1:
+        from simulator.analysis.plot import draw_breakdowns
+
         draw_breakdowns(result.breakdowns, path, title=loaded.name)
         print(path)
-        return
-    if chart == "repeats":
+    elif chart == "repeats":
         _draw_repeats(result, path)
-        return
+    else:
+        _draw_timelines(result, chart, path, chosen, between)
+
+
+def _draw_timelines(
+    result: Result, chart: str, path: Path, ranks: list[int] | None, window: tuple[float, float] | None
+) -> None:
+    """Draw *chart* for each timeline of *result*; several files have the names of the timelines."""
+    from simulator.analysis.plot import draw
+
     timelines = result.timelines
     for name, timeline in timelines.items():
-        target = path if len(timelines) == 1 else path.with_name(f"{path.stem}_{name}{path.suffix}")
-        draw(
-            timeline,
-            chart,
-            target,
-            ranks=chosen,
-            window=between,
-            title=f"{loaded.name}: {name}" if len(timelines) > 1 else name,
-        )
+        several = len(timelines) > 1
+        target = path.with_name(f"{path.stem}_{name}{path.suffix}") if several else path
+        title = f"{result.scenario.name}: {name}" if several else name
+        draw(timeline, chart, target, ranks=ranks, window=window, title=title)
         print(target)
 
 

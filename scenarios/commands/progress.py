@@ -1,4 +1,4 @@
-"""A progress bar on stderr for what takes over a second; nothing where no one watches."""
+"""A progress bar on stderr for runs of more than a second; nothing if stderr is not a terminal."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ PATIENCE, INTERVAL = 1.0, 0.1
 
 @contextmanager
 def progress(title: str, ranks: Sequence[int] | None = None) -> Iterator[Callable[[Simulation], None]]:
-    """Watch simulations; what is given takes each of them before it starts.
+    """Show the progress of simulations; yield the function to be called with each of them before it starts.
 
-    *ranks* are those whose spans are wanted, where a run is too large to keep all.
+    *ranks*: the ranks whose spans are kept if a run is too large to keep all.
     """
     simulations: list[Simulation] = []
 

@@ -1,8 +1,9 @@
-"""`clustersim run` simulates scenarios, prints what came of them, and writes it down."""
+"""`clustersim run` simulates scenarios, prints reports and writes results."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ from scenarios.commands.arguments import Jobs, Scenarios, Settings, numbers
 
 if TYPE_CHECKING:
     from scenarios.results.result import Result
+    from scenarios.scenario import Scenario
     from simulator.timeline import Timeline
 
 
@@ -50,42 +52,56 @@ def run(
     ] = False,
 ) -> int:
     """Simulate scenarios, report, and write results under runs/NAME."""
-    import json
-
-    from scenarios.commands.evaluating import DOES_NOT_FIT, MISSED, print_evaluations
-    from scenarios.commands.progress import progress
-    from scenarios.results.expectations import held, told
     from scenarios.scenario import Scenario
     from simulator.analysis.files import suffix_of
     from simulator.errors import ScenarioError
-    from simulator.gc_paused import gc_paused
 
     if trace is not None:
         suffix_of(trace, (".pftrace", ".json", ".json.gz"))
     if spans is not None:
         suffix_of(spans, (".csv", ".csv.gz", ".parquet"))
-    chosen = numbers(ranks) if ranks else None
     if jobs > 1 and not check:
         raise ScenarioError("--jobs shares the runs of --check; give that too")
+    files = _Files(output, trace, spans, numbers(ranks) if ranks else None)
     loaded = [Scenario.load(name, options=settings) for name in scenarios]
     several = len(loaded) > 1 or any(scenario.variants for scenario in loaded)
     if check and several and output is None and trace is None and spans is None:
+        from scenarios.commands.evaluating import print_evaluations
+
         return print_evaluations(loaded, jobs, as_json, strict_memory)
+    return _run_each(loaded, files, as_json, check, strict_memory)
+
+
+@dataclass(frozen=True)
+class _Files:
+    """The options that say what is written where; None: the default folder, no trace, no table of spans, all ranks."""
+
+    output: Path | None
+    trace: Path | None
+    spans: Path | None
+    ranks: list[int] | None
+
+
+def _run_each(loaded: list[Scenario], files: _Files, as_json: bool, check: bool, strict_memory: bool) -> int:
+    """Run, report and write each scenario; return the exit status."""
+    import json
+
+    from scenarios.commands.evaluating import DOES_NOT_FIT, MISSED
+    from scenarios.commands.progress import progress
+    from scenarios.results.expectations import held, text
+    from simulator.gc_paused import gc_paused
+
     status, summaries = 0, []
     for scenario in loaded:
-        with progress(f"simulating {scenario.name}", chosen) as watch, gc_paused():
+        with progress(f"simulating {scenario.name}", files.ranks) as watch, gc_paused():
             result = scenario.run(watch)
             summaries.append(result.summary())
-        folder = _folder(output, scenario.name, len(loaded))
         if not as_json:
             print(result.report())
-            _write(result, folder, spans, chosen)
-        if trace is not None:
-            _trace(result, trace, len(loaded), chosen)
-        if spans is not None:
-            _spans(result, spans, len(loaded))
+            _write(result, _folder(files.output, scenario.name, len(loaded)), files)
+        _write_timelines(result, files, len(loaded))
         outcome = held(scenario, result.summary()) if check else []
-        _told(told(outcome), as_json)
+        _print(text(outcome), as_json)
         status = max(status, MISSED if any(not one.met for one in outcome) else 0)
         status = max(status, DOES_NOT_FIT if strict_memory and not result.fits else 0)
     if as_json:
@@ -99,41 +115,39 @@ def _folder(output: Path | None, name: str, runs: int) -> Path:
     return output if runs == 1 else output / name
 
 
-def _told(text: str, quietly: bool) -> None:
+def _print(text: str, on_stderr: bool) -> None:
     import sys
 
     if text:
-        print(text, file=sys.stderr if quietly else sys.stdout)
+        print(text, file=sys.stderr if on_stderr else sys.stdout)
 
 
-def _write(result: Result, folder: Path, spans: Path | None, ranks: list[int] | None) -> None:
-    """Result, spans, scenario and timeline chart of *result* into *folder*, and what to do next."""
+def _write(result: Result, folder: Path, files: _Files) -> None:
+    """Write result, spans, scenario and timeline chart of *result* into *folder*; print what can be done next."""
     from scenarios.results.writing import MOST_SPANS, leaves_out_spans, write
 
-    for path in write(result, folder, ranks):
+    for path in write(result, folder, files.ranks):
         print(f"wrote {path}")
-    if spans is None and leaves_out_spans(result):
+    if files.spans is None and leaves_out_spans(result):
         print(f"spans.csv left out, {MOST_SPANS:,} rows or more; to get it: --spans {folder / 'spans.csv'}")
     compared = f"clustersim compare {folder}" + ("" if len(result.timelines) > 1 else " OTHER")
     print(f"next: clustersim plot {folder} links   or   {compared}")
 
 
-def _trace(result: Result, path: Path, runs: int, ranks: list[int] | None) -> None:
-    from simulator.analysis.trace import write
+def _write_timelines(result: Result, files: _Files, runs: int) -> None:
+    """Write traces and tables of spans of *result*, one of *runs* results, as far as they were asked for."""
+    from simulator.analysis import spans, trace
 
-    for timeline, target in _targets(result, path, runs):
-        write(timeline, target, ranks)
-
-
-def _spans(result: Result, path: Path, runs: int) -> None:
-    from simulator.analysis.spans import write
-
-    for timeline, target in _targets(result, path, runs):
-        write(timeline, target)
+    if files.trace is not None:
+        for timeline, target in _targets(result, files.trace, runs):
+            trace.write(timeline, target, files.ranks)
+    if files.spans is not None:
+        for timeline, target in _targets(result, files.spans, runs):
+            spans.write(timeline, target)
 
 
 def _targets(result: Result, path: Path, runs: int) -> Iterator[tuple[Timeline, Path]]:
-    """Each timeline of *result* and its file: *path*, with the name of the timeline where there are several."""
+    """Yield each timeline of *result* and its file: *path*, with the timeline's name added if there are several."""
     timelines = result.timelines
     stem, dot, suffixes = path.name.partition(".")
     for name, timeline in timelines.items():

@@ -7,7 +7,7 @@ from typing import Any
 from scenarios.application import app
 
 WHOLE = ("Expectation", "Straggler", "Table")
-"""Sections that neither a preset nor the rows of a table complete: what they require must stand in the file."""
+"""Sections that neither presets nor rows of a table complete: the file must have their required keys."""
 
 
 @app.command()
@@ -21,7 +21,7 @@ def schema() -> None:
 
 
 def for_files(schema: dict[str, Any]) -> dict[str, Any]:
-    """*schema* as a file has to meet it before presets are laid below it: sections may leave keys to the preset."""
+    """Return *schema* for a file before presets are merged into it: sections may leave keys to the preset."""
     for name, section in schema["$defs"].items():
         if name not in WHOLE:
             section.pop("required", None)

@@ -1,4 +1,4 @@
-"""`clustersim show` lays open what follows from a scenario: its order, groups, defaults, topology, and advice."""
+"""`clustersim show` prints what follows from a scenario: its order, groups, defaults, topology, and advice."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def show(
 
 
 def _critical(scenario: Scenario) -> str:
-    """The critical path of *scenario*, which is simulated for it."""
+    """Simulate *scenario* and return its critical path as text."""
     from scenarios.build.explanation import check_trains
     from scenarios.commands.progress import progress
     from scenarios.running import simulated

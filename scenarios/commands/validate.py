@@ -14,8 +14,8 @@ from scenarios.commands.arguments import OneScenario, Settings
 
 if TYPE_CHECKING:
     from scenarios.scenario import Scenario
-    from scenarios.validate.validation import Manner, Validation
-    from simulator.replay.testbed.testbed import Bed
+    from scenarios.validate.validation import ReplayOptions, Validation
+    from simulator.replay.testbed.testbed import Testbed
 
 
 BACKENDS = ("gloo", "nccl")
@@ -46,20 +46,20 @@ def validate(
 ) -> None:
     """Replay a scenario on real torch.distributed; print simulated beside measured, and draw both."""
     from scenarios.scenario import Scenario
-    from scenarios.validate.validation import Manner
+    from scenarios.validate.validation import ReplayOptions
 
     _hold(backend, BACKENDS, "--backend")
     _hold(compute, COMPUTE, "--compute")
     _hold_positive(scale, "--scale")
     _hold_positive(timeout, "--timeout")
     loaded = Scenario.load(scenario, options=settings)
-    manner = Manner(backend, compute, repeat, scale, timeout)
+    options = ReplayOptions(backend, compute, repeat, scale, timeout)
     done: list[Validation] = []
     for one in _sized(loaded, ranks):
         folder = output or Path("runs") / loaded.name
-        validation = _validated(one, manner, testbed, folder)
+        validation = _validated(one, options, testbed, folder)
         if validation is None:
-            # rank 0 of torchrun's tells
+            # under torchrun only rank 0 reports
             return
         done.append(validation)
         _tell(validation, loaded, folder if output or not as_json else None, quietly=as_json)
@@ -107,34 +107,34 @@ def _hold_positive(value: float | None, option: str) -> None:
 
 
 def _sized(scenario: Scenario, ranks: int | None) -> Iterator[Scenario]:
-    """The scenario, or its variants, on so many *ranks*."""
+    """Yield the scenario, or its variants, on *ranks* ranks if given."""
     from scenarios.validate.validation import resized
 
     for one in scenario.variants.values() or (scenario,):
         yield one if ranks is None else resized(one, ranks)
 
 
-def _validated(scenario: Scenario, manner: Manner, testbed: bool, folder: Path) -> Validation | None:
-    """The validation; of a replay that breaks off, what was measured until then is written into *folder*."""
+def _validated(scenario: Scenario, options: ReplayOptions, testbed: bool, folder: Path) -> Validation | None:
+    """Return the validation; what a replay measured before it failed is written into *folder*."""
     from scenarios.commands.progress import progress
     from scenarios.validate.validation import validate as replayed
-    from scenarios.validate.writing import kept
+    from scenarios.validate.writing import with_spans_kept
     from simulator.replay.replay import BrokenReplayError
 
     try:
-        with _bed(scenario, testbed) as bed, progress(f"validating {scenario.name}") as watch:
-            return replayed(scenario, manner, bed, watch)
+        with _built(scenario, testbed) as built, progress(f"validating {scenario.name}") as watch:
+            return replayed(scenario, options, built, watch)
     except BrokenReplayError as error:
-        raise kept(error, folder) from None
+        raise with_spans_kept(error, folder) from None
 
 
 @contextmanager
-def _bed(scenario: Scenario, testbed: bool) -> Iterator[Bed | None]:
-    """A testbed, if one is wanted, that stands as long as the context."""
+def _built(scenario: Scenario, testbed: bool) -> Iterator[Testbed | None]:
+    """Yield a testbed, if it is wanted, that exists as long as the context."""
     from simulator.replay.testbed.testbed import build
 
     if not testbed:
         yield None
         return
-    with build(scenario.cluster(), scenario.derived.devices) as bed:
-        yield bed
+    with build(scenario.cluster(), scenario.derived.devices) as built:
+        yield built

@@ -1,1 +1,1 @@
-"""Evaluation holds predictions against published measurements."""
+"""Comparison of predictions with published measurements."""

@@ -1,4 +1,4 @@
-"""The accuracy page tells every figure that published runs are judged by, good and bad, and the errors by regime."""
+"""The accuracy page: every published figure beside its prediction, and the errors by category of run."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from datetime import date
 
 from scenarios.evaluate import comparisons
 from scenarios.evaluate.categories import ORDER
-from scenarios.evaluate.evaluation import Comparison, Evaluation, spread
+from scenarios.evaluate.evaluation import Comparison, Evaluation, error_statistics
 from scenarios.evaluate.layer_classes import COLUMNS, LayerClass
 
 KINDS = {
     "training step": ("GPU", "GPUs", "tensor parallel", "pipeline", "data parallel", "recompute", "beside computing"),
     "collective": ("GPU", "message", "nodes", "protocol"),
 }
-"""Kinds of regime that are told of each kind of run."""
+"""Kinds of category by which the errors of each kind of run are shown."""
 
 NOT_MODELLED = (
     "Congestion control, packet loss, adaptive routing, and other jobs on the same network.",
@@ -28,10 +28,10 @@ NOT_MODELLED = (
     "Kernels chosen by autotuning: a product is priced by its shape with the best of a few tiles.",
     "Four-dimensional tensor parallelism (AxoNN on Frontier), "
     "context parallelism, data parallelism that differs from stage to stage; scenarios of runs that had them say so.",
-    "Searched pipeline schedules (ZB-1p, ZB-2p): the hand-made ones nearest to them stand for them.",
+    "Searched pipeline schedules (ZB-1p, ZB-2p): the nearest hand-made ones are simulated in their place.",
     "TPUs.",
 )
-"""What published runs may have had, or suffered, and no scenario can say."""
+"""Conditions of published runs that a scenario cannot express."""
 
 
 def page(
@@ -41,18 +41,18 @@ def page(
     command: str,
     today: date,
 ) -> str:
-    """The whole page as Markdown; *command* is what made it, on *today*.
+    """Return the page as Markdown; *command* made it, on *today*.
 
-    *waiting*: by scenario, why it is not judged, or not yet.
+    *waiting*: scenarios that are not evaluated, or not yet, with the reasons.
     """
     everything = [comparison for one in evaluations for comparison in one.comparisons]
     sections = [
-        f"# Accuracy\n\nMade by `{command}` on {today:%d %B %Y}. Every figure that a published run is judged by stands "
-        "here. The error is (predicted - measured) / measured; *time* is the mean error of the time that a figure "
-        "tells of, so that below 0 the simulator is too fast. A tolerance is what the scenario's author hopes for, not "
-        "what was reached. Two clusters that run the same configuration differ by 1 to 7 %.",
+        f"# Accuracy\n\nMade by `{command}` on {today:%d %B %Y}. Every figure by which a published run is evaluated "
+        "stands here. The error is (predicted - measured) / measured; *time* is the mean error of the time that a "
+        "figure implies; below 0 the simulator is too fast. A tolerance is the scenario author's target, not the "
+        "accuracy that was reached. Two clusters that run the same configuration differ by 1 to 7 %.",
         _overview(evaluations, everything),
-        *_regimes(everything),
+        *_categories(everything),
         *_layer_classes(classes),
         "## What is not modelled\n\n" + "\n".join(f"- {one}" for one in NOT_MODELLED),
         *_left_out(evaluations, waiting),
@@ -69,31 +69,31 @@ def _overview(evaluations: Sequence[Evaluation], everything: Sequence[Comparison
         "of these, nothing was fitted to": [one for one in everything if not one.outcome.fitted],
     }
     groups |= {f"[{one.scenario.name}](#{one.scenario.name})": one.comparisons for one in evaluations}
-    return "## Overview\n\n" + _spreads("scenario", groups)
+    return "## Overview\n\n" + _statistics("scenario", groups)
 
 
-def _regimes(everything: Sequence[Comparison]) -> Iterator[str]:
+def _categories(everything: Sequence[Comparison]) -> Iterator[str]:
     for what, kinds in KINDS.items():
-        timed = [one for one in everything if one.regimes.get("what") == what and "memory" not in one.outcome.key]
+        timed = [one for one in everything if one.categories.get("what") == what and "memory" not in one.outcome.key]
         groups: dict[str, Sequence[Comparison]] = {}
         for kind in kinds:
-            names = sorted({one.regimes[kind] for one in timed if kind in one.regimes}, key=_place)
-            groups |= {f"{kind}: {name}": [one for one in timed if one.regimes.get(kind) == name] for name in names}
+            names = sorted({one.categories[kind] for one in timed if kind in one.categories}, key=_place)
+            groups |= {f"{kind}: {name}": [one for one in timed if one.categories.get(kind) == name] for name in names}
         if timed:
-            yield f"## Errors of a {what} by regime\n\n" + _spreads("regime", groups)
+            yield f"## Errors of a {what} by category\n\n" + _statistics("category", groups)
     memory = [one for one in everything if "memory" in one.outcome.key]
     if memory:
-        yield "## Errors of memory\n\n" + _spreads("figure", {"memory": memory})
+        yield "## Errors of memory\n\n" + _statistics("figure", {"memory": memory})
 
 
-def _place(regime: str) -> tuple[int, str]:
-    return ORDER.index(regime) if regime in ORDER else -1, regime
+def _place(category: str) -> tuple[int, str]:
+    return ORDER.index(category) if category in ORDER else -1, category
 
 
-def _spreads(title: str, groups: Mapping[str, Sequence[Comparison]]) -> str:
+def _statistics(title: str, groups: Mapping[str, Sequence[Comparison]]) -> str:
     rows = []
     for name, members in groups.items():
-        one = spread(members)
+        one = error_statistics(members)
         if one is not None:
             met = sum(comparison.outcome.met for comparison in members)
             shares = f"{one.mean:.1%}", f"{one.middle:.1%}", f"{one.worst:.1%}", f"{one.slower:+.1%}"
@@ -115,7 +115,7 @@ def _left_out(evaluations: Iterable[Evaluation], waiting: Mapping[str, str]) -> 
     failed = {f"{one.scenario.name}: {run}": why for one in evaluations for run, why in one.failures.items()}
     lines = [f"- {name}: {reason.splitlines()[0]}" for name, reason in {**waiting, **failed}.items()]
     if lines:
-        yield "## What could not be judged here\n\n" + "\n".join(lines)
+        yield "## What could not be evaluated here\n\n" + "\n".join(lines)
 
 
 def _scenario(evaluation: Evaluation) -> str:
@@ -126,11 +126,11 @@ def _scenario(evaluation: Evaluation) -> str:
 
 
 def _predicted_only(evaluation: Evaluation) -> Iterator[str]:
-    """Runs of which nothing is expected: what is predicted of them."""
-    judged = {comparison.outcome.variant for comparison in evaluation.comparisons}
-    judged |= {comparison.outcome.relative_to for comparison in evaluation.comparisons}
+    """Yield the predictions of runs without expectations."""
+    compared = {comparison.outcome.variant for comparison in evaluation.comparisons}
+    compared |= {comparison.outcome.relative_to for comparison in evaluation.comparisons}
     for name, summary in evaluation.summary.get("variants", {}).items():
-        if name not in judged and "mfu" in summary:
+        if name not in compared and "mfu" in summary:
             yield (
                 f"Predicted only: {name}, {summary['step_time_s']:.4g} s a step, MFU {summary['mfu']:.1%}, "
                 f"HFU {summary['hfu']:.1%}."

@@ -1,4 +1,4 @@
-"""Regimes sort runs by the state of affairs in which they were predicted, so that errors can be told for each."""
+"""Categories of runs, such as message sizes or numbers of GPUs, for which errors are shown separately."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 MIB = 2**20
 
 SIZES = ((MIB, "below 1 MiB"), (16 * MIB, "1 to 16 MiB"), (256 * MIB, "16 to 256 MiB"), (None, "256 MiB and more"))
-"""Of messages: up to 1 MiB latency decides, from 256 MiB on bandwidth."""
+"""Sizes of messages: latency dominates up to 1 MiB, bandwidth from 256 MiB on."""
 
 GPUS = ((9, "1 to 8"), (65, "9 to 64"), (513, "65 to 512"), (None, "513 and more"))
 
 ORDER = tuple(name for _, name in (*SIZES, *GPUS))
-"""Of regimes that have one; others stand by their names."""
+"""The order of categories that have one; others are sorted by name."""
 
 NOTABLE = 0.1
-"""Share of the step from which on waiting, or communication that nothing hides, is a regime of its own."""
+"""Share of the step above which exposed communication, copies or the bubble are a category."""
 
 
-def regimes(run: BuiltScenario, summary: Mapping[str, Any]) -> dict[str, str]:
-    """What *run*, with its *summary*, belongs to, by kind of regime."""
+def categories(run: BuiltScenario, summary: Mapping[str, Any]) -> dict[str, str]:
+    """Return the category of *run*, whose result is *summary*, by kind of category."""
     accelerator = run.cluster().accelerator(run.derived.devices[0]).name
     if run.specification.collective is not None:
         return _of_a_collective(run, summary) | {"GPU": accelerator}
@@ -62,7 +62,7 @@ def _of_a_step(run: BuiltScenario, summary: Mapping[str, Any]) -> dict[str, str]
 
 
 def _beside(breakdown: Mapping[str, float]) -> str:
-    """Where most of the step goes that is no computation, if that is notable."""
+    """Return the largest part of the step other than computation, if its share is notable."""
     total = sum(breakdown.values())
     lost = {key: value for key, value in breakdown.items() if key.startswith(("exposed", "bubble", "copy"))}
     most = max(lost, key=lambda key: lost[key])

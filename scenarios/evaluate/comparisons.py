@@ -1,11 +1,11 @@
-"""Verdicts as text: what was predicted beside what was measured, row by row and group by group."""
+"""Comparisons as text: predicted beside measured values by row, and error statistics by group."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from scenarios.evaluate.evaluation import Comparison, Evaluation, spread
+from scenarios.evaluate.evaluation import Comparison, Evaluation, error_statistics
 from scenarios.results.expectations import Outcome, is_duration
 from simulator.analysis.text import table
 from simulator.units import show
@@ -14,11 +14,11 @@ ROWS = ("scenario", "run", "figure", "predicted", "measured", "error", "")
 GROUPS = ("group", "figures", "mean", "median", "worst", "time")
 
 LONGEST = 44
-"""Letters of a run's name in a table."""
+"""Characters of a run's name in a table, at most."""
 
 
 def rows(comparisons: Iterable[Comparison], longest: int = LONGEST) -> list[list[str]]:
-    """A row of `ROWS` for each of *comparisons*, names of runs cut after *longest* letters."""
+    """Return a row of `ROWS` for each of *comparisons*; names of runs are cut after *longest* characters."""
     return [
         [
             comparison.scenario,
@@ -27,20 +27,20 @@ def rows(comparisons: Iterable[Comparison], longest: int = LONGEST) -> list[list
             shown(comparison.outcome, comparison.outcome.value),
             shown(comparison.outcome, comparison.outcome.expected),
             f"{comparison.outcome.error:+.1%}",
-            _told(comparison.outcome),
+            _met(comparison.outcome),
         ]
         for comparison in comparisons
     ]
 
 
-def _told(outcome: Outcome) -> str:
+def _met(outcome: Outcome) -> str:
     met = "ok" if outcome.met else f"MISSED (within {outcome.tolerance:.0%})"
     return f"{met}, fitted" if outcome.fitted else met
 
 
 def group_rows(groups: dict[str, Sequence[Comparison]]) -> list[list[str]]:
-    """A row of `GROUPS` for each of *groups* that has comparisons."""
-    found = {name: spread(comparisons) for name, comparisons in groups.items()}
+    """Return a row of `GROUPS` for each of *groups* that has comparisons."""
+    found = {name: error_statistics(comparisons) for name, comparisons in groups.items()}
     return [
         [name, str(one.count), f"{one.mean:.1%}", f"{one.middle:.1%}", f"{one.worst:.1%}", f"{one.slower:+.1%}"]
         for name, one in found.items()
@@ -49,13 +49,13 @@ def group_rows(groups: dict[str, Sequence[Comparison]]) -> list[list[str]]:
 
 
 def by_scenario(evaluations: Iterable[Evaluation]) -> dict[str, Sequence[Comparison]]:
-    """The comparisons of each scenario, and of all."""
+    """Return the comparisons of each scenario by name, and all of them as ``all``."""
     groups: dict[str, Sequence[Comparison]] = {one.scenario.name: one.comparisons for one in evaluations}
     return groups | {"all": [comparison for comparisons in groups.values() for comparison in comparisons]}
 
 
 def text(evaluations: Sequence[Evaluation]) -> str:
-    """All rows, and the mean, median and worst error by scenario."""
+    """Return all rows, and the mean, median and worst error by scenario."""
     comparisons = [comparison for one in evaluations for comparison in one.comparisons]
     if not comparisons:
         return "nothing is expected"
@@ -63,17 +63,17 @@ def text(evaluations: Sequence[Evaluation]) -> str:
 
 
 def groups_text(evaluations: Sequence[Evaluation]) -> str:
-    """The mean, median and worst error by scenario, and how many figures are within their tolerance."""
+    """Return the mean, median and worst error by scenario, and how many figures are within their tolerance."""
     groups = by_scenario(evaluations)
     met = sum(comparison.outcome.met for comparison in groups["all"])
-    spreads = table(group_rows(groups), GROUPS, "lrrrrr")
-    return f"{spreads}\n\n{met} of {len(groups['all'])} figures within their tolerance"
+    statistics = table(group_rows(groups), GROUPS, "lrrrrr")
+    return f"{statistics}\n\n{met} of {len(groups['all'])} figures within their tolerance"
 
 
 def times(evaluations: Iterable[Evaluation]) -> dict[str, list[tuple[float, float]]]:
-    """(measured, predicted) seconds of what figures of time and of throughput tell of, by scenario.
+    """Return (measured, predicted) seconds of figures of time and of throughput, by scenario.
 
-    Of a throughput the time is that of the step, in which it was predicted.
+    The time of a throughput is the step time.
     """
     found: dict[str, list[tuple[float, float]]] = {}
     for one in evaluations:
@@ -86,7 +86,10 @@ def times(evaluations: Iterable[Evaluation]) -> dict[str, list[tuple[float, floa
 
 
 def scaling(evaluation: Evaluation) -> dict[str, list[tuple[int, float, float]]]:
-    """(GPUs, measured, predicted) TFLOP/s a GPU of the variants called ``SERIES on N GPUs``, by series of several."""
+    """Return (GPUs, measured, predicted) TFLOP/s per GPU of variants called ``SERIES on N GPUs``, by series.
+
+    Series of one point are left out.
+    """
     found: dict[str, list[tuple[int, float, float]]] = {}
     for comparison in evaluation.comparisons:
         series, _, rest = comparison.outcome.variant.partition(" on ")
@@ -106,7 +109,7 @@ def _seconds(outcome: Outcome, summary: Mapping[str, Any]) -> tuple[float, float
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """A comparison as `run --check --json` prints it."""
+    """Return a comparison as `run --check --json` prints it."""
     outcome = comparison.outcome
     return {
         "variant": outcome.variant or None,
@@ -123,12 +126,12 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def figure(outcome: Outcome, longest: int = LONGEST) -> str:
-    """What the figure is of, as a table names it."""
+    """Return the name of the figure in a table."""
     return f"{outcome.key} / {_shortened(outcome.relative_to, longest)}" if outcome.relative_to else outcome.key
 
 
 def shown(outcome: Outcome, value: float) -> str:
-    """*value* in the unit of the key of *outcome*."""
+    """Return *value* as text with the unit of the key of *outcome*."""
     last = outcome.key.split(".")[-1]
     if outcome.relative_to:
         return f"{value:.3g}"

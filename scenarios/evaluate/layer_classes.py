@@ -20,7 +20,7 @@ from workloads.specification import model
 from workloads.stack import software
 
 SAMPLES = {"alexnet": 256, "vgg16": 128, "resnet50": 128, "resnet101": 64}
-"""Models that can be priced by shape, and the images that were measured at once, which the activations' bytes give."""
+"""Models that can be priced by shape, and their measured batch sizes, inferred from the bytes of activations."""
 
 CLASSES = ("convolution", "linear", "batch norm", "other elementwise")
 
@@ -38,7 +38,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class LayerClass:
-    """All layers of one *kind* of a model: (measured, priced) milliseconds *forward* and *backward*."""
+    """All layers of one *kind* of a model: (measured, priced) milliseconds of the *forward* and *backward* passes."""
 
     model: str
     kind: str
@@ -46,7 +46,7 @@ class LayerClass:
     backward: tuple[float, float]
 
     def row(self) -> list[str]:
-        """It as a row of `COLUMNS`."""
+        """Return a row of `COLUMNS`."""
         return [f"{self.model}", self.kind, *_compared(*self.forward), *_compared(*self.backward)]
 
 
@@ -55,7 +55,7 @@ def _compared(measured: float, priced: float) -> list[str]:
 
 
 def layer_classes(path: Path, preset: str = "dgx1") -> list[LayerClass]:
-    """The classes of each model of `SAMPLES` in the profiles at *path*, and their sum, priced on a GPU of *preset*."""
+    """Return the classes of each model of `SAMPLES` in the profiles at *path*, priced on a GPU of *preset*."""
     node = cluster(preset)
     device = node.accelerator(node.gpus[0])
     return [one for name in SAMPLES for one in _of_a_model(path, name, device)]

@@ -1,1 +1,1 @@
-"""Fits: the cost parameters of the catalogue from measurements, by robust least squares."""
+"""Fits of the catalogue's cost parameters to measurements, by robust least squares."""

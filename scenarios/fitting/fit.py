@@ -1,4 +1,4 @@
-"""A fit by tables: each CSV goes to the part of the model that it measures, and what is found to a calibration file."""
+"""A fit to tables of measurements: communication or computation, by the columns or names of the CSV files."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ COMMUNICATION, COMPUTATION = "communication", "computation"
 
 
 def fit(paths: Sequence[Path], output: Path) -> str:
-    """Fit what the tables at *paths* measure and write it to *output*; the report.
+    """Fit the parameters that the tables at *paths* measure, write them to *output* and return the report.
 
-    Tables of all-reduces tell of NCCL, those that published scenarios read of GPUs and software stacks. Raises
-    `CalibrationError` where a table is of no known kind, or they are of both.
+    Tables of all-reduces give parameters of NCCL; tables of published scenarios give those of GPUs and software stacks.
+    Raises `CalibrationError` if a table is of no known kind, or if the tables are of both kinds.
     """
     kinds = {path: _kind(path) for path in paths}
     if len(set(kinds.values())) > 1:
-        told = ", ".join(f"{path.name} of {kind}" for path, kind in kinds.items())
-        raise CalibrationError(f"one fit is of one kind of cost, not {told}; fit them one after the other")
+        given = ", ".join(f"{path.name} of {kind}" for path, kind in kinds.items())
+        raise CalibrationError(f"one fit is of one kind of cost, not {given}; fit them one after the other")
     if COMPUTATION in kinds.values():
         data, report = gpus.calibration(paths)
         write(data, output)
@@ -45,7 +45,8 @@ def _kind(path: Path) -> str:
     known = " or ".join(listed(sorted(needed)) for needed in ALL_REDUCES)
     files = listed([*published.PUBLICATIONS, gpus.PROFILES])
     raise CalibrationError(
-        f"{path}: is no table that can be fitted; one of all-reduces has {known}, one of computation is called {files}"
+        f"{path}: is no table that can be fitted; a table of all-reduces has the columns {known}, "
+        f"one of computation is called {files}"
     )
 
 

@@ -1,6 +1,6 @@
-"""Cross-validation fits all rows but one part, predicts that part, and goes on until each row was left out once.
+"""Cross-validation: the rows are divided into parts, and each part is predicted by a fit of all other parts.
 
-What it says of rows that the fit has not seen is what may be claimed; the error on fitted rows is no evidence.
+Only these errors, of rows that the fit has not seen, are evidence of accuracy; errors of fitted rows are not.
 """
 
 from __future__ import annotations
@@ -10,27 +10,28 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scenarios.fitting.least_squares import Array, Fit
+from scenarios.fitting.least_squares import Fit
 from scenarios.fitting.row import Row
+from simulator.least_squares import Array
 
 FOLDS = 5
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """*errors*: predicted over measured, less 1, of each of *rows* by the fit that had not seen it."""
+    """*errors* (n): predicted / measured - 1 of each of *rows*, by a fit without that row."""
 
     rows: tuple[Row, ...]
     errors: Array
 
     @property
     def median(self) -> float:
-        """Of the absolute errors."""
+        """Median of the absolute errors."""
         return float(np.median(np.abs(self.errors)))
 
     @property
     def mean(self) -> float:
-        """Of the absolute errors."""
+        """Mean of the absolute errors."""
         return float(np.mean(np.abs(self.errors)))
 
     @property
@@ -39,7 +40,7 @@ class HeldOut:
         return float(np.max(np.abs(self.errors)))
 
     def by(self, group: str) -> dict[str | int, HeldOut]:
-        """The rows of each value of *group*, those without it left out."""
+        """Return the rows of each value of *group*; rows without the group are left out."""
         parts: dict[str | int, list[int]] = {}
         for place, row in enumerate(self.rows):
             if group in row.groups:
@@ -51,10 +52,10 @@ class HeldOut:
 
 
 def cross_validated(fit: Fit, part_of: Callable[[int, Row], object] = lambda number, _: number % FOLDS) -> HeldOut:
-    """The rows of *fit*, each predicted without its part; *part_of* (number, row) says which that is.
+    """Return the errors of the rows of *fit*, each by a fit without its part; *part_of*: (number, row) -> part.
 
-    The fit of the rest is one step of Gauss and Newton from the whole one, whose slopes are known; what it finds is put
-    to the rows left out as it is, not along the slopes.
+    The fit without a part is one Gauss-Newton step from the whole fit. Its parameters then predict the part's rows in
+    full, not along the slopes.
     """
     parts: dict[object, list[int]] = {}
     for number, row in enumerate(fit.rows):

@@ -1,4 +1,4 @@
-"""The fit of GPUs and software stacks, as a file: values, where they land, covariance, and what they are from."""
+"""The fit of GPUs and software stacks as a calibration file: values, targets, covariance and provenance."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from scenarios.fitting.row import Row
 from scenarios.results.calibrated_range import Extent, joined
 
 PROFILES = "layer_profiles_v100"
-"""The stem of the file of profiles; all others that are taken are those of `published.PUBLICATIONS`."""
+"""The stem of the file of profiles; all other files are those of `published.PUBLICATIONS`."""
 
 
 def takes(path: Path) -> bool:
-    """Whether the file at *path* measures computation."""
+    """Return whether the file at *path* measures computation."""
     return path.stem == PROFILES or path.stem in published.PUBLICATIONS
 
 
 def calibration(paths: Sequence[Path]) -> tuple[dict[str, Any], str]:
-    """The calibration file of the measurements at *paths*, as plain data, and the report of its fit.
+    """Return the calibration file of the measurements at *paths*, as plain data, and the report of the fit.
 
-    Parameters that no row depends on are left out.
+    Parameters on which no row depends are left out.
     """
     rows = [row for path in paths for row in _rows(path)]
     used = frozenset().union(*(row.uses for row in rows))
@@ -49,7 +49,7 @@ def _covered(paths: Sequence[Path]) -> dict[str, Extent]:
 
 
 def contents(fit: Fit, held_out: Mapping[str, HeldOut], paths: Sequence[Path]) -> dict[str, Any]:
-    """What *fit* found, how sure it is, and where from."""
+    """Return the calibration file of *fit* as plain data; *held_out*: errors of cross-validations by method."""
     return {
         "version": 1,
         "parameters": {p.name: _entry(p, fit) for p in fit.parameters},

@@ -1,4 +1,4 @@
-"""NCCL's fit: what it takes where measured all-reduces contradict its own tables, as a calibration file."""
+"""The fit of NCCL to measured all-reduces as a calibration file: parameters that replace those of its own tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simulator.network.transport.parameters import difference
 
 
 def calibration(paths: Sequence[Path]) -> tuple[dict[str, Any], str]:
-    """The calibration file of the tables at *paths*, as plain data, and the report of its fit."""
+    """Return the calibration file of the tables at *paths*, as plain data, and the report of the fit."""
     fit = least_squares(PARAMETERS, [row for path in paths for row in rows(path)])
     held_out = {
         f"one in {FOLDS} at a time": cross_validated(fit),
@@ -27,7 +27,7 @@ def calibration(paths: Sequence[Path]) -> tuple[dict[str, Any], str]:
 
 
 def contents(fit: Fit, held_out: Mapping[str, HeldOut], paths: Sequence[Path]) -> dict[str, Any]:
-    """What NCCL takes by *fit*, how sure that is, and where from."""
+    """Return the calibration file of *fit* as plain data; *held_out*: errors of cross-validations by method."""
     found = {p.name: _rounded(fit.found[p.name], 4) for p in fit.parameters}
     entries = {place.removeprefix(LANDS): p.name for p in fit.parameters for place in p.lands}
     model = replace(tuning_model("2.10"), limits={})

@@ -1,8 +1,8 @@
-"""All-reduces measured by nccl-tests, and what of NCCL they tell: the rows and parameters of the transport's fit.
+"""All-reduces measured by nccl-tests: the rows and the parameters of the fit of NCCL.
 
-Which machine ran a sweep is said with it. One-node sweeps drive all GPUs from one process, so that small vectors show
-the host: it launches a kernel on each GPU in turn, and a longer one for more channels. Nothing else explains that 8
-A100 take the same time for 1 MiB as for 4, and less in proportion as GPUs are fewer (vTrain's full tables).
+One-node sweeps drive all GPUs from one process. Their times of small vectors are those of the host, which launches a
+kernel on each GPU in turn; the launch takes longer for more channels. Nothing else explains that 8 A100 take the same
+time for 1 MiB as for 4 MiB, and that fewer GPUs take less in proportion (vTrain's full tables).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ PARAMETERS = (
 
 @dataclass(frozen=True)
 class Machine:
-    """A *cluster* that ran a sweep with NCCL of that *version*; in *one_process* or one for each GPU."""
+    """The *cluster* of a sweep and its NCCL *version*. *one_process*: one process drives all GPUs; else one each."""
 
     cluster: Cluster
     version: str
@@ -86,11 +86,10 @@ class Machine:
 
 @lru_cache
 def machine(name: str) -> Machine:
-    """The machines of the tables by what these call them.
+    """Return the machine that the tables call *name*.
 
-    One-node tables were taken when NCCL 2.14 was current (vTrain ships PyTorch 2.0.1), the tuning tables of which are
-    those of 2.10. Of the four nodes only their number and that of their GPUs is told; that busbw ends at 92 GB/s speaks
-    for 800 Gb/s each.
+    One-node tables are of the time of NCCL 2.14 (vTrain ships PyTorch 2.0.1), whose tuning tables are those of 2.10. Of
+    the four nodes only the numbers of nodes and GPUs are published; 800 Gb/s each is inferred from a busbw of 92 GB/s.
     """
     if name == "V100":
         return Machine(topologies.cluster("dgx1"), "2.10", True)
@@ -101,12 +100,12 @@ def machine(name: str) -> Machine:
 
 
 def library(version: str, values: Values) -> Transport:
-    """NCCL of that *version* with the fit's *values*."""
+    """Return NCCL of that *version* with the fit's *values*."""
     return laid(nccl(version), values)
 
 
 def laid(shipped: Transport, values: Values) -> Transport:
-    """*shipped* with the fit's *values*."""
+    """Return *shipped* with the fit's *values*."""
     return replace(
         shipped,
         launch=values["launch"],
@@ -117,7 +116,7 @@ def laid(shipped: Transport, values: Values) -> Transport:
 
 
 def predicted(machine: Machine, ranks: int, nbytes: float, values: Values) -> float:
-    """Seconds of one all-reduce of *nbytes* among the first *ranks* GPUs, as nccl-tests measures it."""
+    """Return the seconds of one all-reduce of *nbytes* among the first *ranks* GPUs, as nccl-tests measures it."""
     transport = library(machine.version, values)
     communicator = Communicator(machine.cluster, machine.cluster.gpus, transport)
     group = tuple(range(ranks))
@@ -129,7 +128,7 @@ def predicted(machine: Machine, ranks: int, nbytes: float, values: Values) -> fl
 
 
 def rows(path: Path) -> Iterator[Row]:
-    """The measurements of a table of all-reduces. Raises `CalibrationError` where it is none."""
+    """Yield the measurements of a table of all-reduces. Raises `CalibrationError` if it is none."""
     with path.open() as file:
         table = csv.DictReader(file)
         read = _reader(path, set(table.fieldnames or ()))

@@ -1,4 +1,4 @@
-"""A parameter of a fit is a physical quantity: a name, where it begins, what it may be, and where its value lands."""
+"""A parameter of a fit: a physical quantity with its start, its bounds and the places to which its value goes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ Values = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """The quantity *name*, in *unit*, which begins at *start* and stays between *low* and *high*.
+    """The positive quantity *name* in *unit*; the fit begins at *start* and stays between *low* and *high*.
 
-    *meaning* is a sentence for a reader of the fit. *lands*: where the value goes, ``package.file:key``, in each of
-    these places. *logarithmic*: the fit moves its logarithm, as suits what is above 0; else the value itself.
-    *spread*: how far from *start* it is expected, one standard deviation in the terms of the fit (0.1 is a tenth where
-    logarithmic), from what is known beside the rows; None: nothing is.
+    *meaning* is a sentence for a reader of the fit. *lands*: the places to which the value goes, each
+    ``package.file:key``. *spread*: one standard deviation of the logarithm about *start*, known from sources other than
+    the rows (0.1 is a tenth); None if nothing is known.
     """
 
     name: str
@@ -27,23 +26,16 @@ class Parameter:
     unit: str
     meaning: str
     lands: tuple[str, ...] = ()
-    logarithmic: bool = True
     spread: float | None = None
 
     def inner(self, value: float) -> float:
-        """The number that the fit moves, of *value*.
+        """Return the number that the fit changes: the logarithm of *value*.
 
         >>> Parameter("share", 0.5, 0.1, 1.0, "", "a share").inner(1.0)
         0.0
         """
-        return log(value) if self.logarithmic else value
+        return log(value)
 
     def outer(self, inner: float) -> float:
-        """The value, of the number that the fit moves; never beyond the bounds."""
-        value = exp(inner) if self.logarithmic else inner
-        return min(max(value, self.low), self.high)
-
-
-def starts(parameters: tuple[Parameter, ...]) -> dict[str, float]:
-    """Where a fit begins."""
-    return {parameter.name: parameter.start for parameter in parameters}
+        """Return the value of the number that the fit changes; never beyond the bounds."""
+        return min(max(exp(inner), self.low), self.high)

@@ -1,7 +1,8 @@
-"""Profiles of convolutional models, layer by layer, are rows of the fit of a V100: convolutions, and all between them.
+"""Layer profiles of convolutional models: rows of the fit of a V100, for convolutions and for elementwise layers.
 
-A profiler waits for the GPU after each layer, which costs every layer the same, forward and backward; that is fitted
-beside the GPU and lands nowhere (PipeDream's profiler: Narayanan et al. 2019, arXiv:1806.03377, section 3.1).
+The profiler waits for the GPU after each layer, which adds a constant to each layer's forward and backward pass. The
+constants are fitted too, but go to no file (PipeDream's profiler: Narayanan et al. 2019, arXiv:1806.03377, section
+3.1).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from scenarios.fitting.computation import of_gpu
 from scenarios.fitting.parameter import Parameter, Values
 from scenarios.fitting.rerun import landed
 from scenarios.fitting.row import Row
-from scenarios.results.calibrated_range import Extent, coverage
+from scenarios.results.calibrated_range import Extent, calibrated_range
 from simulator.kernel import Kernel
 from simulator.schedule import Compute
 from topologies.catalogue import GPUS, device
@@ -43,7 +44,7 @@ BATCHES = {"alexnet": 256, "vgg16": 128, "resnet50": 128, "resnet101": 64}
 """Images of the profiled batches: bytes of the last layer's output over 4 x 1,000 classes."""
 
 CLASSES = {"Conv2d": Convolution, "BatchNorm2d": Elementwise, "ReLU": Elementwise, "MaxPool2d": Elementwise}
-"""The operator that each of torch's is priced as."""
+"""The operator by which each of torch's modules is priced."""
 
 
 _OPERATORS = Convolution, Elementwise
@@ -51,7 +52,7 @@ _OPERATORS = Convolution, Elementwise
 
 @dataclass(frozen=True)
 class _Layers:
-    """All layers of one class of a model: how many, their measured seconds, and the kernels they are priced as."""
+    """All layers of one class of a model: their count, their measured seconds and the kernels that price them."""
 
     count: int
     seconds: float
@@ -59,19 +60,19 @@ class _Layers:
 
 
 def rows(file: Path) -> list[Row]:
-    """A row for each model, class of layers and direction in *file*."""
+    """Return a row for each model, class of layers and direction in *file*."""
     return list(_rows(file))
 
 
 def covered() -> dict[str, Extent]:
-    """What the profiled models cover."""
+    """Return the calibrated range of the profiled models."""
     kernels = (
         _kernels(name, operator, phase)
         for name in BATCHES
         for operator in _OPERATORS
         for phase in ("forward", "backward")
     )
-    return coverage(Compute(name="", kernels=own) for own in kernels)
+    return calibrated_range(Compute(name="", kernels=own) for own in kernels)
 
 
 def _rows(file: Path) -> Iterator[Row]:

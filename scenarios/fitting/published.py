@@ -1,7 +1,7 @@
-"""Published runs are the rows of the fits of computation: the scenarios that judge the simulator are those that fit it.
+"""Rows from published runs: the scenarios that evaluate the simulator also give the rows of fits of computation.
 
-A file of measurements is known by its name; the scenario that reads it, or has its figures typed, makes a row of each
-expectation.
+The name of a file of measurements says which scenario reads it or repeats its figures; each expectation of that
+scenario is a row.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from scenarios.fitting.parameter import Parameter, Values
 from scenarios.fitting.rerun import Rerun
 from scenarios.fitting.row import Row
-from scenarios.results.calibrated_range import Extent, coverage, distinct, joined
+from scenarios.results.calibrated_range import Extent, calibrated_range, distinct, joined
 from scenarios.results.expectations import is_duration
 from scenarios.scenario import Scenario
 from simulator.errors import CalibrationError
@@ -21,9 +21,9 @@ from simulator.errors import CalibrationError
 
 @dataclass(frozen=True)
 class Publication:
-    """The *scenario* that holds the runs of a file, and the relative *noise* of what was measured.
+    """The *scenario* that has the runs of a file, and the relative *noise* of the measurements.
 
-    *left_out*: words in the names of runs that are no rows, and why.
+    *left_out*: words in the names of runs that are not rows, and the reasons.
     """
 
     scenario: str
@@ -35,7 +35,9 @@ PUBLICATIONS: Mapping[str, Publication] = {
     "korthikanti_table4_layer_timing_22B": Publication("korthikanti_22b_layer", 0.01, {}),
     "fsdp_mpt_llmfoundry": Publication("fsdp_mpt_a100_40gb", 0.03, {}),
     "vtrain_multi_node_measured": Publication(
-        "vtrain_3_6b_64a100", 0.03, {"tp16": "bound by the network between nodes, which the transport's fit is for"}
+        "vtrain_3_6b_64a100",
+        0.03,
+        {"tp16": "limited by the network between nodes, which the fit of the transport covers"},
     ),
     "vtrain_layer_times": Publication("vtrain_layers", 0.10, {}),
     "zero_bubble_table4": Publication(
@@ -43,21 +45,21 @@ PUBLICATIONS: Mapping[str, Publication] = {
         0.02,
         {
             "ZB-2p": "a searched order, simulated as another",
-            **{f"{size}B": "in no file of measurements, judged only" for size in (6.2, 14.6, 28.3)},
+            **{f"{size}B": "in no file of measurements, evaluated only" for size in (6.2, 14.6, 28.3)},
         },
     ),
     "megatron_sc21_table1_weak_scaling": Publication(
         "megatron_sc21_weak_scaling",
         0.03,
-        dict.fromkeys(("39.1B", "76.1B", "145.6B", "310.1B", "529.6B", "1008B"), "too large for a fit, judged only"),
+        dict.fromkeys(("39.1B", "76.1B", "145.6B", "310.1B", "529.6B", "1008B"), "too large for a fit, evaluated only"),
     ),
 }
-"""By the stem of the file's name. Noise: rounding to the digits that are printed (22B layer), what neighbours differ by
-otherwise; vTrain's layer times fall with the micro-batch in places where they must rise."""
+"""By the stem of the file's name. Noise: rounding to the printed digits (22B layer), otherwise the difference between
+neighbouring runs; some of vTrain's layer times fall with the micro-batch where they must rise."""
 
 
 def rows(file: Path, parameters: Sequence[Parameter]) -> list[Row]:
-    """The rows of *file*. Raises `CalibrationError` for a file of another name, `ScenarioError` for a fault in it."""
+    """Return the rows of *file*. Raises `CalibrationError` if its name is unknown, `ScenarioError` if it is bad."""
     if file.stem not in PUBLICATIONS:
         raise CalibrationError(f"{file}: no published scenario reads it; there are those for {', '.join(PUBLICATIONS)}")
     publication = PUBLICATIONS[file.stem]
@@ -66,22 +68,22 @@ def rows(file: Path, parameters: Sequence[Parameter]) -> list[Row]:
 
 
 def covered(file: Path) -> dict[str, Extent]:
-    """What the rows of *file* cover."""
+    """Return the calibrated range of the rows of *file*."""
     publication = PUBLICATIONS[file.stem]
     extents: dict[str, Extent] = {}
     for variant in _runs(_reading(publication.scenario, file), publication).values():
-        extents = joined(extents, coverage(distinct(variant.schedule())))
+        extents = joined(extents, calibrated_range(distinct(variant.schedule())))
     return extents
 
 
 def _runs(scenario: Scenario, publication: Publication) -> dict[str, Scenario]:
-    """The runs that are rows, by name."""
+    """Return the runs that are rows, by name."""
     runs = scenario.variants or {scenario.name: scenario}
     return {name: run for name, run in runs.items() if not any(word in name for word in publication.left_out)}
 
 
 def _reading(name: str, file: Path) -> Scenario:
-    """The scenario *name*, its table, where it has one from outside, being *file*."""
+    """Return the scenario *name*; *file* replaces its table if the table is a file of the same stem."""
     from scenarios.specification.loading import located
     from simulator.document import read
 
@@ -115,12 +117,12 @@ def _prediction(rerun: Rerun, key: str) -> Callable[[Values], float]:
 
 
 def _time(key: str, value: float) -> float:
-    """*value* of a duration, or what grows as one does: the inverse of a rate."""
+    """Return *value* if it is a duration; 1 / *value* if it is a rate."""
     return value if is_duration(key) else 1.0 / value
 
 
 def groups(scenario: Scenario, data: str) -> dict[str, str | int]:
-    """What residuals are told by: data, degrees, micro-batch, GPUs."""
+    """Return the groups of a run in the report: data, degrees and micro-batch size."""
     derived = scenario.derived
     return {
         "data": data,

@@ -1,4 +1,4 @@
-"""The report of a fit: its parameters with their uncertainty, residuals by group, and what it says of rows unseen."""
+"""The report of a fit: parameters with uncertainty, errors by group, and errors of rows held out."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from simulator.analysis.text import table
 from simulator.units import show
 
 DIMENSIONS = {"s": "time", "bytes/s": "bandwidth"}
-"""Units that are printed in a handier one."""
+"""Dimensions of units that are printed with a prefix."""
 
 FAR = 0.2
-"""Rows with a larger error are named."""
+"""Rows with a larger relative error are listed."""
 
 
 def fit_report(fit: Fit, held_out: Mapping[str, HeldOut]) -> str:
-    """All of it; *held_out* by how the rows were parted."""
+    """Return the report; *held_out*: errors of cross-validations by method."""
     whole = HeldOut(fit.rows, fit.errors())
     sections = [
         _parameters(fit),
@@ -32,7 +32,7 @@ def fit_report(fit: Fit, held_out: Mapping[str, HeldOut]) -> str:
 
 
 def written(parameter: Parameter, value: float) -> str:
-    """*value* of *parameter* with its unit."""
+    """Return *value* of *parameter* with its unit."""
     dimension = DIMENSIONS.get(parameter.unit)
     return show(value, dimension) if dimension else f"{value:.4g} {parameter.unit}".strip()
 

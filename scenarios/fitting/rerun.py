@@ -1,6 +1,7 @@
-"""A rerun simulates a scenario again under other values of the catalogue's parameters: the prediction of a row.
+"""A rerun simulates a scenario with other values of catalogue parameters; it is the prediction of a row.
 
-A parameter says where its value lands, ``topologies.gpus.a100_80gb:k_half``; a rerun puts it there without a file.
+A parameter names the entries that have its value, such as ``topologies.gpus.a100_80gb:k_half``. A rerun changes the
+entries in memory, not the files.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from functools import cached_property
 from scenarios.build.schedule import training_schedule
 from scenarios.fitting.parameter import Parameter, Values
 from scenarios.results.layer_time import layer_seconds
-from scenarios.running import in_step, variation
+from scenarios.running import at_slowest_clock, variation
 from scenarios.scenario import Scenario
 from simulator.accelerator import Accelerator, Software
 from simulator.analysis import metrics
@@ -29,7 +30,7 @@ SOFTWARE = "workloads.software"
 
 
 def landed(parameters: Sequence[Parameter], values: Values, place: str) -> dict[str, float]:
-    """The values that land in *place*, ``package.file``, by key.
+    """Return the values that go to *place*, ``package.file``, by key.
 
     >>> landed([Parameter("x", 1, 0, 2, "", "", ("topologies.gpus.a100_80gb:k_half",))], {"x": 3}, GPUS + ".a100_80gb")
     {'k_half': 3}
@@ -39,7 +40,7 @@ def landed(parameters: Sequence[Parameter], values: Values, place: str) -> dict[
 
 
 def _computing(program: Program, gpu: Accelerator, software: Software) -> float:
-    """Seconds of the computations of *program*; fixed costs that the program has from another stack are not counted."""
+    """Return the seconds of the computations of *program*; measured durations in it are not counted."""
     seconds = software.step_seconds
     for ops, times in program.templates():
         for op in ops:
@@ -53,7 +54,7 @@ def _computing(program: Program, gpu: Accelerator, software: Software) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Rerun:
-    """*scenario* under any values of *parameters*, those of its GPUs and of its software stack."""
+    """*scenario* with any values of *parameters*, which are those of its GPUs and its software stack."""
 
     scenario: Scenario
     parameters: tuple[Parameter, ...]
@@ -62,12 +63,12 @@ class Rerun:
 
     @cached_property
     def uses(self) -> frozenset[str]:
-        """The parameters that land in what the scenario uses."""
+        """The names of the parameters that go to entries which the scenario uses."""
         places = {f"{SOFTWARE}.{self.scenario.specification.software}", *(f"{GPUS}.{a.name}" for a in self._gpus)}
         return frozenset(p.name for p in self.parameters if places & {spot.partition(":")[0] for spot in p.lands})
 
     def value(self, key: str, values: Values) -> float:
-        """What the result has under *key*: a step time, a layer's times, a rate or FLOP/s."""
+        """Return the result's value of *key*: a step time, a layer's time, a rate or TFLOP/s."""
         timeline = self.timeline(values)
         training, model = self.scenario.specification.training, self.scenario.model
         assert training is not None
@@ -83,13 +84,14 @@ class Rerun:
         if key in rates:
             return training.global_batch_size * rates[key] / timeline.step_time
         raise CalibrationError(
-            f"{self.scenario.name}: a fit takes no {key}; it takes step_time_s, layer_s, {', '.join(rates)}"
+            f"{self.scenario.name}: {key} cannot be fitted; these can: step_time_s, layer_s, {', '.join(rates)}"
         )
 
     def ratio(self, values: Values, base: Values) -> float:
-        """The step time at *values* over that at *base*, to first order; *base* has been simulated.
+        """Return the step time at *values* over that at *base*, to first order; *base* has been simulated.
 
-        It follows the computation of the busiest stage; so does, in a pipeline, all that waits for it.
+        Only the computation of the busiest rank is priced again. With pipeline stages the whole step is taken to scale
+        with it; else the difference is added to the step time.
         """
         now, then, step = self._busy(values), self._busy(base), self._steps[self._key(base)]
         return now / then if self.scenario.derived.degree("pp") > 1 else 1.0 + (now - then) / step
@@ -98,13 +100,13 @@ class Rerun:
         return tuple(values[name] for name in sorted(self.uses))
 
     def _busy(self, values: Values) -> float:
-        """Seconds that the busiest rank computes in a step, the fixed costs of the software stack included."""
+        """Return the seconds that the busiest rank computes in a step, with the fixed costs of the software stack."""
         software, cluster = self._software(values), self._cluster(values)
         gpu = cluster.accelerator(self.scenario.derived.devices[0])
         return max(_computing(program, gpu, software) for program in self.scenario.schedule().programs)
 
     def timeline(self, values: Values) -> Timeline:
-        """What happens under *values*."""
+        """Return the simulated timeline at *values*."""
         scenario, software = self.scenario, self._software(values)
         network = scenario.specification.network
         timeline = simulate(
@@ -128,7 +130,7 @@ class Rerun:
     def _cluster(self, values: Values) -> Cluster:
         cluster = self.scenario.cluster()
         changed: Mapping[Accelerator, Accelerator] = {gpu: self._changed(gpu, values) for gpu in self._gpus}
-        return in_step(cluster.equipped(changed), self.scenario.derived.devices)
+        return at_slowest_clock(cluster.with_accelerators(changed), self.scenario.derived.devices)
 
     def _changed(self, gpu: Accelerator, values: Values) -> Accelerator:
         own = landed(self.parameters, values, f"{GPUS}.{gpu.name}")

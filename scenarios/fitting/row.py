@@ -1,4 +1,4 @@
-"""A row of a fit is one measurement, and the prediction of it as a function of the parameters."""
+"""A row of a fit: one measurement, and its prediction as a function of the parameters."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from simulator.errors import CalibrationError
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """*measured* and what *predicted* makes of the parameters' values, in one unit and above 0.
+    """The *measured* value, and *predicted*: parameter values -> prediction. Both are above 0 and in one unit.
 
-    *groups*: what a reader may want residuals by, such as ``{"data": "sc21", "tp": 8}``. *uses*: the names of the
-    parameters that the prediction depends on (none: all), so that it is not computed again where others move.
-    *noise*: the relative error that the measurement itself may have, by which it is weighed. *nearby*, for predictions
-    that are dear: (values, base) -> the prediction at *values* over that at *base*, to first order, for slopes only.
+    *groups*: the groups of the report to which the row belongs, such as ``{"data": "sc21", "tp": 8}``. *uses*: the
+    names of the parameters on which the prediction depends (empty: all); it is cached while others change. *noise*: the
+    relative error of the measurement, by which the row is weighed. *nearby*, for expensive predictions: (values, base)
+    -> the prediction at *values* over that at *base*, to first order, for slopes only.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Row:
     _known: dict[tuple[float, ...], float] = field(init=False, repr=False, default_factory=dict)
 
     def at(self, values: Values) -> float:
-        """The prediction. Raises `CalibrationError` where it is no positive number."""
+        """Return the prediction. Raises `CalibrationError` if it is not a positive number."""
         key = tuple(value for name, value in sorted(values.items()) if not self.uses or name in self.uses)
         if key not in self._known:
             value = self.predicted(values)
@@ -40,15 +40,15 @@ class Row:
         return self._known[key]
 
     def error(self, values: Values) -> float:
-        """Predicted over measured, less 1."""
+        """Return predicted / measured - 1."""
         return self.at(values) / self.measured - 1.0
 
     def slope(self, values: Values, base: Values) -> float:
-        """How much larger the residual is at *values* than at *base*."""
+        """Return the residual at *values* minus that at *base*."""
         if self.nearby is None:
             return self.residual(values) - self.residual(base)
         return log(self.nearby(values, base)) / self.noise
 
     def residual(self, values: Values) -> float:
-        """The logarithm of predicted over measured, in units of the noise: too slow by half weighs as too fast."""
+        """Return log(predicted / measured) in units of the noise: twice as slow weighs as much as twice as fast."""
         return log(self.at(values) / self.measured) / self.noise

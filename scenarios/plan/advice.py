@@ -1,8 +1,9 @@
-"""Advice is the rule of which parallelism when, applied to the memory account of a scenario.
+"""Advice on which parallelism to use, by the memory that a scenario needs.
 
-One tensor operation does not fit a GPU: tensor parallelism. The model does not fit: its states are sharded (ZeRO), or
-it is cut, by tensors inside a node and into a pipeline across nodes. Else: data parallelism. So argue Narayanan et al.
-2021 (arXiv:2104.04473, section 3) and Rajbhandari et al. 2020 (arXiv:1910.02054).
+If one tensor operation does not fit a GPU, tensor parallelism is needed. If the model does not fit, its states are
+sharded (ZeRO), or it is split: by tensors within a node and into a pipeline across nodes. Otherwise data parallelism
+suffices. The rules are those of Narayanan et al. 2021 (arXiv:2104.04473, section 3) and Rajbhandari et al. 2020
+(arXiv:1910.02054).
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from workloads.stages import ENDS
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """A way to spread the model: *tp* x *pp* ranks share it, over *dp* replicas; *stage* of ZeRO; *nbytes* a GPU."""
+class Candidate:
+    """A way to distribute the model: the degrees *tp*, *pp*, *dp*, the *stage* of ZeRO, and the *nbytes* per GPU."""
 
     tp: int
     pp: int
@@ -42,7 +43,7 @@ class Way:
 
     @property
     def name(self) -> str:
-        """As people call it."""
+        """The candidate as text, such as ``tp 8 x dp 16``."""
         if self.stage:
             return f"ZeRO-{self.stage} over dp {self.dp}"
         cut = [f"{axis} {size}" for axis, size in (("tp", self.tp), ("pp", self.pp)) if size > 1]
@@ -50,10 +51,10 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Account:
-    """What decides: *scenario*, its *model* and *training*, the *capacity* of a GPU (bytes), how many *gpus* there are.
+class MemoryBudget:
+    """The *capacity* of a GPU (bytes), the number of *gpus*, and what needs the memory: *model* and *training*.
 
-    *node*: the most of them in one.
+    *node*: the largest number of GPUs in a node.
     """
 
     scenario: BuiltScenario
@@ -64,19 +65,20 @@ class Account:
     node: int
 
     def gradient_dtype(self, stage: int = 0) -> str:
-        """In which gradients are accumulated under ZeRO of that *stage*."""
+        """Return the type in which gradients are accumulated under ZeRO of that *stage*."""
         data = _data(self.scenario.specification.parallelism.data, stage)
         return gradient_dtype(self.training, data, self.scenario.software)
 
-    def fits(self, way: Way) -> bool:
-        """Whether a GPU has the memory that *way* needs."""
-        return way.nbytes <= self.capacity
+    def fits(self, candidate: Candidate) -> bool:
+        """Return whether a GPU has the memory that *candidate* needs."""
+        return candidate.nbytes <= self.capacity
 
-    def way(self, tp: int = 1, pp: int = 1, stage: int = 0, **training: Any) -> Way:
-        """The memory that a GPU needs at most; a pipeline runs 1F1B over as many micro-batches as it has stages.
+    def candidate(self, tp: int = 1, pp: int = 1, stage: int = 0, **training: Any) -> Candidate:
+        """Return the candidate of these degrees, with an upper bound of the memory of a GPU.
 
-        There are as many replicas as the GPUs allow and divide the batch. *training* changes that section. Raises
-        `ScenarioError` or `ScheduleError` where the model cannot be cut so.
+        A pipeline runs 1F1B over as many micro-batches as it has stages. The number of replicas is the largest that the
+        GPUs allow and that divides the batch. *training* changes keys of that section. Raises `ScenarioError` or
+        `ScheduleError` if the model cannot be split so.
         """
         specification, derived = self.scenario.specification, self.scenario.derived
         changed = self.training.model_copy(update=training)
@@ -105,17 +107,17 @@ class Account:
             ),
             self.scenario.document,
         )
-        return Way(tp, pp, dp, stage, bound(schedule).peak.nbytes)
+        return Candidate(tp, pp, dp, stage, bound(schedule).peak.nbytes)
 
 
 def _data(given: DataMethod, stage: int) -> Zero:
-    """ZeRO of that *stage*, 0 being plain data parallelism, with the buckets that *given* has."""
+    """Return ZeRO of that *stage* (0: plain data parallelism) with the bucket size of *given*."""
     bucket = given.bucket if isinstance(given, DistributedDataParallel | Zero) else None
     return Zero.model_validate({"method": "zero", "stage": stage, **({"bucket": f"{bucket:.0f} B"} if bucket else {})})
 
 
-def account(scenario: BuiltScenario) -> Account:
-    """The account of *scenario*. Raises `ScenarioError` for one that trains nothing."""
+def memory_budget(scenario: BuiltScenario) -> MemoryBudget:
+    """Return the memory budget of *scenario*. Raises `ScenarioError` if it trains no model."""
     model, training, cluster = scenario.model, scenario.specification.training, scenario.cluster()
     if model is None or training is None:
         raise ScenarioError(f"{scenario.name} measures a collective; there is no model to give advice on")
@@ -123,49 +125,53 @@ def account(scenario: BuiltScenario) -> Account:
     nodes: dict[int | str, int] = {}
     for gpu in cluster.gpus:
         nodes[cluster.node_of(gpu)] = nodes.get(cluster.node_of(gpu), 0) + 1
-    return Account(scenario, model, training, capacity, len(cluster.gpus), max(nodes.values()))
+    return MemoryBudget(scenario, model, training, capacity, len(cluster.gpus), max(nodes.values()))
 
 
-def ways(account: Account) -> list[Way]:
-    """Data parallelism, ZeRO-1, 2, 3, tensor parallelism in the node, pipeline across: of the last two the first fit.
+def candidates(budget: MemoryBudget) -> list[Candidate]:
+    """Return the candidates: data parallelism, ZeRO-1, 2, 3, tensor parallelism in a node, pipeline across nodes.
 
-    Where none of the last two fits, the largest of it. Nothing is tried beyond data parallelism if that fits.
+    Only data parallelism is tried if it fits. Of the last two kinds the smallest degree that fits is taken, else the
+    largest.
     """
-    plain = account.way()
-    if account.fits(plain):
+    plain = budget.candidate()
+    if budget.fits(plain):
         return [plain]
-    sharded = [account.way(stage=stage) for stage in (1, 2, 3)] if plain.dp > 1 else []
-    degrees = [2**n for n in range(1, account.node.bit_length()) if 2**n <= account.node]
-    tensor = _first_fit(account, degrees, lambda tp: account.way(tp=tp))
+    sharded = [budget.candidate(stage=stage) for stage in (1, 2, 3)] if plain.dp > 1 else []
+    degrees = [2**n for n in range(1, budget.node.bit_length()) if 2**n <= budget.node]
+    tensor = _first_fit(budget, degrees, lambda tp: budget.candidate(tp=tp))
     inside = tensor[-1].tp if tensor else 1
-    between = sum(layer.kind not in ENDS for layer in account.model.layers)
-    stages = [2**n for n in range(1, between.bit_length()) if 2**n <= min(between, account.gpus // inside)]
-    pipeline = [] if tensor and account.fits(tensor[-1]) else stages
-    cut = _first_fit(account, pipeline, lambda pp: account.way(tp=inside, pp=pp))
+    between = sum(layer.kind not in ENDS for layer in budget.model.layers)
+    stages = [2**n for n in range(1, between.bit_length()) if 2**n <= min(between, budget.gpus // inside)]
+    pipeline = [] if tensor and budget.fits(tensor[-1]) else stages
+    cut = _first_fit(budget, pipeline, lambda pp: budget.candidate(tp=inside, pp=pp))
     return [plain, *sharded, *tensor, *cut]
 
 
-def _first_fit(account: Account, degrees: Iterable[int], way: Callable[[int], Way]) -> list[Way]:
-    """The first of *degrees* that fits, else the last that can be made, if any."""
-    found: list[Way] = []
+def _first_fit(budget: MemoryBudget, degrees: Iterable[int], candidate: Callable[[int], Candidate]) -> list[Candidate]:
+    """Return the first of *degrees* that fits, else the last one that is possible, if any."""
+    found: list[Candidate] = []
     for degree in degrees:
         try:
-            found = [way(degree)]
+            found = [candidate(degree)]
         except (ScenarioError, ScheduleError):
             continue
-        if account.fits(found[0]):
+        if budget.fits(found[0]):
             break
     return found
 
 
 def advice(scenario: BuiltScenario) -> str:
-    """Whether the model fits one GPU, what it needs if not, and why, in sentences with figures."""
-    known = account(scenario)
+    """Return sentences: whether the model fits one GPU, and which parallelism it needs if not."""
+    known = memory_budget(scenario)
     model = known.model
     of = show(known.capacity, "size", 3) if isfinite(known.capacity) else "unbounded memory"
     lines = [f"{model.name}, {figure(model.parameters)} parameters, on {figure(known.gpus)} GPUs of {of}", ""]
-    tried = ways(known)
-    rows = [[way.name, show(way.nbytes, "size", 3), "fits" if known.fits(way) else "does not fit"] for way in tried]
+    tried = candidates(known)
+    rows = [
+        [candidate.name, show(candidate.nbytes, "size", 3), "fits" if known.fits(candidate) else "does not fit"]
+        for candidate in tried
+    ]
     lines += [text.table(rows, ["", "at most, a GPU", ""], "lrl"), ""]
     return "\n".join([*lines, *_sentences(known, tried), "", NOT_COUNTED])
 
@@ -175,9 +181,9 @@ NOT_COUNTED = (
 )
 
 
-def _sentences(known: Account, tried: list[Way]) -> Iterator[str]:
+def _sentences(known: MemoryBudget, tried: list[Candidate]) -> Iterator[str]:
     yield from _operation(known)
-    plain, fitting = tried[0], [way for way in tried if known.fits(way)]
+    plain, fitting = tried[0], [candidate for candidate in tried if known.fits(candidate)]
     if fitting and fitting[0] is plain:
         yield f"The model fits one GPU: data parallelism, a replica on each of {plain.dp}."
         return
@@ -186,7 +192,7 @@ def _sentences(known: Account, tried: list[Way]) -> Iterator[str]:
     if not fitting:
         yield "Nothing of this fits: take more GPUs, a smaller micro-batch or recompute: full."
         return
-    first, cut = fitting[0], next((way for way in fitting if not way.stage), fitting[0])
+    first, cut = fitting[0], next((candidate for candidate in fitting if not candidate.stage), fitting[0])
     yield f"First of these that fits: {first.name}, {show(first.nbytes, 'size', 3)} a GPU. {_why(known, first)}"
     if cut is not first:
         yield (
@@ -195,8 +201,8 @@ def _sentences(known: Account, tried: list[Way]) -> Iterator[str]:
         )
 
 
-def _operation(known: Account) -> Iterator[str]:
-    """Whether the largest layer fits by itself: then each of its tensor operations does."""
+def _operation(known: MemoryBudget) -> Iterator[str]:
+    """Yield whether the largest layer fits by itself; if so, each of its tensor operations fits."""
     held = state_bytes(known.training.optimizer, known.model.precision, known.gradient_dtype())
 
     def alone(layer: Layer) -> float:
@@ -211,16 +217,16 @@ def _operation(known: Account) -> Iterator[str]:
         yield f"{what}, more than a GPU has: its operations must be cut, tensor parallelism."
 
 
-def _whole_model(known: Account) -> Iterator[str]:
+def _whole_model(known: MemoryBudget) -> Iterator[str]:
     training, parameters = known.training, known.model.parameters
     each = sum(state_bytes(training.optimizer, known.model.precision, known.gradient_dtype()).values())
     states = each * parameters
-    told = f"{each:g} bytes of parameters, gradients and optimizer states each are {show(states, 'size', 3)}"
+    listed = f"{each:g} bytes of parameters, gradients and optimizer states each are {show(states, 'size', 3)}"
     if states > known.capacity:
-        yield f"The model does not fit one GPU: {told}."
+        yield f"The model does not fit one GPU: {listed}."
         return
-    yield f"The model's states fit one GPU ({told}); with activations and buffers it does not."
-    least = known.way(micro_batch_size=1, recompute="full")
+    yield f"The model's states fit one GPU ({listed}); with activations and buffers it does not."
+    least = known.candidate(micro_batch_size=1, recompute="full")
     if known.fits(least):
         yield (
             f"Before anything is sharded: micro_batch_size: 1 and recompute: full bring data parallelism down to "
@@ -228,8 +234,8 @@ def _whole_model(known: Account) -> Iterator[str]:
         )
 
 
-def _not_cut(known: Account) -> Iterator[str]:
-    """Why tensor parallelism is not among the ways, where it is not."""
+def _not_cut(known: MemoryBudget) -> Iterator[str]:
+    """Yield why tensor parallelism is not among the candidates, if it is not."""
     if known.node > 1:
         try:
             sharded(known.model, 2)
@@ -237,22 +243,26 @@ def _not_cut(known: Account) -> Iterator[str]:
             yield f"Tensor parallelism is left out: {error}."
 
 
-def _why(known: Account, way: Way) -> str:
+def _why(known: MemoryBudget, candidate: Candidate) -> str:
     training, precision = known.training, known.model.precision
-    if way.stage:
-        dtype = known.gradient_dtype(way.stage)
-        held = zero_state_bytes(way.stage, way.dp, training.optimizer, precision, dtype)
-        cost = "sends half as much again as data parallelism" if way.stage == 3 else "sends what data parallelism does"
+    if candidate.stage:
+        dtype = known.gradient_dtype(candidate.stage)
+        held = zero_state_bytes(candidate.stage, candidate.dp, training.optimizer, precision, dtype)
+        cost = (
+            "sends half as much again as data parallelism"
+            if candidate.stage == 3
+            else "sends what data parallelism does"
+        )
         return f"Each GPU holds {sum(held.values()):.3g} bytes of states a parameter; one micro-batch {cost}."
     inside = "Tensor parallelism communicates in every layer and stays inside the node"
     across = "a pipeline sends only what passes between its stages"
-    if way.pp == 1:
+    if candidate.pp == 1:
         return f"{inside}."
-    return f"{inside}; {across}, and may cross nodes." if way.tp > 1 else f"{across.capitalize()}."
+    return f"{inside}; {across}, and may cross nodes." if candidate.tp > 1 else f"{across.capitalize()}."
 
 
 def figure(number: float) -> str:
-    """A count as people read it.
+    """Return a count with two or three digits and a word.
 
     >>> figure(1024), figure(175e9), figure(25_557_032)
     ('1,024', '175 billion', '25.6 million')

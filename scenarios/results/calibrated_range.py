@@ -1,6 +1,6 @@
-"""Coverage is what fitted rows have measured: from the least to the largest shape of products and of other kernels.
+"""The calibrated range of a fit: the smallest and largest shapes of products and other kernels that it has measured.
 
-An op beyond it is priced by the same formulas, but no measurement vouches for them there.
+An op outside the range is priced by the same formulas, but they are not validated there.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from simulator.schedule import Collective, Op, Recv, Schedule, Send
 MESSAGE = "bytes of a message"
 
 LATENCY_ALONE = 1024.0
-"""Bytes of a message, such as a gradient's norm, at which any network only shows its latency."""
+"""Bytes up to which a message, such as a gradient's norm, costs only latency on any network."""
 
 Extent = tuple[float, float]
-"""The least and the largest."""
+"""The smallest and the largest value."""
 
-Coverage = Mapping[str, Extent]
-"""The extent of each quantity that `quantities` tells of."""
+CalibratedRange = Mapping[str, Extent]
+"""The extent of each quantity of `quantities`."""
 
 
 def distinct(schedule: Schedule) -> Iterator[Op]:
-    """The ops of GPU programs, those that are done again and again told once."""
+    """Yield the ops of GPU programs; ops that are repeated for each micro-batch once."""
     for program in schedule.programs:
         if program.on == "gpu":
             yield from program.distinct()
 
 
 def quantities(op: Op) -> Iterator[tuple[str, float]]:
-    """What can lie outside a fit: sides of products, of fused attention, bytes of other kernels and of messages."""
+    """Yield the quantities of *op* that a fit may not cover: sides of products, of fused attention, bytes of others."""
     if isinstance(op, Collective | Send | Recv) and op.nbytes > LATENCY_ALONE:
         yield MESSAGE, op.nbytes
     for kernel in getattr(op, "kernels", ()):
@@ -54,8 +54,8 @@ def _of_kernel(kernel: Kernel) -> Iterator[tuple[str, float]]:
     yield "depth of a product", depth
 
 
-def coverage(ops: Iterable[Op]) -> dict[str, Extent]:
-    """The extent of what *ops* do."""
+def calibrated_range(ops: Iterable[Op]) -> dict[str, Extent]:
+    """Return the extent of each quantity of *ops*."""
     found: dict[str, Extent] = {}
     for op in ops:
         for quantity, value in quantities(op):
@@ -64,14 +64,14 @@ def coverage(ops: Iterable[Op]) -> dict[str, Extent]:
     return found
 
 
-def joined(one: Coverage, other: Coverage) -> dict[str, Extent]:
-    """What either covers, and all between."""
+def joined(one: CalibratedRange, other: CalibratedRange) -> dict[str, Extent]:
+    """Return the smallest range that contains both."""
     both = {quantity: (*one.get(quantity, ()), *other.get(quantity, ())) for quantity in {**one, **other}}
     return {quantity: (min(values), max(values)) for quantity, values in both.items()}
 
 
-def outside(ops: Iterable[Op], covered: Coverage) -> list[str]:
-    """A line for each quantity of *ops* that lies beyond what is *covered*, with the ops."""
+def outside(ops: Iterable[Op], covered: CalibratedRange) -> list[str]:
+    """Return a line, with the ops, for each quantity of *ops* outside the range *covered*."""
     beyond: dict[str, dict[float, list[str]]] = {}
     for op in ops:
         for quantity, value in dict.fromkeys(quantities(op)):
@@ -83,7 +83,7 @@ def outside(ops: Iterable[Op], covered: Coverage) -> list[str]:
 
 def _line(quantity: str, values: Mapping[float, list[str]], covered: Extent | None) -> str:
     names = list(dict.fromkeys(name for own in values.values() for name in own))
-    told = f"{names[0]}{f' and {len(names) - 1} more' if names[1:] else ''}"
+    named = f"{names[0]}{f' and {len(names) - 1} more' if names[1:] else ''}"
     extent = f"{min(values):.4g}" + (f" to {max(values):.4g}" if len(values) > 1 else "")
     fitted = f"fitted rows have {covered[0]:.4g} to {covered[1]:.4g}" if covered else "no fitted row has any"
-    return f"{quantity}: {extent} in {told}; {fitted}"
+    return f"{quantity}: {extent} in {named}; {fitted}"

@@ -28,14 +28,14 @@ class CollectiveResult(Result):
         return {self.scenario.name: self._timeline}
 
     def summary(self) -> dict[str, Any]:
-        """The numbers, as `run --json` prints them."""
+        """Return the numbers as `run --json` prints them."""
         return {
             "name": self.scenario.name,
             "collective": self.rows(),
         }
 
     def rows(self) -> list[dict[str, Any]]:
-        """One for each size: bytes, seconds, algbw and busbw in bytes/s, algorithm and protocol."""
+        """Return a row for each size: bytes, seconds, algbw and busbw in bytes/s, algorithm and protocol."""
         benchmark, timeline = self.scenario.specification.collective, self._timeline
         assert benchmark is not None
         rows = []
@@ -57,7 +57,7 @@ class CollectiveResult(Result):
         return rows
 
     def report(self) -> str:
-        """The text that `run` prints."""
+        """Return the text that `run` prints."""
         benchmark = self.scenario.specification.collective
         assert benchmark is not None
         network = self.scenario.specification.network
@@ -66,7 +66,7 @@ class CollectiveResult(Result):
         return f"{heading(self.scenario)}\n\n{title}\n{indented(self.table())}"
 
     def table(self) -> str:
-        """The table of nccl-tests."""
+        """Return the rows as a table with the columns of nccl-tests."""
         rows = [
             report.Measurement(
                 row["size_bytes"], row["time_s"], row["algbw"], row["busbw"], row["algorithm"], row["protocol"]

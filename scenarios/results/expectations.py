@@ -1,4 +1,4 @@
-"""Expectations are values that a scenario's author has from elsewhere, held against what was simulated."""
+"""Expectations: values from other sources, given in the scenario, that are compared with the simulated ones."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """*key* of the result was expected to be *expected* within the relative *tolerance*, and is *value*.
+    """The *value* of *key* of the result, and the *expected* value with its relative *tolerance*.
 
-    *variant* is the run that it is of, where there are several; *fitted* says that cost parameters were fitted to it.
+    *variant* is the name of the run if there are several. *fitted*: cost parameters were fitted to the expected value.
     """
 
     key: str
@@ -31,25 +31,25 @@ class Outcome:
 
     @property
     def met(self) -> bool:
-        """Whether the value is within the tolerance."""
+        """True if the value is within the tolerance."""
         return abs(self.value - self.expected) <= self.tolerance * abs(self.expected)
 
     @property
     def error(self) -> float:
-        """How far the value lies above what was expected, as a share of that; infinite where 0 was expected."""
+        """(value - expected) / expected; infinite if 0 was expected and the value differs."""
         difference = self.value - self.expected
         return difference / abs(self.expected) if self.expected else difference and inf * difference
 
     @property
     def slower(self) -> float:
-        """The error of the time that the value tells of, as a share: of a rate it is that of its inverse."""
+        """The relative error of the time that the value implies; the time of a rate is its inverse."""
         if is_duration(self.key) or not self.value or not self.expected:
             return self.error
         return self.expected / self.value - 1
 
 
 def is_duration(key: str) -> bool:
-    """Whether the *key* of a result grows with time, or with memory, as those with a unit at the end of a part do.
+    """Return whether the *key* of a result is a time or memory: a part of it ends with ``_s`` or ``_bytes``.
 
     >>> is_duration("step_time_s"), is_duration("layer_s.both"), is_duration("samples_per_s"), is_duration("mfu")
     (True, True, False, False)
@@ -58,10 +58,10 @@ def is_duration(key: str) -> bool:
 
 
 def held(scenario: BuiltScenario, summary: dict[str, Any]) -> list[Outcome]:
-    """Each expectation of *scenario*, or of its variants, against *summary*.
+    """Return the outcome of each expectation of *scenario*, or of its variants, in *summary*.
 
-    What is expected beside variants is expected of each of them, but for what begins with ``variants.`` and is of the
-    whole. Raises `ScenarioError` for a key that the result lacks.
+    Expectations of the file hold for each variant; those with keys that begin with ``variants.`` hold for the whole.
+    Raises `ScenarioError` for a key that the result does not have.
     """
     if not scenario.variants:
         return _held(scenario, flat(summary))
@@ -104,13 +104,13 @@ def _held(
 
 
 def _reference(scenario: BuiltScenario, key: str, name: str, others: Mapping[str, Mapping[str, float]]) -> float:
-    """What the value of *key* is a multiple of: that of the variant *name*, or 1."""
+    """Return the value of *key* of the variant *name*, to which values are relative; 1 without a name."""
     if not name:
         return 1.0
     if name not in others:
-        told = f"there are {', '.join(others)}" if others else "there are no variants"
+        known = f"there are {', '.join(others)}" if others else "there are no variants"
         at = ("expect", key, "relative_to")
-        raise scenario.document.error(at, f'there is no variant "{name}"; {told}', near(name, others))
+        raise scenario.document.error(at, f'there is no variant "{name}"; {known}', near(name, others))
     if not others[name].get(key):
         message = f'"{name}" has no {key} other than 0, so nothing is a multiple of it'
         raise scenario.document.error(("expect", key, "relative_to"), message)
@@ -118,7 +118,7 @@ def _reference(scenario: BuiltScenario, key: str, name: str, others: Mapping[str
 
 
 def flat(summary: Any, prefix: str = "") -> dict[str, float]:
-    """The numbers of *summary* by dotted key.
+    """Return the numbers of *summary* by dotted key.
 
     >>> flat({"step_time_s": 2.0, "memory": {"fits": True, "stage_peak_bytes": [5]}})
     {'step_time_s': 2.0, 'memory.stage_peak_bytes.0': 5}
@@ -133,8 +133,8 @@ def flat(summary: Any, prefix: str = "") -> dict[str, float]:
     return {prefix: summary} if isinstance(summary, int | float) and not isinstance(summary, bool) else {}
 
 
-def told(outcomes: list[Outcome]) -> str:
-    """One line for each expectation."""
+def text(outcomes: list[Outcome]) -> str:
+    """Return a line for each of *outcomes*."""
     return "\n".join(
         f"{'ok    ' if one.met else 'MISSED'} {_of(one)} = {one.value:.6g}, expected {one.expected:g}"
         f" within {one.tolerance:.3g} of it" + (f" ({one.source})" if one.source else "")

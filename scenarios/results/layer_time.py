@@ -1,4 +1,4 @@
-"""The time of one layer, as papers that time single layers tell it."""
+"""The time of one layer, as in papers that report times of single layers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ BACKWARD = frozenset("RBIW")
 def layer_seconds(timeline: Timeline, model: Model) -> dict[str, float]:
     """Seconds of one layer and micro-batch, ``forward``, ``backward`` and ``both``.
 
-    It is the mean over the layers of the kind that *model* has most of between its ends, on the first rank with some.
-    Counted is what stands on the compute stream: computation, and exchanges that block it.
+    The mean over the layers of the most frequent kind of *model*, the first and last layer excluded, on the first rank
+    that has any. Ops on the compute stream count: computation, and exchanges that block it.
     """
     inner = model.layers[1:-1] or model.layers
     ((commonest, _),) = Counter(layer.kind for layer in inner).most_common(1)

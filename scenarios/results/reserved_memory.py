@@ -1,9 +1,9 @@
-"""Reserved memory: what a process holds on its GPU beyond the tensors of its schedule.
+"""Reserved memory: bytes that a process holds on its GPU beyond the tensors of its schedule.
 
-CUDA's context with the loaded kernels, from the software stack, and the buffers of the communication library, from the
-transport, each with its source there. The allocator's slack is not counted: it rounds blocks to 2 MiB (PyTorch,
-``c10/cuda/CUDACachingAllocator``), and fragmentation depends on the history of a run; Rajbhandari et al. 2020
-(arXiv:1910.02054, section 3.2) saw out-of-memory with over 30 % of memory free in extreme cases.
+These are CUDA's context with the loaded kernels (given by the software stack) and the buffers of the communication
+library (given by the transport); their sources are stated there. The allocator's slack is not counted: it rounds blocks
+to 2 MiB (PyTorch, ``c10/cuda/CUDACachingAllocator``), and fragmentation depends on the history of a run; Rajbhandari et
+al. 2020 (arXiv:1910.02054, section 3.2) saw out-of-memory with over 30 % of memory free in extreme cases.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def reserved_memory(scenario: BuiltScenario, schedule: Schedule, rank: int) -> dict[str, float]:
-    """Bytes on the GPU of *rank* beyond those that *schedule* allocates: ``context`` and ``communication``."""
+    """Return the bytes on the GPU of *rank* beyond those that *schedule* allocates: ``context``, ``communication``."""
     network = scenario.specification.network
     devices = scenario.derived.devices
     communicator = Communicator(scenario.cluster(), devices, transport(network.transport))

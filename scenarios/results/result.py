@@ -1,4 +1,4 @@
-"""A result is a timeline and what it amounts to: the numbers that people script against, and the text they read."""
+"""A result: a timeline, the numbers of the summary for scripts, and the report for readers."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from simulator.timeline import Timeline
 
 @dataclass(frozen=True)
 class Result(ABC):
-    """What came of running *scenario*."""
+    """The result of a run of *scenario*."""
 
     scenario: BuiltScenario
 
     @abstractmethod
     def summary(self) -> dict[str, Any]:
-        """The numbers, as `run --json` prints them; the same for the same scenario but for ``simulation.wall_s``."""
+        """Return the numbers as `run --json` prints them.
+
+        They are the same for the same scenario, except ``simulation.wall_s``.
+        """
 
     @abstractmethod
     def report(self) -> str:
-        """The text that `run` prints."""
+        """Return the text that `run` prints."""
 
     @property
     @abstractmethod
@@ -32,12 +35,12 @@ class Result(ABC):
 
     @property
     def timeline(self) -> Timeline:
-        """The timeline; of several variants the first one's."""
+        """The timeline, or that of the first variant."""
         return next(iter(self.timelines.values()))
 
     @property
     def breakdowns(self) -> Mapping[str, Mapping[str, float]]:
-        """Seconds of the step by what they went to, for each timeline of a training step."""
+        """Seconds of the step by part, for each timeline of a training step."""
         return {}
 
     @property
@@ -47,5 +50,5 @@ class Result(ABC):
 
     @property
     def fits(self) -> bool:
-        """Whether every GPU in use has the memory that it needs."""
+        """True if every GPU in use has the memory that it needs."""
         return True

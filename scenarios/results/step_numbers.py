@@ -1,4 +1,4 @@
-"""The numbers of a training step: its time and where it went, throughput, utilisation, memory, traffic."""
+"""The numbers of a training step: its time and breakdown, throughput, utilisation, memory, traffic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from scenarios.results.layer_time import layer_seconds
 from scenarios.results.reserved_memory import reserved_memory
 from scenarios.results.result import Result
-from scenarios.results.uncertainty import Certainty
+from scenarios.results.uncertainty import Uncertainty
 from simulator.accelerator import Accelerator
 from simulator.analysis import memory, metrics, traffic
 from simulator.analysis.critical.path import COMPUTATION, CriticalPath, critical_path
@@ -24,14 +24,14 @@ SECONDS_PER_DAY = 86_400.0
 JOULES_PER_MWH = 3.6e9
 
 AXES = tuple(cls.axis for cls in PARALLELISMS)
-"""Axes that a result names even where the mesh has them not, so that scripts need not ask."""
+"""Axes that every result names, also without such an axis in the mesh, so that scripts find the keys."""
 
 
 @dataclass(frozen=True)
 class StepNumbers(Result):
-    """A training step: its timeline, *wall_seconds* of simulating it, and the broadcast before the first step, s.
+    """A training step: its timeline, *wall_seconds* of the simulation, and the broadcast before the first step, s.
 
-    *step_times* (s) are those of all repeats, that of the timeline first.
+    *step_times* (s): those of all repeats; the first is that of the timeline.
     """
 
     _timeline: Timeline
@@ -51,7 +51,7 @@ class StepNumbers(Result):
 
     @property
     def repeats(self) -> Mapping[str, Sequence[float]]:
-        """The step times, by name, where there are several."""
+        """The step times (s) by name, if there are repeats."""
         return {self.scenario.name: self.step_times} if len(self.step_times) > 1 else {}
 
     @cached_property
@@ -61,29 +61,29 @@ class StepNumbers(Result):
 
     @cached_property
     def breakdown(self) -> dict[str, float]:
-        """Seconds of the step by what they went to, the mean over the GPU ranks."""
+        """Seconds of the step by part, the mean over the GPU ranks."""
         return metrics.breakdown(self._timeline)
 
     @cached_property
     def critical(self) -> CriticalPath | None:
-        """The critical path; None of a run that is too large to keep every span."""
+        """The critical path; None if the run is too large to keep every span."""
         return critical_path(self._timeline) if self._timeline.totals is None else None
 
     @cached_property
-    def certainty(self) -> Certainty:
-        """How certain the step time is."""
+    def uncertainty(self) -> Uncertainty:
+        """The uncertainty of the step time."""
         parts = self.breakdown
         exposed = sum(seconds for part, seconds in parts.items() if part.startswith("exposed_"))
-        return Certainty(self.scenario, self._timeline.schedule, self._timeline.step_time, parts["bubble"], exposed)
+        return Uncertainty(self.scenario, self._timeline.schedule, self._timeline.step_time, parts["bubble"], exposed)
 
     @cached_property
     def outside(self) -> list[str]:
-        """What of the step lies outside of what the fits have measured, a line each."""
-        return self.certainty.outside()
+        """What of the step is outside the calibrated range, a line each."""
+        return self.uncertainty.outside()
 
     @cached_property
     def memory(self) -> memory.Memory:
-        """What the step holds at most."""
+        """The peak memory of the step."""
         return memory.peak(self._timeline)
 
     @cached_property
@@ -93,12 +93,12 @@ class StepNumbers(Result):
 
     @cached_property
     def reserved(self) -> dict[str, float]:
-        """What the process on the fullest GPU takes beyond its tensors, bytes."""
+        """Bytes that the process on the fullest GPU holds beyond its tensors."""
         return reserved_memory(self.scenario, self._timeline.schedule, self.memory.peak.rank)
 
     @property
     def fits(self) -> bool:
-        """Whether every GPU in use has the memory that it needs, the reserved memory of the fullest included."""
+        """True if every GPU in use has the memory that it needs, with the reserved memory of the fullest."""
         extra = sum(self.reserved.values())
         if len({accelerator.memory_bytes for accelerator in self._gpus}) == 1:
             return self.memory.peak.nbytes + extra <= self.capacity
@@ -112,7 +112,7 @@ class StepNumbers(Result):
 
     @cached_property
     def _gpus(self) -> dict[Accelerator, int]:
-        """The accelerators of the GPUs in use, and how many there are of each."""
+        """The types of the GPUs in use, with their counts."""
         return self.scenario.cluster().count(self._timeline.devices)
 
     def _accelerator(self, rank: int) -> Accelerator:
@@ -120,7 +120,7 @@ class StepNumbers(Result):
 
     @cached_property
     def peak(self) -> tuple[str, float]:
-        """(precision, dense FLOP/s of one GPU) of the fastest products in the step; that of the slowest GPU in use."""
+        """(precision, dense FLOP/s) of the fastest products of the step on the slowest GPU in use."""
         programs = [program for program in self._timeline.schedule.programs if program.on == "gpu"]
         precisions = {
             kernel.precision
@@ -136,7 +136,7 @@ class StepNumbers(Result):
         return precision, flops
 
     def summary(self) -> dict[str, Any]:
-        """The numbers, as `run --json` prints them."""
+        """Return the numbers as `run --json` prints them."""
         return deepcopy(self._summary)
 
     @cached_property
@@ -150,7 +150,7 @@ class StepNumbers(Result):
         return {
             "name": self.scenario.name,
             "step_time_s": step,
-            "step_time_interval_s": list(self.certainty.interval or ()) or None,
+            "step_time_interval_s": list(self.uncertainty.interval or ()) or None,
             **({"step_time_percentiles_s": self.percentiles} if self.percentiles else {}),
             "breakdown_s": _in_order(self.breakdown),
             "bubble_fraction": metrics.bubble_fraction(self.breakdown),
@@ -202,7 +202,7 @@ class StepNumbers(Result):
         }
 
     def whole_training(self) -> dict[str, float | None]:
-        """Days, GPU-hours, energy, cost and CO2 of training on all tokens or samples; None what is not known."""
+        """Return days, GPU-hours, energy, cost and CO2 of training on all tokens or samples; None if not known."""
         specification, model = self.scenario.specification, self.scenario.model
         training, cost = specification.training, specification.cost
         assert training is not None
@@ -228,7 +228,7 @@ class StepNumbers(Result):
 
 
 def _in_order(breakdown: Mapping[str, float]) -> dict[str, float]:
-    """*breakdown* with the parts of all `AXES`: computation first, then communication, copies and the bubble."""
+    """Return *breakdown* with all `AXES`: computation first, then communication, copies and the bubble."""
     ends = {"copy": breakdown["copy"], "bubble": breakdown["bubble"]}
     parts = {name: breakdown[name] for name in ("compute", "recompute", "optimizer")}
     parts |= {f"exposed_{axis}": 0.0 for axis in AXES}
@@ -236,6 +236,6 @@ def _in_order(breakdown: Mapping[str, float]) -> dict[str, float]:
 
 
 def named(precision: str, accelerator: Accelerator) -> str:
-    """*precision* as *accelerator* runs it: tf32 is fp32 where there is no tf32."""
+    """Return the precision in which *accelerator* runs *precision*: fp32 for tf32 if it has no tf32."""
     peaks = accelerator.peak_flops
     return "fp32" if precision == "tf32" and not (isinstance(peaks, Mapping) and "tf32" in peaks) else precision

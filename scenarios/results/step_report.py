@@ -1,4 +1,4 @@
-"""The report of a training step: time and where it went, throughput, utilisation, memory, links."""
+"""The report of a training step: its time and breakdown, throughput, utilisation, memory, links."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from simulator.analysis.text import figure, indented
 from simulator.units import show
 
 LINKS = 6
-"""Kinds of link that a report names, the busiest first."""
+"""Kinds of link that a report shows, the busiest first."""
 
 
 def step_report(result: StepNumbers) -> str:
-    """All that a run of a training step prints."""
+    """Return the text that a run of a training step prints."""
     model = result.scenario.model
     assert model is not None
     sections = [
@@ -48,8 +48,8 @@ def _times(result: StepNumbers) -> str:
     count = result.timeline.steps_measured
     mean = f" (mean of {count} steps after the first)" if result.timeline.steps_run > 1 else ""
     lines = [f"step time {show(result.timeline.step_time, 'time')}{mean}"]
-    if result.certainty.interval:
-        low, high = (show(seconds, "time") for seconds in result.certainty.interval)
+    if result.uncertainty.interval:
+        low, high = (show(seconds, "time") for seconds in result.uncertainty.interval)
         lines.append(f"  {low} to {high} by the uncertainty of the fitted parameters (95 %)")
     if result.percentiles:
         shown = ", ".join(f"{name} {show(seconds, 'time')}" for name, seconds in result.percentiles.items())
@@ -57,7 +57,7 @@ def _times(result: StepNumbers) -> str:
     lines.append(indented(report.breakdown_table(result.breakdown)))
     expected = theory.bubble(result.scenario)
     if expected is not None:
-        lines.append(f"  bubble {metrics.bubble_fraction(result.breakdown):.1%}; in theory {told(expected)}")
+        lines.append(f"  bubble {metrics.bubble_fraction(result.breakdown):.1%}; in theory {_theory(expected)}")
     if result.initial_broadcast:
         lines.append(f"  before the first step: broadcast of the model, {show(result.initial_broadcast, 'time')}")
     return "\n".join([*lines, *_critical(result)])
@@ -69,10 +69,10 @@ def _critical(result: StepNumbers) -> list[str]:
     return table.lines(result.critical)
 
 
-def told(expected: theory.ClosedForm) -> str:
-    """A closed form of the bubble, its value first.
+def _theory(expected: theory.ClosedForm) -> str:
+    """Return a closed form of the bubble as text, its value first.
 
-    >>> told(theory.ClosedForm("1 - 1/p", 0.75))
+    >>> _theory(theory.ClosedForm("1 - 1/p", 0.75))
     '75.0% = 1 - 1/p, for equal stages, free messages and no recomputation'
     """
     return f"{expected.fraction:.1%} = {expected.formula}, for equal stages, free messages and no recomputation"

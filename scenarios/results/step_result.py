@@ -10,8 +10,8 @@ from scenarios.results.step_report import step_report
 
 @dataclass(frozen=True)
 class StepResult(StepNumbers):
-    """A training step that was simulated; see `StepNumbers` for what it holds."""
+    """The result of a training step; see `StepNumbers` for its fields."""
 
     def report(self) -> str:
-        """The text that `run` prints."""
+        """Return the text that `run` prints."""
         return step_report(self)

@@ -1,4 +1,4 @@
-"""Lines that reports of several kinds of result share."""
+"""Lines that are common to the reports of several kinds of result."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from simulator.units import show
 
 
 def title(scenario: BuiltScenario) -> str:
-    """Name and description."""
+    """Return name and description."""
     description = scenario.specification.description
     return f"{scenario.name} - {' '.join(description.split())}" if description else scenario.name
 
 
 def heading(scenario: BuiltScenario) -> str:
-    """Name and description, and how many GPUs of which cluster it runs on."""
+    """Return name, description, number of GPUs and cluster."""
     derived, cluster = scenario.derived, scenario.cluster()
     idle = f"; {len(derived.idle)} idle" if derived.idle else ""
     return f"{title(scenario)}\n{derived.ranks} of {derived.gpus} GPUs of {cluster.name}{idle}"
 
 
 def batch(scenario: BuiltScenario) -> str:
-    """The batch and how it is cut."""
+    """Return the model, the batch and its division into replicas and micro-batches."""
     training, model, derived = scenario.specification.training, scenario.model, scenario.derived
     assert training is not None
     assert model is not None
@@ -37,7 +37,7 @@ def batch(scenario: BuiltScenario) -> str:
 
 
 def engine_line(timeline: Timeline) -> str:
-    """Which engine ran, and how many ranks it simulated."""
+    """Return which engine ran and how many ranks it simulated."""
     simulated, ranks = len(timeline.distinct_ranks), timeline.world_size
     which = f"all {ranks:,}" if simulated == ranks else f"{simulated:,} of {ranks:,}"
     equal = "" if simulated == ranks else "; each other rank does the same as one of them"
@@ -45,7 +45,7 @@ def engine_line(timeline: Timeline) -> str:
 
 
 def memory_line(held: memory.Peak, capacity: float) -> str:
-    """A bound of memory against what a GPU has, in one line."""
+    """Return an upper bound of memory and the capacity of a GPU in one line."""
     if not isfinite(capacity):
         return f"at most {show(held.nbytes, 'size', 3)} a GPU"
     comparison = "fits" if held.nbytes <= capacity else "DOES NOT FIT"

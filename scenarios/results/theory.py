@@ -1,6 +1,6 @@
-"""Theory says how much of a step is bubble, where a pipeline's order has a closed form.
+"""The bubble fraction of a step in theory, for pipeline orders with a closed form.
 
-All forms take p stages of equal length and m micro-batches, messages that take no time, and no recomputation.
+All forms assume p stages of equal length, m micro-batches, messages without cost, and no recomputation.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 
 
 class ClosedForm(NamedTuple):
-    """The *fraction* of the step that is bubble, and the *formula* that says so."""
+    """The *fraction* of the step that is bubble, and its *formula*."""
 
     formula: str
     fraction: float
 
 
 def bubble(scenario: BuiltScenario) -> ClosedForm | None:
-    """The bubble fraction of the pipeline of *scenario*; None where there is no pipeline or no closed form.
+    """Return the bubble fraction of the pipeline of *scenario*; None without a pipeline or a closed form.
 
     GPipe: Huang et al. 2019 (arXiv:1811.06965); 1F1B, and with v virtual stages: Narayanan et al. 2021
-    (arXiv:2104.04473, section 2.2), here as a share of the whole step and not of the ideal time, (p - 1)/m; breadth
-    first too: Lamy-Poirier 2022 (arXiv:2211.05953). ZB-H1, where F, I and W take equally long: p - 1 of their slots,
+    (arXiv:2104.04473, section 2.2), here as a share of the whole step, not of the ideal time, (p - 1)/m; the same for
+    breadth first: Lamy-Poirier 2022 (arXiv:2211.05953). ZB-H1, if F, I and W take equally long: p - 1 of their slots,
     Qi et al. 2023 (arXiv:2401.10241). Naive: one stage of p works at a time.
     """
     parallelism, derived = scenario.specification.parallelism, scenario.derived

@@ -1,7 +1,7 @@
-"""How certain a step time is: an interval from the covariance of the fits, and what lies outside of what they measured.
+"""The uncertainty of a step time: an interval from the covariance of the fits, and what is outside their range.
 
-The interval is that of the fitted parameters of GPU, software stack and NCCL. It does not hold the error of the model
-itself, which the accuracy page shows.
+The interval covers the uncertainty of the fitted parameters of GPU, software stack and NCCL. It does not cover the
+error of the model itself, which the accuracy page shows.
 """
 
 from __future__ import annotations
@@ -27,35 +27,36 @@ from topologies.catalogue import GPUS, device
 from workloads.stack import specification
 
 FITS = ("a100", "v100")
-"""The calibration files that ship, in `scenarios/fitting`."""
+"""The shipped calibration files in `scenarios/fitting`."""
 
 MESSAGES = (2.0**15, 2.0**30)
-"""Bytes that NCCL's fit has measured (simulator/network/transport/nccl_fitted.yaml): 32 KiB to 1 GiB."""
+"""Bytes of the measured messages of NCCL's fit (simulator/network/transport/nccl_fitted.yaml): 32 KiB to 1 GiB."""
 
 NORMAL_95 = 1.96
-"""Standard deviations within which 95 of 100 normal values lie."""
+"""Standard deviations about the mean that contain 95 % of normal values."""
 
 STEP = 0.01
-"""How far a parameter is moved to see the slope, relative to it."""
+"""Relative change of a parameter for the slope by finite differences."""
 
 
 @dataclass(frozen=True)
 class Shipped:
-    """A fit of the catalogue: where each parameter *lands*, *covariance* of logarithms, and what is *covered*."""
+    """A fit of the catalogue: the entries to which each parameter goes (*lands*), the *covariance* of logarithms
+    (k x k), and the calibrated range (*covered*)."""
 
     lands: Mapping[str, Sequence[str]]
     covariance: np.ndarray
     covered: Mapping[str, Extent]
 
     def keys(self, place: str) -> dict[str, str]:
-        """The parameters that land in *place*, ``package.file``, by key there."""
+        """Return the parameters that go to *place*, ``package.file``, by key there."""
         spots = ((spot.partition(":"), name) for name, lands in self.lands.items() for spot in lands)
         return {key: name for (where, _, key), name in spots if where == place}
 
 
 @lru_cache
 def shipped(name: str) -> Shipped:
-    """The fit of that name."""
+    """Return the shipped fit of that name."""
     data: dict[str, Any] = read(Path(__file__).parents[1] / "fitting" / f"{name}.yaml").data
     parameters = data["parameters"]
     covered = {quantity: (low, high) for quantity, (low, high) in data["covered"].items()}
@@ -68,15 +69,16 @@ def shipped(name: str) -> Shipped:
 
 @lru_cache
 def nccl_variance() -> float:
-    """The variances of NCCL's fitted parameters together, relative to them; the fit takes them as independent."""
+    """Return the sum of the relative variances of NCCL's fitted parameters, which are taken as independent."""
     return float(sum(deviation**2 for deviation in read(FITTED).data["uncertainty"].values()))
 
 
 @dataclass(frozen=True)
-class Certainty:
-    """Of *scenario*, whose *schedule* took *step* seconds, *bubble* of them in no computation and no exchange.
+class Uncertainty:
+    """The uncertainty of the step time *step* (s) of *schedule*, the schedule of *scenario*.
 
-    *exposed* seconds went to communication alone.
+    *bubble* and *exposed* are the seconds of the step without computation and communication, and with communication
+    alone.
     """
 
     scenario: BuiltScenario
@@ -87,7 +89,7 @@ class Certainty:
 
     @cached_property
     def interval(self) -> tuple[float, float] | None:
-        """Seconds between which the step time lies with 95 %, as far as fits know; None where none is of the GPU."""
+        """The 95 % interval of the step time, s, by the fitted parameters; None if there is no fit of the GPU."""
         variances = [self._variance(fit) for fit in map(shipped, FITS) if self._fitted(fit)]
         if not variances:
             return None
@@ -95,7 +97,7 @@ class Certainty:
         return self.step * exp(-width), self.step * exp(width)
 
     def outside(self) -> list[str]:
-        """A line for each GPU that no row was measured on, and for each kind of op beyond the rows."""
+        """Return a line for each GPU without fitted rows, and for each quantity outside the calibrated range."""
         lines = []
         for gpu in self._gpus:
             fits = [fit for fit in map(shipped, FITS) if fit.keys(f"{GPUS}.{gpu.name}")]
@@ -108,12 +110,12 @@ class Certainty:
 
     @cached_property
     def _gpus(self) -> dict[Accelerator, int]:
-        """The GPUs in use, and how many there are of each."""
+        """The types of the GPUs in use, with their counts."""
         return self.scenario.cluster().count(self.scenario.derived.devices)
 
     @property
     def _network_variance(self) -> float:
-        """At most that which NCCL's fit leaves: as if all that is exposed followed each of its parameters."""
+        """An upper bound of the variance due to NCCL: all exposed time is taken to scale with each parameter."""
         by_nccl = self.scenario.specification.network.transport == "nccl"
         return (self.exposed / self.step) ** 2 * nccl_variance() if by_nccl else 0.0
 
@@ -121,7 +123,7 @@ class Certainty:
         return any(fit.keys(f"{GPUS}.{gpu.name}") for gpu in self._gpus)
 
     def _variance(self, fit: Shipped) -> float:
-        """That of the logarithm of the step time."""
+        """Return the variance of the logarithm of the step time due to the parameters of *fit*."""
         slopes = np.zeros(len(fit.lands))
         places = {name: place for place, name in enumerate(fit.lands)}
         for gpu, count in self._gpus.items():
@@ -135,7 +137,7 @@ class Certainty:
         return float(slopes @ fit.covariance @ slopes)
 
     def _slope(self, gpu: Accelerator, moved: Accelerator, count: int) -> float:
-        """How the logarithm of the step time follows that of the parameter that has been *moved*."""
+        """Return d log(step time) / d log(parameter); *moved* is *gpu* with the parameter changed by `STEP`."""
         software = self.scenario.software
         before, after = (self._computing(one.slowest_of(count), software) for one in (gpu, moved))
         return self._share(before) * (after / before - 1.0) / STEP if before else 0.0
@@ -154,17 +156,20 @@ class Certainty:
         return self._share(before) * (after / before - 1.0) / STEP if before else 0.0
 
     def _computing(self, gpu: Accelerator, software: Software) -> float:
-        """Seconds that the busiest program computes in a step."""
+        """Return the seconds that the busiest program computes in a step."""
         seconds = {kernels: gpu.seconds(kernels, software) for work in self._work for kernels in work}
         return max(sum(times * seconds[kernels] for kernels, times in work.items()) for work in self._work)
 
     @cached_property
     def _work(self) -> list[dict[tuple[Kernel, ...], int]]:
-        """By program: how often it computes the same kernels in a step."""
+        """How often each program launches the same kernels in a step, by program."""
         return [_work(program) for program in self.schedule.programs]
 
     def _share(self, computing: float) -> float:
-        """The part of the step that follows the computation: it and the bubbles, which are computation elsewhere."""
+        """Return the share of the step that scales with computation: computation and bubble.
+
+        A bubble is a wait for the computation of another rank.
+        """
         return min(1.0, (computing + self.bubble) / self.step)
 
 
@@ -183,5 +188,5 @@ def _work(program: Program) -> dict[tuple[Kernel, ...], int]:
 
 
 def _received(program: Program) -> int:
-    """How many messages *program* receives in a step."""
+    """Return how many messages *program* receives in a step."""
     return sum(times * sum(isinstance(op, Recv) for op in ops) for ops, times in program.templates())

@@ -19,7 +19,7 @@ from simulator.units import show
 
 @dataclass(frozen=True)
 class VariantsResult(Result):
-    """Several runs of one file, each with a change."""
+    """The results of several runs of one file, by name."""
 
     variants: Mapping[str, Result]
 
@@ -30,33 +30,33 @@ class VariantsResult(Result):
 
     @property
     def fits(self) -> bool:
-        """Whether every GPU in use has the memory that it needs."""
+        """True if every GPU in use has the memory that it needs."""
         return all(result.fits for result in self.variants.values())
 
     @property
     def breakdowns(self) -> Mapping[str, Mapping[str, float]]:
-        """Those of the variants."""
+        """Those of the variants, by name."""
         return {name: parts for name, result in self.variants.items() for parts in result.breakdowns.values()}
 
     @property
     def repeats(self) -> Mapping[str, Sequence[float]]:
-        """Those of the variants."""
+        """Those of the variants, by name."""
         return {name: times for name, result in self.variants.items() for times in result.repeats.values()}
 
     def summary(self) -> dict[str, Any]:
-        """The numbers, as `run --json` prints them."""
+        """Return the numbers as `run --json` prints them."""
         return {
             "name": self.scenario.name,
             "variants": {name: result.summary() for name, result in self.variants.items()},
         }
 
     def report(self) -> str:
-        """The text that `run` prints."""
+        """Return the text that `run` prints."""
         return "\n\n".join([title(self.scenario), *side_by_side(self.variants)])
 
 
 def side_by_side(results: Mapping[str, Result]) -> Iterator[str]:
-    """Several results as tables, a column each."""
+    """Yield tables with a column for each of *results*."""
     steps = {name: result for name, result in results.items() if isinstance(result, StepNumbers)}
     if steps:
         yield text.table(_numbers(steps), ["", *steps], "lr")
@@ -92,7 +92,7 @@ def _numbers(results: Mapping[str, StepNumbers]) -> list[list[str]]:
 
 
 def _percentiles(results: Mapping[str, StepNumbers]) -> list[list[str]]:
-    """Rows of the percentiles that any of *results* has."""
+    """Return rows of the percentiles that any of *results* has."""
     names = dict.fromkeys(name for result in results.values() for name in result.percentiles)
     return [
         [

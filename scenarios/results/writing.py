@@ -1,4 +1,4 @@
-"""What a run leaves behind: the result, the spans, the scenario as it was run, and the timeline as a chart."""
+"""The files that a run writes: the result, the spans, the scenario as it was run, and charts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from simulator.document.yaml_text import yaml_text
 from simulator.errors import SimulatorError
 
 MOST_SPANS = 20_000
-"""Rows from which spans.csv is written only on request: a file of about 2 MB, the most that is handy in a sheet."""
+"""Rows from which spans.csv is written only on request: a file of about 2 MB, still handy in a spreadsheet."""
 
 
 def write(result: Result, folder: Path, ranks: Sequence[int] | None = None) -> list[Path]:
@@ -59,12 +59,12 @@ def _written(result: Result, folder: Path, ranks: Sequence[int] | None) -> Itera
 
 
 def _anywhere(data: dict[str, Any]) -> dict[str, Any]:
-    """*data* with the user's files named so that they are found from any folder."""
+    """Return *data* with absolute paths of the user's files, so that they are found from any folder."""
     for path, name in named_files(data):
         data = replaced(Document(data), path, str(Path(name).resolve()), Position()).data
     return data
 
 
 def leaves_out_spans(result: Result) -> bool:
-    """True if `write` leaves out the spans of some timeline of *result*, as too many."""
+    """Return whether `write` leaves out the spans of a timeline of *result* because there are too many."""
     return any(spans.count(timeline) >= MOST_SPANS for timeline in result.timelines.values())

@@ -1,4 +1,4 @@
-"""Loading finds a scenario's file, lays options over it and presets below it, and keeps where everything came from."""
+"""Loading: find a scenario's file, merge options and presets into it, and keep the position of every value."""
 
 from __future__ import annotations
 
@@ -18,29 +18,32 @@ SHIPPED = pathlib.Path(__file__).parents[1]
 """The folder of the scenarios that come with clustersim."""
 
 FOLDERS = ("published", "testbed")
-"""The folders below it with further scenarios."""
+"""Folders of further scenarios below it."""
 
 PRESETS = {"cluster": "topologies.clusters", "model": "workloads.models"}
-"""Sections that take a preset, and the package that holds its file."""
+"""Sections that take a preset, and the package of the presets' files."""
 
 FILES = re.compile(r"cluster\.graph|model\.profile|table\.file")
-"""Keys that name a file of the user's, from the scenario's own folder."""
+"""Keys that name a file of the user's, relative to the folder of the scenario."""
 
 NAMES = re.compile(r"network\.transport|(cluster|model)\.preset|cluster\.(node\.)?(\d+\.)?accelerator(\.preset)?")
-"""Keys that may: they name what there is in the house, or the path of a file that ends with .yaml."""
+"""Keys that may name a file: their value is a name of the catalogue, or the path of a file that ends with .yaml."""
 
 
 EXPECTATION = ("value", "tolerance", "source", "relative_to", "fitted")
-"""Keys of an expectation, which may follow the key of the result that it is of."""
+"""Keys of an expectation, which may follow the result's key in a dotted key."""
 
 
 def shipped(folder: str = "") -> list[str]:
-    """The names of the scenarios that come with clustersim: those to begin with, or those of a *folder* below."""
+    """Return the names of the scenarios that come with clustersim, or of those in a *folder* of them."""
     return sorted(path.stem for path in (SHIPPED / folder).glob("*.yaml"))
 
 
 def located(scenario: str | os.PathLike[str]) -> pathlib.Path:
-    """The file of *scenario*, a path or the bare name of a shipped one; names that are near tell what was meant."""
+    """Return the file of *scenario*, a path or the name of a shipped one.
+
+    Raises `ScenarioError`, with similar names, for an unknown name.
+    """
     path = pathlib.Path(scenario)
     if (path / "scenario.yaml").is_file():
         return path / "scenario.yaml"
@@ -56,9 +59,9 @@ def located(scenario: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def split(key: str) -> Path:
-    """The path that a dotted *key* means. Raises `ScenarioError` for an empty one.
+    """Return the path of a dotted *key*. Raises `ScenarioError` for an empty part.
 
-    What follows ``network.algorithms`` and ``expect`` is one key, dots included.
+    The rest after ``network.algorithms`` and ``expect`` is one key, dots included.
 
     >>> split("cluster.degraded.0.bandwidth"), split("network.algorithms.dp.all_reduce")
     (('cluster', 'degraded', 0, 'bandwidth'), ('network', 'algorithms', 'dp.all_reduce'))
@@ -75,7 +78,7 @@ def split(key: str) -> Path:
 
 
 def options(settings: list[str]) -> dict[str, tuple[Any, str]]:
-    """What ``--set key.path=value`` asks for: (value, how it was written) by key."""
+    """Return the *settings* ``key.path=value`` of ``--set``: (value, text as given) by key."""
     result: dict[str, tuple[Any, str]] = {}
     for setting in settings:
         key, equals, text = setting.partition("=")
@@ -90,7 +93,7 @@ def options(settings: list[str]) -> dict[str, tuple[Any, str]]:
 
 
 def overridden(document: Document, changes: Mapping[str, tuple[Any, str]]) -> Document:
-    """*document* with each key of *changes* set to its value, told as it was written if it is wrong."""
+    """Return *document* with *changes*, (value, text as given) by key; messages about a wrong value show the text."""
     for key, (value, shown) in changes.items():
         try:
             path = split(key)
@@ -101,7 +104,8 @@ def overridden(document: Document, changes: Mapping[str, tuple[Any, str]]) -> Do
 
 
 def found_from(document: Document, folder: pathlib.Path) -> Document:
-    """*document* with the user's files, which it names from *folder*, named from the working directory."""
+    """Return *document* with the paths of the user's files, relative to *folder*, made relative to the working
+    directory."""
     for path, name in named_files(document.data):
         begin = pathlib.Path() if _typed(document, path) and pathlib.Path(name).is_file() else folder
         if not (begin / name).is_file():
@@ -111,7 +115,7 @@ def found_from(document: Document, folder: pathlib.Path) -> Document:
 
 
 def named_files(value: Any, path: Path = ()) -> list[tuple[Path, str]]:
-    """The files that *value*, at *path* of a scenario, names: (path, name), those of its variants too."""
+    """Return the files that *value*, at *path* of a scenario, names, as (path, name); also those of its variants."""
     if isinstance(value, dict | list):
         items = value.items() if isinstance(value, dict) else enumerate(value)
         return [one for key, inner in items for one in named_files(inner, (*path, key))]
@@ -123,16 +127,19 @@ def named_files(value: Any, path: Path = ()) -> list[tuple[Path, str]]:
 
 
 def _typed(document: Document, path: Path) -> bool:
-    """Whether the value at *path* was typed as an option, where a shell completes names from the working directory."""
+    """Return whether the value at *path* was given as an option.
+
+    A shell completes paths from the working directory.
+    """
     return bool(document.position(path).option)
 
 
 def expanded(document: Document) -> Document:
-    """*document* with its presets laid below the keys beside them."""
+    """Return *document* with its presets merged in; keys beside a preset override it."""
     for section, package in PRESETS.items():
         preset = document.get((section, "preset"))
         if isinstance(preset, str) and is_path(preset):
-            document = _on_file(document, section, package, preset)
+            document = _with_file(document, section, package, preset)
             preset = document.get((section, "preset"))
         if preset is None or preset in WITHOUT_FILE.get(section, ()):
             continue
@@ -140,8 +147,8 @@ def expanded(document: Document) -> Document:
     return document
 
 
-def _on_file(document: Document, section: str, package: str, path: str) -> Document:
-    """*document* with the file at *path* laid below its *section*; the preset is then the one that the file names."""
+def _with_file(document: Document, section: str, package: str, path: str) -> Document:
+    """Return *document* with the file at *path* merged into *section*; the preset is then that of the file, if any."""
     file = _preset(document, section, package, path)
     if is_path(str(file.data.get("preset", ""))):
         raise file.error(("preset",), f"must be the name of a {section}: a file does not lie on another file")
@@ -151,7 +158,7 @@ def _on_file(document: Document, section: str, package: str, path: str) -> Docum
 
 
 WITHOUT_FILE: Mapping[str, tuple[str, ...]] = {"cluster": ("uniform", "tree")}
-"""Presets that are built, not read."""
+"""Presets that are built by code, without a file."""
 
 
 def _preset(document: Document, section: str, package: str, preset: Any) -> Document:

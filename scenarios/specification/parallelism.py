@@ -1,4 +1,4 @@
-"""The parallelism section says how the model is spread over the ranks, and on which GPUs the ranks are.
+"""The parallelism section: how the model is distributed over the ranks, and on which GPUs the ranks are.
 
 Its keys are those of the files in `workloads.parallelism`. A key with a dot is the import path of a parallelism of the
 user's own; its value is a section with keys of its own.
@@ -34,7 +34,7 @@ from workloads.registry import users_own
 
 
 def _schema(schema: dict[str, Any]) -> None:
-    """Add to the JSON *schema* what each parallelism says of its keys, and what the user's own may be."""
+    """Add the descriptions of all parallelisms, and the form of the user's own ones, to the JSON *schema*."""
     documented = [inspect.getdoc(cls) or "" for cls in PARALLELISMS]
     schema["description"] = "\n\n".join([*documented, schema["description"]])
     schema["patternProperties"] = {r"\.": {"type": "object"}}
@@ -57,7 +57,7 @@ class ParallelismSection(Data, Pipeline, Tensor):
     @model_validator(mode="wrap")
     @classmethod
     def _composed(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """Validate keys with a dot as parallelisms of the user's own, and all parallelisms against one another."""
+        """Validate keys with a dot as the user's own parallelisms, and all parallelisms against one another."""
         if not isinstance(data, dict):
             return handler(data)
         own = {key: value for key, value in data.items() if isinstance(key, str) and "." in key}
@@ -88,7 +88,7 @@ class ParallelismSection(Data, Pipeline, Tensor):
 
     @property
     def parts(self) -> dict[str, Parallelism]:
-        """The parallelisms in the order in which they apply, by the key that an error of theirs points to."""
+        """The parallelisms in the order of their passes, by the key at which their errors are reported."""
         return composed({cls.key: self._part(cls) for cls in PARALLELISMS}, self._own)
 
     def _part(self, cls: type[Parallelism]) -> Parallelism:
@@ -102,7 +102,7 @@ class ParallelismSection(Data, Pipeline, Tensor):
 
 
 def _validated(own: Mapping[str, Any]) -> dict[str, Parallelism]:
-    """The sections of the user's own parallelisms, each with the class of its module."""
+    """Return the user's own parallelisms, each validated by the class in its module."""
     fields: dict[str, Any] = {}
     for number, name in enumerate(own):
         try:

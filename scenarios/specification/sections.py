@@ -24,7 +24,7 @@ Variation = Annotated[float, BeforeValidator(number(0.0, 10.0)), WithJsonSchema(
 
 
 def _measured(value: Any) -> float:
-    """A number as it is, a quantity of any dimension in SI."""
+    """Return a number as it is, and a quantity of any dimension in SI units."""
     if not isinstance(value, str):
         return number(-1e300, 1e300)(value)
     for dimension in UNITS:
@@ -56,7 +56,7 @@ class Network(Section):
     def _transport(cls, name: str) -> str:
         known(name, "simulator.network.transport", only=LIBRARIES)
         if is_path(name):
-            loaded(name)  # so that what is wrong in the file is told before anything runs
+            loaded(name)  # reports faults of the file before anything runs
         return name
 
     @field_validator("algorithms")

@@ -1,6 +1,6 @@
-"""The whole of a scenario file, as it is written: sections, defaults, and what must hold between them.
+"""The whole of a scenario file as it is written: sections, defaults, and constraints between them.
 
-What needs the cluster itself, such as the number of its GPUs, is held in `scenarios.build.derived`.
+Constraints that need the cluster itself, such as the number of its GPUs, are checked in `scenarios.build.derived`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RESULT = (
     "collective",
     "variants",
 )
-"""What an expectation may begin with: the keys of a result's summary."""
+"""The keys of a result's summary, with which keys of expectations begin."""
 
 
 class Specification(Section):

@@ -1,4 +1,4 @@
-"""A table gives variants: each row of a CSV file is a run, its cells put where ``{column}`` stands.
+"""Variants from a table: each row of a CSV file is a run; its cells replace ``{column}`` in templates.
 
 >>> row = Row("runs.csv", 2, "4,bf16", {"tp": "4", "precision": "bf16"})
 >>> row.named("tp {tp} in {precision}"), row.filled("{tp}"), row.filled({"value": "{tp} ms"})
@@ -21,10 +21,10 @@ from simulator.document.validation import near
 from simulator.errors import ScenarioError
 
 PLACE = re.compile(r"\{([^{}]+)\}")
-"""Where a cell goes, and the name of its column."""
+"""The place of a cell in a template; the group is the name of its column."""
 
 CELL = re.compile(r'(?:^|,)("(?:[^"]|"")*"|[^,]*)')
-"""One cell of a line as it is written."""
+"""One cell of a line of CSV, with its quotes."""
 
 
 class Table(Section):
@@ -44,7 +44,7 @@ class Table(Section):
 
 @dataclass(frozen=True)
 class Row:
-    """The *cells* of *line* of *file* by column, what is written there, and what cells stand for by column."""
+    """The *cells* of *line* of *file* by column, the *text* of the line, and *words* that replace cells, by column."""
 
     file: str
     line: int
@@ -53,7 +53,7 @@ class Row:
     words: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def value(self, column: str) -> Any:
-        """What the cell of *column* stands for: its word, else its plain value."""
+        """Return the value of the cell of *column*: its word if it has one, else the cell read as YAML."""
         cell = self.cells[column]
         words = self.words.get(column, {})
         try:
@@ -62,7 +62,7 @@ class Row:
             return cell
 
     def filled(self, template: Any) -> Any:
-        """*template* with the row's cells in their places; a text that is one place becomes the cell's value."""
+        """Return *template* with the row's cells in their places; a text that is one place becomes the cell's value."""
         if isinstance(template, dict):
             return {key: self.filled(value) for key, value in template.items()}
         if isinstance(template, list):
@@ -76,11 +76,11 @@ class Row:
         return str(self.words.get(column, {}).get(self.cells[column], self.cells[column]))
 
     def named(self, template: str) -> str:
-        """*template* with the row's cells in their places as they are written."""
+        """Return *template* with the row's cells, as written, in their places."""
         return PLACE.sub(lambda place: self.cells[place[1]], template)
 
     def position(self, column: str) -> Position:
-        """Where the cell of *column* stands."""
+        """Return the position of the cell of *column* in the file."""
         starts = [cell.start(1) + 1 for cell in CELL.finditer(self.text)]
         index = list(self.cells).index(column)
         start = starts[index] if len(starts) == len(self.cells) else 1
@@ -89,7 +89,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Change:
-    """*key*, dotted, gets *value*; *positions* by path below it."""
+    """A new *value* of the dotted *key*, and the *positions* in the file by path below the key."""
 
     key: str
     value: Any
@@ -97,9 +97,9 @@ class Change:
 
 
 def rows(document: Document) -> dict[str, list[Change]]:
-    """The changes that each row of the table of *document* makes, by the name of its variant; none without a table.
+    """Return the changes of each row of the table of *document*, by the name of its variant; none without a table.
 
-    Raises `ScenarioError` for a file that is no table, a column that it has not, and a name that stands twice.
+    Raises `ScenarioError` for a file that is not a table, a missing column, and a name that occurs twice.
     """
     if document.get(("table",)) is None:
         return {}
@@ -123,7 +123,7 @@ def _changes(document: Document, table: Table, row: Row) -> Iterator[Change]:
 
 
 def _positions(document: Document, at: Path, template: Any, row: Row, below: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Where each value of a filled *template* comes from: the cell in it, or the scenario."""
+    """Yield the position of each value of a filled *template*: that of its first cell, or that of the template."""
     place = PLACE.search(template) if isinstance(template, str) else None
     yield below, row.position(place[1]) if place else document.position((*at, *below))
     items = (

@@ -1,4 +1,4 @@
-"""The training section says what a step is: its batch, its precision, its optimizer."""
+"""The training section: batch, precision, optimizer and recomputation of a step."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Training(Section):
 
 
 def indivisible(number: int, divisor: int, name: str) -> str:
-    """That *divisor*, called *name*, does not divide *number*, and the nearest numbers that it divides.
+    """Return the message that *divisor*, called *name*, does not divide *number*, with the nearest multiples.
 
     >>> indivisible(100, 32, "32")
     '100 is not a multiple of 32; the nearest are 96 and 128'

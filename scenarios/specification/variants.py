@@ -1,4 +1,4 @@
-"""Variants are several runs in one file, each a change of the whole: named one by one, or the rows of a table."""
+"""Variants: several runs in one file, each with changes of it; they are named one by one, or rows of a table."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from simulator.errors import ScenarioError
 
 
 def documents(document: Document) -> dict[str, Document]:
-    """The documents of the variants of *document* by name; each is *document* with that variant's keys set.
+    """Return the documents of the variants of *document* by name; each is *document* with that variant's changes.
 
-    What *document* expects of all variants together, ``variants.NAME...``, stays with it.
+    Expectations of all variants together, ``variants.NAME...``, are left out.
     """
     given = document.get(("variants",)) or {}
     if not isinstance(given, dict):
@@ -28,8 +28,8 @@ def documents(document: Document) -> dict[str, Document]:
     return {name: _changed(document, plain, one) for name, one in changes.items()}
 
 
-def first_laid_in(document: Document) -> Document:
-    """*document* with the first row of its table set, for the keys that only rows have; as it is without a table."""
+def with_first_row(document: Document) -> Document:
+    """Return *document* with the first row of its table, for keys that only rows give; unchanged without a table."""
     for row in rows(document).values():
         return _changed(document, document, row)
     return document
@@ -59,13 +59,13 @@ def _changed(source: Document, document: Document, changes: list[Change]) -> Doc
         try:
             path = split(change.key)
         except ScenarioError as error:
-            raise ScenarioError(_told_at(source, change, str(error))) from None
+            raise ScenarioError(_message_at(source, change, str(error))) from None
         document = replaced(document, path, change.value, change.positions[()])
         moved = {path + below: position for below, position in change.positions.items()}
         document = Document(document.data, {**document.positions, **moved})
     return document
 
 
-def _told_at(source: Document, change: Change, message: str) -> str:
+def _message_at(source: Document, change: Change, message: str) -> str:
     path: Path = (change.key,)
     return Document(source.data, {path: change.positions[()]}).fault(path, message, at_key=True)

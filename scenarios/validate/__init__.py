@@ -1,1 +1,1 @@
-"""Validation replays a scenario on real processes and compares the simulation with what was measured."""
+"""Validation replays a scenario on real processes and compares the simulation with the measurement."""

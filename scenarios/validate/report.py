@@ -1,4 +1,4 @@
-"""The report that `validate` prints: simulated beside measured, and what must be known to judge the difference."""
+"""The report of `validate`: simulated beside measured times, and notes for judging the difference."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from simulator.units import show
 
 
 def validation_report(validation: Validation) -> str:
-    """All of it."""
+    """Return the whole report."""
     sections = [
         _heading(validation),
         _table(validation),
         "where the step time went\n" + indented(report.comparison(validation.breakdowns)),
-        "\n".join(_told(validation)),
+        "\n".join(_notes(validation)),
     ]
     return "\n\n".join(sections)
 
 
 def _heading(validation: Validation) -> str:
-    manner, ranks = validation.manner, validation.simulated.world_size
-    often = "one repetition" if manner.repeat == 1 else f"the median of {manner.repeat} repetitions"
-    how = {"sleep": "sleeping", "spin": "spinning", "kernels": "executing the kernels"}[manner.compute]
+    options, ranks = validation.options, validation.simulated.world_size
+    often = "one repetition" if options.repeat == 1 else f"the median of {options.repeat} repetitions"
+    how = {"sleep": "sleeping", "spin": "spinning", "kernels": "executing the kernels"}[options.compute]
     return (
-        f"{validation.scenario.name}: {ranks} ranks with {manner.backend}, computing by {how}; {often} after a warm-up"
+        f"{validation.scenario.name}: {ranks} ranks with {options.backend}, computing by {how}; {often} after a warm-up"
     )
 
 
@@ -37,14 +37,14 @@ def _table(validation: Validation) -> str:
     rows = [["step", "", "", *(show(time, "time") for time in times), _percent(validation.relative_error)]]
     rows += [
         [
-            line.what,
-            f"{line.count:,}",
-            show(line.nbytes, "size", 3) if line.nbytes else "",
-            show(line.simulated, "time", 3),
-            show(line.measured, "time", 3),
-            _percent(line.error),
+            row.what,
+            f"{row.count:,}",
+            show(row.nbytes, "size", 3) if row.nbytes else "",
+            show(row.simulated, "time", 3),
+            show(row.measured, "time", 3),
+            _percent(row.error),
         ]
-        for line in validation.lines
+        for row in validation.kinds
     ]
     return text.table(rows, ["", "number", "each", "simulated", "measured", "error"], "lr")
 
@@ -53,21 +53,21 @@ def _percent(error: float) -> str:
     return "" if isnan(error) else f"{error:+.1%}"
 
 
-def _told(validation: Validation) -> Iterator[str]:
+def _notes(validation: Validation) -> Iterator[str]:
     """The repetitions, the order of ops, and caveats."""
     times = ", ".join(show(time, "time") for time in validation.replay.step_times)
     yield f"step time of each repetition: {times}"
     yield from _order(validation)
     if validation.scale != 1:
         yield f"note: all that is communicated was scaled by {validation.scale:g}, in the simulation too"
-    transport, backend = validation.scenario.specification.network.transport, validation.manner.backend
+    transport, backend = validation.scenario.specification.network.transport, validation.options.backend
     if transport in ("nccl", "gloo", "ideal") and transport != backend:
         yield f"note: simulated with transport {transport}, replayed with {backend}: --set network.transport={backend}"
     if _latency(validation.scenario.cluster()) and not _latency(validation.simulated.cluster):
-        yield "note: this kernel cannot delay frames (it has no netem); links have no latency, nor in the simulation"
+        yield "note: this kernel cannot delay frames (it has no netem); links have no latency, also in the simulation"
     ranks, there = validation.simulated.world_size, cores()
     if backend == "gloo" and ranks > there:
-        yield f"note: {ranks} ranks share {there} cores to send and to add, which the simulation does not know of"
+        yield f"note: {ranks} ranks share {there} cores to send and to add, which the simulation does not model"
 
 
 def _latency(cluster: Cluster | None) -> bool:

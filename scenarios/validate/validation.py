@@ -1,4 +1,4 @@
-"""Validation replays a scenario on real processes, and holds the simulation against what was measured."""
+"""Validation replays a scenario on real processes and compares the simulation with the measurement."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from scenarios.running import communicator, in_step, simulated, variation
+from scenarios.running import at_slowest_clock, communicator, simulated, variation
 from scenarios.scenario import Scenario
 from simulator.analysis import metrics
 from simulator.errors import ScenarioError
 from simulator.replay import comparison
 from simulator.replay.durations import durations
 from simulator.replay.launch import TIMEOUT, under_torchrun
-from simulator.replay.memory import available_bytes, fitting
+from simulator.replay.memory import available_bytes, fitting_scale
 from simulator.replay.replay import Replay, replay, scaled
 from simulator.schedule import Schedule
 from simulator.timeline import Timeline
@@ -23,17 +23,17 @@ from workloads.operators.parameter import REPLICAS
 
 if TYPE_CHECKING:
     from simulator.engine.simulate import Simulation
-    from simulator.replay.testbed.testbed import Bed
+    from simulator.replay.testbed.testbed import Testbed
 
 MOST_RANKS = 64
-"""Started on one machine: each is connected to all others, in every group that it is in."""
+"""Ranks started on one machine. Each is connected to all others in each of its groups."""
 
 
 @dataclass(frozen=True)
-class Manner:
-    """How to replay: the library, the way to compute, how often after a warm-up, and within how many seconds.
+class ReplayOptions:
+    """The library, the way to compute, the number of repetitions after a warm-up, and the limit in seconds.
 
-    *scale*: the factor on all that is communicated; None: 1, or what memory allows.
+    *scale*: the factor on all communicated bytes. None: 1, or what memory allows.
     """
 
     backend: str = "gloo"
@@ -45,10 +45,10 @@ class Manner:
 
 @dataclass(frozen=True)
 class Validation:
-    """*scenario* as *simulated* and as it ran in a *replay*, with *scale* on all that is communicated."""
+    """*scenario* as *simulated* and as measured by a *replay*, with *scale* on all communicated bytes."""
 
     scenario: Scenario
-    manner: Manner
+    options: ReplayOptions
     scale: float
     simulated: Timeline
     replay: Replay
@@ -60,13 +60,13 @@ class Validation:
 
     @property
     def relative_error(self) -> float:
-        """By what share the simulated step is longer than the measured one."""
+        """The share by which the simulated step is longer than the measured one."""
         return comparison.relative_error(self.simulated.step_time, self.measured.step_time)
 
     @cached_property
-    def lines(self) -> list[comparison.Line]:
-        """Each kind of work."""
-        return comparison.lines(self.simulated, self.measured)
+    def kinds(self) -> list[comparison.KindRow]:
+        """A row for each kind of work."""
+        return comparison.by_kind(self.simulated, self.measured)
 
     @cached_property
     def swaps(self) -> list[comparison.Swap]:
@@ -75,42 +75,42 @@ class Validation:
 
     @cached_property
     def same_order(self) -> bool:
-        """Whether every stream did its ops in the simulated order."""
+        """Whether every stream executed its ops in the simulated order."""
         return comparison.same_order(self.simulated, self.measured)
 
     @property
     def timelines(self) -> Mapping[str, Timeline]:
-        """Both, by name."""
+        """Both timelines, by name."""
         return {"simulated": self.simulated, "measured": self.measured}
 
     @property
     def breakdowns(self) -> Mapping[str, Mapping[str, float]]:
-        """Where the step time went, in both."""
+        """The breakdown of the step time, in both."""
         return {name: metrics.breakdown(timeline) for name, timeline in self.timelines.items()}
 
     def summary(self) -> dict[str, Any]:
-        """The numbers, as `validate --json` prints them."""
+        """Return the numbers, as `validate --json` prints them."""
         return {
             "name": self.scenario.name,
             "simulated_step_time_s": self.simulated.step_time,
             "measured_step_time_s": self.measured.step_time,
             "relative_error": self.relative_error,
             "repeats_s": self.replay.step_times,
-            "backend": self.manner.backend,
-            "compute": self.manner.compute,
+            "backend": self.options.backend,
+            "compute": self.options.compute,
             "ranks": self.simulated.world_size,
             "scale": self.scale,
             "same_order": self.same_order,
             "swaps": [{"rank": s.rank, "first": s.first, "second": s.second, "apart_s": s.seconds} for s in self.swaps],
             "kinds": [
                 {
-                    "what": line.what,
-                    "count": line.count,
-                    "bytes": line.nbytes,
-                    "simulated_s": line.simulated,
-                    "measured_s": line.measured,
+                    "what": row.what,
+                    "count": row.count,
+                    "bytes": row.nbytes,
+                    "simulated_s": row.simulated,
+                    "measured_s": row.measured,
                 }
-                for line in self.lines
+                for row in self.kinds
             ],
             "breakdown_s": self.breakdowns,
             "ops": [
@@ -122,46 +122,47 @@ class Validation:
 
 def validate(
     scenario: Scenario,
-    manner: Manner,
-    bed: Bed | None = None,
+    options: ReplayOptions,
+    testbed: Testbed | None = None,
     watch: Callable[[Simulation], Any] | None = None,
 ) -> Validation | None:
-    """*scenario*, which has no variants, simulated and replayed: on a testbed, *bed*, or on the loopback interface.
+    """Simulate and replay *scenario*, which has no variants, on a *testbed* or on the loopback interface.
 
-    Under torchrun rank 0 gets the validation, the others None. Raises `BrokenReplayError` with what was measured.
+    Under torchrun rank 0 gets the validation, the others None. Raises `BrokenReplayError` with the finished
+    repetitions.
     """
     schedule = scenario.schedule()
     ranks = schedule.mesh.world_size
     if ranks > MOST_RANKS and not under_torchrun():
         raise ScenarioError(
-            f"{scenario.name}: {ranks} ranks are more than one machine plays, {MOST_RANKS}; take --ranks, or torchrun"
+            f"{scenario.name}: {ranks} ranks exceed the {MOST_RANKS} of one machine; use --ranks, or torchrun"
         )
-    scale = manner.scale or fitting(schedule, available_bytes())
+    scale = options.scale or fitting_scale(schedule, available_bytes())
     schedule = scaled(schedule, scale) if scale != 1 else schedule
-    timeline = simulated(scenario, schedule, watch, communicator(scenario, bed.cluster if bed else None))
+    timeline = simulated(scenario, schedule, watch, communicator(scenario, testbed.cluster if testbed else None))
     replayed = replay(
         schedule,
         modelled(scenario, schedule),
-        backend=manner.backend,
-        compute=manner.compute,
-        repeat=manner.repeat,
-        places=bed.places if bed else None,
-        timeout=manner.timeout,
+        backend=options.backend,
+        compute=options.compute,
+        repeat=options.repeat,
+        places=testbed.places if testbed else None,
+        timeout=options.timeout,
     )
-    return Validation(scenario, manner, scale, timeline, replayed) if replayed is not None else None
+    return Validation(scenario, options, scale, timeline, replayed) if replayed is not None else None
 
 
 def modelled(scenario: Scenario, schedule: Schedule) -> list[list[float]]:
-    """Seconds of the ops of each rank of *schedule* on the cluster of *scenario*: what a replay sleeps."""
+    """Return the modelled seconds of the ops of each rank of *schedule* on the cluster of *scenario*."""
     devices = scenario.derived.devices
-    cluster = in_step(scenario.cluster(), devices)
+    cluster = at_slowest_clock(scenario.cluster(), devices)
     return durations(schedule, cluster, devices, scenario.software, variation(scenario))
 
 
 def resized(scenario: Scenario, ranks: int) -> Scenario:
-    """*scenario* on so many *ranks*, host ranks included: fewer or more replicas, each with the work that it had.
+    """Return *scenario* on *ranks* ranks, hosts included: fewer or more replicas, each with the same work.
 
-    Raises `ScenarioError` where replicas do not come out whole.
+    Raises `ScenarioError` if the number of replicas would not be whole.
     """
     derived, specification = scenario.derived, scenario.specification
     if specification.collective is not None:
@@ -179,5 +180,5 @@ def resized(scenario: Scenario, ranks: int) -> Scenario:
 
 
 def cores() -> int:
-    """Processor cores that this process may use."""
+    """Return the number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""What a validation leaves behind: the numbers, the measured spans, and both timelines in one chart."""
+"""The files of a validation: the numbers, the measured spans, and both timelines in one chart."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simulator.replay.replay import BrokenReplayError
 
 
 def write(validation: Validation, folder: Path, variant_of: str = "") -> Iterator[Path]:
-    """Write *validation* into *folder*; the paths written. Of a *variant_of* a scenario, files end with its name."""
+    """Write *validation* into *folder* and yield the paths. The files of a variant end with its name."""
     from simulator.analysis.plot import draw_beside
 
     name = validation.scenario.name
@@ -30,8 +30,8 @@ def write(validation: Validation, folder: Path, variant_of: str = "") -> Iterato
     yield path
 
 
-def kept(error: BrokenReplayError, folder: Path) -> ReplayError:
-    """*error* told again, with where the spans of the repetitions that came to their end have been written."""
+def with_spans_kept(error: BrokenReplayError, folder: Path) -> ReplayError:
+    """Write the spans of the finished repetitions of *error* into *folder*; return an error that names the files."""
     if not error.timelines:
         return error
     folder.mkdir(parents=True, exist_ok=True)

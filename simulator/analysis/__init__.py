@@ -1,1 +1,1 @@
-"""From a timeline to numbers, text, pictures and trace files; only `plot` loads matplotlib."""
+"""Numbers, text, charts and trace files from a timeline; only `plot` imports matplotlib."""

@@ -17,13 +17,14 @@ from simulator.schedule import Recv, Schedule, Send
 from simulator.timeline import NO_COMMUNICATION, Integers, Timeline
 
 NOWHERE = -1
-"""In place of a rank or a span that there is not."""
+"""Stands for a rank or a span that does not exist."""
 
 
 class Arrows(NamedTuple):
-    """By span the number of the arrow that starts or ends there, from 1; 0 is none.
+    """The number of the arrow, from 1, that starts or ends at each span; 0 for none. Arrays of one length.
 
-    *sends* and *receives* are of messages, *leaves* and *enters* of the critical path; *critical* is 1 on that path.
+    *sends* and *receives*: arrows of messages; *leaves* and *enters*: arrows of the critical path. *critical*: 1 for
+    spans on that path.
     """
 
     sends: Integers
@@ -34,7 +35,7 @@ class Arrows(NamedTuple):
 
 
 def arrows(timeline: Timeline, ranks: Sequence[int]) -> Arrows:
-    """The arrows between the spans of *ranks*. A timeline that was not simulated has no critical path."""
+    """Return the arrows between the spans of *ranks*. A measured timeline has no critical path."""
     firsts = np.cumsum([0, *(len(timeline.of(rank).op) for rank in ranks)])
     found = Arrows(*np.zeros((5, int(firsts[-1])), np.int64))
     sent, received = _messages(timeline, ranks)
@@ -47,14 +48,14 @@ def arrows(timeline: Timeline, ranks: Sequence[int]) -> Arrows:
     found.critical[place[place != NOWHERE]] = 1
     turns = np.flatnonzero(np.diff(path.stretch))
     left, entered = place[turns], place[turns + 1]
-    # equal ranks share the spans of one, where a second arrow would start or end
+    # equal ranks have the spans of one, at which a second arrow would start or end
     kept = (left != NOWHERE) & (entered != NOWHERE) & _first_of_each(left) & _first_of_each(entered)
     found.leaves[left[kept]] = found.enters[entered[kept]] = np.arange(kept.sum()) + len(sent) + 1
     return found
 
 
 def _messages(timeline: Timeline, ranks: Sequence[int]) -> tuple[Integers, Integers]:
-    """The sends and the receives of the messages of which both ends are shown, in one order."""
+    """Return the send and the receive of each message between shown ranks, in one order."""
     first = 0
     rows: tuple[list[Integers], list[Integers]] = ([np.zeros((2, 0), np.int64)], [np.zeros((2, 0), np.int64)])
     for rank in ranks:
@@ -62,7 +63,7 @@ def _messages(timeline: Timeline, ranks: Sequence[int]) -> tuple[Integers, Integ
         receives = np.where(program.column(lambda op: isinstance(op, Recv), np.bool_), rank, NOWHERE)
         for receiver, found in zip((_receivers(timeline.schedule, rank), receives), rows, strict=True):
             mine = np.flatnonzero((receiver[own.op] != NOWHERE) & (own.communication != NO_COMMUNICATION))
-            # equal ranks share the number of a communication; its receiver tells their messages apart
+            # equal ranks have one number of a communication; the receiver distinguishes their messages
             key = own.communication[mine] * timeline.world_size + receiver[own.op[mine]]
             found.append(np.stack((key, mine + first)))
         first += len(own.op)
@@ -72,7 +73,7 @@ def _messages(timeline: Timeline, ranks: Sequence[int]) -> tuple[Integers, Integ
 
 
 def _receivers(schedule: Schedule, rank: int) -> Integers:
-    """By op of *rank* the receiver of what it sends, `NOWHERE` for other ops."""
+    """Return the receiver of each op of *rank*; `NOWHERE` for ops that do not send."""
     program = schedule.program(rank)
     axes: dict[str, int] = {}
     axis = program.column(lambda op: axes.setdefault(op.over, len(axes)) if isinstance(op, Send) else NOWHERE, np.int64)
@@ -86,7 +87,7 @@ def _receivers(schedule: Schedule, rank: int) -> Integers:
 
 
 def _on_path(path: CriticalPath, ranks: Sequence[int], firsts: Integers) -> Integers:
-    """Which span of *ranks* each one of *path* is, or is equal to; `NOWHERE` where none is shown."""
+    """Return the shown span, or its equal, of each span of *path*; `NOWHERE` if it is not shown."""
     timeline = path.timeline
     place = np.full(len(path.rank), NOWHERE)
     shown = np.where(np.isin(path.rank, ranks), path.rank, timeline.representative[path.rank])
@@ -101,7 +102,7 @@ def _on_path(path: CriticalPath, ranks: Sequence[int], firsts: Integers) -> Inte
 
 
 def _first_of_each(values: Integers) -> npt.NDArray[np.bool_]:
-    """True for each value that no equal one stands before."""
+    """Return True for the first of equal values, False for the others."""
     first = np.zeros(len(values), np.bool_)
     first[np.unique(values, return_index=True)[1]] = True
     return first

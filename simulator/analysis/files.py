@@ -1,4 +1,4 @@
-"""A file's suffix says its form; a file that cannot be written is told in one sentence."""
+"""Formats of files by their suffix, and errors of files that cannot be written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from simulator.errors import SimulatorError
 
 
 def suffix_of(path: Path, suffixes: Iterable[str]) -> str:
-    """Which of *suffixes* the name of *path* ends with, the longest that fits. Raises `SimulatorError` if none does.
+    """Return the longest of *suffixes* with which the name of *path* ends. Raises `SimulatorError` if there is none.
 
     >>> suffix_of(Path("a/run.json.gz"), [".gz", ".json.gz"])
     '.json.gz'
@@ -23,7 +23,7 @@ def suffix_of(path: Path, suffixes: Iterable[str]) -> str:
 
 @contextmanager
 def written(path: Path) -> Iterator[None]:
-    """Make the folder of *path*, and tell what keeps *path* from being written as a `SimulatorError`."""
+    """Make the folder of *path*; turn errors of writing into a `SimulatorError`."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield

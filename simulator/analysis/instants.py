@@ -1,4 +1,4 @@
-"""Instants: moments that differ only by rounding are one, so that what ends there comes before what begins there."""
+"""Instants: moments that differ only by rounding are equal, so that ends come before begins at the same moment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ONE_INSTANT = 1e-12
 
 
 def snapped(moments: Floats, makespan: float) -> Floats:
-    """*moments* (s), each replaced by the first of its instant; moments of one instant are then equal.
+    """Return *moments* (s), each replaced by the first moment of its instant.
 
     Sorted moments belong to one instant as long as none is more than `ONE_INSTANT` of the *makespan* (s) after the one
     before it.

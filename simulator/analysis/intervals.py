@@ -1,4 +1,4 @@
-"""Intervals of time: the sweep that shares a stretch of it out among what ran in it, and means over bins."""
+"""Intervals of time: the division of a window among the kinds of active intervals, and means over bins."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from simulator.timeline import Floats, Integers
 
 
 def partition(begin: Floats, end: Floats, kind: Integers, kinds: int, window: tuple[float, float]) -> Floats:
-    """Seconds of *window* by kind of interval; each moment goes to the lowest kind that is active, to the last if none.
+    """Return the seconds of *window* by kind of interval; each moment counts for the lowest active kind.
 
-    The intervals are *begin* to *end*, of *kind* 0 to *kinds* - 1, and may overlap; what lies outside *window* is cut
-    off. The result has *kinds* + 1 entries, which sum to the length of the window.
+    Intervals from *begin* to *end* (n) have a *kind* (n) from 0 to *kinds* - 1 and may overlap; parts outside *window*
+    are ignored. The result has *kinds* + 1 entries, the last for moments without an interval; they sum to the length
+    of the window.
 
     >>> partition(np.array([0.0, 1.0]), np.array([2.0, 3.0]), np.array([1, 0]), 2, (0.0, 4.0)).tolist()
     [2.0, 1.0, 1.0]
@@ -31,7 +32,7 @@ def partition(begin: Floats, end: Floats, kind: Integers, kinds: int, window: tu
 
 
 def averages(begin: Floats, end: Floats, height: Floats, row: Integers, rows: int, edges: Floats) -> Floats:
-    """The mean height in each bin between evenly spaced *edges*, for each of *rows* rows; exact, not sampled.
+    """Return the exact mean height in each bin between evenly spaced *edges*, of shape (*rows*, bins).
 
     An interval from *begin* to *end* adds *height* to its *row*.
 

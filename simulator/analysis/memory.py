@@ -1,7 +1,7 @@
-"""Memory over time is what is resident plus what ops have allocated and not yet freed, by category.
+"""Memory over time, by category: resident bytes plus those that ops have allocated and not yet freed.
 
 An op allocates when it begins and frees when it ends. Categories that begin with ``host.``, and all those of a rank
-that lives on a host, lie in the memory of the host; the others in that of the rank's GPU.
+on a host, are in the memory of the host; the others in that of the rank's GPU.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Change = tuple[float, Mapping[str, float], int]
 
 @dataclass(frozen=True)
 class Curve:
-    """Bytes held from each of *times* (s) to the next, by category; at the same moment freeing comes first."""
+    """Bytes held from each of *times* (s) to the next, by category. Frees come before allocations of one moment."""
 
     times: Floats
     by_category: Mapping[str, Floats]
@@ -38,11 +38,11 @@ class Curve:
         return np.sum(list(self.by_category.values()), axis=0) if self.by_category else np.zeros(len(self.times))
 
     def highest(self, edges: Floats) -> Curve:
-        """The curve thinned to the fullest moment of each bin between *edges* (s, ascending); equal bins are one.
+        """Return the curve with only the fullest moment of each bin between *edges* (s, ascending); equal bins merge.
 
-        A maximum is never lost, however short it lasts; the categories are those of that moment.
+        No maximum is lost, however short it is; the categories are those of that moment.
         """
-        # what stands at an edge, and before it all that passes at that very moment
+        # the value at an edge, and all earlier values at the same moment
         standing = np.searchsorted(self.times, edges[:-1], "right") - 1
         begins = np.maximum(np.minimum(standing, np.searchsorted(self.times, edges[:-1], "left")), 0)
         ends = np.searchsorted(self.times, edges[1:], "left")
@@ -53,13 +53,9 @@ class Curve:
         by_category = {name: nbytes[fullest[kept]] for name, nbytes in self.by_category.items()}
         return Curve(edges[kept], by_category)
 
-    def integral(self, end: float) -> float:
-        """Byte-seconds held until *end* (s)."""
-        return float(np.sum(self.total * np.diff(np.minimum(self.times, end), append=end)))
-
 
 class Peak(NamedTuple):
-    """*nbytes*, the most that *rank* holds, at *time* (s), *by_category*."""
+    """The peak memory of *rank*: *nbytes* at *time* (s), *by_category*."""
 
     nbytes: float
     rank: int
@@ -69,9 +65,10 @@ class Peak(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a training step needs: the *peak* over all GPUs, the peak of each stage, the peak of the fullest host.
+    """The memory of a training step: the *peak* over all GPUs, the peaks of the stages, that of the fullest host.
 
-    *stages*: by coordinate on the ``pp`` axis, one where there is none. *host_bytes*: of all ranks of one server.
+    *stages*: bytes by coordinate on the ``pp`` axis; one entry without the axis. *host_bytes*: bytes of all ranks of
+    one server.
     """
 
     peak: Peak
@@ -81,9 +78,9 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """What is *resident* in a program (bytes by category), and what its ops allocate and free.
+    """The *resident* bytes of a program by category, and the bytes that its ops allocate and free.
 
-    *allocates* and *frees*: bytes by op, for each category. *changing* says by op whether it does either.
+    *allocates* and *frees*: bytes by op, for each category. *changing*: True for ops that do either.
     """
 
     resident: Mapping[str, float]
@@ -106,7 +103,8 @@ def _table(program: Program, host: bool) -> _Table:
 class _Changes(NamedTuple):
     """The ops of one rank that change memory: *moments*, begin and end of each in s, of shape (ops, 2).
 
-    *steps*: for each category asked for the bytes allocated at the begin and, below zero, freed at the end, flat.
+    *steps*: for each requested category the bytes allocated at the begin and, negative, freed at the end, of shape
+    (2 ops,).
     """
 
     moments: Floats
@@ -114,13 +112,13 @@ class _Changes(NamedTuple):
 
 
 def curve(timeline: Timeline, rank: int, *, host: bool = False) -> Curve:
-    """What *rank* holds over time in its GPU, or with *host* in the memory of its host."""
+    """Return the memory of *rank* over time, on its GPU, or with *host* in the memory of its host."""
     number = timeline.schedule.program_of[rank]
     return _held(timeline, {rank: 1}, {number: _table(timeline.schedule.programs[number], host)})
 
 
 def _held(timeline: Timeline, ranks: Mapping[int, int], tables: Mapping[int, _Table]) -> Curve:
-    """What *ranks*, each as many times as said, hold together; *tables* by the number of the program."""
+    """Return the memory of *ranks*, {rank: times}, together; *tables* by the number of the program."""
     of_rank = {rank: tables[timeline.schedule.program_of[rank]] for rank in ranks}
     categories = dict.fromkeys(name for table in of_rank.values() for name in table.allocates)
     parts = [_changes(timeline.of(rank), of_rank[rank], list(categories), n) for rank, n in ranks.items()]
@@ -137,7 +135,7 @@ def _held(timeline: Timeline, ranks: Mapping[int, int], tables: Mapping[int, _Ta
 
 
 def _changes(own: Columns, table: _Table, categories: Sequence[str], times: int) -> _Changes:
-    """Those of a rank whose spans are *own*, in the order of their ends, then begins; bytes *times* over."""
+    """Return the changes of a rank with the spans *own*, ordered by end, then begin; bytes are times *times*."""
     kept = np.flatnonzero(table.changing[own.op])
     kept = kept[np.lexsort((own.begin[kept], own.end[kept]))]
     op, steps = own.op[kept], []
@@ -149,11 +147,11 @@ def _changes(own: Columns, table: _Table, categories: Sequence[str], times: int)
 
 
 def _order(moments: Floats, lengths: Sequence[int], steps: Sequence[Floats]) -> Integers:
-    """The order of those *moments*, begin and end of each op in turn, at which one of *steps* changes something.
+    """Return the order of the *moments* (begin and end of each op in turn) with a change in *steps*.
 
-    The first *lengths[0]* ops are of one rank, and so on. At one instant, what began earlier frees first. Then come ops
-    of no length, the first ones of all ranks, then the second ones: each allocates, then frees. What begins and lasts
-    allocates last.
+    The first *lengths[0]* ops are of one rank, and so on. At one instant, ops that began earlier free first. Ops of no
+    length follow, the first ones of all ranks, then the second ones: each allocates, then frees. Ops that begin and
+    last allocate at the end.
     """
     lasts = moments[::2] < moments[1::2]
     turn = np.column_stack((np.where(lasts, 2, 1), np.where(lasts, 0, 1))).ravel()
@@ -166,7 +164,7 @@ def _order(moments: Floats, lengths: Sequence[int], steps: Sequence[Floats]) -> 
 
 
 def peak(timeline: Timeline) -> Memory:
-    """The memory that the ranks of *timeline* hold at most. Of equal peaks the first rank's, at its first moment."""
+    """Return the peak memory of *timeline*. Of equal peaks that of the first rank counts, at its first moment."""
     schedule = timeline.schedule
     if timeline.totals is not None:
         return _memory(schedule, [*_peaks(timeline, timeline.totals)], timeline.totals.host_peak_bytes)
@@ -182,7 +180,7 @@ def peak(timeline: Timeline) -> Memory:
 
 
 def _peaks(timeline: Timeline, totals: Totals) -> Iterator[Peak]:
-    """The peaks of all GPU ranks, from the totals of their representatives."""
+    """Yield the peaks of all GPU ranks, from the totals of their representatives."""
     places = np.searchsorted(totals.ranks, timeline.representative)
     for rank in timeline.gpu_ranks:
         at = places[rank]
@@ -191,11 +189,11 @@ def _peaks(timeline: Timeline, totals: Totals) -> Iterator[Peak]:
 
 
 def bound(schedule: Schedule, ranks_per_host: int = 1) -> Memory:
-    """The memory that *schedule* needs, from program order alone, nothing simulated; times are places in the program.
+    """Return the memory that *schedule* needs by program order, without simulation; times are places in the program.
 
-    Ops are taken to allocate in program order. What an op outside the compute stream frees counts until its stream
-    goes on, or a computation that waits for it comes up. So this is an upper bound as long as no stream runs further
-    ahead of the compute stream than program order has it. *ranks_per_host* ranks share the memory of one host.
+    Ops are assumed to allocate in program order. Bytes that are freed by an op outside the compute stream count until
+    the next op of its stream, or a computation that waits for it. This is an upper bound if no stream runs further
+    ahead of the compute stream than in program order. *ranks_per_host* ranks share the memory of one host.
     """
     changes = [(program, list(_program_changes(program))) for program in schedule.programs]
     held = [_highest(_curve(_resident(program, False), _in(steps, program, False))) for program, steps in changes]
@@ -209,19 +207,19 @@ def bound(schedule: Schedule, ranks_per_host: int = 1) -> Memory:
 
 
 def stage_of(schedule: Schedule, rank: int) -> int:
-    """The coordinate of *rank* on the ``pp`` axis; 0 where it is on none."""
+    """Return the coordinate of *rank* on the ``pp`` axis; 0 if it is on none."""
     place = schedule.mesh.axes["pp"].place(rank) if "pp" in schedule.mesh.axes else None
     return place[1] if place else 0
 
 
 def stages(schedule: Schedule) -> Integers:
-    """By rank its stage, as `stage_of` has it."""
+    """Return the stage (`stage_of`) of every rank."""
     axis, ranks = schedule.mesh.axes.get("pp"), schedule.mesh.world_size
     return np.zeros(ranks, np.int64) if axis is None else np.maximum(axis.places(ranks)[1], 0)
 
 
 def _firsts(items: Iterable[_Item]) -> dict[_Item, int]:
-    """The place of the first of each of *items* that are equal."""
+    """Return the index of the first of equal *items*."""
     first: dict[_Item, int] = {}
     for place, item in enumerate(items):
         first.setdefault(item, place)
@@ -238,7 +236,7 @@ def _memory(schedule: Schedule, peaks: list[Peak], host_bytes: float) -> Memory:
 
 
 def _program_changes(program: Program) -> Iterator[Change]:
-    """Allocations and frees by place in the program."""
+    """Yield allocations and frees by place in the program."""
     pending: dict[str, Op] = {}
     for place, op in enumerate(program.ops):
         waits = op.after if op.stream == "compute" else ()
@@ -285,7 +283,7 @@ def _highest(held: Curve) -> tuple[float, float, Mapping[str, float]]:
 
 
 def _host_peak(timeline: Timeline) -> float:
-    """The most that the ranks of one server hold together in its host's memory."""
+    """Return the largest sum over the ranks of one server of bytes in the host's memory."""
     users = [_uses_host(program) for program in timeline.schedule.programs]
     if not any(users):
         return 0.0

@@ -1,4 +1,4 @@
-"""Metrics are folds over spans: where the step time went, how many FLOPs it held, how well the GPUs were used."""
+"""Metrics of a timeline: breakdown of the step time, FLOPs, and bandwidths of collectives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simulator.schedule.mesh import family
 from simulator.timeline import Floats, Integers, Timeline, Totals
 
 MODEL_PHASES = frozenset("FBIW")
-"""The phases whose products are the model's own; R repeats them and O has none."""
+"""The phases of the model's own FLOPs; R repeats some of them, O has none."""
 
 BUS_FACTOR: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda ranks: 2 * (ranks - 1) / ranks,
@@ -28,14 +28,14 @@ BUS_FACTOR: dict[str, Callable[[int], float]] = {
 
 
 def families(schedule: Schedule) -> tuple[str, ...]:
-    """The families of the mesh's axes, inner axis first."""
+    """Return the families of the mesh's axes, inner axis first."""
     return tuple(dict.fromkeys(family(axis) for axis in schedule.mesh.axes))
 
 
 def keys(schedule: Schedule) -> tuple[str, ...]:
-    """The parts of a breakdown, in the order in which they claim a moment that several could have.
+    """Return the parts of a breakdown; a moment of several parts counts for the first of them.
 
-    ``host`` is among them where the schedule has a `Delay`.
+    ``host`` is among them if the schedule has a `Delay`.
     """
     exposed = (f"exposed_{name}" for name in families(schedule))
     delayed = any(isinstance(op, Delay) for program in schedule.programs for op in program.distinct())
@@ -43,9 +43,9 @@ def keys(schedule: Schedule) -> tuple[str, ...]:
 
 
 def breakdown(timeline: Timeline) -> dict[str, float]:
-    """Seconds of the step time by what they went to: the mean over the GPU ranks.
+    """Return the seconds of the step time by part (see `rank_breakdown`), the mean over the GPU ranks.
 
-    Parts: those of `rank_breakdown`. They sum to the step time. No rank on a GPU: all zero.
+    They sum to the step time; all are zero without a rank on a GPU.
     """
     schedule = timeline.schedule
     if timeline.totals is not None:
@@ -68,12 +68,11 @@ def _from_totals(timeline: Timeline, totals: Totals) -> dict[str, float]:
 
 
 def rank_breakdown(timeline: Timeline, rank: int) -> dict[str, float]:
-    """Seconds of the step time of *rank*, each moment counted once.
+    """Return the seconds of the step time of *rank* by part; each moment counts once.
 
-    ``compute``, ``recompute`` and ``optimizer``: something computes (which, if several do: the first of these);
-    ``exposed_<axis>``: nothing computes and a transfer of that axis runs (the inner axis, if several do); ``copy``:
-    nothing but a copy between GPU and host runs; ``host``: nothing but a delay runs; ``bubble``: nothing runs, waiting
-    for partners included.
+    ``compute``, ``recompute`` and ``optimizer``: a computation runs (of several the first of these);
+    ``exposed_<axis>``: no computation runs, but a transfer of that axis (of several the inner axis); ``copy``: only a
+    copy between GPU and host runs; ``host``: only a delay runs; ``bubble``: nothing runs, or only waits for partners.
     """
     schedule = timeline.schedule
     names = keys(schedule)
@@ -82,13 +81,13 @@ def rank_breakdown(timeline: Timeline, rank: int) -> dict[str, float]:
 
 
 def bubble_fraction(parts: Mapping[str, float]) -> float:
-    """The bubble's share of the step time that the breakdown *parts* sums to."""
+    """Return the bubble's share of the step time, the sum of the breakdown *parts*."""
     total = sum(parts.values())
     return parts["bubble"] / total if total else 0.0
 
 
 def part_of(op: Op) -> str:
-    """The key of the breakdown that *op* belongs to while it works."""
+    """Return the part of the breakdown to which *op* belongs while it runs."""
     match op:
         case Compute():
             phase = op.action.phase if op.action else ""
@@ -103,25 +102,25 @@ def part_of(op: Op) -> str:
 
 
 def _kinds(schedule: Schedule, program: int) -> Integers:
-    """The place in `keys` of each op of the program of that number."""
+    """Return the index in `keys` of each op of the program of that number."""
     place = {name: number for number, name in enumerate(keys(schedule))}
     return schedule.programs[program].column(lambda op: place[part_of(op)], np.int64)
 
 
 def _parts(timeline: Timeline, rank: int, kinds: Integers, bubble: int) -> Floats:
-    """Seconds of a step of *rank* by place in `keys`, of which *bubble* is the last; *kinds*: the place of each op."""
+    """Return the seconds of a step of *rank* for each of `keys`; *bubble*: the last index; *kinds*: that of each op."""
     op, _, _, begin, end, _ = timeline.of(rank)
     seconds = partition(begin, end, kinds[op], bubble, timeline.window)
     return seconds / timeline.steps_measured
 
 
 def model_flops(schedule: Schedule) -> float:
-    """FLOPs of matrix products of one training step on all GPUs that the model itself asks for: phases F, B, I, W."""
+    """Return the model's FLOPs of matrix products in one training step on all GPUs: phases F, B, I, W."""
     return _flops(schedule, MODEL_PHASES)
 
 
 def hardware_flops(schedule: Schedule) -> float:
-    """FLOPs of matrix products of one training step that all GPUs execute: recomputation included."""
+    """Return the executed FLOPs of matrix products in one training step on all GPUs, with recomputation."""
     return _flops(schedule, MODEL_PHASES | {"R"})
 
 
@@ -140,30 +139,20 @@ def _op_flops(op: Op, phases: frozenset[str]) -> float:
 
 
 def flops_per_gpu(timeline: Timeline) -> tuple[float, float]:
-    """(model, hardware) FLOP/s of one GPU in use, the mean over the step."""
+    """Return (model, hardware) FLOP/s of one GPU in use, the mean over the step."""
     available = len(timeline.gpu_ranks) * timeline.step_time
     if not available:
         return 0.0, 0.0
     return model_flops(timeline.schedule) / available, hardware_flops(timeline.schedule) / available
 
 
-def mfu(timeline: Timeline, peak_flops: float) -> float:
-    """Model FLOPs utilisation: the model's share of the dense *peak_flops* (FLOP/s of one GPU) of the GPUs in use."""
-    return flops_per_gpu(timeline)[0] / peak_flops
-
-
-def hfu(timeline: Timeline, peak_flops: float) -> float:
-    """Hardware FLOPs utilisation: as `mfu`, but of what was executed."""
-    return flops_per_gpu(timeline)[1] / peak_flops
-
-
 def algbw(nbytes: float, seconds: float) -> float:
-    """Algorithm bandwidth as nccl-tests counts it: *nbytes*, the full vector, over *seconds*; bytes/s, 0 if no time."""
+    """Return nccl-tests' algorithm bandwidth, bytes/s: *nbytes* of the full vector over *seconds*; 0 for no time."""
     return nbytes / seconds if seconds else 0.0
 
 
 def busbw(kind: str, nbytes: float, ranks: int, seconds: float) -> float:
-    """Bus bandwidth as nccl-tests counts it: what each link would carry in the best algorithm, in bytes/s.
+    """Return nccl-tests' bus bandwidth, bytes/s: the rate of each link if the algorithm were optimal.
 
     >>> busbw("all_reduce", 8e9, 8, 1.0)
     14000000000.0

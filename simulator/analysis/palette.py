@@ -1,4 +1,4 @@
-"""One colour for each thing that takes time: computation in blues and greens, communication in warm tones.
+"""Colours of charts: computation in blues and greens, communication in warm tones.
 
 The colours are those of Okabe and Ito ("Color Universal Design", 2008) and of Paul Tol's muted scheme ("Colour
 Schemes", 2021), chosen so that neighbours differ in lightness too and stay apart for colour-blind eyes.
@@ -15,7 +15,7 @@ from simulator.schedule.order import PHASES
 
 
 class Paint(NamedTuple):
-    """How one kind of box is called in a legend, its fill, and the ink that is legible on it."""
+    """The label of a kind of box in a legend, its fill, and a text colour (*ink*) that is legible on it."""
 
     label: str
     fill: str
@@ -45,10 +45,10 @@ AXIS_FILLS = {
     "cp": ("#AA4499", "white"),
 }
 SPARE_FILLS = (("#DDCC77", "black"), ("#CC6677", "black"), ("#661100", "white"), ("#FFAABB", "black"))
-"""For axes of the user's own, by the letters of their names."""
+"""For other axes, by a hash of their names."""
 
 SERIES_FILLS = ("#0072B2", "#E69F00", "#44AA99", "#CC79A7", "#332288", "#D55E00", "#4D4D4D", "#999933")
-"""For series that are no part of a timeline, such as predictions of several scenarios."""
+"""For series that are not part of a timeline, such as predictions of several scenarios."""
 
 PART_PAINTS = {
     "compute": Paint("computing", "#0072B2", "white"),
@@ -69,13 +69,13 @@ CATEGORY_FILLS = {
 
 
 def axis_paint(name: str) -> Paint:
-    """The paint of communication over the axes of family *name*."""
+    """Return the paint of communication over the axes of family *name*."""
     fill, ink = AXIS_FILLS.get(name) or SPARE_FILLS[sum(map(ord, name)) % len(SPARE_FILLS)]
     return Paint(f"{name} communication", fill, ink)
 
 
 def paint_of(op: Op) -> Paint:
-    """The paint of the box in which *op* works."""
+    """Return the paint of boxes of *op*."""
     match op:
         case Compute():
             return PHASE_PAINTS.get(op.action.phase, OTHER_COMPUTE) if op.action else OTHER_COMPUTE
@@ -89,7 +89,7 @@ def paint_of(op: Op) -> Paint:
 
 
 def part_paint(part: str) -> Paint:
-    """The paint of a part of a breakdown, ``compute``, ``exposed_dp`` ..."""
+    """Return the paint of a part of a breakdown, such as ``compute`` or ``exposed_dp``."""
     if part.startswith("exposed_"):
         name = part.removeprefix("exposed_")
         return Paint(f"exposed {name} communication", *axis_paint(name)[1:])
@@ -97,12 +97,12 @@ def part_paint(part: str) -> Paint:
 
 
 def category_fill(category: str) -> str:
-    """The fill of a category of memory; one on the host has that of the same category on the GPU."""
+    """Return the fill of a category of memory; it is the same on the host and on the GPU."""
     return CATEGORY_FILLS.get(category.removeprefix("host."), "#999933")
 
 
 def categories_in_order(categories: Iterable[str]) -> list[str]:
-    """The *categories* of memory as they are stacked: what is held all step, activations, buffers; on the GPU first.
+    """Return *categories* of memory in the order of stacking: resident ones, activations, buffers; on the GPU first.
 
     >>> categories_in_order(["buffers", "mine", "host.optimizer", "parameters"])
     ['parameters', 'buffers', 'mine', 'host.optimizer']
@@ -116,7 +116,7 @@ def categories_in_order(categories: Iterable[str]) -> list[str]:
 
 
 def in_order(paints: Iterable[Paint]) -> list[Paint]:
-    """*paints* once each in the order of a legend: phases, other computation, axes, copies, delays, waits."""
+    """Return the distinct *paints* in the order of a legend: phases, other computation, axes, copies, delays, waits."""
     first = [*PHASE_PAINTS.values(), OTHER_COMPUTE]
     last = [COPY, HOST, WAIT, IDLE]
     found = list(dict.fromkeys(paints))
@@ -124,8 +124,8 @@ def in_order(paints: Iterable[Paint]) -> list[Paint]:
     return [p for p in first if p in found] + middle + [p for p in last if p in found]
 
 
-def in_claiming_order(parts: Iterable[str]) -> list[str]:
-    """The parts of breakdowns as they stand in one: computation, exposed communication, copies, delays, bubble."""
+def parts_in_order(parts: Iterable[str]) -> list[str]:
+    """Return *parts* of breakdowns in order: computation, exposed communication, copies, delays, bubble."""
     first, last = ["compute", "recompute", "optimizer"], ["copy", "host", "bubble"]
     named = list(dict.fromkeys(parts))
     middle = [part for part in named if part not in first and part not in last]

@@ -9,11 +9,11 @@ import numpy as np
 SHOWN = (5, 50, 95)
 
 TAIL, TAIL_FROM = 99, 100
-"""A percentile that is given too from so many values on; fewer say nothing of it."""
+"""A further percentile, and the number of values from which it is given; fewer do not determine it."""
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
-    """The percentiles of *values* by name, linear between values.
+    """Return the percentiles of *values* by name, by linear interpolation.
 
     >>> percentiles([1.0, 2.0, 3.0])
     {'p5': 1.1, 'p50': 2.0, 'p95': 2.9}

@@ -1,7 +1,7 @@
-"""Perfetto's own form of a trace: a protobuf of packets, two for each slice.
+"""Perfetto's own trace format: a protobuf of packets, two for each slice.
 
-What all slices of an op have in common is encoded once. A message may be written in pieces, one after the other
-(https://protobuf.dev/programming-guides/encoding, "last one wins"), so a slice is put together from such pieces.
+The common part of all slices of an op is encoded once. A message may be written in pieces, one after the other
+(https://protobuf.dev/programming-guides/encoding, "last one wins"), so a slice is a concatenation of such pieces.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VARINT, FIXED_64, LENGTH = 0, 1, 2
 
 
 def perfetto(timeline: Timeline, ranks: Sequence[int]) -> bytes:
-    """The timeline as Perfetto's protobuf; times in whole ns."""
+    """Return the timeline as Perfetto's protobuf; times in whole ns."""
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket
 
     form = _Form()
@@ -46,7 +46,7 @@ def perfetto(timeline: Timeline, ranks: Sequence[int]) -> bytes:
 def _slices(
     form: _Form, track: Track, content: Slices, ops: Sequence[tuple[bytes, bytes]], steps: bool
 ) -> Iterator[bytes]:
-    """The packets of *content*, with the encoded *ops* of its program, each with the wait before it."""
+    """Yield the packets of *content*, each slice with the wait before it; *ops*: the encoded ops of its program."""
     place = form.event(track_uuid=_uuid(track.rank, track.number + 1))
     stop = form.event(type=form.stop) + place
     moments = (np.rint(column / NANOSECOND).astype(np.int64).tolist() for column in content[2:5])
@@ -92,7 +92,7 @@ class _Form:
         self._head = _tag(packet["trusted_packet_sequence_id"], VARINT) + _varint(SEQUENCE)
         self._head += _tag(packet["timestamp"], VARINT)
         self._track_event = _tag(packet["track_event"], LENGTH)
-        # the number that follows is the last field of an annotation
+        # the last field of an annotation is the number that follows
         name = self._annotation(name="waited_us").SerializeToString()
         name += _tag(annotation["double_value"], FIXED_64)
         self.waited = _tag(event["debug_annotations"], LENGTH) + _varint(len(name) + _DOUBLE.size) + name
@@ -100,28 +100,28 @@ class _Form:
         self.critical = self.event(debug_annotations=[self._annotation(name="critical_path", bool_value=True)])
 
     def event(self, **fields: Any) -> bytes:
-        """A track event, or a piece of one, with these *fields*."""
+        """Return a track event, or a piece of one, with these *fields*."""
         encoded: bytes = self._event(**fields).SerializeToString(deterministic=True)
         return encoded
 
     def annotation(self, name: str, value: str | float) -> Any:
-        """What a viewer shows of a slice: *value* under *name*."""
+        """Return an annotation of a slice: *value* under *name*."""
         if isinstance(value, str):
             return self._annotation(name=name, string_value=value)
         return self._annotation(name=name, double_value=value)
 
     def of_ops(self, program: Program) -> list[tuple[bytes, bytes]]:
-        """By op of *program*: the begin of its slice, and that of the wait before it."""
+        """Return for each op of *program* the begin of its slice, and the begin of the wait before it."""
         return [self._of_op(name, kind, args) for name, kind, args in zip(*op_texts(program), strict=True)]
 
     def _of_op(self, name: str, kind: str, args: Args) -> tuple[bytes, bytes]:
-        told = [self.annotation(key, value) for key, value in args.items()]
-        whole = self.event(type=self.start, name=name, categories=[kind], debug_annotations=told)
+        annotations = [self.annotation(key, value) for key, value in args.items()]
+        whole = self.event(type=self.start, name=name, categories=[kind], debug_annotations=annotations)
         awaited = [self.annotation("for", name)]
         return whole, self.event(type=self.start, name="wait", categories=["wait"], debug_annotations=awaited)
 
     def packet(self, moment: int, event: bytes) -> bytes:
-        """The packet of a track *event* at *moment* (ns), as a field of the trace."""
+        """Return the packet of a track *event* at *moment* (ns), as a field of the trace."""
         content = self._head + _varint(moment) + self._track_event + _varint(len(event)) + event
         return _PACKET + _varint(len(content)) + content
 
@@ -131,7 +131,7 @@ def _tag(field: int, wire: int) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """*number* in groups of seven bits, the lowest first."""
+    """Return *number* in groups of seven bits, the lowest first."""
     if number < 128:
         return bytes((number,))
     groups = bytearray()
@@ -143,22 +143,22 @@ def _varint(number: int) -> bytes:
 
 
 _PACKET = _tag(1, LENGTH)
-"""`Trace.packet`, the one field of a trace."""
+"""`Trace.packet`, the only field of a trace."""
 
 
 def _uuid(rank: int, place: int) -> int:
-    """Of a track: *place* 0 is the process of *rank*, n + 1 its n-th stream."""
+    """Return the id of a track: *place* 0 is the process of *rank*, n + 1 its n-th stream."""
     return (rank + 1) << 20 | place
 
 
 def _descriptors(timeline: Timeline, rank: int) -> Iterator[Any]:
-    """The packets that name the process of *rank* and its tracks."""
+    """Yield the packets with the names of the process of *rank* and of its tracks."""
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket
 
     packet = TracePacket()
     process = packet.track_descriptor
     process.uuid = _uuid(rank, 0)
-    # pid 0 is the idle task to the viewer
+    # the viewer takes pid 0 as the idle task
     process.process.pid, process.process.process_name = rank + 1, process_name(timeline, rank)
     process.sibling_order_rank = rank
     process.child_ordering = process.EXPLICIT

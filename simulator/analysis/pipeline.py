@@ -1,4 +1,4 @@
-"""A pipeline's picture: a row for each pipeline rank, a box for each action, numbered by micro-batch."""
+"""The rows of a pipeline chart: one for each pipeline rank, with a box for each action, numbered by micro-batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PHASE_LETTERS = tuple(PHASES)
 
 
 class Stretch(NamedTuple):
-    """*action* ran from *begin* to *end* (s), all its layers, whatever it waited for between them included."""
+    """*action* ran from *begin* to *end* (s): all its layers, with the waits between them."""
 
     action: Action
     begin: float
@@ -27,7 +27,7 @@ class Stretch(NamedTuple):
 
 
 def stretches(timeline: Timeline, rank: int) -> list[Stretch]:
-    """What *rank* computed, action after action, in order of their begins."""
+    """Return the actions that *rank* computed, in order of their begins."""
     program, own = timeline.schedule.program(rank), timeline.of(rank)
     computes = program.column(_computes, np.bool_)[own.op]
     computed = np.flatnonzero(computes)
@@ -47,14 +47,14 @@ def stretches(timeline: Timeline, rank: int) -> list[Stretch]:
 
 
 def _computes(op: Op) -> bool:
-    """Whether *op* is computation of an action."""
+    """Return whether *op* is a computation of an action."""
     return isinstance(op, Compute) and op.action is not None
 
 
 def pipeline_ranks(timeline: Timeline, ranks: Sequence[int] | None = None) -> list[int]:
-    """The ranks to show: *ranks* as given, else the first GPU rank of each pipeline stage whose spans were kept.
+    """Return the ranks to show: *ranks* if given, else the first GPU rank of each stage with kept spans.
 
-    Raises `SimulatorError` for a rank that there is not, and where no rank lives on a GPU.
+    Raises `SimulatorError` for an unknown rank, and if no rank is on a GPU.
     """
     if ranks is not None:
         return chosen(timeline, ranks, timeline.world_size)
@@ -69,9 +69,9 @@ def pipeline_ranks(timeline: Timeline, ranks: Sequence[int] | None = None) -> li
 def pipeline_rows(
     timeline: Timeline, ranks: Sequence[int] | None, window: tuple[float, float]
 ) -> tuple[list[Row], str]:
-    """The rows of a pipeline chart within *window* (s), and what it leaves out.
+    """Return the rows of a pipeline chart within *window* (s), and a note of what is left out.
 
-    Boxes carry the number of their micro-batch. What takes no time, as the optimizer of a unit model, has no box.
+    Boxes show the number of their micro-batch. Actions of no length, as the optimizer of a unit model, have no box.
     """
     every = pipeline_ranks(timeline, ranks)
     kept = every if ranks is not None else evenly(every, MOST_CLASSES)

@@ -1,4 +1,4 @@
-"""Pieces of the report that a run prints: where the time went, the pipeline as text, tables of collectives."""
+"""Parts of the report of a run: breakdown, pipeline as text, tables of collectives and of memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from simulator.analysis import text
 from simulator.analysis.memory import Memory, stage_of
-from simulator.analysis.palette import in_claiming_order
+from simulator.analysis.palette import parts_in_order
 from simulator.analysis.pipeline import pipeline_ranks, stretches
 from simulator.timeline import Timeline
 from simulator.units import show
@@ -25,7 +25,7 @@ class Measurement(NamedTuple):
 
 
 def label_of(part: str) -> str:
-    """How a part of a breakdown is called in print.
+    """Return the printed name of a part of a breakdown.
 
     >>> label_of("exposed_dp")
     'exposed dp'
@@ -34,8 +34,8 @@ def label_of(part: str) -> str:
 
 
 def breakdown_table(parts: Mapping[str, float], width: int = 40) -> str:
-    """One line for each part of a breakdown that took time: seconds, share, and its piece of the bar."""
-    shown = [part for part in in_claiming_order(parts) if parts[part] > 0]
+    """Return a line for each part of a breakdown above 0: seconds, share, and its segment of a bar."""
+    shown = [part for part in parts_in_order(parts) if parts[part] > 0]
     total = sum(parts.values())
     bars = text.waterfall([parts[part] for part in shown], width)
     rows = [
@@ -46,8 +46,8 @@ def breakdown_table(parts: Mapping[str, float], width: int = 40) -> str:
 
 
 def comparison(breakdowns: Mapping[str, Mapping[str, float]]) -> str:
-    """Several breakdowns side by side, a column each; of two also what the second takes more than the first."""
-    parts = in_claiming_order(part for one in breakdowns.values() for part in one)
+    """Return a table with a column for each breakdown; of two also the difference, second less first."""
+    parts = parts_in_order(part for one in breakdowns.values() for part in one)
     columns = list(breakdowns.values())
     rows = [
         [label_of(part), *_cells([one.get(part, 0.0) for one in columns])]
@@ -68,7 +68,7 @@ def _cells(values: Sequence[float]) -> list[str]:
 
 
 def pipeline_chart(timeline: Timeline, width: int = 100, ranks: Sequence[int] | None = None) -> str:
-    """The first rank of each pipeline stage, or *ranks*, as a line of *width* letters: what computes when.
+    """Return a line of *width* characters for the first rank of each pipeline stage, or for each of *ranks*.
 
     A box begins with phase and micro-batch, ``F0``; dots are bubble.
     """
@@ -86,13 +86,13 @@ def pipeline_chart(timeline: Timeline, width: int = 100, ranks: Sequence[int] | 
 
 
 def fits_in_text(timeline: Timeline, width: int = 100) -> bool:
-    """Whether `pipeline_chart` is legible: few stages, and at least two letters for the mean box of the fullest."""
+    """Return whether `pipeline_chart` is legible: few stages, at least two characters for a mean box."""
     ranks = pipeline_ranks(timeline)
     return 1 < len(ranks) <= 16 and all(2 * len(stretches(timeline, rank)) <= width for rank in ranks)
 
 
 def collective_table(measurements: Iterable[Measurement]) -> str:
-    """A table in the manner of nccl-tests: size in bytes, time in µs, bandwidths in GB/s."""
+    """Return a table with the columns of nccl-tests: size in bytes, time in µs, bandwidths in GB/s."""
     rows = [
         [
             f"{m.size:.0f}",
@@ -112,9 +112,9 @@ def collective_table(measurements: Iterable[Measurement]) -> str:
 
 
 def memory_table(memory: Memory, capacity: float, reserved: Mapping[str, float] | None = None) -> str:
-    """The peak by category, its sum against the *capacity* (bytes) of the GPU, and the peak of each stage.
+    """Return the peak by category, its sum and the *capacity* (bytes) of the GPU, and the peak of each stage.
 
-    *reserved*: bytes that the process takes beside.
+    *reserved*: bytes that the process holds beyond its tensors.
     """
     peak = memory.peak
     rows = [[name, show(nbytes, "size")] for name, nbytes in peak.by_category.items() if nbytes > 0]

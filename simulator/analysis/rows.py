@@ -1,4 +1,4 @@
-"""A Gantt chart has a row for each rank, or class of equal ranks, and stream; a row holds boxes and their labels."""
+"""The rows of a Gantt chart, one for each stream of each rank or class of equal ranks, with boxes and labels."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from simulator.schedule.order import PHASES
 from simulator.timeline import NO_MICRO_BATCH, Columns, Floats, Integers, Timeline, micro_batches, op_names
 
 MOST_CLASSES = 32
-"""Classes of equal ranks that a chart shows, unless ranks are chosen."""
+"""Classes of equal ranks that a chart shows at most, unless ranks are given."""
 MOST_ROWS = 96
-"""Above it the transfers of a rank share one row."""
+"""Number of rows above which all transfers of a rank are in one row."""
 LEAST_LABEL = 14
-"""Pixels of two letters, which the shortest label has."""
+"""Width in pixels of two characters, the shortest label."""
 
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
     """Spans of one *paint* in one row, *begin* to *end* (s), in any order.
 
-    *virtual*: which of the virtual stages of a pipeline rank they are of, counted from 0.
+    *virtual*: the number of their virtual stage on the pipeline rank, from 0.
     """
 
     paint: Paint
@@ -39,7 +39,7 @@ class Boxes:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """*text* for the middle of the run of boxes of *paint* from *begin* to *end* (s)."""
+    """*text* in the middle of a sequence of boxes of *paint* from *begin* to *end* (s)."""
 
     text: str
     begin: float
@@ -49,7 +49,7 @@ class Label:
 
 @dataclass(frozen=True)
 class Row:
-    """One *stream* of *rank* (or its transfers together), as boxes; *name* is that of the rank or of its class."""
+    """One *stream* of *rank* (or all its transfers) as boxes; *name*: that of the rank or of its class."""
 
     rank: int
     stream: str
@@ -60,16 +60,16 @@ class Row:
 
 
 class Shown(NamedTuple):
-    """A rank that a chart shows, and the *name* of what it stands for: itself, or its class."""
+    """A rank that a chart shows, and the *name* of its row: that of the rank, or of its class."""
 
     rank: int
     name: str
 
 
 def chosen(timeline: Timeline, ranks: Sequence[int] | None, most: int) -> list[int]:
-    """The ranks to show: *ranks* as given, else all, else *most* of them evenly spread, first and last included.
+    """Return the ranks to show: *ranks* if given, else all, or *most* of them, evenly spaced with first and last.
 
-    Raises `SimulatorError` for a rank that there is not.
+    Raises `SimulatorError` for an unknown rank.
     """
     world = timeline.world_size
     if ranks is None:
@@ -83,7 +83,7 @@ def chosen(timeline: Timeline, ranks: Sequence[int] | None, most: int) -> list[i
 
 
 def evenly(items: Sequence[int], most: int) -> list[int]:
-    """*items*, or *most* of them evenly spread, first and last included.
+    """Return *items*, or *most* of them, evenly spaced with first and last.
 
     >>> evenly(range(9), 5)
     [0, 2, 4, 6, 8]
@@ -94,23 +94,23 @@ def evenly(items: Sequence[int], most: int) -> list[int]:
 
 
 def shown(timeline: Timeline, ranks: Sequence[int] | None, most: int = MOST_CLASSES) -> tuple[list[Shown], str]:
-    """What a chart shows, and a sentence that says what it leaves out: *ranks*, else one rank for each class.
+    """Return the ranks to show (*ranks*, else one of each class), and a note of what is left out.
 
-    Of more than *most* classes these are evenly spread; those whose spans were not kept are left out. Raises
-    `SimulatorError` for a rank that there is not.
+    Of more than *most* classes an evenly spaced selection is shown. Ranks without kept spans are left out. Raises
+    `SimulatorError` for an unknown rank.
     """
     world = timeline.world_size
     if ranks is not None:
         given = chosen(timeline, ranks, world)
-        told = "" if len(given) == world else f"{len(given)} of {world:,} ranks"
-        return [Shown(rank, f"rank {rank}") for rank in given], told
+        note = "" if len(given) == world else f"{len(given)} of {world:,} ranks"
+        return [Shown(rank, f"rank {rank}") for rank in given], note
     classes = {first: alike for first, alike in timeline.classes.items() if first in timeline.columns}
     known = sum(map(len, classes.values()))
     if known < world:
         kept = evenly(list(classes), most)
         some = f"{len(kept)} of " if len(kept) < len(classes) else ""
-        told = f"{some}{known:,} of {world:,} ranks, those whose spans were kept; --ranks keeps others"
-        return [Shown(rank, class_name(classes[rank])) for rank in kept], told
+        note = f"{some}{known:,} of {world:,} ranks, those whose spans were kept; --ranks keeps others"
+        return [Shown(rank, class_name(classes[rank])) for rank in kept], note
     kept = evenly(list(classes), most)
     named = [Shown(rank, class_name(classes[rank])) for rank in kept]
     if len(kept) < len(classes):
@@ -123,7 +123,7 @@ def shown(timeline: Timeline, ranks: Sequence[int] | None, most: int = MOST_CLAS
 
 
 def class_name(ranks: Integers) -> str:
-    """The name of a class of equal *ranks*, ascending.
+    """Return the name of a class of equal *ranks*, ascending.
 
     >>> class_name(np.array([3])), class_name(np.arange(16)), class_name(np.arange(0, 100, 4))
     ('rank 3', 'ranks 0-15 (16)', 'ranks 0, 4, ... (25)')
@@ -139,7 +139,7 @@ def class_name(ranks: Integers) -> str:
 
 
 def shown_window(timeline: Timeline, window: tuple[float, float] | None) -> tuple[float, float]:
-    """The window to show, in s: *window*, else all of the timeline. Raises `SimulatorError` if nothing lies in it."""
+    """Return the window to show, s: *window*, else the whole timeline. Raises `SimulatorError` if it is empty."""
     whole = timeline.makespan
     if window is None:
         if not whole:
@@ -154,7 +154,7 @@ def shown_window(timeline: Timeline, window: tuple[float, float] | None) -> tupl
 
 
 def rows(timeline: Timeline, ranks: Sequence[Shown], window: tuple[float, float], pixels: int = 1200) -> list[Row]:
-    """The rows of *ranks* within *window* (s), with the labels that fit into a chart *pixels* wide.
+    """Return the rows of *ranks* within *window* (s), with the labels that fit into a chart *pixels* wide.
 
     Raises `SimulatorError` if there are none.
     """
@@ -179,7 +179,7 @@ def rows(timeline: Timeline, ranks: Sequence[Shown], window: tuple[float, float]
 
 
 def _lanes(program: Program) -> dict[str, str]:
-    """The row that each stream of *program* stands in, by its name; the streams that compute come first."""
+    """Return the row of each stream of *program*, by its name; streams of computation come first."""
     streams = dict.fromkeys(op.stream for op in program.distinct())
     computing = list(dict.fromkeys(op.stream for op in program.distinct() if isinstance(op, Compute)))
     return {name: name for name in [*computing, *(name for name in streams if name not in computing)]}
@@ -190,10 +190,10 @@ def _folded(stream: str, lane: str) -> str:
 
 
 class _Looks:
-    """How the ops of a *program* look, as arrays by op: the numbers of *lane*, *paint*, *phase* and *micro_batch*.
+    """The appearance of the ops of a *program*, as arrays by op: numbers of *lane*, *paint*, *phase*, *micro_batch*.
 
-    *lane_of* names the lane of each stream. *phase* is 1 for the first of `PHASES`, 0 for what is no computation of an
-    action.
+    *lane_of*: the lane of each stream. *phase* is 1 for the first of `PHASES`, and 0 for ops that are not computation
+    of an action.
     """
 
     def __init__(self, program: Program, lane_of: dict[str, str]) -> None:
@@ -209,7 +209,7 @@ class _Looks:
         self.computing = [bool(computes[self.lane == number].any()) for number in range(len(self.lanes))]
 
     def text_of(self, op: int) -> str:
-        """What stands in the box of the op of that index: its action, else its name."""
+        """Return the text in the box of the op of that index: its action, else its name."""
         if not self.phase[op]:
             return self._names[op]
         number = int(self.micro_batch[op])
@@ -228,7 +228,7 @@ def _phase(op: Op) -> int:
 
 
 def _visible(own: Columns, window: tuple[float, float]) -> Columns:
-    """The spans that lie in *window*, even if only with their wait."""
+    """Return the spans that are in *window* at least with their wait."""
     inside = (own.end >= window[0]) & (own.ready <= window[1])
     return own if inside.all() else _among(own, inside)
 
@@ -239,7 +239,7 @@ def _among(own: Columns, kept: npt.NDArray[np.bool_]) -> Columns:
 
 
 def _boxes(spans: Columns, look: _Looks, window: tuple[float, float]) -> list[Boxes]:
-    """The boxes of *spans*, cut at the edges of *window*; waits come first, so that work is drawn over them."""
+    """Return the boxes of *spans*, clipped to *window*; waits come first, so that work is drawn over them."""
     paint = look.paint[spans.op]
     parts = [(WAIT, spans.ready, spans.begin)]
     for number, one in enumerate(look.paints):
@@ -251,11 +251,11 @@ def _boxes(spans: Columns, look: _Looks, window: tuple[float, float]) -> list[Bo
 
 
 def _labels(spans: Columns, look: _Looks, window: tuple[float, float], pixel: float) -> list[Label]:
-    """Labels of actions and communications, for runs wide enough to hold two letters; a *pixel* is so many s."""
+    """Return labels of actions and communications that are at least two characters wide; *pixel*: its length in s."""
     order = np.argsort(spans.begin, kind="stable")
     begin, end, op = spans.begin[order], spans.end[order], spans.op[order]
     phase, number = look.phase[op], look.micro_batch[op]
-    # computations of one action make one run, unless something shows between them
+    # computations of one action have one label, unless something is visible between them
     goes_on = (phase[1:] > 0) & (phase[1:] == phase[:-1]) & (number[1:] == number[:-1])
     goes_on &= begin[1:] - np.maximum.accumulate(end)[:-1] < pixel
     firsts = np.flatnonzero(np.append(True, ~goes_on)[: len(op)])

@@ -1,8 +1,8 @@
-"""What is narrower than some pixels is merged into shades: in each column of pixels, the share of each paint.
+"""Boxes narrower than some pixels are merged into shades: the share of each paint in each column of pixels.
 
-A row is drawn as boxes that are wide enough to be told apart, and as columns of pixels wherever something is narrower.
-Such a column is shared out among all that happens in it, so nothing is lost, nothing is drawn larger than it is, and
-equal patterns look equal (no moire).
+A row is drawn as boxes if they are wide enough to be distinguished, and as columns of pixels elsewhere. A column is
+divided among all spans in it, so that no span is lost, none is drawn too large, and equal patterns look equal (no
+moire).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from simulator.analysis.rows import Boxes
 from simulator.timeline import Floats, Integers
 
 LEAST_BOX = 3.0
-"""Pixels from which a box is drawn as a box; a narrower one with its edges would hide or lose its neighbours."""
+"""Least width in pixels of a box; the edges of a narrower one would hide its neighbours."""
 LEAST_EDGED = 10.0
-"""Pixels of the median box from which boxes have edges, so that each is seen; others merge where they touch."""
+"""Least width in pixels of the median box for boxes with edges; boxes without edges merge where they touch."""
 TOUCHING = 1e-9
-"""Share of the window that may lie between boxes that touch: rounding."""
+"""Largest gap between touching boxes, as a share of the window: rounding."""
 
 
 class Shades(NamedTuple):
-    """Of each of *columns* (their numbers, ascending), the share of each of *paints*: an array (paints, columns).
+    """The share of each of *paints* in each of *columns* (numbers, ascending), of shape (paints, columns).
 
-    *of*: how many columns the chart has.
+    *of*: the number of columns of the chart.
     """
 
     paints: list[Paint]
@@ -38,14 +38,14 @@ class Shades(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """Boxes of one paint that are drawn as such; with an edge around each if *edged*."""
+    """Wide boxes of one paint; *edged*: with an edge around each."""
 
     boxes: Boxes
     edged: bool
 
 
 def drawn(boxes: Sequence[Boxes], window: tuple[float, float], columns: int) -> tuple[list[Drawn], Shades]:
-    """The *boxes* of a row in *window* (s), on a chart so many *columns* of pixels wide: wide boxes, and shades."""
+    """Return the wide boxes and the shades of the *boxes* of a row, in *window* (s) on *columns* columns of pixels."""
     pixel = (window[1] - window[0]) / columns
     wide, narrow, every = [], [], []
     for one in boxes:
@@ -66,7 +66,7 @@ def drawn(boxes: Sequence[Boxes], window: tuple[float, float], columns: int) -> 
 
 
 def _uncovered(boxes: Boxes, shaded: Integers, window: tuple[float, float], columns: int) -> Boxes:
-    """Those of *boxes* that are not under *shaded* columns from end to end."""
+    """Return those of *boxes* that are not wholly under *shaded* columns."""
     free = np.ones(columns + 1, np.int64)
     free[shaded] = 0
     until = np.append(0, np.cumsum(free))
@@ -78,9 +78,9 @@ def _uncovered(boxes: Boxes, shaded: Integers, window: tuple[float, float], colu
 
 
 def _touched(intervals: Floats, columns: int) -> Integers:
-    """The columns of pixels that *intervals* (begins and ends, in pixels) touch, and the few between two of them.
+    """Return the columns of pixels that *intervals* (begins and ends, in pixels) touch, and short gaps between them.
 
-    A column or two of a box between shades, with its edge or hatch, would be a speck.
+    One or two columns of a box between shades would look like a speck.
     """
     first = np.clip(np.floor(intervals[0]), 0, columns - 1)
     begin, end = merged(first, np.clip(np.ceil(intervals[1]), first + 1, columns), LEAST_BOX)
@@ -91,7 +91,7 @@ def _touched(intervals: Floats, columns: int) -> Integers:
 
 
 def merged(begin: Floats, end: Floats, gap: float = 0.0) -> tuple[Floats, Floats]:
-    """The union of intervals, ascending; those that are no more than *gap* apart are one.
+    """Return the union of intervals, ascending; intervals at most *gap* apart are merged.
 
     >>> begin, end = merged(np.array([4.0, 0.0, 1.0, 1.5]), np.array([5.0, 1.0, 3.0, 2.0]))
     >>> begin.tolist(), end.tolist()
@@ -104,7 +104,10 @@ def merged(begin: Floats, end: Floats, gap: float = 0.0) -> tuple[Floats, Floats
 
 
 def _shares(boxes: Sequence[Boxes], edges: Floats) -> tuple[list[Paint], Floats]:
-    """The share of each paint in each column between *edges*; what runs at once shares it, waits get what is left."""
+    """Return the share of each paint in each column between *edges*.
+
+    Simultaneous spans share a column equally; waits have the rest.
+    """
     paints = in_order(one.paint for one in boxes)
     spans = []
     for paint in paints:
@@ -122,15 +125,15 @@ def _shares(boxes: Sequence[Boxes], edges: Floats) -> tuple[list[Paint], Floats]
 
 
 def colours(shades: Shades, fills: Floats, lines: int) -> Floats:
-    """Red, green and blue of the columns as a picture of so many *lines*: an array (lines, columns, 3).
+    """Return the columns as a picture with *lines* lines: red, green and blue, of shape (lines, columns, 3).
 
-    What works in a column stands one above the other there, by its share, and is the paler the longer nothing works:
-    it is mixed with white, or with the fill of waits. *fills*: red, green and blue of each paint.
+    Paints are stacked in a column by their shares. They are mixed with white, or with the fill of waits, by the share
+    without work. *fills*: red, green and blue of each paint.
     """
     works = np.array([paint != WAIT for paint in shades.paints], np.bool_)
     busy = shades.shares[works].sum(axis=0)
     tops = np.cumsum(shades.shares[works], axis=0) / np.where(busy > 0, busy, 1.0)
-    # of each line, counted from below, the part that lies under the top of each paint
+    # for each line, from below, the part that is under the top of each paint
     under = np.clip(tops[:, None, :] * lines - np.arange(lines)[::-1, None], 0.0, 1.0)
     strong = np.einsum("pln,pc->lnc", np.diff(under, axis=0, prepend=0.0), fills[works])
     waits = shades.shares[~works].T

@@ -1,6 +1,6 @@
-"""A trace's content, whatever its form: processes of ranks, tracks of streams, slices of ops, arrows of messages.
+"""The content of a trace in any format: processes of ranks, tracks of streams, slices of ops, arrows of messages.
 
-Slices stand in arrays. What is the same for all spans of an op, its name or its arguments, stands once per program.
+Slices are arrays. Names and arguments, which are the same for all spans of an op, are stored once per program.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from simulator.schedule import Collective, Compute, Copy, Delay, Op, Program, Re
 from simulator.timeline import NO_MICRO_BATCH, Floats, Integers, Timeline, micro_batches, op_names, op_streams
 
 Args = dict[str, str | float]
-"""What a viewer shows of a slice, by name."""
+"""Arguments of a slice in a viewer, by name."""
 
 KINDS = ("compute", "communication", "copy", "host")
-"""What runs in a stream, first that of streams that are drawn first."""
+"""Kinds of streams, in the order in which they are drawn."""
 
 
 class Track(NamedTuple):
-    """One *stream* of *rank*; *number* counts the streams of a rank from 0, *kind* says what runs in it."""
+    """One *stream* of *rank*, its *number* among the streams of the rank, from 0, and its *kind*."""
 
     rank: int
     number: int
@@ -51,7 +51,7 @@ class Slices(NamedTuple):
 
 
 class OpTexts(NamedTuple):
-    """What slices show of the ops of a program, by index: name, kind (compute, communication or copy), arguments."""
+    """Texts of the ops of a program, by index: name, kind (compute, communication or copy), arguments."""
 
     names: list[str]
     kinds: list[str]
@@ -59,7 +59,7 @@ class OpTexts(NamedTuple):
 
 
 def op_texts(program: Program) -> OpTexts:
-    """The texts of the ops of *program*."""
+    """Return the texts of the ops of *program*."""
     kinds = program.column(lambda op: KINDS.index(_kind(op)), np.int64).tolist()
     numbers = micro_batches(program).tolist()
     templates = [_args(op) for op in program.distinct()]
@@ -74,7 +74,7 @@ def _completed(args: Args, micro_batch: int) -> Args:
 
 
 def tracks(timeline: Timeline, rank: int) -> list[Track]:
-    """The tracks of *rank*: streams that compute first, then communication, copies and delays."""
+    """Return the tracks of *rank*: streams of computation first, then communication, copies and delays."""
     kinds: dict[str, int] = {}
     for op in timeline.schedule.program(rank).distinct():
         kind = KINDS.index(_kind(op))
@@ -84,13 +84,13 @@ def tracks(timeline: Timeline, rank: int) -> list[Track]:
 
 
 def process_name(timeline: Timeline, rank: int) -> str:
-    """What the process of *rank* is called: rank, role and device."""
+    """Return the name of the process of *rank*: rank, role and device."""
     device = f" on {timeline.devices[rank]}" if timeline.devices else ""
     return f"rank {rank} ({timeline.schedule.program(rank).role}){device}"
 
 
 def slices(timeline: Timeline, ranks: Sequence[int]) -> Iterator[tuple[Track, Slices]]:
-    """Each track of *ranks* with its slices. Arrows have numbers from 1; both of their ends are among *ranks*."""
+    """Yield each track of *ranks* with its slices. Arrows have numbers from 1; both of their ends are among *ranks*."""
     found = arrows(timeline, ranks)
     ends = np.cumsum([0, *(len(timeline.of(rank).op) for rank in ranks)]).tolist()
     for rank, (first, after) in zip(ranks, pairwise(ends), strict=True):
@@ -105,7 +105,7 @@ def slices(timeline: Timeline, ranks: Sequence[int]) -> Iterator[tuple[Track, Sl
 
 
 def _args(op: Op) -> Args:
-    """The arguments of *op*, of a template; its action lacks the number of its micro-batch."""
+    """Return the arguments of *op*, of a template; its action has no number of a micro-batch."""
     args: Args = {}
     if op.action is not None:
         args["action"] = f"{op.action.stage}{op.action.phase}"

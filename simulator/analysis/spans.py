@@ -15,20 +15,20 @@ from simulator.errors import SimulatorError
 from simulator.timeline import TABLE, Timeline, op_names, op_streams
 
 AT_ONCE = 50_000
-"""Rows that are held as text at a time."""
+"""Rows that are converted to text at a time."""
 
 
 def count(timeline: Timeline) -> int:
-    """How many rows the table has: the spans of all representatives."""
+    """Return the number of rows of the table: the spans of all representatives."""
     return sum(len(own.op) for own in timeline.columns.values())
 
 
 def write(timeline: Timeline, path: Path | str) -> None:
     """Write a row for each span to *path*, a ``.csv``, ``.csv.gz`` or ``.parquet``; `Timeline.table` has the columns.
 
-    Times are in s: from ready to begin the op waited for its partners, from begin to end it worked. Equal ranks have
-    one set of rows, that of the first; *ranks* is their number. Raises `SimulatorError` for another suffix, where the
-    file cannot be written, and for Parquet where pyarrow is not installed.
+    Times are in s: from ready to begin the op waited for its partners, from begin to end it ran. Equal ranks have one
+    set of rows, that of the first; *ranks* is their number. Raises `SimulatorError` for another suffix, if the file
+    cannot be written, and for Parquet if pyarrow is not installed.
     """
     path = Path(path)
     write_form = FORMS[suffix_of(path, FORMS)]
@@ -42,13 +42,13 @@ def _csv(timeline: Timeline, path: Path) -> None:
 
 
 def _compressed(timeline: Timeline, path: Path) -> None:
-    # without a name and a date the same timeline gives the same bytes; level 3 takes a third of the time of level 9
+    # without name and date the same timeline gives the same bytes; level 3 takes a third of the time of level 9
     with path.open("wb") as raw, gzip.GzipFile("", "wb", 3, raw, mtime=0) as file:
         file.writelines(_lines(timeline))
 
 
 def _lines(timeline: Timeline) -> Iterator[bytes]:
-    """The lines of the CSV file, some thousand at a time."""
+    """Yield the lines of the CSV file, `AT_ONCE` at a time."""
     yield (",".join(TABLE) + "\n").encode()
     known: dict[int, npt.NDArray[Any]] = {}
     for rank, ranks in timeline.classes.items():
@@ -66,7 +66,7 @@ def _lines(timeline: Timeline) -> Iterator[bytes]:
 
 
 def _quoted(text: str) -> str:
-    """*text* as a field of a CSV file (RFC 4180)."""
+    """Return *text* as a field of a CSV file (RFC 4180)."""
     return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in ',"\r\n') else text
 
 

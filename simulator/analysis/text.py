@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 
 def table(rows: Iterable[Sequence[str]], header: Sequence[str] = (), align: str = "") -> str:
-    """Lines of *rows* in columns; *align* has ``l`` or ``r`` for each column, the last of it for those beyond."""
+    """Return lines of *rows* in columns; *align*: ``l`` or ``r`` by column, its last letter for further columns."""
     lines = [list(header)] * bool(header) + [list(row) for row in rows]
     count = max(map(len, lines), default=0)
     sides = (align or "l").ljust(count, (align or "l")[-1])
@@ -26,7 +26,7 @@ def _aligned(cell: str, width: int, side: str) -> str:
 
 
 def shares(values: Sequence[float], cells: int) -> list[int]:
-    """*cells* shared out in proportion to *values*, by largest remainder; they sum to *cells*.
+    """Return whole numbers in proportion to *values*, by largest remainder; they sum to *cells*.
 
     >>> shares([1, 1, 1], 10)
     [4, 3, 3]
@@ -43,7 +43,7 @@ def shares(values: Sequence[float], cells: int) -> list[int]:
 
 
 def waterfall(values: Sequence[float], width: int = 40, mark: str = "█") -> list[str]:
-    """A line for each value, its bar beginning where the one before ended.
+    """Return a line for each value; its bar begins where the bar before it ends.
 
     >>> waterfall([3, 1], 8, "#")
     ['######', '      ##']
@@ -53,9 +53,9 @@ def waterfall(values: Sequence[float], width: int = 40, mark: str = "█") -> li
 
 
 def boxes(stretches: Iterable[tuple[str, float, float]], window: tuple[float, float], width: int) -> str:
-    """Labelled stretches (label, begin, end) of time as boxes in *width* letters; ``·`` is where there is none.
+    """Return labelled intervals (label, begin, end) as boxes in *width* characters; ``·`` where there is none.
 
-    A letter stands for its middle moment, so what lasts less than one may not show.
+    A character shows its middle moment; a shorter interval may be missing.
 
     >>> boxes([("F0", 0.0, 1.0), ("B0", 2.0, 4.0)], (0.0, 4.0), 12)
     'F0 ···B0----'
@@ -80,12 +80,12 @@ def _box(label: str, cells: int) -> str:
 
 
 def indented(block: str, by: str = "  ") -> str:
-    """*block* with every line moved to the right."""
+    """Return *block* with every line indented."""
     return "\n".join(f"{by}{line}" if line else line for line in block.splitlines())
 
 
 def figure(number: float) -> str:
-    """Four significant digits, never an exponent for what people count.
+    """Return *number* with four significant digits, without an exponent if it is large.
 
     >>> figure(460757.2), figure(236.98), figure(0.04181)
     ('460,757', '237', '0.04181')

@@ -1,4 +1,4 @@
-"""Traces open a timeline in a trace viewer: Perfetto's own form, or the JSON of Chrome's.
+"""Traces of a timeline for trace viewers, in Perfetto's own format or in Chrome's JSON.
 
 Each rank is a process with a track for each stream. Arrows run from each send to its receive, and along the critical
 path where it changes streams.
@@ -19,16 +19,15 @@ from simulator.schedule import Program
 from simulator.timeline import Timeline
 
 MOST_SPANS = 1_000_000
-"""What a viewer in a browser still scrolls; as JSON about 200 MB."""
+"""Spans that a viewer in a browser can still show; as JSON about 200 MB."""
 
 
 def write(timeline: Timeline, path: Path | str, ranks: Sequence[int] | None = None) -> None:
     """Write *timeline*, or its *ranks* alone, to *path*: ``.pftrace`` Perfetto, ``.json`` or ``.json.gz`` Chrome.
 
-    Where no ranks are given and all together have more than `MOST_SPANS`, or the spans of some were not kept, it holds
-    the first of all that are equal.
-    The same timeline gives the same bytes. Raises `SimulatorError` for another suffix, for a rank that there is not,
-    and where the file cannot be written.
+    Without *ranks*, the trace has one rank of each class of equal ranks if all have more than `MOST_SPANS` spans, or
+    if the spans of some were not kept. The same timeline gives the same bytes. Raises `SimulatorError` for another
+    suffix, for an unknown rank, and if the file cannot be written.
     """
     path = Path(path)
     form = FORMS[suffix_of(path, FORMS)]
@@ -42,7 +41,7 @@ def write(timeline: Timeline, path: Path | str, ranks: Sequence[int] | None = No
 
 
 def chrome(timeline: Timeline, ranks: Sequence[int]) -> bytes:
-    """The timeline in Chrome's trace event format, JSON object form; times in µs."""
+    """Return the timeline in Chrome's trace event format, JSON object form; times in µs."""
     text = ",\n".join(_chrome_events(timeline, ranks))
     return f'{{"displayTimeUnit":"ms","traceEvents":[\n{text}\n]}}\n'.encode()
 
@@ -71,7 +70,7 @@ def _json(value: object) -> str:
 
 
 def _chrome_texts(program: Program) -> list[tuple[str, str, str]]:
-    """By op: its name in quotes, name and category as members of an event, and the members of its arguments."""
+    """Return for each op its quoted name, name and category as members of an event, and its arguments as members."""
     texts = op_texts(program)
     return [
         (
@@ -96,12 +95,12 @@ def _chrome_slices(track: Track, content: Slices, texts: Sequence[tuple[str, str
                 f'{{"ph":"X","name":"wait","cat":"wait",{place},"ts":{ready!r},"dur":{begin - ready!r},'
                 f'"args":{{"for":{name}}}}}'
             )
-        told = (f',"step":{step}' if steps else "") + (',"critical_path":true' if critical else "")
+        details = (f',"step":{step}' if steps else "") + (',"critical_path":true' if critical else "")
         yield (
             f'{{"ph":"X",{named},{place},"ts":{begin!r},"dur":{end - begin!r},'
-            f'"args":{{"waited_us":{begin - ready!r}{args}{told}}}}}'
+            f'"args":{{"waited_us":{begin - ready!r}{args}{details}}}}}'
         )
-        # an arrow binds to the slice around its time stamp, so both of its ends stand well inside theirs
+        # an arrow belongs to the slice around its time stamp; therefore its ends are well inside their slices
         if sends:
             yield f'{{"ph":"s",{message},"id":{sends},"ts":{0.75 * begin + 0.25 * end!r}}}'
         if receives:

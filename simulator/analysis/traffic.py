@@ -1,8 +1,7 @@
-"""Traffic is what the axes of the mesh send and the links of the cluster carry."""
+"""Traffic: bytes that ranks send, by axis of the mesh, and use of the links of the cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -11,44 +10,19 @@ from simulator.analysis.intervals import averages
 from simulator.analysis.metrics import families
 from simulator.cluster import Cluster
 from simulator.errors import SimulatorError
-from simulator.schedule import Collective, Schedule, Send
-from simulator.schedule.mesh import family
 from simulator.timeline import Floats, FlowLinks, Integers, LinkBins, Timeline
-
-LEAST_SENT: dict[str, Callable[[int], float]] = {
-    "all_reduce": lambda ranks: 2.0 * (ranks - 1),
-    "all_gather": lambda ranks: ranks - 1.0,
-    "reduce_scatter": lambda ranks: ranks - 1.0,
-    "broadcast": lambda ranks: ranks - 1.0,
-    "reduce": lambda ranks: ranks - 1.0,
-    "all_to_all": lambda ranks: ranks - 1.0,
-    "gather": lambda ranks: (ranks - 1) / ranks,
-    "scatter": lambda ranks: (ranks - 1) / ranks,
-}
-"""What all ranks of a collective must send together, in full vectors, by number of ranks, where no switch reduces or
-multiplies: every other rank must get the vector or its share of it, and its contribution must leave it. For all but
-all-to-all these are the lower bounds of Chan et al., "Collective communication: theory, practice, and experience"
-(2007), section 3, summed over the ranks."""
-
-
-class Overload(NamedTuple):
-    """Link number *link* carried *rate* bytes/s from *time* (s) on: more than its bandwidth."""
-
-    link: int
-    time: float
-    rate: float
 
 
 def by_axis(timeline: Timeline) -> dict[str, float]:
-    """Bytes that all ranks together send in one training step, by family of axis, inner axis first."""
+    """Return the bytes that all ranks together send in one training step, by family of axis, inner axis first."""
     steps = timeline.steps_run
     return {name: timeline.axis_bytes.get(name, 0.0) / steps for name in families(timeline.schedule)}
 
 
 def by_link_kind(timeline: Timeline) -> dict[str, float]:
-    """Bytes that the links carry in one training step, by kind of link.
+    """Return the bytes on all links in one training step, by kind of link, in the order of the cluster's links.
 
-    A transfer counts on every link that it crosses. Kinds stand in the order of the cluster's links.
+    A transfer counts on every link that it crosses.
     """
     if timeline.cluster is None:
         return {}
@@ -59,10 +33,10 @@ def by_link_kind(timeline: Timeline) -> dict[str, float]:
 
 
 def utilisation(timeline: Timeline) -> dict[str, dict[str, float]]:
-    """Share of its bandwidth that a link carries, over the whole simulated time, by kind of link.
+    """Return the used share of the bandwidth over the whole simulated time, by kind of link.
 
-    ``mean`` is over all links of the kind in the cluster, idle ones included; ``max`` is the busiest link. Nothing if
-    transfers did not share links: bytes over bandwidth are then no share (fidelity ``alpha_beta``).
+    ``mean``: over all links of the kind in the cluster, idle ones included; ``max``: of the busiest link. Empty if
+    transfers did not share links (fidelity ``alpha_beta``): bytes over bandwidth are no share then.
     """
     if timeline.cluster is None or not timeline.makespan or not timeline.links_shared:
         return {}
@@ -76,28 +50,10 @@ def utilisation(timeline: Timeline) -> dict[str, dict[str, float]]:
     return {kind: {"mean": mean[kind], "max": most[kind]} for kind in count}
 
 
-def least_bytes(schedule: Schedule) -> dict[str, float]:
-    """Bytes that all ranks together must send in one training step, by family of axis.
-
-    Sends count as they stand, collectives with `LEAST_SENT`. Rings, trees and hierarchies of rings send exactly this;
-    an algorithm may send more, never less.
-    """
-    total = dict.fromkeys(families(schedule), 0.0)
-    for name, axis in schedule.mesh.axes.items():
-        for group in axis.groups:
-            for op in schedule.program(group[0]).ops:
-                if isinstance(op, Collective) and op.over == name:
-                    total[family(name)] += LEAST_SENT[op.kind](len(group)) * op.nbytes
-            for rank in group:
-                sends = (op for op in schedule.program(rank).ops if isinstance(op, Send) and op.over == name)
-                total[family(name)] += sum(op.nbytes for op in sends)
-    return total
-
-
 def carried(timeline: Timeline) -> dict[int, float]:
-    """Bytes on each link by the integral of its use over time; equals `Timeline.link_bytes` where use is recorded.
+    """Return the bytes on each link as the integral of its use over time; the same as `Timeline.link_bytes`.
 
-    Of links that are equal, as folding finds them, only the one that represents all.
+    Of equal links (by folding) only the representative is present. Empty if the use was not recorded.
     """
     if timeline.link_use is None:
         return {}
@@ -109,31 +65,15 @@ def carried(timeline: Timeline) -> dict[int, float]:
 
 
 def _flow_of_entry(flows: FlowLinks) -> Integers:
-    """The flow of each entry of ``flows.links``."""
+    """Return the flow of each entry of ``flows.links``."""
     return np.repeat(np.arange(len(flows.starts) - 1), np.diff(flows.starts))
 
 
-def overloads(timeline: Timeline, tolerance: float = 1e-9) -> list[Overload]:
-    """Where a link carries more than its bandwidth, *tolerance* being relative; nowhere, in a right simulation."""
-    cluster = _cluster(timeline)
-    link, begin, end, rate = _uses(timeline)
-    found = []
-    for number in np.unique(link).tolist():
-        mine = link == number
-        times = np.concatenate((end[mine], begin[mine]))
-        order = np.argsort(times, kind="stable")
-        load = np.cumsum(np.concatenate((-rate[mine], rate[mine]))[order])
-        lasting = np.diff(times[order], append=np.inf) > 1e-12 * timeline.makespan
-        over = (load > cluster.links[number].bandwidth * (1 + tolerance)) & lasting
-        found += [Overload(number, float(times[order][i]), float(load[i])) for i in np.flatnonzero(over)]
-    return sorted(found, key=lambda overload: (overload.time, overload.link))
-
-
 class LinkUse(NamedTuple):
-    """Share of the bandwidth in use in each bin between *edges* (s), for the links of one kind.
+    """The used share of the bandwidth in each bin between *edges* (s), for the links of one kind.
 
-    *mean* is over all links of the kind, *busiest* is the link, number *link*, that carries most in the whole window,
-    *highest* the fullest link of each bin, which may be another one in each.
+    *mean*: over all links of the kind. *busiest*: of the link, number *link*, with most bytes in the whole window.
+    *highest*: of the fullest link of each bin.
     """
 
     edges: Floats
@@ -144,7 +84,7 @@ class LinkUse(NamedTuple):
 
 
 def over_time(timeline: Timeline, window: tuple[float, float] | None = None, bins: int = 600) -> dict[str, LinkUse]:
-    """Link use over *window* (default: all) by kind of link, busiest kind first; kinds that carry nothing are absent.
+    """Return link use over *window* (default: all) by kind of link, busiest kind first, without idle kinds.
 
     Raises `SimulatorError` if the timeline has no cluster, or no use of its links.
     """
@@ -172,7 +112,7 @@ def over_time(timeline: Timeline, window: tuple[float, float] | None = None, bin
 
 
 def _from_bins(bins: LinkBins, window: tuple[float, float]) -> dict[str, LinkUse]:
-    """Link use of a run of which only totals by kind are known: nothing of single links."""
+    """Return the link use of a run with totals by kind only, without single links."""
     shown = np.flatnonzero((bins.edges[1:] > window[0]) & (bins.edges[:-1] < window[1]))
     edges = bins.edges[shown[0] : shown[-1] + 2]
     unknown = np.full(len(shown), np.nan)
@@ -184,7 +124,7 @@ def _from_bins(bins: LinkBins, window: tuple[float, float]) -> dict[str, LinkUse
 
 
 class _Entries(NamedTuple):
-    """Arrays of one length: *flow* takes *share* of the bandwidth of *link* for each byte/s of its rate."""
+    """Arrays of one length: *flow* uses *share* of the bandwidth of *link* for each byte/s of its rate."""
 
     link: Integers
     flow: Integers
@@ -192,12 +132,12 @@ class _Entries(NamedTuple):
 
 
 def _use(entries: _Entries, rates: Floats, edges: Floats, timeline: Timeline, count: int) -> LinkUse:
-    """The use of the links of *entries*, all of one kind that has *count* links; *rates* by flow and bin."""
+    """Return the use of the links of *entries*, all of one kind with *count* links; *rates* by flow and bin."""
     members, place = np.unique(entries.link, return_inverse=True)
     weight = np.array([timeline.multiplicity.get(number, 1) for number in members.tolist()])
     whole = np.bincount(entries.flow, entries.share * weight[place], len(rates)) @ rates
     totals = np.bincount(place, entries.share * rates.sum(axis=1)[entries.flow])
-    # of links that differ by rounding the first, whatever the order of sums
+    # of links that differ only by rounding the first, in any order of sums
     top = int(np.flatnonzero(totals >= totals.max() * (1 - 1e-9))[0])
     busiest = _load(entries, place, top, top + 1, rates)[0]
     highest = np.zeros(rates.shape[1])
@@ -208,11 +148,11 @@ def _use(entries: _Entries, rates: Floats, edges: Floats, timeline: Timeline, co
 
 
 LINKS_AT_ONCE = 2_000
-"""Links whose load over time is in memory at once: 10 MB with 600 bins."""
+"""Links with their load over time in memory at once: 10 MB with 600 bins."""
 
 
 def _load(entries: _Entries, place: Integers, first: int, last: int, rates: Floats) -> Floats:
-    """Share of the bandwidth in use by bin, for the links at *place* *first* to *last* (excluded)."""
+    """Return the used share of the bandwidth by bin, for the links at *place* *first* to *last* (excluded)."""
     mine = np.flatnonzero((place >= first) & (place < last))
     mine = mine[np.argsort(place[mine], kind="stable")]
     starts = np.flatnonzero(np.diff(place[mine], prepend=-1))

@@ -1,7 +1,7 @@
-"""A cluster is a directed graph of links between devices and switches, and the routes through it.
+"""A cluster is a directed graph of links between devices and switches, with the routes through it.
 
-Vertices and links are numbered and held as arrays (`simulator.cluster.topology`). A vertex is named by its kind and
-its number in the cluster, ``gpu 17``. The networkx graph (`simulator.cluster.graph`) is made when it is asked for.
+Vertices and links are numbered and stored as arrays (`simulator.cluster.topology`). The name of a vertex is its kind
+and its number in the cluster, ``gpu 17``. The networkx graph (`simulator.cluster.graph`) is made on demand.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simulator.accelerator import Accelerator
-from simulator.cluster.graph import graph_of, searched, topology_of
+from simulator.cluster.graph import graph_of, search_route, topology_of
 from simulator.cluster.links import Floats, Link, Links
 from simulator.cluster.topology import Ends, Topology
 from simulator.cluster.vertices import NONE
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 __all__ = ["Cluster", "Link", "Router"]
 
 Router = Callable[[int, int], Sequence[int]]
-"""From one device to another: the vertices passed, both ends included, by number.
+"""From one device to another: the numbers of the vertices on the route, both ends included.
 
-A router says that it is `hierarchical` if between servers it goes up a tree of switches and down again. It may have a
-method `nic_of`: the NIC by which a device leaves its server, wherever to; and `regularity`: what servers of a cluster
-have in common.
+A router has the attribute `hierarchical`, which is true if routes between servers go up a tree of switches and down
+again. It may have a method `nic_of` (the NIC on a device's routes to other servers) and a method `regularity` (the
+common structure of a cluster's servers).
 """
 
-OF_LINKS = ("graph", "regularity", "_link_classes")
-"""What a cluster keeps that depends on the properties of its links."""
+LINK_DEPENDENT = ("graph", "regularity", "_link_classes")
+"""Cached attributes of a cluster that depend on the properties of its links."""
 
 
 class Cluster:
-    """*topology*, given as such or as a networkx graph, its devices and their routes.
+    """A *topology* (or a networkx graph), its devices and their routes.
 
-    *router* gives routes by structure; without one a route has the fewest links, and passes through no other GPU
-    where that can be.
+    *router* computes routes from the structure. Without a router a route has the fewest links, and passes through no
+    other GPU if possible.
 
     >>> import networkx as nx
     >>> graph = nx.DiGraph()
@@ -65,12 +65,12 @@ class Cluster:
         self.topology = topology if isinstance(topology, Topology) else topology_of(topology)
         self.vertices, self.name = self.topology.vertices, name
         self._router = router
-        self._instead: Mapping[Accelerator, Accelerator] = {}
+        self._replacements: Mapping[Accelerator, Accelerator] = {}
         self._routes: dict[tuple[str, str], tuple[int, ...]] = {}
         self._check_links()
 
     def _check_links(self) -> None:
-        """Raise `ClusterError` for the first link that has no bandwidth, or less than no latency."""
+        """Raise `ClusterError` for the first link without positive bandwidth or with negative latency."""
         bad = [not link.bandwidth > 0 or not link.latency >= 0 for link in self.links.distinct]
         for number in np.flatnonzero(np.array(bad, np.bool_)[self.links.which])[:1].tolist():
             source, target = self.ends[number]
@@ -84,22 +84,22 @@ class Cluster:
 
     @cached_property
     def ends(self) -> Sequence[tuple[str, str]]:
-        """By number of a link the vertices that it leads from and to."""
+        """The source and target vertex of each link, by number."""
         return Ends(self.topology)
 
     @cached_property
     def graph(self) -> nx.DiGraph[str]:
-        """The topology as a networkx graph; changes of it do not change the cluster."""
+        """The topology as a networkx graph. Changes of the graph do not change the cluster."""
         return graph_of(self.topology)
 
     @property
     def hierarchical(self) -> bool:
-        """Whether routes between servers go up a tree and down: those to one device then tell all others."""
+        """Whether routes between servers go up a tree and down. Then the routes to one device determine all others."""
         return getattr(self._router, "hierarchical", False)
 
     @cached_property
     def regularity(self) -> Regularity | None:
-        """What its servers have in common; None where the router knows of nothing."""
+        """The common structure of the servers. None if the router knows of none."""
         found: Callable[[Cluster], Regularity | None] | None = getattr(self._router, "regularity", None)
         return found(self) if found else None
 
@@ -125,11 +125,11 @@ class Cluster:
 
     @cached_property
     def _vertex_of(self) -> Mapping[str, int]:
-        """By device its vertex."""
+        """The vertex of each device."""
         return dict(zip(self.devices, self._device_vertices.tolist(), strict=True))
 
     def vertex(self, name: str) -> int:
-        """The number of the vertex called *name*. Raises `ClusterError` if there is none."""
+        """Return the number of the vertex *name*. Raises `ClusterError` if there is none."""
         found = self._vertex_of.get(name)
         if found is None:
             found = self.vertices.names.find(name)
@@ -138,11 +138,11 @@ class Cluster:
         return found
 
     def accelerator(self, device: str) -> Accelerator:
-        """What computes at *device*, a GPU or a host."""
+        """Return the accelerator of *device*, a GPU or a host."""
         return self._accelerators[device]
 
     def count(self, devices: Iterable[str]) -> dict[Accelerator, int]:
-        """The accelerators of those of *devices* that are GPUs, and how many there are of each."""
+        """Return the accelerators of the GPUs among *devices*, and the number of each."""
         found = [self._accelerators[device] for device in devices if device not in self._host_set]
         numbers = Counter(map(id, found))
         count: dict[Accelerator, int] = {}
@@ -156,34 +156,34 @@ class Cluster:
 
     @cached_property
     def _accelerators(self) -> Mapping[str, Accelerator]:
-        """By device what computes there."""
-        instead = [self._instead.get(own, own) for own in self.vertices.accelerators]
+        """The accelerator of each device."""
+        replaced = [self._replacements.get(own, own) for own in self.vertices.accelerators]
         places = self.vertices.accelerator[self._device_vertices].tolist()
-        return {d: instead[place] for d, place in zip(self.devices, places, strict=True) if place != NONE}
+        return {d: replaced[place] for d, place in zip(self.devices, places, strict=True) if place != NONE}
 
-    def equipped(self, instead: Mapping[Accelerator, Accelerator]) -> Cluster:
-        """The cluster in which other accelerators stand *instead*; links and routes are the same."""
+    def with_accelerators(self, replacements: Mapping[Accelerator, Accelerator]) -> Cluster:
+        """Return the cluster with *replacements* (old -> new) of accelerators. Links and routes are the same."""
         other = copy(self)
         other.__dict__.pop("_accelerators", None)
-        # what already stands in another's place may be replaced in turn
-        placed = {old: instead.get(new, new) for old, new in self._instead.items()}
-        other._instead = {**instead, **placed}
+        # a replacement may be replaced in turn
+        earlier = {old: replacements.get(new, new) for old, new in self._replacements.items()}
+        other._replacements = {**replacements, **earlier}
         return other
 
     def node_of(self, device: str) -> int | str:
-        """The server that *device* stands in; a device that names none is a server of its own."""
+        """Return the server of *device*. A device without a server is a server of its own."""
         node = self._nodes.get(device)
         return self.vertices.node_of(self.vertex(device)) if node is None else node
 
     @cached_property
     def _nodes(self) -> Mapping[str, int | str]:
-        """By device its server, where it names one."""
+        """The server of each device that has one."""
         places = self.vertices.node[self._device_vertices].tolist()
         nodes = self.vertices.nodes
         return {d: nodes[place] for d, place in zip(self.devices, places, strict=True) if place != NONE}
 
     def host_of(self, gpu: str) -> str:
-        """The host that *gpu* copies to: the first one, in fewest links, of its own server."""
+        """Return the host that *gpu* copies to: the nearest one of its own server, by number of links."""
         hosts = self._hosts_of.get(self.node_of(gpu), self.hosts)
         if not hosts:
             raise ClusterError(f"{gpu} has no host to copy to; give the cluster hosts")
@@ -198,7 +198,10 @@ class Cluster:
         return found
 
     def route(self, source: str, target: str) -> tuple[int, ...]:
-        """The numbers of the links from *source* to *target*, in order. Raises `ClusterError` if there is no way."""
+        """Return the numbers of the links from *source* to *target*, in order.
+
+        Raises `ClusterError` if there is no route.
+        """
         key = source, target
         if key not in self._routes:
             path = self._path(self.vertex(source), self.vertex(target))
@@ -209,10 +212,10 @@ class Cluster:
         if self._router:
             return self._router(source, target)
         names = self.vertices.names
-        return [self.vertex(name) for name in searched(self.graph, self.gpus, names[source], names[target])]
+        return [self.vertex(name) for name in search_route(self.graph, self.gpus, names[source], names[target])]
 
     def number(self, source: str, target: str) -> int:
-        """The number of the link from one vertex to the next. Raises `KeyError` if there is none."""
+        """Return the number of the link from one vertex to the next. Raises `KeyError` if there is none."""
         number = self._link_between(source, target)
         if number is None:
             raise KeyError(f"no link from {source} to {target}")
@@ -225,21 +228,21 @@ class Cluster:
         return self.topology.leaving(self.vertex(source)).get(self.vertex(target))
 
     def linked(self, one: str, other: str) -> bool:
-        """Whether a link leads from one of two vertices to the other, either way."""
+        """Whether a link joins two vertices, in either direction."""
         return self._link_between(one, other) is not None or self._link_between(other, one) is not None
 
     def between(self, devices: Sequence[str]) -> list[list[float]]:
-        """The bandwidth of the link from each of *devices* to each, bytes/s; 0 where there is none."""
+        """Return the bandwidth of the link from each of *devices* to each, bytes/s; 0 if there is none."""
         vertices = [self.vertex(device) for device in devices]
         rows = [self.topology.leaving(vertex) for vertex in vertices]
         return [[self.links[row[v]].bandwidth if v in row else 0.0 for v in vertices] for row in rows]
 
     def kinds_passed(self, route: Sequence[int]) -> list[str]:
-        """The kinds of the vertices that the links of *route* lead to."""
+        """Return the kinds of the vertices at the ends of the links of *route*."""
         return [self.vertices.kinds[kind] for kind in self.vertices.kind[self.topology.target[list(route)]].tolist()]
 
     def nic_of(self, device: str, elsewhere: str) -> str | None:
-        """The NIC by which *device* leaves for a device of another server; None where no NIC is on the way."""
+        """Return the NIC through which *device* reaches a device of another server. None if no NIC is on the route."""
         found: Callable[[int], int] | None = getattr(self._router, "nic_of", None)
         if found:
             return self.vertices.names[found(self.vertex(device))]
@@ -248,7 +251,7 @@ class Cluster:
         return self.ends[route[kinds.index("nic")]][1] if "nic" in kinds else None
 
     def link_class(self, number: int) -> int:
-        """A number that two links share only if they are one `Link` between vertices of the same kinds."""
+        """Return a number that two links share only if they are one `Link` between vertices of the same kinds."""
         return int(self._link_classes[number])
 
     @cached_property
@@ -260,21 +263,21 @@ class Cluster:
 
     @property
     def bandwidths(self) -> Floats:
-        """By number of a link its bandwidth, bytes/s."""
+        """The bandwidth of each link, bytes/s."""
         return self.links.bandwidths
 
     def latency(self, route: Iterable[int]) -> float:
-        """The sum of the links' latencies, in s."""
+        """Return the sum of the links' latencies, s."""
         return self.latencies_of([tuple(route)])[0]
 
     def latencies_of(self, routes: Sequence[Sequence[int]]) -> list[float]:
-        """By route the sum of the latencies of its links, in s."""
+        """Return the latency of each route, s."""
         numbers = np.fromiter(chain.from_iterable(routes), np.int64, sum(map(len, routes)))
         each = iter(self.links.latencies[numbers].tolist())
         return [sum(islice(each, len(route))) for route in routes]
 
     def degraded(self, factors: Iterable[tuple[str, str, float]]) -> Cluster:
-        """The cluster in which the bandwidth between two vertices, both directions, is multiplied by a factor."""
+        """Return the cluster with a factor on the bandwidth between pairs of vertices, in both directions."""
         changed: dict[int, Link] = {}
         for source, target, factor in factors:
             both = self._link_between(source, target), self._link_between(target, source)
@@ -288,20 +291,20 @@ class Cluster:
         return self._with(self.links.replaced(changed))
 
     def _near(self, vertex: str) -> list[str]:
-        """The names of what links of *vertex* lead to; some names if there is no such vertex."""
+        """The names of the neighbours of *vertex*, or some names if there is no such vertex."""
         names = self.vertices.names
         if vertex not in names:
             return sorted(names)[:8]
         return sorted(names[other] for other in self.topology.leaving(self.vertex(vertex)))
 
-    def relinked(self, change: Callable[[Link], Link]) -> Cluster:
-        """The cluster in which every link is replaced by what *change* makes of it."""
+    def map_links(self, change: Callable[[Link], Link]) -> Cluster:
+        """Return the cluster with every link replaced by *change* of it."""
         return self._with(self.links.mapped(change))
 
     def _with(self, links: Links) -> Cluster:
-        """The cluster with other *links* between the same vertices; routes are the same."""
+        """The cluster with other *links* between the same vertices. Routes are the same."""
         other = copy(self)
-        for name in OF_LINKS:
+        for name in LINK_DEPENDENT:
             other.__dict__.pop(name, None)
         other.topology = replace(self.topology, links=links)
         other._check_links()

@@ -1,7 +1,7 @@
-"""A cluster's topology as a networkx graph, and the topology of such a graph.
+"""Conversion between a cluster's topology and a networkx graph.
 
-Vertices of the graph carry `kind` (gpu, host, nvswitch, pcie_switch, nic, leaf, spine ...) and `node`, the server that
-they belong to (absent on switches of the fabric); GPUs and hosts carry `accelerator`. Edges carry `link`.
+Vertices of the graph have `kind` (gpu, host, nvswitch, pcie_switch, nic, leaf, spine ...) and `node`, their server
+(absent on switches of the fabric). GPUs and hosts have `accelerator`. Edges have `link`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from simulator.cluster.links import Links
 from simulator.cluster.topology import Topology
-from simulator.cluster.vertices import NONE, Given, Vertices
+from simulator.cluster.vertices import NONE, ExplicitNames, Vertices
 from simulator.errors import ClusterError
 from simulator.hashing import Indices, T, Table
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def graph_of(topology: Topology) -> nx.DiGraph[str]:
-    """*topology* as a networkx graph: vertices and links in their order, by name."""
+    """Return *topology* as a networkx graph, with vertices and links in their order, by name."""
     import networkx as nx
 
     graph: nx.DiGraph[str] = nx.DiGraph()
@@ -42,8 +42,8 @@ def graph_of(topology: Topology) -> nx.DiGraph[str]:
 
 
 def topology_of(graph: nx.DiGraph[str]) -> Topology:
-    """The topology of *graph*: its vertices in their order, and the edges that leave each in theirs."""
-    names = Given(tuple(graph))
+    """Return the topology of *graph*, with its vertices in their order and the edges of each vertex in theirs."""
+    names = ExplicitNames(tuple(graph))
     kinds, kind = _numbered(data.get("kind", "") for _, data in graph.nodes.items())
     nodes, node = _numbered(data.get("node") for _, data in graph.nodes.items())
     accelerators, accelerator = _numbered(data.get("accelerator") for _, data in graph.nodes.items())
@@ -56,10 +56,10 @@ def topology_of(graph: nx.DiGraph[str]) -> Topology:
     return Topology(vertices, Links(distinct, which), source, target)
 
 
-def searched(graph: nx.DiGraph[str], gpus: Sequence[str], source: str, target: str) -> list[str]:
-    """The vertices of a route with the fewest links, past no other one of *gpus* where that can be.
+def search_route(graph: nx.DiGraph[str], gpus: Sequence[str], source: str, target: str) -> list[str]:
+    """Return the vertices of a route with the fewest links, through no other one of *gpus* if possible.
 
-    Raises `ClusterError` if there is no way.
+    Raises `ClusterError` if there is no route.
     """
     import networkx as nx
 
@@ -70,7 +70,7 @@ def searched(graph: nx.DiGraph[str], gpus: Sequence[str], source: str, target: s
         except nx.NetworkXNoPath:
             continue
         return path
-    raise ClusterError(f"there is no way from {source} to {target}")
+    raise ClusterError(f"there is no route from {source} to {target}")
 
 
 def _numbered(values: Iterable[T | None]) -> tuple[tuple[T, ...], Indices]:

@@ -56,39 +56,39 @@ class Links(Sequence[Link]):
 
     @cached_property
     def bandwidths(self) -> Floats:
-        """By number of a link its bandwidth, bytes/s."""
+        """The bandwidth of each link, bytes/s."""
         return self.each(lambda link: link.bandwidth)
 
     @cached_property
     def latencies(self) -> Floats:
-        """By number of a link its latency, s."""
+        """The latency of each link, s."""
         return self.each(lambda link: link.latency)
 
     def each(self, value: Callable[[Link], float]) -> Floats:
-        """By number of a link the *value* of its `Link`."""
+        """Return the *value* of each link."""
         return np.array([value(link) for link in self.distinct], np.float64)[self.which]
 
     @cached_property
     def counts(self) -> Mapping[Link, int]:
-        """How many links there are of each distinct `Link`, in the order of the first of each."""
+        """The number of links for each distinct `Link`, in order of first occurrence."""
         return dict(zip(*counted(self.distinct, self.which), strict=True))
 
     @cached_property
     def kinds(self) -> Mapping[str, int]:
-        """How many links there are of each kind, in the order of the first of each."""
+        """The number of links of each kind, in order of first occurrence."""
         kinds: Counter[str] = Counter()
         for link, count in self.counts.items():
             kinds[link.kind] += count
         return kinds
 
     def mapped(self, change: Callable[[Link], Link]) -> Links:
-        """Every link replaced by what *change* makes of it."""
+        """Return the links with every link replaced by *change* of it."""
         table: Table[Link] = Table()
         places = np.array([table.number(change(link)) for link in self.distinct], np.int64)
         return Links(table.values, places[self.which])
 
     def replaced(self, changes: Mapping[int, Link]) -> Links:
-        """Links of some numbers replaced."""
+        """Return the links with some replaced, by number."""
         table, which = Table(self.distinct), self.which.copy()
         for number, link in changes.items():
             which[number] = table.number(link)

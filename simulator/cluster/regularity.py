@@ -1,8 +1,8 @@
-"""Regularity is what servers of one template have in common, by number: where devices stand, which links are theirs.
+"""Regularity is the common structure of servers of one template: the places of devices and the numbers of their links.
 
-Servers are stamped, so the links that leave the vertices of one server are numbered without a gap, and a link of one
-server is found in another of the same *template* by its distance from the first. Above the servers stands a tree of
-switches: each device has a chain of them, from the leaf up to the root.
+Servers of a template are identical copies. The links that leave the vertices of one server have consecutive numbers, so
+a link of one server corresponds to the link at the same distance from the first link in any server of the same
+*template*. Above the servers is a tree of switches: each device has a chain of them, from the leaf up to the root.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from simulator.hashing import Indices
 class Regularity:
     """Arrays over devices (the cluster's GPUs, then its hosts), over servers, and over links.
 
-    By device: the number of its *server*, and which one it is in there, *local*; the links by which it leaves its
-    server, *out*, as far as to the leaf, and those by which it is reached from its NIC, *back*, both of shape
-    ``(devices, links)``, with -1 where they are fewer. The number of its *uplink* is the same for devices that leave
-    and are reached by links of the same classes. Level by level of the tree, from the leaf up, the number of the
-    *switch* above it, and of the links *down* from there and *up* to there, each of shape ``(devices, levels)``; up to
-    the leaf there is -1, for that link stands in *out*.
+    By device: *server*, the number of its server; *local*, its number in that server. *out*, the links from it to the
+    leaf, and *back*, the links from its NIC to it, both of shape ``(devices, links)`` and padded with -1. *uplink*, a
+    number that is equal for devices whose links out and back have equal classes. By level of the tree, from the leaf
+    up, each of shape ``(devices, levels)``: the *switch* above it, and the links *down* from that switch and *up* to
+    it. *up* is -1 for the leaf, because that link is in *out*.
 
-    By server: the first of its links, *base*, and its *template*, which two servers have in common if all links are
-    the same, one for one. By link: *link_class*, the same for links of equal kind, bandwidth and latency.
+    By server: *base*, the number of its first link; *template*, which is equal for servers whose links are equal one by
+    one. By link: *link_class*, which is equal for links of equal kind, bandwidth and latency.
     """
 
     server: Indices

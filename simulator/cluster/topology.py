@@ -1,7 +1,7 @@
-"""The topology of a cluster as arrays: vertices, and links between them numbered by the vertex that they leave.
+"""The topology of a cluster as arrays: vertices, and links numbered by the vertex that they leave.
 
-The links that leave vertex 0 have the first numbers, then come those that leave vertex 1, and so on; the links of one
-vertex are in the order in which they were added. A million links take a few arrays, and no object each.
+The links that leave vertex 0 have the first numbers, then come those that leave vertex 1, and so on. The links of one
+vertex are in the order in which they were added. A million links take a few arrays and no Python object each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from simulator.hashing import Indices
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """*vertices* and *links*; link number i leads from vertex ``source[i]`` to ``target[i]``; *source* ascends."""
+    """*vertices* and *links*. Link i leads from vertex ``source[i]`` to ``target[i]``; *source* is ascending."""
 
     vertices: Vertices
     links: Links
@@ -30,18 +30,18 @@ class Topology:
 
     @cached_property
     def first(self) -> Indices:
-        """By vertex the number of the first link that leaves it, and at the end the number of links."""
+        """By vertex the number of the first link that leaves it; last, the number of links."""
         first = np.zeros(len(self.vertices) + 1, np.int64)
         np.cumsum(np.bincount(self.source, minlength=len(self.vertices)), out=first[1:])
         return first
 
     @property
     def degrees(self) -> Indices:
-        """By vertex how many links leave it."""
+        """By vertex the number of links that leave it."""
         return np.diff(self.first)
 
     def leaving(self, vertex: int) -> dict[int, int]:
-        """The links that leave *vertex*: by the vertex that they lead to, their numbers."""
+        """Return the links that leave *vertex*: target vertex -> number of the link."""
         row = self._rows.get(vertex)
         if row is None:
             begin, end = self.first[vertex : vertex + 2].tolist()
@@ -53,13 +53,13 @@ class Topology:
 def sorted_topology(
     vertices: Vertices, distinct: Sequence[Link], source: Indices, target: Indices, which: Indices
 ) -> Topology:
-    """The topology of links in any order: from *source* to *target*, each one of *distinct* by its place there."""
+    """Return the topology of links in any order. *which*: for each link, its place in *distinct*."""
     order = np.argsort(source, kind="stable")
     return Topology(vertices, Links(tuple(distinct), which[order]), source[order], target[order])
 
 
 class Ends(Sequence[tuple[str, str]]):
-    """By number of a link the names of its ends, made when they are asked for."""
+    """The names of the ends of each link, made on demand."""
 
     def __init__(self, topology: Topology) -> None:
         self._names, self._source, self._target = topology.vertices.names, topology.source, topology.target

@@ -1,4 +1,4 @@
-"""Vertices by number: what kind each is, the server it belongs to, its accelerator, and its name."""
+"""Vertices by number: the kind, server, accelerator and name of each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simulator.accelerator import Accelerator
 from simulator.hashing import Indices, counted
 
 NONE = -1
-"""In place of a number where there is nothing."""
+"""Stands for a missing number."""
 
 
 class Names(Sequence[str]):
@@ -22,18 +22,18 @@ class Names(Sequence[str]):
 
     @abstractmethod
     def find(self, name: str) -> int | None:
-        """The number of the vertex called *name*; None where there is none."""
+        """Return the number of the vertex *name*; None if there is none."""
 
     def of(self, vertices: Indices) -> tuple[str, ...]:
-        """The names of *vertices*."""
+        """Return the names of *vertices*."""
         return tuple(self[vertex] for vertex in vertices.tolist())
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self.find(name) is not None
 
 
-class Given(Names):
-    """Names that somebody chose."""
+class ExplicitNames(Names):
+    """Names listed one by one."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = tuple(names)
@@ -52,12 +52,13 @@ class Given(Names):
         return self._names[vertex]
 
     def find(self, name: str) -> int | None:
-        """The number of the vertex called *name*."""
+        """Return the number of the vertex *name*; None if there is none."""
         return self._numbers.get(name)
 
 
 class Numbered(Names):
-    """Names like ``gpu 17``, made when they are asked for: *kinds* by *kind* of the vertex, and its *number* in it.
+    """Names like ``gpu 17``, made on demand. *kinds*: the words. *kind*: of each vertex. *number*: of each within its
+    kind.
 
     >>> names = Numbered(("gpu", "switch"), np.array([0, 1, 0]), np.array([0, 0, 1]))
     >>> list(names), names.find("gpu 1"), names.find("gpu 2")
@@ -86,17 +87,17 @@ class Numbered(Names):
         return iter(self.of(np.arange(len(self))))
 
     def of(self, vertices: Indices) -> tuple[str, ...]:
-        """The names of *vertices*."""
+        """Return the names of *vertices*."""
         kinds, numbers = self._kind[vertices].tolist(), self._number[vertices].tolist()
         return tuple([f"{self._kinds[kind]} {number}" for kind, number in zip(kinds, numbers, strict=True)])
 
     def find(self, name: str) -> int | None:
-        """The number of the vertex called *name*."""
+        """Return the number of the vertex *name*; None if there is none."""
         kind, _, number = name.rpartition(" ")
         return self._of_kind(kind).get(number) if kind in self._kinds else None
 
     def _of_kind(self, kind: str) -> Mapping[str, int]:
-        """By number within *kind*, as it stands in names, the vertex."""
+        """The vertices of *kind* by their number within it, as text."""
         if kind not in self._vertices:
             found = np.flatnonzero(self._kind == self._kinds.index(kind))
             numbers = map(str, self._number[found].tolist())
@@ -106,8 +107,8 @@ class Numbered(Names):
 
 @dataclass(frozen=True, eq=False)
 class Vertices:
-    """Arrays over vertices: the places of their *kind* in *kinds*, of their *node* (server) in *nodes*, and of their
-    *accelerator* in *accelerators*; `NONE` where a vertex is in no server, or computes nothing.
+    """Arrays over vertices: the places of each vertex's *kind* in *kinds*, of its *node* (server) in *nodes*, and of
+    its *accelerator* in *accelerators*. `NONE` for a vertex without a server or without an accelerator.
     """
 
     kinds: tuple[str, ...]
@@ -122,17 +123,17 @@ class Vertices:
         return len(self.kind)
 
     def of_kind(self, kind: str) -> Indices:
-        """The vertices of *kind* in order."""
+        """Return the vertices of *kind* in order."""
         if kind not in self.kinds:
             return np.zeros(0, np.int64)
         return np.flatnonzero(self.kind == self.kinds.index(kind))
 
     def node_of(self, vertex: int) -> int | str:
-        """The server of a vertex; one that is in none is a server of its own, called by its name."""
+        """Return the server of a vertex. A vertex without one is a server of its own, with the vertex's name."""
         node = int(self.node[vertex])
         return self.names[vertex] if node == NONE else self.nodes[node]
 
     @cached_property
     def counts(self) -> Mapping[str, int]:
-        """How many vertices there are of each kind, in the order of the first of each."""
+        """The number of vertices of each kind, in order of first occurrence."""
         return dict(zip(*counted(self.kinds, self.kind), strict=True))

@@ -1,7 +1,7 @@
-"""A YAML document keeps where each of its values stands, so that a fault is told with file, line, column and key.
+"""YAML documents with the position of each value, so that errors name file, line, column and key.
 
-Catalogue files and scenarios come in by this door: `read`, `merged` (a preset below the keys that override it), then
-`validated` into a pydantic model built of the quantities that stand here.
+Catalogue files and scenarios are read by `read`, combined by `merged` (keys override a preset), and `validated` by a
+pydantic model with the quantities of this package.
 """
 
 from simulator.document.document import Document, Path, Position, dotted, merged, part, replaced

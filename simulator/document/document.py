@@ -1,6 +1,6 @@
-"""A document is plain data and, for each key path in it, the position that it came from.
+"""A document: plain data, and the position in a file of each key path.
 
-Documents merge: a preset lies below the keys that a scenario writes beside it, and every value keeps its own origin.
+Documents can be merged: keys of a scenario override those of a preset, and every value keeps its own position.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ WIDTH = 120
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a value stands: *file*, *line* and *column* (from 1), the column of its key, and the *source* line.
+    """The position of a value: *file*, *line* and *column* (from 1), those of its key, and the *source* line.
 
-    A value that was not read from a file has *option* instead, what the user wrote: ``--set cluster.nodes=8``; *key*
-    is then the path which that sets.
+    A value that was given as an option has the text of the *option*, such as ``--set cluster.nodes=8``, and the path
+    that it sets as *key*.
     """
 
     file: str = ""
@@ -45,14 +45,14 @@ class Document:
     positions: Mapping[Path, Position] = field(default_factory=dict)
 
     def position(self, path: Path) -> Position:
-        """Where *path* stands, or the nearest mapping or list around it that has a position."""
+        """Return the position of *path*, or of the nearest mapping or list around it that has one."""
         for end in range(len(path), -1, -1):
             if path[:end] in self.positions:
                 return self.positions[path[:end]]
         return Position()
 
     def get(self, path: Path, default: Any = None) -> Any:
-        """The value at *path*, or *default* where there is none."""
+        """Return the value at *path*, or *default* if there is none."""
         value: Any = self.data
         for key in path:
             try:
@@ -62,7 +62,7 @@ class Document:
         return value
 
     def fault(self, path: Path, message: str, hint: str = "", *, at_key: bool = False) -> str:
-        """The text of a fault of the value (or of the key) at *path*, as the user is to see it."""
+        """Return the text of an error about the value, or the key, at *path*."""
         position = self.position(path)
         known, name = path in self.positions, dotted(path)
         if position.option:
@@ -80,12 +80,12 @@ class Document:
         return f"{text}\n     help: {hint}" if hint else text
 
     def error(self, path: Path, message: str, hint: str = "", *, at_key: bool = False) -> ScenarioError:
-        """The fault of `fault` as an error to raise."""
+        """Return an error with the text of `fault`."""
         return ScenarioError(self.fault(path, message, hint, at_key=at_key))
 
 
 def part(document: Document, key: str) -> Document:
-    """What *document* holds at *key*, as a document of its own; *document* itself where that is no mapping."""
+    """Return the mapping at *key* as a document of its own; *document* itself if there is no mapping."""
     if not isinstance(document.data.get(key), dict):
         return document
     inner = {path[1:]: position for path, position in document.positions.items() if path[:1] == (key,)}
@@ -93,7 +93,7 @@ def part(document: Document, key: str) -> Document:
 
 
 def dotted(path: Path) -> str:
-    """A path as people write it.
+    """Return a path with dots.
 
     >>> dotted(("cluster", "degraded", 0, "bandwidth"))
     'cluster.degraded.0.bandwidth'
@@ -102,9 +102,9 @@ def dotted(path: Path) -> str:
 
 
 def merged(base: Document, over: Document, at: Path = ()) -> Document:
-    """*over* with *base* laid below its mapping at *at*: mappings merge deep, anything else of *over* stands.
+    """Return *over* with *base* merged into its mapping at *at*; other values of *over* override those of *base*.
 
-    Raises `ScenarioError` where *over* has something other than a mapping at *at*.
+    Raises `ScenarioError` if *over* has something other than a mapping at *at*.
     """
     upper = over.get(at, {})
     if not isinstance(upper, dict):
@@ -118,9 +118,9 @@ def merged(base: Document, over: Document, at: Path = ()) -> Document:
 
 
 def replaced(document: Document, path: Path, value: Any, position: Position) -> Document:
-    """*document* with *value* at *path*, as *position* says; mappings on the way that are not there are made.
+    """Return *document* with *value* and its *position* at *path*; missing mappings on the path are created.
 
-    Raises `ScenarioError` where the way leads through something that is neither a mapping nor a list of that length.
+    Raises `ScenarioError` if the path leads through something that is neither a mapping nor a list of that length.
     """
     for end in range(1, len(path)):
         around = document.get(path[:end])
@@ -142,7 +142,7 @@ def _below(base: Any, over: Any) -> Any:
 
 
 def _covered(path: Path, over: Any) -> bool:
-    """Whether something in *over* other than a mapping hides *path* of what lies below."""
+    """Return whether *over* has something other than a mapping on *path*, which hides the value of the base."""
     for key in path:
         if not isinstance(over, dict):
             return True

@@ -1,4 +1,4 @@
-"""A name in a scenario stands for a file of the project, or with a dot for an import path of the user's own."""
+"""Names in a scenario: files of the project or, with a dot, import paths of the user's own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simulator.lookup import find, names
 def known(name: str, package: str, extra: Sequence[str] = (), only: Sequence[str] | None = None) -> str:
     """Return *name* if *package* has such a file (*only*: some of them; *extra*: more), or if it can be imported.
 
-    Raises `Fault` with the names that there are, or with the error of the user's module.
+    Raises `Fault` with the existing names, or with the error of the user's module.
     """
     choices = [*extra, *(names(package) if only is None else only)]
     if name in choices:

@@ -1,4 +1,4 @@
-"""Keys beside the name of a function are its parameters, checked by their annotations."""
+"""Parameters of a function from the keys beside its name, checked by its annotations."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from simulator.document.validation import Fault, near
 
 
 def parameters(function: Callable[..., Any], given: Mapping[str, Any], also: tuple[str, ...] = ()) -> dict[str, Any]:
-    """*given*, validated as arguments of *function* after its first.
+    """Return *given*, validated as arguments of *function* after its first.
 
-    *also*: keys that stand beside them and belong to no function. Raises `Fault` for a key that the function does not
-    take, with those that it takes; pydantic's `ValidationError` for a wrong value.
+    *also*: further keys, which belong to no function. Raises `Fault` for an unknown key, with the known ones, and
+    pydantic's `ValidationError` for a wrong value.
     """
     signature = list(inspect.signature(function).parameters.values())[1:]
     hints = get_type_hints(function, include_extras=True)

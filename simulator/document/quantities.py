@@ -1,6 +1,6 @@
-"""Quantities at the door are text with a unit and become SI floats; counts are plain whole numbers.
+"""Quantities in files: texts with a unit, which become SI floats; counts are plain whole numbers.
 
-Every limit is one of sense, far beyond any machine: it catches a slipped exponent, not an ambitious design.
+Limits are far beyond any machine: they catch wrong exponents, not ambitious designs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LARGEST = {"bandwidth": 1e15, "size": 1e18, "time": 1e9, "rate": 1e21, "power": 
 """SI. A link of 1 PB/s, 1 EB, 30 years, 1 ZFLOP/s of one device, 1 GW of one device."""
 
 MOST = 10_000_000
-"""Of anything that is counted one by one."""
+"""Largest count of anything."""
 
 
 class Section(BaseModel):
@@ -27,7 +27,7 @@ class Section(BaseModel):
 
 
 def written(value: Any) -> str:
-    """*value* as the user wrote it, for an error.
+    """Return *value* as the user wrote it, for an error message.
 
     >>> written("eight"), written(None), written(True), written([1])
     ('"eight"', 'nothing', 'true', 'a list')
@@ -58,7 +58,7 @@ def _quantity(dimension: str, *, zero: bool = False) -> Callable[[Any], float]:
 
 
 def _shown(dimension: str) -> PlainSerializer:
-    """Writes a quantity with its unit wherever a section is written as JSON or YAML."""
+    """Return the serialiser that writes a quantity with its unit to JSON and YAML."""
     return PlainSerializer(lambda value: show(value, dimension, 9), return_type=str, when_used="json-unless-none")
 
 
@@ -93,7 +93,7 @@ def _short(value: float) -> str:
 
 
 def number(least: float, most: float, *, open_end: bool = False) -> Callable[[Any], float]:
-    """What takes a finite number from *least* (or above it, with *open_end*) to *most* and tells any fault in words."""
+    """Return a validator of finite numbers from *least* (with *open_end*: above it) to *most*."""
 
     def validate(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -120,7 +120,7 @@ Bandwidth = Annotated[float, BeforeValidator(_quantity("bandwidth")), _schema("b
 Size = Annotated[float, BeforeValidator(_quantity("size")), _schema("size"), _shown("size")]
 """bytes, above 0."""
 Amount = Annotated[float, BeforeValidator(_quantity("size", zero=True)), _schema("size"), _shown("size")]
-"""bytes, 0 allowed: what a measured or unit model may not have at all."""
+"""bytes, 0 allowed: a measured or unit model may have none."""
 Time = Annotated[float, BeforeValidator(_quantity("time", zero=True)), _schema("time"), _shown("time")]
 """s, 0 allowed."""
 Rate = Annotated[float, BeforeValidator(_quantity("rate")), _schema("rate"), _shown("rate")]
@@ -129,7 +129,7 @@ Power = Annotated[float, BeforeValidator(_quantity("power")), _schema("power"), 
 """W, above 0."""
 
 Count = Annotated[int, BeforeValidator(_whole(1)), WithJsonSchema({"type": "integer", "minimum": 1})]
-"""Of GPUs, nodes, layers ...: at least 1."""
+"""A count of GPUs, nodes, layers ...: at least 1."""
 Index = Annotated[int, BeforeValidator(_whole(0)), WithJsonSchema({"type": "integer", "minimum": 0})]
 """A rank, a GPU's number, a seed: at least 0."""
 Number = Annotated[float, BeforeValidator(number(0.0, 1e30)), WithJsonSchema({"type": "number", "minimum": 0})]

@@ -1,4 +1,4 @@
-"""Reading takes YAML 1.2 at the level of nodes, where every key and value still knows its line and column."""
+"""Reading of YAML 1.2 at the level of nodes, at which every key and value has its line and column."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from simulator.document.document import Document, Path, Position
 from simulator.errors import ScenarioError
 
 LARGEST = 4 * 2**20
-"""Bytes: scenarios and catalogue files are small; what is larger is something else."""
+"""Bytes of a file at most: scenarios and catalogue files are small."""
 
 MOST_VALUES = 200_000
-"""Values in one document, aliases followed: a few lines of nested aliases can stand for billions."""
+"""Values in one document at most, aliases expanded: a few lines of nested aliases can mean billions."""
 
 DEEPEST = 60
-"""Levels of nesting in one document."""
+"""Levels of nesting in one document at most."""
 
 _TAG = "tag:yaml.org,2002:"
 
 
 def read(path: str | os.PathLike[str]) -> Document:
-    """The document in the file at *path*. Raises `ScenarioError`, with the position, for anything but a mapping."""
+    """Return the document in the file at *path*. Raises `ScenarioError`, with the position, if it is not a mapping."""
     path = pathlib.Path(path)
     name = _shown(path)
     text = _text(path, name)
@@ -38,7 +38,7 @@ def read(path: str | os.PathLike[str]) -> Document:
 
 
 def read_value(text: str) -> Any:
-    """The value that *text* stands for in YAML, as in ``--set key.path=value``. Raises `ValueError` if it has none."""
+    """Return the value of *text* in YAML, as in ``--set key.path=value``. Raises `ValueError` if it has none."""
     try:
         root = _compose(text, "", text.splitlines())
         return None if root is None else _Reader("", text.splitlines()).value(root, (), root)
@@ -50,7 +50,7 @@ def read_value(text: str) -> Any:
 
 
 def _shown(path: pathlib.Path) -> str:
-    """*path* as given, or from the working directory where it lies below that."""
+    """Return *path* as given, or relative to the working directory if it is below that."""
     try:
         return str(path.relative_to(pathlib.Path.cwd()))
     except (ValueError, OSError):
@@ -81,7 +81,7 @@ def _text(path: pathlib.Path, name: str) -> str:
 
 
 def _compose(text: str, name: str, lines: list[str]) -> Any:
-    # Imported here: what only lists names or prints help need not load a YAML parser.
+    # imported here, so that lists of names and help do not load a YAML parser
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
     from ruamel.yaml.reader import ReaderError
@@ -116,7 +116,7 @@ def _syntax(error: Any, name: str, lines: list[str]) -> ScenarioError:
 
 
 class _Reader:
-    """Turns nodes into plain data and notes the position of each path."""
+    """Converts nodes to plain data and records the position of each path."""
 
     def __init__(self, file: str, lines: list[str]) -> None:
         self.file, self.lines = file, lines
@@ -163,7 +163,7 @@ class _Reader:
         return result
 
     def _position(self, node: Any, key: Any) -> Position:
-        # a value that is left out begins nowhere; it is told at its key
+        # an omitted value has no position; its key has
         start, name = (key if node.value == "" and not node.style else node).start_mark, key.start_mark
         return Position(
             self.file,
@@ -183,7 +183,7 @@ class _Reader:
 
 
 def _scalar(tag: str, text: str) -> Any:
-    """The plain value of a scalar node. Raises `ValueError` for a tag of the user's own or an endless number."""
+    """Return the plain value of a scalar node. Raises `ValueError` for a user's own tag or an infinite number."""
     kind = tag.removeprefix(_TAG)
     plain = text.replace("_", "").lower()
     if kind == "null":

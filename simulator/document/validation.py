@@ -1,4 +1,4 @@
-"""Validation holds a document against a pydantic model and tells every fault at its place, in plain words."""
+"""Validation of a document by a pydantic model; every fault is reported with its position, in plain words."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from simulator.errors import ScenarioError
 Model = TypeVar("Model", bound=BaseModel)
 
 
-class Fault(ValueError):  # noqa: N818 - reads as what it is
+class Fault(ValueError):  # noqa: N818 - it names the fault
     """Raised by a validator: *message* belongs to the key at *path* below the value being validated.
 
-    *hint* is what to try, printed after ``help:``.
+    *hint*: a suggestion, printed after ``help:``.
     """
 
     def __init__(self, path: str | int | Path, message: str, hint: str = "") -> None:
@@ -30,7 +30,7 @@ class Fault(ValueError):  # noqa: N818 - reads as what it is
 
 
 def validated(document: Document, model: type[Model], at: Path = ()) -> Model:
-    """What *document* holds at *at*, as an instance of *model*. Raises `ScenarioError` listing every fault."""
+    """Return the value at *at* as an instance of *model*. Raises `ScenarioError` with every fault."""
     data = document.get(at)
     if not isinstance(data, dict):
         raise document.error(at, f"must be a mapping (key: value), not {written(data)}")
@@ -41,7 +41,7 @@ def validated(document: Document, model: type[Model], at: Path = ()) -> Model:
 
 
 def _faults(document: Document, model: type[BaseModel], at: Path, data: Any, error: ValidationError) -> list[str]:
-    """The texts of all faults in order of their places; several of one value (from a union) become one."""
+    """Return the texts of all faults in order of their positions; several of one value (from a union) become one."""
     found: dict[Path, list[tuple[str, str, bool]]] = {}
     for detail in error.errors(include_url=False):
         path = _resolved(data, detail["loc"], detail["type"])
@@ -61,11 +61,11 @@ def _faults(document: Document, model: type[BaseModel], at: Path, data: Any, err
     undecided = {path[:-1] for path in found if path[-1:] in (("kind",), ("method",)) and not found[path][0][2]}
     for path, faults in found.items():
         if path[:-1] in undecided and faults[0][2] and path[-1:] not in (("kind",), ("method",)):
-            continue  # what else belongs here depends on the choice
+            continue  # which other keys are required depends on the choice
         if any(other != path and other[: len(path)] == path for other in found) and faults[0][0].startswith(
             "must be a"
         ):
-            continue  # the member of a union that wants something else here; another member got further
+            continue  # a member of a union that expects another value here; another member got further
         position = document.position(at + path)
         message, hint = _one([fault[:2] for fault in faults])
         text = document.fault(at + path, message, hint, at_key=faults[0][2])
@@ -74,24 +74,24 @@ def _faults(document: Document, model: type[BaseModel], at: Path, data: Any, err
 
 
 def _resolved(data: Any, location: tuple[int | str, ...], kind: str) -> Path:
-    """The path in *data* that pydantic's *location* means, which also holds the names of union members."""
-    return max(_ways(data, location, kind), key=lambda way: (way[1], len(way[0])))[0]
+    """Return the path in *data* of pydantic's *location*, which also has the names of union members."""
+    return max(_candidates(data, location, kind), key=lambda way: (way[1], len(way[0])))[0]
 
 
-def _ways(data: Any, location: tuple[int | str, ...], kind: str) -> list[tuple[Path, bool]]:
-    """The paths that *location* could mean, and whether each ends with its last part."""
+def _candidates(data: Any, location: tuple[int | str, ...], kind: str) -> list[tuple[Path, bool]]:
+    """Return the possible paths of *location*, each with whether it ends with its last part."""
     if not location:
         return [((), True)]
     head, rest = location[0], location[1:]
     ways: list[tuple[Path, bool]] = []
     if isinstance(data, dict) and (head in data or str(head) in data):
         key = head if head in data else str(head)
-        ways += [((key, *path), last) for path, last in _ways(data[key], rest, kind)]
+        ways += [((key, *path), last) for path, last in _candidates(data[key], rest, kind)]
     if isinstance(data, list) and isinstance(head, int) and head < len(data):
-        ways += [((head, *path), last) for path, last in _ways(data[head], rest, kind)]
+        ways += [((head, *path), last) for path, last in _candidates(data[head], rest, kind)]
     if kind == "missing" and not rest and not ways and isinstance(data, list if isinstance(head, int) else dict):
         ways.append(((head,), True))
-    skipped = _ways(data, rest, kind) if rest else [((), False)]
+    skipped = _candidates(data, rest, kind) if rest else [((), False)]
     return ways + skipped
 
 
@@ -121,11 +121,11 @@ _WORDS = {
     "string_too_short": "must not be empty",
     "none_required": "must be nothing",
 }
-"""By pydantic's type of error."""
+"""Messages by pydantic's type of error."""
 
 
 def _message(detail: Any) -> tuple[str, str]:
-    """Our words for one of pydantic's errors, and the hint."""
+    """Return the message and the hint for one of pydantic's errors."""
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
     if kind in ("literal_error", "enum"):
         return _choice(context["expected"], value)
@@ -154,7 +154,7 @@ def _choice(expected: str, value: Any) -> tuple[str, str]:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names as a sentence has them.
+    """Return *names* as they are listed in a sentence.
 
     >>> listed(["ring", "tree", "direct"])
     'ring, tree or direct'
@@ -164,7 +164,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 def near(name: str, names: Iterable[str]) -> str:
-    """The question that names the one of *names* most like *name*; nothing where none is near."""
+    """Return the question "did you mean" with the most similar of *names*; empty if none is similar."""
     names = list(names)
     longer = [other for other in names if len(name) > 2 and other.startswith(name.lower())]
     close = longer or difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
@@ -172,7 +172,7 @@ def near(name: str, names: Iterable[str]) -> str:
 
 
 def _one(faults: list[tuple[str, str]]) -> tuple[str, str]:
-    """Several faults of one value, each from a member of a union, as one: must be A or B, not C."""
+    """Return several faults of one value, one for each member of a union, as one: must be A or B, not C."""
     ranged = [fault for fault in faults if not fault[0].startswith(("must be a list", "must be a mapping"))]
     if any(not fault[0].startswith("must be a ") for fault in ranged):
         faults = ranged
@@ -187,7 +187,7 @@ def _one(faults: list[tuple[str, str]]) -> tuple[str, str]:
 
 
 def _unknown(model: type[BaseModel], data: Any, path: Path, location: tuple[int | str, ...]) -> tuple[str, str]:
-    """Message and hint for a key that the model at its place does not take, though another choice might."""
+    """Return message and hint for a key that the model does not have; another choice may have it."""
     found: list[Any] = [model]
     models = found
     for key in path[:-1]:
@@ -206,7 +206,7 @@ def _unknown(model: type[BaseModel], data: Any, path: Path, location: tuple[int 
 
 
 def _taken(members: list[tuple[Any, str]], data: Any, location: tuple[int | str, ...]) -> list[Any]:
-    """Those of *members* that *data* chose: by their literals, or by the tag that pydantic's *location* names."""
+    """Return the members that *data* selects: by their literals, or by the tag in pydantic's *location*."""
     values = data if isinstance(data, dict) else {}
     tagged = [member for member, tag in members if tag in location]
     fitting = [m for m, _ in members if all(values.get(name, v[0]) in v for name, v in _literals(m).items())]
@@ -221,7 +221,7 @@ def _keys(owner: Any) -> list[str]:
 
 
 def _inner(owner: Any, key: str | int) -> list[Any]:
-    """The annotations of what stands at *key* in a value of the type *owner*."""
+    """Return the annotations of the value at *key* of a value of type *owner*."""
     if isinstance(owner, type) and issubclass(owner, BaseModel):
         return [info.annotation for name, info in owner.model_fields.items() if key in (name, info.alias)]
     arguments = [argument for argument in get_args(owner) if argument is not Ellipsis]
@@ -231,7 +231,7 @@ def _inner(owner: Any, key: str | int) -> list[Any]:
 
 
 def _members(annotation: Any, tag: str = "") -> list[tuple[Any, str]]:
-    """The types that *annotation* allows, unions taken apart, with the tags that discriminate them."""
+    """Return the types that *annotation* allows, members of unions one by one, with their discriminating tags."""
     if get_origin(annotation) is Annotated:
         inner, *metadata = get_args(annotation)
         return _members(inner, next((str(one.tag) for one in metadata if isinstance(one, Tag)), tag))
@@ -241,7 +241,7 @@ def _members(annotation: Any, tag: str = "") -> list[tuple[Any, str]]:
 
 
 def _literals(member: Any) -> dict[str, tuple[Any, ...]]:
-    """The keys of *member* that allow only certain values, and these."""
+    """Return the keys of *member* that allow only certain values, with these values."""
     if not isinstance(member, type) or not issubclass(member, BaseModel):
         return {}
     fields = member.model_fields.items()

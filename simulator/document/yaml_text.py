@@ -7,7 +7,7 @@ from typing import Any
 
 
 def yaml_text(data: dict[str, Any]) -> str:
-    """*data* as YAML, keys in their order."""
+    """Return *data* as YAML, with keys in their order."""
     from ruamel.yaml import YAML
 
     yaml = YAML(typ="safe", pure=True)

@@ -19,7 +19,7 @@ from simulator.engine.arrays import (
     Array,
 )
 from simulator.engine.setup import Setup
-from simulator.network.plan import Flow, Plan
+from simulator.network.plan import Flow, TransferPlan
 
 
 def records(dtype: np.dtype[Any], rows: Sequence[tuple[Any, ...]], last: bool = True) -> Array:
@@ -29,7 +29,7 @@ def records(dtype: np.dtype[Any], rows: Sequence[tuple[Any, ...]], last: bool = 
     return made
 
 
-def plan_arrays(plans: Sequence[Plan], setup: Setup) -> tuple[dict[str, Array], list[Flow]]:
+def plan_arrays(plans: Sequence[TransferPlan], setup: Setup) -> tuple[dict[str, Array], list[Flow]]:
     """The arrays of *plans*, their phases, flows and entries, by name; and the flows by number, background last."""
     numbers: dict[int, int] = {}
     flows: list[Flow] = []

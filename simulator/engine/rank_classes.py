@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from simulator.hashing import Indices
-from simulator.network.plan import Plan
+from simulator.network.plan import TransferPlan
 from simulator.network.transport.communicator import Communicator
 from simulator.network.transport.placement import Placement
 from simulator.schedule import Collective, Copy, Op, Recv, Schedule, Send
@@ -55,7 +55,7 @@ class RankClasses(Protocol):
     def host(self, name: str) -> Hashable:
         """The class of the host processor *name*; one processor of each class is simulated."""
 
-    def plan(self, name: Communication, op: Op) -> Plan:
+    def plan(self, name: Communication, op: Op) -> TransferPlan:
         """The plan of *op* on the network."""
 
 
@@ -105,7 +105,7 @@ class Unfolded:
         """The host itself."""
         return name
 
-    def plan(self, name: Communication, op: Op) -> Plan:
+    def plan(self, name: Communication, op: Op) -> TransferPlan:
         """The plan between the partners themselves."""
         return plan_of(self.communicator, op, partners(self.schedule, name))
 
@@ -136,7 +136,7 @@ def partners(schedule: Schedule, name: Communication) -> tuple[int, ...]:
     raise AssertionError(name)
 
 
-def plan_of(communicator: Communicator, op: Op, ranks: tuple[int, ...]) -> Plan:
+def plan_of(communicator: Communicator, op: Op, ranks: tuple[int, ...]) -> TransferPlan:
     """The plan of *op* between *ranks*; of a message the sender, then the receiver."""
     if isinstance(op, Copy):
         return communicator.copy(ranks[0], op.nbytes, op.to)

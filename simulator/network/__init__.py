@@ -1,1 +1,1 @@
-"""The network: algorithms of collectives, communication libraries, and the transfers that they ask for."""
+"""The network: collective algorithms, communication libraries, and the transfers that they plan."""

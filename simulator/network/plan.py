@@ -1,6 +1,6 @@
-"""A plan is what a communication asks of the network: phases, one after the other, of flows over links.
+"""A transfer plan is a sequence of phases. A phase is a set of flows over links.
 
-The transport makes plans, the engine carries them out; so the network knows neither algorithms nor libraries.
+The transport makes plans and the engine executes them, so the engine knows neither algorithms nor libraries.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from math import inf
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Flow:
-    """Transfers that advance together, at one rate each: one variable of the fluid system.
+    """Transfers that advance together at one common rate: one variable of the fluid system.
 
-    Of the links numbered *links*, *crossings* says how many of the transfers pass each: what is accounted for. Of the
-    rows of the system (links, or classes of them) that the flow shares with others, *rows* are the numbers, and
-    *weights* the capacity (in bytes/s) that each takes for 1 byte/s of rate: the crossings over the protocol's
-    efficiency. The rate is at most *bound*, which the protocol sets, and *alone* when nothing else is on the rows, all
-    in bytes/s. Flows are compared by identity, and the same flow object stands for the same transfers every time, so
-    that the network can remember what it solved.
+    *links*: numbers of the links that the transfers pass. *crossings*: for each link, the number of transfers that pass
+    it; traffic is counted by it. *rows*: numbers of the rows of the fluid system (links, or classes of links) that the
+    flow shares with others. *weights*: for each row, the capacity (bytes/s) that 1 byte/s of rate takes, which is the
+    crossings over the protocol's efficiency. *bound*: the highest rate that the protocol allows. *alone*: the rate when
+    nothing else uses the rows. Both are in bytes/s.
+
+    Flows are compared by identity. The same flow object stands for the same transfers every time, so the engine can
+    reuse solutions.
     """
 
     links: tuple[int, ...]
@@ -32,10 +34,10 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """*latency* seconds in which nothing flows, then *nbytes* by each transfer of each of the *flows*, side by side.
+    """A delay of *latency* seconds, then *nbytes* by each transfer of each of the concurrent *flows*.
 
-    A phase that is not *contended* (the alpha-beta model) has the links to itself: *latency* is all of its time, flow
-    included, and the flows only say what was carried.
+    A phase that is not *contended* (the alpha-beta model) does not share its links: *latency* is its whole duration,
+    and the flows only count the traffic.
     """
 
     latency: float
@@ -45,13 +47,15 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """The *phases* of one communication, and what is told of it.
+class TransferPlan:
+    """The *phases* of one communication, and its properties.
 
-    *algorithm* and *protocol* as the tuner chose them; *sent_bytes*: all its transfers together; *sms*: the share of
-    each GPU's streaming multiprocessors that it takes while it runs. *delivery*: s from the last byte sent to the last
-    byte received, of a message. Its sender is occupied by its phases only, so that messages follow each other on a long
-    link without waiting for each other's arrival (LogGP: Alexandrov et al. 1995).
+    *algorithm* and *protocol*: the tuner's choice. *sent_bytes*: bytes of all transfers together. *sms*: the share of
+    each GPU's streaming multiprocessors that the communication occupies.
+
+    *delivery*, of a message: seconds from the last byte sent to the last byte received. The phases occupy the sender,
+    the delivery does not. So messages follow each other without waiting for the latency of the links (LogGP: Alexandrov
+    et al. 1995).
     """
 
     algorithm: str
@@ -62,7 +66,7 @@ class Plan:
     delivery: float = 0.0
 
     def moments(self, begin: float) -> Iterator[tuple[float, float, Phase]]:
-        """Begin and end of what each phase moves, where the plan begins at *begin* and has its links to itself."""
+        """Yield (begin, end, phase) of each phase's transfers if the plan begins at *begin* on idle links."""
         for phase in self.phases:
             start = begin + phase.latency if phase.contended else begin
             begin += phase.latency
@@ -72,5 +76,5 @@ class Plan:
 
     @property
     def alone(self) -> float:
-        """Seconds that it takes with its links to itself, if each phase has one flow."""
+        """Seconds that the plan takes on idle links, if each phase has one flow."""
         return max((end for _, end, _ in self.moments(0.0)), default=0.0) + self.delivery

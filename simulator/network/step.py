@@ -1,7 +1,7 @@
-"""An algorithm is a short list of steps: who sends to whom at once, how much, how many times.
+"""An algorithm is a short list of steps. A step says which ranks send to which, how much, and how often.
 
-A function of an algorithm's file takes (group, nbytes) - the rooted ones also root, a position - and returns its steps;
-*nbytes* is the full vector, as nccl-tests counts it.
+A function in an algorithm's file takes (group, nbytes), and root as well if the collective has one; a root is a
+position in the group. It returns the steps. *nbytes* is the full vector, as nccl-tests counts it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ Transfer = tuple[int, int]
 """(sender, receiver), positions in the group."""
 
 Blocks = Callable[[int, int], Sequence[int]]
-"""(repetition, index of the transfer) -> which blocks of the vector it carries; for the proof, not for the cost."""
+"""(repetition, index of the transfer) -> the blocks of the vector that it carries. For proofs, not for costs."""
 
 
 @dataclass(frozen=True)
 class Group:
     """The ranks of one collective, by position.
 
-    *nodes*: the positions in each server, in order. *rings*: the orders in which rings run through all positions, one
-    for each channel; the transport finds them on the cluster.
+    *nodes*: the positions in each server, in order. *rings*: orders in which rings visit all positions, one ring for
+    each channel; the transport finds them on the cluster.
     """
 
     size: int
@@ -31,29 +31,39 @@ class Group:
 
     @cached_property
     def channels(self) -> tuple[tuple[int, ...], ...]:
-        """The rings, or the one in order of position where none are given."""
+        """The rings. Without rings: one ring in order of position."""
         return self.rings or (tuple(range(self.size)),)
 
     @cached_property
     def servers(self) -> tuple[tuple[int, ...], ...]:
-        """The positions by server, or all in one where none are given."""
+        """The positions by server. Without servers: all positions in one."""
         return self.nodes or (tuple(range(self.size)),)
 
 
 @dataclass(frozen=True)
 class Step:
-    """*transfers* at once, *nbytes* each, *repeat* times over.
+    """Concurrent *transfers* of *nbytes* each, repeated *repeat* times.
 
-    *pipelined*: the transfers stand in order of dependency and a chunk passes them one after the other while others
-    follow it, so that latency is paid once along the longest chain; else every repetition is a round of its own.
-    *lanes*: the transfers fall into so many runs of equal length that know nothing of each other (rings, trees).
-    *coupled*: the transfers advance together, as in a ring; else each takes what rate it gets (a root that serves
-    unequal links). *reduces*: what arrives is added to what is there; of all transfers, or by transfer. *in_switch*:
-    switches copy what one position sends to many, and add what many send to one, so that a link carries it once; a
-    position's own part passes the switch too. *blocks* says which parts of the vector, of
-    *parts* equal ones, go where (of an all-to-all: of all ranks' vectors, part i p + j from i for j). *continues*: the
-    transfers continue messages of the step before, so that no latency is paid. *forwards*: from the second repetition
-    on a position passes on what it got in the one before, and not its sum; for the proof.
+    *pipelined*: the transfers are in order of dependency, and each chunk passes them in turn while other chunks follow.
+    So latency is paid once along the longest chain. Without *pipelined* every repetition is a round of its own.
+
+    *lanes*: the number of equal runs of transfers that are independent of each other (rings, trees).
+
+    *coupled*: the transfers advance at one rate, as in a ring. Without it each transfer has its own rate, for example
+    from a root over unequal links.
+
+    *reduces*: the receiver adds what arrives to its own data; one value, or one for each transfer.
+
+    *in_switch*: switches copy what one position sends to many and add what many positions send to one, so a link
+    carries it once. A position's own part passes the switch too.
+
+    *blocks*: which blocks of the vector, out of *parts* equal ones, each transfer carries. For an all-to-all the
+    vectors of all ranks count: part i p + j goes from i to j.
+
+    *continues*: the transfers continue messages of the step before, so they pay no latency.
+
+    *forwards*: from the second repetition on a position sends what it received in the repetition before, not its sum.
+    Only the proof of correctness needs it.
     """
 
     transfers: tuple[Transfer, ...]
@@ -71,19 +81,19 @@ class Step:
 
     @cached_property
     def rounds(self) -> int:
-        """How many latencies it pays."""
+        """The number of latencies that the step pays."""
         return round(self.latency([1.0] * len(self.transfers)))
 
     def adds(self, transfer: int) -> bool:
-        """Whether what the *transfer* of that number brings is added to what is there."""
+        """Whether the receiver of transfer number *transfer* adds what arrives to its own data."""
         return self.reduces if isinstance(self.reduces, bool) else self.reduces[transfer]
 
     def latency(self, alphas: Sequence[float]) -> float:
-        """Seconds of latency, where *alphas* are those of one message, by transfer.
+        """Return the seconds of latency. *alphas*: the latency of one message, by transfer.
 
         A pipelined step pays its longest chain. A step of one round waits for its slowest transfer. In a repeated
-        permutation every chunk passes every hop in turn, so each round costs the mean; the slowest lane counts.
-        A step that continues the messages of the step before pays nothing.
+        permutation every chunk passes every hop in turn, so each round costs the mean over the hops; the slowest lane
+        counts. A step that continues the messages of the step before pays nothing.
         """
         if self.continues:
             return 0.0
@@ -96,19 +106,19 @@ class Step:
         return self.repeat * max((sum(alphas[run : run + length]) / length for run in runs), default=0.0)
 
     def fill(self, seconds: Sequence[float]) -> float:
-        """Seconds until all hops of a pipelined step are busy, where *seconds* are those of one chunk, by transfer.
+        """Return the seconds until all hops of a pipelined step are busy. *seconds*: of one chunk, by transfer.
 
-        The first chunk passes the hops of the longest chain one after the other; its time on the slowest hop is part of
+        The first chunk passes the hops of the longest chain one after the other. Its time on the slowest hop is part of
         the time that all chunks take there.
         """
         return self.latency(seconds) - max(seconds, default=0.0)
 
     def exposed(self, alphas: Sequence[float], betas: Sequence[float]) -> float:
-        """Seconds of latency of a repeated permutation that do not hide behind its slowest transfer.
+        """Return the seconds of latency of a repeated permutation that its slowest transfer does not overlap.
 
-        *betas* are seconds for 1 byte, by transfer. A chunk passes every hop in turn, and a hop every chunk: a round
-        takes as long as the slowest hop is busy, or the mean of latency and bytes over the hops of a lane, whichever is
-        more (the maximum cycle mean: Baccelli et al., "Synchronization and Linearity", 1992, theorem 3.28).
+        *betas*: seconds for 1 byte, by transfer. Every chunk passes every hop. So a round takes the longer of two
+        times: the busy time of the slowest hop, and the mean of latency plus transfer time over the hops of a lane (the
+        maximum cycle mean: Baccelli et al., "Synchronization and Linearity", 1992, theorem 3.28).
         """
         hops = [alpha + self.nbytes * beta for alpha, beta in zip(alphas, betas, strict=True)]
         length = max(1, len(hops) // self.lanes)

@@ -1,1 +1,1 @@
-"""Validation runs schedules on real devices: replay, measurement, and a real network on one machine."""
+"""Validation of schedules on real devices: replay, measurement, and a real network on one machine."""

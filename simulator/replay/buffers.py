@@ -1,4 +1,4 @@
-"""Buffers hold what a stream sends and receives: vectors of fp32, as long as its longest communication needs."""
+"""Buffers for the messages of a stream: vectors of fp32, as long as its largest communication requires."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ ELEMENT = 4
 
 @dataclass(frozen=True)
 class Buffers:
-    """What is sent comes from *source*, what is received goes to *sink*; beside a GPU's source stands *host* memory."""
+    """Data are sent from *source* and received into *sink*.
+
+    *host* is memory of the host for copies from and to a GPU.
+    """
 
     source: torch.Tensor
     sink: torch.Tensor
@@ -26,7 +29,7 @@ class Buffers:
 
 
 def elements(nbytes: float, parts: int = 1) -> int:
-    """Elements of each of so many equal *parts* of a vector of *nbytes*: rounded up, and one at least.
+    """Return the elements of each of *parts* equal parts of a vector of *nbytes*: rounded up, at least one.
 
     >>> elements(10.0), elements(0.0), elements(100.0, 3)
     (3, 1, 9)
@@ -34,8 +37,8 @@ def elements(nbytes: float, parts: int = 1) -> int:
     return max(1, ceil(nbytes / ELEMENT / parts))
 
 
-def needed(op: Op, members: int) -> tuple[int, int]:
-    """Elements of source and of sink that *op* needs in a group of so many *members*, whoever the root is."""
+def required_elements(op: Op, members: int) -> tuple[int, int]:
+    """Return the elements of source and of sink that *op* requires in a group of *members* ranks, for any root."""
     if isinstance(op, Collective):
         return _vectors(op, elements(op.nbytes), elements(op.nbytes, members), members)
     if isinstance(op, Send | Recv | Copy):
@@ -45,8 +48,8 @@ def needed(op: Op, members: int) -> tuple[int, int]:
 
 
 def _vectors(op: Collective, n: int, m: int, members: int) -> tuple[int, int]:
-    """Elements of source and sink where the full vector has *n* and a part of it *m*."""
-    if directly(op):
+    """The elements of source and sink if the full vector has *n* and a part of it *m*."""
+    if sent_directly(op):
         return n, n if op.kind == "broadcast" else n * (members - 1)
     whole = m * members
     parted = {"gather": (m, whole), "scatter": (whole, m), "all_to_all": (whole, whole)}
@@ -54,24 +57,24 @@ def _vectors(op: Collective, n: int, m: int, members: int) -> tuple[int, int]:
     return parted.get(op.kind, (n, 0))
 
 
-def directly(op: Collective) -> bool:
-    """Whether *op* goes as messages, since the schedule wants it direct and no library has it so."""
+def sent_directly(op: Collective) -> bool:
+    """Whether *op* is executed as messages, because the schedule requests a direct algorithm that no library has."""
     return op.algorithm == "direct" and op.kind in ("broadcast", "reduce")
 
 
-def longest(schedule: Schedule, rank: int, ops: Iterable[Op]) -> tuple[int, int]:
-    """Elements of source and sink that suffice for each of *ops* of *rank*, one after the other."""
-    sizes = [needed(op, len(members(schedule, rank, op))) for op in ops]
+def longest_buffers(schedule: Schedule, rank: int, ops: Iterable[Op]) -> tuple[int, int]:
+    """Return the elements of source and sink that suffice for each of *ops* of *rank* in turn."""
+    sizes = [required_elements(op, len(members(schedule, rank, op))) for op in ops]
     return max((source for source, _ in sizes), default=0), max((sink for _, sink in sizes), default=0)
 
 
-def copied(ops: Iterable[Op]) -> int:
-    """Elements of host memory that the copies among *ops* need."""
+def host_elements(ops: Iterable[Op]) -> int:
+    """Return the elements of host memory that the copies among *ops* require."""
     return max((elements(op.nbytes) for op in ops if isinstance(op, Copy)), default=0)
 
 
 def members(schedule: Schedule, rank: int, op: Op) -> Sequence[int]:
-    """The ranks of the group of *rank* on the axis that *op* goes over; (rank,) if it goes over none."""
+    """Return the group of *rank* on the axis of *op*; (rank,) for an op without an axis."""
     if not isinstance(op, Collective | Send | Recv):
         return (rank,)
     axis = schedule.mesh.axes[op.over]
@@ -81,11 +84,11 @@ def members(schedule: Schedule, rank: int, op: Op) -> Sequence[int]:
 
 
 def total_bytes(schedule: Schedule) -> float:
-    """Bytes of the buffers of all ranks together."""
+    """Return the bytes of the buffers of all ranks together."""
     return float(
         ELEMENT
         * sum(
-            sum(longest(schedule, rank, ops)) + copied(ops)
+            sum(longest_buffers(schedule, rank, ops)) + host_elements(ops)
             for rank in range(schedule.mesh.world_size)
             for ops in schedule.program(rank).streams().values()
         )

@@ -1,6 +1,6 @@
-"""Clocks of ranks: those of one machine share one, those of others are aligned by asking rank 0 for the time.
+"""Clocks of ranks. Ranks of one machine share a clock; others align theirs with rank 0's by probes.
 
-Moments are seconds of the monotonic clock, which network namespaces share.
+Times are seconds of the monotonic clock, which network namespaces share.
 """
 
 from __future__ import annotations
@@ -15,66 +15,67 @@ from contextlib import suppress
 now = time.monotonic
 
 PR_SET_TIMERSLACK = 29
-"""Of prctl(2): by how many ns the kernel may wake a thread late to save energy; 50,000 unless set."""
+"""Of prctl(2): the ns by which the kernel may delay a wake-up to save energy; 50,000 by default."""
 
-QUESTIONS = 16
-"""Asked of rank 0; the quickest answer counts."""
+PROBES = 16
+"""Round trips to rank 0. The quickest counts."""
 
 
 def sleep_until(moment: float) -> None:
-    """Sleep until *moment*, and not before it."""
+    """Sleep until *moment*, and never less."""
     while (left := moment - now()) > 0:
         time.sleep(left)
 
 
 def wake_promptly() -> None:
-    """Let this process, in all threads that it will start, be woken as soon as a sleep is over."""
+    """Let the kernel wake this process, and all threads that it will start, as soon as a sleep ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1)
 
 
-def before_others() -> None:
-    """Let this process, in all threads that it will start, run before all that is not of real time, where it may."""
+def run_realtime() -> None:
+    """Give this process, and all threads that it will start, real-time priority if that is permitted."""
     if sys.platform == "linux":
         with suppress(PermissionError):
             os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 
 
 def offset(rank: int, world_size: int) -> float:
-    """Seconds to add to this rank's clock to get rank 0's; all ranks ask, one after the other.
+    """Return the seconds to add to this rank's clock to get rank 0's. All ranks call this at the same time.
 
-    0 where all ranks are on one machine, as torchrun tells. Good to half of a round trip.
+    0 if all ranks are on one machine, according to torchrun. The error is at most half of a round trip.
     """
     if int(os.environ.get("LOCAL_WORLD_SIZE", world_size)) == world_size:
         return 0.0
-    mine = [_asked(rank, one) for one in range(1, world_size)]
+    mine = [_probe(rank, one) for one in range(1, world_size)]
     return mine[rank - 1] if rank else 0.0
 
 
 def quickest(answers: Iterable[tuple[float, float, float]]) -> float:
-    """The offset by the quickest of *answers*: (asked, what rank 0's clock said, answered), s.
+    """Return the offset from the quickest of *answers*: (time sent, time on rank 0's clock, time received), s.
 
-    The answer is taken to be of the middle of the round trip (Cristian, "Probabilistic clock synchronization", 1989).
+    The remote time is taken as that of the middle of the round trip (Cristian, "Probabilistic clock synchronization",
+    1989).
 
     >>> quickest([(1.0, 13.0, 5.0), (6.0, 17.0, 8.0)])
     10.0
     """
-    asked, said, answered = min(answers, key=lambda answer: answer[2] - answer[0])
-    return said - (asked + answered) / 2
+    sent, remote, received = min(answers, key=lambda answer: answer[2] - answer[0])
+    return remote - (sent + received) / 2
 
 
-def _asked(rank: int, one: int) -> float:
-    """Rank *one* asks rank 0 for the time; the others do nothing."""
+def _probe(rank: int, one: int) -> float:
+    """The offset of rank *one*, which exchanges messages with rank 0. Other ranks do nothing."""
     import torch
     import torch.distributed as dist
 
     moment, answers = torch.zeros(1, dtype=torch.float64), []
-    for _ in range(QUESTIONS if rank in (0, one) else 0):
-        asked = now()
+    for _ in range(PROBES if rank in (0, one) else 0):
+        sent = now()
         if rank == one:
             dist.send(moment, 0)
             dist.recv(moment, 0)
-            answers.append((asked, float(moment), now()))
+            answers.append((sent, float(moment), now()))
         else:
             dist.recv(moment, one)
             moment.fill_(now())

@@ -1,9 +1,9 @@
-"""Communication on torch.distributed: each op of a schedule as the call that does the same.
+"""Communication on torch.distributed: each op of a schedule as the equivalent library call.
 
-What a library makes of a call is its own: Gloo, as torch 2.13 has it, runs a reduce-scatter as a whole all-reduce (the
-bytes on the wire tell), an all-reduce as a ring, a broadcast as a binomial tree, a reduce as reduce-scatter and gather.
-A collective that the schedule wants *direct* goes as messages where the library has another algorithm; a direct reduce
-leaves the vectors at the root side by side, for adding them is a computation of the schedule's own.
+The library chooses the algorithm. Gloo in torch 2.13 runs a reduce-scatter as a whole all-reduce (counted bytes show
+it), an all-reduce as a ring, a broadcast as a binomial tree, a reduce as reduce-scatter and gather. A collective for
+which the schedule requests *direct* is executed as messages if the library has another algorithm. A direct reduce
+leaves the vectors side by side at the root, because the schedule has its own computation that adds them.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from simulator.replay.buffers import Buffers, directly, elements, members
-from simulator.replay.meetings import Channel, Gathering, Meeting, Message, channels, pairs, tags
+from simulator.replay.buffers import Buffers, elements, members, sent_directly
+from simulator.replay.rendezvous import Channel, CollectiveRendezvous, Message, Rendezvous, channels, pairs, tags
 from simulator.replay.worker import Member
 from simulator.schedule import Collective, Copy, Op, Recv, Schedule, Send
 
 _all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 _reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
-"""By their names from torch 2.13 on, else by those before."""
+"""Their names from torch 2.13 on; before that, the other ones."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """One collective of *kind* in *group*, whose ranks are *ranks*, this one at *coordinate*.
+    """One collective in *group* with ranks *ranks*. This rank is at position *coordinate*.
 
-    *n* elements are the full vector, *m* one of its parts.
+    *n*: elements of the full vector. *m*: elements of one of its parts.
     """
 
     group: Any
@@ -51,7 +51,7 @@ class Call:
         return self.coordinate == self.root
 
     def parts(self, vector: torch.Tensor) -> list[torch.Tensor] | None:
-        """The parts of *vector* at the root; None elsewhere."""
+        """Return the parts of *vector* at the root; None elsewhere."""
         return list(vector[: self.whole].chunk(len(self.ranks))) if self.at_root else None
 
 
@@ -82,7 +82,7 @@ KINDS: dict[str, Callable[[Call], Any]] = {
 
 
 def _directly(call: Call, kind: str) -> None:
-    """A broadcast or reduce as messages between the root and each of the others, all at once."""
+    """Execute a broadcast or reduce as concurrent messages between the root and each other rank."""
     outward = kind == "broadcast"
     others = [rank for rank in call.ranks if rank != call.ranks[call.root]]
     peers = others if call.at_root else [call.ranks[call.root]]
@@ -110,7 +110,7 @@ def _copy(op: Copy, buffers: Buffers) -> None:
 
 @dataclass
 class Communication:
-    """What the rank of *member* communicates in *schedule*, over the process groups that it opens."""
+    """The communication of the rank of *member* in *schedule*, with its process groups."""
 
     schedule: Schedule
     member: Member
@@ -118,10 +118,10 @@ class Communication:
     _tags: dict[Message, int] = field(default_factory=dict)
 
     def open(self) -> None:
-        """Open all process groups; every rank opens all of them, in the same order."""
+        """Open all process groups. Every rank opens all of them, in the same order."""
         wanted: dict[Channel | tuple[int, int], tuple[int, ...]] = dict(channels(self.schedule).items())
-        # a group for each direction of a pair: NCCL has no tags to tell them apart, and a receiver under Gloo would ask
-        # for its message on the connection, and behind the bytes, of the other direction
+        # a group for each direction of a pair: NCCL has no tags to distinguish them, and under Gloo a receiver's
+        # request would queue behind the bytes of the other direction on one connection
         wanted |= {pair: pair for pair in pairs(self.schedule)}
         for name, ranks in wanted.items():
             self._groups[name] = dist.new_group(list(ranks), backend=self._backend(ranks))
@@ -130,7 +130,7 @@ class Communication:
         self._tags = dict(tags(self.schedule, self.member.rank))
 
     def _connect(self, name: Channel | tuple[int, int], ranks: tuple[int, ...]) -> None:
-        """Let NCCL open its communicator now, in the order of the groups: threads would open several at once."""
+        """Let NCCL open its communicator now, in the order of the groups. Later, threads would open several at once."""
         group, vector = self._groups[name], torch.zeros(1, device=self.member.device)
         if isinstance(name, Channel):
             dist.all_reduce(vector, group=group)
@@ -141,38 +141,38 @@ class Communication:
         torch.cuda.synchronize()
 
     def _backend(self, ranks: tuple[int, ...]) -> str:
-        """Where a host takes part, tensors stay on hosts."""
+        """The backend of a group. With a host rank in the group, tensors stay on hosts."""
         on_gpus = all(self.schedule.program(rank).on == "gpu" for rank in ranks)
         return self.member.backend if on_gpus else "gloo"
 
     def device(self, ops: Sequence[Op]) -> str:
-        """Where the tensors of one stream's *ops* live."""
+        """Return the device of the tensors of one stream's *ops*."""
         ranks = {rank for op in ops for rank in members(self.schedule, self.member.rank, op)}
         return "cpu" if self._backend(tuple(ranks)) == "gloo" else self.member.device
 
-    def carry_out(self, op: Op, meeting: Meeting | None, buffers: Buffers) -> None:
-        """Do what *op* says, from begin to end."""
-        match op, meeting:
-            case Collective(), Gathering():
-                self._gather(op, meeting, buffers)
+    def execute(self, op: Op, rendezvous: Rendezvous | None, buffers: Buffers) -> None:
+        """Execute *op* from begin to end."""
+        match op, rendezvous:
+            case Collective(), CollectiveRendezvous():
+                self._gather(op, rendezvous, buffers)
             case Send(), Message():
-                dist.send(buffers.source[: elements(op.nbytes)], meeting.receiver, **self._line(meeting))
+                dist.send(buffers.source[: elements(op.nbytes)], rendezvous.receiver, **self._line(rendezvous))
             case Recv(), Message():
-                dist.recv(buffers.sink[: elements(op.nbytes)], meeting.sender, **self._line(meeting))
+                dist.recv(buffers.sink[: elements(op.nbytes)], rendezvous.sender, **self._line(rendezvous))
             case Copy(), _:
                 _copy(op, buffers)
 
-    def _gather(self, op: Collective, meeting: Gathering, buffers: Buffers) -> None:
+    def _gather(self, op: Collective, rendezvous: CollectiveRendezvous, buffers: Buffers) -> None:
         ranks = tuple(members(self.schedule, self.member.rank, op))
         n, m = elements(op.nbytes), elements(op.nbytes, len(ranks))
-        group = self._groups[meeting.channel]
+        group = self._groups[rendezvous.channel]
         call = Call(group, ranks, ranks.index(self.member.rank), op.root, n, m, buffers)
-        if directly(op):
+        if sent_directly(op):
             _directly(call, op.kind)
         else:
             KINDS[op.kind](call)
 
     def _line(self, message: Message) -> dict[str, Any]:
-        """The group of a message's pair and direction; under Gloo it has a tag, too."""
+        """The group of a message's pair and direction, and under Gloo the message's tag."""
         line = {"group": self._groups[message.sender, message.receiver]}
         return line if self.member.backend == "nccl" else {**line, "tag": self._tags[message]}

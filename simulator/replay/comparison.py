@@ -1,4 +1,4 @@
-"""A comparison holds a measured timeline against the simulated one: kinds of work, ops, and the order of ops."""
+"""The comparison of a measured timeline with the simulated one: kinds of work, ops, and the order of ops."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.replay.meetings import communications
+from simulator.replay.rendezvous import communications
 from simulator.schedule import Collective, Compute, Delay, Op, Recv, Send
 from simulator.schedule.mesh import family
 from simulator.timeline import NO_COMMUNICATION, Floats, Integers, Timeline, op_names, op_streams
@@ -17,12 +17,12 @@ from simulator.timeline import NO_COMMUNICATION, Floats, Integers, Timeline, op_
 COMPUTATION = "computation"
 
 MOST_SIZES = 8
-"""Of communications of one kind, told apart; more than these only in the mean."""
+"""Sizes of one kind of communication with rows of their own. With more sizes only the mean is reported."""
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """Work of one kind, *what*: so many of it, of so many bytes and seconds each, in the mean."""
+class KindRow:
+    """Work of the kind *what*: *count* pieces, with mean bytes and mean seconds of one piece."""
 
     what: str
     count: int
@@ -37,7 +37,7 @@ class Line:
 
 
 class OpTime(NamedTuple):
-    """How long *op* of *rank* worked, s; the mean over the steps."""
+    """Seconds of *op* of *rank*, the mean over the steps."""
 
     rank: int
     op: str
@@ -46,7 +46,10 @@ class OpTime(NamedTuple):
 
 
 class Swap(NamedTuple):
-    """Two ops of *rank*: *first* ended *seconds* before *second* began in the simulation, in reality it began after."""
+    """Two ops of *rank*.
+
+    In the simulation *first* ended *seconds* before *second* began; measured, it began after its end.
+    """
 
     rank: int
     first: str
@@ -55,7 +58,7 @@ class Swap(NamedTuple):
 
 
 def relative_error(simulated: float, measured: float) -> float:
-    """By what share the simulation is too long; nan where nothing was measured.
+    """Return the share by which the simulated time is too long; nan if nothing was measured.
 
     >>> relative_error(1.1, 1.0)
     0.10000000000000009
@@ -63,14 +66,14 @@ def relative_error(simulated: float, measured: float) -> float:
     return simulated / measured - 1 if measured else nan
 
 
-def lines(simulated: Timeline, measured: Timeline) -> list[Line]:
-    """Communication by axis and kind, then computation; a communication lasts until the last of its partners has it.
+def by_kind(simulated: Timeline, measured: Timeline) -> list[KindRow]:
+    """Return rows for communication by axis and kind, then for computation. A communication ends with its last partner.
 
-    Where a kind has few sizes, there is a line for each, the smallest first.
+    A kind with few sizes has a row for each size, the smallest first.
     """
-    ours, theirs = _by_kind(simulated), _by_kind(measured)
+    ours, theirs = _work_by_kind(simulated), _work_by_kind(measured)
     return [
-        Line(
+        KindRow(
             what,
             len(ours[what][size].what),
             float(ours[what][size].nbytes.mean()),
@@ -82,34 +85,34 @@ def lines(simulated: Timeline, measured: Timeline) -> list[Line]:
     ]
 
 
-class _Works(NamedTuple):
-    """Pieces of work as arrays: *what* they are by its number, *nbytes*, and *seconds* of work."""
+class _Work(NamedTuple):
+    """Pieces of work as arrays: the number of their kind (*what*), *nbytes*, and *seconds*."""
 
     what: Integers
     nbytes: Floats
     seconds: Floats
 
 
-def _by_kind(timeline: Timeline) -> dict[str, dict[float, _Works]]:
-    """Pieces of work by what they are and by size; all under 0 where there are many sizes."""
+def _work_by_kind(timeline: Timeline) -> dict[str, dict[float, _Work]]:
+    """Pieces of work by kind and by size. All sizes are under 0 if there are many."""
     names: dict[str, int] = {}
-    works = _works(timeline, names)
+    works = _work(timeline, names)
     numbers, firsts = np.unique(works.what, return_index=True)
     named = list(names)
     return {
-        named[number]: _by_size(_Works(*(column[works.what == number] for column in works)))
+        named[number]: _by_size(_Work(*(column[works.what == number] for column in works)))
         for number in numbers[np.argsort(firsts)].tolist()
     }
 
 
-def _by_size(works: _Works) -> dict[float, _Works]:
+def _by_size(works: _Work) -> dict[float, _Work]:
     sizes = np.unique(works.nbytes).tolist()
     if len(sizes) > MOST_SIZES:
         return {0.0: works}
-    return {size: _Works(*(column[works.nbytes == size] for column in works)) for size in sizes}
+    return {size: _Work(*(column[works.nbytes == size] for column in works)) for size in sizes}
 
 
-def _what(op: Op) -> str:
+def _kind(op: Op) -> str:
     match op:
         case Collective():
             return f"{family(op.over)} {op.kind}"
@@ -122,8 +125,8 @@ def _what(op: Op) -> str:
     return "copy"
 
 
-def _works(timeline: Timeline, names: dict[str, int]) -> _Works:
-    """All pieces of work, a communication once for all partners; computations and copies come first.
+def _work(timeline: Timeline, names: dict[str, int]) -> _Work:
+    """All pieces of work, a communication once for all partners. Computations and copies come first.
 
     Empty computations and collectives of one rank are left out. *names* gets a number for each kind of work.
     """
@@ -131,9 +134,9 @@ def _works(timeline: Timeline, names: dict[str, int]) -> _Works:
     parts = []
     for rank, communication in enumerate(communications(schedule)):
         program, own = schedule.program(rank), timeline.of(rank)
-        what = program.column(lambda op: names.setdefault(_what(op), len(names)), np.int64)[own.op]
+        what = program.column(lambda op: names.setdefault(_kind(op), len(names)), np.int64)[own.op]
         nbytes = program.column(lambda op: getattr(op, "nbytes", 0.0))[own.op]
-        works = program.column(_works_alone, np.bool_)[own.op]
+        works = program.column(_is_solitary_work, np.bool_)[own.op]
         number = communication[own.op]
         kept = works | (number != NO_COMMUNICATION)
         columns = (what, nbytes, own.begin, own.end, number, own.step)
@@ -148,16 +151,16 @@ def _works(timeline: Timeline, names: dict[str, int]) -> _Works:
     order = np.argsort(first)
     pieces = np.concatenate((alone, met[first[order]]))
     seconds = np.concatenate((end[alone] - begin[alone], (last[1] - last[0])[order]))
-    return _Works(what[pieces], nbytes[pieces], seconds)
+    return _Work(what[pieces], nbytes[pieces], seconds)
 
 
-def _works_alone(op: Op) -> bool:
-    """Whether *op* is work although it meets no partner: no collective of one rank, no empty computation."""
+def _is_solitary_work(op: Op) -> bool:
+    """Whether *op* is work without partners. Collectives of one rank and empty computations are not."""
     return not isinstance(op, Collective) and bool(getattr(op, "kernels", True))
 
 
 def op_times(simulated: Timeline, measured: Timeline) -> Iterator[OpTime]:
-    """Each op of each rank, in order of the programs."""
+    """Yield each op of each rank, in order of the programs."""
     schedule = simulated.schedule
     for rank in range(schedule.mesh.world_size):
         ours, theirs = (_seconds(timeline, rank) for timeline in (simulated, measured))
@@ -173,13 +176,13 @@ def _seconds(timeline: Timeline, rank: int) -> Floats:
 
 
 def same_order(simulated: Timeline, measured: Timeline) -> bool:
-    """Whether every stream of every rank did all its ops in the order in which the simulation does them."""
+    """Whether every stream of every rank executed all its ops in the simulated order."""
     ranks = range(simulated.world_size)
     return all(_by_stream(simulated, rank) == _by_stream(measured, rank) for rank in ranks)
 
 
 def _by_stream(timeline: Timeline, rank: int) -> dict[str, list[tuple[int, int]]]:
-    """By stream (step, op) of its spans, in the order in which they became ready."""
+    """(step, op) of the spans of each stream, in the order in which they became ready."""
     own = timeline.of(rank)
     streams = op_streams(timeline.schedule.program(rank))[own.op]
     order = np.lexsort((own.op, own.step, own.ready))
@@ -191,7 +194,7 @@ def _by_stream(timeline: Timeline, rank: int) -> dict[str, list[tuple[int, int]]
 
 
 def swaps(simulated: Timeline, measured: Timeline) -> list[Swap]:
-    """Of each rank whose streams overtook each other, the pair of ops that stood farthest apart in the simulation."""
+    """For each rank whose streams overtook each other, return the pair of ops with the largest simulated gap."""
     pairs = (_swap(simulated, measured, rank) for rank in range(simulated.world_size))
     return [pair for pair in pairs if pair is not None]
 

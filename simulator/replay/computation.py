@@ -1,4 +1,4 @@
-"""Computation on a real device: sleeping or spinning as long as the model says, or the kernels themselves."""
+"""Computation on a real device: sleep or spin for the modelled time, or execute the kernels."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from simulator.replay.clock import now, sleep_until
 from simulator.schedule import Compute
 
 Computation = Callable[[Compute, float], None]
-"""Does an op, which by the model ends at the moment given (of `clock.now`)."""
+"""Executes an op whose modelled end is the given time (of `clock.now`)."""
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": torch.float32, "fp32": torch.float32}
 
 SPUN = 64
-"""Rows of the product that spinning repeats: some 10 µs on a core, without the lock that Python's threads share."""
+"""Rows of the product that a spin repeats: some 10 µs on a core, without the lock that Python's threads share."""
 
 
 def computation(how: str, device: str) -> Computation:
-    """The way to compute that *how* names: ``sleep``, ``spin``, or ``kernels`` on *device*."""
+    """Return the computation named *how*: ``sleep``, ``spin``, or ``kernels`` on *device*."""
     match how:
         case "sleep":
             return _sleep
@@ -48,16 +48,16 @@ def _spinning() -> Computation:
 
 @dataclass
 class Kernels:
-    """Executes kernels on *device*: products of their shapes, copies of their bytes; measured ones are slept.
+    """Executes kernels on *device*: products of their shapes, copies of their bytes. Measured kernels sleep.
 
-    Operands are zeros in memory that all kernels share, which grows to what the largest needs (in the warm-up).
+    Operands are zeros in memory that all kernels share. It grows to the size of the largest kernel in the warm-up.
     """
 
     device: str
     _memory: dict[tuple[int, torch.dtype], torch.Tensor] = field(default_factory=dict)
 
     def __call__(self, op: Compute, end: float) -> None:
-        """Execute the kernels of *op* in turn; a host's on the host."""
+        """Execute the kernels of *op* in turn, those of a host on the host."""
         device = self.device if op.on == "gpu" else "cpu"
         for kernel in op.kernels:
             self._execute(kernel, device)
@@ -79,7 +79,7 @@ class Kernels:
         torch.bmm(a, b, out=self._zeros(2, batch * m * n, dtype, device).view(batch, m, n))
 
     def _copy(self, nbytes: float, device: str) -> None:
-        """Half of *nbytes* is read, half is written."""
+        """Read half of *nbytes* and write the other half."""
         half = int(nbytes / 2)
         self._zeros(1, half, torch.uint8, device).copy_(self._zeros(0, half, torch.uint8, device))
 

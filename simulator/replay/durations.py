@@ -1,4 +1,4 @@
-"""How long each computation of a schedule takes by the model: what a replay sleeps."""
+"""Modelled durations of the computations of a schedule, for a replay that sleeps."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def durations(
     software: Software | None = None,
     variation: Variation | None = None,
 ) -> list[list[float]]:
-    """Seconds of the ops of each rank, step after step, as the engine prices them; of communications 0.
+    """Return the seconds of the ops of each rank, step after step, as the engine prices them; 0 for communications.
 
-    *devices* names the GPU or host of each rank. Computations that share a processor are not slowed down by each other.
+    *devices*: the GPU or host of each rank. Computations that share a processor do not slow each other down.
     """
     pricing = Pricing(schedule, cluster, devices, software, variation or Variation())
     return [pricing.durations(rank).ravel().tolist() for rank in range(len(devices))]

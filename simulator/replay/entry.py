@@ -1,7 +1,7 @@
-"""The entry of an accelerator is fitted to what was measured of a device, by way of the simulator's own prices.
+"""Fit of an accelerator's catalogue entry to measurements of a device, by the simulator's own prices.
 
-Of a GPU of the catalogue the data sheet's peaks stay, and efficiencies say what share of them is reached; of any other
-device the best that was seen is the peak.
+For a GPU of the catalogue the peaks of the data sheet stay, and efficiencies are fitted. For any other device the best
+measured rate is the peak.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from simulator.replay.calibration.regression import Fit, Vector, fit
 if TYPE_CHECKING:
     from simulator.replay.calibration.device import Device, Transfer
 
-LOOSELY = log(3.0)
-"""How far the first estimates of an entry may lie from a device: a factor of three is one standard deviation."""
+PRIOR_DEVIATION = log(3.0)
+"""Standard deviation of the logarithm of a device's values about the first estimates: a factor of three."""
 
 K_HALF = 64.0
-"""Where the search for k_half begins: the inner steps of a tile's first load (topologies/gpus)."""
+"""Start of the search for k_half: the inner steps of a tile's first load (topologies/gpus)."""
 
 CACHED = 100e6
-"""Bytes: twice the largest cache of a GPU, and more than those of common processors (H100 data sheet: 50 MB of L2)."""
+"""Bytes: twice the largest cache of a GPU, and more than that of common processors (H100 data sheet: 50 MB of L2)."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """The *accelerator*, the relative standard *errors* of what was fitted, by name, and the *fit* of products."""
+    """The *accelerator*, the relative standard *errors* of the fitted values by name, and the *fit* of the products."""
 
     accelerator: Accelerator
     errors: dict[str, float]
@@ -41,8 +41,11 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Line:
-    """A transfer costs *latency* (s) and its bytes over *bandwidth* (bytes/s); relative standard errors of both."""
+class LinkFit:
+    """A transfer takes *latency* (s) plus its bytes over *bandwidth* (bytes/s).
+
+    *errors*: relative standard errors of both.
+    """
 
     latency: float
     bandwidth: float
@@ -50,18 +53,21 @@ class Line:
 
 
 def entry(device: Device, known: Accelerator | None = None) -> Entry:
-    """The accelerator that prices what was measured of *device* best; *known* is what the catalogue has of it."""
-    reached, sure = _memory(device)
-    begun = known or _unknown(device)
-    bandwidth = begun.memory_bandwidth if known else reached
-    begun = replace(begun, memory_bandwidth=bandwidth, memory_efficiency=reached / bandwidth)
+    """Return the accelerator that prices the measurements of *device* best.
+
+    *known*: the catalogue's accelerator, if any.
+    """
+    reached, memory_error = _memory(device)
+    base = known or _unknown(device)
+    bandwidth = base.memory_bandwidth if known else reached
+    base = replace(base, memory_bandwidth=bandwidth, memory_efficiency=reached / bandwidth)
     host = Software(launch_seconds=device.launch)
     precisions = tuple(dict.fromkeys(product.precision for product in device.products))
 
     def made(values: Vector) -> Accelerator:
-        peaks = {p: begun.peak(p) * float(f) for p, f in zip(precisions, values, strict=False)}
-        changed = {"matmul_efficiency": float(values[0]) * begun.matmul_efficiency} if known else {"peak_flops": peaks}
-        return replace(begun, **changed, **({"k_half": float(values[-1]) * K_HALF} if begun.sms else {}))  # type: ignore[arg-type]
+        peaks = {p: base.peak(p) * float(f) for p, f in zip(precisions, values, strict=False)}
+        changed = {"matmul_efficiency": float(values[0]) * base.matmul_efficiency} if known else {"peak_flops": peaks}
+        return replace(base, **changed, **({"k_half": float(values[-1]) * K_HALF} if base.sms else {}))  # type: ignore[arg-type]
 
     def predict(values: Vector) -> Vector:
         accelerator = made(values)
@@ -69,39 +75,39 @@ def entry(device: Device, known: Accelerator | None = None) -> Entry:
             [accelerator.seconds([matmul(*one.shape, precision=one.precision)], host) for one in device.products]
         )
 
-    count = (1 if known else len(precisions)) + bool(begun.sms)
-    found = fit(predict, np.ones(count), np.array([one.seconds for one in device.products]), LOOSELY)
-    names = (["matmul_efficiency"] if known else [f"peak_flops.{p}" for p in precisions]) + ["k_half"] * bool(begun.sms)
+    count = (1 if known else len(precisions)) + bool(base.sms)
+    found = fit(predict, np.ones(count), np.array([one.seconds for one in device.products]), PRIOR_DEVIATION)
+    names = (["matmul_efficiency"] if known else [f"peak_flops.{p}" for p in precisions]) + ["k_half"] * bool(base.sms)
     errors = dict(zip(names, map(float, found.errors), strict=True))
-    errors["memory_efficiency" if known else "memory_bandwidth"] = sure
+    errors["memory_efficiency" if known else "memory_bandwidth"] = memory_error
     return Entry(made(found.parameters), errors, found)
 
 
 def _memory(device: Device) -> tuple[float, float]:
-    """bytes/s of copies too large for a cache, beside the launch, and the relative standard error of that."""
+    """bytes/s of copies too large for a cache, apart from the launch, and the relative standard error."""
     large = [one for one in device.copies if one.nbytes > CACHED] or device.copies
     if not large:
         raise CalibrationError("no copies were measured")
     nbytes, seconds = np.array([one.nbytes for one in large]), np.array([one.seconds for one in large])
     start = np.array([float((nbytes / seconds).max())])
-    found = fit(lambda values: device.launch + nbytes / values[0], start, seconds, LOOSELY)
+    found = fit(lambda values: device.launch + nbytes / values[0], start, seconds, PRIOR_DEVIATION)
     return float(found.parameters[0]), float(found.errors[0])
 
 
-def line(transfers: Sequence[Transfer]) -> Line:
-    """Latency and bandwidth of *transfers*: what they take once, and for each byte. Raises `CalibrationError`."""
+def fit_link(transfers: Sequence[Transfer]) -> LinkFit:
+    """Return the latency and bandwidth that fit *transfers*. Raises `CalibrationError`."""
     if not transfers:
         raise CalibrationError("no transfers were measured")
     nbytes = np.array([one.nbytes for one in transfers])
     seconds = np.array([one.seconds for one in transfers])
     start = np.array([seconds.min(), (nbytes / seconds).max()])
-    found = fit(lambda values: values[0] + nbytes / values[1], start, seconds, LOOSELY)
+    found = fit(lambda values: values[0] + nbytes / values[1], start, seconds, PRIOR_DEVIATION)
     latency, bandwidth = map(float, found.parameters)
-    return Line(latency, bandwidth, (float(found.errors[0]), float(found.errors[1])))
+    return LinkFit(latency, bandwidth, (float(found.errors[0]), float(found.errors[1])))
 
 
 def _unknown(device: Device) -> Accelerator:
-    """A device of which nothing is known but what it does best."""
+    """An accelerator whose peaks are the best measured rates."""
     best: dict[str, float] = {}
     for one in device.products:
         best[one.precision] = max(best.get(one.precision, 0.0), one.flops / one.seconds)

@@ -1,4 +1,4 @@
-"""A performance is one rank's program on a real device: a thread for each stream, which does its ops in order."""
+"""Execution of one rank's program on a real device: one thread for each stream, which executes its ops in order."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simulator.replay import clock
-from simulator.replay.buffers import Buffers, copied, longest
-from simulator.replay.meetings import Meeting, meetings
+from simulator.replay.buffers import Buffers, host_elements, longest_buffers
+from simulator.replay.rendezvous import Rendezvous, rendezvous_of
 from simulator.replay.worker import Member
 from simulator.schedule import Compute, Op, Schedule
 from simulator.timeline import Floats
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from simulator.replay.communication import Communication
 
 LEAD = 0.02
-"""Seconds from the agreement on a start to the start itself, in which the last rank must have heard of it."""
+"""Seconds from the agreement on a start time to the start. Within them the last rank must receive it."""
 
 
 @dataclass(frozen=True)
-class Part:
-    """What a rank is given: *schedule*, the modelled *seconds* of its ops, step after step, and how to *compute*.
+class Job:
+    """The work of one rank: *schedule*, the modelled *seconds* of its ops, step after step, and the way to *compute*.
 
-    *repetitions*: the warm-up included.
+    *repetitions* includes the warm-up.
     """
 
     schedule: Schedule
@@ -38,60 +38,61 @@ class Part:
     repetitions: int
 
 
-def perform(member: Member, part: Part) -> list[Floats]:
-    """Do *part* so many times: for each, (ready, end) of every op, step after step, in s after the common start.
+def execute(member: Member, job: Job) -> list[Floats]:
+    """Execute *job* and return, for each repetition, (ready, end) of every op, step after step, in s after the common
+    start.
 
-    Each is reported, with its number, when it is over.
+    Each repetition is reported with its number when it ends.
     """
     from simulator.replay.communication import Communication
 
     clock.wake_promptly()
-    communication = Communication(part.schedule, member)
+    communication = Communication(job.schedule, member)
     communication.open()
-    performance = Performance(member, part, communication)
+    execution = RankExecution(member, job, communication)
     gc.disable()
-    return [performance.reported(number) for number in range(part.repetitions)]
+    return [execution.reported(number) for number in range(job.repetitions)]
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """An *op*, at *place* in its program; *waits*: places of ops of other streams that must have ended."""
+    """An *op* at *place* in its program. *waits*: places of the ops of other streams that must have ended."""
 
     place: int
     op: Op
-    meeting: Meeting | None
+    rendezvous: Rendezvous | None
     waits: tuple[int, ...]
 
 
-class Performance:
-    """The *part* of *member*, with what outlives a repetition: buffers and the way to compute."""
+class RankExecution:
+    """The *job* of *member* with the state that all repetitions share: buffers and the way to compute."""
 
-    def __init__(self, member: Member, part: Part, communication: Communication) -> None:
+    def __init__(self, member: Member, job: Job, communication: Communication) -> None:
         from simulator.replay.computation import computation
 
-        self.member, self.part, self.communication = member, part, communication
-        self.streams = tasks(part.schedule, member.rank)
+        self.member, self.job, self.communication = member, job, communication
+        self.streams = tasks(job.schedule, member.rank)
         self.watched = {place for stream in self.streams.values() for task in stream for place in task.waits}
         self.buffers = {name: self._buffers([task.op for task in stream]) for name, stream in self.streams.items()}
-        self.computations = {name: computation(part.compute, member.device) for name in self.streams}
-        self.ops = len(part.schedule.program(member.rank).ops)
+        self.computations = {name: computation(job.compute, member.device) for name in self.streams}
+        self.ops = len(job.schedule.program(member.rank).ops)
 
     def _buffers(self, ops: Sequence[Op]) -> Buffers:
         import torch
 
-        source, sink = longest(self.part.schedule, self.member.rank, ops)
+        source, sink = longest_buffers(self.job.schedule, self.member.rank, ops)
         device = self.communication.device(ops)
-        host = torch.zeros(copied(ops), pin_memory=device != "cpu")
+        host = torch.zeros(host_elements(ops), pin_memory=device != "cpu")
         return Buffers(torch.zeros(source, device=device), torch.zeros(sink, device=device), host)
 
     def reported(self, number: int) -> Floats:
-        """(ready, end) of every op in repetition *number*, which is reported too."""
+        """Execute repetition *number*; report and return (ready, end) of every op."""
         moments = self._repetition(self._start())
         self.member.report((number, moments))
         return moments
 
     def _start(self) -> float:
-        """A moment on this rank's clock that is the same for all ranks, and soon."""
+        """A common start time of all ranks in the near future, on this rank's clock."""
         import torch
         import torch.distributed as dist
 
@@ -103,7 +104,7 @@ class Performance:
         return float(moment) - ahead
 
     def _repetition(self, start: float) -> Floats:
-        steps = self.part.schedule.steps
+        steps = self.job.schedule.steps
         moments = np.full((steps * self.ops, 2), np.nan)
         ended = {step * self.ops + place: threading.Event() for step in range(steps) for place in self.watched}
         outcomes: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
@@ -119,9 +120,9 @@ class Performance:
 
 @dataclass
 class Stream:
-    """The thread of one stream in one repetition; it writes down *moments* and sets what has *ended*."""
+    """The thread of one stream in one repetition. It writes *moments* and sets the events of *ended*."""
 
-    performance: Performance
+    execution: RankExecution
     name: str
     start: float
     moments: Floats
@@ -129,9 +130,9 @@ class Stream:
     _due: float | None = None
 
     def run(self, outcomes: queue.SimpleQueue[Exception | None]) -> None:
-        """Do all ops in turn; what went wrong, or None, goes to *outcomes*."""
+        """Execute all ops in turn. Put the exception, or None, into *outcomes*."""
         try:
-            with _device_stream(self.performance.member.device):
+            with _device_stream(self.execution.member.device):
                 self._run()
         except Exception as error:
             outcomes.put(error)
@@ -139,12 +140,12 @@ class Stream:
             outcomes.put(None)
 
     def _run(self) -> None:
-        performance = self.performance
+        execution = self.execution
         clock.sleep_until(self.start)
         self._due = self.start
-        for step in range(performance.part.schedule.steps):
-            base = step * performance.ops
-            for task in performance.streams[self.name]:
+        for step in range(execution.job.schedule.steps):
+            base = step * execution.ops
+            for task in execution.streams[self.name]:
                 self._do(task, base)
 
     def _do(self, task: Task, base: int) -> None:
@@ -156,7 +157,7 @@ class Stream:
                 self._due = None
         ready = clock.now()
         if isinstance(task.op, Compute):
-            self._compute(task.op, ready, self.performance.part.seconds[place])
+            self._compute(task.op, ready, self.execution.job.seconds[place])
         else:
             self._communicate(task)
         self.moments[place] = ready, clock.now()
@@ -164,14 +165,17 @@ class Stream:
             self.ended[place].set()
 
     def _compute(self, op: Compute, ready: float, seconds: float) -> None:
-        """What follows a computation without waiting is due when that was due: late wakings do not add up."""
+        """Execute a computation.
+
+        One that follows another without a wait begins at that one's due time: delays do not add up.
+        """
         self._due = (ready if self._due is None else self._due) + seconds
-        self.performance.computations[self.name](op, self._due)
+        self.execution.computations[self.name](op, self._due)
 
     def _communicate(self, task: Task) -> None:
-        performance = self.performance
-        performance.communication.carry_out(task.op, task.meeting, performance.buffers[self.name])
-        if performance.member.device != "cpu":
+        execution = self.execution
+        execution.communication.execute(task.op, task.rendezvous, execution.buffers[self.name])
+        if execution.member.device != "cpu":
             import torch
 
             torch.cuda.current_stream().synchronize()
@@ -179,11 +183,11 @@ class Stream:
 
 
 def tasks(schedule: Schedule, rank: int) -> dict[str, tuple[Task, ...]]:
-    """What each stream of *rank* does, in order; names resolved to places in the program."""
+    """Return the tasks of each stream of *rank*, in order, with names resolved to places in the program."""
     program = schedule.program(rank)
     place = {op.name: number for number, op in enumerate(program.ops)}
     stream_of = {op.name: op.stream for op in program.ops}
-    meets = meetings(schedule, rank)
+    meets = rendezvous_of(schedule, rank)
 
     def task(op: Op) -> Task:
         waits = tuple(place[name] for name in op.after if stream_of[name] != op.stream)
@@ -193,7 +197,7 @@ def tasks(schedule: Schedule, rank: int) -> dict[str, tuple[Task, ...]]:
 
 
 def _device_stream(device: str) -> Any:
-    """On a GPU each stream of a schedule is one of CUDA's."""
+    """A CUDA stream of its own for each stream on a GPU."""
     import torch
 
     return torch.cuda.stream(torch.cuda.Stream(device) if device != "cpu" else None)  # type: ignore[no-untyped-call]

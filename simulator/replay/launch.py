@@ -1,7 +1,7 @@
-"""The launcher starts a process for each rank on this machine, or joins those that torchrun started.
+"""The launcher starts a process for each rank on this machine, or joins the processes of torchrun.
 
-Processes come from a fork server, which imports torch once for all of them. Each watches the launcher through a pipe
-and ends when that is gone, so that no rank outlives it, however it ends.
+Processes come from a fork server, which imports torch once for all of them. Each process watches a pipe to the launcher
+and ends when the launcher has ended, however that happened.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from simulator.replay.worker import Member, Work, device_of, open_world, prepare
 from simulator.replay.worker_group import WorkerGroup
 
 TIMEOUT = 300.0
-"""Seconds that all of it may take unless told otherwise."""
+"""Default limit for a whole launch, s."""
 
 PRELOADED = tuple(f"simulator.replay.{name}" for name in ("process", "execution", "communication", "computation"))
-"""What the fork server imports, and torch with it."""
+"""Imports of the fork server, and torch with them."""
 
-Told = Callable[[int, Any], None]
-"""(rank, what it reported)."""
+OnReport = Callable[[int, Any], None]
+"""Callback for a report: (rank, report)."""
 
 
 def under_torchrun() -> bool:
@@ -40,48 +40,52 @@ def launch(
     backend: str = "gloo",
     places: Sequence[Place] | None = None,
     timeout: float = TIMEOUT,
-    told: Told = lambda rank, report: None,
+    on_report: OnReport = lambda rank, report: None,
 ) -> list[Any] | None:
-    """What *work* returns in each rank, given its member and the rank's of *arguments*; in order of ranks.
+    """Run *work* in each rank with its member and its one of *arguments*; return the results in order of ranks.
 
-    Ranks run at *places* (unless given, on the loopback interface). *told* hears what members report meanwhile. Under
-    torchrun the ranks are its own: rank 0 gets the results, the others None. Raises `ReplayError` if a rank fails or
-    dies, or after *timeout* s; no process is left behind.
+    Ranks run at *places* (default: on the loopback interface). *on_report* is called with each report of a rank. Under
+    torchrun its processes are the ranks: rank 0 gets the results, the others None. Raises `ReplayError` if a rank fails
+    or dies, or after *timeout* s. No process is left behind.
     """
     if under_torchrun():
-        return _joined(work, arguments, backend, timeout, told)
-    return _started(work, arguments, backend, tuple(places or on_loopback(len(arguments))), timeout, told)
+        return _join_torchrun(work, arguments, backend, timeout, on_report)
+    return _start(work, arguments, backend, tuple(places or on_loopback(len(arguments))), timeout, on_report)
 
 
-def _started(
-    work: Work, arguments: Sequence[Any], backend: str, places: Sequence[Place], timeout: float, told: Told
+def _start(
+    work: Work, arguments: Sequence[Any], backend: str, places: Sequence[Place], timeout: float, on_report: OnReport
 ) -> list[Any]:
     context = get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
     deadline = time.monotonic() + timeout
-    workers = WorkerGroup(deadline, timeout, told)
+    workers = WorkerGroup(deadline, timeout, on_report)
     try:
         for place, argument in zip(places, arguments, strict=True):
             ours, theirs = context.Pipe()
-            order = process.Order(place, len(places), backend, timeout, work, argument, places[0].address)
-            rank = context.Process(target=process.main, args=(order, theirs), name=f"rank {place.rank}", daemon=True)
+            assignment = process.Assignment(place, len(places), backend, timeout, work, argument, places[0].address)
+            rank = context.Process(
+                target=process.main, args=(assignment, theirs), name=f"rank {place.rank}", daemon=True
+            )
             rank.start()
             theirs.close()
-            workers.enlist(rank, ours)
+            workers.add(rank, ours)
         return workers.results()
     finally:
-        workers.dismiss()
+        workers.close()
 
 
-def _joined(work: Work, arguments: Sequence[Any], backend: str, timeout: float, told: Told) -> list[Any] | None:
-    """This process as the rank that torchrun made it."""
+def _join_torchrun(
+    work: Work, arguments: Sequence[Any], backend: str, timeout: float, on_report: OnReport
+) -> list[Any] | None:
+    """Run this process as the rank that torchrun assigned to it."""
     import torch.distributed as dist
 
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if world_size != len(arguments):
         raise ReplayError(f"there are {len(arguments)} ranks to run, but torchrun started {world_size}")
     device = device_of(backend, int(os.environ.get("LOCAL_RANK", "0")))
-    member = Member(rank, world_size, backend, device, lambda report: told(rank, report))
+    member = Member(rank, world_size, backend, device, lambda report: on_report(rank, report))
     prepare(Place(rank))
     open_world(member, timeout)
     result = work(member, arguments[rank])

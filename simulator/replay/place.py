@@ -1,6 +1,6 @@
-"""A place is where a rank of a replay lives on the network: its namespace, its interface, its address.
+"""A place is the location of a rank on the network: its namespace, its interface, its address.
 
-A testbed gives each rank a place of its own; without one all ranks stand on the loopback interface.
+A testbed gives each rank a place of its own. Without a testbed all ranks are on the loopback interface.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """*rank* runs in the network *namespace* (None: the launcher's own), Gloo bound to *interface* (None: any).
+    """*rank* runs in the network *namespace* (None: the launcher's own), with Gloo bound to *interface* (None: any).
 
-    *address* is the rank's IPv4 address, by which the others reach it. The namespace is a name of ``ip netns``; only
-    root can enter one. The store of a replay stands at the address of rank 0, in rank 0's namespace.
+    *address* is the rank's IPv4 address. The namespace is a name of ``ip netns``; only root can enter one. The store of
+    a replay is at the address and in the namespace of rank 0.
     """
 
     rank: int
@@ -26,5 +26,5 @@ class Place:
 
 
 def on_loopback(ranks: int) -> tuple[Place, ...]:
-    """A place on the loopback interface for each of so many *ranks*."""
+    """Return a place on the loopback interface for each of *ranks* ranks."""
     return tuple(Place(rank, interface="lo") for rank in range(ranks))

@@ -1,7 +1,7 @@
-"""The process of a rank: it enters its network, joins the others, does its work, and tells the launcher.
+"""The process of a rank: it enters its network, joins the other ranks, works, and reports to the launcher.
 
-What it tells are pairs: ``("port", number)`` of the store, ``("report", ...)``, ``("done", result)``, and
-``("failed", (moment, text))``.
+It sends pairs: ``("port", number)`` of the store, ``("report", ...)``, ``("done", result)``, and ``("failed", (moment,
+text))``.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ INSTALL = 'torch is not installed, and ranks need it: run pip install -e ".[torc
 
 
 @dataclass(frozen=True)
-class Order:
-    """What the launcher tells a rank: its *place* among *world_size*, *work* and its *argument*, *store*'s address."""
+class Assignment:
+    """The launcher's message to a rank: its *place* among *world_size*, its *work*, the *argument*, the *store*'s
+    address.
+    """
 
     place: Place
     world_size: int
@@ -39,29 +41,29 @@ class Order:
     store: str
 
 
-def main(order: Order, launcher: Connection) -> None:
-    """Carry out *order*, telling *launcher* what comes of it."""
+def main(assignment: Assignment, launcher: Connection) -> None:
+    """Execute *assignment* and send its results to *launcher*."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_launcher, daemon=True).start()
     _silence()
     try:
-        launcher.send(("done", _carried_out(order, launcher)))
+        launcher.send(("done", _execute(assignment, launcher)))
         _stay(launcher)
     except ModuleNotFoundError as error:
         text = INSTALL if error.name == "torch" else str(error)
         launcher.send(("failed", (time.monotonic(), text)))
     except Exception as error:
-        launcher.send(("failed", (time.monotonic(), told(error))))
+        launcher.send(("failed", (time.monotonic(), message_of(error))))
 
 
 def _stay(launcher: Connection) -> None:
-    """Until the launcher sends all home: what other ranks still need of this one, rank 0's store, must be there."""
+    """Wait for the launcher's message: other ranks may still need this one, for example the store of rank 0."""
     with suppress(EOFError, OSError):
         launcher.recv()
 
 
-def told(error: Exception) -> str:
-    """The first line of *error*: what torch adds below are its own stack frames."""
+def message_of(error: Exception) -> str:
+    """Return the first line of *error*. Further lines of torch's errors are its own stack frames."""
     if isinstance(error, SimulatorError):
         return str(error)
     lines = str(error).strip().splitlines()
@@ -69,7 +71,7 @@ def told(error: Exception) -> str:
 
 
 def _end_with_launcher() -> None:
-    """The pipe to the launcher closes when that has ended, even by SIGKILL."""
+    """End this process when the launcher has ended, even by SIGKILL: the pipe to it closes."""
     launcher = parent_process()
     assert launcher is not None
     connection.wait([launcher.sentinel])
@@ -77,35 +79,39 @@ def _end_with_launcher() -> None:
 
 
 def _silence() -> None:
-    """What torch's C++ writes to stderr when a peer has gone would bury the one error that matters."""
+    """Discard stderr. The messages of torch's C++ about a lost peer would hide the first error."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)
     os.close(null)
 
 
-def _carried_out(order: Order, launcher: Connection) -> Any:
-    place = order.place
+def _execute(assignment: Assignment, launcher: Connection) -> Any:
+    place = assignment.place
     if place.namespace is not None:
-        # a message of less than a millisecond must not wait until another process has had its turn
-        clock.before_others()
+        # a message of less than a millisecond must not wait for the time slice of another process
+        clock.run_realtime()
         namespace.enter(place.namespace)
     prepare(place)
-    device = device_of(order.backend, place.rank)
+    device = device_of(assignment.backend, place.rank)
     member = Member(
-        place.rank, order.world_size, order.backend, device, lambda report: launcher.send(("report", report))
+        place.rank, assignment.world_size, assignment.backend, device, lambda report: launcher.send(("report", report))
     )
-    open_world(member, order.timeout, _store(order, launcher))
-    return order.work(member, order.argument)
+    open_world(member, assignment.timeout, _store(assignment, launcher))
+    return assignment.work(member, assignment.argument)
 
 
-def _store(order: Order, launcher: Connection) -> Any:
-    """The store by which ranks find one another: at rank 0, on a port that is free; the launcher passes it on."""
+def _store(assignment: Assignment, launcher: Connection) -> Any:
+    """The store by which ranks find one another: at rank 0, on a free port, which the launcher passes on."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    within = timedelta(seconds=order.timeout)
-    if order.place.rank == 0:
-        store = TCPStore(order.store, 0, order.world_size, is_master=True, timeout=within, wait_for_workers=False)
+    within = timedelta(seconds=assignment.timeout)
+    if assignment.place.rank == 0:
+        store = TCPStore(
+            assignment.store, 0, assignment.world_size, is_master=True, timeout=within, wait_for_workers=False
+        )
         launcher.send(("port", store.port))
         return store
     port = launcher.recv()
-    return TCPStore(order.store, port, order.world_size, is_master=False, timeout=within, wait_for_workers=False)
+    return TCPStore(
+        assignment.store, port, assignment.world_size, is_master=False, timeout=within, wait_for_workers=False
+    )

@@ -1,6 +1,6 @@
-"""Replay runs a schedule on real processes with real communication: the second interpreter beside the simulator.
+"""Replay runs a schedule on real processes with real communication. It is a second interpreter beside the simulator.
 
-What it measures is a timeline of the same form; validation is the comparison of two timelines.
+It measures a timeline of the same form, so validation is the comparison of two timelines.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.errors import ReplayError
-from simulator.replay.execution import Part, perform
+from simulator.replay.execution import Job, execute
 from simulator.replay.launch import TIMEOUT, launch
-from simulator.replay.meetings import communications
 from simulator.replay.place import Place
+from simulator.replay.rendezvous import communications
 from simulator.schedule import Collective, Copy, Op, Recv, Schedule, Send
 from simulator.timeline import NO_COMMUNICATION, Columns, Floats, Timeline
 
 COMPUTE = ("sleep", "spin", "kernels")
-"""Ways to compute: sleep or spin as long as the model says, or execute the kernels."""
+"""Ways to compute: sleep or spin for the modelled time, or execute the kernels."""
 
 
 @dataclass(frozen=True)
 class Replay:
-    """The *timelines* of the repetitions after the warm-up, in turn."""
+    """The *timelines* of the repetitions after the warm-up, in order."""
 
     timelines: tuple[Timeline, ...]
 
     @property
     def step_times(self) -> list[float]:
-        """Seconds a step, of each repetition."""
+        """Seconds of a step, for each repetition."""
         return [timeline.step_time for timeline in self.timelines]
 
     @property
@@ -42,7 +42,7 @@ class Replay:
 
 
 class BrokenReplayError(ReplayError):
-    """A replay that did not come to its end; *timelines* are the repetitions that did, the warm-up first."""
+    """A replay that did not end. *timelines*: the finished repetitions, the warm-up first."""
 
     def __init__(self, message: str, timelines: Sequence[Timeline]) -> None:
         self.timelines = tuple(timelines)
@@ -59,23 +59,23 @@ def replay(
     places: Sequence[Place] | None = None,
     timeout: float = TIMEOUT,
 ) -> Replay | None:
-    """*schedule* as it runs on processes of this machine or of torchrun, *repeat* times after a warm-up.
+    """Run *schedule* on processes of this machine or of torchrun, *repeat* times after a warm-up.
 
-    *seconds* are the modelled durations of the ops, by rank (`durations`). Each rank runs at its one of *places*, on
-    the loopback interface unless given. Raises `BrokenReplayError` if a rank fails, or after *timeout* s. Under
-    torchrun only rank 0 gets the replay.
+    *seconds*: the modelled durations of the ops, by rank (`durations`). Each rank runs at its one of *places* (default:
+    on the loopback interface). Raises `BrokenReplayError` if a rank fails, or after *timeout* s. Under torchrun only
+    rank 0 gets the replay.
     """
-    parts = [Part(schedule, tuple(each), compute, 1 + repeat) for each in seconds]
-    heard: list[dict[int, Floats]] = [{} for _ in range(1 + repeat)]
+    jobs = [Job(schedule, tuple(each), compute, 1 + repeat) for each in seconds]
+    moments_of: list[dict[int, Floats]] = [{} for _ in range(1 + repeat)]
 
-    def told(rank: int, report: tuple[int, Floats]) -> None:
+    def on_report(rank: int, report: tuple[int, Floats]) -> None:
         number, moments = report
-        heard[number][rank] = moments
+        moments_of[number][rank] = moments
 
     try:
-        results = launch(perform, parts, backend=backend, places=places, timeout=timeout, told=told)
+        results = launch(execute, jobs, backend=backend, places=places, timeout=timeout, on_report=on_report)
     except ReplayError as error:
-        whole = [[ranks[r] for r in sorted(ranks)] for ranks in heard if len(ranks) == len(parts)]
+        whole = [[ranks[r] for r in sorted(ranks)] for ranks in moments_of if len(ranks) == len(jobs)]
         raise BrokenReplayError(str(error), [measured(schedule, moments) for moments in whole]) from None
     if results is None:
         return None
@@ -83,10 +83,10 @@ def replay(
 
 
 def measured(schedule: Schedule, moments: Sequence[Floats]) -> Timeline:
-    """The timeline of (ready, end) of every op of each rank, step after step, in s.
+    """Return the timeline of (ready, end) of every op of each rank, step after step, in s.
 
-    A communication begins when the last of its partners is ready for it. A message ends, for both, when its receiver
-    has it: the system of the sender took it over before that, to send it on.
+    A communication begins when its last partner is ready. A message ends, for both partners, when its receiver has it:
+    the sender's operating system takes it over earlier.
     """
     numbers = communications(schedule)
     each = 1 + max((int(own.max(initial=NO_COMMUNICATION)) for own in numbers), default=NO_COMMUNICATION)
@@ -94,18 +94,18 @@ def measured(schedule: Schedule, moments: Sequence[Floats]) -> Timeline:
         np.concatenate([np.where(own == NO_COMMUNICATION, own, own + step * each) for step in range(schedule.steps)])
         for own in numbers
     ]
-    begun, received = np.full((2, each * schedule.steps + 1), -np.inf)
+    all_ready, received = np.full((2, each * schedule.steps + 1), -np.inf)
     for rank, (own, (ready, end)) in enumerate(zip(numbers, (of_rank.T for of_rank in moments), strict=True)):
-        np.maximum.at(begun, own, ready)
+        np.maximum.at(all_ready, own, ready)
         receives = _where(schedule, rank, Recv) & (own != NO_COMMUNICATION)
         received[own[receives]] = end[receives]
-    # what is no communication has the last place
-    begun[NO_COMMUNICATION] = received[NO_COMMUNICATION] = -np.inf
+    # ops without communication have the last place
+    all_ready[NO_COMMUNICATION] = received[NO_COMMUNICATION] = -np.inf
     columns = []
     for rank, (own, (ready, end)) in enumerate(zip(numbers, (of_rank.T for of_rank in moments), strict=True)):
         last = np.where(_where(schedule, rank, Send), np.maximum(end, received[own]), end)
-        # a rank that only sends may be through with a collective before the last has come
-        begin = np.minimum(np.maximum(ready, begun[own]), last)
+        # a rank that only sends may end a collective before its last partner is ready
+        begin = np.minimum(np.maximum(ready, all_ready[own]), last)
         step, op = np.divmod(np.arange(len(own)), len(own) // schedule.steps or 1)
         order = np.argsort(last, kind="stable")
         columns.append(Columns(op[order], step[order], ready[order], begin[order], last[order], own[order]))
@@ -118,7 +118,7 @@ def _where(schedule: Schedule, rank: int, kind: type[Op]) -> npt.NDArray[np.bool
 
 
 def scaled(schedule: Schedule, factor: float) -> Schedule:
-    """*schedule* in which all that is communicated is *factor* times as large."""
+    """Return *schedule* with all communicated bytes multiplied by *factor*."""
 
     def change(op: Op) -> tuple[Op]:
         if isinstance(op, Collective) and op.per_peer is not None:

@@ -1,4 +1,4 @@
-"""A member is one rank's process in a group of processes, as it sees itself."""
+"""A member is the process of one rank, with its rank and its backend."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from simulator.replay.place import Place
 
 @dataclass(frozen=True)
 class Member:
-    """*rank* of *world_size*; collectives of its groups are the *backend*'s, ``gloo`` or ``nccl``.
+    """*rank* of *world_size*. *backend* of the collectives of its groups: ``gloo`` or ``nccl``.
 
-    *device*: torch's name of what it computes and sends from, ``cpu`` or ``cuda:0``. *report* hands something to the
-    launcher at once, so that it is kept even if this process dies.
+    *device*: torch's name of the device that computes and sends, ``cpu`` or ``cuda:0``. *report* sends a report to the
+    launcher at once, so it is kept even if this process dies.
     """
 
     rank: int
@@ -28,17 +28,19 @@ class Member:
 
 
 Work = Callable[[Member, Any], Any]
-"""What a member does with its argument, between the opening and the closing of the default process group. A function of
-a module, so that a new process finds it by name."""
+"""The work of a member with its argument, while the default process group is open.
+
+A function of a module, so that a new process finds it by name.
+"""
 
 
 def device_of(backend: str, local_rank: int) -> str:
-    """Where a rank's tensors live: under nccl each rank of a machine has a GPU of its own."""
+    """Return the device of a rank's tensors. Under nccl each rank of a machine has a GPU of its own."""
     return f"cuda:{local_rank}" if backend == "nccl" else "cpu"
 
 
 def prepare(place: Place) -> None:
-    """Bind Gloo to the interface of *place*, and keep torch from taking every core for one rank."""
+    """Bind Gloo to the interface of *place*, and limit torch to one core."""
     import torch
 
     if place.interface is not None:
@@ -47,9 +49,9 @@ def prepare(place: Place) -> None:
 
 
 def open_world(member: Member, timeout: float, store: Any = None) -> None:
-    """Join the default process group, by *store* or as the environment says; *timeout* in s.
+    """Join the default process group, by *store* or by the environment. *timeout* in s.
 
-    It always speaks Gloo between hosts; under nccl also NCCL between GPUs.
+    The group uses Gloo between hosts, and under nccl also NCCL between GPUs.
     """
     import torch.distributed as dist
 
@@ -66,6 +68,6 @@ def _take_gpu(device: str) -> None:
     there, number = torch.cuda.device_count(), int(device.rpartition(":")[2])
     if number >= there:
         raise ReplayError(
-            f"nccl needs a GPU for each rank of a machine: GPU {number} is not there, of {there} that are"
+            f"nccl needs a GPU for each rank of a machine, but GPU {number} is missing: there are {there}"
         )
     torch.cuda.set_device(device)

@@ -1,4 +1,4 @@
-"""The worker processes of a launch, as the launcher sees them: it collects what they send, and ends them."""
+"""The rank processes of a launch: the launcher receives their messages and ends them."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from typing import Any
 from simulator.errors import ReplayError
 
 GRACE = 0.5
-"""Seconds to hear of the others after a rank has failed: those that it leaves behind fail too, and may come first."""
+"""Seconds to wait for other failures after the first: ranks that lose a partner fail too, and may report earlier."""
 
 
 @dataclass
 class WorkerGroup:
-    """Ranks in order, who may work until *deadline* (of the monotonic clock, *timeout* s after the start)."""
+    """Processes in order of ranks. They must end before *deadline*, *timeout* s after the start (monotonic clock)."""
 
     deadline: float
     timeout: float
-    told: Callable[[int, Any], None]
+    on_report: Callable[[int, Any], None]
     _processes: list[BaseProcess] = field(default_factory=list)
     _pipes: list[Connection] = field(default_factory=list)
     _results: dict[int, Any] = field(default_factory=dict)
     _failures: list[tuple[float, int, str]] = field(default_factory=list)
     _gone: set[int] = field(default_factory=set)
 
-    def enlist(self, process: BaseProcess, pipe: Connection) -> None:
-        """Take *process*, which talks through *pipe*, as the next rank."""
+    def add(self, process: BaseProcess, pipe: Connection) -> None:
+        """Add *process* with *pipe* as the next rank."""
         self._processes.append(process)
         self._pipes.append(pipe)
 
     def results(self) -> list[Any]:
-        """What each rank's work returned. Raises `ReplayError` for the rank that failed first, or for the deadline."""
+        """Return each rank's result. Raises `ReplayError` for the rank that failed first, or after the deadline."""
         while len(self._results) < len(self._processes):
-            if not self._hear(self.deadline):
+            if not self._receive(self.deadline):
                 raise ReplayError(
                     f"no end after {self.timeout:g} s: {_ranks(self._at_work)} still at work; see --timeout"
                 )
             if self._failures:
-                self._hear_the_rest()
+                self._receive_rest()
                 raise self._error()
         return [self._results[rank] for rank in range(len(self._processes))]
 
-    def dismiss(self) -> None:
-        """End every process that is still there."""
+    def close(self) -> None:
+        """End every process that still runs."""
         for process in self._processes:
             if process.is_alive():
                 process.kill()
@@ -61,8 +61,8 @@ class WorkerGroup:
     def _at_work(self) -> list[int]:
         return [rank for rank in range(len(self._processes)) if rank not in self._results and rank not in self._gone]
 
-    def _hear(self, until: float) -> bool:
-        """Listen until someone at work says something; False if that is not before *until*."""
+    def _receive(self, until: float) -> bool:
+        """Wait for messages of working ranks; return False if there is none before *until*."""
         pipes = {self._pipes[rank]: rank for rank in self._at_work}
         ready = connection.wait(list(pipes), max(0.0, until - time.monotonic()))
         for pipe in (pipe for pipe in pipes if pipe in ready):
@@ -72,12 +72,12 @@ class WorkerGroup:
             except (EOFError, OSError):
                 self._died(rank)
             else:
-                self._heard(rank, what, content)
+                self._handle(rank, what, content)
         return bool(ready)
 
-    def _heard(self, rank: int, what: str, content: Any) -> None:
+    def _handle(self, rank: int, what: str, content: Any) -> None:
         if what == "report":
-            self.told(rank, content)
+            self.on_report(rank, content)
         elif what == "port":
             for pipe in self._pipes[1:]:
                 with suppress(OSError):
@@ -92,12 +92,12 @@ class WorkerGroup:
     def _died(self, rank: int) -> None:
         self._gone.add(rank)
         self._processes[rank].join(GRACE)
-        # a process that died has told nothing: no one else can have failed before it of itself
+        # time 0: other ranks fail only because this one died
         self._failures.append((0.0, rank, _death(self._processes[rank].exitcode)))
 
-    def _hear_the_rest(self) -> None:
+    def _receive_rest(self) -> None:
         until = time.monotonic() + GRACE
-        while self._at_work and self._hear(until):
+        while self._at_work and self._receive(until):
             pass
 
     def _error(self) -> ReplayError:

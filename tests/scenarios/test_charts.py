@@ -1,4 +1,4 @@
-"""What charts of shipped scenarios show: every transfer, however short, and the peaks that reports state."""
+"""Charts of shipped scenarios show every transfer, however short, and the peaks of the reports."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def test_every_gather_of_fsdp_is_seen(fsdp: Timeline) -> None:
 
 @pytest.mark.parametrize("name", ["llama3_8b_fsdp_dgx_h100", "gpt2_xl_zero_zhores"])
 def test_a_folded_run_has_the_peak_of_an_unfolded_one(name: str) -> None:
-    """Rounding used to let two shards meet that do not: peaks of folded runs were 5 to 12 % too high."""
+    """Without snapping to instants two shards overlap by rounding: peaks of folded runs are 5 to 12 % too high."""
     results = [Scenario.load(name, {"simulation.fold": fold}).run() for fold in (True, False)]
     for mine, theirs in zip(*(result.timelines.values() for result in results), strict=True):
         assert memory.peak(mine).peak.nbytes == pytest.approx(memory.peak(theirs).peak.nbytes, rel=1e-9)

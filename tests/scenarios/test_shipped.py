@@ -1,4 +1,4 @@
-"""The scenarios that come with clustersim: each runs, and says what it is there to say."""
+"""The scenarios that come with clustersim: each runs and gives the result that it demonstrates."""
 
 import csv
 import itertools

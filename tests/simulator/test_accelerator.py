@@ -57,7 +57,7 @@ def test_what_stands_in_anothers_place_may_be_replaced_in_turn():
     whole = cluster({"preset": "uniform", "gpus": 2, "bandwidth": "1 GB/s", "latency": "0 s", "accelerator": "unit"})
     unit = whole.accelerator("gpu 0")
     fast, faster = replace(unit, peak_flops=2.0), replace(unit, peak_flops=4.0)
-    changed = whole.equipped({unit: fast}).equipped({fast: faster})
+    changed = whole.with_accelerators({unit: fast}).with_accelerators({fast: faster})
     assert changed.accelerator("gpu 1") == faster
     assert whole.accelerator("gpu 1") == unit
     assert changed.route("gpu 0", "gpu 1") == whole.route("gpu 0", "gpu 1")

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from scenarios.scenario import Scenario
 from simulator.engine.reference.network import Transfer
 from simulator.engine.reference.rendezvous import Pending
-from simulator.network.plan import Flow, Phase, Plan
+from simulator.network.plan import Flow, Phase, TransferPlan
 from simulator.schedule import Collective, Op, Recv, Send
 from simulator.timeline import Span
 from tests.structure.imports import PACKAGES, ROOT
@@ -38,7 +38,7 @@ parallelism: {{{parallelism}}}
 network: {{transport: ideal}}
 """
 
-ENGINE_FORMS = (Plan, Phase, Flow, Pending, Transfer)
+ENGINE_FORMS = (TransferPlan, Phase, Flow, Pending, Transfer)
 """What the network and the engine make of an op. They do not name it, so all that there are count."""
 
 

@@ -1,4 +1,4 @@
-"""A stamped cluster against the graph that is built vertex by vertex, and its regularity against its routes."""
+"""An assembled cluster against a graph built vertex by vertex, and its regularity against its routes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from simulator.errors import ClusterError
 from tests.nodes import V100
 from topologies import cluster
 from topologies.assembly import assemble
-from topologies.network import Network, Port, Way
+from topologies.network import FabricRouter, Network, Port
 from topologies.sections import FABRICS, NodeSection
 from topologies.wiring import Wiring
 
@@ -62,7 +62,7 @@ some = settings(max_examples=60, deadline=None)
 
 
 class Drawn(Network):
-    """A network that draws what a fabric adds to it, link by link, into *graph*."""
+    """A network that also adds everything that a fabric adds, link by link, to *graph*."""
 
     graph: nx.DiGraph[str]
     names: list[str]
@@ -87,7 +87,7 @@ class Drawn(Network):
 
 
 def drawn(wirings: list[tuple[Wiring, int]], fabric: Any, network: Network | None) -> nx.DiGraph[str]:
-    """The cluster built vertex by vertex and link by link; of *network* only the ports are taken."""
+    """The cluster built vertex by vertex and link by link. Only the ports of *network* are used."""
     graph: nx.DiGraph[str] = nx.DiGraph()
     before: Counter[str] = Counter()
     for node, wiring in enumerate(wiring for wiring, count in wirings for _ in range(count)):
@@ -109,7 +109,7 @@ def drawn(wirings: list[tuple[Wiring, int]], fabric: Any, network: Network | Non
 
 @st.composite
 def machines(draw: st.DrawFn) -> tuple[Cluster, nx.DiGraph[str]]:
-    """Servers of one to three kinds in a fabric, some links degraded; and the same drawn as a graph."""
+    """Servers of one to three kinds in a fabric, some links degraded, and the same cluster as a graph."""
     kinds = draw(st.lists(st.sampled_from(sorted(SERVERS)), min_size=1, max_size=3))
     wirings = [(WIRINGS[kind], draw(st.integers(1, 4))) for kind in kinds]
     joined = draw(st.sampled_from(JOINED))
@@ -117,7 +117,7 @@ def machines(draw: st.DrawFn) -> tuple[Cluster, nx.DiGraph[str]]:
     fabric = partial(lookup.function(FABRICS, joined["kind"]), **parameters)
     seen: list[Network] = []
 
-    def kept(network: Network) -> Way:
+    def kept(network: Network) -> FabricRouter:
         seen.append(network)
         return fabric(network)
 
@@ -133,7 +133,7 @@ def machines(draw: st.DrawFn) -> tuple[Cluster, nx.DiGraph[str]]:
 
 @some
 @given(machines())
-def test_stamped_arrays_are_the_graph_built_vertex_by_vertex(made: tuple[Cluster, nx.DiGraph[str]]) -> None:
+def test_assembled_arrays_equal_the_graph_built_vertex_by_vertex(made: tuple[Cluster, nx.DiGraph[str]]) -> None:
     machine, graph = made
     other = Cluster(graph)
     assert list(machine.graph.nodes(data=True)) == list(graph.nodes(data=True))
@@ -148,7 +148,7 @@ def test_stamped_arrays_are_the_graph_built_vertex_by_vertex(made: tuple[Cluster
 
 @some
 @given(machines(), st.data())
-def test_routes_are_ways_through_the_graph(made: tuple[Cluster, nx.DiGraph[str]], data: st.DataObject) -> None:
+def test_routes_exist_in_the_graph(made: tuple[Cluster, nx.DiGraph[str]], data: st.DataObject) -> None:
     machine, graph = made
     source, target = (data.draw(st.sampled_from(machine.devices)) for _ in range(2))
     ends = [machine.ends[number] for number in machine.route(source, target)]
@@ -164,7 +164,7 @@ def test_routes_are_ways_through_the_graph(made: tuple[Cluster, nx.DiGraph[str]]
 
 
 def through(found: Regularity, a: int, b: int) -> list[int]:
-    """The links from device *a* to device *b* of another server, as *found* has them."""
+    """The links from device *a* to device *b* of another server, according to *found*."""
     level = next(n for n, pair in enumerate(zip(found.switch[a], found.switch[b], strict=True)) if pair[0] == pair[1])
     links = [*found.out[a], *found.up[a, 1 : level + 1], *found.down[b, level:0:-1], found.down[b, 0], *found.back[b]]
     return [int(link) for link in links if link >= 0]
@@ -172,7 +172,7 @@ def through(found: Regularity, a: int, b: int) -> list[int]:
 
 @some
 @given(machines(), st.data())
-def test_regularity_tells_the_routes(made: tuple[Cluster, nx.DiGraph[str]], data: st.DataObject) -> None:
+def test_regularity_determines_the_routes(made: tuple[Cluster, nx.DiGraph[str]], data: st.DataObject) -> None:
     machine, _ = made
     found = machine.regularity
     if found is None:
@@ -186,7 +186,7 @@ def test_regularity_tells_the_routes(made: tuple[Cluster, nx.DiGraph[str]], data
 
 @some
 @given(machines())
-def test_what_is_alike_has_the_same_links(made: tuple[Cluster, nx.DiGraph[str]]) -> None:
+def test_devices_of_equal_uplink_have_the_same_links(made: tuple[Cluster, nx.DiGraph[str]]) -> None:
     machine, _ = made
     found = machine.regularity
     if found is None:
@@ -219,16 +219,16 @@ def test_a_server_with_a_slow_link_is_of_another_template() -> None:
     assert not set(uplinks[0]) & set(uplinks[2])
 
 
-def test_servers_without_a_fabric_have_no_way_to_each_other() -> None:
+def test_servers_without_a_fabric_have_no_route_to_each_other() -> None:
     apart = assemble([(WIRINGS["ring"], 2)], None)
     assert len(apart.route("gpu 0", "gpu 5")) == 1
-    with pytest.raises(ClusterError, match="no way from gpu 0 to gpu 6: they are in different nodes without fabric"):
+    with pytest.raises(ClusterError, match="no route from gpu 0 to gpu 6: they are in different nodes"):
         apart.route("gpu 0", "gpu 6")
-    with pytest.raises(ClusterError, match="switch 0 is no vertex of a node of this cluster"):
+    with pytest.raises(ClusterError, match="switch 0 is not a vertex of a node of this cluster"):
         cluster({"nodes": 2, "node": V100}).route("gpu 0", "switch 0")
 
 
-def test_a_run_draws_no_graph() -> None:
+def test_a_run_builds_no_graph() -> None:
     code = """
 import sys
 from scenarios import Scenario

@@ -1,4 +1,4 @@
-"""The catalogue: every file loads, every datum has its source, and figures agree with the published table."""
+"""The catalogue: every file loads, every value has its source, and figures agree with the published table."""
 
 import csv
 from pathlib import Path
@@ -24,7 +24,7 @@ CLUSTER_NAMES = {
 }
 
 
-def test_the_names_that_were_promised_are_there() -> None:
+def test_the_names_of_the_contract_exist() -> None:
     assert set(lookup.names(GPUS)) >= GPU_NAMES
     assert set(lookup.names(CLUSTERS)) == CLUSTER_NAMES
     assert {"nvlink2", "nvlink5", "pcie3", "pcie5", "ib_edr", "ib_hdr", "ib_ndr", "slingshot11"} <= set(
@@ -33,12 +33,12 @@ def test_the_names_that_were_promised_are_there() -> None:
 
 
 @pytest.mark.parametrize(("folder", "name"), FILES)
-def test_every_datum_has_its_source(folder: str, name: str) -> None:
+def test_every_value_has_its_source(folder: str, name: str) -> None:
     data = read(lookup.data_file(folder, name)).data
     sources = data.pop("sources")
     if folder == CLUSTERS:
         node = data.pop("node")
-        # the shape of the fabric is one datum, and so is the way GPUs are joined
+        # the shape of the fabric is one value, and so are the links between GPUs
         assert set(sources) == {*data, *(f"node.{key}" for key in node)}
     else:
         assert set(sources) == set(data)

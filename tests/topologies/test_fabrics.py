@@ -1,4 +1,4 @@
-"""Fabrics against theory: bandwidth across cuts, distances, and routes by structure that are as short as any."""
+"""Fabrics against theory: bandwidth across cuts, distances, and structural routes as short as any."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from topologies.fabrics.fat_tree import fat_tree
 from topologies.fabrics.rail import rail
 from topologies.fabrics.switch import switch
 from topologies.fabrics.torus import torus
-from topologies.network import Network, Ports, Way
+from topologies.network import FabricRouter, Network, Ports
 
 LINK = Link("ib_hdr", 25e9, 1e-6)
 few = settings(max_examples=40, deadline=None)
@@ -34,12 +34,12 @@ def network(nodes: int, nics: int = 1, radix: int = 40) -> Network:
 
 @lru_cache(maxsize=1)
 def names(net: Network) -> list[str]:
-    """By vertex its name, once the fabric has added its switches."""
+    """The name of each vertex, after the fabric has added its switches."""
     return [f"nic {port.nic}" for port in net.ports] + [f"{kind} {number}" for kind, number in net.switches]
 
 
 def drawn(net: Network) -> nx.DiGraph[str]:
-    """What the fabric has added to *net*, as a graph."""
+    """The switches and links that the fabric has added to *net*, as a graph."""
     graph: nx.DiGraph[str] = nx.DiGraph()
     called = names(net)
     graph.add_nodes_from((name, {"kind": name.rpartition(" ")[0]}) for name in called)
@@ -54,19 +54,19 @@ def uplink(net: Network, leaf: str, spine: str) -> float:
     return link.bandwidth
 
 
-def walk(net: Network, way: Way, a: int, b: int) -> list[str]:
+def walk(net: Network, router: FabricRouter, a: int, b: int) -> list[str]:
     source, target = net.ports[a], net.ports[b]
     called = names(net)
-    return [called[vertex] for vertex in (source.nic, *way(source, target), target.nic)]
+    return [called[vertex] for vertex in (source.nic, *router(source, target), target.nic)]
 
 
-def check_routes(net: Network, way: Way) -> set[int]:
-    """Every route exists, is simple, and none is shorter than a shortest path; the surplus of each."""
+def check_routes(net: Network, router: FabricRouter) -> set[int]:
+    """Every route exists, is simple, and is no shorter than a shortest path. Return the surpluses."""
     graph = drawn(net)
     lengths = dict(nx.all_pairs_shortest_path_length(graph))
     surplus = set()
     for a, b in combinations(range(len(net.ports)), 2):
-        passed = walk(net, way, a, b)
+        passed = walk(net, router, a, b)
         assert all(graph.has_edge(*pair) for pair in pairwise(passed))
         assert len(set(passed)) == len(passed)
         assert not any(vertex.startswith("nic") for vertex in passed[1:-1])
@@ -80,11 +80,11 @@ def test_clos_routes_are_shortest(nodes: int, nics: int, radix: int, ratio: floa
     for fabric in (fat_tree, rail):
         net = network(nodes, nics, radix)
         try:
-            way = fabric(net, oversubscription=ratio)
+            router = fabric(net, oversubscription=ratio)
         except ClusterError as error:
             assert "radix" in str(error)
             continue
-        assert check_routes(net, way) <= {0}
+        assert check_routes(net, router) <= {0}
 
 
 @few
@@ -132,37 +132,37 @@ def test_three_levels_where_a_spine_cannot_reach_all_leaves() -> None:
     with pytest.raises(ClusterError, match="at most 4 pods of 2 leaves, not 8"):
         fat_tree(net)
     net = network(16, 1, radix=4)
-    way = fat_tree(net, oversubscription=[1.0, 2.0])
-    assert walk(net, way, 0, 15) == ["nic 0", "leaf 0", "spine 0", "core 0", "spine 3", "leaf 7", "nic 15"]
-    assert walk(net, way, 0, 2) == ["nic 0", "leaf 0", "spine 0", "leaf 1", "nic 2"]
+    router = fat_tree(net, oversubscription=[1.0, 2.0])
+    assert walk(net, router, 0, 15) == ["nic 0", "leaf 0", "spine 0", "core 0", "spine 3", "leaf 7", "nic 15"]
+    assert walk(net, router, 0, 2) == ["nic 0", "leaf 0", "spine 0", "leaf 1", "nic 2"]
     assert uplink(net, "leaf 0", "spine 0") == 2 * 25e9
     assert uplink(net, "spine 0", "core 0") == 4 * 25e9 / 2
-    assert check_routes(net, way) == {0}
+    assert check_routes(net, router) == {0}
 
 
-def test_a_fat_tree_tells_what_does_not_fit() -> None:
+def test_a_fat_tree_reports_a_misfit() -> None:
     with pytest.raises(ClusterError, match="the 8 NICs of a node do not fit the 2 ports"):
         fat_tree(network(4, 8, radix=4))
     with pytest.raises(ClusterError, match="one number, or two"):
         fat_tree(network(4), oversubscription=[1.0, 1.0, 1.0])
 
 
-def test_equal_rails_of_a_pod_meet_at_one_switch() -> None:
+def test_equal_rails_of_a_pod_share_a_switch() -> None:
     net = network(40, 8)
-    way = rail(net)
-    assert walk(net, way, 0, 8 * 19) == ["nic 0", "leaf 0", "nic 152"]  # node 19 of the first pod
-    assert walk(net, way, 0, 9) == ["nic 0", "leaf 0", "spine 0", "leaf 1", "nic 9"]  # another rail
-    assert walk(net, way, 3, 8 * 20 + 3) == ["nic 3", "leaf 3", "spine 0", "leaf 11", "nic 163"]  # another pod
+    router = rail(net)
+    assert walk(net, router, 0, 8 * 19) == ["nic 0", "leaf 0", "nic 152"]  # node 19 of the first pod
+    assert walk(net, router, 0, 9) == ["nic 0", "leaf 0", "spine 0", "leaf 1", "nic 9"]  # another rail
+    assert walk(net, router, 3, 8 * 20 + 3) == ["nic 3", "leaf 3", "spine 0", "leaf 11", "nic 163"]  # another pod
     assert sum(vertex.startswith("leaf") for vertex in names(net)) == 16
 
 
 def test_selene_has_three_levels_and_pods_of_twenty() -> None:
     net = network(560, 8)
-    way = rail(net)
+    router = rail(net)
     kinds = [kind for kind, _ in net.switches]
     assert kinds.count("leaf") == 28 * 8
     assert kinds.count("core") == 1
-    assert len(walk(net, way, 0, 4479)) == 7
+    assert len(walk(net, router, 0, 4479)) == 7
 
 
 @few
@@ -174,15 +174,15 @@ def test_torus_distance_is_the_sum_of_the_shorter_ways_round(dims: list[int]) ->
     if nodes < 2:
         return
     net = network(nodes)
-    way = torus(net, dims)
-    assert check_routes(net, way) == {0}
+    router = torus(net, dims)
+    assert check_routes(net, router) == {0}
     for a, b in combinations(range(nodes), 2):
         left, expected = (a, b), 0
         for size in reversed(dims):  # the last dimension varies fastest
             one, other = left[0] % size, left[1] % size
             left = left[0] // size, left[1] // size
             expected += min((one - other) % size, (other - one) % size)
-        assert len(walk(net, way, a, b)) - 3 == expected
+        assert len(walk(net, router, a, b)) - 3 == expected
 
 
 @pytest.mark.parametrize(("dims", "largest"), [([4, 4], 4), ([8, 4], 8), ([4, 4, 4], 4), ([2, 2, 2], 2), ([6, 2], 6)])
@@ -218,11 +218,11 @@ def test_a_torus_has_as_many_routers_as_nodes() -> None:
 @given(st.integers(2, 40), st.sampled_from([None, 2, 4]), st.sampled_from([None, 1, 3]))
 def test_dragonfly_routes_pass_three_links_at_most(ports: int, routers: int | None, each: int | None) -> None:
     net = network(ports)
-    way = dragonfly(net, routers, each)
+    router = dragonfly(net, routers, each)
     graph = drawn(net)
     # minimal: one global link at most; two global links may be shorter only in hops, never used
     for a, b in combinations(range(ports), 2):
-        passed = walk(net, way, a, b)
+        passed = walk(net, router, a, b)
         assert all(graph.has_edge(*pair) for pair in pairwise(passed))
         assert len(set(passed)) == len(passed)
         assert 3 <= len(passed) <= 6
@@ -248,14 +248,14 @@ def test_global_links_of_a_dragonfly() -> None:
 @given(st.integers(1, 40), st.integers(2, 4), st.integers(2, 4))
 def test_the_nics_of_a_node_may_hang_on_different_routers(nodes: int, nics: int, ports: int) -> None:
     net = network(nodes, nics)
-    way = dragonfly(net, 2 * nics, ports, nics_apart=True)
-    at = {port.number: way(port, port)[0] for port in net.ports}
+    router = dragonfly(net, 2 * nics, ports, nics_apart=True)
+    at = {port.number: router(port, port)[0] for port in net.ports}
     assert max(Counter(at.values()).values()) <= ports
     for node in net.nodes:
         assert len({at[port.number] for port in node}) == nics
     graph = drawn(net)
     for a, b in combinations(range(len(net.ports)), 2):
-        passed = walk(net, way, a, b)
+        passed = walk(net, router, a, b)
         assert all(graph.has_edge(*pair) for pair in pairwise(passed))
         assert 3 <= len(passed) <= 6
 
@@ -276,10 +276,10 @@ def test_one_switch_joins_all() -> None:
     assert drawn(net).number_of_edges() == 20
 
 
-def test_a_pair_that_is_joined_twice_is_told() -> None:
+def test_a_pair_that_is_joined_twice_is_reported() -> None:
     net = network(2)
     leaf, spine = net.switch("leaf"), net.switch("spine")
     net.join(leaf, spine, 1e9)
     net.join(spine, leaf, 2e9)
-    with pytest.raises(ClusterError, match="the fabric joins leaf 0 and spine 0 twice; sum their bandwidths up"):
+    with pytest.raises(ClusterError, match="the fabric joins leaf 0 and spine 0 twice; join them by one link"):
         _ = net.links

@@ -1,4 +1,4 @@
-"""A user's own graph: what it may be, and what is told when it is wrong."""
+"""A user's own graph: valid forms, and the messages for invalid ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def written(tmp_path: Path, data: Any) -> Path:
 
 
 @pytest.mark.parametrize("edges", ["links", "edges"])
-def test_what_networkx_writes_is_a_cluster(tmp_path: Path, edges: str) -> None:
+def test_a_graph_of_networkx_is_a_cluster(tmp_path: Path, edges: str) -> None:
     written(tmp_path, nx.node_link_data(small(), edges=edges))
     machine = cluster({"graph": "mine.json"}, tmp_path)
     assert machine.gpus == ("gpu 0", "gpu 1", "gpu 2")
@@ -73,9 +73,9 @@ def without(index: int) -> Callable[[Any], Any]:
 BAD = {
     "kind": (change("nodes", 1, kind=...), r'nodes\[1\] \("gpu 1"\): needs a kind'),
     "id": (change("nodes", 1, id=...), r"nodes\[1\]: needs an id"),
-    "twice": (change("nodes", 1, id="gpu 0"), r'nodes\[1\]: the id "gpu 0" stands twice'),
+    "twice": (change("nodes", 1, id="gpu 0"), r'nodes\[1\]: the id "gpu 0" appears twice'),
     "accelerator": (change("nodes", 0, accelerator="a1000"), r'nodes\[0\] .*: accelerator: unknown name "a1000"'),
-    "no accelerator": (change("nodes", 0, accelerator=...), r"nodes\[0\] .*: names no accelerator"),
+    "no accelerator": (change("nodes", 0, accelerator=...), r"nodes\[0\] .*: has no accelerator"),
     "bandwidth 0": (change("edges", 0, bandwidth=0), r"edges\[0\] .*: bandwidth must be finite and above 0, not 0"),
     "negative": (change("edges", 0, latency=-1e-6), r"edges\[0\] .*: latency must be finite and at least 0"),
     "nan": (change("edges", 0, bandwidth=float("nan")), r"edges\[0\] .*: bandwidth must be finite"),
@@ -85,7 +85,7 @@ BAD = {
     "missing": (change("edges", 2, latency=...), r"edges\[2\] \(gpu 2 - box\): needs a latency"),
     "end": (change("edges", 0, target="bix"), r'edges\[0\] .*: there is no vertex "bix"; near it are: box'),
     "self": (change("edges", 0, target="gpu 0"), r"edges\[0\] .*: a link must join two vertices"),
-    "double": (change("edges", 1, source="gpu 0"), r"edges\[1\] .*: stands twice"),
+    "double": (change("edges", 1, source="gpu 0"), r"edges\[1\] .*: appears twice"),
     "unreachable": (without(2), "gpu 2 cannot be reached from gpu 0"),
     "multigraph": (lambda data: {**data, "multigraph": True}, "is a multigraph"),
     "no edges": (lambda data: {"nodes": data["nodes"]}, "needs a list of links"),
@@ -96,7 +96,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_is_wrong_is_told_with_its_place(tmp_path: Path, case: str) -> None:
+def test_a_fault_is_reported_with_its_place(tmp_path: Path, case: str) -> None:
     break_it, message = BAD[case]
     path = written(tmp_path, break_it(nx.node_link_data(small(), edges="edges")))
     with pytest.raises(ScenarioError, match=message) as caught:

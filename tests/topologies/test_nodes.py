@@ -1,4 +1,4 @@
-"""Node shapes against the published wiring of the machines that have them."""
+"""Node shapes against the published wiring of real machines."""
 
 from itertools import combinations
 from typing import Any
@@ -51,7 +51,7 @@ def test_every_v100_of_a_hybrid_cube_mesh_has_six_links() -> None:
         assert sum(gpu in pair for pair in SINGLE) + 2 * sum(gpu in pair for pair in DOUBLE) == 6
 
 
-def test_gpus_that_are_not_joined_go_over_pcie_past_no_other_gpu() -> None:
+def test_gpus_without_a_link_communicate_over_pcie_through_no_other_gpu() -> None:
     machine = cluster("dgx1")
     for a, b in combinations(range(8), 2):
         passed = path(machine, f"gpu {a}", f"gpu {b}")
@@ -104,7 +104,7 @@ def test_dgx_a100_has_a_nic_for_each_gpu_on_its_own_switch() -> None:
     for gpu in range(8):
         passed = path(machine, f"gpu {gpu}", f"gpu {gpu + 8}")
         assert passed[1:3] == [f"pcie_switch {gpu // 2}", f"nic {gpu}"]
-        assert len(passed) == 7  # one leaf: equal rails meet at one switch
+        assert len(passed) == 7  # one leaf: equal rails share a switch
         assert kinds(machine, f"gpu {gpu}", f"gpu {gpu + 8}") == ["pcie4"] * 2 + ["ib_hdr"] * 2 + ["pcie4"] * 2
 
 
@@ -169,7 +169,7 @@ def test_two_kinds_of_node_are_numbered_through() -> None:
     assert "nic 7" in passed
 
 
-def test_shapes_refuse_what_they_cannot_be() -> None:
+def test_shapes_reject_impossible_servers() -> None:
     with pytest.raises(ScenarioError, match="hybrid cube mesh has 8 accelerators, not 4"):
         cluster({"node": node(intra={"kind": "nvlink2", "shape": "hybrid_cube_mesh"})})
     with pytest.raises(ScenarioError, match="8 accelerators"):

@@ -1,4 +1,4 @@
-"""Every route of every named cluster is a way through the graph, and crosses what it must."""
+"""Every route of every named cluster exists in the graph and passes the right kinds of links."""
 
 from itertools import pairwise, permutations
 
@@ -29,7 +29,7 @@ def test_all_pairs(name: str) -> None:
         assert (passed[0], passed[-1]) == (source, target)
         assert len(set(passed)) == len(passed)
         between = [vertex.rpartition(" ")[0] for vertex in passed[1:-1]]
-        if name != "frontier":  # where dies do pass on what is for others
+        if name != "frontier":  # whose dies forward messages
             assert "gpu" not in between
         apart = machine.node_of(source) != machine.node_of(target)
         assert between.count("nic") == (2 if apart else 0)
@@ -39,7 +39,7 @@ def test_all_pairs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", lookup.names(CLUSTERS))
-def test_there_and_back_is_the_same_way(name: str) -> None:
+def test_a_route_back_is_the_reverse(name: str) -> None:
     machine = cluster({"preset": name, "nodes": 3})
     for source, target in (("gpu 0", machine.gpus[-1]), ("gpu 1", "gpu 2"), ("gpu 3", machine.hosts[-1])):
         assert path(machine, source, target) == path(machine, target, source)[::-1]

@@ -1,4 +1,4 @@
-"""The cluster section: defaults, presets, degraded links, what a user adds, and what is told of faults."""
+"""The cluster section: defaults, presets, degraded links, a user's own files, and messages for faults."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ NODE = {
 }
 
 
-def test_a_cluster_of_ones_own_takes_the_numbers_given() -> None:
+def test_a_users_cluster_uses_the_given_numbers() -> None:
     machine = cluster({"nodes": 25, "node": NODE, "fabric": {"kind": "fat_tree", "oversubscription": 1.0}})
     assert len(machine.gpus) == 100
     assert machine.graph.edges["gpu 0", "gpu 1"]["link"] == Link("nvlink2", 50e9, 2e-6)
@@ -84,7 +84,7 @@ def test_degraded_is_a_factor_on_a_link_both_ways() -> None:
     assert machine.route("gpu 0", "gpu 7") == whole.route("gpu 0", "gpu 7")
 
 
-def test_degraded_without_a_link_of_its_own_is_the_way_between() -> None:
+def test_degraded_without_a_common_link_applies_to_the_route() -> None:
     section = {"preset": "dgx_a100_80gb", "nodes": 3, "degraded": [{"link": ["gpu 17", "nic 17"], "bandwidth": 0.25}]}
     machine = cluster(section)
     assert machine.graph.edges["gpu 17", "pcie_switch 8"]["link"].bandwidth == 31.5e9 / 4
@@ -98,10 +98,10 @@ def test_degraded_without_a_link_of_its_own_is_the_way_between() -> None:
 
 WAVE = """
 from simulator.document import Count
-from topologies.network import Network, Way
+from topologies.network import Network, FabricRouter
 
 
-def wave(network: Network, crests: Count = 2) -> Way:
+def wave(network: Network, crests: Count = 2) -> FabricRouter:
     switches = [network.switch("crest") for _ in range(crests)]
     for port in network.ports:
         network.plug([port], switches[0])
@@ -199,7 +199,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("section", "message"), FAULTS)
-def test_faults_are_told_in_one_sentence(section: dict[str, Any], message: str) -> None:
+def test_faults_are_reported_in_one_sentence(section: dict[str, Any], message: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         cluster(section)
     assert message in str(caught.value)

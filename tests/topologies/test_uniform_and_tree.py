@@ -1,4 +1,4 @@
-"""The two textbook networks, as the contract says."""
+"""The two textbook networks, as the contract defines them."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_latency_may_be_nothing() -> None:
     assert uniform(2, 1e9, 0.0).latency((0, 1)) == 0.0
 
 
-def test_tree_is_as_the_contract_draws_it() -> None:
+def test_tree_is_as_in_the_contract() -> None:
     machine = cluster(
         {"preset": "tree", "arity": [2, 3], "bandwidth": ["160 Mb/s", "300 Mb/s"], "latency": "50 us", "hosts": 1}
     )

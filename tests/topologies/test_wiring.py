@@ -1,4 +1,4 @@
-"""The search inside a server against networkx's."""
+"""The route search inside a server against networkx's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def drawn(wiring: Wiring) -> nx.DiGraph[str]:
 
 
 def searched(graph: nx.DiGraph[str], source: str, target: str, barred: set[str]) -> tuple[str, ...] | None:
-    """Of the shortest paths past no vertex of a kind in *barred* the widest, and of those the last by name."""
+    """Of the shortest paths that avoid the kinds in *barred* the widest, and of those the last by name."""
 
     def width(path: tuple[str, ...]) -> float:
         return min((graph.edges[pair]["link"].bandwidth for pair in pairwise(path)), default=0.0)
@@ -47,7 +47,7 @@ def test_routes_inside_a_server(server: str) -> None:
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_every_device_leaves_by_one_of_its_nearest_nics(server: str) -> None:
+def test_every_device_uses_one_of_its_nearest_nics(server: str) -> None:
     wiring = NodeSection.model_validate(SERVERS[server]).wiring()
     for device in (*wiring.gpus, *wiring.of_kind("host")):
         others = set() if wiring.through_gpus else {gpu for gpu in wiring.gpus if gpu != device}
@@ -55,10 +55,10 @@ def test_every_device_leaves_by_one_of_its_nearest_nics(server: str) -> None:
         assert hops[wiring.nic_of(device)] == min(hops[nic] for nic in wiring.nics)
 
 
-def test_only_what_was_added_can_be_joined() -> None:
+def test_only_added_vertices_can_be_joined() -> None:
     wiring = NodeSection.model_validate(SERVERS["pcie"]).wiring()
     with pytest.raises(ClusterError, match="the server has no gpu 9 to join; add it first"):
         wiring.join("gpu 0", "gpu 9", Link("wire", 1.0, 0.0))
     wiring.add("gpu", 9)
-    with pytest.raises(ClusterError, match="inside a node there is no way from gpu 0 to gpu 9"):
+    with pytest.raises(ClusterError, match="there is no route inside a node from gpu 0 to gpu 9"):
         wiring.route("gpu 0", "gpu 9")

@@ -1,1 +1,1 @@
-"""Named clusters, one a file."""
+"""Named clusters, one file each."""

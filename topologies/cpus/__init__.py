@@ -1,1 +1,1 @@
-"""Host processors, one socket a file."""
+"""Host processors, one file for each kind of socket."""

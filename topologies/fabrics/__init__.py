@@ -1,1 +1,1 @@
-"""Fabrics: what joins the NICs of a cluster; one function a file, found by its name."""
+"""Fabrics, the networks between NICs: one function in a file of the same name."""

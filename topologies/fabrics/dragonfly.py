@@ -1,4 +1,4 @@
-"""A dragonfly: groups of routers joined each with each, and between each pair of groups global links."""
+"""A dragonfly: groups of fully connected routers, with global links between each pair of groups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from simulator.document import Count, Flag, Ratio
 from simulator.hashing import Indices
-from topologies.network import Network, Port, Way
+from topologies.network import FabricRouter, Network, Port
 
 
 def dragonfly(
@@ -19,14 +19,13 @@ def dragonfly(
     ports: Count | None = None,
     oversubscription: Ratio = 1.0,
     nics_apart: Flag = False,
-) -> Way:
-    """*routers* in a group and *ports* for NICs at a router (default: the smallest balanced dragonfly that is enough).
+) -> FabricRouter:
+    """*routers*: of a group. *ports*: of a router for NICs. Default: the smallest balanced dragonfly that suffices.
 
-    *oversubscription*: the bandwidth of a group's NICs over that of its global links, which are shared out evenly
-    among the other groups, and those to one of them among its routers. *nics_apart*: each NIC of a node hangs on a
-    router of its own, as in a chassis of HPE's Cray EX. Routes are minimal: to a router with a global link, across, to
-    the router of the target. Kim, Dally, Scott and Abts, "Technology-Driven, Highly-Scalable Dragonfly Topology" (ISCA
-    2008).
+    *oversubscription*: the bandwidth of a group's NICs over that of its global links. These are spread evenly over the
+    other groups, and those to one group over its routers. *nics_apart*: each NIC of a node has a router of its own, as
+    in a chassis of HPE's Cray EX. Routes are minimal: to a router with a global link, across, to the router of the
+    target. Kim, Dally, Scott and Abts, "Technology-Driven, Highly-Scalable Dragonfly Topology" (ISCA 2008).
     """
     number = len(network.ports)
     if routers is None or ports is None:
@@ -38,20 +37,11 @@ def dragonfly(
     groups: list[list[int]] = []
     for begin in range(0, number, size):
         plugs = _plugs(np.arange(begin, min(begin + size, number)), network.ports.rail, ports, nics_apart)
-        group = [network.switch("router") for _ in plugs]
-        for index, (router, here) in enumerate(zip(group, plugs, strict=True)):
-            network.plug(here, router)
-            place.update((port, (len(groups), index)) for port in here.tolist())
-        for pair in combinations(group, 2):
-            network.join(*pair, network.cable.bandwidth)
-        groups.append(group)
-    injection = network.ports.bandwidth(np.arange(min(size, number)))
-    for a, b in combinations(range(len(groups)), 2):
-        links = gateways(groups, a, b)
-        for pair in links:
-            network.join(*pair, injection / oversubscription / (len(groups) - 1) / len(links))
+        place |= {port: (len(groups), router) for router, plugged in enumerate(plugs) for port in plugged.tolist()}
+        groups.append(_group(network, plugs))
+    _join_groups(network, groups, network.ports.bandwidth(np.arange(min(size, number))) / oversubscription)
 
-    def way(source: Port, target: Port) -> list[int]:
+    def route(source: Port, target: Port) -> list[int]:
         (here, first), (there, last) = place[source.number], place[target.number]
         passed = [groups[here][first], groups[there][last]]
         if here != there:
@@ -59,25 +49,43 @@ def dragonfly(
             passed[1:1] = links[first % len(links)]
         return list(dict.fromkeys(passed))
 
-    return way
+    return route
+
+
+def _group(network: Network, plugs: Sequence[Indices]) -> list[int]:
+    """Add a group of fully connected routers, one for each of *plugs*, its ports; return the routers."""
+    routers = [network.switch("router") for _ in plugs]
+    for router, plugged in zip(routers, plugs, strict=True):
+        network.plug(plugged, router)
+    for pair in combinations(routers, 2):
+        network.join(*pair, network.cable.bandwidth)
+    return routers
+
+
+def _join_groups(network: Network, groups: Sequence[Sequence[int]], bandwidth: float) -> None:
+    """Join each pair of *groups* by global links. *bandwidth* (bytes/s): of all global links of one group."""
+    for a, b in combinations(range(len(groups)), 2):
+        links = gateways(groups, a, b)
+        for pair in links:
+            network.join(*pair, bandwidth / (len(groups) - 1) / len(links))
 
 
 def gateways(groups: Sequence[Sequence[int]], here: int, there: int) -> list[tuple[int, int]]:
-    """The routers of group *here* and of group *there* that a global link joins: spread evenly and in order."""
+    """Return the pairs of routers of groups *here* and *there* that global links join, spread evenly and in order."""
     return list(zip(_towards(groups, here, there), _towards(groups, there, here), strict=False))
 
 
 def _towards(groups: Sequence[Sequence[int]], here: int, there: int) -> Sequence[int]:
-    """The routers of group *here* that have the links to group *there*."""
+    """The routers of group *here* with links to group *there*."""
     group, others = groups[here], len(groups) - 1
     first = (there - (there > here)) * len(group) // others
     return group[first : first + max(1, len(group) // others)]
 
 
 def _plugs(members: Indices, rail: Indices, ports: int, nics_apart: bool) -> list[Indices]:
-    """The ports at each router of a group, at most *ports* of them: in order, or each NIC of a node at another one.
+    """The ports at each router of a group, at most *ports* each: in order, or each NIC of a node at another router.
 
-    *members* are those of the group, *rail* is by port.
+    *members*: the ports of the group. *rail*: by port.
     """
     if not nics_apart:
         return [members[begin : begin + ports] for begin in range(0, len(members), ports)]

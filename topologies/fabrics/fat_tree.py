@@ -1,4 +1,4 @@
-"""A fat tree: leaves of several nodes each, spines above them, and cores where a spine cannot reach all leaves."""
+"""A fat tree: leaves of several nodes each, spines above them, and cores if a spine cannot reach all leaves."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import numpy as np
 from simulator.document import Count
 from simulator.errors import ClusterError
 from topologies.clos import clos, down_ports, even, ratios
-from topologies.network import Network, Way
+from topologies.network import FabricRouter, Network
 from topologies.parameters import Ratios
 
 
-def fat_tree(network: Network, oversubscription: Ratios = 1.0, radix: Count | None = None) -> Way:
-    """*oversubscription*: bandwidth down over bandwidth up of a leaf, or a list, of leaves and then of spines.
+def fat_tree(network: Network, oversubscription: Ratios = 1.0, radix: Count | None = None) -> FabricRouter:
+    """*oversubscription*: bandwidth down over bandwidth up of a leaf, or a list for leaves and spines.
 
-    *radix*: ports of a switch (default: of the NIC's kind). A node's NICs go to one leaf, and nodes are spread evenly
-    over at least two leaves: a tree of one would be a switch. Leiserson, "Fat-Trees" (IEEE Trans. Computers, 1985).
+    *radix*: ports of a switch (default: by the NIC's kind). All NICs of a node are on one leaf. Nodes are spread evenly
+    over at least two leaves, because a tree of one leaf would be a switch. Leiserson, "Fat-Trees" (IEEE Trans.
+    Computers, 1985).
     """
     radix = radix or network.radix
     up = ratios(oversubscription)

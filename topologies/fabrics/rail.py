@@ -1,4 +1,4 @@
-"""A rail-optimised fabric: NIC i of every node of a pod hangs on leaf i of the pod, spines join the rails."""
+"""A rail-optimised fabric: NIC i of every node of a pod is on leaf i of the pod; spines join the rails."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from simulator.document import Count
 from topologies.clos import clos, down_ports, ratios
-from topologies.network import Network, Way
+from topologies.network import FabricRouter, Network
 from topologies.parameters import Ratios
 
 
@@ -15,11 +15,11 @@ def rail(
     oversubscription: Ratios = 1.0,
     radix: Count | None = None,
     nodes_per_pod: Count | None = None,
-) -> Way:
-    """Nodes of a pod meet on equal rails at one switch; all else goes over the spines.
+) -> FabricRouter:
+    """Nodes of a pod communicate on equal rails through one switch, otherwise over the spines.
 
-    *nodes_per_pod* (default: as many as a leaf has ports down; 20 with 40-port switches, as NVIDIA's DGX SuperPOD
-    reference architecture with A100 has them); *oversubscription* and *radix* as in `fat_tree`.
+    *nodes_per_pod*: default the ports down of a leaf (20 with 40-port switches, as in NVIDIA's DGX SuperPOD reference
+    architecture with A100). *oversubscription* and *radix*: as in `fat_tree`.
     """
     radix = radix or network.radix
     up = ratios(oversubscription)

@@ -1,14 +1,14 @@
-"""One switch large enough for all NICs: no bottleneck but the NICs themselves."""
+"""One switch for all NICs: the NICs are the only bottleneck."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from topologies.network import Network, Tree, Way
+from topologies.network import FabricRouter, Network, Tree
 
 
-def switch(network: Network) -> Way:
-    """Every port in one switch that blocks nothing."""
+def switch(network: Network) -> FabricRouter:
+    """Every port on one non-blocking switch."""
     centre = network.switch("switch")
     network.plug(np.arange(len(network.ports)), centre)
     return Tree([centre] * len(network.ports), {})

@@ -8,14 +8,15 @@ from math import isqrt, prod
 
 from simulator.document import Count
 from simulator.errors import ClusterError
-from topologies.network import Network, Port, Way
+from topologies.network import FabricRouter, Network, Port
 
 
-def torus(network: Network, dims: list[Count] | None = None) -> Way:
-    """*dims*: routers in each dimension, ``[4, 4]`` or ``[8, 8, 4]`` (default: two, as nearly square as can be).
+def torus(network: Network, dims: list[Count] | None = None) -> FabricRouter:
+    """*dims*: routers in each dimension, ``[4, 4]`` or ``[8, 8, 4]``. Default: two dimensions, as nearly square as
+    possible.
 
-    Messages go in dimension order, the shortest way round; from half-way round, routers of even coordinate go up and
-    the others down. In a dimension of two both links join the same pair, and are one bundle. Dally and Towles,
+    Messages go in dimension order, the shorter way round. If both ways are equal, routers of even coordinate go up and
+    the others down. In a dimension of size two both links join the same pair and are one bundle. Dally and Towles,
     "Principles and Practices of Interconnection Networks", chapters 5 and 8.
     """
     nodes = network.nodes
@@ -33,14 +34,14 @@ def torus(network: Network, dims: list[Count] | None = None) -> Way:
                 neighbour = _moved(place, axis, 1, size)
                 network.join(router[place], router[neighbour], network.cable.bandwidth * (2 if size == 2 else 1))
 
-    def way(source: Port, target: Port) -> list[int]:
+    def route(source: Port, target: Port) -> list[int]:
         return [router[place] for place in walk(place_of[source.node], place_of[target.node], dims)]
 
-    return way
+    return route
 
 
 def walk(source: tuple[int, ...], target: tuple[int, ...], dims: Sequence[int]) -> list[tuple[int, ...]]:
-    """The places from *source* to *target*, both included, in dimension order.
+    """Return the places from *source* to *target*, ends included, in dimension order.
 
     >>> walk((0, 0), (3, 2), [4, 4])
     [(0, 0), (3, 0), (3, 1), (3, 2)]
@@ -56,7 +57,7 @@ def walk(source: tuple[int, ...], target: tuple[int, ...], dims: Sequence[int]) 
 
 
 def nearly_square(number: int) -> list[int]:
-    """The two factors of *number* that lie nearest to each other.
+    """Return the two factors of *number* that are nearest to each other.
 
     >>> nearly_square(12)
     [3, 4]

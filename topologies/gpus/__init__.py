@@ -1,1 +1,1 @@
-"""GPUs, one data sheet a file."""
+"""GPUs, one data sheet in each file."""

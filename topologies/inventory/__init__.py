@@ -1,1 +1,1 @@
-"""Inventories of real servers, as ``nvidia-smi topo -m`` and NCCL's topology files tell of them, made into nodes."""
+"""Inventories of real servers from ``nvidia-smi topo -m`` and NCCL's topology files, converted to nodes."""

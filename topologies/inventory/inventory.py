@@ -1,7 +1,7 @@
-"""An inventory is what stands in one server: its GPUs, NICs and sockets, what hangs where, and what joins the GPUs.
+"""An inventory lists the parts of one server: its GPUs, NICs and sockets, their places, and the links between GPUs.
 
-A server that is spread evenly, as the node shapes build it, becomes the ``cluster:`` section of a scenario; any other
-becomes a graph, vertex by vertex.
+A server whose parts are spread evenly, as in the node shapes, becomes the ``cluster:`` section of a scenario. Any other
+becomes a graph.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from topologies.catalogue import GPUS, device, link
 from topologies.nodes.hybrid_cube_mesh import DOUBLE, SINGLE
 
 SWITCH = -1
-"""In place of the second GPU: the NVSwitches."""
+"""Stands for the NVSwitches in place of the second GPU."""
 
 NVLINKS = 18
-"""The most links that a GPU has (H100, B200 data sheets): with more in all, those of a pair must lead to a switch."""
+"""The most links of a GPU (H100, B200 data sheets). If full-mesh links would exceed it, they lead to a switch."""
 
 NICS = {100e9: "ib_edr", 200e9: "ib_hdr", 400e9: "ib_ndr", 25e9: "eth_25", 10e9: "eth_10"}
-"""Kinds by bits/s. Whether it speaks InfiniBand or Ethernet is not told; their latencies differ little."""
+"""Kinds by bits/s. The inventory does not distinguish InfiniBand and Ethernet; their latencies differ little."""
 
 PCIE = {8.0: "pcie3", 16.0: "pcie4", 32.0: "pcie5"}
 """Kinds by GT/s of a lane (PCI Express Base Specification, generations 3 to 5)."""
@@ -36,7 +36,7 @@ LANES = 16
 
 @dataclass(frozen=True)
 class Part:
-    """A GPU or a NIC: the number of its *socket*, and the name of the PCIe *switch* that it hangs on, if any."""
+    """A GPU or a NIC: the number of its *socket*, and the name of its PCIe *switch*, if any."""
 
     socket: int
     switch: str | None = None
@@ -46,8 +46,8 @@ class Part:
 class Inventory:
     """One server.
 
-    *nvlinks*: (GPU, GPU or `SWITCH`) -> links of the pair. *accelerator* and *bus*: names of the catalogue; *nic*: the
-    bits/s of a port. None where they are not told.
+    *nvlinks*: (GPU, GPU or `SWITCH`) -> links of the pair. *accelerator* and *bus*: names of the catalogue. *nic*: the
+    bits/s of a port. None if unknown.
     """
 
     gpus: tuple[Part, ...]
@@ -59,22 +59,22 @@ class Inventory:
 
     @property
     def sockets(self) -> tuple[int, ...]:
-        """The numbers of the sockets on which something hangs."""
+        """The numbers of the sockets with GPUs or NICs."""
         return tuple(sorted({part.socket for part in (*self.gpus, *self.near_nics)}))
 
     @property
     def switches(self) -> tuple[str, ...]:
-        """The PCIe switches on which GPUs hang, in order of their first GPU."""
+        """The PCIe switches with GPUs, in order of their first GPU."""
         return tuple(dict.fromkeys(gpu.switch for gpu in self.gpus if gpu.switch is not None))
 
     @property
     def near_nics(self) -> tuple[Part, ...]:
-        """The NICs that serve the GPUs: those on their PCIe switches, or all where there is none."""
+        """The NICs of the GPUs: those on their PCIe switches, or all if there are none there."""
         return tuple(nic for nic in self.nics if nic.switch in self.switches) or self.nics
 
     @property
     def shape(self) -> tuple[str, int] | None:
-        """The node shape in which NVLink joins the GPUs, and the links of each GPU; None if it is none of them."""
+        """The node shape of the NVLinks, and the links of each GPU. None if it is no known shape."""
         count = len(self.gpus)
         if not self.nvlinks:
             return "pcie", 0
@@ -92,16 +92,16 @@ class Inventory:
 
     @property
     def even(self) -> bool:
-        """Whether the parts are spread in order and evenly, as node shapes spread them."""
+        """Whether the parts are spread in order and evenly, as in the node shapes."""
         gpus, sockets, switches = len(self.gpus), self.sockets, self.switches
-        where = [sockets.index(gpu.socket) for gpu in self.gpus]
-        hang = [switches.index(gpu.switch) if gpu.switch else None for gpu in self.gpus]
-        spread = [gpu * len(sockets) // gpus for gpu in range(gpus)]
-        held = [gpu * len(switches) // gpus if switches else None for gpu in range(gpus)]
-        return where == spread and hang == held and self._nics_even()
+        socket_of = [sockets.index(gpu.socket) for gpu in self.gpus]
+        switch_of = [switches.index(gpu.switch) if gpu.switch else None for gpu in self.gpus]
+        even_sockets = [gpu * len(sockets) // gpus for gpu in range(gpus)]
+        even_switches = [gpu * len(switches) // gpus if switches else None for gpu in range(gpus)]
+        return socket_of == even_sockets and switch_of == even_switches and self._nics_even()
 
     def _nics_even(self) -> bool:
-        """Whether as many NICs hang at each place; one at the first place is how a single one hangs."""
+        """Whether all places have the same number of NICs. A single NIC must be at the first place."""
         places: Sequence[Any] = self.switches or self.sockets
         at = Counter(nic.switch if self.switches else nic.socket for nic in self.near_nics)
         if len(self.near_nics) == 1:
@@ -112,10 +112,10 @@ class Inventory:
 def section(
     inventory: Inventory, nodes: int = 1, *, accelerator: str | None = None, nic: str | None = None
 ) -> dict[str, Any]:
-    """The ``cluster:`` of so many servers like *inventory*, as plain data.
+    """Return the ``cluster:`` section of *nodes* servers like *inventory*, as plain data.
 
-    *accelerator* and *nic* name what the inventory does not tell. Raises `CalibrationError` for what is then still
-    missing, and for a server that no node shape describes.
+    *accelerator* and *nic* name what the inventory lacks. Raises `CalibrationError` if one is still missing, and for a
+    server that no node shape describes.
     """
     shape = inventory.shape
     if shape is None or not inventory.even:
@@ -141,7 +141,7 @@ def _accelerator(inventory: Inventory, accelerator: str | None) -> str:
     chosen = accelerator or inventory.accelerator
     if chosen is None:
         raise CalibrationError(
-            "which GPU it is is not told; name it: --accelerator a100_80gb, or another of `list gpus`"
+            "the inventory does not name the GPU; name it: --accelerator a100_80gb, or another of `list gpus`"
         )
     return chosen
 
@@ -150,25 +150,27 @@ def _nic(inventory: Inventory, nic: str | None) -> dict[str, Any]:
     if nic is not None:
         return {"kind": nic}
     if inventory.nic is None:
-        raise CalibrationError("how fast the NICs are is not told; name their kind: --nic ib_hdr, or another link")
+        raise CalibrationError(
+            "the inventory does not have the speed of the NICs; name their kind: --nic ib_hdr, or another link"
+        )
     nearest = min(NICS, key=lambda bits: abs(bits - (inventory.nic or 0)))
     exact = {} if nearest == inventory.nic else {"bandwidth": f"{inventory.nic / 1e9:g} Gb/s"}
     return {"kind": NICS[nearest], **exact}
 
 
 def gpu_called(name: str) -> str | None:
-    """The catalogue's GPU that a driver calls *name*: all words of its own in it, the most words first.
+    """Return the catalogue's GPU for a driver's *name*: all its words occur in the name, and the longest such GPU.
 
     >>> gpu_called("NVIDIA A100-SXM4-80GB"), gpu_called("NVIDIA H100 80GB HBM3"), gpu_called("GeForce")
     ('a100_80gb', 'h100', None)
     """
-    told = name.lower().replace("-", " ").split()
-    fitting = [one for one in names(GPUS) if all(word in told for word in one.split("_"))]
+    words = name.lower().replace("-", " ").split()
+    fitting = [one for one in names(GPUS) if all(word in words for word in one.split("_"))]
     return max(fitting, key=len, default=None)
 
 
 def graph(inventory: Inventory, *, accelerator: str | None = None, nic: str | None = None) -> dict[str, Any]:
-    """One server like *inventory* as networkx node-link data, for ``cluster: {graph: FILE.json}``."""
+    """Return one server like *inventory* as networkx node-link data, for ``cluster: {graph: FILE.json}``."""
     chosen = _accelerator(inventory, accelerator)
     own = device(GPUS, chosen)
     bus = link(inventory.bus or own.bus or "pcie4")

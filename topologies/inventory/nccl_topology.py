@@ -28,7 +28,7 @@ NVSWITCH = "0x068000"
 
 
 class Found(NamedTuple):
-    """An *element* below the PCI device *busid*, on a *socket* and below the PCIe *switch* nearest to it."""
+    """An *element* below the PCI device *pci*, on a *socket* and below its nearest PCIe *switch*."""
 
     element: ElementTree.Element
     pci: ElementTree.Element
@@ -37,13 +37,13 @@ class Found(NamedTuple):
 
 
 def read(text: str, name: str) -> Inventory:
-    """The server of that file; *name* of it, for errors. Raises `CalibrationError`."""
+    """Return the server of the file with content *text*. *name*: of the file, for errors. Raises `CalibrationError`."""
     try:
         system = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
         raise CalibrationError(f"{name}:{error.position[0]}: is not valid XML: {error}") from None
     if system.tag != "system":
-        raise CalibrationError(f"{name}: is no topology of NCCL: it begins with <{system.tag}>, not <system>")
+        raise CalibrationError(f"{name}: is not a topology file of NCCL: it begins with <{system.tag}>, not <system>")
     found = [one for socket, cpu in enumerate(system.findall("cpu")) for one in _below(cpu, socket, None)]
     gpus = sorted((one for one in found if one.element.tag == "gpu"), key=lambda one: int(one.element.get("dev", "0")))
     nics = [one for one in found if one.element.tag == "net"]
@@ -95,7 +95,7 @@ def _whole(text: str | None, what: str) -> int:
 
 
 def _bus(pci: ElementTree.Element) -> str | None:
-    """The kind of the PCIe link, where it has all lanes and a generation that the catalogue has."""
+    """The kind of the PCIe link, if it has all lanes and a generation of the catalogue."""
     speed = pci.get("link_speed", "").split()
     if not speed or pci.get("link_width") != str(LANES):
         return None

@@ -1,7 +1,7 @@
-"""``nvidia-smi topo -m`` prints, for each pair of GPUs and NICs, the nearest thing that joins them.
+"""``nvidia-smi topo -m`` prints, for each pair of GPUs and NICs, the closest connection between them.
 
-Its legend: NV# so many bonded NVLinks; PIX at most one PCIe bridge; PXB several, but no host bridge; PHB a host bridge;
-NODE host bridges within a NUMA node; SYS the link between NUMA nodes.
+Its legend: NV# that many bonded NVLinks; PIX at most one PCIe bridge; PXB several, but no host bridge; PHB a host
+bridge; NODE host bridges within a NUMA node; SYS the link between NUMA nodes.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ WITHIN = (*NEAR, "PHB", "NODE")
 
 
 def is_topology(text: str) -> bool:
-    """Whether *text* has the matrix of ``nvidia-smi topo -m``."""
+    """Whether *text* contains the matrix of ``nvidia-smi topo -m``."""
     return bool(re.search(r"^\s*GPU0(\s|$)", text, re.MULTILINE))
 
 
 def read(text: str, name: str) -> Inventory:
-    """The server of that matrix; *name* of the file, for errors. Raises `CalibrationError` with the line."""
+    """Return the server of the matrix in *text*.
+
+    *name*: of the file, for errors. Raises `CalibrationError` with the line.
+    """
     lines = re.sub(r"\x1b\[[\d;]*m", "", text).splitlines()
     begin = next((number for number, line in enumerate(lines) if re.match(r"\s*GPU0\s+", line)), None)
     if begin is None:
@@ -75,7 +78,7 @@ def _inventory(header: Sequence[str], rows: Mapping[str, Mapping[str, str]], aff
 def _sockets(
     gpus: Sequence[str], nics: Sequence[str], rows: Mapping[str, Mapping[str, str]], affinity: Mapping[str, str]
 ) -> dict[str, int]:
-    """The socket of each device: GPUs of one CPU affinity share it, and what hangs near them."""
+    """The socket of each device. GPUs of one CPU affinity share a socket with the NICs near them."""
     if not all(affinity[gpu] for gpu in gpus):
         return _places(gpus, nics, rows, WITHIN)
     labels = list(dict.fromkeys(affinity[gpu] for gpu in gpus))
@@ -89,9 +92,10 @@ def _sockets(
 def _places(
     gpus: Sequence[str], nics: Sequence[str], rows: Mapping[str, Mapping[str, str]], by: Sequence[str]
 ) -> dict[str, int]:
-    """The number of the place of each device, in order: those joined *by* one of these share it.
+    """The number of the place of each device, in order. Devices joined by one of *by* share a place.
 
-    NVLink hides how two GPUs are joined on PCIe; they are together then if they are near one NIC.
+    The matrix shows NVLink instead of the PCIe connection of two GPUs. Such GPUs share a place if they are near one
+    NIC.
     """
     near: nx.Graph[str] = nx.Graph()
     near.add_nodes_from([*gpus, *nics])

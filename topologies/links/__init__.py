@@ -1,1 +1,1 @@
-"""Links, one kind a file: one direction of one link."""
+"""Links: one file for each kind, one direction of one link."""

@@ -1,1 +1,1 @@
-"""Node shapes: how the GPUs of a server are joined; one function a file, found by its name."""
+"""Node shapes, the links between the GPUs of a server: one function in a file of the same name."""

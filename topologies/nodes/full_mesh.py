@@ -8,7 +8,7 @@ from topologies.wiring import Server, Wiring, pcie_tree
 
 
 def full_mesh(server: Server) -> Wiring:
-    """The links of a GPU are spread evenly over the others: V100 x 4, two links a pair; A100 x 4, four."""
+    """The links of a GPU are spread evenly over the others. V100 x 4: two links for each pair. A100 x 4: four."""
     wiring = pcie_tree(server)
     for pair in combinations(wiring.gpus, 2):
         wiring.join(*pair, server.joint(server.accelerators - 1))

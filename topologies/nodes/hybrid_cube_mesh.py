@@ -1,4 +1,4 @@
-"""The hybrid cube mesh of DGX-1 with V100: eight GPUs, some pairs joined twice, some once, some not at all."""
+"""The hybrid cube mesh of DGX-1 with V100: eight GPUs, some pairs joined by two links, some by one, some not at all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DOUBLE = ((0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7))
 
 
 def hybrid_cube_mesh(server: Server) -> Wiring:
-    """Pairs that are not joined go over PCIe: a GPU passes nothing on. Raises `ClusterError` unless 8 GPUs."""
+    """Pairs without a link communicate over PCIe, because GPUs do not forward. Raises `ClusterError` unless 8 GPUs."""
     if server.accelerators != 8:
         raise ClusterError(f"a hybrid cube mesh has 8 accelerators, not {server.accelerators}")
     wiring = pcie_tree(server)

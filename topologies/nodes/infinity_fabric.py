@@ -8,13 +8,15 @@ from topologies.wiring import Server, Wiring, attach_nics, pcie_tree, spread
 PACKAGE = ((0, 1), (2, 3), (4, 5), (6, 7))
 DOUBLE = ((0, 6), (2, 4))
 SINGLE = ((0, 2), (4, 6), (1, 3), (1, 5), (3, 7), (5, 7))
-"""Which dies are joined: RCCL, tools/topo_expl/models/topo_8p_90a.xml. Four links inside a package (200 GB/s), one or
-two between (50-100 GB/s): OLCF, Frontier User Guide. A die has eight links; after four in its package and one to the
-host, three are left on even dies, two on odd ones, whose eighth is the PCIe link to a NIC (AMD, CDNA 2 whitepaper)."""
+"""The links between dies: RCCL, tools/topo_expl/models/topo_8p_90a.xml. Four links inside a package (200 GB/s), one or
+two between packages (50-100 GB/s): OLCF, Frontier User Guide. A die has eight links. After four in its package and one
+to the host, three are left on even dies and two on odd ones, whose eighth is the PCIe link to a NIC (AMD, CDNA 2
+whitepaper).
+"""
 
 
 def infinity_fabric(server: Server) -> Wiring:
-    """Dies pass on what is for others. Raises `ClusterError` unless there are 8 GPUs (dies) and at most 4 NICs."""
+    """Dies forward messages for others. Raises `ClusterError` unless there are 8 GPUs (dies) and at most 4 NICs."""
     if server.accelerators != 8:
         raise ClusterError(f"an Infinity Fabric node has 8 accelerators (dies), not {server.accelerators}")
     if len(server.ports) > len(PACKAGE):

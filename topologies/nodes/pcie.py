@@ -1,4 +1,4 @@
-"""A PCIe tree: GPUs have no links of their own, and reach each other through PCIe switches and sockets."""
+"""A PCIe tree: GPUs have no links of their own and reach each other through PCIe switches and sockets."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from topologies.wiring import Server, Wiring, pcie_tree
 
 
 def pcie(server: Server) -> Wiring:
-    """The tree of `Server`; *intra*, where given, is the link that a GPU hangs on."""
+    """The tree of `Server`. *intra*, if given, is the link from a GPU upwards."""
     return pcie_tree(server, server.intra)

@@ -1,4 +1,4 @@
-"""A ring of GPUs: each is joined to the one before and the one after; others are reached over PCIe."""
+"""A ring of GPUs: each is joined to the previous and the next one, and reaches others over PCIe."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from topologies.wiring import Server, Wiring, pcie_tree
 
 
 def ring(server: Server) -> Wiring:
-    """Half of a GPU's links lead either way; of two GPUs all lead to the other."""
+    """Half of a GPU's links lead to each neighbour. Of two GPUs, all links lead to the other."""
     wiring = pcie_tree(server)
     gpus = wiring.gpus
     if len(gpus) == 2:

@@ -6,8 +6,9 @@ from topologies.wiring import Server, Wiring, pcie_tree
 
 
 def switch(server: Server) -> Wiring:
-    """All links of a GPU end at the NVSwitches, which stand as one: a GPU spreads its traffic over all of them
-    (NVIDIA, "NVSwitch" technical overview)."""
+    """All links of a GPU end at the NVSwitches, which are one vertex: a GPU spreads its traffic over all of them
+    (NVIDIA, "NVSwitch" technical overview).
+    """
     wiring = pcie_tree(server)
     centre = wiring.add("nvswitch", 0)
     for gpu in wiring.gpus:

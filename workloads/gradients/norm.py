@@ -1,4 +1,4 @@
-"""The norm of all gradients, by which they are clipped and overflown steps are skipped."""
+"""The all-reduce of the norm of all gradients, for clipping and for skipping steps with overflow."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ runtime/zero/stage3.py, ``complete_grad_norm_calculation_for_cpu_offload``; torc
 
 
 def gradient_norm(schedule: Schedule, axes: Sequence[str], *, synchronous: bool = True) -> Schedule:
-    """*schedule* with an all-reduce over the ranks of a replica, joined by *axes*, before the optimizer step.
+    """Return *schedule* with an all-reduce of the norm over the ranks of a replica before the optimizer step.
 
-    Megatron-LM, ``clip_grad_norm`` and the inf check of its optimizer. *synchronous*: the step waits for it, which
-    aligns the stages of a pipeline. Else the norm is checked beside the step: the post-validation of Qi et al. 2023
-    (arXiv:2401.10241, section 4) updates first and corrects afterwards.
+    *axes* join the ranks of a replica. As Megatron-LM's ``clip_grad_norm`` and the inf check of its optimizer.
+    *synchronous*: the step waits for it, which aligns the stages of a pipeline. Otherwise the norm is checked during
+    the step: the post-validation of Qi et al. 2023 (arXiv:2401.10241, section 4) updates first and corrects afterwards.
     """
     axis = schedule.mesh.joint(*axes)
     if all(len(group) == 1 for group in axis.groups):
@@ -46,9 +46,9 @@ def _before_first_update(program: Program, synchronous: bool) -> Program:
 
 
 def sharded_gradient_norm(program: Program, over: str) -> Program:
-    """*program* with an all-reduce of the norm over the shards, on the axis *over*, before each optimizer step.
+    """Return *program* with an all-reduce of the norm over the shards, on axis *over*, before each optimizer step.
 
-    Each rank knows the norm of its own shard only. The all-reduce waits for all that the optimizer step waits for.
+    Each rank has the norm of its own shard only. The all-reduce waits for the same ops as the optimizer step.
     """
     updates = updated_stages(program)
 

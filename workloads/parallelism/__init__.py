@@ -22,7 +22,7 @@ from workloads.reductions import Compression
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """What a pass knows of a training step beside its schedule.
+    """The facts of a training step that a pass needs in addition to its schedule.
 
     *model* has its layers as one rank holds them. Each replica runs *micro_batches* of *micro_batch_size* samples.
     *gradient_dtype*: None for the precision of the model.

@@ -7,8 +7,8 @@ reduce-scattered after it, in every micro-batch. Zhao et al., "PyTorch FSDP", VL
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from simulator.accelerator import Software
 from simulator.document import Count, Flag, Index
@@ -30,7 +30,7 @@ from workloads.shape import nearest_divisors
 STATES = ("parameters", "gradients", "optimizer")
 
 SHARD, REPLICA = "dp.shard", "dp.replica"
-"""The axes of a hybrid: inside a group of shards, and across the groups."""
+"""The axes of a hybrid: within a group of shards, and across the groups."""
 
 
 class FullyShardedDataParallel(ReducingMethod):
@@ -77,23 +77,23 @@ def fsdp(
     gradient_norm: bool = True,
     compressed: Callable[[Reduction], Reduction] | None = None,
 ) -> Schedule:
-    """*schedule* with its states sharded layer by layer over the axis ``dp``.
+    """Return *schedule* with its states sharded layer by layer over the axis ``dp``.
 
     *replicas*: make so many copies first; None: the mesh has the axis. *model* has its layers as one rank holds them.
     Each layer is one FSDP unit, the last one too: it is released between its forward and its backward pass, unlike
     torch's root module. Without *reshard* (``SHARD_GRAD_OP``) layers stay gathered from forward to backward.
-    *prefetch*: how many layers ahead of the computation may be gathered; torch's limit of two gathers in flight is 1
+    *prefetch*: how many layers ahead of the computation may be gathered; 1 is torch's limit of two gathers in flight
     (``_limiter_utils.py``). *hybrid* shards inside groups of so many ranks (axis ``dp.shard``) and all-reduces the
-    shards across them (``dp.replica``). *gradient_norm*: all-reduce 4 bytes before the optimizer step.
+    shards across them (``dp.replica``). *gradient_norm*: all-reduce the norm before the optimizer step.
 
-    Gathers (``dp.gather``) and reductions (``dp.reduce``, and across ``dp.across``) have streams of their own, as in
-    torch (``FSDPCommContext``); without *overlap* they block. *compressed* wraps the reduction.
+    Gathers (``dp.gather``), reductions (``dp.reduce``) and all-reduces across groups (``dp.across``) have streams of
+    their own, as in torch (``FSDPCommContext``); without *overlap* they block. *compressed* wraps the reduction.
 
     Each rank sends, by rings over d shards and m micro-batches, 3 m (d - 1) / d of the parameters' bytes if gradients
-    are as wide as parameters, and 2 m (d - 1) / d without *reshard* if every backward follows its forward (a pipeline
-    that runs several forwards before a backward finds layers still gathered). It holds 1/d of all states, at most
-    *prefetch* + 1 gathered layers (without *reshard* all of them) and the unreduced gradients of two layers. A head
-    tied to the embedding is taken to need no gather of the shared matrix.
+    are as wide as parameters. Without *reshard* it sends 2 m (d - 1) / d if every backward pass follows its forward
+    pass, and less in a pipeline that runs several forward passes first: layers are then still gathered. Each rank holds
+    1/d of all states, at most *prefetch* + 1 gathered layers (without *reshard* all of them) and the unreduced
+    gradients of two layers. A head tied to the embedding is assumed to need no gather of the shared matrix.
     """
     schedule = schedule if replicas is None else schedule.replicate(REPLICAS, replicas)
     world = max(schedule.degrees(REPLICAS))
@@ -101,36 +101,61 @@ def fsdp(
     cut = hybrid is not None and 1 < hybrid < world
     if hybrid is not None and cut:
         schedule = with_hybrid_axes(schedule, hybrid)
-    dtype, width = gradient_dtype or model.precision, BYTES[model.precision]
     across = {SHARD: Across(REPLICA, hybrid, "dp.across")} if hybrid is not None and cut else {}
     plain = reduce_scatter("dp.reduce" if overlap else None, across)
-    reduction = compressed(plain) if compressed else plain
+    sharding = _Sharding(
+        model,
+        gradient_dtype or model.precision,
+        hybrid if cut else None,
+        compressed(plain) if compressed else plain,
+        {"reshard": reshard, "prefetch": prefetch, "overlap": overlap},
+        gradient_norm,
+    )
+    return map_replicas(schedule, model, sharding.applied)
 
-    def change(program: Program, degrees: Mapping[str, int]) -> Program:
-        # the axis that shards the tensors of each axis of replicas
-        sharding = {axis: SHARD if cut and axis == REPLICAS else axis for axis in degrees}
-        shards = {axis: hybrid if hybrid and sharding[axis] == SHARD else degree for axis, degree in degrees.items()}
-        stages = weights_by_stage(program, model)
+
+@dataclass(frozen=True)
+class _Sharding:
+    """The changes of `fsdp` to one program.
+
+    *hybrid*: ranks of a group of shards; None: all replicas are one group. *gathering*: options of `unsharded`. Other
+    fields are those of `fsdp`.
+    """
+
+    model: Model
+    gradient_dtype: str
+    hybrid: int | None
+    reduction: Reduction
+    gathering: Mapping[str, Any]
+    gradient_norm: bool
+
+    def applied(self, program: Program, degrees: Mapping[str, int]) -> Program:
+        """Return *program* with sharded states; *degrees*: the number of replicas by axis."""
+        # the axis over which the tensors of each axis of replicas are sharded
+        sharding = {axis: SHARD if self.hybrid and axis == REPLICAS else axis for axis in degrees}
+        shards = {a: self.hybrid if self.hybrid and a == REPLICAS else degree for a, degree in degrees.items()}
+        stages = weights_by_stage(program, self.model)
         buckets = {
-            stage: [replace(unit, over=sharding[axis]) for axis in degrees for unit in unit_buckets(own, dtype, axis)]
+            stage: [
+                replace(unit, over=over)
+                for axis, over in sharding.items()
+                for unit in unit_buckets(own, self.gradient_dtype, axis)
+            ]
             for stage, own in stages.items()
         }
         program = sharded_states(program, STATES, shards, stages)
-        program = reduce_gradients(program, buckets, reduction, every=True)
-        program = double_buffered(program, stages, dtype)
+        program = reduce_gradients(program, buckets, self.reduction, every=True)
+        program = double_buffered(program, stages, self.gradient_dtype)
+        width = BYTES[self.model.precision]
         for axis, over in sharding.items():
             held = {weights.name: weights.over(axis) for own in stages.values() for weights in own}
             suffix = "" if axis == REPLICAS else f" over {axis}"
-            program = unsharded(
-                program, held, width, over, reshard=reshard, prefetch=prefetch, overlap=overlap, suffix=suffix
-            )
-        return sharded_gradient_norm(program, sharding.get(REPLICAS, REPLICAS)) if gradient_norm else program
-
-    return map_replicas(schedule, model, change)
+            program = unsharded(program, held, width, over, suffix=suffix, **self.gathering)
+        return sharded_gradient_norm(program, sharding.get(REPLICAS, REPLICAS)) if self.gradient_norm else program
 
 
 def unit_buckets(layers: Sequence[Weights], gradient_dtype: str, over: str = REPLICAS) -> list[Bucket]:
-    """One bucket for each of *layers* with parameters that are reduced over the axis *over*: an FSDP unit."""
+    """Return a bucket, an FSDP unit, for each of *layers* with parameters that are reduced over the axis *over*."""
     width = BYTES[gradient_dtype]
     units = [layer.over(over) for layer in reversed(layers)]
     sizes = {unit.name: float(unit.parameters * width) for unit in units if unit.parameters}
@@ -138,7 +163,7 @@ def unit_buckets(layers: Sequence[Weights], gradient_dtype: str, over: str = REP
 
 
 def with_hybrid_axes(schedule: Schedule, shards: int) -> Schedule:
-    """*schedule* with ``dp`` divided into ``dp.shard``, groups of *shards* neighbours, and ``dp.replica``, across."""
+    """Return *schedule* with ``dp`` divided into ``dp.shard`` (groups of *shards* neighbours) and ``dp.replica``."""
     groups = schedule.mesh.axes[REPLICAS].groups
     inner = tuple(group[i : i + shards] for group in groups for i in range(0, len(group), shards))
     outer = tuple(group[i::shards] for group in groups for i in range(shards))

@@ -1,6 +1,6 @@
 """Naive data parallelism: one main GPU hands out the batch, gathers and averages all gradients, and sends them back.
 
-As torch.nn.DataParallel and the textbooks have it. Everything passes the port of the main GPU, so it suits one node.
+As in torch.nn.DataParallel and textbooks. All traffic passes the port of the main GPU, so it suits one node.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def naive(
     gradient_dtype: str | None = None,
     update: str = "everywhere",
 ) -> Schedule:
-    """*schedule*, of one stage, with replicas along ``dp``; rank 0 is the main GPU.
+    """Return *schedule*, of one stage, with replicas along ``dp``; rank 0 is the main GPU.
 
     *replicas*: make so many copies first; None: the mesh has the axis. A step scatters the batch (*samples* to each
     GPU), computes, gathers the gradients at the main GPU and averages them there. *update* ``everywhere``: the average
@@ -58,13 +58,11 @@ def naive(
     if update == "main":
         before.insert(0, _direct("send model", "broadcast", float(model.parameters * BYTES[model.precision])))
     gather = _direct("gather gradients", "gather", gradients * count)
-    # the main GPU reads every gradient and writes the average
-    adds = memory_bound((count + 1) * gradients, precision=model.precision)
-    average = Compute(name="average", kernels=() if model.optimizer_seconds is not None else (adds,))
+    average = _average(model, count, gradients)
     after: list[Op] = [] if update == "main" else [_direct("send average", "broadcast", gradients)]
 
-    body = [op for op in program.ops if not (op.action and op.action.phase == "O")]
-    step = [op for op in program.ops if op.action and op.action.phase == "O"]
+    body = [op for op in program.ops if not _updates(op)]
+    step = [op for op in program.ops if _updates(op)]
     main = (*before, *body, gather, average, *after, *step)
     rest = (*before, *body, gather, *after, *(step if update == "everywhere" else ()))
     received = program.resident.get("buffers", 0.0) + gradients * (count - 1)
@@ -73,6 +71,16 @@ def naive(
         Program("other GPU", rest, program.resident if update == "everywhere" else _without_optimizer(program)),
     )
     return replace(schedule, programs=programs, program_of=(0,) + (1,) * (count - 1))
+
+
+def _updates(op: Op) -> bool:
+    return op.action is not None and op.action.phase == "O"
+
+
+def _average(model: Model, count: int, gradients: float) -> Compute:
+    """Return the average of the gradients of *count* GPUs: all of them are read, and the result is written."""
+    adds = memory_bound((count + 1) * gradients, precision=model.precision)
+    return Compute(name="average", kernels=() if model.optimizer_seconds is not None else (adds,))
 
 
 def _direct(name: str, kind: str, nbytes: float) -> Collective:

@@ -6,6 +6,7 @@ Parameter Server", OSDI 2014. Its cost follows from all GPUs sharing the port of
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import ClassVar, Literal
 
@@ -54,7 +55,7 @@ def parameter_server(
     optimizer: str = "sgd",
     gradient_dtype: str | None = None,
 ) -> Schedule:
-    """*schedule*, of one stage, with replicas along ``dp``, and *servers* host ranks numbered after the GPUs.
+    """Return *schedule*, of one stage, with replicas along ``dp`` and *servers* host ranks, numbered after the GPUs.
 
     *replicas*: make so many copies first; None: the mesh has the axis. Server i and all GPUs form the axis ``ps.i``,
     with the server at coordinate 0. A step broadcasts each server's shard, computes, reduces the gradients to the
@@ -73,20 +74,12 @@ def parameter_server(
     held = {category: nbytes for category, nbytes in program.resident.items() if category != "optimizer"}
     gpu = Program("GPU", (*pulls, *body, *pushes), held)
 
-    state = state_bytes(optimizer, model.precision, dtype)
-    share = model.parameters / servers
-    kept = {f"host.{category}": per_parameter * share for category, per_parameter in state.items()}
-    programs = [gpu]
-    for server in range(servers):
-        ops = _server_ops(model, server, count, share, gradients, optimizer, dtype)
-        programs.append(Program(f"server {server}", ops, kept, on="host"))
-
     gpus = tuple(range(count))
     axes = {f"ps.{server}": Axis(((count + server, *gpus),)) for server in range(servers)}
     return replace(
         schedule,
         mesh=schedule.mesh.extended(servers, axes),
-        programs=tuple(programs),
+        programs=(gpu, *_servers(model, servers, count, optimizer, dtype)),
         program_of=(0,) * count + tuple(range(1, servers + 1)),
     )
 
@@ -95,6 +88,17 @@ def _exchange(what: str, kind: str, server: int, nbytes: float, after: tuple[str
     axis = f"ps.{server}"
     name = f"{what} {server}"
     return Collective(name=name, kind=kind, over=axis, nbytes=nbytes, algorithm="direct", stream=axis, after=after)
+
+
+def _servers(model: Model, servers: int, replicas: int, optimizer: str, dtype: str) -> Iterator[Program]:
+    """Yield the program of each of *servers*, which hold equal shares of the states of *model*."""
+    share = model.parameters / servers
+    state = state_bytes(optimizer, model.precision, dtype)
+    kept = {f"host.{category}": per_parameter * share for category, per_parameter in state.items()}
+    gradients = float(model.parameters * BYTES[dtype]) / servers
+    for server in range(servers):
+        ops = _server_ops(model, server, replicas, share, gradients, optimizer, dtype)
+        yield Program(f"server {server}", ops, kept, on="host")
 
 
 def _server_ops(

@@ -7,7 +7,7 @@ stage 2 the gradients too, stage 3 also the parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from simulator.accelerator import Software
@@ -35,7 +35,7 @@ SHARDED: Mapping[int, tuple[str, ...]] = {
     2: ("optimizer", "gradients"),
     3: ("optimizer", "gradients", "parameters"),
 }
-"""The states of which each rank keeps one part in d, by stage (arXiv:1910.02054, section 5 and figure 1)."""
+"""The states that are divided among the d ranks, by stage (arXiv:1910.02054, section 5 and figure 1)."""
 
 BUCKET_ELEMENTS = 500_000_000
 """DeepSpeed, runtime/zero/config.py: ``reduce_bucket_size`` and ``allgather_bucket_size`` of 5e8 elements."""
@@ -44,8 +44,8 @@ LIMITS = Limits(reuse=1e9, live=1e9)
 """DeepSpeed's defaults (runtime/zero/config.py)."""
 
 PERSISTENT_ELEMENTS = 100_000
-"""DeepSpeed, runtime/zero/config.py, ``stage3_param_persistence_threshold``: smaller tensors stay whole. Counted only
-if tensors are gathered one by one; beside the others they are next to nothing."""
+"""DeepSpeed, runtime/zero/config.py, ``stage3_param_persistence_threshold``: smaller tensors stay whole. Modelled
+only if tensors are gathered one by one; otherwise their bytes are negligible."""
 
 
 class Zero(ReducingMethod):
@@ -109,76 +109,112 @@ def zero(
     in_place: bool = False,
     compressed: Callable[[Reduction], Reduction] | None = None,
 ) -> Schedule:
-    """*schedule* sharded over the axis ``dp`` as *stage* (0 to 3) says.
+    """Return *schedule* with its states sharded over the axis ``dp`` as in *stage* 0, 1, 2 or 3.
 
     *replicas*: make so many copies first; None: the mesh has the axis. *model* has its layers as one rank holds them.
-    Gradients are reduced in buckets of *bucket* bytes (default: 5e8 elements). With *overlap* they have a stream of
-    their own, ``dp.reduce``, as with DeepSpeed's ``overlap_comm`` (its default only in stage 3); else they block.
+    Gradients are reduced in buckets of *bucket* bytes (default: 5e8 elements). With *overlap* reductions have a stream
+    of their own, ``dp.reduce``, as with DeepSpeed's ``overlap_comm`` (its default only in stage 3); else they block.
 
     Stage 0 all-reduces and stage 1 reduce-scatters in the backward pass of the last micro-batch; stages 2 and 3
     reduce-scatter in every one. Stages 1 and 2 gather the updated parameters after the optimizer step; with
     *gather_ahead* layer by layer beside the next forward pass, at the start of a step (Megatron-LM,
     ``--overlap-param-gather``). Stage 3 gathers each layer before its forward pass and again before its backward pass,
     one layer ahead, on the stream ``dp.gather``; beyond `LIMITS` a layer is also gathered between its recomputation and
-    its backward pass, and not ahead. With *slice_seconds* stage 3 communicates tensor by tensor, and the host takes so
-    long for each rank's slice of each tensor (`gradients.per_tensor`). With *gradient_norm*, sharded stages all-reduce
-    4 bytes before the optimizer step. *in_place*: in stages 0 and 1, buckets are parts of the gradients and need no
-    buffers (Megatron-LM, core/distributed/param_and_grad_buffer.py). *compressed* wraps the reduction.
+    its backward pass, and not ahead. With *slice_seconds* stage 3 communicates tensor by tensor, and the host takes
+    *slice_seconds* for each rank's slice of each tensor (`gradients.per_tensor`). With *gradient_norm*, sharded stages
+    all-reduce the norm (`NORM_BYTES`) before the optimizer step. *in_place*: in stages 0 and 1 buckets
+    are parts of the gradients and need no buffers (Megatron-LM, core/distributed/param_and_grad_buffer.py).
+    *compressed* wraps the reduction.
 
-    Each rank sends, by rings over d ranks and m micro-batches, so many times the parameters' bytes, if gradients are as
-    wide as parameters: stages 0 and 1 2 (d - 1) / d, stage 2 (m + 1) (d - 1) / d, stage 3 3 m (d - 1) / d. It holds
-    the states of `zero_state_bytes`, and buffers unless *in_place*: unreduced gradients of two buckets and a layer and,
-    in stage 3, two gathered layers.
+    Bytes that each rank sends, by rings over d ranks and m micro-batches, as multiples of the parameters' bytes, if
+    gradients are as wide as parameters: 2 (d - 1) / d in stages 0 and 1, (m + 1) (d - 1) / d in stage 2,
+    3 m (d - 1) / d in stage 3. Each rank holds the states of `zero_state_bytes`, and buffers unless *in_place*:
+    unreduced gradients of two buckets and a layer and, in stage 3, two gathered layers.
 
-    Not modelled: parameters under ``stage3_param_persistence_threshold`` that stage 3 leaves whole, the split of a
-    layer by ``stage3_prefetch_bucket_size``, and that DeepSpeed's ``use_multi_rank_bucket_allreduce`` trades stage 1's
-    reduce-scatter for an all-reduce of each bucket.
+    Not modelled: parameters below ``stage3_param_persistence_threshold``, which stage 3 leaves whole; the split of a
+    layer by ``stage3_prefetch_bucket_size``; DeepSpeed's ``use_multi_rank_bucket_allreduce``, which replaces stage 1's
+    reduce-scatter by an all-reduce of each bucket.
     """
     if stage not in SHARDED:
         raise ScenarioError(f"ZeRO has the stages 0, 1, 2 and 3, not {stage}")
-    dtype, width = gradient_dtype or model.precision, BYTES[model.precision]
-    size = bucket or BUCKET_ELEMENTS * BYTES[dtype]
+    dtype = gradient_dtype or model.precision
     stream = "dp.reduce" if overlap else None
     plain = reduce_scatter(stream) if stage else all_reduce(stream)
-    reduction = compressed(plain) if compressed else plain
+    sharding = _Sharding(
+        stage,
+        model,
+        dtype,
+        bucket or BUCKET_ELEMENTS * BYTES[dtype],
+        compressed(plain) if compressed else plain,
+        overlap,
+        gradient_norm,
+        slice_seconds if stage == 3 else 0.0,
+        gather_ahead,
+        in_place and stage < 2,
+    )
+    return map_replicas(
+        schedule if replicas is None else schedule.replicate(REPLICAS, replicas), model, sharding.applied
+    )
 
-    def change(program: Program, degrees: Mapping[str, int]) -> Program:
-        stages = weights_by_stage(program, model)
+
+@dataclass(frozen=True)
+class _Sharding:
+    """The changes of `zero` to one program. *bucket* is in bytes; other fields are those of `zero`."""
+
+    stage: int
+    model: Model
+    gradient_dtype: str
+    bucket: float
+    reduction: Reduction
+    overlap: bool
+    gradient_norm: bool
+    slice_seconds: float
+    gather_ahead: bool
+    in_place: bool
+
+    def applied(self, program: Program, degrees: Mapping[str, int]) -> Program:
+        """Return *program* with sharded states; *degrees*: the number of replicas by axis."""
+        stages = weights_by_stage(program, self.model)
+        slices = self.slice_seconds * degrees.get(REPLICAS, 1)
         buckets = {
-            number: [part for axis in degrees for part in zero_buckets(own, dtype, size, axis)]
+            number: [one for axis in degrees for one in zero_buckets(own, self.gradient_dtype, self.bucket, axis)]
             for number, own in stages.items()
         }
-        if in_place and stage < 2:
+        if self.in_place:
             buckets = {number: [replace(part, buffer=0.0) for part in own] for number, own in buckets.items()}
-        slices = slice_seconds * degrees.get(REPLICAS, 1) if stage == 3 else 0.0
-        reduce = reduced_per_tensor(reduction, slices) if slices else reduction
-        program = sharded_states(program, SHARDED[stage], degrees, stages)
-        program = reduce_gradients(program, buckets, reduce, every=stage > 1)
-        program = program if in_place and stage < 2 else double_buffered(program, stages, dtype)
+        reduce = reduced_per_tensor(self.reduction, slices) if slices else self.reduction
+        program = sharded_states(program, SHARDED[self.stage], degrees, stages)
+        program = reduce_gradients(program, buckets, reduce, every=self.stage > 1)
+        program = program if self.in_place else double_buffered(program, stages, self.gradient_dtype)
         for axis in degrees:
             own = {number: [weights.over(axis) for weights in several] for number, several in stages.items()}
-            if stage == 3:
-                held = {weights.name: weights for several in own.values() for weights in several}
-                tensors = PerTensor(PERSISTENT_ELEMENTS, slices) if slices else None
-                program = unsharded(
-                    program, held, width, axis, overlap=overlap, limits=LIMITS, tensors=tensors, suffix=_suffix(axis)
-                )
-            elif stage and gather_ahead:
-                program = _gathered_ahead(program, own, width, axis)
-            elif stage:
-                program = _gathered_after(program, own, width, axis)
-        return sharded_gradient_norm(program, REPLICAS) if gradient_norm and stage else program
+            program = self._with_gathers(program, own, axis, slices)
+        return sharded_gradient_norm(program, REPLICAS) if self.gradient_norm and self.stage else program
 
-    return map_replicas(schedule if replicas is None else schedule.replicate(REPLICAS, replicas), model, change)
+    def _with_gathers(
+        self, program: Program, own: Mapping[int, Sequence[Weights]], axis: str, slices: float
+    ) -> Program:
+        """Return *program* with all-gathers of the parameters *own*, by pipeline stage, over *axis*."""
+        width = BYTES[self.model.precision]
+        if self.stage == 3:
+            held = {weights.name: weights for several in own.values() for weights in several}
+            tensors = PerTensor(PERSISTENT_ELEMENTS, slices) if slices else None
+            return unsharded(
+                program, held, width, axis, overlap=self.overlap, limits=LIMITS, tensors=tensors, suffix=_suffix(axis)
+            )
+        if not self.stage:
+            return program
+        gathered = _gathered_ahead if self.gather_ahead else _gathered_after
+        return gathered(program, own, width, axis)
 
 
 def zero_state_bytes(
     stage: int, replicas: int, optimizer: str, precision: str, gradient_dtype: str | None = None
 ) -> dict[str, float]:
-    """Bytes per parameter that each of *replicas* ranks holds all step, by category.
+    """Return the bytes per parameter that each of *replicas* ranks holds throughout a step, by category.
 
-    With Adam in 16 bits (K = 12) and N ranks 4 + K/N in stage 1, 2 + (2 + K)/N in stage 2, (4 + K)/N in stage 3:
-    arXiv:1910.02054, table 1.
+    With Adam in 16 bits (K = 12) and N ranks: 4 + K/N in stage 1, 2 + (2 + K)/N in stage 2, (4 + K)/N in stage 3
+    (arXiv:1910.02054, table 1).
 
     >>> zero_state_bytes(2, 4, "adam", "fp16")
     {'parameters': 2.0, 'gradients': 0.5, 'optimizer': 3.0}
@@ -188,10 +224,10 @@ def zero_state_bytes(
 
 
 def zero_buckets(layers: Sequence[Weights], gradient_dtype: str, size: float, over: str = REPLICAS) -> list[Bucket]:
-    """The buckets of those tensors of *layers* (in order of the forward pass) that are reduced over the axis *over*.
+    """Return the buckets of the tensors of *layers* (in forward order) whose gradients are reduced over axis *over*.
 
-    They are filled in reverse order of the parameters, as DeepSpeed does. A bucket closes before the tensor that would
-    bring it over *size* bytes; a tensor is never divided (runtime/zero/stage_1_and_2.py,
+    Buckets are filled in reverse order of the parameters, as by DeepSpeed. A bucket closes before the tensor with which
+    it would exceed *size* bytes; a tensor is never divided (runtime/zero/stage_1_and_2.py,
     ``reduce_independent_p_g_buckets_and_remove_grads``).
     """
     made: list[Bucket] = []
@@ -209,7 +245,7 @@ def zero_buckets(layers: Sequence[Weights], gradient_dtype: str, size: float, ov
 
 
 def _gathered_ahead(program: Program, stages: Mapping[int, Sequence[Weights]], width: int, over: str) -> Program:
-    """*program* that begins with an all-gather of each layer; the first forward pass of a layer waits for it."""
+    """Return *program* with an all-gather of each layer at its begin; the layer's first forward pass waits for it."""
     own = [weights for stage in stages.values() for weights in stage if weights.parameters]
     if not own:
         return program
@@ -237,7 +273,7 @@ def _gathered_ahead(program: Program, stages: Mapping[int, Sequence[Weights]], w
 
 
 def _gathered_after(program: Program, stages: Mapping[int, Sequence[Weights]], width: int, over: str) -> Program:
-    """*program* with all-gathers of the updated parameters after each optimizer step."""
+    """Return *program* with all-gathers of the updated parameters after each optimizer step."""
     updates = updated_stages(program)
 
     def change(op: Op) -> Iterator[Op]:
@@ -253,5 +289,5 @@ def _gathered_after(program: Program, stages: Mapping[int, Sequence[Weights]], w
 
 
 def _suffix(axis: str) -> str:
-    """What tells the gathers over *axis* from those over the replicas."""
+    """Return the end of the names of gathers over *axis*; empty for the axis of the replicas."""
     return "" if axis == REPLICAS else f" over {axis}"

@@ -1,1 +1,1 @@
-"""The critical path of a simulated timeline, the causes that it is read from, and the slack of every span."""
+"""The critical path of a simulated timeline, the causes of spans, and the slack of every span."""

@@ -2,16 +2,16 @@
 
 An op is ready when its predecessors on its rank have ended: the op before it on its stream, over training steps too,
 and the ops that it names in `after`. A communication begins when the last of its partners is ready, an op at a server
-when the server is idle. So the cause is the latest of these predecessors, or the span that left the server. Of several
-that end in one instant it is the one on the span's own stream, else the first in order of `after`, else that of the
+when the server is idle. The cause is the latest of these predecessors, or the span that left the server. If several
+end in one instant, the cause is the one on the span's own stream, else the first in order of `after`, else that of the
 partner of lowest rank.
 
-A receive is posted when the bytes of the receive before it on the stream have been sent, though they are still on their
-way: then the send of those bytes is what made it ready.
+A receive is posted when the bytes of the receive before it on its stream have been sent. If these bytes are still on
+their way, the send of them made the receive ready.
 
-A receive that a delivery ends, of a buffered send, has the cause of that send, even where the receive came later.
+A receive that ends with the delivery of a buffered send has the cause of that send, even if the receive began later.
 
-Engines do not write causes: they are read from the columns, span by span, since a critical path needs few of them.
+Engines do not write causes. They are derived from the columns, span by span, because a critical path needs few of them.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Service(NamedTuple):
 
 
 class Causes:
-    """The causes of the spans of *timeline*. Its ranks may be folded; a place names a rank of the schedule.
+    """The causes of the spans of *timeline*, whose ranks may be folded; a `Place` has a rank of the schedule.
 
-    *instant*: moments that differ by no more are one, s. Raises `SimulatorError` where spans of a rank are missing.
+    *instant* (s): moments that differ by no more are one. Raises `SimulatorError` if spans of a rank are missing.
     """
 
     def __init__(self, timeline: Timeline) -> None:
@@ -68,14 +68,14 @@ class Causes:
                 )
 
     def structure(self, rank: int) -> Structure:
-        """What the ranks of the program of *rank* share."""
+        """Return the structure of the program of *rank*, common to its ranks."""
         number = self.timeline.schedule.program_of[rank]
         if number not in self._structures:
             self._structures[number] = Structure(self.timeline.schedule.programs[number])
         return self._structures[number]
 
     def spans(self, rank: int) -> Spans:
-        """The spans of *rank*."""
+        """Return the spans of *rank*."""
         representative = self._representative[rank]
         if representative not in self._spans:
             columns = self.timeline.columns[representative]
@@ -83,7 +83,7 @@ class Causes:
         return self._spans[representative]
 
     def last(self) -> Place | None:
-        """The span that ends last; of several the last in the program of the lowest rank. None if there are none."""
+        """Return the span that ends last; of several the last in the program of the lowest rank; None without spans."""
         latest = self.timeline.makespan - self.instant
         for rank in self.timeline.distinct_ranks:
             if len(self.timeline.columns[rank].end) and self.timeline.columns[rank].end.max() >= latest:
@@ -94,13 +94,13 @@ class Causes:
         return None
 
     def first_of_run(self, place: Place) -> Place:
-        """The first of the spans before *place* each of which is the cause of the next, all on one stream."""
+        """Return the first of the spans on the stream up to *place* of which each is the cause of the next."""
         return Place(place.rank, int(self.spans(place.rank).run[place.span]))
 
     def cause(self, place: Place) -> Place | None:
-        """The cause of the span at *place*; None where it begins at 0 and nothing comes before it on its rank.
+        """Return the cause of the span at *place*; None if it begins at 0 and has no predecessor on its rank.
 
-        Raises `SimulatorError` where nothing ends when the span begins: then the timeline was not simulated.
+        Raises `SimulatorError` if nothing ends when the span begins: the timeline was not simulated.
         """
         own, at = self.spans(place.rank), place.span
         if own.delivery[at]:
@@ -115,7 +115,7 @@ class Causes:
         return self._what_made_ready(partner)
 
     def _what_made_ready(self, place: Place) -> Place | None:
-        """The predecessor on its own rank whose end made the op at *place* ready."""
+        """Return the predecessor on the same rank whose end made the op at *place* ready."""
         own, at = self.spans(place.rank), place.span
         latest = own.ready[at] - self.instant
         if not own.heads[at] and own.end[at - 1] >= latest:
@@ -131,7 +131,7 @@ class Causes:
         return None
 
     def _last_partner(self, place: Place) -> Place:
-        """The partner of the communication at *place* that was ready last; of several the one of lowest rank."""
+        """Return the partner in the communication at *place* that was ready last; of several that of lowest rank."""
         partners = self._partners(place)
         if not partners:
             self._fail(place)
@@ -140,7 +140,7 @@ class Causes:
         return next(partner for partner, moment in zip(partners, ready, strict=True) if moment >= latest)
 
     def _partners(self, place: Place) -> list[Place]:
-        """The partners of the communication at *place* by rank; of those equal to each other the lowest rank's."""
+        """Return the partners in the communication at *place* by rank; of equal ones only that of the lowest rank."""
         own = self.spans(place.rank)
         op, number = own.structure.op(int(own.op[place.span])), int(own.communication[place.span])
         if not isinstance(op, Collective | Send | Recv):
@@ -161,7 +161,7 @@ class Causes:
         return found
 
     def _what_left_server(self, place: Place) -> Place:
-        """The span whose end let the one at *place* begin at its server."""
+        """Return the span at the same server whose end let the span at *place* begin."""
         own, at = self.spans(place.rank), place.span
         server = own.structure.server[own.op[at]]
         if server == NO_SERVER:
@@ -184,7 +184,7 @@ class Causes:
 
     @cached_property
     def services(self) -> Mapping[str, Service]:
-        """What each server did, by its name."""
+        """The spans at each server, by its name."""
         rows: defaultdict[str, list[tuple[float, float, int, int]]] = defaultdict(list)
         for rank in self.timeline.columns:
             structure = self.structure(rank)

@@ -1,7 +1,7 @@
 """The critical path: the chain of causes from the span that ends last back to the start.
 
-Each span on it counts from the end of its cause to its own end, so that together they last as long as the timeline.
-Making what is not on the path faster saves nothing; making what is on it faster saves at most its time on the path.
+Each span on it counts from the end of its cause to its own end; the sum is the makespan. A faster op that is not on the
+path saves nothing; a faster op on the path saves at most its time on the path.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from simulator.timeline import Floats, Integers, Timeline
 EXPOSED = "exposed_"
 
 COMPUTATION = ("compute", "recompute", "optimizer")
-"""Kinds of what kernels do."""
+"""Kinds of computation."""
 
 NO_LAYER = ""
-"""In place of the layer of ops that belong to none."""
+"""Stands for the layer of ops without a layer."""
 
 
 @dataclass(frozen=True)
 class CriticalPath:
     """The spans on the critical path of *timeline*, in order of time, as arrays of one length.
 
-    A span is that of *op* (index in the program) of *step* on *rank*, a rank of the schedule. It counts from *begin* to
-    *end* (s). *stretch* numbers, from 0, what follows each other on one stream of one rank.
+    Each span is that of *op* (index in the program) of *step* on *rank* (a rank of the schedule). It counts from
+    *begin* to *end* (s). *stretch* numbers, from 0, the sequences of spans on one stream of one rank.
     """
 
     timeline: Timeline
@@ -44,28 +44,28 @@ class CriticalPath:
 
     @property
     def seconds(self) -> Floats:
-        """How long each span is on the path."""
+        """Seconds of each span on the path."""
         return self.end - self.begin
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
-        """What spans can be: ``compute``, ``recompute``, ``optimizer``, the name of an axis, ``copy`` or ``host``."""
+        """The kinds of spans: ``compute``, ``recompute``, ``optimizer``, names of axes, ``copy``, ``host``."""
         return kinds(self.timeline.schedule)
 
     @cached_property
     def kind(self) -> Integers:
-        """Of each span its place in `kinds`."""
+        """The index in `kinds` of each span."""
         place = {name: number for number, name in enumerate(self.kinds)}
         return self._column(lambda op: place[kind_of(op)])
 
     @cached_property
     def layers(self) -> tuple[str, ...]:
-        """The names of the layers on the path, `NO_LAYER` among them where a span has none."""
+        """The names of the layers on the path, with `NO_LAYER` if a span has none."""
         return tuple(self._layers[1])
 
     @cached_property
     def layer(self) -> Integers:
-        """Of each span the place of its layer in `layers`."""
+        """The index in `layers` of the layer of each span."""
         return self._layers[0]
 
     @cached_property
@@ -74,7 +74,7 @@ class CriticalPath:
         return self._column(lambda op: found.setdefault(op.layer or NO_LAYER, len(found))), list(found)
 
     def _column(self, of: Callable[[Op], int]) -> Integers:
-        """Of each span *of* its op, as the template writes it."""
+        """Return *of*(op) for the op of each span, as it stands in the template."""
         schedule = self.timeline.schedule
         program = np.array(schedule.program_of)[self.rank]
         values = np.zeros(len(self.op), np.int64)
@@ -84,21 +84,21 @@ class CriticalPath:
         return values
 
     def per_step(self) -> Floats:
-        """How long each span is on the path within the window that is measured, per training step, s."""
+        """Seconds of each span on the path within the measured window, per training step."""
         first, last = self.timeline.window
         within: Floats = np.clip(self.end, first, last) - np.clip(self.begin, first, last)
         return within / self.timeline.steps_measured
 
     def by_kind(self) -> dict[str, float]:
-        """Seconds of the step time by kind, all of `kinds`; they sum to the step time."""
+        """Return the seconds of the step time for each of `kinds`; they sum to the step time."""
         return self._summed(self.kind, self.kinds)
 
     def by_layer(self) -> dict[str, float]:
-        """Seconds of the step time by layer, `NO_LAYER` for what belongs to none."""
+        """Return the seconds of the step time by layer; `NO_LAYER` for spans without a layer."""
         return self._summed(self.layer, self.layers)
 
     def by_rank(self) -> dict[int, float]:
-        """Seconds of the step time by rank, the ranks on the path in ascending order."""
+        """Return the seconds of the step time by rank, in ascending order of the ranks on the path."""
         ranks, number = np.unique(self.rank, return_inverse=True)
         return dict(zip(ranks.tolist(), np.bincount(number, self.per_step(), len(ranks)).tolist(), strict=True))
 
@@ -107,19 +107,19 @@ class CriticalPath:
 
 
 def kinds(schedule: Schedule) -> tuple[str, ...]:
-    """What a span on the critical path of *schedule* can be: the parts of the breakdown, but for the bubble."""
+    """Return the kinds of spans on a critical path of *schedule*: the parts of the breakdown without the bubble."""
     return tuple(key.removeprefix(EXPOSED) for key in keys(schedule) if key != "bubble")
 
 
 def kind_of(op: Op) -> str:
-    """The one of `kinds` that *op* is."""
+    """Return the kind of *op*, one of `kinds`."""
     return part_of(op).removeprefix(EXPOSED)
 
 
 def critical_path(timeline: Timeline) -> CriticalPath:
-    """The critical path of a simulated *timeline*.
+    """Return the critical path of a simulated *timeline*.
 
-    Raises `SimulatorError` where the timeline was not simulated, or does not hold the spans of all ranks.
+    Raises `SimulatorError` if the timeline was not simulated, or does not have the spans of all ranks.
     """
     causes = Causes(timeline)
     stretches: list[tuple[Place, Place]] = []
@@ -132,7 +132,7 @@ def critical_path(timeline: Timeline) -> CriticalPath:
 
 
 def _path(timeline: Timeline, causes: Causes, stretches: Sequence[tuple[Place, Place]]) -> CriticalPath:
-    """The path over *stretches*, each given by its first and its last span."""
+    """Return the path over *stretches*, each given by its first and last span."""
     pieces = [(causes.spans(first.rank), slice(first.span, last.span + 1)) for first, last in stretches]
     step, op = (
         np.concatenate([np.zeros(0, np.int64), *(getattr(own, name)[which] for own, which in pieces)])

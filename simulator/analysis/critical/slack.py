@@ -1,8 +1,9 @@
-"""Slack: how much later a span could end without the timeline lasting longer.
+"""Slack: how much later a span could end without a longer makespan.
 
-A backward pass over all dependencies. Durations are those of the timeline, so contention is frozen: each span gets as
-much bandwidth and processor as it had, and servers keep their order. Partners of a communication end together. Bytes of
-a buffered send that came before their receive are taken to have come just then: the send may have more slack.
+It is computed by a backward pass over all dependencies. Durations are those of the timeline, so contention is frozen:
+each span has the bandwidth and processor share that it had, and servers keep their order. Partners in a communication
+end together. A buffered send that arrives before its receive is treated as if it arrived with it, so the slack of such
+a send is a lower bound.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from simulator.timeline import NO_COMMUNICATION, Floats, Integers, Timeline
 
 
 class Constraints(NamedTuple):
-    """Arrays of one length: the span *before* could end *gap* (s) later than it does and not delay the span *after*."""
+    """Arrays of one length: the span *before* could end *gap* (s) later without a delay of the span *after*."""
 
     before: Integers
     after: Integers
@@ -27,9 +28,9 @@ class Constraints(NamedTuple):
 
 
 def slack(timeline: Timeline) -> dict[int, Floats]:
-    """The slack of every span of a simulated *timeline*, s, by representative in the order of its columns.
+    """Return the slack (s) of every span of a simulated *timeline*, by representative, in the order of its columns.
 
-    Raises `SimulatorError` where the timeline does not hold the spans of all ranks.
+    Raises `SimulatorError` if the timeline does not have the spans of all ranks.
     """
     causes = Causes(timeline)
     spans = [causes.spans(rank) for rank in timeline.distinct_ranks]
@@ -49,7 +50,7 @@ def slack(timeline: Timeline) -> dict[int, Floats]:
 
 
 def _of_rank(own: Spans, first: int) -> Iterator[Constraints]:
-    """What the spans of a rank, numbered from *first*, demand of each other: order of streams, and `after`."""
+    """Yield the constraints between spans of a rank, numbered from *first*: order of streams, and `after`."""
     after = np.flatnonzero(~own.heads)
     yield _between(own, after - 1, after, first)
     waiting, awaited = own.structure.dependencies
@@ -58,7 +59,7 @@ def _of_rank(own: Spans, first: int) -> Iterator[Constraints]:
 
 
 def _between(own: Spans, before: Integers, after: Integers, first: int) -> Constraints:
-    # what a delivery ends may be ready as late as the delivery
+    # a receive that ends with a delivery may be ready as late as the delivery
     needed = np.where(own.delivery[after], own.end[after], own.begin[after])
     # a receive is posted before the bytes of the receive before it arrive
     left = np.minimum(own.end[before], own.ready[after])
@@ -66,7 +67,7 @@ def _between(own: Spans, before: Integers, after: Integers, first: int) -> Const
 
 
 def _of_deliveries(causes: Causes, spans: list[Spans], firsts: list[int]) -> Iterator[Constraints]:
-    """What receives demand of buffered sends: not to end later, since the bytes arrive so much later."""
+    """Yield the constraints of receives on buffered sends: a later end of the send delays the delivery as much."""
     if not len(causes.buffered):
         return
     number = np.concatenate([own.communication for own in spans])
@@ -79,7 +80,7 @@ def _of_deliveries(causes: Causes, spans: list[Spans], firsts: list[int]) -> Ite
 
 
 def _of_servers(causes: Causes, first_of: dict[int, int]) -> Iterator[Constraints]:
-    """What spans at a server demand of the one before them that takes time: the server keeps its order."""
+    """Yield the constraints between consecutive spans at a server, which keeps its order."""
     for rank, first in first_of.items():
         own = causes.spans(rank)
         for number, name in enumerate(own.structure.servers):
@@ -92,7 +93,7 @@ def _of_servers(causes: Causes, first_of: dict[int, int]) -> Iterator[Constraint
 
 
 def _nodes(communication: Integers, buffered: Integers) -> Integers:
-    """A number for each span, from 0 without gaps, the same for partners, which end together."""
+    """Return a number for each span, from 0 without gaps; partners, which end together, have the same number."""
     alone = (communication == NO_COMMUNICATION) | np.isin(communication, buffered)
     node = np.where(alone, np.cumsum(alone) + communication.max(initial=0), communication)
     _, node = np.unique(node, return_inverse=True)
@@ -100,9 +101,9 @@ def _nodes(communication: Integers, buffered: Integers) -> Integers:
 
 
 def _backward(node: Integers, left: Floats, constraints: Constraints) -> Floats:
-    """The slack of each span: the least over what follows it, through all chains of *constraints*, and what is *left*.
+    """Return the slack of each span: the least over all chains of *constraints* after it.
 
-    *node* is by span, as `_nodes` has it; *left*, from the end of the span to the end of the timeline, s.
+    *node*: the number of each span by `_nodes`. *left* (s): from the end of each span to the end of the timeline.
     """
     count = int(node.max(initial=-1)) + 1
     least = np.full(count, np.inf)

@@ -1,4 +1,4 @@
-"""The spans of one representative, stream after stream, and what all ranks of its program share."""
+"""The spans of one representative, stream after stream, and the structure that is common to a program's ranks."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ NO_SERVER = -1
 
 
 class Structure:
-    """What the ranks of a *program* share.
+    """The streams, servers and dependencies of a *program*, common to its ranks.
 
-    By op: *stream*, the number of its stream; *server*, the place in *servers*, or `NO_SERVER`; *buffered*: it is a
-    buffered send.
+    Arrays by op: *stream*, the number of its stream; *server*, the index in *servers* or `NO_SERVER`; *buffered*, True
+    for a buffered send.
     """
 
     def __init__(self, program: Program) -> None:
@@ -37,11 +37,11 @@ class Structure:
         self._place = program.templated.places
 
     def op(self, index: int) -> Op:
-        """The op of that *index*, as its template writes it."""
+        """Return the op of that *index*, as it stands in its template."""
         return self._ops[int(self._place[index])]
 
     def awaited(self, op: int) -> list[int]:
-        """The ops of other streams that *op* waits for, in order of `after`."""
+        """Return the ops of other streams for which *op* waits, in order of `after`."""
         return self._names.awaited(op)
 
     @cached_property
@@ -59,10 +59,9 @@ def _server(op: Op, servers: dict[str, int]) -> int:
 class Spans:
     """The spans of a representative as arrays of one length, stream after stream, each in order of execution.
 
-    *row* is the place of a span in the *columns*, *heads*: it is the first of its stream, *delivery*: it is a receive
-    that ended with the delivery of a buffered send, one of the communications *buffered*. *run* is the first of the
-    spans before it that follow each other on the stream without a pause longer than *instant* (s). The other arrays are
-    those of the columns.
+    *row*: the index of a span in the *columns*. *heads*: True for the first span of a stream. *delivery*: True for a
+    receive that ended with the delivery of a buffered send, one of the communications *buffered*. *run*: the first span
+    of the sequence on the stream without a pause longer than *instant* (s). The other arrays are those of the columns.
     """
 
     def __init__(self, columns: Columns, structure: Structure, buffered: Integers, instant: float) -> None:

@@ -1,4 +1,4 @@
-"""The critical path in print: three lines for a report, and tables of what is on it."""
+"""The critical path as text: three lines for a report, and tables of its composition."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from simulator.timeline import Floats
 from simulator.units import show
 
 LEAST = 5e-4
-"""Share of the step time below which lines leave things out: printed, it would be 0.0 %."""
+"""Least share of the step time in a line; less would be printed as 0.0 %."""
 
 MOST_NAMED = 3
-"""Ranks, layers and gains that a line names, each."""
+"""Ranks, layers, or gains in a line at most."""
 
 MOST_ROWS = 10
-"""Of each table."""
+"""Rows of each table at most."""
 
 
 def lines(path: CriticalPath) -> list[str]:
-    """What is on *path* by kind, on which ranks and layers, and what shortening it would gain at most.
+    """Return lines with *path* by kind, its ranks and layers, and upper bounds of gains.
 
     Three lines; none where the timeline takes no time.
     """
@@ -44,7 +44,7 @@ def lines(path: CriticalPath) -> list[str]:
 
 
 def gains(seconds: Mapping[str, float]) -> dict[str, float]:
-    """What changes of the hardware or the plan would gain at most, given the *seconds* on the critical path by kind.
+    """Return upper bounds of the gains of changes, s, from the *seconds* on the critical path by kind.
 
     >>> gains({"compute": 6.0, "recompute": 2.0, "optimizer": 0.0, "tp": 1.0, "copy": 0.0})
     {'GPUs twice as fast': 4.0, 'no recomputation': 2.0, 'free tp communication': 1.0, 'free copies': 0.0}
@@ -57,13 +57,13 @@ def gains(seconds: Mapping[str, float]) -> dict[str, float]:
 
 
 def _top(seconds: Mapping[str, float], step: float, most: int = MOST_NAMED) -> dict[str, float]:
-    """The greatest of *seconds*, at most so many, none below `LEAST` of a *step*."""
+    """Return the largest of *seconds*, at most *most*, none below `LEAST` of a *step*."""
     greatest = sorted(seconds.items(), key=lambda item: -_rounded(item[1]))[:most]
     return {name: s for name, s in greatest if s >= LEAST * step}
 
 
 def _rounded(seconds: float) -> float:
-    """*seconds* without the last digits, in which equal times may differ."""
+    """Return *seconds* without the last digits, in which equal times may differ."""
     return float(f"{seconds:.9g}")
 
 
@@ -76,7 +76,7 @@ def _rank(path: CriticalPath, rank: int) -> str:
 
 
 def tables(path: CriticalPath, slack: Mapping[int, Floats]) -> str:
-    """What is on *path* by kind, layer and rank, its longest stretches and ops; *slack* is that of all spans."""
+    """Return tables of *path* by kind, layer and rank, and of its longest stretches and ops; *slack*: of all spans."""
     timeline, step = path.timeline, path.timeline.step_time
     if not step:
         return "no critical path: the timeline takes no time"
@@ -108,7 +108,7 @@ def _by_kind(path: CriticalPath, slack: Mapping[int, Floats]) -> Iterator[list[s
 
 
 def _without_slack(path: CriticalPath, slack: Mapping[int, Floats]) -> dict[str, tuple[int, int]]:
-    """By kind how many spans have no *slack*, and how many there are, on all ranks."""
+    """Return (spans without *slack*, all spans) on all ranks, by kind."""
     timeline = path.timeline
     names = kinds(timeline.schedule)
     place = {name: number for number, name in enumerate(names)}
@@ -131,7 +131,7 @@ def _greatest(seconds: Mapping[str, float], step: float) -> Iterator[list[str]]:
 
 
 def _stretches(path: CriticalPath) -> Iterator[list[str]]:
-    """The longest times on one rank, in order of time."""
+    """Yield the longest stretches on one rank, in order of time."""
     starts = np.flatnonzero(np.diff(path.rank, prepend=-1))
     ends = np.append(starts[1:], len(path.rank))
     seconds = path.end[ends - 1] - path.begin[starts]
@@ -144,7 +144,7 @@ def _stretches(path: CriticalPath) -> Iterator[list[str]]:
 
 
 def _ops(path: CriticalPath) -> Iterator[list[str]]:
-    """The ops that are on the path for longest, those of all micro-batches and steps of a rank taken together."""
+    """Yield the ops with most time on the path; those of all micro-batches and steps of a rank are added up."""
     found: dict[tuple[int, str], tuple[float, int, int]] = {}
     for rank in np.unique(path.rank).tolist():
         program, own = path.timeline.schedule.program(rank), np.flatnonzero(path.rank == rank)

@@ -1,6 +1,6 @@
-"""Charts show a timeline: who did what when, how full the links were, where the step time and the memory went.
+"""Charts of a timeline: ops of ranks over time, use of links, breakdown of the step time, memory.
 
-The only part of the simulator that loads matplotlib; it uses figures alone, never the global state of pyplot.
+This is the only part of the simulator that imports matplotlib. It uses figures, never the global state of pyplot.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def draw(
     window: Window | None = None,
     title: str | None = None,
 ) -> None:
-    """Draw *timeline* as *chart* (one of `CHARTS`) to *path*, whose suffix says the form: PNG, SVG or PDF.
+    """Draw *timeline* as *chart* (one of `CHARTS`) to *path*, whose suffix gives the format: PNG, SVG or PDF.
 
-    *ranks* and *window* (s) choose what is shown; default is everything, thinned where it is too much. Raises
-    `SimulatorError` for an unknown chart or suffix, and where there is nothing to show.
+    *ranks* and *window* (s) select what is shown; by default all, thinned if it is too much. Raises `SimulatorError`
+    for an unknown chart or suffix, and if there is nothing to show.
     """
     if chart not in CHARTS:
         raise SimulatorError(f'there is no chart "{chart}"; there are: {", ".join(CHARTS)}')
@@ -68,14 +68,14 @@ def draw_breakdowns(
 def draw_beside(
     timelines: Mapping[str, Timeline], path: Path | str, *, ranks: Sequence[int] | None = None, title: str
 ) -> None:
-    """Draw *timelines* of one schedule, by name, one above the other to *path*, whose suffix says the form."""
+    """Draw *timelines* of one schedule, by name, one above the other, to *path*, whose suffix gives the format."""
     suffix_of(Path(path), SUFFIXES)
     with style():
         save(beside_chart(timelines, ranks, title), Path(path))
 
 
 def draw_repeats(step_times: Sequence[float], path: Path | str, *, title: str) -> None:
-    """Draw the *step_times* (s) of repeats as a histogram to *path*, whose suffix says the form."""
+    """Draw the *step_times* (s) of repeats as a histogram to *path*, whose suffix gives the format."""
     suffix_of(Path(path), SUFFIXES)
     with style():
         save(repeats_chart(step_times, title), Path(path))

@@ -1,4 +1,4 @@
-"""Agreement shows predictions against measurements: all of them on one diagonal, or over the number of GPUs."""
+"""Charts of predictions against measurements: all on one diagonal, or over the number of GPUs."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Pairs = Sequence[tuple[float, float]]
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 NEAR = 0.1
-"""Half the width of the band about the diagonal, as a share of the measured."""
+"""Half the width of the band about the diagonal, relative to the measured value."""
 
 
 def draw_agreement(groups: Mapping[str, Pairs], path: Path | str, *, title: str = "Predicted against measured") -> None:
     """Draw the seconds of *groups*, by name, on a diagonal and their errors beside, to *path*.
 
-    Raises `SimulatorError` where there are none.
+    Raises `SimulatorError` if there are none.
     """
     suffix_of(Path(path), SUFFIXES)
     if not any(groups.values()):
@@ -37,7 +37,7 @@ def draw_agreement(groups: Mapping[str, Pairs], path: Path | str, *, title: str 
 
 
 def agreement_chart(groups: Mapping[str, Pairs], title: str) -> Figure:
-    """Left all pairs on logarithmic axes with the diagonal, right the errors of each group."""
+    """Return a chart: left all pairs on logarithmic axes with the diagonal, right the errors of each group."""
     figure = Figure(figsize=(WIDTH, 1.8 + max(4.2, 0.26 * len(groups))), layout="constrained")
     diagonal, errors = figure.subplots(1, 2, width_ratios=(1.2, 1))
     looks = dict(zip(groups, _looks(), strict=False))
@@ -51,7 +51,7 @@ def agreement_chart(groups: Mapping[str, Pairs], title: str) -> Figure:
 
 
 def _looks() -> Sequence[tuple[str, str]]:
-    """Colours and markers, no two alike before all pairs of them are used."""
+    """Return all pairs of colour and marker."""
     colors = [color for _, color in zip(range(len(SERIES_FILLS) * len(MARKERS)), cycle(SERIES_FILLS), strict=False)]
     return [(color, MARKERS[(n + n // len(SERIES_FILLS)) % len(MARKERS)]) for n, color in enumerate(colors)]
 
@@ -91,7 +91,7 @@ def draw_scaling(
 
 
 def scaling_chart(series: Mapping[str, Sequence[tuple[int, float, float]]], quantity: str, title: str) -> Figure:
-    """A solid line for what was measured of each series, a dashed one for what is predicted."""
+    """Return a chart with a solid line of measured and a dashed line of predicted values for each series."""
     figure = Figure(figsize=(WIDTH * 0.62, 4.6), layout="constrained")
     axes = figure.add_subplot(title=title)
     for (name, points), (color, marker) in zip(series.items(), _looks(), strict=False):

@@ -1,4 +1,4 @@
-"""Stacked bars of breakdowns: of the ranks of one timeline, or of several results beside each other."""
+"""Stacked bars of breakdowns: of the ranks of one timeline, or of several results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from simulator.analysis import metrics
-from simulator.analysis.palette import in_claiming_order, part_paint
+from simulator.analysis.palette import part_paint, parts_in_order
 from simulator.analysis.plot.canvas import Window, columns_beside, patch, stacked, time_axis, time_unit
 from simulator.analysis.rows import shown
 from simulator.errors import SimulatorError
@@ -20,7 +20,7 @@ TITLE = "Step time by what it went to"
 def breakdown_chart(
     timeline: Timeline, ranks: Sequence[int] | None, window: Window | None, title: str | None
 ) -> Figure:
-    """A bar for the mean over all GPU ranks, and one for each class of them or of *ranks*; always the whole step."""
+    """Return bars of the mean over all GPU ranks, and of each class of them or of *ranks*; always of the whole step."""
     seen, told = shown(timeline, ranks)
     gpus = set(timeline.gpu_ranks)
     bars = {"mean of all": metrics.breakdown(timeline)}
@@ -29,9 +29,9 @@ def breakdown_chart(
 
 
 def breakdown_bars(breakdowns: Mapping[str, Mapping[str, float]], title: str, told: str = "") -> Figure:
-    """A bar for each of *breakdowns*, with its name, the values that fit and the sum."""
+    """Return a bar for each of *breakdowns*, with its name, the sum, and values where there is room."""
     named = dict.fromkeys(p for one in breakdowns.values() for p in one)
-    parts = [p for p in in_claiming_order(named) if any(one.get(p, 0.0) > 0 for one in breakdowns.values())]
+    parts = [p for p in parts_in_order(named) if any(one.get(p, 0.0) > 0 for one in breakdowns.values())]
     longest = max((sum(one.values()) for one in breakdowns.values()), default=0.0)
     if not longest:
         raise SimulatorError("nothing to draw: no time was spent")

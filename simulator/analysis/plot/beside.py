@@ -1,4 +1,4 @@
-"""Two timelines of one schedule, one above the other on one axis of time: as simulated, as measured."""
+"""Timelines of one schedule, one above the other on one time axis: simulated and measured."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from simulator.analysis.shades import drawn
 from simulator.timeline import Timeline
 
 MOST_RANKS = 8
-"""Shown of each timeline unless ranks are chosen, so that both stay legible."""
+"""Ranks of each timeline that are shown by default, so that both are legible."""
 
 
 def beside_chart(timelines: Mapping[str, Timeline], ranks: Sequence[int] | None, title: str) -> Figure:
-    """*timelines* by name, all of the same schedule, from their begin to the end of the longest."""
+    """Return a chart of *timelines* of one schedule, by name, from 0 to the end of the longest."""
     window = 0.0, max(timeline.makespan for timeline in timelines.values())
     first, *_ = timelines.values()
     seen = chosen(first, ranks, MOST_RANKS)

@@ -1,4 +1,4 @@
-"""What all charts share: their style, the way to a file, time axes and legends."""
+"""Common parts of all charts: style, files, time axes and legends."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ Window = tuple[float, float]
 
 SUFFIXES = (".png", ".svg", ".pdf")
 WIDTH, DPI = 12.0, 120
-"""Of every chart: inches, and pixels to the inch."""
+"""Width of every chart in inches, and pixels per inch."""
 PIXELS = WIDTH * DPI
 HATCH: dict[str, Any] = {"hatch": "////", "edgecolor": "#BBBBBB"}
-"""Of waits."""
+"""The hatch of waits."""
 VIRTUAL_HATCHES = (None, "///", "xxx", "...", "|||", "---")
-"""Of the first virtual stage of a pipeline rank, the second ...; those beyond look like the last."""
+"""Hatches of the first, second, ... virtual stage of a pipeline rank; further ones have the last."""
 TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
 def style() -> AbstractContextManager[None]:
-    """Matplotlib's settings, while a chart is made."""
+    """Return the context with matplotlib's settings for a chart."""
     return rc_context(
         {
             "font.size": 9.0,
@@ -49,7 +49,7 @@ def style() -> AbstractContextManager[None]:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write *figure* to *path* in the form that its suffix says. Raises `SimulatorError` where that cannot be."""
+    """Write *figure* to *path* in the format of its suffix. Raises `SimulatorError` if the file cannot be written."""
     suffix = suffix_of(path, SUFFIXES)
     # without a date the same timeline gives the same bytes
     undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}[suffix]
@@ -60,12 +60,12 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
-    """The unit that *seconds* is best told in: its length in s, and its name."""
+    """Return the unit that suits *seconds*: its length in s, and its name."""
     return next(((scale, name) for scale, name in TIME_UNITS if seconds >= scale), TIME_UNITS[-1])
 
 
 def time_axis(axes: Axes, window: Window, what: str = "time") -> None:
-    """Give the x axis of *axes*, which shows *window* in s, ticks and a name with the unit that suits it."""
+    """Give the x axis of *axes*, which shows *window* (s), ticks and a name in a suitable unit."""
     scale, name = time_unit(window[1] - window[0])
     axes.xaxis.set_major_locator(MaxNLocator(10, steps=[1, 2, 2.5, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda moment, _: f"{moment / scale:.10g}"))
@@ -73,44 +73,44 @@ def time_axis(axes: Axes, window: Window, what: str = "time") -> None:
 
 
 def patch(paint: Paint) -> Patch:
-    """The entry of *paint* in a legend."""
+    """Return the entry of *paint* in a legend."""
     if paint == WAIT:
         return Patch(facecolor=paint.fill, label=paint.label, **HATCH)
     return Patch(facecolor=paint.fill, label=paint.label)
 
 
 def virtual_patch(virtual: int) -> Patch:
-    """The entry of the virtual stages that are number *virtual* of their ranks, from 0, in a legend."""
+    """Return the entry of virtual stage number *virtual*, from 0, in a legend."""
     beyond = virtual >= len(VIRTUAL_HATCHES) - 1
     label = f"virtual stage {virtual + 1}{' and up' if beyond else ''} of its rank"
     return Patch(facecolor="#999999", edgecolor="white", linewidth=0, hatch=virtual_hatch(virtual), label=label)
 
 
 def virtual_hatch(virtual: int) -> str | None:
-    """The hatch of the virtual stages that are number *virtual* of their ranks, from 0."""
+    """Return the hatch of virtual stage number *virtual*, from 0."""
     return VIRTUAL_HATCHES[min(virtual, len(VIRTUAL_HATCHES) - 1)]
 
 
 TEXT, TITLE = 9.0, 11.0
-"""Sizes of letters, points."""
+"""Font sizes in points."""
 AXIS, LINE = 0.52, 0.19
-"""Inches of the numbers and the name of a time axis, and of a line of a legend."""
+"""Height in inches of a time axis with its numbers and name, and of a line of a legend."""
 
 
 def text_width(text: str, size: float = TEXT) -> float:
-    """Inches that *text* is wide in letters of *size* points."""
+    """Return the width of *text* in inches, at a font size of *size* points."""
     width: float = TextToPath().get_text_width_height_descent(text, FontProperties(size=size), False)[0]
     return width / 72
 
 
 def columns_beside(names: Iterable[str]) -> int:
-    """Pixels that a chart of `stacked` is wide, with room for *names* left of it."""
+    """Return the width in pixels of a chart of `stacked` with room for *names* at its left."""
     longest = max((text_width(name) for name in names), default=0.0)
     return round(DPI * (WIDTH - RIGHT)) - round(DPI * (longest + 0.16))
 
 
 RIGHT = 0.22
-"""Inches right of a chart, in which half of the last number of its axis has room."""
+"""Inches at the right of a chart, room for half of the last number of its axis."""
 
 
 def stacked(
@@ -142,7 +142,7 @@ def stacked(
 
 
 def _legend_shape(entries: Sequence[Artist]) -> tuple[int, int]:
-    """How many of *entries* there is room for beside each other, and in how many rows they stand."""
+    """Return the number of columns and rows of a legend of *entries*."""
     if not entries:
         return 0, 0
     # a patch is 2 letters wide, 0.8 from its name and 2 from the next: matplotlib's legend.handlelength and others
@@ -152,5 +152,5 @@ def _legend_shape(entries: Sequence[Artist]) -> tuple[int, int]:
 
 
 def legend(figure: Figure, entries: Sequence[Artist]) -> None:
-    """A legend below all of *figure*."""
+    """Add a legend below *figure*."""
     figure.legend(handles=list(entries), loc="outside lower center", ncols=min(6, len(entries)), frameon=False)

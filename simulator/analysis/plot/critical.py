@@ -1,4 +1,4 @@
-"""The critical path as a chart: on which rank it runs at what time, and what it consists of."""
+"""The critical path as a chart: its rank over time, and its composition."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from simulator.timeline import Floats, Integers, Timeline
 from simulator.units import show
 
 MOST_ROWS = 24
-"""Ranks on the path, above which those of one role share a row."""
+"""Number of ranks on the path above which ranks of one role share a row."""
 MOST_TURNS = 400
-"""Changes of row that are drawn; more would hide what lies between them."""
+"""Changes of row that are drawn at most; more would hide the spans between them."""
 MOST_BARS = 10
 """Layers and ranks with bars of their own."""
 LINE = 0.19
@@ -33,13 +33,13 @@ LINE = 0.19
 BAR, REST = "#8DA0B6", "#CCCCCC"
 """Fill of bars of layers and ranks, and of that of all others."""
 LEAST = 5e-4
-"""Share of the window that has a bar; less would be told as 0.0 %."""
+"""Least share of the window that has a bar; less would be printed as 0.0 %."""
 NOWHERE = -1
-"""In place of the row of a span that is not drawn."""
+"""Stands for the row of a span that is not drawn."""
 
 
 class Part(NamedTuple):
-    """*seconds* of the path, told by *name*, in the colour *fill*; *ink* is legible on it."""
+    """A bar: *seconds* of the path, with *name* and colour *fill*; the text colour *ink* is legible on it."""
 
     name: str
     seconds: float
@@ -48,9 +48,9 @@ class Part(NamedTuple):
 
 
 def critical_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Window | None, title: str | None) -> Figure:
-    """A row for each of *ranks* on the critical path, or for each role where there are many; below, what it is made of.
+    """Return a chart with a row for each of *ranks* on the path, or for each role; below, the path's composition.
 
-    Raises `SimulatorError` where the timeline was not simulated, and where none of *ranks* is on the path.
+    Raises `SimulatorError` if the timeline was not simulated, and if none of *ranks* is on the path.
     """
     window = shown_window(timeline, window)
     path = critical_path(timeline)
@@ -73,12 +73,12 @@ def critical_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Wind
 
 
 def kind_paint(kind: str) -> Paint:
-    """The paint of a kind of span on the critical path: a part of the breakdown, or an axis."""
+    """Return the paint of a kind of span on the critical path: a part of the breakdown, or an axis."""
     return PART_PAINTS.get(kind) or axis_paint(kind)
 
 
 def _lines(path: CriticalPath, ranks: Sequence[int] | None, window: Window) -> tuple[Integers, list[str]]:
-    """By span of *path* the row in which it is drawn, `NOWHERE` if it is not; and the names of the rows."""
+    """Return the row of each span of *path*, `NOWHERE` if it is not drawn, and the names of the rows."""
     timeline = path.timeline
     seen = (path.end > window[0]) & (path.begin < window[1]) & (path.end > path.begin)
     if ranks is not None:
@@ -96,14 +96,14 @@ def _lines(path: CriticalPath, ranks: Sequence[int] | None, window: Window) -> t
 
 
 def _row(path: CriticalPath, mine: npt.NDArray[np.bool_], place: int, name: str) -> Row:
-    """The row number *place*, of the spans that are *mine*."""
+    """Return row number *place*, with the spans *mine*."""
     kinds = {kind: mine & (path.kind == number) for number, kind in enumerate(path.kinds)}
     boxes = [Boxes(kind_paint(kind), path.begin[own], path.end[own]) for kind, own in kinds.items() if own.any()]
     return Row(place, "", True, boxes, name=name)
 
 
 def _turns(axes: Axes, path: CriticalPath, number: Integers, middle: Floats, window: Window) -> None:
-    """Lines where the path goes from one row to another."""
+    """Draw lines where the path goes from one row to another."""
     shown = np.flatnonzero((path.end > path.begin) & (number != NOWHERE))
     turns = shown[:-1][(np.diff(number[shown]) != 0) & (path.end[shown[:-1]] == path.begin[shown[1:]])]
     turns = turns[(path.end[turns] >= window[0]) & (path.end[turns] <= window[1])]
@@ -134,13 +134,13 @@ def _ranks(path: CriticalPath, window: Window) -> list[Part]:
 
 
 def _within(path: CriticalPath, window: Window) -> Floats:
-    """How long each span is on the path in *window* (s)."""
+    """Return the seconds of each span on the path in *window* (s)."""
     within: Floats = np.clip(path.end, *window) - np.clip(path.begin, *window)
     return within
 
 
 def _greatest(seconds: Mapping[str, float], window: Window) -> list[Part]:
-    """The greatest of *seconds*, and the sum of the others."""
+    """Return the largest of *seconds*, and the sum of the others."""
     least = LEAST * (window[1] - window[0])
     top = sorted(((name, s) for name, s in seconds.items() if s > 0), key=lambda item: -item[1])
     parts = [Part(name, s, BAR) for name, s in top[:MOST_BARS] if s >= least]
@@ -149,7 +149,7 @@ def _greatest(seconds: Mapping[str, float], window: Window) -> list[Part]:
 
 
 def _waterfall(axes: Axes, parts: Sequence[Part], window: Window) -> None:
-    """A bar for each of *parts*, each beginning where the one above it ends."""
+    """Draw a bar for each of *parts*; each begins where the bar above it ends."""
     whole = window[1] - window[0]
     ends = window[0] + np.cumsum([part.seconds for part in parts])
     begins = np.append(window[0], ends[:-1])

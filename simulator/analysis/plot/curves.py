@@ -1,4 +1,4 @@
-"""Curves over time: how full the links were, and the memory."""
+"""Curves over time: use of links, and memory."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from simulator.timeline import Floats, Timeline
 from simulator.units import show
 
 MOST_KINDS, MOST_CURVES = 6, 10
-"""Of links and of ranks, in one chart."""
+"""Kinds of links, and curves of ranks, in one chart at most."""
 BINS = 1000
-"""Of time in a chart of memory; a chart is some 1,100 pixels wide, so none is lost."""
+"""Bins of time in a chart of memory, about one per pixel: a chart is some 1,100 pixels wide."""
 FAR = 2.5
-"""Times the peak; where the capacity lies further above it, the chart tells it in words rather than go flat."""
+"""If the capacity is more than so many times the peak, the chart states it as text, so that curves are not flat."""
 
 
 def links_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Window | None, title: str | None) -> Figure:
-    """For each kind of link the mean use and that of the fullest link of each moment, whatever the ranks."""
+    """Return curves of the mean use and of the fullest link at each moment, by kind of link; *ranks* is ignored."""
     window = shown_window(timeline, window)
     use = dict(list(traffic.over_time(timeline, window).items())[:MOST_KINDS])
     figure = Figure(figsize=(WIDTH, 1.2 + 1.55 * len(use)), layout="constrained")

@@ -67,7 +67,7 @@ def _gantt(chart: Sequence[Row], window: Window, title: str, told: str) -> Figur
 
 
 def entries(picture: Picture) -> list[Any]:
-    """The legend of what is drawn."""
+    """Return the entries of the legend."""
     paints = [one.boxes.paint for wide, _ in picture for one in wide]
     for _, shades in picture:
         shares = zip(shades.paints, shades.shares.max(axis=1, initial=0.0), strict=True)
@@ -78,19 +78,19 @@ def entries(picture: Picture) -> list[Any]:
 
 
 def height_of(chart: Sequence[Row]) -> float:
-    """Inches that the rows of *chart* take, one below the other."""
+    """Return the height of the rows of *chart* in inches."""
     bottoms, heights = _places(chart)
     return float(bottoms[-1] + heights[-1]) * _pitch(bottoms, heights)
 
 
 def middles(chart: Sequence[Row]) -> Floats:
-    """How far below the top the middle of each row of *chart* is drawn."""
+    """Return the distance in inches of the middle of each row of *chart* from the top."""
     bottoms, heights = _places(chart)
     return bottoms + heights / 2
 
 
 def draw_rows(axes: Axes, chart: Sequence[Row], picture: Picture, window: Window) -> None:
-    """Draw *chart*, whose rows look as in *picture*, on *axes*, which are `height_of` it high."""
+    """Draw the rows of *chart*, given as *picture*, on *axes* of the height `height_of`."""
     bottoms, heights = _places(chart)
     pitch = _pitch(bottoms, heights)
     _boxes(axes, picture, bottoms, heights)
@@ -103,14 +103,14 @@ def draw_rows(axes: Axes, chart: Sequence[Row], picture: Picture, window: Window
 
 
 def _places(chart: Sequence[Row]) -> tuple[Floats, Floats]:
-    """Where each row begins, from the top, and how high it is."""
+    """Return the position of each row from the top, and its height."""
     heights = np.array([COMPUTE_HEIGHT if row.computes else OTHER_HEIGHT for row in chart])
     new_rank = np.array([i > 0 and chart[i].rank != chart[i - 1].rank for i in range(len(chart))])
     return np.cumsum(heights + GAP * new_rank) - heights, heights
 
 
 def _pitch(bottoms: Floats, heights: Floats) -> float:
-    """Inches of a row that computes."""
+    """Return the height of a row of computation in inches."""
     return float(np.clip(10.0 / float(bottoms[-1] + heights[-1]), 0.095, 0.42))
 
 
@@ -132,7 +132,7 @@ def _boxes(axes: Axes, picture: Picture, bottoms: Floats, heights: Floats) -> No
 
 
 def _corners(left: Floats, right: Floats, low: float, high: float) -> Floats:
-    """The four corners of each box, an array of n x 4 x 2."""
+    """Return the four corners of each box, of shape (n, 4, 2)."""
     below, above = np.full_like(left, low), np.full_like(left, high)
     return np.stack((left, below, left, above, right, above, right, below), axis=1).reshape(-1, 4, 2)
 
@@ -161,7 +161,7 @@ def _texts(axes: Axes, chart: Sequence[Row], bottoms: Floats, heights: Floats, w
     ]
     fitting.sort(key=lambda item: item[0].begin - item[0].end)
     for label, middle in fitting[:most]:
-        # the box hides the edges between the layers of one action, and the hatch; it stays inside the action's own
+        # the background hides edges between the layers of an action, and the hatch; it stays within the action
         room = (label.end - label.begin) / letter - len(label.text)
         behind = {"facecolor": label.paint.fill, "edgecolor": "none", "pad": min(1.5, 2.0 * room)}
         place = (label.begin + label.end) / 2
@@ -170,9 +170,9 @@ def _texts(axes: Axes, chart: Sequence[Row], bottoms: Floats, heights: Floats, w
 
 
 def row_names(chart: Sequence[Row]) -> list[str]:
-    """The names beside the rows of *chart*: rank and stream if there is room, else the rank, beside its first row.
+    """Return the names of the rows of *chart*: rank and stream if there is room, else the rank at its first row.
 
-    Rows of a pipeline are named by their stage alone, where the rank has no name.
+    If the rank has no name, rows of a pipeline have only that of their stage.
     """
     bottoms, heights = _places(chart)
     firsts = _first_rows(chart)
@@ -185,7 +185,7 @@ def row_names(chart: Sequence[Row]) -> list[str]:
 
 
 def _first_rows(chart: Sequence[Row]) -> list[bool]:
-    """Whether each row is the first of its rank."""
+    """Return for each row whether it is the first of its rank."""
     return [place == 0 or row.rank != chart[place - 1].rank for place, row in enumerate(chart)]
 
 

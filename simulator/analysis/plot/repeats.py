@@ -20,7 +20,7 @@ MOST_BINS = 60
 
 
 def repeats_chart(step_times: Sequence[float], title: str) -> Figure:
-    """How many repeats took how long: *step_times* in s; lines mark the percentiles.
+    """Return a histogram of *step_times* (s) with lines at the percentiles.
 
     Raises `SimulatorError` for fewer than two.
     """
@@ -32,7 +32,7 @@ def repeats_chart(step_times: Sequence[float], title: str) -> Figure:
     axes = figure.add_subplot(title=f"{title}: step times of {len(times)} repeats")
     bins = min(MOST_BINS, len(np.histogram_bin_edges(times, "auto")) - 1)
     axes.hist(times, bins, color=SERIES_FILLS[0], alpha=0.6, edgecolor="white")
-    # each repeat, below the bars
+    # a mark for each repeat, below the bars
     axes.plot(
         times, np.full(len(times), -0.02), "|", color="#4D4D4D", transform=axes.get_xaxis_transform(), clip_on=False
     )

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from simulator.engine.folding.communications import CommunicationTable, GroupClass
 from simulator.engine.rank_classes import placements, plan_of
 from simulator.hashing import Colours, Indices, hashed
-from simulator.network.plan import Flow, Phase, Plan
+from simulator.network.plan import Flow, Phase, TransferPlan
 from simulator.network.transport.communicator import Communicator
 from simulator.network.transport.placement import relabelled_links
 from simulator.schedule.matching import Request, request_of
@@ -42,7 +42,7 @@ class Isomorphic:
 
     group_class: GroupClass
     numbers: Indices
-    plans: Mapping[Request, Plan]
+    plans: Mapping[Request, TransferPlan]
     parts: Mapping[Request, Parts]
     flows: int
     start: int
@@ -114,14 +114,14 @@ class _Contents:
     """The flows of isomorphic communications, each with its links in every communication."""
 
     def __init__(self) -> None:
-        self.plans: dict[Request, Plan] = {}
+        self.plans: dict[Request, TransferPlan] = {}
         self.parts: dict[Request, Parts] = {}
         self.flows: list[Flow] = []
         self._links: list[Indices] = []
         self._used: list[list[tuple[int, int]]] = []
         self._known: dict[Hashable, int] = {}
 
-    def add(self, request: Request, plan: Plan, slots: Indices) -> None:
+    def add(self, request: Request, plan: TransferPlan, slots: Indices) -> None:
         """Add the *plan* of the first communication for *request*. *slots*: the link slots of all communications."""
         number = len(self.plans)
         self.plans[request] = plan
@@ -208,7 +208,7 @@ def _label(one: Isomorphic) -> Hashable:
     return one.group_class.axis, type(one.group_class.ops[0]), one.group_class.ends, plans
 
 
-def _phases_without_links(plan: Plan) -> Hashable:
+def _phases_without_links(plan: TransferPlan) -> Hashable:
     """The phases of *plan* without links. Latencies are rounded to 1e-16 s, since sums over equal routes may differ."""
     counts = Counter(plan.phases)
     return tuple((round(p.latency, 16), p.nbytes, len(p.flows), n) for p, n in counts.items())

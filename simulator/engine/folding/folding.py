@@ -42,7 +42,7 @@ from simulator.engine.rank_classes import Communication
 from simulator.engine.variation import Variation
 from simulator.gc_paused import gc_paused
 from simulator.hashing import Colours, Indices, mixed, numbered
-from simulator.network.plan import Phase, Plan
+from simulator.network.plan import Phase, TransferPlan
 from simulator.network.transport.communicator import Communicator
 from simulator.schedule import Compute, Op, Program, Schedule
 from simulator.schedule.matching import Request, request_of
@@ -77,7 +77,7 @@ class Folding:
         )
         self.classes = self._partition.classes
         self._network = FoldedNetwork(self._flows, self._partition, communicator.cluster.bandwidths)
-        self._plans: dict[tuple[int, Request], Plan] = {}
+        self._plans: dict[tuple[int, Request], TransferPlan] = {}
         self._on_host = self._ranks_on_hosts(hosts)
 
     def _colours(self, variation: Variation) -> Colours:
@@ -142,7 +142,7 @@ class Folding:
         assert isinstance(name, int)
         return int(self._partition.counts[COMMUNICATION][name])
 
-    def plan(self, name: Communication, op: Op) -> Plan:
+    def plan(self, name: Communication, op: Op) -> TransferPlan:
         """The plan of the first communication of the class; each flow is replaced by the aggregate of its class."""
         assert isinstance(name, int)
         key = name, request_of(op)
@@ -150,7 +150,7 @@ class Folding:
             self._plans[key] = self._folded(int(self._partition.firsts[COMMUNICATION][name]), key[1])
         return self._plans[key]
 
-    def _folded(self, number: int, request: Request) -> Plan:
+    def _folded(self, number: int, request: Request) -> TransferPlan:
         """The plan of communication *number* with aggregate flows."""
         one = self._flows.isomorphic[self._flows.isomorphic_of[number]]
         plan, parts, begin = one.plans[request], one.parts[request], one.first_flow(number)
@@ -159,7 +159,7 @@ class Folding:
             kinds = dict.fromkeys(self.classes[FLOW][begin + np.array(part, np.int64)].tolist())
             folded[phase] = Phase(phase.latency, tuple(map(self._network.flow, kinds)), phase.nbytes, phase.contended)
         phases = tuple(folded[phase] for phase in plan.phases)
-        return Plan(plan.algorithm, plan.protocol, phases, plan.sent_bytes, plan.sms, plan.delivery)
+        return TransferPlan(plan.algorithm, plan.protocol, phases, plan.sent_bytes, plan.sms, plan.delivery)
 
     @cached_property
     def link_multiplicity(self) -> Mapping[int, int]:

@@ -13,7 +13,7 @@ from simulator.engine.reference.clock import Clock
 from simulator.engine.reference.network import Network
 from simulator.engine.reference.processor import Processor
 from simulator.engine.setup import Setup
-from simulator.network.plan import Plan
+from simulator.network.plan import TransferPlan
 from simulator.schedule import Op, Send
 from simulator.schedule.matching import request_of
 
@@ -79,7 +79,7 @@ class Rendezvous:
         self._executed[name, request_of(op)] = name, first, times + 1
         self.clock.process(self._execute(pending, self.setup.classes.plan(name, op)))
 
-    def _execute(self, pending: Pending, plan: Plan) -> Generator[Event, object, None]:
+    def _execute(self, pending: Pending, plan: TransferPlan) -> Generator[Event, object, None]:
         """Execute the phases of *plan* one after the other: latency, then all flows at once."""
         gpus = [self.gpus[rank] for rank in pending.arrived] if plan.sms else []
         for gpu in gpus:

@@ -1,6 +1,5 @@
-"""One file is one algorithm, one function one collective; the folder is what the tuner chooses from.
+"""One file is one algorithm, one function is one collective. The tuner chooses among the files of this folder.
 
-A file offers the functions of those collectives that its algorithm has: `all_reduce`, `all_gather`, `reduce_scatter`
-and `all_to_all` take (group, nbytes), the rooted `broadcast`, `reduce`, `gather` and `scatter` also root. Within the
-vector the block of position i is the i-th of *size* equal ones, whatever the order in which a ring runs.
+`all_reduce`, `all_gather`, `reduce_scatter` and `all_to_all` take (group, nbytes). `broadcast`, `reduce`, `gather` and
+`scatter` take root as well. The vector has *size* equal blocks; position i owns block i, whatever the order of a ring.
 """

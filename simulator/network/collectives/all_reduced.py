@@ -1,4 +1,4 @@
-"""A reduce-scatter as a whole all-reduce, of which every rank keeps its part: twice the bytes that are needed.
+"""A reduce-scatter as a whole all-reduce, from which every rank keeps its part: twice the necessary bytes.
 
 torch.distributed does so with Gloo: as many bytes leave a rank as in an all-reduce (counted on its interface, torch
 2.13).

@@ -1,4 +1,4 @@
-"""A binomial tree doubles the ranks that hold the vector in every round and sends it whole: best when it is small.
+"""A binomial tree: every round doubles the number of ranks that hold the whole vector. Best for small vectors.
 
 Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005, sections 3 and 4.
 """
@@ -10,7 +10,7 @@ from simulator.network.step import Group, Step
 
 
 def broadcast(group: Group, nbytes: float, root: int) -> list[Step]:
-    """The root's vector to all, in ceil(log2 p) rounds of nbytes."""
+    """The root's vector to all positions, in ceil(log2 p) rounds of nbytes."""
     return _rounds(group, nbytes, root, reduces=False)
 
 

@@ -1,8 +1,8 @@
-"""A binomial tree in which whoever holds the vector sends it to all its children at once, and they share its port.
+"""A binomial tree in which a rank sends the vector to all its children at once, so that they share its port.
 
 Gloo broadcasts so: a rank posts its sends one after the other and waits for them at the end (facebookincubator/gloo,
-broadcast.cc). The rounds of the tree's own design are lost: of p = 2^k ranks on equal ports the last has the vector
-after k (k + 1) / 2 times that of one message, not after k.
+broadcast.cc). This loses the rounds of the tree: with p = 2^k ranks on equal ports the last rank has the vector after k
+(k + 1) / 2 message times instead of k.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from simulator.network.step import Group, Step
 
 
 def broadcast(group: Group, nbytes: float, root: int) -> list[Step]:
-    """The root's vector to all: a step for those who are as many messages away from it."""
+    """The root's vector to all positions: one step for each depth of the tree."""
     order = rotated(group.channels[0], root)
     levels: dict[int, list[tuple[int, int]]] = {}
     for child in range(1, group.size):

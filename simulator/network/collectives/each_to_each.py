@@ -1,9 +1,9 @@
-"""Everyone sends every other its block at once, but who comes last asks for half of its blocks behind its own data.
+"""An all-to-all of direct messages in which the last rank to arrive receives half of its blocks late.
 
-Gloo exchanges so (facebookincubator/gloo, alltoall.cc): in round i rank r sends to r + i, then asks r - i for its
-block, and each pair has one connection for both. The last to come finds all its blocks asked for and sends them at
-once; those that it asks from round p / 2 on it has already sent to, and its question follows that. So an exchange takes
-p - 1 + floor(p / 2) times what a block does, not p - 1.
+Gloo exchanges so (facebookincubator/gloo, alltoall.cc): in round i rank r sends to r + i, then requests the block of r
+- i, and each pair has one connection for both directions. When the last rank arrives, all its blocks have been
+requested, so it sends them at once. From round p / 2 on it requests blocks from ranks that it is sending to already,
+and those requests queue behind its own data. So an exchange takes p - 1 + floor(p / 2) block times instead of p - 1.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from simulator.network.step import Group, Step, Transfer
 
 
 def all_to_all(group: Group, nbytes: float) -> list[Step]:
-    """Block j of each one's vector to position j; the last position is the last to come."""
+    """Block j of every vector to position j. The last position is the last to arrive."""
     size, last = group.size, group.size - 1
     late = {((last - distance) % size, last) for distance in range((size + 1) // 2, size)}
     everything = [transfer for step in direct.all_to_all(group, nbytes) for transfer in step.transfers]

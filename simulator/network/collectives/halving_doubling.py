@@ -1,8 +1,8 @@
-"""Halving and doubling exchange blocks over distances that halve, then double: the rounds are logarithmic.
+"""Exchanges of blocks over distances that halve, then double. The number of rounds is logarithmic.
 
-For p = 2^k the recursive halving of Thakur, Rabenseifner and Gropp, "Optimization of collective communication
-operations in MPICH", 2005: k rounds that move (p - 1) / p of the vector. Other p use the circulant graph of Träff,
-arXiv:2410.14234: ceil(log2 p) rounds and still (p - 1) / p. Ranks stand in the order of the group's first channel.
+For p = 2^k this is the recursive halving of Thakur, Rabenseifner and Gropp, "Optimization of collective communication
+operations in MPICH", 2005: k rounds that move (p - 1) / p of the vector. For other p it is the circulant graph of
+Träff, arXiv:2410.14234: ceil(log2 p) rounds and still (p - 1) / p. Ranks are in the order of the group's first channel.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from simulator.network.step import Group, Step
 
 Round = tuple[int, Callable[[int], int], Callable[[int], Sequence[int]]]
-"""Of a reduce-scatter: blocks moved, rank -> rank it sends to, rank -> blocks it sends."""
+"""One round of a reduce-scatter: number of blocks moved, rank -> receiving rank, rank -> blocks that it sends."""
 
 
 def all_reduce(group: Group, nbytes: float) -> list[Step]:
-    """Sum everywhere: a reduce-scatter, then an all-gather; 2 log2(p) rounds for a power of two."""
+    """The sum at every position: a reduce-scatter, then an all-gather; 2 log2(p) rounds for a power of two."""
     return reduce_scatter(group, nbytes) + all_gather(group, nbytes)
 
 
@@ -26,7 +26,7 @@ def reduce_scatter(group: Group, nbytes: float) -> list[Step]:
 
 
 def all_gather(group: Group, nbytes: float) -> list[Step]:
-    """Everyone ends with every position's block: the reduce-scatter run backwards."""
+    """Every position ends with every block: the rounds of the reduce-scatter in reverse."""
     return [_step(group, nbytes, each, reduces=False) for each in reversed(list(_rounds(group.size)))]
 
 

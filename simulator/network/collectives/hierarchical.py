@@ -1,8 +1,8 @@
-"""A hierarchy of rings: inside the servers, then across them among ranks of equal place, then inside again.
+"""A hierarchy of rings: inside each server, then across servers among ranks of equal place, then inside again.
 
-What leaves a server is its share of the vector once, over all its NICs; NCCL's 2D ring and BlueConnect (Cho et al.,
+Each server sends its share of the vector once, over all its NICs. NCCL's 2D ring and BlueConnect (Cho et al.,
 "BlueConnect: decomposing all-reduce for deep learning on heterogeneous network hierarchy", 2019) are built so. Servers
-of unequal size reduce to a leader instead, leaders form a ring, and each broadcasts what it has.
+of unequal size instead reduce to a leader, the leaders form a ring, and each leader broadcasts the result.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from simulator.network.step import Group, Step
 
 
 def all_reduce(group: Group, nbytes: float) -> list[Step]:
-    """Sum everywhere."""
+    """The sum at every position."""
     if _equal(group):
         return reduce_scatter(group, nbytes) + all_gather(group, nbytes)
     leaders = _leaders(group)
@@ -23,14 +23,14 @@ def all_reduce(group: Group, nbytes: float) -> list[Step]:
 
 
 def reduce_scatter(group: Group, nbytes: float) -> list[Step]:
-    """Position i ends with the sum of block i; over unequal servers a ring that visits server after server."""
+    """Position i ends with the sum of block i. Over unequal servers: one ring that visits server after server."""
     if not _equal(group):
         return ring.reduce_scatter(_by_server(group), nbytes)
     return _inner(group, nbytes, reduces=True) + _across(group, nbytes, reduces=True)
 
 
 def all_gather(group: Group, nbytes: float) -> list[Step]:
-    """Everyone ends with every block; over unequal servers a ring that visits server after server."""
+    """Every position ends with every block. Over unequal servers: one ring that visits server after server."""
     if not _equal(group):
         return ring.all_gather(_by_server(group), nbytes)
     return _across(group, nbytes, reduces=False) + _inner(group, nbytes, reduces=False)
@@ -53,7 +53,7 @@ def _equal(group: Group) -> bool:
 
 
 def _inner(group: Group, nbytes: float, *, reduces: bool) -> list[Step]:
-    """Rings inside the servers, one for each channel; place l of a server owns the blocks of all places l."""
+    """Rings inside the servers, one for each channel. Place l of a server owns the blocks of all places l."""
     channels, servers = group.channels, group.servers
     rings = [order for channel in channels for order in _inside_orders(channel, servers)]
     place = {position: number for server in servers for number, position in enumerate(server)}
@@ -72,13 +72,13 @@ def _across(group: Group, nbytes: float, *, reduces: bool) -> list[Step]:
 
 
 def _leaders(group: Group, root: int | None = None) -> tuple[int, ...]:
-    """One position for each server, the root's server and the root first."""
+    """One position for each server. The root leads its server, and its server is first."""
     servers = sorted(group.servers, key=lambda server: root not in server)
     return tuple(root if root is not None and root in server else server[0] for server in servers)
 
 
 def _inside(group: Group, leaders: Sequence[int], nbytes: float, *, reduces: bool) -> list[Step]:
-    """Chains from the leaders through their servers, or (*reduces*) back to them."""
+    """Chains from the leaders through their servers, or (*reduces*) back to the leaders."""
     leading = set(leaders)
     lanes = [
         [
@@ -95,7 +95,7 @@ def _inside(group: Group, leaders: Sequence[int], nbytes: float, *, reduces: boo
 
 
 def _inside_orders(channel: Sequence[int], servers: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The order in which *channel* visits each server."""
+    """The order in which *channel* visits the positions of each server."""
     server_of = {position: number for number, server in enumerate(servers) for position in server}
     orders: list[list[int]] = [[] for _ in servers]
     for position in channel:

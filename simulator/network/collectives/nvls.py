@@ -1,7 +1,7 @@
-"""NVLink SHARP: switches add what all GPUs hold of a part for its owner, and copy the sum from there to all.
+"""NVLink SHARP: switches add the contributions of all GPUs to a part for its owner, and copy the sum back to all GPUs.
 
-NVIDIA, "Upgrading Multi-GPU Interconnectivity with the Third-Generation NVIDIA NVSwitch Chip", 2022: instead of
-2 (p - 1) / p of the vector each link carries 1 + 1 / p of it, each way.
+NVIDIA, "Upgrading Multi-GPU Interconnectivity with the Third-Generation NVIDIA NVSwitch Chip", 2022: each link carries
+1 + 1 / p of the vector each way instead of 2 (p - 1) / p.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from simulator.network.step import Group, Step
 
 
 def all_reduce(group: Group, nbytes: float) -> list[Step]:
-    """Sum everywhere: every position's part is added on its way there and copied on its way back."""
+    """The sum at every position. The switches add each part on the way to its owner and copy it on the way back."""
     others = [[other for other in range(group.size) if other != owner] for owner in range(group.size)]
     there = [[(other, owner) for other in rest] for owner, rest in enumerate(others)]
     transfers = tuple(pair for lane in there for pair in (*lane, *((owner, other) for other, owner in lane)))

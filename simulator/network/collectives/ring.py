@@ -1,7 +1,7 @@
-"""A ring passes blocks from neighbour to neighbour: bandwidth-optimal, with latency linear in the ranks.
+"""A ring passes blocks from neighbour to neighbour: optimal in bandwidth, with latency linear in the number of ranks.
 
-Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009. All-reduce is
-2 (p - 1) rounds of d / p. Every channel of the group is a ring of its own and carries an equal part.
+Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009. An all-reduce takes 2
+(p - 1) rounds of d / p. Every channel of the group is a ring of its own and carries an equal part.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ from collections.abc import Callable, Sequence
 from simulator.network.step import Group, Step
 
 CHUNKS = 8
-"""Parts in which a vector passes a chain: the slots of a channel's buffer (NCCL_STEPS, NCCL src/include/devcomm.h)."""
+"""Parts in which a vector passes along a chain: slots of a channel's buffer (NCCL_STEPS, NCCL
+src/include/devcomm.h).
+"""
 
 Order = Sequence[int]
 """Positions in the order in which a ring or chain visits them."""
 
 
 def all_reduce(group: Group, nbytes: float) -> list[Step]:
-    """Sum everywhere, in 2 (p - 1) rounds of nbytes / p: a reduce-scatter, then an all-gather."""
+    """The sum at every position, in 2 (p - 1) rounds of nbytes / p: a reduce-scatter, then an all-gather."""
     return reduce_scatter(group, nbytes) + all_gather(group, nbytes)
 
 
@@ -28,12 +30,12 @@ def reduce_scatter(group: Group, nbytes: float) -> list[Step]:
 
 
 def all_gather(group: Group, nbytes: float) -> list[Step]:
-    """Everyone ends with every position's block, in p - 1 rounds of nbytes / p."""
+    """Every position ends with every block, in p - 1 rounds of nbytes / p."""
     return _by_channel(group, nbytes, reduces=False)
 
 
 def broadcast(group: Group, nbytes: float, root: int) -> list[Step]:
-    """The root's vector to all, as a pipelined chain that begins at the root."""
+    """The root's vector to all positions, as a pipelined chain that begins at the root."""
     return chain([[rotated(ring, root)] for ring in group.channels], nbytes, reduces=False)
 
 
@@ -50,16 +52,16 @@ def rotation(
     *,
     reduces: bool,
 ) -> list[Step]:
-    """All *rings*, equally long, turn at once until every block has passed all but one of its ring's positions.
+    """Rotate the blocks around all *rings* (equally long) at once, until every block has passed all but one position.
 
-    *nbytes* in each transfer. *owned*(ring, position): the blocks, of *parts*, that start (all-gather) or end
-    (reduce-scatter) at the position.
+    *nbytes*: bytes of each transfer. *owned* (ring, position): the blocks, out of *parts*, that start (all-gather) or
+    end (reduce-scatter) at the position.
     """
     size = len(rings[0])
     if size == 1:
         return []
     transfers = tuple((ring[i], ring[(i + 1) % size]) for ring in rings for i in range(size))
-    # what starts one behind its owner ends there reduced; what starts at its owner ends everywhere
+    # a reduce-scatter starts each block one position after its owner, where it ends; an all-gather starts it there
     behind = 1 if reduces else 0
 
     def blocks(turn: int, transfer: int) -> Sequence[int]:
@@ -70,16 +72,16 @@ def rotation(
 
 
 def chain(lanes: Sequence[Sequence[Order]], nbytes: float, *, reduces: bool) -> list[Step]:
-    """Every lane passes its equal part of the vector along each of its chains, from first position to last.
+    """Pass an equal part of the vector in each lane along each of its chains, from first position to last.
 
-    The chains of a lane share no position; all lanes have as many transfers.
+    The chains of a lane share no position. All lanes have the same number of transfers.
     """
     transfers = tuple((c[i], c[i + 1]) for chains in lanes for c in chains for i in range(len(c) - 1))
     return pipeline(transfers, len(lanes), nbytes, reduces=reduces)
 
 
 def pipeline(transfers: tuple[tuple[int, int], ...], lanes: int, nbytes: float, *, reduces: bool) -> list[Step]:
-    """Every one of *lanes* equal runs of *transfers* passes its part of the vector on, chunk after chunk."""
+    """Pass a part of the vector along each of *lanes* equal runs of *transfers*, chunk after chunk."""
     if not transfers:
         return []
     length, parts = len(transfers) // lanes, lanes * CHUNKS
@@ -91,7 +93,7 @@ def pipeline(transfers: tuple[tuple[int, int], ...], lanes: int, nbytes: float, 
 
 
 def rotated(order: Order, first: int) -> tuple[int, ...]:
-    """The same cyclic order, beginning at position *first*."""
+    """Return the same cyclic order, beginning at position *first*."""
     place = order.index(first)
     return (*order[place:], *order[:place])
 

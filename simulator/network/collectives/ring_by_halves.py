@@ -1,9 +1,9 @@
-"""A ring that passes each block in two halves, of which two ranks alone cannot send both at once.
+"""A ring that passes each block in two halves. Between two ranks the halves cannot all be sent at once.
 
-Gloo gathers so (facebookincubator/gloo, allgather.cc). A receiver asks for every half before it is sent. Around a ring
-of three and more the questions go against the data. Between two ranks they go along with it, on one connection: the
-rank that comes later finds both its halves asked for, sends the first, and its own questions follow behind. Two that
-come within some 20 us of each other escape that.
+Gloo gathers so (facebookincubator/gloo, allgather.cc). A receiver requests every half before it is sent. Around a ring
+of three or more ranks the requests go against the direction of the data. Between two ranks both go over one connection:
+when the later rank arrives, both its halves have been requested, so it sends the first half, and its own requests queue
+behind that half. Two ranks that arrive within some 20 us of each other avoid this.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from simulator.network.step import Group, Step
 
 
 def all_gather(group: Group, nbytes: float) -> list[Step]:
-    """Everyone ends with every block, in p - 1 rounds of nbytes / p; two ranks take three times half a block."""
+    """Every position ends with every block, in p - 1 rounds of nbytes / p. Two ranks take three times half a block."""
     if group.size != 2:
         return ring.all_gather(group, nbytes)
     early, late = group.channels[0]

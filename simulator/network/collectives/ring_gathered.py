@@ -1,4 +1,4 @@
-"""A ring reduces and scatters, then every rank sends the root its part of the sum at once.
+"""A reduce-scatter around a ring, then every rank sends its part of the sum to the root at once.
 
 Gloo reduces so (facebookincubator/gloo, reduce.cc).
 """
@@ -10,5 +10,5 @@ from simulator.network.step import Group, Step
 
 
 def reduce(group: Group, nbytes: float, root: int) -> list[Step]:
-    """The sum to the root: p - 1 rounds of nbytes / p, then as many messages of nbytes / p into the root's port."""
+    """The sum to the root: p - 1 rounds of nbytes / p, then p - 1 concurrent messages of nbytes / p to the root."""
     return ring.reduce_scatter(group, nbytes) + direct.gather(group, nbytes, root)

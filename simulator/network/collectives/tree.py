@@ -1,9 +1,9 @@
-"""Two binary trees carry half of the vector each, so that every rank is a leaf in one and inner in the other at most.
+"""Two binary trees carry half of the vector each. Every rank is a leaf in one tree and an inner vertex in one at most.
 
-Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009; the numbering is
-NCCL's (src/graph/trees.cc). Chunks follow one another through the trees, so latency is paid once along the depth.
-Where the transport found rings, each server is a chain in the order of its ring and the trees join the servers' heads,
-as in NCCL; else the trees join the ranks.
+Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009. The numbering is
+NCCL's (src/graph/trees.cc). Chunks follow one another through the trees, so latency is paid once along the depth. If
+the transport found rings, each server is a chain in the order of its ring and the trees join the first ranks of the
+chains, as in NCCL. Otherwise the trees join the ranks.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from simulator.network.step import Group, Step, Transfer
 
 
 def all_reduce(group: Group, nbytes: float) -> list[Step]:
-    """Sum everywhere: up the trees, then down, to and from the head of every channel."""
+    """The sum at every position: up the trees to the first rank of every channel, then down."""
     roots = [ring[0] for ring in group.channels]
     return _pass(group, nbytes, roots, up=True) + _pass(group, nbytes, roots, up=False)
 
 
 def broadcast(group: Group, nbytes: float, root: int) -> list[Step]:
-    """The root's vector to all, down the trees."""
+    """The root's vector to all positions, down the trees."""
     return _pass(group, nbytes, [root] * len(group.channels), up=False)
 
 
@@ -32,19 +32,20 @@ def reduce(group: Group, nbytes: float, root: int) -> list[Step]:
 
 
 def double_tree(size: int) -> tuple[list[Transfer], list[Transfer]]:
-    """The edges (parent, child) of two binary trees on 0 .. size - 1, both with 0 on top, parents before children.
+    """Return the edges (parent, child) of two binary trees on 0 .. size - 1. Both have root 0; parents precede
+    children.
 
     >>> double_tree(4)
     ([(0, 2), (2, 1), (2, 3)], [(0, 3), (3, 2), (3, 1)])
     """
     first = list(_binary_tree(size))
-    # odd places are leaves: mirrored they become even ones where the size is odd, shifted where it is even
+    # odd places are leaves; mirroring (odd size) or shifting (even size) makes them even places of the second tree
     places = [0, *range(size - 1, 0, -1)] if size % 2 else [0, *range(2, size), 1]
     return first, [(places[parent], places[child]) for parent, child in first]
 
 
 def _binary_tree(size: int) -> Iterator[Transfer]:
-    """In-order numbered: the lowest set bit of a place is its height, so that odd places are leaves."""
+    """In-order numbering: the lowest set bit of a place is its height, so odd places are leaves."""
     bit = 1
     while bit < size:
         bit *= 2
@@ -63,7 +64,7 @@ def _pass(group: Group, nbytes: float, roots: Sequence[int], *, up: bool) -> lis
 
 
 def _trees(group: Group, ring: Sequence[int], root: int) -> Iterator[list[Transfer]]:
-    """The two trees of one channel, parents before children, the servers' chains last."""
+    """The two trees of one channel. Parents precede children; the chains inside servers follow the tree."""
     server_of = {position: number for number, server in enumerate(group.servers) for position in server}
     chains: dict[int, list[int]] = {}
     for position in rotated(ring, root):

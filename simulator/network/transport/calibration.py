@@ -1,8 +1,8 @@
-"""A calibration file is a communication library with parameters measured on a machine laid over its own.
+"""A calibration file is a communication library with parameters that were measured on a machine.
 
-Its ``transport`` is what ``network.transport`` takes of it; ``cluster`` and ``accelerator``, where it has them, are
-what a preset of those takes; ``host`` is a node's link of that name and ``launch`` what the host takes for a kernel,
-for a software stack. The rest says where the figures are from.
+Its parts: ``transport`` for ``network.transport``; ``cluster`` and ``accelerator`` for presets of those; ``host`` for a
+node's link of that name; ``launch``, the host's cost of a kernel, for a software stack. The other keys say where the
+figures are from.
 
     version: 1
     library: gloo
@@ -29,11 +29,11 @@ from simulator.network.transport.parameters import overridden, section
 from simulator.network.transport.transport import Transport
 
 LIBRARIES = ("nccl", "gloo", "ideal")
-"""The libraries of the house."""
+"""The libraries that clustersim models."""
 
 
 class Calibration(Section):
-    """A calibration file as it stands; *library_version* only where the library has several tables."""
+    """The content of a calibration file. *library_version* is only for libraries with several tables."""
 
     version: Literal[1]
     name: str | None = None
@@ -50,9 +50,10 @@ class Calibration(Section):
 
 
 def transport(name: str) -> Transport:
-    """The transport of that name, of a calibration file at that path, or of the user's own module if it is dotted.
+    """Return the transport *name*: a library, a calibration file at that path, or a function of the user's if it is
+    dotted.
 
-    Raises `UnknownName`, or `ScenarioError` with the place of what is wrong in the file.
+    Raises `UnknownName`, or `ScenarioError` with the place of the fault in the file.
     """
     if is_path(name):
         return loaded(name)
@@ -61,7 +62,7 @@ def transport(name: str) -> Transport:
 
 
 def loaded(path: str | os.PathLike[str]) -> Transport:
-    """The transport in the calibration file at *path*. Raises `ScenarioError` with the place of every fault."""
+    """Return the transport in the calibration file at *path*. Raises `ScenarioError` with the place of every fault."""
     document = read(path)
     calibration = validated(document, Calibration)
     if calibration.transport is None:

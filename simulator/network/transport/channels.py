@@ -1,9 +1,9 @@
-"""Channels are the rings that a library finds for a group: over all NVLinks of a server, over all NICs between them.
+"""Channels are the rings that a library finds for a group: over all NVLinks in a server, over all NICs between servers.
 
-Inside a server whose GPUs are joined pairwise the rings are Hamiltonian cycles packed into the capacities of the links,
-at the speed that carries most, as NCCL's graph search tries its speeds (src/graph/search.cc). Through a switch one ring
-suffices, for ports are the bottleneck. Between servers of c NICs there are c rings of an equal part each; ring k leaves
-even servers by NIC k and runs through odd ones backwards, so that it enters them by NIC k: every hop stays on one rail.
+In a server whose GPUs are joined pairwise the rings are Hamiltonian cycles packed into the capacities of the links, at
+the speed that carries most, as NCCL's graph search tries its speeds (src/graph/search.cc). Through a switch one ring
+suffices, because ports are the bottleneck. Between servers of c NICs there are c rings of equal parts. Ring k leaves
+even servers by NIC k and runs through odd ones backwards, so it enters them by NIC k: every hop stays on one rail.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ Cycle = tuple[int, ...]
 Matrix = tuple[tuple[float, ...], ...]
 
 MOST_GPUS = 10
-"""Servers of more GPUs than this, joined pairwise, are not searched: the cycles are too many."""
+"""Larger servers that are joined pairwise are not searched: they have too many cycles."""
 
 MOST_CYCLES = 3000
-"""All 2,520 cycles of 8 GPUs, each joined to each, and no more."""
+"""More than the 2,520 cycles of 8 fully connected GPUs."""
 
 MOST_PAIRS = 16
-"""Cycles, each run both ways: half of MAXCHANNELS (NVIDIA/nccl src/include/devcomm.h, v2.10.3)."""
+"""Cycles, each in both directions: half of MAXCHANNELS (NVIDIA/nccl src/include/devcomm.h, v2.10.3)."""
 
 MOST_TRIALS = 60
-"""Steps of the packing search; fewer find the full packing of DGX-1 and of full meshes up to 8."""
+"""Steps of the packing search. Fewer suffice for the full packing of DGX-1 and of full meshes up to 8 GPUs."""
 
 
 def group_of(cluster: Cluster, devices: Sequence[str], *, reorders: bool) -> Group:
-    """The group of *devices* by position: its servers and, where the transport *reorders*, its rings."""
+    """Return the group of *devices* by position: its servers and, if the transport *reorders*, its rings."""
     by_node: dict[int | str, list[int]] = {}
     for position, device in enumerate(devices):
         by_node.setdefault(cluster.node_of(device), []).append(position)
@@ -49,19 +49,19 @@ def group_of(cluster: Cluster, devices: Sequence[str], *, reorders: bool) -> Gro
 
 
 def in_order(items: Sequence[Item], names: Sequence[str]) -> list[Item]:
-    """*items* in the natural order of their *names*."""
+    """Return *items* in the natural order of their *names*."""
     if len(items) < 2:
         return list(items)
     return [item for item, _ in sorted(zip(items, names, strict=True), key=lambda pair: natural(pair[1]))]
 
 
 def natural(name: str) -> tuple[str, tuple[int, ...]]:
-    """A key by which ``gpu 9`` stands before ``gpu 10``."""
+    """A sort key that puts ``gpu 9`` before ``gpu 10``."""
     return re.sub(r"\d+", "", name), tuple(map(int, re.findall(r"\d+", name)))
 
 
 def _inside(cluster: Cluster, devices: Sequence[str], node: Sequence[int]) -> list[Cycle]:
-    """The rings through one server's positions."""
+    """The rings through the positions of one server."""
     if len(node) == 1:
         return [tuple(node)]
     there, places = cluster.between([devices[position] for position in node]), range(len(node))
@@ -71,9 +71,9 @@ def _inside(cluster: Cluster, devices: Sequence[str], node: Sequence[int]) -> li
 
 @lru_cache(maxsize=1024)
 def cycles(bandwidth: Matrix) -> tuple[Cycle, ...]:
-    """The directed Hamiltonian cycles that together carry most over links of that *bandwidth*, an equal part each.
+    """Return the directed Hamiltonian cycles that carry most, an equal part each, over links of *bandwidth* (bytes/s).
 
-    The speed of a ring is a link's bandwidth or half of it. None where no cycle goes round.
+    The speed of a ring is the bandwidth of a link or half of it. Empty if no cycle exists.
 
     >>> link = ((0, 1, 1, 1), (1, 0, 1, 1), (1, 1, 0, 1), (1, 1, 1, 0))
     >>> len(cycles(link))
@@ -88,16 +88,16 @@ def cycles(bandwidth: Matrix) -> tuple[Cycle, ...]:
     best: list[Cycle] = []
     most = 0.0
     for speed in sorted({b / part for row in bandwidth for b in row if b for part in (1, 2)}, reverse=True):
-        # a hair of tolerance, for a half of a third need not be a sixth
+        # tolerance for rounding: half of a third may differ from a sixth
         capacity = {(i, j): int(b / speed + 1e-9) for i, row in enumerate(bandwidth) for j, b in enumerate(row)}
         packed = _pack(found, capacity, size)
         if len(packed) * speed > most * (1 + 1e-9):
             best, most = packed, len(packed) * speed
-    return tuple(way for cycle in best for way in (cycle, (cycle[0], *cycle[:0:-1])))
+    return tuple(directed for cycle in best for directed in (cycle, (cycle[0], *cycle[:0:-1])))
 
 
 def _hamiltonian(bandwidth: Matrix) -> Iterator[Cycle]:
-    """Every undirected cycle through all places once, beginning at 0."""
+    """Every undirected cycle through all places, beginning at 0."""
     size = len(bandwidth)
 
     def extend(path: list[int]) -> Iterator[Cycle]:
@@ -113,7 +113,7 @@ def _hamiltonian(bandwidth: Matrix) -> Iterator[Cycle]:
 
 
 def _pack(found: Sequence[Cycle], capacity: dict[tuple[int, int], int], size: int) -> list[Cycle]:
-    """As many of *found* (again and again, if need be) as fit into *capacity*, those with most room first."""
+    """Pack as many of *found* into *capacity* as fit, those with most room first. A cycle may be taken again."""
     most = min(MOST_PAIRS, min(sum(capacity[i, j] for j in range(size)) for i in range(size)) // 2)
     best: list[Cycle] = []
     trials = MOST_TRIALS
@@ -145,32 +145,33 @@ def _pack(found: Sequence[Cycle], capacity: dict[tuple[int, int], int], size: in
 
 
 def _across(cluster: Cluster, devices: Sequence[str], nodes: Sequence[Sequence[int]]) -> list[Cycle]:
-    """One ring for each NIC in use of the server that uses fewest, server after server."""
+    """One ring for each NIC in use, counted in the server that uses fewest; server after server."""
     nics = [_nics(cluster, devices, node, devices[nodes[number - 1][0]]) for number, node in enumerate(nodes)]
     channels = min(max(numbers.values()) + 1 for numbers in nics)
-    orders = [_inside(cluster, devices, node) for node in nodes]
+    orders_of = [_inside(cluster, devices, node) for node in nodes]
     rings: list[list[int]] = [[] for _ in range(channels)]
-    for number, (ways, nic) in enumerate(zip(orders, nics, strict=True)):
+    for number, (orders, nic) in enumerate(zip(orders_of, nics, strict=True)):
         entered: set[int] = set()
         for channel, ring in enumerate(rings):
-            path = _path(ways, nic, channel, channels, entered)
+            path = _path(orders, nic, channel, channels, entered)
             entered.add(nic[path[0]])
             ring.extend(path[::-1] if number % 2 else path)
     return list(map(tuple, rings))
 
 
 def _nics(cluster: Cluster, devices: Sequence[str], node: Sequence[int], elsewhere: str) -> dict[int, int]:
-    """The number, within the server, of the NIC by which each position leaves it."""
+    """By position the number, within the server, of the NIC on the route from it to *elsewhere*."""
     names = {position: cluster.nic_of(devices[position], elsewhere) or "" for position in node}
     distinct = list(set(names.values()))
     numbers = {name: number for number, name in enumerate(in_order(distinct, distinct))}
     return {position: numbers[name] for position, name in names.items()}
 
 
-def _path(ways: Sequence[Cycle], nic: dict[int, int], channel: int, channels: int, entered: set[int]) -> Cycle:
-    """A way through one server that ends at NIC *channel*.
+def _path(orders: Sequence[Cycle], nic: dict[int, int], channel: int, channels: int, entered: set[int]) -> Cycle:
+    """An order through one server that ends at NIC *channel*.
 
-    It begins at the same NIC where two GPUs share it, else at the next, else at one where no other channel enters.
+    It begins at the same NIC if two GPUs share that NIC, else at the next one, else at one where no other channel
+    enters.
     """
 
     def preference(path: Cycle) -> int:
@@ -178,10 +179,10 @@ def _path(ways: Sequence[Cycle], nic: dict[int, int], channel: int, channels: in
         return [first == channel, first == (channel + 1) % channels, first not in entered, True].index(True)
 
     rotations = (
-        (*way[place + 1 :], *way[: place + 1])
-        for turn in range(len(ways))
-        for way in (ways[(channel + turn) % len(ways)],)
-        for place in range(len(way))
-        if nic[way[place]] == channel
+        (*order[place + 1 :], *order[: place + 1])
+        for turn in range(len(orders))
+        for order in (orders[(channel + turn) % len(orders)],)
+        for place in range(len(order))
+        if nic[order[place]] == channel
     )
     return min(rotations, key=preference)

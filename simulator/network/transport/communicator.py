@@ -1,4 +1,4 @@
-"""A communicator turns each communication into a plan for the network: steps laid on links, coarsened to a fidelity."""
+"""A communicator turns each communication into a transfer plan: steps placed on links, at a given fidelity."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ import numpy as np
 from simulator.cluster import Cluster
 from simulator.errors import SimulatorError
 from simulator.hashing import Indices
-from simulator.network.plan import Phase, Plan
+from simulator.network.plan import Phase, TransferPlan
 from simulator.network.step import Group, Step, Transfer
 from simulator.network.transport import tuner
-from simulator.network.transport.members import Members
-from simulator.network.transport.placement import Placement, Placements, Shape, moved
+from simulator.network.transport.candidate import Candidate, PlacedStep, candidate, candidates
+from simulator.network.transport.group_topology import GroupTopology
+from simulator.network.transport.placement import Placement, Placements, Shape, relabelled_plan
+from simulator.network.transport.routing import route
 from simulator.network.transport.transport import Transport
 from simulator.network.transport.unequal import unequal
-from simulator.network.transport.way import Laid, Way, way, ways
-from simulator.network.transport.wires import route
 
 FIDELITIES = ("alpha_beta", "flow", "chunk")
 
-_What = tuple[str, str, float, int, str, tuple[float, ...] | None]
-"""kind, axis, bytes, root, algorithm, bytes per peer: what is asked for of a collective."""
+_Request = tuple[str, str, float, int, str, tuple[float, ...] | None]
+"""A collective: kind, axis, bytes, root, algorithm, bytes per peer."""
 
 _MESSAGE: tuple[Transfer, ...] = ((0, 1),)
 
-NOTHING = Plan("none", "none", (), 0.0)
-"""The plan of what needs no network: one rank, or no bytes."""
+EMPTY = TransferPlan("none", "none", (), 0.0)
+"""The plan of a communication without transfers: one rank, or no bytes."""
 
 
 class Communicator:
-    """The ranks on *devices* of *cluster*, talking through *transport*.
+    """The ranks on *devices* of *cluster*, which communicate by *transport*.
 
-    *fidelity* is how steps are coarsened: ``alpha_beta`` one delay without contention, ``flow`` each step one phase,
-    ``chunk`` each repetition one. *algorithms* fixes algorithms by collective or ``axis.collective``. Plans, and the
-    flows in them, are made once and used again. Raises `SimulatorError` for names that there are not.
+    *fidelity* says how steps become phases. ``alpha_beta``: one delay without contention. ``flow``: one phase for each
+    step. ``chunk``: one phase for each repetition. *algorithms* fixes the algorithm of a collective or an
+    ``axis.collective``. Each plan and its flows are made once and reused. Raises `SimulatorError` for unknown names.
     """
 
     def __init__(
@@ -55,20 +55,20 @@ class Communicator:
         self.algorithms: Mapping[str, str] = algorithms or {}
         tuner.check(self.algorithms)
         self.cluster, self.devices, self.transport, self.fidelity = cluster, tuple(devices), transport, fidelity
-        self._members: dict[tuple[int, ...], Members] = {}
-        self._plans: dict[tuple[object, ...], Plan] = {}
-        self._models: dict[tuple[Hashable, int], tuple[Plan, Indices]] = {}
-        self._shapes: dict[tuple[_What, Group], Shape] = {}
+        self._topologies: dict[tuple[int, ...], GroupTopology] = {}
+        self._plans: dict[tuple[object, ...], TransferPlan] = {}
+        self._models: dict[tuple[Hashable, int], tuple[TransferPlan, Indices]] = {}
+        self._shapes: dict[tuple[_Request, Group], Shape] = {}
         self._placements = Placements(cluster)
 
     @property
     def regular(self) -> bool:
-        """Whether groups lie as they do whatever they are asked for."""
+        """Whether the isomorphism of groups does not depend on the request."""
         return self.cluster.regularity is not None
 
     @cached_property
     def _device(self) -> Indices:
-        """By rank the number of its device."""
+        """The number of the device of each rank, of shape ``(ranks,)``."""
         numbers = {device: number for number, device in enumerate(self.cluster.devices)}
         return np.array([numbers[device] for device in self.devices], np.int64)
 
@@ -81,23 +81,23 @@ class Communicator:
         root: int = 0,
         algorithm: str = "auto",
         per_peer: tuple[float, ...] | None = None,
-    ) -> Plan:
-        """The plan of the collective *kind* over *ranks* of an axis of the family *axis*.
+    ) -> TransferPlan:
+        """Return the plan of the collective *kind* over *ranks* of an axis of the family *axis*.
 
-        *nbytes* is the full vector, *root* a position in *ranks*; *algorithm* what the op itself asks for; *per_peer*
-        the bytes for each position, of an all-to-all.
+        *nbytes*: the full vector. *root*: a position in *ranks*. *algorithm*: the request of the op itself. *per_peer*:
+        for an all-to-all, the bytes for each position.
         """
         if per_peer is not None and len(per_peer) != len(ranks):
             raise SimulatorError(
                 f"{kind} over {axis}: bytes for {len(per_peer)} peers in a group of {len(ranks)} ranks"
             )
         if len(ranks) < 2 or not nbytes:
-            return NOTHING
+            return EMPTY
         key = kind, axis, ranks, nbytes, root, algorithm, per_peer
         if key not in self._plans:
-            what = kind, axis, nbytes, root, algorithm, per_peer
-            placement = self.collectives(*what[:5], np.array([ranks]), per_peer)
-            self._plans[key] = self._like(what, placement, lambda: self._chosen(what, self.members(ranks)))
+            request = kind, axis, nbytes, root, algorithm, per_peer
+            placement = self.collectives(*request[:5], np.array([ranks]), per_peer)
+            self._plans[key] = self._relabelled(request, placement, lambda: self._chosen(request, self.topology(ranks)))
         return self._plans[key]
 
     def collectives(
@@ -110,74 +110,80 @@ class Communicator:
         groups: Indices,
         per_peer: tuple[float, ...] | None = None,
     ) -> Placement:
-        """How *groups* of ranks lie for a `collective`: those that lie alike have like plans."""
-        what = kind, axis, nbytes, root, algorithm, per_peer
+        """Return the placement of *groups* of ranks for a `collective`.
+
+        Isomorphic groups have equal plans up to link numbers.
+        """
+        request = kind, axis, nbytes, root, algorithm, per_peer
         return self._placements.of(
-            self._device[groups], lambda number: self._shape(what, self.members(tuple(groups[number].tolist())))
+            self._device[groups], lambda number: self._shape(request, self.topology(tuple(groups[number].tolist())))
         )
 
-    def _like(self, what: Hashable, placement: Placement, plan: Callable[[], Plan]) -> Plan:
-        """The plan of a group with this *placement*: that of an isomorphic group with the same request, relabelled."""
-        key, slots = (what, int(placement.patterns[0])), placement.slots[0]
+    def _relabelled(self, request: Hashable, placement: Placement, plan: Callable[[], TransferPlan]) -> TransferPlan:
+        """The plan for this *placement*: that of an isomorphic group with the same request, relabelled."""
+        key, slots = (request, int(placement.patterns[0])), placement.slots[0]
         if key not in self._models:
             self._models[key] = plan(), slots
         model, before = self._models[key]
-        return model if before is slots else moved(model, before, slots)
+        return model if before is slots else relabelled_plan(model, before, slots)
 
-    def _shape(self, what: _What, members: Members) -> Shape:
-        """The group, and its transfers by all choices: who placement alike under the best one may have a better one."""
-        key = what, members.group
+    def _shape(self, request: _Request, topology: GroupTopology) -> Shape:
+        """The group and its transfers under all candidate algorithms.
+
+        All candidates count: groups that are isomorphic under the best one of the first group may differ under another.
+        """
+        key = request, topology.group
         if key not in self._shapes:
-            every = (step for steps in self._choices(what, members).values() for step in steps)
-            self._shapes[key] = members.group, tuple(dict.fromkeys(t for step in every for t in step.transfers))
+            every = (step for steps in self._choices(request, topology).values() for step in steps)
+            self._shapes[key] = topology.group, tuple(dict.fromkeys(t for step in every for t in step.transfers))
         return self._shapes[key]
 
-    def _choices(self, what: _What, members: Members) -> dict[str, list[Step]]:
-        """The steps of each algorithm that there is."""
-        kind, axis, nbytes, root, algorithm, per_peer = what
-        names = tuner.offered(self.transport, self.algorithms, axis, kind, algorithm, members.setting)
-        made = {name: tuner.steps(name, kind, members.group, nbytes, root) for name in names}
+    def _choices(self, request: _Request, topology: GroupTopology) -> dict[str, list[Step]]:
+        """The steps of each usable algorithm."""
+        kind, axis, nbytes, root, algorithm, per_peer = request
+        names = tuner.usable_algorithms(self.transport, self.algorithms, axis, kind, algorithm, topology.properties)
+        made = {name: tuner.steps(name, kind, topology.group, nbytes, root) for name in names}
         return made if per_peer is None else {name: unequal(steps, per_peer) for name, steps in made.items()}
 
-    def _chosen(self, what: _What, members: Members) -> Plan:
-        return self._plan(what[0], members, self._choices(what, members), what[2], members.channels)
+    def _chosen(self, request: _Request, topology: GroupTopology) -> TransferPlan:
+        return self._plan(request[0], topology, self._choices(request, topology), request[2], topology.channels)
 
-    def send(self, sender: int, receiver: int, nbytes: float) -> Plan:
-        """The plan of a message from rank to rank; its one or two SMs, taken while it flows, are not counted."""
+    def send(self, sender: int, receiver: int, nbytes: float) -> TransferPlan:
+        """Return the plan of a message between two ranks. The one or two SMs that it occupies are not counted."""
         if not nbytes:
-            return NOTHING
+            return EMPTY
         key = "send", sender, receiver, nbytes
         if key not in self._plans:
             placement = self.sends(np.array([(sender, receiver)]))
-            members = self.members((sender, receiver))
-            self._plans[key] = self._like(("send", nbytes), placement, lambda: self._message(members, nbytes))
+            topology = self.topology((sender, receiver))
+            self._plans[key] = self._relabelled(("send", nbytes), placement, lambda: self._message(topology, nbytes))
         return self._plans[key]
 
     def sends(self, pairs: Indices) -> Placement:
-        """How *pairs* of ranks lie for messages from the first to the second, whatever their bytes."""
+        """Return the placement of *pairs* (sender, receiver) of ranks for messages of any size."""
         return self._placements.of(self._device[pairs], lambda _: ("send", _MESSAGE))
 
-    def _message(self, members: Members, nbytes: float) -> Plan:
+    def _message(self, topology: GroupTopology, nbytes: float) -> TransferPlan:
         choices = {"direct": [Step(_MESSAGE, nbytes)]}
-        plan = self._plan("send", members, choices, nbytes, self.transport.blocks)
-        # what the wire delays does not occupy the sender
+        plan = self._plan("send", topology, choices, nbytes, self.transport.blocks)
+        # the latency of the links does not occupy the sender
         first, *others = plan.phases
-        wire = min(first.latency, self.cluster.latency(route(self.cluster, *members.devices)))
+        wire = min(first.latency, self.cluster.latency(route(self.cluster, *topology.devices)))
         phases = (replace(first, latency=first.latency - wire), *others)
         return replace(plan, phases=phases, sms=0.0, delivery=wire)
 
-    def copy(self, rank: int, nbytes: float, to: str) -> Plan:
-        """The plan of a copy between a GPU and its host, *to* the ``host`` or the ``gpu``; only the wire counts."""
+    def copy(self, rank: int, nbytes: float, to: str) -> TransferPlan:
+        """Return the plan of a copy between a GPU and its host. *to*: ``host`` or ``gpu``. Only the links count."""
         if not nbytes or self.devices[rank] in self._host_number:
-            return NOTHING
+            return EMPTY
         key = "copy", rank, nbytes, to
         if key not in self._plans:
             placement = self.copies(np.array([rank]))
-            self._plans[key] = self._like(("copy", nbytes, to), placement, lambda: self._copied(rank, nbytes, to))
+            self._plans[key] = self._relabelled(("copy", nbytes, to), placement, lambda: self._copied(rank, nbytes, to))
         return self._plans[key]
 
     def copies(self, ranks: Indices) -> Placement:
-        """How *ranks* lie for copies between each and its host, both ways."""
+        """Return the placement of *ranks* for copies between each rank and its host, both ways."""
         names, host_of = [self.devices[rank] for rank in ranks.tolist()], self.cluster.host_of
         hosts = [name if name in self._host_number else host_of(name) for name in names]
         pairs = np.array([self._device[ranks], [self._host_number[host] for host in hosts]]).T
@@ -187,60 +193,63 @@ class Communicator:
     def _host_number(self) -> Mapping[str, int]:
         return {host: number for number, host in enumerate(self.cluster.hosts, len(self.cluster.gpus))}
 
-    def _copied(self, rank: int, nbytes: float, to: str) -> Plan:
+    def _copied(self, rank: int, nbytes: float, to: str) -> TransferPlan:
         device = self.devices[rank]
         host = self.cluster.host_of(device)
         ends = (device, host) if to == "host" else (host, device)
         step = Step(((0, 1),), nbytes)
-        flows = Members(self.cluster, ends, self.transport).flows(self.transport, step, 1.0, inf)
+        flows = GroupTopology(self.cluster, ends, self.transport).flows(self.transport, step, 1.0, inf)
         wire = self.cluster.latency(route(self.cluster, *ends))
-        bare = Way("copy", "copy", (Laid(step, wire, flows, nbytes / flows[0].alone),), 0.0, 1.0)
-        return Plan("copy", "copy", tuple(self._phases(bare)), nbytes)
+        bare = Candidate("copy", "copy", (PlacedStep(step, wire, flows, nbytes / flows[0].alone),), 0.0, 1.0)
+        return TransferPlan("copy", "copy", tuple(self._phases(bare)), nbytes)
 
     def buffer_bytes(self, ranks: tuple[int, ...]) -> float:
-        """What the library holds on each GPU of the group *ranks* for its channels, in bytes."""
+        """Return the bytes that the library holds on each GPU of the group *ranks* for its channels."""
         if len(ranks) < 2:
             return 0.0
-        return self.members(ranks).channels * self.transport.buffer_bytes
+        return self.topology(ranks).channels * self.transport.buffer_bytes
 
-    def members(self, ranks: tuple[int, ...]) -> Members:
-        """The group of *ranks*, found once."""
-        if ranks not in self._members:
-            self._members[ranks] = Members(self.cluster, [self.devices[rank] for rank in ranks], self.transport)
-        return self._members[ranks]
+    def topology(self, ranks: tuple[int, ...]) -> GroupTopology:
+        """Return the topology of the group *ranks*, which is made once."""
+        if ranks not in self._topologies:
+            self._topologies[ranks] = GroupTopology(
+                self.cluster, [self.devices[rank] for rank in ranks], self.transport
+            )
+        return self._topologies[ranks]
 
     def _plan(
-        self, kind: str, members: Members, choices: Mapping[str, Sequence[Step]], nbytes: float, channels: int
-    ) -> Plan:
-        """The plan of least time, with nothing else on the links, by what the transport believes of itself.
-
-        It takes at most *channels*.
+        self, kind: str, topology: GroupTopology, choices: Mapping[str, Sequence[Step]], nbytes: float, channels: int
+    ) -> TransferPlan:
+        """The plan of the candidate that is fastest by the tuning model on idle links, with at most *channels*
+        channels.
         """
         transport = self.transport
-        believed = transport.believed or transport
-        best = min(ways(believed, members, kind, choices, nbytes), key=attrgetter("seconds"), default=None)
+        tuning_model = transport.tuning_model or transport
+        best = min(candidates(tuning_model, topology, kind, choices, nbytes), key=attrgetter("seconds"), default=None)
         if best is None:
-            return NOTHING
-        if believed is not transport:
+            return EMPTY
+        if tuning_model is not transport:
             steps = choices[best.algorithm]
-            best = way(transport, members, kind, best.algorithm, best.protocol, steps, nbytes)
-        opened = transport.opened(best.algorithm, best.protocol, nbytes, members.setting.ranks, channels)
-        sms = opened / (self.cluster.accelerator(members.devices[0]).sms or inf)
-        return Plan(best.algorithm, best.protocol, tuple(self._phases(best)), best.sent_bytes, sms)
+            best = candidate(transport, topology, kind, best.algorithm, best.protocol, steps, nbytes)
+        channels_open = transport.channels_used(
+            best.algorithm, best.protocol, nbytes, topology.properties.ranks, channels
+        )
+        sms = channels_open / (self.cluster.accelerator(topology.devices[0]).sms or inf)
+        return TransferPlan(best.algorithm, best.protocol, tuple(self._phases(best)), best.sent_bytes, sms)
 
-    def _phases(self, chosen: Way) -> Iterator[Phase]:
-        """The steps of the way *chosen*, coarsened."""
-        laid, base, slowed = chosen.laid, chosen.base, chosen.slowed
+    def _phases(self, chosen: Candidate) -> Iterator[Phase]:
+        """The phases of the candidate *chosen*, at the communicator's fidelity."""
+        placed, base, latency_factor = chosen.placed, chosen.base, chosen.latency_factor
         if self.fidelity == "chunk":
-            for one in laid:
+            for one in placed:
                 repeat = one.step.repeat
-                latency = slowed * one.latency / repeat
-                yield Phase(latency + slowed * base, one.flows, one.step.nbytes)
+                latency = latency_factor * one.latency / repeat
+                yield Phase(latency + latency_factor * base, one.flows, one.step.nbytes)
                 yield from [Phase(latency, one.flows, one.step.nbytes)] * (repeat - 1)
                 base = 0.0
             return
-        for run in _merged(laid):
-            seconds = slowed * (base + sum(one.latency for one in run))
+        for run in _merged(placed):
+            seconds = latency_factor * (base + sum(one.latency for one in run))
             nbytes = sum(one.step.nbytes * one.step.repeat for one in run)
             if self.fidelity == "flow":
                 yield Phase(seconds, run[0].flows, nbytes)
@@ -249,10 +258,10 @@ class Communicator:
             base = 0.0
 
 
-def _merged(laid: Sequence[Laid]) -> list[list[Laid]]:
-    """Neighbours that keep the same flows going, together."""
-    runs: list[list[Laid]] = []
-    for one in laid:
+def _merged(placed: Sequence[PlacedStep]) -> list[list[PlacedStep]]:
+    """Successive steps with the same flows, merged into runs."""
+    runs: list[list[PlacedStep]] = []
+    for one in placed:
         if runs and runs[-1][0].flows is one.flows:
             runs[-1].append(one)
         else:

@@ -1,4 +1,4 @@
-"""The ideal transport adds nothing to the wire: with it the closed forms of the alpha-beta model hold exactly."""
+"""The ideal transport adds nothing to the links, so the closed forms of the alpha-beta model hold exactly."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "scatter": ("direct",),
     "all_to_all": ("direct",),
 }
-"""What ``auto`` means: the ring where it is optimal in bandwidth; for a rooted vector whatever takes least time."""
+"""The choices of ``auto``: the ring where it is optimal in bandwidth; for rooted collectives the fastest of several."""
 
 
 def ideal() -> Transport:
-    """No latency but the wires', all of their bandwidth, no multiprocessors, ranks in their own order."""
+    """Latency and bandwidth of the links alone, no multiprocessors, ranks in their own order."""
     return Transport("ideal", algorithms=ALGORITHMS)

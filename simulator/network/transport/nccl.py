@@ -1,9 +1,8 @@
-"""NCCL, version by version: the model by which it chooses, and what is true of it where measurements say otherwise.
+"""NCCL, version by version: the tuning model by which it chooses, and the times that it takes.
 
-NCCL chooses algorithm and protocol by a model of itself, the tables of ``nccl_tables.py``. What it then takes is told
-by the same tables, but for what measured all-reduces say otherwise: the few figures of ``nccl_fitted.yaml``, a
-calibration file that ``clustersim calibrate`` writes, and none of the factors and limits by which NCCL corrects its
-choice alone.
+NCCL chooses algorithm and protocol by the tables of ``nccl_tables.py``. The times that it takes follow the same tables,
+except for the few figures of ``nccl_fitted.yaml``, where measured all-reduces contradict them. That is a calibration
+file written by ``clustersim calibrate``. The factors and limits by which NCCL corrects only its choice are left out.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from simulator.network.transport.parameters import overridden, section
 from simulator.network.transport.transport import NET, NVLINK, PCI, Transport
 
 FITTED = Path(__file__).with_name("nccl_fitted.yaml")
-"""What is laid over the tables."""
+"""The calibration file that overrides the tables."""
 
 ALGORITHMS: dict[str, tuple[str, ...]] = {
     "all_reduce": ("ring", "tree", "nvls"),
@@ -40,22 +39,27 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "scatter": ("direct",),
     "all_to_all": ("direct",),
 }
-"""The last three are grouped sends and receives, always Simple (newer versions send up to 16 KiB by LL). CollNet,
-NVLS between servers (NVLSTree) and PAT are not modelled."""
+"""The last three are grouped sends and receives, always by Simple (newer versions send up to 16 KiB by LL). CollNet,
+NVLS between servers (NVLSTree) and PAT are not modelled.
+"""
 
 NVLS_CEILINGS = {
     ("nvls", "Simple", "nvlink4"): 0.85 * 18 * 20.6e9,
     ("nvls", "Simple", "nvlink5"): 0.74 * 18 * 40.1e9,
 }
-"""nvlsEfficiency of Hopper and Blackwell, "2.30", of what their 18 links carry; NCCL has NVLS since it knows these."""
+"""nvlsEfficiency of Hopper and Blackwell, "2.30", times the bandwidth of their 18 links.
+
+Versions with these GPUs have NVLS.
+"""
 
 NVLS_LATENCY = 25e-6
 """s, hwLatencies of NVLS over NVLink, "2.30"; its base latency is 0."""
 
 BUFFER_BYTES = 4 * 2**20 + 8 * 512 * 8 * 16 + 8 * 640 * 120 * 8
-"""Of a ring's channel: NCCL_BUFFSIZE, 4 MiB unless set (NCCL user guide), for Simple; for LL NCCL_STEPS x
-NCCL_LL_MAX_NTHREADS x NCCL_LL_LINES_PER_THREAD lines of 16 B; for LL128 NCCL_STEPS x NCCL_LL128_MAX_NTHREADS x
-NCCL_LL128_ELEMS_PER_THREAD elements of 8 B (src/include/devcomm.h, v2.10.3)."""
+"""Bytes for each channel of a ring. Simple: NCCL_BUFFSIZE, 4 MiB by default (NCCL user guide). LL: NCCL_STEPS x
+NCCL_LL_MAX_NTHREADS x NCCL_LL_LINES_PER_THREAD lines of 16 B. LL128: NCCL_STEPS x NCCL_LL128_MAX_NTHREADS x
+NCCL_LL128_ELEMS_PER_THREAD elements of 8 B (src/include/devcomm.h, v2.10.3).
+"""
 
 NET_SHARE = 12.0 / 12.5
 """NET_BW: 12 GB/s of a port of 100 Gb/s (topo.h)."""
@@ -83,13 +87,13 @@ SLICES = {"ring": 2}
 (src/include/collectives.h, v2.10.3)."""
 
 WIRED = frozenset({NVLINK, PCI, NET})
-"""NCCL adds what a network says of its latency, and InfiniBand's says nothing (props->latency = 0, net_ib.cc)."""
+"""NCCL adds the latency that a network reports, and InfiniBand reports none (props->latency = 0, net_ib.cc)."""
 
 PCIE: Mapping[str, float] = {"pcie3": 12e9, "pcie4": 24e9, "pcie5": 48e9}
 """PCI_BW: 12 GB/s for 16 lanes of generation 3, in proportion to the lanes' rate after that (topo.cc, kvDictPciGen)."""
 
 BLOCKS = 2
-"""Thread blocks for each ring that the search finds: channels are doubled (connect.cc, ncclTopoPostset)."""
+"""Thread blocks for each ring of the search: NCCL doubles the channels (connect.cc, ncclTopoPostset)."""
 
 
 CHANNEL_BYTES = {
@@ -98,22 +102,23 @@ CHANNEL_BYTES = {
     **{(name, "LL128"): (640 * 8, 0) for name in ("ring", "tree")},
     **{(name, "Simple"): (512 * 64, 0) for name in ("ring", "tree")},
 }
-"""Threads of a block (NCCL_LL_MAX_NTHREADS, NCCL_LL128_MAX_NTHREADS, NCCL_SIMPLE_MAX_NTHREADS) times the bytes of the
-vector that each should have (NCCL_LL_THREAD_THRESHOLD, of a ring's rank; NCCL_LL128_..., NCCL_SIMPLE_...): enqueue.cc,
-getAlgoInfo; devcomm.h and enqueue.h, v2.10.3."""
+"""Bytes that open one more channel: threads of a block (NCCL_LL_MAX_NTHREADS, NCCL_LL128_MAX_NTHREADS,
+NCCL_SIMPLE_MAX_NTHREADS) times bytes of the vector for each thread (NCCL_LL_THREAD_THRESHOLD, for each rank of a ring;
+NCCL_LL128_..., NCCL_SIMPLE_...): enqueue.cc, getAlgoInfo; devcomm.h and enqueue.h, v2.10.3.
+"""
 
 
 @cache
 def nccl(version: str = "2.10") -> Transport:
-    """NCCL of that *version*; raises `SimulatorError` where there are no tables for it."""
+    """NCCL of *version*. Raises `SimulatorError` for a version without tables."""
     model = tuning_model(version)
-    bare = replace(model, believed=model, plateau={}, corrections={}, ring_ceilings={})
-    library = replace(bare, hides=True, fills=True, limits=AMPERE_LIMIT, slices=SLICES)
+    bare = replace(model, tuning_model=model, large_message_factor={}, corrections={}, ring_ceilings={})
+    library = replace(bare, overlapped_latency=True, fills=True, limits=AMPERE_LIMIT, slices=SLICES)
     return overridden(library, validated(read(FITTED), section(), ("transport",)))
 
 
 def tuning_model(version: str) -> Transport:
-    """What NCCL of that *version* believes of itself; raises `SimulatorError` where there are no tables for it."""
+    """The model by which NCCL of *version* chooses. Raises `SimulatorError` for a version without tables."""
     if version not in VERSIONS:
         raise SimulatorError(f'NCCL has no tables for version "{version}"; there are: {", ".join(VERSIONS)}')
     tables = VERSIONS[version]
@@ -126,14 +131,14 @@ def tuning_model(version: str) -> Transport:
         base_latency=_base(tables),
         hop_latency=_hop(tables),
         wired=WIRED,
-        strained={"LL": tables.strained},
-        plateau={("ring", "Simple"): tables.plateau},
-        plateau_bytes=tables.plateau_bytes,
+        intra_node_penalty={"LL": tables.intra_node_penalty},
+        large_message_factor={("ring", "Simple"): tables.large_message_factor},
+        large_message_bytes=tables.large_message_bytes,
         efficiency={NVLINK: tables.nvlink, **NVLINKS, NET: NET_SHARE},
         attainable=PCIE,
         limits=tables.limits,
         shares=_shares(tables),
-        lone_shares={} if tables.lone is None else {("ring", "LL128"): tables.lone},
+        single_gpu_shares={} if tables.single_gpu_share is None else {("ring", "LL128"): tables.single_gpu_share},
         ceilings={**tables.ceilings, **NVLS_CEILINGS},
         ring_ceilings=_ring_ceilings(tables) if tables.channels else {},
         corrections=tables.corrections,
@@ -179,7 +184,7 @@ def _ring_ceilings(tables: Tables) -> dict[tuple[str, str, str], tuple[float, ..
     found = {("ring", "LL128", kind): tuple(1e9 * limit for limit in row) for kind, row in RING_LL128.items()}
     for kind, row in TREE.items():
         found["tree", "Simple", kind] = tuple(1e9 * limit for limit in row)
-        # of a tree's limit LL128 gets its share of what a tree gets
+        # the limit of LL128 is that of Simple times the ratio of their shares
         shares = (tables.tree[1] / tables.tree[2], *(tables.tree_across[1] / tables.tree_across[2],) * 2)
         limits = zip(row, shares, TREE_LL128[kind], strict=True)
         found["tree", "LL128", kind] = tuple(1e9 * min(limit * share, most) for limit, share, most in limits)

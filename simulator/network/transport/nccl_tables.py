@@ -1,7 +1,7 @@
-"""NCCL's tuning tables, version by version: its latencies, and what its protocols make of the wire's bandwidth.
+"""NCCL's tuning tables, version by version: its latencies, and the share of the bandwidth that its protocols reach.
 
 All figures are from NVIDIA/nccl, src/graph/tuning.cc, topo.h and topo.cc at the tags v2.5.6-1 and v2.10.3-1 and at
-5067397c (2026-06, here "2.30"). Tables print as they stand there: us and GB/s, for LL, LL128 and Simple.
+5067397c (2026-06, here "2.30"). They have the order and the units of the source: us and GB/s, for LL, LL128 and Simple.
 """
 
 from __future__ import annotations
@@ -23,10 +23,13 @@ LL_CEILINGS: dict[tuple[str, str, str], float] = {
     ("any", "LL", "amd 2"): 22.5e9,
     ("any", "LL", "amd 4"): 19.0e9,
 }
-"""llMaxBws, bytes/s: in one server by generation of GPU, else by vendor of the processor and 2 or more servers."""
+"""llMaxBws, bytes/s: for one server by the generation of its GPUs, for more by the vendor of the processor and the
+number of servers (2, or more).
+"""
 
 AMPERE_LIMIT = {"nvlink3": 235e9}
-"""``if (compCap80) busBw = min(busBw, 235)``, GB/s, v2.10.3; taken in one server, where links could carry more."""
+"""``if (compCap80) busBw = min(busBw, 235)``, GB/s, v2.10.3. Applied within one server, where links could carry more.
+"""
 
 EARLY_TREE_CEILINGS = {
     ("tree", protocol, where): limit
@@ -54,13 +57,17 @@ TREE: Mapping[str, Triple] = {
     "nvlink4": (38.7, 41.4, 36.0),
     "nvlink5": (70.0, 42.8, 24.0),
 }
-"""perChMaxRingLL128Bws, perChMaxTreeLL128Bws, perChMaxTreeBws, GB/s, "2.30", by the NVLinks of the GPU's generation in
-one server, two, and more; the first two rows as in v2.10.3. A channel there is a ring before it is doubled."""
+"""perChMaxRingLL128Bws, perChMaxTreeLL128Bws, perChMaxTreeBws, GB/s, "2.30", by the NVLink generation of the GPU; for
+one server, two, and more. The first two rows are as in v2.10.3. A channel there is a ring before channels are doubled.
+"""
 
 
 @dataclass(frozen=True)
 class Tables:
-    """What one version prints: latencies in us, and shares of bandwidth (ring; tree in one server, across servers)."""
+    """The tables of one version: latencies in us, and shares of bandwidth.
+
+    *ring* and *tree*: shares within one server. *tree_across*: of a tree across servers.
+    """
 
     base: Mapping[str, Triple]
     hop: Mapping[str, Mapping[str, Triple]]
@@ -68,12 +75,12 @@ class Tables:
     tree: Triple
     tree_across: Triple
     nvlink: float
-    strained: float
-    plateau: float
-    plateau_bytes: float
+    intra_node_penalty: float
+    large_message_factor: float
+    large_message_bytes: float
     corrections: Mapping[tuple[str, str], tuple[float, ...]]
     channels: bool
-    lone: float | None
+    single_gpu_share: float | None
     ceilings: Mapping[tuple[str, str, str], float]
     limits: Mapping[str, float] = field(default_factory=dict)
 
@@ -97,12 +104,12 @@ VERSIONS: dict[str, Tables] = {
         tree=(0.9 / 3, 0.9 * 7 / 9, 0.9),
         tree_across=(0.9 / 3, 0.9 * 7 / 9, 0.9),
         nvlink=21 / 25,
-        strained=1.0,
-        plateau=1.0,
-        plateau_bytes=0,
+        intra_node_penalty=1.0,
+        large_message_factor=1.0,
+        large_message_bytes=0,
         corrections={},
         channels=False,
-        lone=None,
+        single_gpu_share=None,
         ceilings=EARLY_TREE_CEILINGS,
     ),
     "2.10": Tables(
@@ -116,12 +123,12 @@ VERSIONS: dict[str, Tables] = {
         tree=(0.92 / 3.8, 0.92 * 7 / 9, 0.92),
         tree_across=(0.92 / 3.8, 0.92 * 120 / 128, 0.92),
         nvlink=22 / 25,
-        strained=1.8,
-        plateau=1.9,
-        plateau_bytes=65536 / 16,
+        intra_node_penalty=1.8,
+        large_message_factor=1.9,
+        large_message_bytes=65536 / 16,
         corrections=TREE_CORRECTION,
         channels=True,
-        lone=0.7,
+        single_gpu_share=0.7,
         ceilings=LL_CEILINGS,
         limits=AMPERE_LIMIT,
     ),
@@ -136,16 +143,17 @@ VERSIONS: dict[str, Tables] = {
         tree=(0.92 / 3.8, 0.92 * 7 / 9, 0.92),
         tree_across=(0.92 / 3.8, 0.92 * 120 / 128, 0.92),
         nvlink=20 / 25,
-        strained=1.0,
-        plateau=1.4,
-        plateau_bytes=64 * 16,
+        intra_node_penalty=1.0,
+        large_message_factor=1.4,
+        large_message_bytes=64 * 16,
         corrections=TREE_CORRECTION,
         channels=True,
-        lone=None,
+        single_gpu_share=None,
         ceilings=LL_CEILINGS,
     ),
 }
-"""*nvlink*: what topo.h says a link of NVLink 2 or 3 gives (21, 22, 20 GB/s) over the 25 GB/s of the data sheet.
-*plateau*: the factor on a ring's latency ("Plateau effect of ring") from *plateau_bytes* per rank; 2.30 asks for 64 B
-per rank and channel, taken with 16 channels, and has 1.9 before Ampere. *channels*: whether it limits each channel.
-*lone*: the share of LL128 where servers have fewer than two ranks (ppn < 2), if it is another."""
+"""*nvlink*: what topo.h has for a link of NVLink 2 or 3 (21, 22, 20 GB/s) over the 25 GB/s of the data sheet.
+*large_message_factor*: the factor on a ring's latency ("Plateau effect of ring") from *large_message_bytes* per rank.
+Version 2.30 has 64 B per rank and channel, here with 16 channels, and 1.9 before Ampere. *channels*: whether it limits
+each channel. *single_gpu_share*: the share of LL128 on servers with fewer than two ranks (ppn < 2), if it differs.
+"""

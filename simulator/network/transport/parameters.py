@@ -1,7 +1,7 @@
-"""The parameters of a transport as a file writes them: tables as mappings in mappings, quantities with their units.
+"""The parameters of a transport as a file has them: tables as nested mappings, quantities with their units.
 
-The form follows from `Transport` itself: a table by (algorithm, protocol) is a mapping of mappings. What a file names
-replaces that entry of the library's table; all else stays as the library has it.
+The form follows from `Transport`: a table by (algorithm, protocol) is a mapping of mappings. An entry in the file
+replaces that entry of the library's table; all other entries stay.
 """
 
 from __future__ import annotations
@@ -33,36 +33,50 @@ UNITS: Mapping[str, tuple[Any, str]] = {
     "channel_bytes": (Amount, "size"),
     "chunk_bytes": (Amount, "size"),
 }
-"""Parameters that have a unit: what reads them, and their dimension. All others are factors and counts."""
+"""Parameters with a unit: the type that reads them, and their dimension. All others are factors and counts."""
 
 KEYS: Mapping[str, tuple[str, ...]] = {
     "algorithms": COLLECTIVES,
     "hop_latency": (NVLINK, PCI, NET),
 }
-"""Tables the first key of which is one of a few."""
+"""Tables whose first key is one of a fixed set."""
 
 PLACES = {"inside": False, "across": True}
-"""How a file says whether a group is within one server."""
+"""Words in a file for a group within one server and for a group across servers."""
 
 
-IDENTITY = ("name", "version", "believed")
-"""What of a `Transport` is no parameter: which library it is, and what that thinks of itself."""
+FILE_KEYS: Mapping[str, str] = {
+    "overlapped_latency": "hides",
+    "intra_node_penalty": "strained",
+    "large_message_factor": "plateau",
+    "large_message_bytes": "plateau_bytes",
+    "single_gpu_shares": "lone_shares",
+}
+"""Fields of `Transport` that files of version 1 call by another name."""
+
+FIELDS = {key: field for field, key in FILE_KEYS.items()}
+"""The inverse of `FILE_KEYS`."""
+
+IDENTITY = ("name", "version", "tuning_model")
+"""Fields of `Transport` that are not parameters: the library's identity, and its tuning model."""
 
 
 def hints() -> dict[str, Any]:
-    """The types of the parameters of `Transport`, by name."""
-    return {name: hint for name, hint in get_type_hints(Transport).items() if name not in IDENTITY}
+    """Return the types of the parameters of `Transport`, by their names in files."""
+    return {
+        FILE_KEYS.get(field, field): hint for field, hint in get_type_hints(Transport).items() if field not in IDENTITY
+    }
 
 
 @cache
 def section() -> type[Section]:
-    """The model of the ``transport:`` of a file."""
+    """Return the pydantic model of the ``transport:`` section of a file."""
     forms: dict[str, Any] = {name: (_form(name, hint) | None, None) for name, hint in hints().items()}
     return create_model("TransportSection", __base__=Section, **forms)
 
 
 def _form(name: str, hint: Any) -> Any:
-    """What a file may hold for the parameter *name*, of the type *hint* in `Transport`."""
+    """The type of the parameter *name* in a file. *hint*: its type in `Transport`."""
     plain = {bool: Flag, int: Index, float: UNITS.get(name, (Ratio, ""))[0], str: str}
     if hint in plain:
         return plain[hint]
@@ -80,19 +94,20 @@ def _key_parts(key: Any) -> tuple[Any, ...]:
 
 
 def overridden(library: Transport, written: Section) -> Transport:
-    """*library* with what is *written*, an instance of `section`. Raises `Fault` at a key that there cannot be."""
+    """Return *library* with the values of *written*, an instance of `section`. Raises `Fault` at an impossible key."""
     changes = {}
     for name in written.model_fields_set:
         value, hint = getattr(written, name), hints()[name]
         if value is None:
             raise Fault(name, "has no value; leave it out, and it is as in the library")
         if name in KEYS:
-            _among(name, value, KEYS[name])
-        changes[name] = _taken(name, value, hint, getattr(library, name))
+            _check_keys(name, value, KEYS[name])
+        field = FIELDS.get(name, name)
+        changes[field] = _merged(name, value, hint, getattr(library, field))
     return replace(library, **changes)
 
 
-def _taken(name: str, value: Any, hint: Any, before: Any) -> Any:
+def _merged(name: str, value: Any, hint: Any, before: Any) -> Any:
     origin = get_origin(hint)
     if origin is None:
         return value
@@ -108,7 +123,7 @@ def _taken(name: str, value: Any, hint: Any, before: Any) -> Any:
 def _key(name: str, path: tuple[str, ...], parts: tuple[Any, ...]) -> Any:
     for place, part in enumerate(parts):
         if part is bool:
-            _among((name, *path[:place]), {path[place]: None}, tuple(PLACES))
+            _check_keys((name, *path[:place]), {path[place]: None}, tuple(PLACES))
     typed = tuple(PLACES[text] if part is bool else text for text, part in zip(path, parts, strict=True))
     return typed if len(parts) > 1 else typed[0]
 
@@ -122,7 +137,7 @@ def _leaves(value: Any, depth: int) -> Iterator[tuple[tuple[str, ...], Any]]:
             yield (key, *path), leaf
 
 
-def _among(at: str | tuple[str, ...], table: Mapping[str, Any], names: tuple[str, ...]) -> None:
+def _check_keys(at: str | tuple[str, ...], table: Mapping[str, Any], names: tuple[str, ...]) -> None:
     path = at if isinstance(at, tuple) else (at,)
     for key in table:
         if key not in names:
@@ -130,18 +145,22 @@ def _among(at: str | tuple[str, ...], table: Mapping[str, Any], names: tuple[str
 
 
 def difference(library: Transport, transport: Transport) -> dict[str, Any]:
-    """What a file has to say for `overridden` to make *transport* of *library*: plain data, quantities as text."""
+    """Return the content of a file by which `overridden` makes *transport* out of *library*.
+
+    The content is plain data with quantities as text.
+    """
     found: dict[str, Any] = {}
     for field in fields(Transport):
+        name = FILE_KEYS.get(field.name, field.name)
         before, now = getattr(library, field.name), getattr(transport, field.name)
         if field.name in IDENTITY or before == now:
             continue
         if not isinstance(now, Mapping):
-            found[field.name] = _text(field.name, now)
+            found[name] = _text(name, now)
             continue
         for key, value in now.items():
             if before.get(key) != value:
-                _put(found.setdefault(field.name, {}), key, _text(field.name, value))
+                _put(found.setdefault(name, {}), key, _text(name, value))
     return found
 
 
@@ -153,7 +172,7 @@ def _put(table: dict[str, Any], key: Any, value: Any) -> None:
 
 
 def path(key: Any) -> tuple[str, ...]:
-    """The keys by which a file reaches the entry *key* of a table.
+    """Return the keys under which a file has the entry *key* of a table.
 
     >>> path(("ring", "LL", True))
     ('ring', 'LL', 'across')

@@ -1,9 +1,9 @@
-"""Groups that lie alike on the cluster share their plans: what was planned for one is moved to the links of another.
+"""Isomorphic groups share their plans: the plan of one is relabelled to the links of another.
 
-Two groups lie alike if the links that their transfers may cross are of the same classes, and two are one link in one
-group where they are in the other. Then latencies, weights and rates are the same, and only the numbers of the links
-differ. A link of a group has coordinates that those who lie alike have in common: a *slot*, where the group's own links
-begin, and how far from there it is. So thousands of sibling groups cost one search and a few sums over arrays.
+Two groups are isomorphic if the links that their transfers may cross have the same classes, and two transfers share a
+link in one group exactly if they do in the other. Then latencies, weights and rates are equal, and only the link
+numbers differ. Isomorphic groups number their links by common coordinates: a *slot*, the place of the first link of a
+set, and the distance from it. So thousands of isomorphic groups cost one search and a few sums over arrays.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ import numpy as np
 from simulator.cluster import Cluster
 from simulator.cluster.regularity import Regularity
 from simulator.hashing import Colours, Indices, mixed
-from simulator.network.plan import Plan
+from simulator.network.plan import TransferPlan
 from simulator.network.step import Transfer
-from simulator.network.transport.wires import route
+from simulator.network.transport.routing import route
 
 Shape = tuple[Hashable, tuple[Transfer, ...]]
-"""What there is to know of a group whatever it lies on, and the transfers that there may be between its places."""
+"""What distinguishes groups apart from their place on the cluster, and the possible transfers between their positions.
+"""
 
 
 class Placement(NamedTuple):
-    """How groups lie: by group the number of its *pattern*, the same for all that lie alike, and its *slots*.
+    """The placement of groups: *patterns*, the number of each group's isomorphism class, and *slots*, its first links.
 
-    Of shapes ``(groups,)`` and ``(groups, slots)``; -1 stands where a group has no such slot.
+    Of shapes ``(groups,)`` and ``(groups, slots)``; -1 where a group lacks the slot.
     """
 
     patterns: Indices
@@ -36,7 +37,7 @@ class Placement(NamedTuple):
 
 
 class Placements:
-    """How groups of devices of *cluster* lie, who are named by their numbers in its `devices`."""
+    """Placements of groups of devices of *cluster*. A device is its number in `Cluster.devices`."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -44,15 +45,18 @@ class Placements:
         self._found: dict[tuple[Shape, tuple[int, ...]], tuple[int, tuple[int, ...]]] = {}
 
     def of(self, groups: Indices, shape: Callable[[int], Shape]) -> Placement:
-        """That of *groups*, of shape ``(groups, devices)``; of an irregular cluster the *shape* of each counts."""
+        """Return the placement of *groups*, of shape ``(groups, devices)``.
+
+        *shape* matters only on an irregular cluster.
+        """
         if groups.shape[1] < 2:
             return Placement(np.zeros(len(groups), np.int64), np.zeros((len(groups), 0), np.int64))
         if self.cluster.regularity is not None:
-            hashes, slots = _standing(self.cluster.regularity, groups)
+            hashes, slots = _position_hashes(self.cluster.regularity, groups)
             distinct, which = np.unique(hashes, return_inverse=True)
             numbers = [self._number((groups.shape[1], one)) for one in distinct.tolist()]
             return Placement(np.array(numbers, np.int64)[which], slots)
-        found = [self._lie(shape(number), tuple(group)) for number, group in enumerate(groups.tolist())]
+        found = [self._isomorphism(shape(number), tuple(group)) for number, group in enumerate(groups.tolist())]
         most = max((len(links) for _, links in found), default=0)
         slots = np.array([[*links, *[-1] * (most - len(links))] for _, links in found], np.int64)
         return Placement(np.array([pattern for pattern, _ in found], np.int64), slots.reshape(len(found), most))
@@ -60,8 +64,8 @@ class Placements:
     def _number(self, pattern: Hashable) -> int:
         return self._patterns.setdefault(pattern, len(self._patterns))
 
-    def _lie(self, shape: Shape, group: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
-        """The pattern in which *group* lies under its transfers, and its links: these in order of first use."""
+    def _isomorphism(self, shape: Shape, group: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+        """The isomorphism class of *group* under its transfers, and its links in order of first use."""
         key = shape, group
         if key not in self._found:
             number: dict[int, int] = {}
@@ -76,47 +80,48 @@ class Placements:
         return self._found[key]
 
 
-def _standing(regularity: Regularity, groups: Indices) -> tuple[Colours, Indices]:
-    """Of each of *groups* a hash of where its devices stand, and its slots.
+def _position_hashes(regularity: Regularity, groups: Indices) -> tuple[Colours, Indices]:
+    """For each of *groups* a hash of the positions of its devices, and its slots.
 
-    They stand alike if they are the same devices in servers of the same templates, in one server or below one switch
-    where the others are, and the links on their chains of switches are of the same classes, up to where all meet. Of a
-    group that is spread, one device a server, it does not count which device it is, but what its uplink is like.
+    Groups have equal hashes under three conditions: their devices are the same ones in servers of the same templates;
+    the same pairs share a server or a switch; the links from the devices up to the first common switch have the same
+    classes. In a group with one device on each server the device's number does not matter, only the class of its
+    uplink.
     """
     server = regularity.server[groups]
-    together = first_alike(server)
+    together = first_equal(server)
     spread = (together == np.arange(groups.shape[1])).all(axis=1, keepdims=True)
-    told = [
+    parts = [
         together,
         np.where(spread, -1, regularity.template[server]),
         np.where(spread, regularity.uplink[groups], regularity.local[groups]),
     ]
     slots = [np.where(spread, -1, regularity.base[server])]
     slots += [np.where(spread, links[groups], -1) for links in (*regularity.out.T, *regularity.back.T)]
-    met = _all_alike(server)
+    met = _all_equal(server)
     for level in range(regularity.switch.shape[1]):
         links = [regularity.down[groups, level]] + ([regularity.up[groups, level]] if level else [])
         switch = regularity.switch[groups, level]
-        told += [
-            np.where(met, 0, what) for what in (first_alike(switch), *(regularity.link_class[one] for one in links))
+        parts += [
+            np.where(met, 0, values) for values in (first_equal(switch), *(regularity.link_class[one] for one in links))
         ]
         slots += [np.where(met, -1, one) for one in links]
-        met = met | _all_alike(switch)
-    values = np.concatenate(told, axis=1).astype(np.uint64)
-    salt = mixed(np.arange(values.shape[1], dtype=np.uint64))
-    return mixed(values ^ salt).sum(axis=1), np.concatenate(slots, axis=1)
+        met = met | _all_equal(switch)
+    columns = np.concatenate(parts, axis=1).astype(np.uint64)
+    salt = mixed(np.arange(columns.shape[1], dtype=np.uint64))
+    return mixed(columns ^ salt).sum(axis=1), np.concatenate(slots, axis=1)
 
 
-def _all_alike(values: Indices) -> Indices:
-    """By row, as a column: whether all values are the same."""
+def _all_equal(values: Indices) -> Indices:
+    """Whether all values of a row are equal, as a column."""
     same: Indices = (values == values[:, :1]).all(axis=1, keepdims=True)
     return same
 
 
-def first_alike(values: Indices) -> Indices:
-    """In place of each value the place of the first in its row that is the same.
+def first_equal(values: Indices) -> Indices:
+    """Replace each value by the place of the first equal value in its row.
 
-    >>> first_alike(np.array([[7, 9, 7, 9, 4]])).tolist()
+    >>> first_equal(np.array([[7, 9, 7, 9, 4]])).tolist()
     [[0, 1, 0, 1, 4]]
     """
     order = np.argsort(values, axis=1, kind="stable")
@@ -130,9 +135,9 @@ def first_alike(values: Indices) -> Indices:
 
 
 def relabelled_links(links: Sequence[int], here: Indices, there: Indices) -> Indices:
-    """What *links* of a group whose slots are *here* are in groups that lie alike.
+    """Return the *links* of a group with slots *here* as links of isomorphic groups with slots *there*.
 
-    *here* is of shape ``(slots,)``, *there* of ``(groups, slots)``, and what is returned of ``(groups, links)``.
+    *here*: of shape ``(slots,)``. *there*: of shape ``(groups, slots)``. The result: of shape ``(groups, links)``.
     """
     starts, first = np.unique(here, return_index=True)
     numbers = np.asarray(links, np.int64)
@@ -140,8 +145,8 @@ def relabelled_links(links: Sequence[int], here: Indices, there: Indices) -> Ind
     return there[:, first[at]] + (numbers - starts[at])
 
 
-def moved(plan: Plan, here: Indices, there: Indices) -> Plan:
-    """*plan* of a group whose slots are *here*, on the links of one that lies alike, whose slots are *there*."""
+def relabelled_plan(plan: TransferPlan, here: Indices, there: Indices) -> TransferPlan:
+    """Return *plan* of a group with slots *here* for the links of an isomorphic group with slots *there*."""
     flows = dict.fromkeys(flow for phase in dict.fromkeys(plan.phases) for flow in phase.flows)
     numbers = list(dict.fromkeys(link for flow in flows for link in flow.links))
     links = dict(zip(numbers, relabelled_links(numbers, here, there[None])[0].tolist(), strict=True))

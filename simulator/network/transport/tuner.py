@@ -1,4 +1,4 @@
-"""The tuner picks algorithm and protocol: what the user fixed, else the least time by the library's own model."""
+"""The tuner picks algorithm and protocol: the user's choice, else the fastest by the library's tuning model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from simulator import lookup
 from simulator.errors import SimulatorError
 from simulator.network.step import Group, Step
-from simulator.network.transport.transport import Setting, Transport
+from simulator.network.transport.transport import GroupProperties, Transport
 from simulator.schedule import COLLECTIVES
 
 FOLDER = "simulator.network.collectives"
@@ -18,55 +18,57 @@ ROOTED = ("broadcast", "reduce", "gather", "scatter")
 
 
 def check(algorithms: Mapping[str, str]) -> None:
-    """Hold the user's choice against what there is.
+    """Check the user's choice of algorithms.
 
-    Keys are a collective or ``axis.collective``, values ``auto``, a file of the folder, or a dotted name of the user's
-    own. Raises `UnknownName` or `SimulatorError`.
+    Keys are a collective or ``axis.collective``. Values are ``auto``, a file of the folder, or a dotted name of the
+    user's own. Raises `UnknownName` or `SimulatorError`.
     """
     for key, name in algorithms.items():
         kind = key.rpartition(".")[2]
         if kind not in COLLECTIVES:
             near = ", ".join(lookup.nearest(kind, list(COLLECTIVES)))
-            raise SimulatorError(f'algorithms: "{key}" names no collective; there are: {near}')
+            raise SimulatorError(f'algorithms: "{key}" is not a collective; there are: {near}')
         if name != "auto":
             function(name, kind)
 
 
 @lru_cache(maxsize=1024)
 def function(name: str, kind: str) -> Callable[..., list[Step]]:
-    """The function *kind* of the algorithm *name*; raises `UnknownName`, or `SimulatorError` where it has none."""
+    """Return the function *kind* of the algorithm *name*. Raises `UnknownName` or `SimulatorError`."""
     module: Any = lookup.find(FOLDER, name)
     found: Callable[..., list[Step]] | None = getattr(module, kind, None)
     if found is None:
         having = [other for other in lookup.names(FOLDER) if hasattr(lookup.find(FOLDER, other), kind)]
-        raise SimulatorError(f"{name} has no {kind}; those that have it: {', '.join(having)}")
+        raise SimulatorError(f"{name} has no {kind}; algorithms with {kind}: {', '.join(having)}")
     return found
 
 
 def steps(name: str, kind: str, group: Group, nbytes: float, root: int) -> list[Step]:
-    """What the algorithm *name* makes of one collective; steps in which no one sends are left out."""
+    """Return the steps of the algorithm *name* for one collective, without steps that have no transfers."""
     build = function(name, kind)
     built = build(group, nbytes, root) if kind in ROOTED else build(group, nbytes)
     return [step for step in built if step.transfers]
 
 
-def candidates(transport: Transport, algorithms: Mapping[str, str], axis: str, kind: str, asked: str) -> Iterable[str]:
-    """The algorithms to choose among.
+def algorithm_names(
+    transport: Transport, algorithms: Mapping[str, str], axis: str, kind: str, requested: str
+) -> Iterable[str]:
+    """Return the algorithms to choose from.
 
-    What is fixed for the axis comes first, then what the op itself *asked* for, then what is fixed for the collective.
+    First comes the user's choice for the axis, then the request of the op, then the user's choice for the collective.
     """
-    for name in (algorithms.get(f"{axis}.{kind}", "auto"), asked, algorithms.get(kind, "auto")):
+    for name in (algorithms.get(f"{axis}.{kind}", "auto"), requested, algorithms.get(kind, "auto")):
         if name != "auto":
             return (name,)
     return transport.algorithms.get(kind, ("direct",))
 
 
-def offered(
-    transport: Transport, algorithms: Mapping[str, str], axis: str, kind: str, asked: str, setting: Setting
+def usable_algorithms(
+    transport: Transport, algorithms: Mapping[str, str], axis: str, kind: str, requested: str, group: GroupProperties
 ) -> list[str]:
-    """The `candidates` that *transport* can use in *setting*. Raises `SimulatorError` where it can use none."""
-    names = list(candidates(transport, algorithms, axis, kind, asked))
-    usable = [name for name in names if transport.offered(name, setting)]
+    """Return the `algorithm_names` that *transport* can use in *group*. Raises `SimulatorError` if there are none."""
+    names = list(algorithm_names(transport, algorithms, axis, kind, requested))
+    usable = [name for name in names if transport.usable_protocols(name, group)]
     if not usable:
         kinds = " or ".join(transport.switch_only.get(names[0], ()))
         raise SimulatorError(

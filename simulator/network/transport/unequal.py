@@ -1,4 +1,4 @@
-"""An all-to-all with unequal blocks: the steps of equal blocks, each divided where a block is complete."""
+"""An all-to-all with unequal blocks: the steps of equal blocks, divided where a block is complete."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from simulator.network.step import Step
 
 
 def unequal(steps: Sequence[Step], per_peer: Sequence[float]) -> list[Step]:
-    """*steps*, in which every transfer carries the block for its receiver, with ``per_peer[j]`` bytes for receiver j.
+    """Return *steps*, whose transfers carry the block for their receiver, with ``per_peer[j]`` bytes for receiver j.
 
-    A step becomes one step for each size of block: all transfers send the bytes of the smallest block, then those with
-    larger blocks go on, and so forth. The further steps pay no latency. A transfer of no bytes is left out. Raises
-    `SimulatorError` for an algorithm that passes blocks on.
+    A step becomes one step for each size of block: all transfers send the bytes of the smallest block, then transfers
+    with larger blocks continue, and so on. The further steps pay no latency. A transfer of no bytes is left out. Raises
+    `SimulatorError` for an algorithm that forwards blocks.
     """
     return [part for step in steps for part in _divided(step, per_peer)]
 

@@ -1,1 +1,1 @@
-"""Measurement of devices and links, and the fit of cost parameters to what was measured."""
+"""Measurement of devices and links, and the fit of cost parameters to the measurements."""

@@ -1,7 +1,7 @@
-"""Calibrating fits the parameters of a transport to measurements, by way of the very plans that the simulator makes.
+"""Calibration fits the parameters of a transport to measurements, through the same plans that the simulator makes.
 
-Free is what the measurements feel of the library's own figures. Further parameters are taken in one after the other
-while Bayes' information criterion says that the measurements earn them.
+The free parameters are those of the library that change a measurement. Further parameters are added one by one while
+Bayes' information criterion justifies them.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from math import log
 import numpy as np
 
 from simulator.cluster import Cluster
-from simulator.network.plan import Phase, Plan
+from simulator.network.plan import Phase, TransferPlan
 from simulator.network.transport.communicator import Communicator
 from simulator.network.transport.transport import Transport
 from simulator.replay.calibration.measurement import SEND, Measurement
-from simulator.replay.calibration.parameters import Parameter, Seen, extensions, own, with_values
+from simulator.replay.calibration.parameters import Observed, Parameter, extensions, library_parameters, with_values
 from simulator.replay.calibration.regression import Fit, Vector, fit
 
-LOOSELY = log(10.0)
-"""How far a library's own figure may lie from a machine's: a factor of ten is one standard deviation."""
+PRIOR_DEVIATION = log(10.0)
+"""Standard deviation of the logarithm of a machine's value about the library's: a factor of ten."""
 
-UNTOLD = 0.7
-"""A parameter as unsure as this share of what was believed beforehand was not measured; the library's figure stays."""
+UNDETERMINED = 0.7
+"""A parameter whose error is this share of `PRIOR_DEVIATION` or more was not measured. The library's value stays."""
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A *parameter* at the value that was found, and its relative standard *error*."""
+    """A *parameter* with its fitted value, and its relative standard *error*."""
 
     parameter: Parameter
     error: float
@@ -38,17 +38,19 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """The *transport* with its *parameters* as fitted; beside each of *measurements* the plan and its *seconds*."""
+    """The *transport* with the fitted *parameters*, and for each of *measurements* the plan and its *seconds*."""
 
     transport: Transport
     parameters: tuple[Fitted, ...]
     measurements: tuple[Measurement, ...]
-    plans: tuple[Plan, ...]
+    plans: tuple[TransferPlan, ...]
     seconds: tuple[float, ...]
     fit: Fit
 
-    def crossovers(self) -> Iterator[tuple[str, float, Plan, Plan]]:
-        """Of each kind the size (bytes) from which on another algorithm or protocol is taken, and both plans."""
+    def crossovers(self) -> Iterator[tuple[str, float, TransferPlan, TransferPlan]]:
+        """Yield, for each kind, the sizes (bytes) where algorithm or protocol change, with the plans below and
+        above.
+        """
         for kind in dict.fromkeys(one.kind for one in self.measurements):
             rows = [(m.nbytes, p) for m, p in zip(self.measurements, self.plans, strict=True) if m.kind == kind]
             rows.sort(key=lambda row: row[0])
@@ -60,23 +62,23 @@ class Calibrated:
 def calibrate(
     measurements: Sequence[Measurement], cluster: Cluster, devices: Sequence[str], library: Transport
 ) -> Calibrated:
-    """*library* with the parameters that fit *measurements* best, of ranks on *devices* of *cluster*.
+    """Return *library* with the parameters that fit *measurements* best. Ranks are on *devices* of *cluster*.
 
-    Raises `CalibrationError` where there is nothing to fit.
+    Raises `CalibrationError` if there is nothing to fit.
     """
     bench = _Bench(tuple(measurements), cluster, tuple(devices))
-    best = bench.trial(library, bench.felt(library, own(library)))
+    best = bench.trial(library, bench.sensitive(library, library_parameters(library)))
     while True:
-        trials = [bench.trial(*one) for one in extensions(best.transport, best.found, bench.seen(best.whole))]
+        trials = [bench.trial(*one) for one in extensions(best.transport, best.found, bench.observed(best.whole))]
         better = min(trials, key=lambda trial: trial.fit.information, default=best)
-        # the best of several is good by chance too: the criterion extended for that (Chen and Chen 2008, gamma = 1)
+        # the best of several trials is partly good by chance: extended criterion (Chen and Chen 2008, gamma = 1)
         if better.fit.information + 2 * log(max(1, len(trials))) >= best.fit.information:
             return bench.calibrated(best)
         best = better
 
 
-def seconds(plan: Plan, cluster: Cluster) -> float:
-    """How long *plan* takes with nothing else on the links."""
+def seconds(plan: TransferPlan, cluster: Cluster) -> float:
+    """Return the duration of *plan* on idle links."""
     return sum(phase.latency + _flowing(phase, cluster) for phase in plan.phases)
 
 
@@ -95,7 +97,7 @@ def _flowing(phase: Phase, cluster: Cluster) -> float:
 
 @dataclass(frozen=True)
 class _Trial:
-    """*parameters* of *transport*, as they began, and their *fit*."""
+    """*parameters* of *transport* at their start, and their *fit*."""
 
     transport: Transport
     parameters: tuple[Parameter, ...]
@@ -103,25 +105,25 @@ class _Trial:
 
     @property
     def found(self) -> list[Parameter]:
-        """The parameters at what was found."""
+        """The parameters at their fitted values."""
         return [p.times(float(factor)) for p, factor in zip(self.parameters, self.fit.parameters, strict=True)]
 
     @property
     def whole(self) -> Transport:
-        """The transport with what was found."""
+        """The transport with the fitted values."""
         return with_values(self.transport, self.found)
 
 
 @dataclass(frozen=True)
 class _Bench:
-    """The measurements, and where the ranks were that made them."""
+    """The measurements, and the devices of their ranks."""
 
     measurements: tuple[Measurement, ...]
     cluster: Cluster
     devices: tuple[str, ...]
 
-    def plans(self, transport: Transport) -> list[Plan]:
-        """What the simulator would do for each measurement."""
+    def plans(self, transport: Transport) -> list[TransferPlan]:
+        """The simulator's plan for each measurement."""
         communicator = Communicator(self.cluster, self.devices, transport)
         return [
             communicator.send(one.ranks[0], one.ranks[1], one.nbytes)
@@ -131,11 +133,11 @@ class _Bench:
         ]
 
     def predicted(self, transport: Transport) -> Vector:
-        """Seconds of each measurement as *transport* has it."""
+        """The seconds of each measurement according to *transport*."""
         return np.array([seconds(plan, self.cluster) for plan in self.plans(transport)])
 
-    def felt(self, transport: Transport, parameters: Iterable[Parameter]) -> list[Parameter]:
-        """Those of *parameters* that any measurement feels, half and twice the value being tried."""
+    def sensitive(self, transport: Transport, parameters: Iterable[Parameter]) -> list[Parameter]:
+        """Those of *parameters* that change the time of a measurement when halved or doubled."""
         as_is = self.predicted(transport)
 
         def moves(parameter: Parameter) -> bool:
@@ -145,30 +147,30 @@ class _Bench:
         return [parameter for parameter in parameters if moves(parameter)]
 
     def trial(self, transport: Transport, parameters: Sequence[Parameter]) -> _Trial:
-        """*parameters* of *transport*, fitted."""
+        """Fit *parameters* of *transport*."""
 
         def predict(factors: Vector) -> Vector:
             moved = (p.times(float(factor)) for p, factor in zip(parameters, factors, strict=True))
             return self.predicted(with_values(transport, moved))
 
         measured = np.array([one.seconds for one in self.measurements])
-        return _Trial(transport, tuple(parameters), fit(predict, np.ones(len(parameters)), measured, LOOSELY))
+        return _Trial(transport, tuple(parameters), fit(predict, np.ones(len(parameters)), measured, PRIOR_DEVIATION))
 
-    def seen(self, transport: Transport) -> Seen:
-        """What the measurements show where *transport* is how they were made."""
+    def observed(self, transport: Transport) -> Observed:
+        """What the measurements show if they were made by *transport*."""
         rates: dict[tuple[str, str], float] = {}
         for plan in sorted(self.plans(transport), key=lambda plan: plan.sent_bytes):
             flows = [flow.alone for phase in plan.phases for flow in phase.flows]
             rates[plan.algorithm, plan.protocol] = max(flows, default=1.0)
         rows = self.measurements
-        return Seen(rates, min(one.seconds for one in rows), max(one.busbw for one in rows))
+        return Observed(rates, min(one.seconds for one in rows), max(one.busbw for one in rows))
 
     def calibrated(self, best: _Trial) -> Calibrated:
-        """What came of it; a parameter of which the measurements do not tell is left as the library has it."""
+        """The result of *best*. Parameters that the measurements do not determine keep the library's values."""
         rows = list(zip(best.parameters, best.found, best.fit.errors, strict=True))
-        told = [Fitted(found, float(error)) for _, found, error in rows if error < UNTOLD * LOOSELY]
-        untold = [begun for begun, _, error in rows if error >= UNTOLD * LOOSELY]
-        whole = with_values(best.transport, [*untold, *(one.parameter for one in told)])
+        determined = [Fitted(found, float(error)) for _, found, error in rows if error < UNDETERMINED * PRIOR_DEVIATION]
+        undetermined = [start for start, _, error in rows if error >= UNDETERMINED * PRIOR_DEVIATION]
+        whole = with_values(best.transport, [*undetermined, *(one.parameter for one in determined)])
         plans = tuple(self.plans(whole))
         times = tuple(seconds(plan, self.cluster) for plan in plans)
-        return Calibrated(whole, tuple(told), self.measurements, plans, times, best.fit)
+        return Calibrated(whole, tuple(determined), self.measurements, plans, times, best.fit)

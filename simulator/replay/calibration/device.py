@@ -1,6 +1,6 @@
-"""A device is measured by timing kernels on it: matrix products over shapes, copies, launches, and copies to its host.
+"""Measurement of a device by timed kernels: matrix products over shapes, copies, launches, and copies to its host.
 
-The device is a parameter: any that torch has, a GPU or the processor itself.
+The device is any that torch has: a GPU or the processor itself.
 """
 
 from __future__ import annotations
@@ -16,28 +16,29 @@ from simulator.replay.computation import DTYPES
 
 BATCHES = 5
 BATCH_SECONDS = 0.02
-"""A time is the lower quartile of so many batches of about so long: what else goes on can only add."""
+"""A time is the lower quartile of this many batches of about this length: other work only lengthens a time."""
 
 SIDES = (128, 256, 512, 1024, 2048, 4096, 8192)
+"""m = n of the products, from less than a tile of every SM to the layers of large models."""
 DEPTHS = (64, 256, 1024, 4096, 16384)
-"""m = n and k of the products: from less than a tile of every SM to the layers of large models."""
+"""k of the products."""
 
 LONGEST = 0.25
-"""Seconds: products that would take longer are left out. They are as fast as those before them."""
+"""Seconds. Longer products are left out: their rate equals that of the ones before."""
 
 VECTORS = tuple(2**power for power in range(16, 31, 2))
-"""Bytes that are copied: from what lies in a cache to what does not."""
+"""Bytes of the copies, from vectors that fit a cache to vectors that do not."""
 
 LAUNCHES = 200
-"""Kernels of one element, issued one after the other: the host is what they wait for."""
+"""Kernels of one element, issued one after the other, so that the host is the bottleneck."""
 
 ON_PROCESSORS = ("fp32",)
-"""The others are converted there by many."""
+"""Many processors convert the other precisions to this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A product of m x k by k x n, *shape* being (m, n, k), in *seconds*."""
+    """A product of m x k by k x n in *seconds*. *shape*: (m, n, k)."""
 
     precision: str
     shape: tuple[int, int, int]
@@ -60,10 +61,10 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Device:
-    """What was measured of the device that is called *name*: of copies in its memory all bytes read and written count.
+    """Measurements of the device *name*. The bytes of copies in its memory are bytes read plus bytes written.
 
-    *launch* is in s for each kernel; *to_host* and *to_device* are none where the device is the host. *memory* in bytes
-    and *sms* are what it says of itself.
+    *launch*: s for each kernel. *to_host* and *to_device* are empty if the device is the host. *memory* (bytes) and
+    *sms* are as the device reports them.
     """
 
     name: str
@@ -127,7 +128,10 @@ def _product_seconds(device: torch.device, dtype: torch.dtype, shape: tuple[int,
 
 
 def _copies(source: torch.device, target: torch.device) -> Iterator[Transfer]:
-    """From memory to memory; on one device its memory is read and written, between two the bus passed once."""
+    """Copies from memory to memory.
+
+    On one device its memory is read and written; between two the bus is crossed once.
+    """
     pinned = source.type != target.type
     for nbytes in VECTORS:
         vectors = [
@@ -150,7 +154,7 @@ def _launch(device: torch.device) -> float:
 
 
 def timed(once: Callable[[], object], device: torch.device) -> float:
-    """Seconds of *once* on *device*, issued again and again."""
+    """Return the seconds of *once* on *device*, issued repeatedly."""
     estimate = _batch(once, device, 1)
     count = max(1, min(10_000, int(BATCH_SECONDS / max(_batch(once, device, 1), estimate / 100, 1e-9))))
     times = sorted(_batch(once, device, count) for _ in range(BATCHES))

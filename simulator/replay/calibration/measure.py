@@ -1,8 +1,8 @@
-"""Measuring times communication on real ranks: collectives back to back as nccl-tests does, messages as ping-pong.
+"""Measurement of communication on real ranks: collectives back to back as in nccl-tests, messages as ping-pong.
 
-A broadcast is over when the last rank has it, but its root may go on before that; so its iterations are kept apart by
-barriers, and each is timed from the root's begin to the last rank's end. Of all other kinds no rank can begin the next
-before it has what it needs of the last, and the time is that of a batch over its iterations.
+A broadcast ends when the last rank has the vector, but its root may continue before that. So barriers separate its
+iterations, and each is timed from the root's begin to the last rank's end. In all other kinds no rank can begin the
+next iteration before it has its data of the last, and the time is that of a batch over its iterations.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from simulator.replay import clock
-from simulator.replay.buffers import ELEMENT, Buffers, elements, needed
+from simulator.replay.buffers import ELEMENT, Buffers, elements, required_elements
 from simulator.replay.calibration.measurement import SEND, Measurement, Sweep
 from simulator.replay.communication import KINDS, Call
 from simulator.replay.worker import Member
@@ -24,11 +24,11 @@ from simulator.schedule import Collective
 
 
 def measure(member: Member, sweep: Sweep) -> list[Measurement]:
-    """All of *sweep*, as one rank of it; rank 0 has the measurements, and reports each one at once."""
+    """Measure all of *sweep* as one of its ranks. Rank 0 returns the measurements, and reports each one at once."""
     found = []
-    stopwatch = _Stopwatch(member, sweep, clock.offset(member.rank, member.world_size))
+    timer = _Timer(member, sweep, clock.offset(member.rank, member.world_size))
     for one in _all(member, sweep):
-        measurement = stopwatch.time(one)
+        measurement = timer.time(one)
         if member.rank == 0:
             member.report(measurement)
             found.append(measurement)
@@ -37,7 +37,7 @@ def measure(member: Member, sweep: Sweep) -> list[Measurement]:
 
 @dataclass(frozen=True)
 class _Timed:
-    """One thing to time: *once* does it, on every rank; those outside *ranks* do nothing."""
+    """One case to time. Every rank calls *once*; ranks outside *ranks* do nothing in it."""
 
     kind: str
     ranks: tuple[int, ...]
@@ -47,7 +47,7 @@ class _Timed:
 
     @property
     def apart(self) -> bool:
-        """Whether iterations must be kept apart."""
+        """Whether barriers must separate the iterations."""
         return self.kind == "broadcast"
 
 
@@ -63,7 +63,7 @@ def _all(member: Member, sweep: Sweep) -> Iterator[_Timed]:
 def _collective(member: Member, kind: str, size: int) -> _Timed:
     ranks = tuple(range(member.world_size))
     op = Collective(name=kind, kind=kind, over="all", nbytes=size)
-    source, sink = (torch.zeros(n, device=member.device) for n in needed(op, len(ranks)))
+    source, sink = (torch.zeros(n, device=member.device) for n in required_elements(op, len(ranks)))
     n, m = elements(size), elements(size, len(ranks))
     call = Call(dist.group.WORLD, ranks, member.rank, 0, n, m, Buffers(source, sink))
     parted = kind in ("all_gather", "reduce_scatter", "gather", "scatter", "all_to_all")
@@ -72,7 +72,7 @@ def _collective(member: Member, kind: str, size: int) -> _Timed:
 
 
 def _message(member: Member, pair: tuple[int, int], size: int) -> _Timed:
-    """There and back again: two messages."""
+    """A ping-pong: two messages."""
     first, second = pair
     vector = torch.zeros(elements(size), device=member.device)
 
@@ -88,15 +88,15 @@ def _message(member: Member, pair: tuple[int, int], size: int) -> _Timed:
 
 
 @dataclass
-class _Stopwatch:
-    """Times on all ranks together; *offset* (s) makes this rank's clock that of rank 0."""
+class _Timer:
+    """Times cases on all ranks together. *offset* (s) aligns this rank's clock with that of rank 0."""
 
     member: Member
     sweep: Sweep
     offset: float
 
     def time(self, one: _Timed) -> Measurement:
-        """The measurement of *one*; the same on every rank."""
+        """Return the measurement of *one*, the same on every rank."""
         sweep = self.sweep
         warm = self._within(one, 1, max(1, sweep.warmup), sweep.batch_seconds)
         iterations = max(1, min(sweep.iterations, int(sweep.batch_seconds / min(warm))))
@@ -106,29 +106,29 @@ class _Stopwatch:
         return Measurement(one.kind, one.ranks, one.nbytes, seconds, pstdev(times) / seconds)
 
     def _within(self, one: _Timed, iterations: int, most: int, enough: float) -> list[float]:
-        """Seconds of an iteration in each of *most* batches, or of fewer when these have taken *enough* s."""
+        """Seconds of an iteration in each of at most *most* batches, fewer if these have taken *enough* s."""
         times: list[float] = []
         while len(times) < most and iterations * sum(times) < enough:
             times.append(self._batch(one, iterations))
         return times
 
     def _batch(self, one: _Timed, iterations: int) -> float:
-        """Seconds of an iteration, the mean of so many."""
+        """Seconds of an iteration, the mean over *iterations*."""
         if one.apart:
             return sum(self._span(one, 1, from_root=True) for _ in range(iterations)) / iterations
         return self._span(one, iterations) / iterations
 
     def _span(self, one: _Timed, iterations: int, *, from_root: bool = False) -> float:
-        """Seconds from the first rank's (or the root's) begin to the last rank's end of *iterations*."""
+        """Seconds of *iterations* from the first rank's (or the root's) begin to the last rank's end."""
         takes_part = self.member.rank in one.ranks
-        dist.all_reduce(torch.zeros(1))  # a barrier among hosts, whatever carries the vectors of the GPUs
+        dist.all_reduce(torch.zeros(1))  # a barrier among hosts, for every backend
         begin = self._now()
         for _ in range(iterations if takes_part else 0):
             one.once()
         end = self._now()
         if not takes_part or (from_root and self.member.rank != one.ranks[0]):
             begin = inf
-        # the least begin and the greatest end, both by one reduction
+        # the earliest begin and the latest end by one reduction
         moments = torch.tensor([-begin, end if takes_part else -inf], dtype=torch.float64)
         dist.all_reduce(moments, dist.ReduceOp.MAX)
         return float(moments[1] + moments[0])

@@ -1,4 +1,7 @@
-"""A measurement is one communication of one size, timed; a sweep is what to time, over sizes as nccl-tests has them."""
+"""A measurement is one timed communication of one size.
+
+A sweep lists communications to time, over sizes as in nccl-tests.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,18 @@ from dataclasses import dataclass
 from simulator.analysis import metrics
 
 SEND = "send"
-"""A message from one rank to another, half of a ping-pong; its bus bandwidth is its algorithm bandwidth."""
+"""A message from one rank to another, half of a ping-pong. Its bus bandwidth is its algorithm bandwidth."""
 
 MEASURED = (SEND, "all_reduce", "all_gather", "reduce_scatter", "broadcast")
-"""What is measured unless told otherwise."""
+"""The kinds that are measured by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """*kind* of collective, or ``send``, among *ranks* (a message goes from the first to the second).
 
-    *nbytes* is the full vector; *seconds* the lower quartile of several batches, for what else goes on can only add;
-    *spread* the standard deviation between them over that (0 where only one is known).
+    *nbytes*: the full vector. *seconds*: the lower quartile of several batches, because other work only lengthens a
+    time. *spread*: the standard deviation between the batches over *seconds* (0 if only one is known).
     """
 
     kind: str
@@ -44,8 +47,8 @@ class Measurement:
 class Sweep:
     """Each of *kinds* over *sizes* (bytes), messages between each of *pairs*.
 
-    A time is the lower quartile of *batches*, each the mean of *iterations* one after the other, after *warmup* that do
-    not count. Of what takes long there is less, on every rank alike: no batch is to take more than *batch_seconds*.
+    A time is the lower quartile of *batches*, each the mean of *iterations* in a row, after *warmup* iterations that do
+    not count. Long cases have fewer iterations, on every rank alike: no batch should take more than *batch_seconds*.
     """
 
     sizes: tuple[int, ...]
@@ -58,7 +61,7 @@ class Sweep:
 
 
 def sizes(begin: int, end: int, factor: int = 0, step: int = 0) -> tuple[int, ...]:
-    """Bytes from *begin* to *end*, times *factor* or, without one, plus *step*.
+    """Return the bytes from *begin* to *end*, times *factor*, or plus *step* without a factor.
 
     >>> sizes(8, 100, factor=2), sizes(8, 20, step=6)
     ((8, 16, 32, 64), (8, 14, 20))

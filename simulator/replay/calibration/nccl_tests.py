@@ -1,7 +1,7 @@
-"""nccl-tests' output, as text or as JSON (``-J``), read as measurements.
+"""The output of nccl-tests, as text or as JSON (``-J``), read as measurements.
 
-Text and JSON are those of NVIDIA/nccl-tests, src/util.cu (2.18); text of older versions and of rccl-tests has the same
-columns and is told apart by its header. A figure is the out-of-place one, or where there is none the in-place one.
+Text and JSON are those of NVIDIA/nccl-tests, src/util.cu (2.18). Text of older versions and of rccl-tests has the same
+columns; its header distinguishes it. A time is the out-of-place one, or the in-place one if there is no other.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _THREADS = re.compile(r"# nThreads?:? (\d+) nGpus:? (\d+)")
 
 @dataclass(frozen=True)
 class Sweeps:
-    """*measurements* of ranks on *hosts* (a name for each rank; none known: empty), each on a *gpu* of that name.
+    """*measurements* of ranks on *hosts* (a name for each rank; empty if unknown), each with a *gpu* of that name.
 
-    *version* of NCCL, as 2.20; nothing where it is not told.
+    *version*: of NCCL, as 2.20; empty if unknown.
     """
 
     measurements: tuple[Measurement, ...]
@@ -50,12 +50,15 @@ class Sweeps:
 
     @property
     def servers(self) -> int:
-        """How many hosts there were; 1 where that is not told."""
+        """The number of hosts; 1 if unknown."""
         return max(1, len(set(self.hosts)))
 
 
 def of_text(text: str, name: str) -> Sweeps:
-    """What nccl-tests printed; *name* of the file, for errors. Raises `CalibrationError` with the line."""
+    """Return the sweeps in nccl-tests' *text*.
+
+    *name*: of the file, for errors. Raises `CalibrationError` with the line.
+    """
     reader = _Reader(name)
     for number, line in enumerate(text.splitlines(), start=1):
         reader.take(number, _LAUNCHER.sub("", line))
@@ -69,7 +72,7 @@ def is_text(text: str) -> bool:
 
 @dataclass
 class _Reader:
-    """Lines, one after the other; a file may hold several runs."""
+    """Reads lines one by one. A file may hold several runs."""
 
     name: str
     kind: str | None = None
@@ -81,7 +84,7 @@ class _Reader:
     measurements: list[Measurement] = field(default_factory=list)
 
     def take(self, number: int, line: str) -> None:
-        """Line *number*."""
+        """Read line *number*."""
         if program := _PROGRAM.search(line):
             self.kind = program[1]
         if version := _VERSION.search(line):
@@ -102,7 +105,7 @@ class _Reader:
             raise CalibrationError(f"{where}: has {len(cells)} columns; the header has {len(self.columns)}: cut off?")
         row: dict[str, str] = {}
         for column, cell in zip(self.columns, cells, strict=False):
-            row.setdefault(column, cell)  # out-of-place stands before in-place
+            row.setdefault(column, cell)  # out-of-place columns precede in-place ones
         places = [place for place, column in enumerate(self.columns) if column == self._time]
         times = [_number(cells[place]) for place in places if place < len(cells)]
         microseconds = next((time for time in times if time), None)
@@ -122,12 +125,12 @@ class _Reader:
         ranks = len(self.hosts) or self.threads
         if ranks < 2:
             raise CalibrationError(
-                f"{where}: the lines above do not tell of two ranks or more (# Rank 0 ... on HOST device 0 [...] GPU)"
+                f"{where}: the lines above do not list two or more ranks (# Rank 0 ... on HOST device 0 [...] GPU)"
             )
         return ranks
 
     def sweeps(self) -> Sweeps:
-        """All of it."""
+        """Return all sweeps read so far."""
         if not self.measurements:
             raise CalibrationError(f"{self.name}: has no row of nccl-tests with a time")
         hosts = tuple(host for _, host in sorted(self.hosts.items()))
@@ -136,7 +139,7 @@ class _Reader:
 
 
 def of_json(data: Mapping[str, Any], name: str) -> Sweeps:
-    """The JSON report of nccl-tests. Raises `CalibrationError` with what is missing."""
+    """Return the sweeps in nccl-tests' JSON report. Raises `CalibrationError` with the missing part."""
     config = data.get("config")
     if not isinstance(config, dict):
         raise CalibrationError(f"{name}: has no config; is it nccl-tests' report (-J)?")
@@ -163,7 +166,7 @@ def _json_rows(data: Mapping[str, Any], ranks: int, name: str) -> Iterator[Measu
         microseconds, nbytes = next((time for time in times if time), None), _number(row.get("size"))
         if nbytes and microseconds:
             if ranks < 2:
-                raise CalibrationError(f"{where}: config tells of {ranks} rank; there must be two or more")
+                raise CalibrationError(f"{where}: config has {ranks} rank; there must be two or more")
             cells = {**row, "algbw": timed[0].get("alg_bw"), "busbw": timed[0].get("bus_bw")}
             kind = _kind(program[1] if program else None, cells, ranks, where)
             yield Measurement(kind, tuple(range(ranks)), nbytes, microseconds * 1e-6)
@@ -173,7 +176,7 @@ def _kind(program: str | None, row: Mapping[str, Any], ranks: int, where: str) -
     """The collective: by the program's name, else by root, reduction, and bus bandwidth over algorithm bandwidth."""
     if program is not None:
         if program not in KINDS:
-            raise CalibrationError(f"{where}: {program}_perf is not taken; there are {', '.join(KINDS)}")
+            raise CalibrationError(f"{where}: {program}_perf is unknown; there are {', '.join(KINDS)}")
         return KINDS[program]
     reduces, rooted = row.get("redop") not in ("none", None), str(row.get("root", "-1")).strip() != "-1"
     if rooted:
@@ -183,7 +186,7 @@ def _kind(program: str | None, row: Mapping[str, Any], ranks: int, where: str) -
         return "all_gather"
     if not alg or not bus:
         raise CalibrationError(
-            f"{where}: which collective is it? Give the line with the program's name, all_reduce_perf"
+            f"{where}: the collective is unknown; include the line with the program's name, e.g. all_reduce_perf"
         )
     return "all_reduce" if bus / alg > 1.5 * (ranks - 1) / ranks else "reduce_scatter"
 

@@ -1,7 +1,7 @@
-"""The free parameters of a calibration: which figures of a library a machine determines, and which of them go together.
+"""The free parameters of a calibration: the values of a library that depend on the machine, in groups.
 
-What a library tells apart (classes of hop, algorithms, protocols) keeps its proportions as long as measurements do not
-ask for more: one factor moves all latencies of a class of hop. Extensions are what could be asked for.
+Values that a library distinguishes (by link class, algorithm, protocol) keep their ratios unless measurements require
+more: one factor applies to all latencies of a link class. Extensions add further parameters.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ from simulator.network.transport.transport import Transport
 
 SCALARS = ("launch",)
 TABLES = ("base_latency", "hop_latency", "efficiency", "attainable", "limits", "ceilings")
-"""Parameters and tables of a transport that a machine determines; the others are of the library's own making."""
+"""Parameters and tables of a transport that depend on the machine. The others are properties of the library."""
 
 LONG = "long"
-"""The protocol that is added where vectors above some size cost less a byte, and more to begin with."""
+"""The name of an added protocol, with less cost for each byte and more latency, for vectors above some size."""
 
-LATER, SLOWER = 4.0, 4.0
-"""Where the search for it begins: it starts so many times as late, and the first carries so many times less."""
+LATENCY_RATIO, RATE_RATIO = 4.0, 4.0
+"""Start of its search: its latency over that of the first protocol, and its bandwidth over that of the first."""
 
 Key = tuple[str, Any]
-"""A table of a transport and a key of it; or the name of a parameter that is no table, and None."""
+"""A table of a transport and one of its keys; or the name of a scalar parameter, and None."""
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A factor on *entries*: keys and the values that they begin with."""
+    """A factor on *entries*: keys and their initial values."""
 
     entries: tuple[tuple[Key, float], ...]
 
     @property
     def name(self) -> Key:
-        """The first key, which stands for all."""
+        """The first key, which names the parameter."""
         return self.entries[0][0]
 
     def times(self, factor: float) -> Parameter:
-        """The same, beginning *factor* times as large."""
+        """Return the parameter with its initial values multiplied by *factor*."""
         return Parameter(tuple((key, value * factor) for key, value in self.entries))
 
 
 def with_values(transport: Transport, parameters: Iterable[Parameter]) -> Transport:
-    """*transport* with the entries of *parameters* as they begin; of one that stands in two, the later one's."""
+    """Return *transport* with the entries of *parameters*. The last of several values of one entry counts."""
     changes: dict[str, Any] = {}
     for parameter in parameters:
         for (name, key), value in parameter.entries:
@@ -54,8 +54,8 @@ def with_values(transport: Transport, parameters: Iterable[Parameter]) -> Transp
     return replace(transport, **changes)
 
 
-def own(library: Transport) -> list[Parameter]:
-    """The figures of *library* that may be free."""
+def library_parameters(library: Transport) -> list[Parameter]:
+    """Return the values of *library* that may be free."""
     groups: dict[Any, dict[Key, float]] = {
         name: {(name, None): getattr(library, name)} for name in SCALARS if getattr(library, name)
     }
@@ -67,7 +67,7 @@ def own(library: Transport) -> list[Parameter]:
 
 
 def _group(library: Transport, table: str, key: Any) -> tuple[Any, ...]:
-    """What goes with the entry *key*."""
+    """The group of the entry *key*."""
     if table == "base_latency":
         return (table,)
     if table == "hop_latency":
@@ -76,7 +76,7 @@ def _group(library: Transport, table: str, key: Any) -> tuple[Any, ...]:
 
 
 def _classes_alike(hops: Mapping[tuple[str, str, str], float]) -> bool:
-    """Whether every class of hop costs the same."""
+    """Whether every link class costs the same."""
     classes: dict[str, dict[tuple[str, str], float]] = {}
     for (hop, *rest), value in hops.items():
         classes.setdefault(hop, {})[rest[0], rest[1]] = value
@@ -84,11 +84,11 @@ def _classes_alike(hops: Mapping[tuple[str, str, str], float]) -> bool:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What measurements show, for extensions to begin with.
+class Observed:
+    """What the measurements show, as a start for extensions.
 
-    *used*: the algorithms and protocols that were taken, each with the bytes/s of a rank in the largest of what it did;
-    *latency*: the least time (s) that anything took; *rate*: the most bus bandwidth, bytes/s.
+    *used*: algorithm and protocol -> bytes/s of a rank in their largest measurement. *latency*: the shortest time (s).
+    *rate*: the largest bus bandwidth, bytes/s.
     """
 
     used: Mapping[tuple[str, str], float]
@@ -99,28 +99,28 @@ class Seen:
 Extended = tuple[Transport, list[Parameter]]
 
 
-def extensions(transport: Transport, parameters: Sequence[Parameter], seen: Seen) -> Iterator[Extended]:
-    """What could be taken in beside *parameters* of *transport*."""
+def extensions(transport: Transport, parameters: Sequence[Parameter], observed: Observed) -> Iterator[Extended]:
+    """Yield each possible addition to *parameters* of *transport*."""
     if len(transport.protocols) > 1:
-        for protocol in dict.fromkeys(protocol for _, protocol in seen.used):
-            yield from _apart(transport, parameters, protocol)
+        for protocol in dict.fromkeys(protocol for _, protocol in observed.used):
+            yield from _separate_latencies(transport, parameters, protocol)
         return
     taken = {key: value for parameter in parameters for key, value in parameter.entries}
-    for (algorithm, protocol), rate in seen.used.items():
+    for (algorithm, protocol), rate in observed.used.items():
         hops = {(t, (key[0], algorithm, protocol)): value for (t, key), value in taken.items() if t == "hop_latency"}
         for entries in (
             hops,
-            {("base_latency", (algorithm, protocol)): seen.latency},
+            {("base_latency", (algorithm, protocol)): observed.latency},
             {("ceilings", (algorithm, protocol, "any")): rate},
         ):
             if entries and not taken.keys() & entries.keys():
                 yield transport, [*parameters, Parameter(tuple(entries.items()))]
     if any(table == "hop_latency" for table, _ in taken):
-        yield _with_long(transport, parameters, seen.rate)
+        yield _with_long(transport, parameters, observed.rate)
 
 
-def _apart(transport: Transport, parameters: Sequence[Parameter], protocol: str) -> Iterator[Extended]:
-    """The latencies of *protocol* moved by a factor of their own."""
+def _separate_latencies(transport: Transport, parameters: Sequence[Parameter], protocol: str) -> Iterator[Extended]:
+    """A separate factor for the latencies of *protocol*."""
 
     def its(key: Key) -> bool:
         return key[0] in ("base_latency", "hop_latency") and key[1][-1] == protocol
@@ -137,10 +137,10 @@ def _with_long(transport: Transport, parameters: Sequence[Parameter], rate: floa
     short = transport.protocols[0]
     taken = {key: value for parameter in parameters for key, value in parameter.entries}
     hops = {
-        (table, (*key[:2], LONG)): LATER * value
+        (table, (*key[:2], LONG)): LATENCY_RATIO * value
         for (table, key), value in taken.items()
         if table == "hop_latency" and key[2] == short
     }
-    ceiling: dict[Key, float] = {("ceilings", ("any", short, "any")): rate / SLOWER}
+    ceiling: dict[Key, float] = {("ceilings", ("any", short, "any")): rate / RATE_RATIO}
     added = [hops] if taken.keys() & ceiling.keys() else [hops, ceiling]
     return replace(transport, protocols=(short, LONG)), [*parameters, *(Parameter(tuple(e.items())) for e in added)]

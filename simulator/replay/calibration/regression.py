@@ -1,8 +1,8 @@
-"""Robust regression fits positive parameters of a model to measured times, errors counted relative to the time.
+"""Robust regression of positive parameters of a model on measured times, with relative errors.
 
 The residual of a row is log(predicted / measured), so a microsecond and a second weigh the same. Residuals beyond
-Huber's bound count linearly instead of squared, so one row that was disturbed does not bend the curve. The logarithms
-of the parameters are moved by Levenberg's and Marquardt's steps: no parameter becomes negative.
+Huber's bound count linearly instead of squared, so one disturbed row does not bend the curve. The fit moves the
+logarithms of the parameters: no parameter becomes negative.
 """
 
 from __future__ import annotations
@@ -12,40 +12,40 @@ from dataclasses import dataclass
 from math import inf
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.errors import CalibrationError
+from simulator.least_squares import NORMAL_MAD, Array, RobustProblem
 
-Vector = NDArray[np.float64]
+Vector = Array
 
 HUBER = 0.3
-"""Huber's bound in standard deviations. The usual 1.345 is for rows of which a few are disturbed; where the model
-leaves out what some sizes do (caches, bursts), these must not bend the rest, and absolute deviations are what counts.
+"""Huber's bound in standard deviations. The usual 1.345 suits data with a few disturbed rows. Here the model lacks some
+effects of size (caches, bursts), which must not bend the rest, so absolute deviations count.
 """
 
 EFFICIENCY = 0.734
-"""How efficient that is where errors are normal: (2 F(c) - 1)^2 / (2 F(c) - 1 - 2 c f(c) + 2 c^2 (1 - F(c))) for
-c = 0.3 with the normal distribution F and its density f (Huber, "Robust Statistics", 1981, section 3.2)."""
-
-MAD = 1.4826
-"""Standard deviation of a normal distribution over its median absolute deviation."""
+"""Its efficiency for normal errors: (2 F(c) - 1)^2 / (2 F(c) - 1 - 2 c f(c) + 2 c^2 (1 - F(c))) for c = 0.3 with the
+normal distribution F and its density f (Huber, "Robust Statistics", 1981, section 3.2).
+"""
 
 LEAST_SCALE = 1e-6
-"""The residual's standard deviation is not taken smaller than this, so that exact data have weights."""
+"""Lower bound of the residuals' standard deviation, so that exact data have finite weights."""
 
-MOST_STEPS = 100
-STILL = 1e-7
-"""A step that lowers the loss by less than this share ends the search."""
+TOLERANCE = 1e-7
+"""A step that lowers the loss by less than this share, or changes all parameters by less, ends the search."""
+
+EVALUATIONS = 100
+"""Evaluations of the model at most, those for slopes not counted."""
 
 DIFFERENCE = 1e-5
-"""Step of a logarithm in the finite differences: far above rounding, far below what a time is known to."""
+"""Step of a logarithm in the finite differences: far above rounding, far below the accuracy of a time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fit:
-    """*parameters*, and the relative standard error of each; *residuals* log(predicted / measured), row by row.
+    """*parameters*, the relative standard error of each, and *residuals* log(predicted / measured) by row.
 
-    *covariance* is that of the parameters' logarithms; *scale* the robust standard deviation of the residuals.
+    *covariance*: of the parameters' logarithms. *scale*: the robust standard deviation of the residuals.
     """
 
     parameters: Vector
@@ -61,11 +61,11 @@ class Fit:
 
     @property
     def information(self) -> float:
-        """Bayes' information criterion of absolute deviations (Schwarz 1978): of two models less is better.
+        """Bayes' information criterion for absolute deviations (Schwarz 1978). The lower of two models is better.
 
-        (4 / pi) n log(mean |residual|) + k log n. Where errors are Laplace's the factor would be 2, but where they are
-        normal that takes chance for gain, by pi / 2: the drop in absolute deviations is then so much nearer to
-        chi-square (Koenker and Bassett 1982).
+        (4 / pi) n log(mean |residual|) + k log n. For Laplace errors the factor would be 2. For normal errors that
+        would count chance as gain, by pi / 2; with 4 / pi the drop in absolute deviations is closer to chi-square
+        (Koenker and Bassett 1982).
         """
         rows, mean = len(self.residuals), float(np.mean(np.abs(self.residuals)))
         return float(4 / np.pi * rows * np.log(max(mean, LEAST_SCALE)) + len(self.parameters) * np.log(rows))
@@ -75,26 +75,34 @@ def fit(
     predict: Callable[[Vector], Vector],
     start: Vector,
     measured: Vector,
-    loosely: float | Vector = inf,
+    prior_deviation: float | Vector = inf,
 ) -> Fit:
-    """The parameters, above 0, with which *predict* comes nearest to *measured* (both n, above 0), from *start* (k).
+    """Return the parameters above 0 (k) with which *predict* fits *measured* best (both n, above 0), from *start* (k).
 
-    *loosely* is how far a parameter is believed to lie from its start: a standard deviation of its logarithm. What the
-    rows do not determine then stays there, and its error tells so. Raises `CalibrationError` for rows that are not
-    positive and finite, and where rows and beliefs leave a parameter undetermined.
+    *prior_deviation*: standard deviation of a parameter's logarithm about its start. Parameters that the rows do not
+    determine stay there, with an error of that size. Raises `CalibrationError` for rows that are not positive and
+    finite, and if rows and prior leave a parameter undetermined.
     """
     start, measured = np.asarray(start, float), np.asarray(measured, float)
     _check(start, measured)
-    belief = np.broadcast_to(1.0 / np.asarray(loosely, float), start.shape)
+    precision = np.broadcast_to(1.0 / np.asarray(prior_deviation, float), start.shape)
 
     def residuals(logs: Vector) -> Vector:
         return _logs(predict(np.exp(logs))) - np.log(measured)
 
-    logs = _descend(residuals, np.log(start), belief)
+    problem = RobustProblem(
+        residuals,
+        slopes=lambda logs: _slopes(residuals, logs),
+        scale=lambda rest: _scale(rest, len(start)),
+        huber=HUBER,
+        expected=np.log(start),
+        precision=precision,
+        relative=True,
+    )
+    logs = problem.minimum(np.log(start), TOLERANCE, TOLERANCE, EVALUATIONS)
     rest = residuals(logs)
     scale = _scale(rest, len(start))
-    slopes = _slopes(residuals, logs, rest)
-    covariance = _covariance(slopes, EFFICIENCY / scale**2, belief)
+    covariance = _covariance(_slopes(residuals, logs), EFFICIENCY / scale**2, precision)
     return Fit(np.exp(logs), np.sqrt(np.diag(covariance)), rest, covariance, scale)
 
 
@@ -115,69 +123,22 @@ def _logs(times: Vector) -> Vector:
     return np.asarray(np.log(times), float)
 
 
-def _descend(residuals: Callable[[Vector], Vector], logs: Vector, belief: Vector) -> Vector:
-    """Levenberg-Marquardt steps on weighted squares; the weights and the scale are renewed at every step."""
-    origin, damping = logs, 1e-3
-
-    def loss(at: Vector, rest: Vector, scale: float) -> float:
-        return float(_loss(rest, scale) + np.sum((belief * (at - origin)) ** 2))
-
-    rest = residuals(logs)
-    for _ in range(MOST_STEPS):
-        scale = _scale(rest, len(logs))
-        weights = _weights(rest, scale) / scale**2
-        slopes = _slopes(residuals, logs, rest)
-        normal = slopes.T @ (weights[:, None] * slopes) + np.diag(belief**2)
-        gradient = slopes.T @ (weights * rest) + belief**2 * (logs - origin)
-        before = loss(logs, rest, scale)
-        while damping < 1e12:
-            step = _step(normal, gradient, damping)
-            after = residuals(logs + step)
-            if loss(logs + step, after, scale) < before:
-                break
-            damping *= 4.0
-        else:
-            return logs
-        gained = before - loss(logs + step, after, scale)
-        logs, rest, damping = logs + step, after, damping / 8.0
-        if gained < STILL * before:
-            break
-    return logs
-
-
-def _step(normal: Vector, gradient: Vector, damping: float) -> Vector:
-    """The damped step, of no more than a factor of e in any parameter."""
-    damped = normal + damping * np.diag(np.maximum(np.diag(normal), np.diag(normal).max() * 1e-12))
-    step = -np.linalg.lstsq(damped, gradient, rcond=None)[0]
-    return np.asarray(step / max(1.0, float(np.abs(step).max())), float)
-
-
 def _scale(residuals: Vector, parameters: int) -> float:
-    """The robust standard deviation about 0, widened for the degrees of freedom that the parameters took."""
+    """The robust standard deviation about 0, corrected for the degrees of freedom of the parameters."""
     rows = len(residuals)
     free = np.sqrt(rows / max(1, rows - parameters))
-    return max(LEAST_SCALE, float(MAD * np.median(np.abs(residuals)) * free))
+    return max(LEAST_SCALE, float(NORMAL_MAD * np.median(np.abs(residuals)) * free))
 
 
-def _weights(residuals: Vector, scale: float) -> Vector:
-    return np.asarray(np.minimum(1.0, HUBER * scale / np.maximum(np.abs(residuals), LEAST_SCALE * scale)), float)
-
-
-def _loss(residuals: Vector, scale: float) -> float:
-    """Huber's loss of residuals in standard deviations: r^2 inside the bound, 2 c |r| - c^2 beyond."""
-    size = np.abs(residuals) / scale
-    return float(np.sum(np.where(size <= HUBER, size**2, 2 * HUBER * size - HUBER**2)))
-
-
-def _slopes(residuals: Callable[[Vector], Vector], logs: Vector, rest: Vector) -> Vector:
-    """Differences, n x k."""
-    steps = DIFFERENCE * np.eye(len(logs))
+def _slopes(residuals: Callable[[Vector], Vector], logs: Vector) -> Vector:
+    """Return the derivatives of *residuals* at *logs* by finite differences, n x k."""
+    steps, rest = DIFFERENCE * np.eye(len(logs)), residuals(logs)
     columns = [(residuals(logs + step) - rest) / DIFFERENCE for step in steps]
     return np.stack(columns, axis=1) if columns else np.zeros((len(rest), 0))
 
 
-def _covariance(slopes: Vector, weight: float, belief: Vector) -> Vector:
-    normal = weight * slopes.T @ slopes + np.diag(belief**2)
+def _covariance(slopes: Vector, weight: float, precision: Vector) -> Vector:
+    normal = weight * slopes.T @ slopes + np.diag(precision**2)
     if normal.size and np.linalg.matrix_rank(normal, hermitian=True) < len(normal):
         raise CalibrationError(
             f"{len(slopes)} rows do not determine {len(normal)} parameters; measure more sizes or kinds, or fit fewer"

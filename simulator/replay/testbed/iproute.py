@@ -1,6 +1,6 @@
-"""Network namespaces of one run bear the name of the process that made them, so those of a dead one are found later.
+"""Network namespaces by iproute2. A namespace's name contains the process that made it, so leftovers can be identified.
 
-Namespaces, links and shapers are made by iproute2's ``ip`` and ``tc``, many lines in one call.
+Namespaces, links and shapers are made by ``ip`` and ``tc``, many lines in one call.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pathlib import Path
 from simulator.errors import ClusterError
 
 PREFIX = "clustersim-"
-"""Of every namespace; then the process's number and when it started, by which a later one of equal number differs."""
+"""Prefix of every namespace. Then follow the process id and its start time, which distinguishes reused ids."""
 
 
-def why_not() -> str | None:
-    """Why this machine cannot have a testbed, in a few words; None if it can."""
+def unavailable_reason() -> str | None:
+    """Return why this machine cannot have a testbed, in a few words; None if it can."""
     if not sys.platform.startswith("linux"):
         return "it needs Linux's network namespaces"
     missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
@@ -29,11 +29,11 @@ def why_not() -> str | None:
         return f"it needs iproute2, and there is no {' and no '.join(missing)} here; install the package iproute2"
     if os.geteuid() != 0:
         return "it needs root, to make network namespaces; run the command with sudo"
-    return _tried(f"{owner()}-trial")
+    return _trial_error(f"{owner()}-trial")
 
 
-def _tried(name: str) -> str | None:
-    """What keeps a namespace of that *name* from having a token bucket; None if it can be had."""
+def _trial_error(name: str) -> str | None:
+    """Why a namespace *name* cannot have a token bucket; None if it can."""
     try:
         iproute("ip", [f"netns add {name}"])
         iproute("tc", ["qdisc add dev lo root tbf rate 1mbit burst 2000 limit 2000"], name)
@@ -45,23 +45,26 @@ def _tried(name: str) -> str | None:
 
 
 def iproute(tool: str, lines: Iterable[str], namespace: str | None = None, *, tolerant: bool = False) -> None:
-    """Have ``ip`` or ``tc`` carry out *lines* in *namespace*, in order.
+    """Execute *lines* with ``ip`` or ``tc`` in *namespace*, in order.
 
-    Raises `ClusterError` with the line that failed and why; where *tolerant*, what fails is passed over.
+    Raises `ClusterError` with the failed line and the reason. With *tolerant* failures are ignored.
     """
     command = [tool, *(["-n", namespace] if namespace else []), *(["-force"] if tolerant else []), "-batch", "-"]
     listed = list(lines)
     done = subprocess.run(command, input="\n".join(listed), capture_output=True, text=True, check=False)
     if done.returncode and not tolerant:
-        said = [line for line in done.stderr.splitlines() if not line.startswith("Command failed")]
+        messages = [line for line in done.stderr.splitlines() if not line.startswith("Command failed")]
         numbers = [line.rpartition(":")[2] for line in done.stderr.splitlines() if line.startswith("Command failed")]
         number = int(numbers[0]) if numbers and numbers[0].isdigit() else 1
         failed = listed[min(number, len(listed)) - 1]
-        raise ClusterError(f"`{tool} {failed}` fails: {' '.join(said) or 'it does not say why'}")
+        raise ClusterError(f"`{tool} {failed}` fails: {' '.join(messages) or 'without a message'}")
 
 
-def setting(namespace: str, settings: Sequence[tuple[str, str]]) -> None:
-    """Set the kernel parameters ``net.*`` of *namespace*, a name and a value each; what the kernel has not is left."""
+def set_parameters(namespace: str, settings: Sequence[tuple[str, str]]) -> None:
+    """Set the kernel parameters ``net.*`` of *namespace*, (name, value) each.
+
+    Parameters that the kernel lacks are skipped.
+    """
     script = "\n".join(
         f"[ ! -e {path} ] || echo '{value}' > {path}" for name, value in settings for path in [_path(name)]
     )
@@ -76,13 +79,13 @@ def _path(name: str) -> str:
 
 
 def owner(process: int | None = None) -> str:
-    """What the names of the namespaces of *process* (None: this one) begin with."""
+    """Return the prefix of the namespaces of *process* (None: this one)."""
     number = os.getpid() if process is None else process
     return f"{PREFIX}{number}-{_started(number)}"
 
 
 def _started(process: int) -> str:
-    """When *process* started, in ticks since boot (proc(5), /proc/pid/stat, field 22); empty if it is gone."""
+    """Start time of *process*, in ticks since boot (proc(5), /proc/pid/stat, field 22); empty if it has ended."""
     try:
         text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -91,12 +94,12 @@ def _started(process: int) -> str:
 
 
 def leftovers() -> list[str]:
-    """The namespaces of runs the process of which lives no more."""
+    """Return the namespaces of runs whose process has ended."""
     return [name for name in listed(PREFIX) if not _alive(name)]
 
 
 def listed(prefix: str) -> list[str]:
-    """The namespaces there are, by name, that begin so."""
+    """Return the existing namespaces with that prefix."""
     done = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False)
     names = [line.split()[0] for line in done.stdout.splitlines() if line.strip()]
     return [name for name in names if name.startswith(prefix)]
@@ -108,7 +111,7 @@ def _alive(name: str) -> bool:
 
 
 def remove(names: Sequence[str]) -> None:
-    """Kill what still runs in the namespaces *names*, then delete them with all that is in them."""
+    """Kill all processes in the namespaces *names*, then delete the namespaces with everything in them."""
     for name in names:
         done = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False)
         for process in map(int, done.stdout.split()):

@@ -1,4 +1,4 @@
-"""A network namespace is a network of its own on one machine; a process enters it by its name of ``ip netns``."""
+"""A network namespace is a separate network stack on one machine. A process enters it by its name of ``ip netns``."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import os
 from pathlib import Path
 
 NAMED = Path("/run/netns")
-"""Where ``ip netns add`` puts the handles (ip-netns(8))."""
+"""Directory of the handles made by ``ip netns add`` (ip-netns(8))."""
 
 CLONE_NEWNET = 0x40000000
 """Of setns(2): the handle is a network namespace's."""
 
 
 def enter(name: str) -> None:
-    """Move this thread, and all that it will start, into the namespace *name*. Raises `OSError`; needs root."""
+    """Move this thread, and all threads that it will start, into the namespace *name*. Raises `OSError`; needs root."""
     handle = os.open(NAMED / name, os.O_RDONLY | os.O_CLOEXEC)
     try:
         _setns(handle)

@@ -1,9 +1,9 @@
-"""A shaper is a token bucket that lets a veth interface send no faster than a link of the cluster.
+"""A shaper is a token bucket that limits a veth interface to the rate of a link of the cluster.
 
-The frames of a testbed are Ethernet's of 1,500 B. tc counts neither checksum nor preamble nor gap of a frame, 24 of the
-1,538 B for which it holds a wire, so its rate is that much lower: then full frames take as long as on the wire. The
-kernel hands down several segments of TCP at once and shapes them as one packet: few enough that a bucket which holds
-one adds next to nothing to a message, and enough that two cores can carry a network.
+A testbed has Ethernet frames of 1,500 B. tc does not count checksum, preamble and gap of a frame, 24 of the 1,538 B on
+a wire. So its rate is lower by that share, and full frames take as long as on a wire. The kernel passes several
+segments of TCP at once and shapes them as one packet. They are few enough that a bucket of their size hardly shortens a
+message, and many enough that two cores can carry a network.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ COUNTED = FRAME / 1538
 """Share of a frame that tc counts: all but checksum (4 B), preamble (8 B) and gap (12 B; IEEE 802.3)."""
 
 SEGMENTS = 3
-"""TCP segments that go together. On two cores one each carries 430 of 500 Mb/s, three all of it (measured)."""
+"""TCP segments in one packet. On two cores one segment carries 430 of 500 Mb/s, three carry all of it (measured)."""
 
 LATE = 75e-6
-"""s by which the kernel's timer may be late and the link still be full: what would have left then is in the bucket."""
+"""s by which the kernel's timer may be late while the link stays full: the bucket holds the bytes of that time."""
 
 BUFFER = 2**26
-"""Bytes that may queue before a link; more than the windows of all connections together, so that nothing is lost."""
+"""Bytes that may queue before a link. More than the windows of all connections together, so no frame is lost."""
 
 WINDOW = 6 * SEGMENTS * 1448
-"""Bytes that a connection may have in the network: more than is under way at 500 Mb/s in 0.2 ms, yet a queue of few ms.
-All have the same, so that those which meet at a link share it evenly."""
+"""Bytes that a connection may have in the network: more than 500 Mb/s carry in 0.2 ms, yet a queue of few ms. All
+connections have the same window, so those that share a link share it evenly.
+"""
 
 ROUTE = f"window {WINDOW} initcwnd {WINDOW // 1448}"
-"""Of the route to all others (ip-route(8)): the window to offer, and to begin with."""
+"""Options of the routes (ip-route(8)): the window to offer, and the initial window."""
 
 IPV4_ONLY = (("net.ipv6.conf.all.disable_ipv6", "1"),)
 """Of every namespace: IPv6 would look for neighbours."""
@@ -44,18 +45,22 @@ SETTINGS = (
     ("net.ipv4.tcp_slow_start_after_idle", "0"),
     ("net.ipv4.tcp_no_metrics_save", "1"),
 )
-"""Of the devices' namespaces. Nothing is lost, so every congestion control grows to the window; Reno is there in every
-kernel and never slows down to probe. A window that stays open after a pause spares a slow start in the midst of a
-step."""
+"""Kernel parameters of the devices' namespaces. No frame is lost, so every congestion control grows to the window. Reno
+exists in every kernel and never slows down to probe. A window that stays open after a pause avoids a slow start within
+a step.
+"""
 
 
 def shape(interface: str, link: Link, *, delays: bool) -> Iterator[str]:
-    """The lines of tc that make *interface* send as *link* does; its latency too, where the kernel *delays* (netem)."""
+    """Yield the lines of tc that limit *interface* to *link*.
+
+    They include the link's latency if the kernel *delays* frames (netem).
+    """
     rate = link.bandwidth * COUNTED
     burst = round(SEGMENTS * FRAME + LATE * rate)
     bucket = f"tbf rate {round(8 * rate)}bit burst {burst} limit {BUFFER}"
     if delays and link.latency:
-        # the bucket as netem's child, as tc-netem(8) has it; the limit is of packets
+        # the bucket is netem's child, as in tc-netem(8); the limit counts packets
         yield f"qdisc add dev {interface} root handle 1: netem delay {link.latency * 1e6:.3f}us limit {BUFFER // FRAME}"
         yield f"qdisc add dev {interface} parent 1:1 handle 10: {bucket}"
     else:
@@ -63,7 +68,7 @@ def shape(interface: str, link: Link, *, delays: bool) -> Iterator[str]:
 
 
 def delays(namespace: str) -> bool:
-    """Whether the kernel can delay frames: whether it has the queueing discipline netem."""
+    """Whether the kernel can delay frames, that is, has the queueing discipline netem."""
     trial = ["tc", "-n", namespace, "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1us"]
     if subprocess.run(trial, capture_output=True, check=False).returncode:
         return False

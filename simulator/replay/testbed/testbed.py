@@ -1,8 +1,8 @@
 """A testbed is a cluster built for real on one Linux machine: a network of namespaces, veth pairs, bridges and shapers.
 
-Every device that a rank lives on is a network namespace with one interface, every switch a bridge, every link a veth
-pair with a token bucket at either end. All bridges stand in one namespace, and nothing is connected to the machine's
-own network. What TCP makes of contention, oversubscription and placement there is no model's doing.
+Every device of a rank is a network namespace with one interface, every switch a bridge, every link a veth pair with a
+token bucket at either end. All bridges are in one namespace, without a connection to the machine's own network. So
+contention, oversubscription and placement have the real effects of TCP, independent of any model.
 """
 
 from __future__ import annotations
@@ -17,54 +17,63 @@ import networkx as nx
 
 from simulator.cluster import Cluster, Link
 from simulator.errors import ClusterError
-from simulator.replay import ending
+from simulator.replay import signals
 from simulator.replay.place import Place
-from simulator.replay.testbed.iproute import iproute, leftovers, listed, owner, remove, setting, why_not
+from simulator.replay.testbed.iproute import (
+    iproute,
+    leftovers,
+    listed,
+    owner,
+    remove,
+    set_parameters,
+    unavailable_reason,
+)
 from simulator.replay.testbed.shaper import IPV4_ONLY, ROUTE, SEGMENTS, SETTINGS, delays, shape
-from simulator.replay.testbed.switches import joining
+from simulator.replay.testbed.switches import switch_tree
 
 INTERFACE = "net0"
 """Of every device."""
 
 NETWORK = "198.18.0"
-"""The network set aside for benchmarks (RFC 2544, appendix C.2.2)."""
+"""The network reserved for benchmarks (RFC 2544, appendix C.2.2)."""
 
 _built = count()
 
 
 @dataclass(frozen=True, slots=True)
-class Bed:
-    """The *places* of the ranks, and the *cluster* as it stands: without latencies where the kernel has no netem."""
+class Testbed:
+    """The *places* of the ranks, and the *cluster* as built: without latencies if the kernel has no netem."""
 
     places: tuple[Place, ...]
     cluster: Cluster
 
 
 @contextmanager
-def build(cluster: Cluster, devices: Sequence[str]) -> Iterator[Bed]:
-    """Build *cluster* for ranks on *devices*, one each; ranks on one device share its namespace, interface and address.
+def build(cluster: Cluster, devices: Sequence[str]) -> Iterator[Testbed]:
+    """Build *cluster* for ranks on *devices*, one each. Ranks on one device share its namespace, interface and address.
 
-    All is taken down at the end, also after an error, SIGINT, SIGTERM or SIGHUP; what a killed run left is removed
-    first. Raises `ClusterError` for a graph that is no tree of switches, and where the machine cannot have a testbed.
+    Everything is removed at the end, also after an error, SIGINT, SIGTERM or SIGHUP. Leftovers of killed runs are
+    removed first. Raises `ClusterError` for a graph that is not a tree of switches, and if the machine cannot have a
+    testbed.
     """
-    graph = joining(cluster, devices)
-    reason = why_not()
+    graph = switch_tree(cluster, devices)
+    reason = unavailable_reason()
     if reason:
         raise ClusterError(f"no testbed here: {reason}")
     remove(leftovers())
     run, process = f"{owner()}-{next(_built)}-", os.getpid()
-    with ending.in_order():
+    with signals.orderly_termination():
         try:
-            delayed = _Site(run, graph, tuple(dict.fromkeys(devices))).build()
-            yield Bed(_places(run, devices), cluster if delayed else cluster.relinked(_at_once))
+            delayed = _Builder(run, graph, tuple(dict.fromkeys(devices))).build()
+            yield Testbed(_places(run, devices), cluster if delayed else cluster.map_links(_without_latency))
         finally:
-            # a forked child that ends early must not take the testbed of its parent with it
+            # a forked child that ends early must not remove its parent's testbed
             if os.getpid() == process:
-                with ending.undisturbed():
+                with signals.blocked():
                     remove(listed(run))
 
 
-def _at_once(link: Link) -> Link:
+def _without_latency(link: Link) -> Link:
     return replace(link, latency=0.0)
 
 
@@ -81,23 +90,23 @@ def _namespace(run: str, device: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Site:
-    """Where the tree *graph* with *devices* as leaves is built, in namespaces of the *run* of that name."""
+class _Builder:
+    """Builds the tree *graph* with *devices* as leaves, in namespaces with the prefix *run*."""
 
     run: str
     graph: nx.DiGraph[str]
     devices: tuple[str, ...]
 
     def build(self) -> bool:
-        """Build all of it; whether its links have their latencies."""
+        """Build everything and return whether the links have their latencies."""
         fabric = f"{self.run}fabric"
         iproute("ip", [f"netns add {name}" for name in (fabric, *map(self._inside, self.devices))])
-        setting(fabric, IPV4_ONLY)
+        set_parameters(fabric, IPV4_ONLY)
         delayed = delays(fabric)
         iproute("ip", [*self._bridges(), *self._pairs()], fabric)
         iproute("tc", self._shapers(delayed), fabric)
         for number, device in enumerate(self.devices, start=1):
-            self._equip(device, number, delayed)
+            self._configure(device, number, delayed)
         return delayed
 
     def _inside(self, device: str) -> str:
@@ -115,16 +124,16 @@ class _Site:
             yield f"link set {self._bridge(switch)} up"
 
     def _ends(self) -> Iterator[list[tuple[str, str, str]]]:
-        """Of every link its two ends: (the vertex it is at, the other one, the name of its interface).
+        """For every link its two ends: (vertex of the end, other vertex, name of the interface).
 
-        The first end is a switch's.
+        The first end belongs to a switch.
         """
         for number, (one, other) in enumerate(nx.Graph(self.graph).edges):
             ends = [(one, other, f"port{number}a"), (other, one, f"port{number}b")]
             yield ends if one not in self.devices else ends[::-1]
 
     def _pairs(self) -> Iterator[str]:
-        """The lines of ip that make a veth pair of every link and plug it in."""
+        """The lines of ip that make a veth pair for every link and attach it."""
         together = f"gso_max_segs {SEGMENTS}"
         for (_, _, near), (beyond, _, far) in self._ends():
             peer = f"{INTERFACE} netns {self._inside(beyond)}" if beyond in self.devices else far
@@ -134,19 +143,19 @@ class _Site:
             yield f"link set {name} up"
 
     def _ports(self) -> Iterator[tuple[str, str, str]]:
-        """The ends that are plugged into switches."""
+        """The ends at switches."""
         return (end for ends in self._ends() for end in ends if end[0] not in self.devices)
 
     def _shapers(self, delayed: bool) -> Iterator[str]:
         for switch, beyond, name in self._ports():
             yield from shape(name, self.graph.edges[switch, beyond]["link"], delays=delayed)
 
-    def _equip(self, device: str, number: int, delayed: bool) -> None:
-        """Give the namespace of *device* its address, its way to all others, and its shaper."""
+    def _configure(self, device: str, number: int, delayed: bool) -> None:
+        """Give the namespace of *device* its address, its route to all others, and its shaper."""
         inside = self._inside(device)
-        setting(inside, SETTINGS)
+        set_parameters(inside, SETTINGS)
         address = f"addr add {NETWORK}.{number}/24 dev {INTERFACE}"
-        way = f"route replace {NETWORK}.0/24 dev {INTERFACE} {ROUTE}"
-        iproute("ip", [address, f"link set {INTERFACE} up", "link set lo up", way], inside)
+        route = f"route replace {NETWORK}.0/24 dev {INTERFACE} {ROUTE}"
+        iproute("ip", [address, f"link set {INTERFACE} up", "link set lo up", route], inside)
         link = self.graph.edges[device, next(self.graph.successors(device))]["link"]
         iproute("tc", shape(INTERFACE, link, delays=delayed), inside)

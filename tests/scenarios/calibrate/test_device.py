@@ -1,4 +1,4 @@
-"""A measured device is written as an accelerator that a scenario takes."""
+"""A measured device is written as an accelerator that scenarios accept."""
 
 import pytest
 
@@ -48,4 +48,4 @@ def test_the_file_is_an_accelerator(name, sms, keys, tmp_path):
 def test_the_report_has_every_product(tmp_path):
     report = device_report(fitted(measured("cpu")))
     assert [line.split()[1] for line in report.splitlines() if line.startswith("  bf16")] == ["256", "1024", "4096"]
-    assert "launch: 3.5 us a kernel" in report
+    assert "launch: 3.5 us for each kernel" in report

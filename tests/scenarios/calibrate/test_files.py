@@ -1,4 +1,4 @@
-"""A scenario takes calibration files by their paths, from its own folder, and tells what is wrong where it stands."""
+"""Calibration files in scenarios: paths are relative to the scenario, and faults are reported at their position."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ variants:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A scenario and a calibration beside it, looked at from elsewhere."""
+    """A scenario and a calibration file in one folder, which is not the working directory."""
     (tmp_path / "here").mkdir()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "here" / "measured.yaml").write_text(CALIBRATION)
@@ -48,7 +48,7 @@ def test_paths_begin_at_the_scenario(folder):
     scenario = Scenario.load(folder / "here" / "scenario.yaml")
     assert len(scenario.cluster().gpus) == 3
     times = {name: seconds(one.run()) for name, one in scenario.variants.items()}
-    # two rounds of 1 ms, after 5 ms; 2 kB at what is left of 1 GB/s is a few us
+    # two rounds of 1 ms, after 5 ms; 2 kB at a share of 1 GB/s take a few us
     assert times["measured"] == pytest.approx(7e-3, rel=1e-3)
     assert times["again"] == times["measured"]
     assert times["other"] == pytest.approx(2e-6, rel=1e-6)
@@ -56,13 +56,13 @@ def test_paths_begin_at_the_scenario(folder):
     assert (accelerator.name, accelerator.memory_bytes) == ("v100_16gb", 12 * 2**30)
 
 
-def test_an_option_is_a_path_from_where_it_is_typed(folder):
+def test_a_path_in_an_option_is_relative_to_the_working_folder(folder):
     Path("mine.yaml").write_text(CALIBRATION.replace("5 ms", "50 ms"))
     found = Scenario.load("allreduce_dgx_a100", options=["network.transport=mine.yaml", "collective.size=8 B"])
     assert seconds(found.run()) > 50e-3
 
 
-def test_what_is_written_after_a_run_is_found_from_anywhere(folder, capsys, monkeypatch):
+def test_paths_in_a_written_scenario_work_from_any_folder(folder, capsys, monkeypatch):
     assert run(["run", str(folder / "here" / "scenario.yaml"), "-o", "out"]) == 0
     monkeypatch.chdir(folder)
     capsys.readouterr()
@@ -86,7 +86,7 @@ def test_what_is_written_after_a_run_is_found_from_anywhere(folder, capsys, monk
         ),
     ],
 )
-def test_a_file_that_is_not_there(folder, change, message):
+def test_a_missing_file(folder, change, message):
     path = folder / "here" / "scenario.yaml"
     path.write_text(SCENARIO.replace(*change))
     with pytest.raises(ScenarioError, match=message):
@@ -106,7 +106,7 @@ def test_a_file_that_is_not_there(folder, change, message):
         (("12 GiB", "12 GHz"), r'measured\.yaml:8:42: .*memory: "GHz" is not a unit of size'),
     ],
 )
-def test_a_file_with_a_fault_tells_its_own_line(folder, change, message):
+def test_a_fault_is_reported_with_the_line_of_the_file(folder, change, message):
     path = folder / "here" / "measured.yaml"
     path.write_text(CALIBRATION.replace(*change))
     with pytest.raises(ScenarioError, match=message):

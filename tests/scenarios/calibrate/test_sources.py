@@ -1,4 +1,4 @@
-"""Files of measurements and inventories, made elsewhere, become a transport and a cluster."""
+"""Files of measurements and inventories of other tools become a transport and a cluster."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import topologies
-from scenarios.calibrate.sources import Said, read
+from scenarios.calibrate.sources import Overrides, read
 from scenarios.scenario import Scenario
 from simulator.document import read as document
 from simulator.errors import CalibrationError
@@ -28,7 +28,7 @@ SERVER = "\n".join(
 
 
 def swept(servers, seconds, gpu="NVIDIA A100-SXM4-40GB"):
-    """The text of an all-reduce over all GPUs of so many servers."""
+    """The text of an all-reduce over all GPUs of *servers* servers."""
     ranks = 4 * servers
     lines = ["# nccl-tests version 2.18.2 nccl-headers=21003 nccl-library=21003"]
     lines += ["# Collective test starting: all_reduce_perf"]
@@ -42,7 +42,7 @@ def swept(servers, seconds, gpu="NVIDIA A100-SXM4-40GB"):
 
 
 def truth(cluster, **changes):
-    """Seconds of each size as NCCL of 2.10 with *changes* takes them."""
+    """Seconds of each size with NCCL 2.10 and *changes*."""
     from dataclasses import replace
 
     communicator = Communicator(cluster, cluster.gpus, replace(nccl("2.10"), **changes))
@@ -63,7 +63,7 @@ def test_a_sweep_and_a_server_make_a_transport_and_a_cluster(files):
     efficiency = {**nccl("2.10").efficiency, "NET": 0.7}
     seconds = truth(cluster, efficiency=efficiency)
     (files / "sweep.txt").write_text(swept(2, seconds))
-    report = read([Path("sweep.txt"), Path("topo.txt")], Path("x.yaml"), None, Said(nic="ib_hdr"))
+    report = read([Path("sweep.txt"), Path("topo.txt")], Path("x.yaml"), None, Overrides(nic="ib_hdr"))
     assert "all_reduce of 8 ranks" in report
     assert loaded("x.yaml").efficiency["NET"] == pytest.approx(0.7, rel=0.02)
     written = document("x.yaml").data
@@ -88,7 +88,7 @@ def test_a_sweep_on_the_cluster_of_a_scenario(files):
     seconds = truth(cluster, launch=60e-6)
     text = swept(2, seconds).replace("node-1", "node-0")
     (files / "sweep.txt").write_text(text)
-    read([Path("sweep.txt")], Path("x.yaml"), scenario, Said())
+    read([Path("sweep.txt")], Path("x.yaml"), scenario, Overrides())
     assert "cluster" not in document("x.yaml").data
     ranks, found = tuple(range(8)), Communicator(cluster, cluster.gpus, loaded("x.yaml"))
     again = [found.collective("all_reduce", "x", ranks, size).alone for size in SIZES]
@@ -96,8 +96,8 @@ def test_a_sweep_on_the_cluster_of_a_scenario(files):
 
 
 def test_a_server_alone_makes_a_cluster(files):
-    said = Said(accelerator="a100_40gb", nic="ib_hdr", nodes=3)
-    report = read([Path("topo.txt")], Path("node.yaml"), None, said)
+    overrides = Overrides(accelerator="a100_40gb", nic="ib_hdr", nodes=3)
+    report = read([Path("topo.txt")], Path("node.yaml"), None, overrides)
     assert report.endswith("wrote node.yaml\nnext: cluster: {preset: node.yaml}")
     data = {
         "version": 1,
@@ -105,37 +105,39 @@ def test_a_server_alone_makes_a_cluster(files):
         "collective": {"kind": "broadcast", "size": "1 kB"},
     }
     assert len(Scenario.model_validate(data).cluster().gpus) == 20
-    read([Path("topo.txt")], Path("node.json"), None, said)
+    read([Path("topo.txt")], Path("node.json"), None, overrides)
     assert len(topologies.cluster({"graph": "node.json"}, files).gpus) == 4
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("hello\n", r"x: is none of nccl-tests' text or JSON, nvidia-smi topo -m"),
+        ("hello\n", r"x: must be nccl-tests' text or JSON, nvidia-smi topo -m"),
         ("{", r"x:1:2: is not valid JSON"),
         ("{}", r"x: has neither results"),
         ('{"measurements": []}', r"x: has no measurements"),
         ('{"measurements": [{"kind": "send"}]}', r"x: measurements\[0\]: must have kind, ranks, nbytes and seconds"),
-        (swept(2, [1e-3] * len(SIZES)), r"what joins the 2 servers is not told; add nvidia-smi topo -m"),
+        (swept(2, [1e-3] * len(SIZES)), r"do not describe the network between the 2 servers; add nvidia-smi"),
     ],
 )
-def test_files_that_do_not_say_enough(files, text, message):
+def test_files_with_missing_information(files, text, message):
     (files / "x").write_text(text)
     with pytest.raises(CalibrationError, match=message):
-        read([Path("x")], Path("x.yaml"), None, Said())
+        read([Path("x")], Path("x.yaml"), None, Overrides())
 
 
-def test_more_ranks_than_there_are(files):
+def test_more_ranks_than_gpus(files):
     (files / "sweep.txt").write_text(swept(4, [1e-3] * len(SIZES)))
     with pytest.raises(CalibrationError, match="16 ranks were measured, but the scenario has 8"):
-        read([Path("sweep.txt")], Path("x.yaml"), Scenario.load("allreduce_dgx_a100", {"cluster.nodes": 1}), Said())
+        read(
+            [Path("sweep.txt")], Path("x.yaml"), Scenario.load("allreduce_dgx_a100", {"cluster.nodes": 1}), Overrides()
+        )
     with pytest.raises(CalibrationError, match="16 ranks were measured, but 2 such servers have 8 GPUs"):
-        read([Path("sweep.txt"), Path("topo.txt")], Path("x.yaml"), None, Said(nic="ib_hdr", nodes=2))
+        read([Path("sweep.txt"), Path("topo.txt")], Path("x.yaml"), None, Overrides(nic="ib_hdr", nodes=2))
 
 
 def test_kept_rows_are_read_again(files):
     rows = [{"kind": "send", "ranks": [0, 1], "nbytes": n, "seconds": 50e-6 + n / 1e9} for n in (8, 1024, 1 << 20)]
     (files / "rows.json").write_text(json.dumps({"version": 1, "backend": "gloo", "measurements": rows}))
-    read([Path("rows.json")], Path("x.yaml"), None, Said())
+    read([Path("rows.json")], Path("x.yaml"), None, Overrides())
     assert loaded("x.yaml").hop_latency["NET", "ring", "tcp"] == pytest.approx(50e-6, rel=0.01)

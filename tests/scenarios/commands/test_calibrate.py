@@ -1,11 +1,11 @@
-"""`clustersim calibrate` from end to end: two real ranks, and files of what others measured."""
+"""`clustersim calibrate` from end to end: on two real ranks, and from files of measurements."""
 
 import json
 
 import pytest
 
 from scenarios import Scenario
-from scenarios.calibrate.measuring import BrokenCalibrationError, kept, measured
+from scenarios.calibrate.measuring import BrokenCalibrationError, measured, with_rows_kept
 from scenarios.command import run
 from simulator.document import read
 from simulator.network.transport.calibration import loaded
@@ -25,7 +25,7 @@ def answer(capsys, *arguments, status=0):
 
 
 def simulated(kind, sizes, ranks=2):
-    """Seconds of a collective on the cluster, and with the transport, of the file that was written."""
+    """Seconds of a collective with the cluster and the transport of the written file."""
     data = {
         "version": 1,
         "cluster": {"preset": "cal.yaml"},
@@ -36,7 +36,7 @@ def simulated(kind, sizes, ranks=2):
     return [row["time_s"] for row in rows]
 
 
-def test_two_ranks_measure_and_the_file_says_what_the_table_does(capsys):
+def test_two_ranks_measure_and_the_file_agrees_with_the_table(capsys):
     sweep = ["-b", "8", "-e", "64K", "-f", "128", "-n", "4", "-w", "1", "--kind", "send", "--kind", "all_reduce"]
     out = answer(capsys, "calibrate", *sweep, "-o", "cal.yaml").out
     table = out.split("all_reduce of 2 ranks")[1].split("\n\n")[0].splitlines()
@@ -59,19 +59,19 @@ def test_ranks_that_break_off_leave_what_they_measured(tmp_path):
     sweep = Sweep((8, 16), ("send", "nonsense"), iterations=2, warmup=0, batches=1)
     with pytest.raises(BrokenCalibrationError, match=r"rank . failed: KeyError: 'nonsense'") as broken:
         measured(sweep, 2, timeout=60)
-    error = kept(broken.value, tmp_path / "cal.yaml", "gloo")
+    error = with_rows_kept(broken.value, tmp_path / "cal.yaml", "gloo")
     assert str(error).endswith(f"2 measurements kept: clustersim calibrate --from {tmp_path}/cal.rows.json fits them")
     rows = json.loads((tmp_path / "cal.rows.json").read_text())
     assert [(row["kind"], row["nbytes"]) for row in rows["measurements"]] == [("send", 8), ("send", 16)]
 
 
-def test_who_interrupts_keeps_what_there_is():
+def test_an_interrupt_keeps_the_measurements():
     def interrupt(_one):
         raise KeyboardInterrupt
 
     sweep = Sweep((8, 16), ("send",), iterations=2, warmup=0, batches=1)
     with pytest.raises(BrokenCalibrationError, match="interrupted") as broken:
-        measured(sweep, 2, timeout=60, heard=interrupt)
+        measured(sweep, 2, timeout=60, on_measurement=interrupt)
     assert len(broken.value.measurements) == 1
 
 
@@ -95,7 +95,7 @@ def test_a_deadline(capsys):
         (["--timeout", "0"], "--timeout 0: must be above 0"),
     ],
 )
-def test_what_cannot_be(arguments, message, capsys):
+def test_invalid_options(arguments, message, capsys):
     err = answer(capsys, "calibrate", *arguments, status=2).err
     assert err.startswith(message)
     assert err.count("\n") == 1

@@ -1,4 +1,4 @@
-"""One run of each command from end to end, as a person types it."""
+"""One run of each command from end to end."""
 
 import csv
 import gzip

@@ -1,4 +1,4 @@
-"""`validate` as a person types it: its text, its JSON, what it writes, what it refuses, and how it ends."""
+"""`clustersim validate` from end to end: text, JSON, files, rejected options, and its end."""
 
 import json
 import os
@@ -112,12 +112,12 @@ def test_a_collective_alone_and_scaled(capsys):
         ),
     ],
 )
-def test_what_is_wrong_is_told_in_a_line(options, expected, capsys):
+def test_a_fault_is_reported_in_one_line(options, expected, capsys):
     assert answer(capsys, "tiny.yaml", *options, status=2) == f"{expected}\n"
 
 
 def test_too_many_ranks_for_one_machine(capsys):
-    told = "mt_nlg_530b: 2240 ranks are more than one machine plays, 64; take --ranks, or torchrun\n"
+    told = "mt_nlg_530b: 2240 ranks exceed the 64 of one machine; use --ranks, or torchrun\n"
     assert answer(capsys, "mt_nlg_530b", status=2) == told
 
 
@@ -137,7 +137,7 @@ def test_without_torch_it_says_what_to_install():
 
 
 def started(*options):
-    """A validation that goes on and on, in a session of its own, once it has measured something."""
+    """A validation without end, in a process session of its own, after its first measurement."""
     command = subprocess.Popen(
         [*COMMAND, "validate", "tiny.yaml", "--ranks", "2", "--repeat", "100000", *options],
         start_new_session=True,
@@ -175,7 +175,7 @@ def all_gone(number):
     return False
 
 
-def test_a_rank_that_is_killed_is_told_and_what_was_measured_is_kept():
+def test_a_killed_rank_is_reported_and_measurements_are_kept():
     command = started()
     os.kill(session(command.pid)[-1], signal.SIGKILL)
     _, err = command.communicate(timeout=60)
@@ -203,7 +203,7 @@ def test_an_interrupt_from_the_terminal():
     assert all_gone(command.pid)
 
 
-def test_under_torchrun_its_ranks_are_taken_as_they_are():
+def test_under_torchrun_its_processes_are_the_ranks():
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python"]
     done = subprocess.run(
         [*torchrun, *COMMAND, "validate", "tiny.yaml", "--ranks", "2", "--repeat", "1", "--json"],

@@ -1,4 +1,4 @@
-"""Judging scenarios: what is told of each figure, of groups and regimes, and what becomes of runs that cannot be."""
+"""Evaluation of scenarios: comparisons by figure, group and category, and runs that fail."""
 
 import json
 from datetime import date
@@ -11,7 +11,7 @@ from scenarios import Scenario
 from scenarios.command import run
 from scenarios.evaluate import comparisons
 from scenarios.evaluate.accuracy import page
-from scenarios.evaluate.evaluation import Evaluation, evaluate, spread
+from scenarios.evaluate.evaluation import Evaluation, error_statistics, evaluate
 
 # four layers of 1 + 2 s on each of two GPUs: 12 s a micro-batch, or 24 s for two
 SCENARIO = """\
@@ -27,7 +27,7 @@ variants:
     training.global_batch_size: 4
     expect.step_time_s: {value: 2, relative_to: one, tolerance: 0.01}
     expect.samples_per_s: {value: 0.2, tolerance: 0.1}
-  unjudged: {training.global_batch_size: 8}
+  unexpected: {training.global_batch_size: 8}
 """
 
 
@@ -41,7 +41,7 @@ def evaluated(jobs: int = 1) -> list[Evaluation]:
     return list(evaluate([Scenario.load("toy.yaml")], jobs))
 
 
-def test_each_figure_has_a_verdict() -> None:
+def test_each_figure_has_a_comparison() -> None:
     (evaluation,) = evaluated()
     told = [(one.run, one.outcome.key, one.outcome.met, round(one.outcome.error, 9)) for one in evaluation.comparisons]
     assert told == [
@@ -56,13 +56,13 @@ def test_a_throughput_too_low_is_a_time_too_long() -> None:
     assert [one.outcome.slower for one in evaluation.comparisons] == pytest.approx([0.2, 0.0, 0.2])
 
 
-def test_the_spread_of_errors() -> None:
+def test_the_statistics_of_errors() -> None:
     (evaluation,) = evaluated()
-    found = spread(evaluation.comparisons)
+    found = error_statistics(evaluation.comparisons)
     assert found is not None
     assert found.count == 3
     assert [found.mean, found.middle, found.worst] == pytest.approx([(0.2 + 0 + 1 / 6) / 3, 1 / 6, 0.2])
-    assert spread([]) is None
+    assert error_statistics([]) is None
 
 
 def test_processes_change_nothing() -> None:
@@ -105,7 +105,7 @@ def test_json_has_the_figures_too(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = answer(capsys, "run", "toy.yaml", "--check", "--json", status=1)
     result: dict[str, Any] = json.loads(out)
     assert err == ""
-    assert list(result["variants"]) == ["one", "two", "unjudged"]
+    assert list(result["variants"]) == ["one", "two", "unexpected"]
     assert [(one["variant"], one["key"], one["met"], one["fitted"]) for one in result["expected"]] == [
         ("one", "step_time_s", True, True),
         ("two", "step_time_s", True, False),
@@ -124,15 +124,15 @@ def test_one_run_that_cannot_be_does_not_hide_the_others(capsys: pytest.CaptureF
 
 def test_the_page_tells_every_figure_and_what_is_predicted_only() -> None:
     evaluations = evaluated()
-    text = page(evaluations, {"other": "not judged yet"}, [], "clustersim accuracy toy.yaml", date(2026, 1, 2))
+    text = page(evaluations, {"other": "not evaluated yet"}, [], "clustersim accuracy toy.yaml", date(2026, 1, 2))
     assert "Made by `clustersim accuracy toy.yaml` on 02 January 2026." in text
     assert "| [toy](#toy) | 3 | 2 | 12.2% | 16.7% | 20.0% | +13.3% |" in text
     assert "| of these, parameters were fitted to | 1 | 1 | 20.0% | 20.0% | 20.0% | +20.0% |" in text
     assert "| one | step_time_s | 12 s | 10 s | +20.0% | ok, fitted |" in text
     assert "| two | samples_per_s | 0.1667 | 0.2 | -16.7% | MISSED (within 10%) |" in text
-    assert "Predicted only: unjudged, 48 s a step" in text
-    assert "- other: not judged yet" in text
-    # all that is measured in seconds or by the second, in one regime: two GPUs, DDP, nothing else
+    assert "Predicted only: unexpected, 48 s a step" in text
+    assert "- other: not evaluated yet" in text
+    # all figures of time and throughput are in one category: two GPUs, DDP
     assert "| GPUs: 1 to 8 | 3 | 2 |" in text
     assert "| data parallel: ddp | 3 | 2 |" in text
 
@@ -149,7 +149,7 @@ def test_what_is_left_out_is_told_on_the_page(capsys: pytest.CaptureFixture[str]
     answer(capsys, "accuracy", "toy.yaml", "zero_bubble", "--except", "zero_bubble", status=0)
     text = Path("ACCURACY.md").read_text()
     assert "Made by `clustersim accuracy toy.yaml zero_bubble --except zero_bubble` on" in text
-    assert "## What could not be judged here\n\n- zero_bubble: left out with --except\n" in text
+    assert "## What could not be evaluated here\n\n- zero_bubble: left out with --except\n" in text
     _, err = answer(capsys, "accuracy", "--except", "zero_bobble", status=2)
     assert err.startswith('unknown scenario "zero_bobble"; there are: zero_bubble,')
 

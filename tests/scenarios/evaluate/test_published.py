@@ -1,4 +1,4 @@
-"""The published runs that predictions are judged by: each loads, says its source, and small ones come out."""
+"""The published runs that predictions are compared with: each loads and has a source, and small ones are simulated."""
 
 import csv
 from pathlib import Path

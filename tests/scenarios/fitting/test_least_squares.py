@@ -1,4 +1,4 @@
-"""A fit finds what made the rows, whatever one broken row says, and tells how well it knows it."""
+"""A fit recovers the parameters that made the rows, in spite of outliers, and states their uncertainty."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,6 @@ from scenarios.fitting.folds import cross_validated
 from scenarios.fitting.least_squares import least_squares
 from scenarios.fitting.parameter import Parameter
 from scenarios.fitting.row import Row
-from scenarios.fitting.stage import Stage, fitted
 from simulator.errors import CalibrationError
 
 LATENCY = Parameter("latency", 1e-6, 1e-7, 1e-3, "s", "of each message")
@@ -26,21 +25,21 @@ def row(size, factor=1.0, noise=0.03):
     )
 
 
-def test_exact_rows_give_back_what_made_them():
+def test_exact_rows_give_exact_parameters():
     fit = least_squares([LATENCY, BANDWIDTH], [row(size) for size in SIZES])
     assert fit.found["latency"] == pytest.approx(5e-6, rel=1e-3)
     assert fit.found["bandwidth"] == pytest.approx(20e9, rel=1e-3)
     assert np.abs(fit.errors()).max() < 1e-3
 
 
-def test_one_broken_row_in_ten_moves_little():
+def test_two_outliers_change_little():
     rows = [row(size, 2.0 if number in (5, 14) else 1.0) for number, size in enumerate(SIZES)]
     fit = least_squares([LATENCY, BANDWIDTH], rows)
     assert fit.found["latency"] == pytest.approx(5e-6, rel=0.05)
     assert fit.found["bandwidth"] == pytest.approx(20e9, rel=0.05)
 
 
-def test_uncertainty_covers_the_truth_as_often_as_a_normal_one():
+def test_two_standard_deviations_contain_the_truth_in_95_per_cent():
     generator = np.random.default_rng(0)
     within = 0
     for _ in range(40):
@@ -50,7 +49,7 @@ def test_uncertainty_covers_the_truth_as_often_as_a_normal_one():
     assert within >= 34  # 95 % of 40 are 38, less three deviations of a binomial
 
 
-def test_what_no_row_tells_stays_where_it_was_known_to_be():
+def test_a_parameter_that_no_row_determines_stays_as_expected():
     known = Parameter("latency", 4e-6, 1e-7, 1e-3, "s", "of each message", spread=0.1)
     fit = least_squares([known, BANDWIDTH], [row(2.0**28), row(2.0**29)])
     assert fit.found["latency"] == pytest.approx(4e-6, rel=0.05)
@@ -62,7 +61,7 @@ def test_a_bound_holds():
     assert least_squares([LATENCY, narrow], [row(size) for size in SIZES]).found["bandwidth"] == 10e9
 
 
-def test_held_out_rows_were_not_seen():
+def test_rows_held_out_do_not_change_the_fit_that_predicts_them():
     rows = [row(size, 1.3 if size == SIZES[-1] else 1.0) for size in SIZES]
     fit = least_squares([LATENCY, BANDWIDTH], rows)
     held = cross_validated(fit, lambda number, _: number)
@@ -71,17 +70,7 @@ def test_held_out_rows_were_not_seen():
     assert [len(part.rows) for part in held.by("decade").values()] == [4, 3, 3, 4, 3]
 
 
-def test_a_later_stage_takes_what_an_earlier_one_found():
-    stages = [
-        Stage("large", (BANDWIDTH,), tuple(Row("1 GB", 0.05, lambda v: 1e9 / v["bandwidth"]) for _ in range(2))),
-        Stage("small", (LATENCY,), (row(1024.0),)),
-    ]
-    fits = fitted(stages)
-    assert fits["small"].values["bandwidth"] == fits["large"].found["bandwidth"]
-    assert fits["small"].found["latency"] == pytest.approx(5e-6, rel=1e-2)
-
-
-def test_faults_are_told():
+def test_bad_rows_raise_errors():
     with pytest.raises(CalibrationError, match="no rows to fit latency"):
         least_squares([LATENCY], [])
     with pytest.raises(CalibrationError, match="nothing: predicted 0"):

@@ -1,4 +1,4 @@
-"""NCCL's fit: what is shipped against the measurements it is from, and that nothing beside it fits them better."""
+"""The fit of NCCL: shipped values against their measurements; neighbouring values fit them worse."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from scenarios.fitting.fit import fit
-from scenarios.fitting.least_squares import HUBER, NORMAL_MAD
+from scenarios.fitting.least_squares import HUBER
 from scenarios.fitting.nccl_tests import PARAMETERS, machine, predicted, rows
 from scenarios.fitting.row import Row
 from simulator.document import read
 from simulator.errors import CalibrationError
+from simulator.least_squares import NORMAL_MAD
 from simulator.network.transport.nccl import FITTED, nccl
 from simulator.network.transport.transport import NET, NVLINK
 
@@ -75,6 +76,7 @@ def test_a_table_of_something_else_is_told(tmp_path: Path) -> None:
     path = tmp_path / "layers.csv"
     path.write_text("model,layer,forward_ms\nvgg16,1,2.5\n")
     with pytest.raises(
-        CalibrationError, match=r"layers\.csv: is no table that can be fitted; one of all-reduces has gpu"
+        CalibrationError,
+        match=r"layers\.csv: is no table that can be fitted; a table of all-reduces has the columns gpu",
     ):
         fit([path], tmp_path / "out.yaml")

@@ -1,4 +1,4 @@
-"""Published runs are rows: predicted by the scenarios that judge them, under any values of the parameters."""
+"""Published runs as rows of a fit: their scenarios predict them at any values of the parameters."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def measured(stem):
 
 
 def catalogue():
-    """The values of all parameters that land somewhere, as the catalogue has them."""
+    """The values in the catalogue of all parameters that go to it."""
     found = {}
     for parameter in PARAMETERS:
         where, _, key = parameter.lands[0].partition(":")

@@ -1,4 +1,4 @@
-"""Which parallelism when: the rule of the lecture on models whose answer is known."""
+"""Advice on parallelism for models whose answer is known."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from scenarios import Scenario
 from scenarios.command import run
-from scenarios.plan.advice import account, advice, figure, ways
+from scenarios.plan.advice import advice, candidates, figure, memory_budget
 from simulator.errors import ScenarioError
 from workloads.parallelism.zero import zero_state_bytes
 
@@ -62,20 +62,20 @@ def test_gpt3_needs_zero_3_or_a_node_of_tensor_parallelism_and_a_pipeline(gpt3: 
 
 
 def test_what_is_held_is_no_less_than_the_states_and_falls_with_the_stage(gpt3: Scenario) -> None:
-    known = account(gpt3)
-    plain, *sharded = ways(known)[:4]
-    assert [way.stage for way in sharded] == [1, 2, 3]
-    peaks = [way.nbytes for way in (plain, *sharded)]
+    known = memory_budget(gpt3)
+    plain, *sharded = candidates(known)[:4]
+    assert [candidate.stage for candidate in sharded] == [1, 2, 3]
+    peaks = [candidate.nbytes for candidate in (plain, *sharded)]
     assert peaks == sorted(peaks, reverse=True)
-    for way in (plain, *sharded):
-        states = sum(zero_state_bytes(way.stage, way.dp, "adam", "bf16").values()) * known.model.parameters
-        assert way.nbytes >= states
+    for candidate in (plain, *sharded):
+        states = sum(zero_state_bytes(candidate.stage, candidate.dp, "adam", "bf16").values()) * known.model.parameters
+        assert candidate.nbytes >= states
     assert known.fits(sharded[-1])
 
 
 def test_eight_gpus_are_not_enough_for_gpt3() -> None:
     told = advice(scenario("gpt3_175b", "dgx_a100_80gb", 1, 64, **HALF))
-    # 16 bytes of states are 2.79 TB, / 8 are 349 GB, whichever way they are spread
+    # 16 bytes of states are 2.79 TB, / 8 are 349 GB, for whichever candidate
     assert "Nothing of this fits: take more GPUs" in told
 
 
@@ -95,7 +95,7 @@ def test_activations_are_first_recomputed() -> None:
 def test_replicas_are_no_more_than_the_batch_feeds() -> None:
     few = Scenario.load("gpt2_xl_zero_zhores", {"training.global_batch_size": 12, "parallelism.dp": 6})
     # micro-batches of 2: 6 of them, though there are 16 GPUs
-    assert {way.dp for way in ways(account(few.variants["zero_0"])) if way.stage} == {6}
+    assert {candidate.dp for candidate in candidates(memory_budget(few.variants["zero_0"])) if candidate.stage} == {6}
 
 
 def test_the_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""What a process takes of its GPU beside its tensors counts when it is said whether a step fits."""
+"""Reserved memory of a process counts in whether a step fits."""
 
 import pytest
 

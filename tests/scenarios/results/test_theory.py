@@ -10,7 +10,7 @@ from scenarios.results.theory import bubble
 
 
 def unit(stages: int, micro_batches: int, backward: str = "2 s", **pipeline: Any) -> Scenario:
-    """A model of equal layers on a network that costs nothing to speak of."""
+    """A model of equal layers on a network with negligible cost."""
     return Scenario.model_validate(
         {
             "version": 1,

@@ -1,4 +1,4 @@
-"""A step time comes with an interval, and with what no measurement vouches for."""
+"""A step time has an interval and a list of what is outside the calibrated range."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +9,9 @@ import pytest
 from scenarios import Scenario
 from scenarios.fitting.computation import PARAMETERS
 from scenarios.fitting.rerun import Rerun
-from scenarios.results import uncertainty as certainties
-from scenarios.results.calibrated_range import coverage, joined, outside
-from scenarios.results.uncertainty import Certainty, Shipped, shipped
+from scenarios.results import uncertainty as uncertainties
+from scenarios.results.calibrated_range import calibrated_range, joined, outside
+from scenarios.results.uncertainty import Shipped, Uncertainty, shipped
 from simulator.document import read
 from simulator.kernel import matmul, memory_bound
 from simulator.schedule import Compute
@@ -31,13 +31,13 @@ def scenario(preset="dgx_a100_80gb", **model):
     )
 
 
-def certainty(of):
+def uncertainty_of(of):
     timeline = of.run().timeline
-    return Certainty(of, timeline.schedule, timeline.step_time, 0.0)
+    return Uncertainty(of, timeline.schedule, timeline.step_time, 0.0)
 
 
 def test_the_interval_holds_the_step_time_and_is_not_idle():
-    one = certainty(scenario())
+    one = uncertainty_of(scenario())
     low, high = one.interval
     assert 0.7 * one.step < low < 0.995 * one.step
     assert low * high == pytest.approx(one.step**2)
@@ -45,7 +45,7 @@ def test_the_interval_holds_the_step_time_and_is_not_idle():
 
 def test_what_is_exposed_of_the_network_widens_the_interval():
     """NCCL's five parameters, 1.1 to 4.6 % each, come to 6.3 % of what is exposed."""
-    deviation = certainties.nccl_variance() ** 0.5
+    deviation = uncertainties.nccl_variance() ** 0.5
     assert deviation == pytest.approx(0.063, abs=1e-3)
 
     def width(exposed, transport="nccl"):
@@ -54,8 +54,8 @@ def test_what_is_exposed_of_the_network_widens_the_interval():
             update={"network": of.specification.network.model_copy(update={"transport": transport})}
         )
         schedule = of.schedule()
-        low, high = Certainty(replace(of, specification=moved), schedule, 1.0, 0.0, exposed).interval
-        return np.log(high / low) / 2 / certainties.NORMAL_95
+        low, high = Uncertainty(replace(of, specification=moved), schedule, 1.0, 0.0, exposed).interval
+        return np.log(high / low) / 2 / uncertainties.NORMAL_95
 
     assert width(1.0) ** 2 - width(0.0) ** 2 == pytest.approx(deviation**2)
     assert width(0.5) ** 2 - width(0.0) ** 2 == pytest.approx(deviation**2 / 4)
@@ -63,14 +63,14 @@ def test_what_is_exposed_of_the_network_widens_the_interval():
 
 
 def test_slopes_are_those_of_simulating_again():
-    one, of = certainty(scenario()), scenario()
+    one, of = uncertainty_of(scenario()), scenario()
     fit = shipped("a100")
     names = list(fit.lands)
     place = names.index("a100.matmul_efficiency")
     alone = np.zeros_like(fit.covariance)
     alone[place, place] = 1.0
     slope = one._variance(Shipped(fit.lands, alone, {})) ** 0.5
-    parameters = read(Path(certainties.__file__).parents[1] / "fitting/a100.yaml").data["parameters"]
+    parameters = read(Path(uncertainties.__file__).parents[1] / "fitting/a100.yaml").data["parameters"]
     values = {name: entry["value"] for name, entry in parameters.items()}
     rerun, name = Rerun(of, PARAMETERS), "a100.matmul_efficiency"
     before, after = (rerun.value("step_time_s", values | {name: factor * values[name]}) for factor in (1.0, 1.01))
@@ -79,24 +79,26 @@ def test_slopes_are_those_of_simulating_again():
 
 def test_a_gpu_without_rows_is_named():
     of = scenario("dgx_h100")
-    assert certainty(of).interval is None
-    assert [line for line in certainty(of).outside() if line.startswith("GPU h100: no fitted row")]
+    assert uncertainty_of(of).interval is None
+    assert [line for line in uncertainty_of(of).outside() if line.startswith("GPU h100: no fitted row")]
 
 
 def test_an_op_beyond_the_rows_is_named():
-    lines = certainty(scenario(vocab_size=1_000_003)).outside()
+    lines = uncertainty_of(scenario(vocab_size=1_000_003)).outside()
     assert [line for line in lines if line.startswith("longer side of a product: 1e+06 in head")]
-    assert not [line for line in certainty(scenario()).outside() if "product" in line]
+    assert not [line for line in uncertainty_of(scenario()).outside() if "product" in line]
 
 
-def test_coverage_is_what_ops_do():
+def test_calibrated_range_is_that_of_the_ops():
     ops = [
         Compute(name="a", kernels=(matmul(10, 20, 30), memory_bound(5.0))),
         Compute(name="b", kernels=(matmul(7, 7, 7),)),
     ]
-    found = coverage(ops)
+    found = calibrated_range(ops)
     assert found["longer side of a product"] == (7, 20)
     assert found["depth of a product"] == (7, 30)
     assert outside(ops, found) == []
-    assert outside(ops[:1], coverage(ops[1:]))[0] == "longer side of a product: 20 in a; fitted rows have 7 to 7"
-    assert joined(coverage(ops[:1]), coverage(ops[1:])) == found
+    assert (
+        outside(ops[:1], calibrated_range(ops[1:]))[0] == "longer side of a product: 20 in a; fitted rows have 7 to 7"
+    )
+    assert joined(calibrated_range(ops[:1]), calibrated_range(ops[1:])) == found

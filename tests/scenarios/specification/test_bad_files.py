@@ -1,4 +1,4 @@
-"""Files that are no scenarios, options that set nothing, graphs that fall apart: each is told in one sentence."""
+"""Files that are not scenarios, options without effect, disconnected graphs: each gives one sentence."""
 
 import json
 from pathlib import Path

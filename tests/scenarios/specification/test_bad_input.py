@@ -1,4 +1,4 @@
-"""Scenarios that are wrong, in bad_input.txt: each is told at its place, in one sentence, with status 2."""
+"""The wrong scenarios of bad_input.txt: each gives one sentence with its position, and status 2."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ BASES = {
 
 
 def cases() -> Iterator[Any]:
-    """(scenario, what is told) of every block of the table."""
+    """(scenario, message) of every block of the table."""
     text = Path(__file__).with_name("bad_input.txt").read_text()
     for group in re.split(r"^# ", text, flags=re.MULTILINE)[1:]:
         title, _, blocks = group.partition("\n")
@@ -56,7 +56,7 @@ def cases() -> Iterator[Any]:
 
 @pytest.fixture
 def told(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
-    """What `clustersim check bad.yaml` says on stderr of a file that holds a text, its status being 2."""
+    """The stderr of `clustersim check bad.yaml`, whose status is 2, for a file with a text."""
     monkeypatch.chdir(tmp_path)
 
     def check(text: str) -> str:

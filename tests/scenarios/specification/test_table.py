@@ -1,4 +1,4 @@
-"""A table of a CSV file as variants: what its rows set and expect, and how its faults are told."""
+"""A table of a CSV file as variants: settings and expectations of its rows, and messages about faults."""
 
 from pathlib import Path
 from typing import Any

@@ -121,8 +121,7 @@ def test_flops_of_the_model_leave_recomputation_out() -> None:
     line = timeline((0, 0, 2), (1, 2, 3), (2, 3, 7))
     assert metrics.model_flops(line.schedule) == 2 * 30
     assert metrics.hardware_flops(line.schedule) == 2 * 40
-    assert metrics.mfu(line, 10.0) == pytest.approx(30 / 70)
-    assert metrics.hfu(line, 10.0) == pytest.approx(40 / 70)
+    assert metrics.flops_per_gpu(line) == pytest.approx((300 / 70, 400 / 70))
 
 
 def test_a_timeline_that_takes_no_time_uses_nothing() -> None:

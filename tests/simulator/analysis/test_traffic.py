@@ -10,7 +10,6 @@ from simulator.errors import SimulatorError
 from simulator.schedule import Collective, Program, Schedule
 from simulator.schedule.mesh import Mesh
 from simulator.timeline import Timeline
-from tests.simulator.analysis.conftest import link_use
 from topologies.uniform import uniform
 
 
@@ -45,40 +44,10 @@ def test_link_use_over_time_has_the_same_means(ddp: Callable[[int], Timeline]) -
     assert list(use) == ["uplink", "downlink"]
 
 
-def test_overloads_are_found_where_they_are(ddp: Callable[[int], Timeline]) -> None:
-    line = ddp(4)
-    assert traffic.overloads(line) == []
-    assert line.cluster is not None
-    up = line.cluster.ends.index(("gpu 2", "switch 0"))
-    uses = [(0.0, 0.1, {up: 1.5e9}), (0.05, 0.1, {up: 1e9}), (0.1, 0.15, {up: 2e9})]
-    crowded = replace(line, link_use=link_use(uses))
-    assert traffic.overloads(crowded) == [traffic.Overload(up, 0.05, 2.5e9)]
-
-
 def test_bytes_by_axis_are_those_of_one_step(ddp: Callable[[int], Timeline]) -> None:
     line = ddp(2)
     three = replace(line, schedule=replace(line.schedule, steps=3), axis_bytes={"dp": 6e9})
     assert traffic.by_axis(three) == {"dp": 2e9}
-
-
-@pytest.mark.parametrize(
-    ("kind", "least"),
-    [
-        ("all_reduce", 2 * 3 * 80),
-        ("reduce_scatter", 3 * 80),
-        ("broadcast", 3 * 80),
-        ("gather", 60),
-        ("all_to_all", 240),
-    ],
-)
-def test_least_bytes_of_collectives(kind: str, least: float) -> None:
-    program = Program("all", (Collective(name="c", kind=kind, over="dp", nbytes=80.0),))
-    schedule = Schedule(Mesh.regular({"tp": 2, "dp": 4}), (program,), (0,) * 8)
-    assert traffic.least_bytes(schedule) == {"tp": 0.0, "dp": 2 * least}
-
-
-def test_least_bytes_count_each_send_once(gpipe: Callable[[int, int], Timeline]) -> None:
-    assert traffic.least_bytes(gpipe(4, 8).schedule) == {"pp": 2 * 3 * 8 * 1e7}
 
 
 def test_a_measured_timeline_has_no_links(ddp: Callable[[int], Timeline]) -> None:

@@ -1,4 +1,4 @@
-"""A cluster's arrays and its networkx graph say the same; changes of links leave all else as it was."""
+"""A cluster's arrays agree with its networkx graph, and a change of some links leaves everything else unchanged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LINKS = st.builds(Link, st.sampled_from("ab"), st.sampled_from([1.0, 2.0, 4.0]),
 
 @st.composite
 def graphs(draw: st.DrawFn) -> nx.DiGraph[str]:
-    """Any vertices in any order, named as one likes, and any links between them."""
+    """Vertices in any order with any names, and any links between them."""
     graph: nx.DiGraph[str] = nx.DiGraph()
     kinds = draw(st.lists(KINDS, min_size=1, max_size=8))
     for number in draw(st.permutations(range(len(kinds)))):
@@ -43,7 +43,7 @@ def told(graph: nx.DiGraph[str]) -> object:
 
 
 @given(graphs())
-def test_a_graph_comes_back_as_it_was(graph):
+def test_a_graph_survives_the_conversion(graph):
     assert told(Cluster(graph).graph) == told(graph)
 
 
@@ -63,7 +63,7 @@ def test_links_are_numbered_as_the_graph_lists_them(graph):
 
 
 @given(graphs())
-def test_vertices_are_as_the_graph_has_them(graph):
+def test_vertices_equal_those_of_the_graph(graph):
     cluster = Cluster(graph)
     gpus = tuple(vertex for vertex, kind in graph.nodes(data="kind") if kind == "gpu")
     hosts = tuple(vertex for vertex, kind in graph.nodes(data="kind") if kind == "host")
@@ -89,7 +89,7 @@ def test_links_of_a_class_are_one_link_between_vertices_of_the_same_kinds(graph)
 def test_degraded_is_the_same_change_of_the_graph(graph, data):
     joined = [*graph.edges]
     chosen = data.draw(st.lists(st.sampled_from(joined), max_size=4)) if joined else []
-    cluster = Cluster(graph).equipped({SLOW: FAST})
+    cluster = Cluster(graph).with_accelerators({SLOW: FAST})
     changed = graph.copy()
     for a, b in chosen:
         for ends in ((a, b), (b, a)):
@@ -104,7 +104,7 @@ def test_degraded_is_the_same_change_of_the_graph(graph, data):
 
 @given(graphs())
 def test_relinked_may_make_links_equal(graph):
-    cluster = Cluster(graph).relinked(lambda link: Link("wire", 8.0, link.latency))
+    cluster = Cluster(graph).map_links(lambda link: Link("wire", 8.0, link.latency))
     assert list(cluster.links) == [Link("wire", 8.0, link.latency) for _, _, link in graph.edges(data="link")]
     assert len(set(cluster.links.distinct)) == len(cluster.links.distinct)
 
@@ -116,7 +116,7 @@ def test_a_route_by_search_is_as_short_as_any_past_no_other_gpu(graph, data):
     others = [gpu for gpu in cluster.gpus if gpu not in (source, target)]
     ways = [g for g in (nx.restricted_view(graph, others, []), graph) if nx.has_path(g, source, target)]
     if not ways:
-        with pytest.raises(ClusterError, match=f"there is no way from {source} to {target}"):
+        with pytest.raises(ClusterError, match=f"there is no route from {source} to {target}"):
             cluster.route(source, target)
         return
     route = cluster.route(source, target)
@@ -128,7 +128,7 @@ def test_a_route_by_search_is_as_short_as_any_past_no_other_gpu(graph, data):
     assert cluster.nic_of(source, target) == (nics[0] if nics else None)
 
 
-def test_what_is_not_there_is_told():
+def test_unknown_names_are_reported():
     cluster = named({"preset": "uniform", "gpus": 2, "hosts": 0, "bandwidth": "1 GB/s", "latency": "1 us"})
     with pytest.raises(ClusterError, match='uniform has no vertex "gpu 2"'):
         cluster.route("gpu 0", "gpu 2")
@@ -150,7 +150,7 @@ def test_a_link_that_leads_one_way_is_degraded_from_either_end():
         assert Cluster(graph).degraded([(*ends, 0.5)]).links[0].bandwidth == 0.5
 
 
-def test_names_that_are_made_are_found_again():
+def test_generated_names_are_found_again():
     names = Numbered(("gpu", "big switch"), np.array([1, 0, 0, 1]), np.array([0, 3, 1, 1]))
     assert list(names) == ["big switch 0", "gpu 3", "gpu 1", "big switch 1"]
     assert [names.find(name) for name in names] == [0, 1, 2, 3]

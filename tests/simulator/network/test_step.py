@@ -1,4 +1,4 @@
-"""The latency of a repeated permutation that its slowest hop does not hide, against rounds played one by one."""
+"""The latency of a repeated permutation that its slowest hop does not overlap, against rounds simulated one by one."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def ring(size: int, repeat: int) -> Step:
     return Step(tuple((i, (i + 1) % size) for i in range(size)), 1.0, repeat)
 
 
-def played(hops: list[tuple[float, float]], rounds: int) -> float:
-    """When the last hop of a ring may put a chunk out: after its own last chunk, and when the one before is there."""
+def simulated(hops: list[tuple[float, float]], rounds: int) -> float:
+    """Time at which the last hop of a ring may send: after its own last chunk, and after the previous one arrived."""
     ready = [0.0] * len(hops)
     for _ in range(rounds):
         ready = [max(ready[h] + hops[h][1], ready[h - 1] + hops[h - 1][1] + hops[h - 1][0]) for h in range(len(hops))]
@@ -25,20 +25,20 @@ def played(hops: list[tuple[float, float]], rounds: int) -> float:
 
 
 @given(HOPS)
-def test_a_ring_turns_as_rounds_played_one_by_one(hops: list[tuple[float, float]]) -> None:
+def test_a_ring_takes_as_long_as_rounds_simulated_one_by_one(hops: list[tuple[float, float]]) -> None:
     alphas, betas = [alpha for alpha, _ in hops], [beta for _, beta in hops]
     first, rounds = 40 * len(hops), 120 * len(hops)
-    turn = (played(hops, first + rounds) - played(hops, first)) / rounds
+    turn = (simulated(hops, first + rounds) - simulated(hops, first)) / rounds
     exposed = ring(len(hops), rounds).exposed(alphas, betas)
     assert exposed / rounds + max(betas) == pytest.approx(turn, rel=0.02)
 
 
 @given(st.integers(2, 8), st.floats(0, 10), st.floats(0, 10), st.integers(1, 20))
-def test_equal_hops_hide_nothing(size: int, alpha: float, beta: float, repeat: int) -> None:
+def test_equal_hops_overlap_no_latency(size: int, alpha: float, beta: float, repeat: int) -> None:
     assert ring(size, repeat).exposed([alpha] * size, [beta] * size) == pytest.approx(repeat * alpha)
 
 
-def test_the_slack_of_fast_hops_hides_latency() -> None:
+def test_the_slack_of_fast_hops_overlaps_latency() -> None:
     """Mean of latency and bytes (1 + 1 + 4) / 3 + 1 is 3; the slowest hop takes 4."""
     assert ring(3, 5).exposed([1.0, 1.0, 1.0], [1.0, 1.0, 4.0]) == 0
     assert ring(3, 5).exposed([4.0, 1.0, 1.0], [1.0, 1.0, 4.0]) == 0

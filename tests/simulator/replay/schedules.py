@@ -1,4 +1,4 @@
-"""One small schedule of every kind that the project makes, for replays of a few milliseconds."""
+"""One small schedule of every kind, for replays of a few milliseconds."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def scenario(gpus: int, parallelism: dict[str, Any], model: dict[str, Any] | Non
 
 
 def data(method: str, **more: Any) -> dict[str, Any]:
-    """A parallelism of that method of data parallelism."""
+    """A parallelism with that method of data parallelism."""
     return {"data": {"method": method, **more}}
 
 

@@ -1,12 +1,12 @@
-"""Buffers are as long as the longest communication needs, and a replay takes no more memory than there is."""
+"""Buffers have the size of the largest communication, and a replay fits into memory."""
 
 from math import inf
 
 import pytest
 
 from simulator.kernel import measured
-from simulator.replay.buffers import longest, needed, total_bytes
-from simulator.replay.memory import available_bytes, fitting
+from simulator.replay.buffers import longest_buffers, required_elements, total_bytes
+from simulator.replay.memory import available_bytes, fitting_scale
 from simulator.replay.replay import scaled
 from simulator.schedule import COLLECTIVES, Collective, Compute, Copy, Program, Recv, Schedule, Send
 from simulator.schedule.mesh import Mesh
@@ -38,11 +38,11 @@ def collective(kind, algorithm="auto", nbytes=40.0):
     ids=str,
 )
 def test_elements(op, expected):
-    assert needed(op, 4) == expected
+    assert required_elements(op, 4) == expected
 
 
 def test_every_collective_has_a_size():
-    assert all(sum(needed(collective(kind), 4)) for kind in COLLECTIVES)
+    assert all(sum(required_elements(collective(kind), 4)) for kind in COLLECTIVES)
 
 
 SCHEDULE = Schedule(
@@ -53,17 +53,17 @@ SCHEDULE = Schedule(
 
 
 def test_a_stream_uses_its_buffers_again_and_again():
-    assert longest(SCHEDULE, 0, SCHEDULE.program(0).ops) == (20, 12)
+    assert longest_buffers(SCHEDULE, 0, SCHEDULE.program(0).ops) == (20, 12)
     assert total_bytes(SCHEDULE) == 4 * 4 * (20 + 12 + 20)
 
 
-def test_what_does_not_fit_is_halved_until_it_does():
+def test_a_schedule_that_does_not_fit_is_halved_until_it_does():
     large = scaled(SCHEDULE, 1e6)
     needs = 2 * total_bytes(large)
-    assert fitting(large, inf) == 1.0
-    assert fitting(large, 2 * needs) == 1.0
-    assert fitting(large, needs) == 0.5
-    assert fitting(large, 0.3 * needs) == 0.125
+    assert fitting_scale(large, inf) == 1.0
+    assert fitting_scale(large, 2 * needs) == 1.0
+    assert fitting_scale(large, needs) == 0.5
+    assert fitting_scale(large, 0.3 * needs) == 0.125
 
 
 def test_a_machine_has_memory():

@@ -1,4 +1,4 @@
-"""A calibration finds the transport that the measurements were made of, and predicts what was not measured."""
+"""A calibration recovers the transport that produced the measurements, and predicts other communications."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ HOPS = (NVLINK, PCI, NET)
 
 
 def measured(cluster, transport, kinds, noise=0.0, disturbed=0.0, swept=SWEEP, seed=0):
-    """What ranks on all GPUs of *cluster* would measure; some are *disturbed* by a factor of five."""
+    """The measurements of ranks on all GPUs of *cluster*; some are *disturbed* by a factor of five."""
     random = np.random.default_rng(seed)
     communicator = Communicator(cluster, cluster.gpus, transport)
     everyone = tuple(range(len(cluster.gpus)))
@@ -43,8 +43,8 @@ def values(found):
 
 
 def bare(cluster: Cluster) -> Cluster:
-    """The same without latencies, as a machine is taken to be of which nothing is known."""
-    return cluster.relinked(lambda link: replace(link, latency=0.0))
+    """The same without latencies, like an unknown cluster in a calibration."""
+    return cluster.map_links(lambda link: replace(link, latency=0.0))
 
 
 def test_latency_and_bandwidth_are_found_in_spite_of_noise_and_disturbance():
@@ -52,18 +52,18 @@ def test_latency_and_bandwidth_are_found_in_spite_of_noise_and_disturbance():
     rows = measured(cluster, machine(), (SEND, "all_reduce", "all_gather"), noise=0.03, disturbed=0.1)
     found = values(calibrate(rows, uniform(4, 3e9, 0.0), cluster.gpus, gloo()))
     assert found["hop_latency", (NVLINK, "ring", "tcp")] == pytest.approx(85e-6, rel=0.05)
-    # the bed is three times as wide as the machine; the efficiency makes up for it
+    # the assumed cluster has three times the bandwidth of the real one; the efficiency compensates for it
     assert found["efficiency", NET] == pytest.approx(gloo().efficiency[NET] / 3, rel=0.05)
 
 
-def test_hops_that_a_library_does_not_tell_apart_move_together():
+def test_hops_that_a_library_does_not_distinguish_share_a_parameter():
     cluster = uniform(2, 1e9, 0.0)
     found = calibrate(measured(cluster, machine(), (SEND,)), cluster, cluster.gpus, gloo()).transport
     assert {found.hop_latency[hop, "ring", "tcp"] for hop in HOPS} == {found.hop_latency[NET, "ring", "tcp"]}
 
 
 def test_point_to_point_alone_predicts_what_was_not_measured():
-    """Ring, binomial broadcast and groups that cross a thin uplink, of messages between two pairs."""
+    """A calibration on messages of one pair predicts a ring, a binomial broadcast and groups over a thin uplink."""
     cluster = tree([2, 2], [20e6, 50e6], [30e-6, 30e-6])
     truth = machine(efficiency={NET: 0.9})
     rows = [*measured(cluster, truth, (SEND,))]
@@ -73,8 +73,8 @@ def test_point_to_point_alone_predicts_what_was_not_measured():
         assert [row.seconds for row in measured(cluster, found, (kind,))] == pytest.approx(expected, rel=0.02)
 
 
-def test_no_parameter_is_taken_in_that_the_measurements_do_not_ask_for():
-    """Of five sets of data at most one looks by chance as if it needed more."""
+def test_no_parameter_is_added_without_need():
+    """At most one of five data sets seems by chance to need more parameters."""
     cluster, plain = uniform(4, 1e9, 0.0), 0
     for seed in range(5):
         rows = measured(cluster, machine(), (SEND, "all_reduce"), noise=0.05, swept=SWEEP[::2], seed=seed)
@@ -83,7 +83,7 @@ def test_no_parameter_is_taken_in_that_the_measurements_do_not_ask_for():
     assert plain >= 4
 
 
-def test_an_algorithm_that_is_late_and_slow_by_itself_gets_its_own_figures():
+def test_an_algorithm_with_own_latency_and_rate_gets_own_parameters():
     truth = machine(base_latency={("ring", "tcp"): 900e-6}, ceilings={("ring", "tcp", "any"): 0.2e9})
     cluster = uniform(4, 1e9, 0.0)
     rows = measured(cluster, truth, (SEND, "all_reduce", "broadcast"), noise=0.02, swept=sizes(8, 32 << 20, factor=32))
@@ -93,7 +93,7 @@ def test_an_algorithm_that_is_late_and_slow_by_itself_gets_its_own_figures():
 
 
 def test_a_crossover_between_protocols_is_found_where_it_is():
-    """Short vectors begin at once at 100 MB/s, long ones after 2 ms at 1 GB/s: they meet at about 210 kB."""
+    """Short vectors start at once at 100 MB/s, long ones after 2 ms at 1 GB/s. The times are equal at about 210 kB."""
     hops = {(hop, "ring", protocol): s for hop in HOPS for protocol, s in (("eager", 80e-6), ("bulk", 2e-3))}
     ceilings = {("any", "eager", "any"): 1e8, ("any", "bulk", "any"): 1e9}
     truth = replace(gloo(), protocols=("eager", "bulk"), hop_latency=hops, ceilings=ceilings)
@@ -106,8 +106,8 @@ def test_a_crossover_between_protocols_is_found_where_it_is():
     assert found.fit.typical_error < 0.05
 
 
-def test_what_the_measurements_do_not_tell_stays_as_the_library_has_it():
-    """Small messages alone say nothing of bandwidth."""
+def test_undetermined_parameters_keep_the_librarys_values():
+    """Small messages alone do not determine the bandwidth."""
     cluster = uniform(2, 1e9, 0.0)
     rows = measured(cluster, machine(), (SEND,), noise=0.03, swept=(8, 16, 32, 64))
     found = calibrate(rows, cluster, cluster.gpus, gloo())

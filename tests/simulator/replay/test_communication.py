@@ -1,4 +1,4 @@
-"""What a replay calls does what the schedule says: the values that arrive are those that the collective defines."""
+"""The library calls of a replay do what the schedule says: the values that arrive are those of the collective."""
 
 import pytest
 
@@ -11,25 +11,25 @@ torch = pytest.importorskip("torch")
 RANKS, ROOT = 3, 1
 
 
-def carried_out(member, op):
-    """Each rank's sink and source after *op*, where rank r put r + 1 and the place of each element's part."""
-    from simulator.replay.buffers import Buffers, needed
+def executed(member, op):
+    """Each rank's sink and source after *op*. Rank r sends r + 1 plus the place of each element's part."""
+    from simulator.replay.buffers import Buffers, required_elements
     from simulator.replay.communication import Communication
-    from simulator.replay.meetings import meetings
+    from simulator.replay.rendezvous import rendezvous_of
 
     schedule = Schedule(Mesh.regular({"dp": RANKS}), (Program("rank", (op,)),), (0,) * RANKS)
     communication = Communication(schedule, member)
     communication.open()
-    source, sink = needed(op, RANKS)
+    source, sink = required_elements(op, RANKS)
     part = max(1, source // RANKS)
     buffers = Buffers(10.0 * (member.rank + 1) + torch.arange(source) // part, torch.zeros(sink))
-    communication.carry_out(op, meetings(schedule, member.rank)[0], buffers)
+    communication.execute(op, rendezvous_of(schedule, member.rank)[0], buffers)
     return buffers.source.tolist(), buffers.sink.tolist()
 
 
 def outcome(kind, algorithm="auto"):
     op = Collective(name="x", kind=kind, over="dp", nbytes=12.0, root=ROOT, algorithm=algorithm)
-    sources, sinks = zip(*launch(carried_out, [op] * RANKS, timeout=60), strict=True)
+    sources, sinks = zip(*launch(executed, [op] * RANKS, timeout=60), strict=True)
     return list(sources), list(sinks)
 
 

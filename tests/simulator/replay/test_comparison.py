@@ -1,4 +1,4 @@
-"""A comparison of two timelines counts each communication once, and sees when ops changed places."""
+"""A comparison of two timelines counts each communication once, and detects ops in another order."""
 
 from math import isnan
 
@@ -32,7 +32,7 @@ SIMULATED = timeline(*[[(0, 0, 1), (0, 2, 3), (4, 4, 5)]] * 2)
 
 def test_a_communication_lasts_until_its_last_partner_has_it():
     real = timeline([(0, 0, 2), (0, 2, 3), (4, 4, 5)], [(0, 0, 4), (2, 2, 6), (6, 6, 7)])
-    communication, computation = comparison.lines(SIMULATED, real)
+    communication, computation = comparison.by_kind(SIMULATED, real)
     assert (communication.what, communication.count, communication.nbytes) == ("dp all_reduce", 1, 8.0)
     assert (communication.simulated, communication.measured, communication.error) == (1.0, 4.0, -0.75)
     assert (computation.what, computation.count) == ("computation", 4)
@@ -46,29 +46,29 @@ def test_each_op_of_each_rank():
     assert times[-2:] == [OpTime(1, "sum", 1.0, 4.0), OpTime(1, "b", 1.0, 1.0)]
 
 
-def test_ops_that_overlap_have_not_changed_places():
+def test_overlapping_ops_are_not_swapped():
     assert comparison.swaps(SIMULATED, timeline(*[[(0, 0, 1), (0, 2, 4.5), (4, 4, 5)]] * 2)) == []
 
 
-def test_the_pair_that_stood_farthest_apart_is_told():
+def test_the_pair_with_the_largest_gap_is_reported():
     late = [(0, 0, 1), (5, 5, 6), (4, 4, 5)]
     real = timeline([(0, 0, 1), (0, 2, 3), (4, 4, 5)], late)
     assert comparison.swaps(SIMULATED, real) == [Swap(1, "sum", "b", 1.0)]
     assert comparison.same_order(SIMULATED, real)
 
 
-def test_the_order_on_a_stream_is_seen():
+def test_another_order_on_a_stream_is_detected():
     assert not comparison.same_order(SIMULATED, timeline([(4, 4, 5), (0, 2, 3), (0, 0, 1)], [(0, 0, 1)] * 3))
 
 
-def test_what_took_no_time_has_no_error():
+def test_a_time_of_zero_has_no_error():
     assert isnan(comparison.relative_error(1.0, 0.0))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_timeline_is_like_itself(kind):
+def test_a_timeline_equals_itself(kind):
     one = scenario(*KINDS[kind])
     itself = simulated(one, one.schedule())
     assert comparison.same_order(itself, itself)
     assert comparison.swaps(itself, itself) == []
-    assert all(line.simulated == line.measured for line in comparison.lines(itself, itself))
+    assert all(line.simulated == line.measured for line in comparison.by_kind(itself, itself))

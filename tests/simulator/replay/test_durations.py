@@ -1,4 +1,4 @@
-"""What a replay sleeps is what the engine takes for a computation."""
+"""The durations of a replay are those of the engine."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ STRAGGLER = {"stragglers": [{"rank": 1, "slowdown": 1.5}]}
 
 @pytest.mark.parametrize("kind", ["ddp", "3-D", "tp, sequence parallel", "pipeline interleaved"])
 @pytest.mark.parametrize("simulation", [{}, VARIED, STRAGGLER], ids=["even", "varied", "straggler"])
-def test_as_the_engine_takes_them(kind, simulation):
+def test_durations_equal_those_of_the_engine(kind, simulation):
     compare(scenario(*KINDS[kind], simulation=simulation))
 
 

@@ -1,4 +1,4 @@
-"""The entry of an accelerator is found from what would be measured of it, and of this processor."""
+"""The entry of an accelerator is recovered from simulated measurements, and fitted to this processor."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ import pytest
 from simulator.accelerator import Accelerator, Software
 from simulator.errors import CalibrationError
 from simulator.kernel import matmul
-from simulator.replay.entry import entry, line
+from simulator.replay.entry import entry, fit_link
 from topologies.catalogue import GPUS, device
 
 torch = pytest.importorskip("torch", reason="the measurement needs torch")
@@ -20,7 +20,7 @@ LAUNCH = 4e-6
 
 
 def timed(accelerator, precisions, noise=0.02):
-    """What would be measured of *accelerator*."""
+    """The measurements that *accelerator* would produce."""
     random, host = np.random.default_rng(0), Software(launch_seconds=LAUNCH)
 
     def about(seconds):
@@ -33,7 +33,7 @@ def timed(accelerator, precisions, noise=0.02):
         for k in measuring.DEPTHS
     )
     rate = accelerator.memory_bandwidth * accelerator.memory_efficiency
-    # what lies in a cache is read four times as fast
+    # vectors in a cache are read four times as fast
     copies = tuple(Transfer(2 * n, about(2e-6 + 2 * n / rate / (4 if n < 32e6 else 1))) for n in measuring.VECTORS)
     host_copies = tuple(Transfer(n, about(9e-6 + n / 21e9)) for n in measuring.VECTORS)
     return Device("x", products, copies, LAUNCH, host_copies, host_copies, accelerator.memory_bytes, accelerator.sms)
@@ -52,7 +52,7 @@ def test_the_efficiencies_of_a_gpu_of_the_catalogue():
     assert found.fit.typical_error < 0.03
 
 
-def test_a_gpu_that_the_catalogue_has_not():
+def test_a_gpu_outside_the_catalogue():
     truth = Accelerator("new", {"fp32": 40e12, "bf16": 600e12}, 2.5e12, 64e9, sms=96, k_half=90.0)
     made = entry(timed(truth, ("fp32", "bf16"))).accelerator
     assert made.peak("bf16") == pytest.approx(600e12, rel=0.05)
@@ -61,10 +61,10 @@ def test_a_gpu_that_the_catalogue_has_not():
     assert (made.sms, made.memory_bytes) == (96, 64e9)
 
 
-def test_the_way_to_the_host():
+def test_the_link_to_the_host():
     measured = timed(device(GPUS, "h100").accelerator(), ("bf16",))
-    way = line([*measured.to_host, *measured.to_device])
-    assert (way.latency, way.bandwidth) == (pytest.approx(9e-6, rel=0.1), pytest.approx(21e9, rel=0.03))
+    fitted = fit_link([*measured.to_host, *measured.to_device])
+    assert (fitted.latency, fitted.bandwidth) == (pytest.approx(9e-6, rel=0.1), pytest.approx(21e9, rel=0.03))
 
 
 def test_nothing_measured():
@@ -85,6 +85,6 @@ def test_this_processor_is_a_device(monkeypatch):
     assert made.sms == 0 and made.memory_bandwidth > 0
 
 
-def test_a_device_that_is_not_there():
+def test_a_missing_device():
     with pytest.raises(CalibrationError, match="--device tpu9: torch has no such device"):
         measure_device("tpu9")

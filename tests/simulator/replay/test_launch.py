@@ -1,4 +1,4 @@
-"""The launcher hears every rank, tells who failed first, and leaves no process behind."""
+"""The launcher receives every rank's messages, reports the first failure, and leaves no process behind."""
 
 import os
 import signal
@@ -32,23 +32,23 @@ def process(member, argument):
     if argument == "hang":
         time.sleep(600)
     if argument == "late":
-        # by then the others are done; the store by which ranks find one another is rank 0's
+        # the others have finished before; the store, by which ranks find one another, is rank 0's
         time.sleep(1.0)
         dist.distributed_c10d._get_default_store().add("late", 1)
     return member.rank, float(vector)
 
 
 def launched(*arguments, timeout=60.0):
-    """What came of it, and the processes that there were."""
+    """The results, and the processes that ran."""
     processes = {}
     try:
-        return launch(process, arguments, timeout=timeout, told=processes.__setitem__), processes
+        return launch(process, arguments, timeout=timeout, on_report=processes.__setitem__), processes
     except ReplayError as error:
         return str(error), processes
 
 
 def gone(processes):
-    """Whether all of *processes* have ended; the fork server takes a moment to bury them."""
+    """Whether all of *processes* have ended. The fork server takes a moment to reap them."""
     for _ in range(100):
         left = [process for process in processes if Path(f"/proc/{process}").exists()]
         if not left:
@@ -78,7 +78,7 @@ def test_results_come_in_order_of_ranks():
         ("fail", "rank 1 failed: ValueError: no such thing"),
     ],
 )
-def test_the_rank_that_failed_is_told_and_the_others_end(what, expected):
+def test_the_failed_rank_is_reported_and_the_others_end(what, expected):
     error, processes = launched("", what, "")
     assert error == expected
     assert len(processes) == 3
@@ -92,7 +92,7 @@ def test_time_runs_out():
     assert gone(processes.values())
 
 
-def test_a_namespace_that_is_not_there():
+def test_a_missing_namespace():
     with pytest.raises(ReplayError, match=r"rank 0 failed: FileNotFoundError: .*nowhere"):
         launch(process, [""], places=[Place(0, namespace="nowhere")], timeout=60.0)
 
@@ -100,5 +100,5 @@ def test_a_namespace_that_is_not_there():
 def test_nccl_without_gpus():
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    with pytest.raises(ReplayError, match="nccl needs a GPU for each rank of a machine: GPU 0 is not there"):
+    with pytest.raises(ReplayError, match="nccl needs a GPU for each rank of a machine, but GPU 0 is missing"):
         launch(process, [""], backend="nccl", timeout=60.0)

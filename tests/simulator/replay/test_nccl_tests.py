@@ -1,4 +1,4 @@
-"""nccl-tests' output is read as it is printed: by several versions, by launchers, as text and as JSON."""
+"""nccl-tests' output is read as printed: by several versions, by launchers, as text and as JSON."""
 
 import json
 
@@ -21,7 +21,7 @@ HEADER = [
 
 
 def row(nbytes, redop, root, *figures):
-    """A row as printf sets it."""
+    """A row as printf formats it."""
     start = f"{nbytes:12}  {nbytes // 4:12}  {'float':>8}  {redop:>6}  {root:>6}"
     return start + "".join(f"  {time:>7}  {algbw:>6}  {busbw:>6}      0" for time, algbw, busbw in figures)
 
@@ -74,7 +74,7 @@ def test_an_old_run_by_mpirun_of_one_process():
         ("sum", "0", "10.00", "reduce"),
     ],
 )
-def test_which_collective_it_is_without_the_programs_name(redop, root, busbw, kind):
+def test_the_collective_without_the_programs_name(redop, root, busbw, kind):
     line = row(1048576, redop, root, ("104.86", "10.00", busbw), ("N/A", "N/A", "N/A"))
     (one,) = of_text(text(RANKS, HEADER, line), "x.txt").measurements
     assert one.kind == kind
@@ -91,21 +91,21 @@ def test_several_runs_in_one_file():
     ("lines", "message"),
     [
         ([RANKS, HEADER], r"out\.txt: has no row of nccl-tests with a time"),
-        ([NEW, HEADER, ROWS], r"out\.txt:6: the lines above do not tell of two ranks"),
+        ([NEW, HEADER, ROWS], r"out\.txt:6: the lines above do not list two or more ranks"),
         (
             [NEW, RANKS, HEADER, "     1048576        262144     float"],
             r"out\.txt:10: has 3 columns; the header has 13",
         ),
-        (["# sendrecv_perf", RANKS, HEADER, ROWS], r"out\.txt:9: sendrecv_perf is not taken; there are all_reduce,"),
+        (["# sendrecv_perf", RANKS, HEADER, ROWS], r"out\.txt:9: sendrecv_perf is unknown; there are all_reduce,"),
     ],
 )
-def test_text_that_cannot_be_used(lines, message):
+def test_invalid_text(lines, message):
     with pytest.raises(CalibrationError, match=message):
         of_text(text(*lines), "out.txt")
 
 
 def report(**changes):
-    """As ``-J`` writes it: numbers as numbers, roots and booleans as text, nan as text."""
+    """As ``-J`` writes it: numbers as numbers; roots, booleans and nan as text."""
     timed = {"time": 105.9, "alg_bw": 9.9, "bus_bw": 14.85, "nwrong": 0.0}
     devices = [
         {"rank": r, "hostname": f"node-{'ab'[r // 2]}", "device": r % 2, "device_info": "NVIDIA H100"} for r in range(4)
@@ -136,10 +136,10 @@ def test_json():
         ({"config": None}, r"x\.json: has no config"),
         ({"results": [3]}, r"x\.json: results\[0\]: must be an object, not 3"),
         ({"results": []}, r"x\.json: has no result with a time"),
-        ({"args": ["alltoallv_perf"]}, r"x\.json: results\[0\]: alltoallv_perf is not taken"),
-        ({"config": {"ngpus": 1}}, r"x\.json: results\[0\]: config tells of 1 rank"),
+        ({"args": ["alltoallv_perf"]}, r"x\.json: results\[0\]: alltoallv_perf is unknown"),
+        ({"config": {"ngpus": 1}}, r"x\.json: results\[0\]: config has 1 rank"),
     ],
 )
-def test_json_that_cannot_be_used(changes, message):
+def test_invalid_json(changes, message):
     with pytest.raises(CalibrationError, match=message):
         of_json(report(**changes), "x.json")

@@ -1,4 +1,4 @@
-"""Robust regression recovers what the data were made of, outliers or not."""
+"""Robust regression recovers the parameters of the data, with outliers or without."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ SIZES = 2.0 ** np.arange(3, 28)
 
 
 def line(parameters):
-    """Latency in s and bandwidth in bytes/s to the seconds of each size."""
+    """The seconds of each size for (latency in s, bandwidth in bytes/s)."""
     return parameters[0] + SIZES / parameters[1]
 
 
@@ -21,25 +21,25 @@ def line(parameters):
 )
 @settings(max_examples=60, deadline=None)
 def test_exact_data_give_exact_parameters_from_afar(alpha, bandwidth, far, other):
-    # both ends of the line are seen: a latency that is never above rounding cannot be told
+    # both latency and bandwidth matter at some size; otherwise rounding hides one of them
     bandwidth = np.clip(bandwidth, SIZES[3] / alpha, SIZES[-4] / alpha)
     true = np.array([alpha, bandwidth])
     found = fit(line, true * [far, other], line(true))
     assert found.parameters == pytest.approx(true, rel=1e-4)
 
 
-def test_one_row_in_five_disturbed_moves_nothing_much():
+def test_one_disturbed_row_in_five_changes_little():
     random = np.random.default_rng(1)
     true = np.array([50e-6, 2e9])
     times = line(true) * np.exp(0.02 * random.standard_normal(len(SIZES)))
     times[::5] *= 6.0  # another process had the processor
     robust = fit(line, np.array([1e-6, 1e10]), times)
     assert robust.parameters == pytest.approx(true, rel=0.05)
-    # an unweighted fit would lie by what the disturbed rows add to the mean
+    # an unweighted fit would be biased by the disturbed rows
     assert np.mean(np.log(times / line(true))) > 0.3
 
 
-def test_the_stated_errors_are_those_that_repetition_shows():
+def test_the_stated_errors_equal_those_of_repetitions():
     random = np.random.default_rng(2)
     true = np.array([50e-6, 2e9])
     fits = [
@@ -51,12 +51,12 @@ def test_the_stated_errors_are_those_that_repetition_shows():
     assert stated == pytest.approx(spread, rel=0.25)
 
 
-def test_what_the_rows_do_not_determine_stays_where_it_was_believed_to_be():
+def test_undetermined_parameters_stay_at_their_start():
     def model(parameters):
         return line(parameters[:2]) * np.ones_like(parameters[2])
 
     times = line([50e-6, 2e9])
-    found = fit(model, np.array([10e-6, 1e9, 7.0]), times, loosely=1.1)
+    found = fit(model, np.array([10e-6, 1e9, 7.0]), times, prior_deviation=1.1)
     assert found.parameters[2] == pytest.approx(7.0)
     assert found.errors[2] == pytest.approx(1.1, rel=1e-6)
     assert found.errors[1] < 0.01
@@ -65,7 +65,7 @@ def test_what_the_rows_do_not_determine_stays_where_it_was_believed_to_be():
 
 
 def test_the_better_model_has_less_information_criterion():
-    """A second bandwidth earns its place where the data have two, and only there."""
+    """A second bandwidth lowers the criterion if the data have two, and only then."""
 
     def lines(parameters):
         return np.minimum(line(parameters[:2]), line(parameters[2:]))
@@ -74,14 +74,20 @@ def test_the_better_model_has_less_information_criterion():
     noise = np.exp(0.03 * random.standard_normal(len(SIZES)))
     start = np.array([5e-6, 1e9, 50e-6, 4e9])
     two, one = lines(start) * noise, line(start[:2]) * noise
-    assert fit(lines, start, two, loosely=2.0).information < fit(line, start[:2], two, loosely=2.0).information
-    assert fit(line, start[:2], one, loosely=2.0).information < fit(lines, start, one, loosely=2.0).information
+    assert (
+        fit(lines, start, two, prior_deviation=2.0).information
+        < fit(line, start[:2], two, prior_deviation=2.0).information
+    )
+    assert (
+        fit(line, start[:2], one, prior_deviation=2.0).information
+        < fit(lines, start, one, prior_deviation=2.0).information
+    )
 
 
 @pytest.mark.parametrize(
     ("times", "message"),
     [([], "no measurements"), ([1.0, 0.0], "row 1: a time must be above 0"), ([np.nan], "row 0: a time must")],
 )
-def test_rows_that_cannot_be(times, message):
+def test_invalid_rows(times, message):
     with pytest.raises(CalibrationError, match=message):
         fit(lambda p: np.full(len(times), p[0]), np.array([1.0]), np.array(times))

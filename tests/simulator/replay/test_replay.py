@@ -1,4 +1,4 @@
-"""A replay runs every kind of schedule on real processes, op by op as the simulation has it."""
+"""A replay runs every kind of schedule on real processes, op by op as in the simulation."""
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from simulator.replay.replay import measured as timeline_of
 from simulator.schedule import Collective, Compute, Copy, Program, Recv, Schedule, Send
 from simulator.schedule.check import check
 from simulator.schedule.mesh import Mesh
+from tests.simulator.replay.benches import shortest
 from tests.simulator.replay.schedules import KINDS, scenario
 
 pytest.importorskip("torch")
@@ -52,10 +53,15 @@ def waits_are_held(schedule, timeline, rank):
 def test_sleeping_takes_as_long_as_asked():
     ops = tuple(Compute(name=f"op {number}", kernels=(measured(2e-3),)) for number in range(50))
     schedule = Schedule(Mesh.regular({"dp": 1}), (Program("rank", ops),), (0,))
-    times = replayed(schedule, [[2e-3] * 50], repeat=5).step_times
-    assert all(time >= 0.1 for time in times)
-    # late wakings do not add up: on a quiet machine a millisecond at the end, and the best of five is quiet enough
-    assert min(times) < 0.11
+
+    def steps():
+        times = replayed(schedule, [[2e-3] * 50], repeat=5).step_times
+        assert all(time >= 0.1 for time in times)
+        return [min(times)]
+
+    # late wakings do not add up: on a quiet machine the step ends a millisecond late
+    (step,) = shortest(steps, lambda times: times[0] >= 0.11)
+    assert step < 0.11
 
 
 def test_streams_run_at_once():
@@ -65,7 +71,12 @@ def test_streams_run_at_once():
         for stream in ("compute", "other")
     )
     schedule = Schedule(Mesh.regular({"dp": 1}), (Program("rank", ops),), (0,))
-    assert min(replayed(schedule, [[10e-3] * 10], repeat=5).step_times) < 0.075
+
+    def steps():
+        return [min(replayed(schedule, [[10e-3] * 10], repeat=5).step_times)]
+
+    (step,) = shortest(steps, lambda times: times[0] >= 0.075)
+    assert step < 0.075
 
 
 @pytest.mark.parametrize("compute", ["spin", "kernels"])
@@ -107,7 +118,7 @@ def test_copies_go_between_device_and_host():
     assert replayed(schedule, repeat=1).median.of(0).op.tolist() == [0, 1]
 
 
-def test_a_communication_begins_when_its_last_partner_comes():
+def test_a_communication_begins_when_its_last_partner_is_ready():
     op = Collective(name="sum", kind="all_reduce", over="dp", nbytes=8.0)
     schedule = Schedule(Mesh.regular({"dp": 2}), (Program("rank", (op,)),), (0, 0))
     timeline = timeline_of(schedule, [np.array([[1.0, 5.0]]), np.array([[3.0, 4.0]])])
@@ -123,7 +134,7 @@ def test_a_message_ends_for_both_when_its_receiver_has_it():
     assert [span[3:] for rank in range(2) for span in timeline.spans(rank)] == [(2.0, 2.0, 4.0), (1.0, 2.0, 4.0)]
 
 
-def test_what_was_measured_before_a_break_is_kept():
+def test_finished_repetitions_of_a_broken_replay_are_kept():
     op = Compute(name="nap", kernels=(measured(0.05),))
     schedule = Schedule(Mesh.regular({"dp": 1}), (Program("rank", (op,)),), (0,))
     replayed(schedule, repeat=1)  # from now on there is a fork server

@@ -1,4 +1,4 @@
-"""A testbed is the cluster's graph as a network: what it refuses, what stands, and that nothing of it is left."""
+"""A testbed is the cluster's graph as a network: rejected graphs, the built network, and complete removal."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import networkx as nx
@@ -18,11 +19,12 @@ from simulator.cluster import Cluster, Link
 from simulator.errors import ClusterError
 from simulator.replay.testbed import iproute, testbed
 from simulator.replay.testbed.shaper import shape
-from simulator.replay.testbed.switches import joining
+from simulator.replay.testbed.switches import switch_tree
+from tests.simulator.replay.benches import shortest
 from topologies.tree import tree
 from topologies.uniform import uniform
 
-reason = iproute.why_not()
+reason = iproute.unavailable_reason()
 real = [pytest.mark.testbed, pytest.mark.skipif(reason is not None, reason=f"no testbed: {reason}")]
 
 LINK = Link("wire", 25e6, 0.0)
@@ -48,20 +50,24 @@ def both(*edges: tuple[str, str]) -> Cluster:
         (
             topologies.cluster("zhores"),
             ["gpu 0", "gpu 1"],
-            r"zhores is no tree .* linked to gpu 1, gpu 2, gpu 3, host 0",
+            r"zhores is not a tree .* linked to gpu 1, gpu 2, gpu 3, host 0",
         ),
         (uniform(20, 1e6, 0.0), [f"gpu {i}" for i in range(17)], "up to 16 ranks, not 17"),
-        (graph(("gpu 0", "switch 0"), ("switch 0", "gpu 1")), ["gpu 0", "gpu 1"], "gpu 0 to switch 0 has no way back"),
+        (
+            graph(("gpu 0", "switch 0"), ("switch 0", "gpu 1")),
+            ["gpu 0", "gpu 1"],
+            "to switch 0 has no reverse link",
+        ),
         (
             both(("gpu 0", "switch 0"), ("switch 0", "host 0"), ("host 0", "switch 1"), ("switch 1", "gpu 1")),
             ["gpu 0", "gpu 1"],
-            "host 0 stands between others",
+            "host 0 is on routes between others",
         ),
-        (both(("gpu 0", "gpu 1")), ["gpu 0", "gpu 1"], "gpu 0 must hang on one switch, and it is linked to gpu 1"),
+        (both(("gpu 0", "gpu 1")), ["gpu 0", "gpu 1"], "gpu 0 must be linked to one switch, but is linked to gpu 1"),
         (
             both(("gpu 0", "switch 0"), ("gpu 1", "switch 1")),
             ["gpu 0", "gpu 1"],
-            "there is no way from gpu 0 to gpu 1",
+            "there is no route from gpu 0 to gpu 1",
         ),
         (
             both(
@@ -72,24 +78,24 @@ def both(*edges: tuple[str, str]) -> Cluster:
                 ("switch 1", "gpu 1"),
             ),
             ["gpu 0", "gpu 1"],
-            "several ways round switch 0 - switch 1 - switch 2",
+            "there is a cycle switch 0 - switch 1 - switch 2",
         ),
     ],
 )
-def test_what_is_no_tree_of_switches_is_refused_in_one_line(cluster, devices, told):
+def test_a_graph_that_is_not_a_tree_is_rejected_in_one_line(cluster, devices, told):
     with pytest.raises(ClusterError, match=told) as error:
-        joining(cluster, devices)
+        switch_tree(cluster, devices)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("cluster", [tree([2, 2, 2], [1e7] * 3, [0.0] * 3), uniform(8, 1e7, 0.0)])
-def test_trees_of_switches_are_taken_with_hosts_and_with_devices_that_no_rank_uses(cluster):
+def test_trees_with_hosts_and_unused_devices_are_accepted(cluster):
     devices = ["gpu 0", "gpu 3", "gpu 7", "host 0"]
-    assert {vertex for vertex in joining(cluster, devices) if not vertex.startswith("switch")} == set(devices)
+    assert {vertex for vertex in switch_tree(cluster, devices) if not vertex.startswith("switch")} == set(devices)
 
 
-def test_a_bucket_lets_full_frames_through_as_fast_as_the_wire_does():
-    """100 Mb/s of 1,538 B on the wire are 98.44 Mb/s of the 1,514 that tc counts."""
+def test_a_bucket_passes_full_frames_at_the_rate_of_the_wire():
+    """100 Mb/s of 1,538 B on the wire are 98.44 Mb/s of the 1,514 B that tc counts."""
     assert next(shape("net0", Link("wire", 100e6 / 8, 0.0), delays=False)).split()[:7] == [
         *("qdisc", "add", "dev", "net0", "root"),
         *("tbf", "rate"),
@@ -97,14 +103,14 @@ def test_a_bucket_lets_full_frames_through_as_fast_as_the_wire_does():
     assert "rate 98439532bit" in next(shape("net0", Link("wire", 100e6 / 8, 0.0), delays=False))
 
 
-def test_a_kernel_that_can_delay_frames_is_told_the_latency_of_the_link():
+def test_a_kernel_that_can_delay_frames_gets_the_latency_of_the_link():
     outer, inner = shape("net0", Link("wire", 100e6 / 8, 50e-6), delays=True)
     assert "netem delay 50.000us" in outer
     assert "parent 1:1" in inner
     assert "tbf rate" in inner
 
 
-def test_a_machine_without_root_says_so(monkeypatch):
+def test_a_user_without_root_gets_a_message(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr("shutil.which", lambda tool: f"/sbin/{tool}")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
@@ -115,43 +121,55 @@ def test_a_machine_without_root_says_so(monkeypatch):
         pass
 
 
-def test_a_machine_without_iproute2_says_so(monkeypatch):
+def test_a_machine_without_iproute2_gets_a_message(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr("shutil.which", lambda tool: None)
-    assert "there is no ip and no tc here; install the package iproute2" in str(iproute.why_not())
+    assert "there is no ip and no tc here; install the package iproute2" in str(iproute.unavailable_reason())
 
 
 class TestOnRealNetworks:
     pytestmark = real
 
-    def test_every_rank_reaches_every_other_and_nobody_else(self):
+    def test_every_rank_reaches_exactly_the_other_ranks(self):
         cluster = tree([2, 2], [1e8, 1e8], [0.0, 0.0])
-        with testbed.build(cluster, [*cluster.gpus, "host 0", "host 0"]) as bed:
-            assert len(bed.places) == 6
-            assert bed.places[4].namespace == bed.places[5].namespace
-            for here in bed.places[:5]:
-                addresses = [there.address for there in bed.places]
-                assert inside(here.namespace, REACHES, *addresses) == "reached " * 6
-                assert inside(here.namespace, REACHES, "192.0.2.1") == "unreachable "
+        with testbed.build(cluster, [*cluster.gpus, "host 0", "host 0"]) as built:
+            assert len(built.places) == 6
+            assert built.places[4].namespace == built.places[5].namespace
+            for here in built.places[:5]:
+                addresses = [there.address for there in built.places]
+                assert inside(here.namespace, CONNECT, *addresses) == "reached " * 6
+                assert inside(here.namespace, CONNECT, "192.0.2.1") == "unreachable "
 
-    def test_a_port_carries_what_its_link_does(self):
-        """2 MB at 200 Mb/s of Ethernet: 85 ms, whatever the machine is busy with; a little less for the full bucket."""
+    def test_a_port_has_the_rate_of_its_link(self):
+        """2 MB at 200 Mb/s of Ethernet take 85 ms however busy the machine is. The full bucket saves a little."""
+        expected = 2e6 * 1538 / 1448 / 25e6
         cluster = tree([2], [25e6], [0.0], hosts=0)
-        with testbed.build(cluster, cluster.gpus) as bed:
-            here, there = bed.places
-            receiver = started(there.namespace, RECEIVES, there.address)
+        with testbed.build(cluster, cluster.gpus) as built:
+            here, there = built.places
+            receiver = started(there.namespace, RECEIVE, there.address)
             assert receiver.stdout is not None
             assert receiver.stdout.readline() == "ready\n"
-            seconds = [float(inside(here.namespace, SENDS, there.address)) for _ in range(5)]
+
+            def sent() -> list[float]:
+                return [min(float(inside(here.namespace, SEND, there.address)) for _ in range(5))]
+
+            (seconds,) = shortest(sent, lambda times: times[0] >= 1.05 * expected)
             receiver.kill()
             receiver.communicate()
-        assert 0.98 * 2e6 * 1538 / 1448 / 25e6 < min(seconds) < 1.05 * 2e6 * 1538 / 1448 / 25e6
+        assert 0.98 * expected < seconds < 1.05 * expected
 
-    def test_latency_stands_in_the_cluster_only_where_the_kernel_has_it(self):
+    def test_the_cluster_has_latency_only_if_the_kernel_can_delay(self):
         cluster = tree([2], [25e6], [2e-3], hosts=0)
-        with testbed.build(cluster, cluster.gpus) as bed:
-            latency = bed.cluster.latency(bed.cluster.route("gpu 0", "gpu 1"))
-            round_trip = min(float(inside(bed.places[0].namespace, ASKS, bed.places[1].address)) for _ in range(3))
+        with testbed.build(cluster, cluster.gpus) as built:
+            latency = built.cluster.latency(built.cluster.route("gpu 0", "gpu 1"))
+
+            def round_trips() -> list[float]:
+                return [
+                    min(float(inside(built.places[0].namespace, ROUND_TRIP, built.places[1].address)) for _ in range(3))
+                ]
+
+            # without latency a long round trip is noise; with latency none can be short
+            (round_trip,) = shortest(round_trips, lambda times: not latency and times[0] > 8e-3)
         assert latency in (0.0, 4e-3)
         assert (round_trip > 8e-3) == (latency > 0)
 
@@ -171,12 +189,12 @@ class TestOnRealNetworks:
         assert iproute.listed(mine) == []
         assert process.returncode in (-number, 1)
 
-    def test_what_a_killed_run_left_is_removed_at_the_next_start_with_all_that_runs_there(self):
+    def test_leftovers_of_a_killed_run_and_their_processes_are_removed(self):
         process = standing()
         mine = iproute.owner(process.pid)
         left = iproute.listed(mine)
         sleeper = subprocess.Popen(["ip", "netns", "exec", left[0], "sleep", "600"])
-        time.sleep(0.2)
+        until(lambda: str(sleeper.pid) in pids(left[0]))
         process.kill()
         process.communicate()
         with testbed.build(uniform(2, 1e7, 0.0), ["gpu 0", "gpu 1"]):
@@ -193,7 +211,7 @@ class TestOnRealNetworks:
 
 ROOT = Path(__file__).parents[3]
 
-STANDS = """
+RUN_TESTBED = """
 import time
 from simulator.replay.testbed import testbed
 from topologies.uniform import uniform
@@ -202,7 +220,7 @@ with testbed.build(uniform(2, 1e7, 0.0), ["gpu 0", "gpu 1"]):
     time.sleep(600)
 """
 
-REACHES = """
+CONNECT = """
 import socket, sys
 for address in sys.argv[1:]:
     try:
@@ -213,7 +231,7 @@ for address in sys.argv[1:]:
         print("unreachable", end=" ")
 """
 
-RECEIVES = """
+RECEIVE = """
 import socket, sys
 server = socket.create_server((sys.argv[1], 7777))
 print("ready", flush=True)
@@ -225,7 +243,7 @@ while True:
     one.sendall(b"x")
 """
 
-SENDS = """
+SEND = """
 import os, socket, sys, time
 os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 one = socket.create_connection((sys.argv[1], 7777))
@@ -235,7 +253,7 @@ one.recv(1)
 print(time.monotonic() - begin)
 """
 
-ASKS = """
+ROUND_TRIP = """
 import socket, sys, time
 begin = time.monotonic()
 try:
@@ -245,20 +263,35 @@ except ConnectionRefusedError:
 """
 
 
+def pids(namespace: str) -> list[str]:
+    """The processes in *namespace*."""
+    done = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait until *true*, half a minute at most: a busy machine starts a process late."""
+    for _ in range(600):
+        if true():
+            return
+        time.sleep(0.05)
+    raise TimeoutError
+
+
 def started(namespace: str, script: str, *arguments: str) -> subprocess.Popen[str]:
     command = ["ip", "netns", "exec", namespace, sys.executable, "-c", script, *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 def inside(namespace: str, script: str, *arguments: str) -> str:
-    """What *script* prints in *namespace*."""
+    """The output of *script* in *namespace*."""
     return started(namespace, script, *arguments).communicate(timeout=60)[0]
 
 
 def standing() -> subprocess.Popen[str]:
-    """A process with a testbed of two ranks that stands."""
+    """A process with a testbed of two ranks."""
     process = subprocess.Popen(
-        [sys.executable, "-c", STANDS], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT
+        [sys.executable, "-c", RUN_TESTBED], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"

@@ -1,22 +1,25 @@
-"""Calibrated on single messages, the simulator foretells what it was not fitted to: collectives on a real network.
+"""A simulation calibrated on single messages predicts collectives that the calibration has not seen.
 
-The network is the kernel's TCP between network namespaces; what is held against the model is time on a clock, median of
-several repetitions, and the bounds are wide enough for a machine that does other things meanwhile.
+The network is the kernel's TCP between network namespaces. Clocks are compared with the model, so every measured time
+is the minimum of several; `shortest` says why, and when a measurement is repeated.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
+from simulator.cluster import Cluster
 from simulator.network.transport.gloo import gloo
 from simulator.network.transport.transport import Transport
 from simulator.replay.testbed import testbed
-from simulator.replay.testbed.iproute import why_not
-from tests.simulator.replay.benches import Asked, bench
+from simulator.replay.testbed.iproute import unavailable_reason
+from tests.simulator.replay.benches import ROUNDS, Case, Row, bench
 from topologies.tree import tree
 
 pytest.importorskip("torch")
-reason = why_not()
+reason = unavailable_reason()
 pytestmark = [pytest.mark.testbed, pytest.mark.skipif(reason is not None, reason=f"no testbed: {reason}")]
 
 STAR = tree([4], [300e6 / 8], [0.0], hosts=0)
@@ -25,37 +28,55 @@ OVERSUBSCRIBED = tree([2, 4], [PORT, PORT], [0.0, 0.0], hosts=0)
 THREE_LEVELS = tree([2, 2, 2], [PORT / 2, 0.75 * PORT, PORT], [0.0] * 3, hosts=0)
 
 
+STILL_FALLING = 0.02
+"""A round that lowers a time of the sweep by more than this share calls for another one."""
+
+
 @pytest.fixture(scope="module")
 def calibrated() -> Transport:
-    """Gloo with what single messages between two ranks of the star tell."""
+    """Gloo calibrated on single messages between two ranks of the star.
+
+    Each time is the minimum of several rounds: all tests of this file use this calibration, so one sweep beside other
+    work on the machine would make all their simulated times too long.
+    """
     from simulator.replay.calibration.calibrate import calibrate
     from simulator.replay.calibration.measure import measure
-    from simulator.replay.calibration.measurement import SEND, Sweep
+    from simulator.replay.calibration.measurement import SEND, Measurement, Sweep
     from simulator.replay.launch import launch
 
     devices = STAR.gpus[:2]
     sweep = Sweep(sizes=(8, 1000, 500_000, 1_000_000, 2_000_000), kinds=(SEND,), batch_seconds=0.3)
-    with testbed.build(STAR, devices) as bed:
-        results = launch(measure, [sweep, sweep], places=bed.places, timeout=60.0)
-        assert results is not None
-        return calibrate(results[0], bed.cluster, devices, gloo()).transport
+    with testbed.build(STAR, devices) as built:
+
+        def swept() -> list[Measurement]:
+            results = launch(measure, [sweep, sweep], places=built.places, timeout=60.0)
+            assert results is not None
+            return list(results[0])
+
+        rows = swept()
+        for _ in range(ROUNDS - 1):
+            before, rows = rows, [min(pair, key=lambda row: row.seconds) for pair in zip(rows, swept(), strict=True)]
+            if all(row.seconds > (1 - STILL_FALLING) * old.seconds for old, row in zip(before, rows, strict=True)):
+                break
+        return calibrate(rows, built.cluster, devices, gloo()).transport
 
 
 MB = 1e6
-LARGE: list[Asked] = [(kind, size * MB, "auto") for kind in ("all_reduce", "broadcast") for size in (1, 5, 20)]
-SERVED: list[Asked] = [(kind, size * MB, "direct") for size in (1, 5, 20) for kind in ("broadcast", "reduce")]
-OTHERS: list[Asked] = [
+LARGE: list[Case] = [(kind, size * MB, "auto") for kind in ("all_reduce", "broadcast") for size in (1, 5, 20)]
+SERVED: list[Case] = [(kind, size * MB, "direct") for size in (1, 5, 20) for kind in ("broadcast", "reduce")]
+OTHERS: list[Case] = [
     (kind, 4 * MB, "auto") for kind in ("all_gather", "reduce_scatter", "reduce", "gather", "scatter")
 ]
-CROSSING: list[Asked] = [("all_reduce", MB, "auto"), ("all_reduce", 4 * MB, "auto"), ("broadcast", 2 * MB, "auto")]
+CROSSING: list[Case] = [("all_reduce", MB, "auto"), ("all_reduce", 4 * MB, "auto"), ("broadcast", 2 * MB, "auto")]
 
 
-def hold(rows, bound):
-    wrong = [str(row) for row in rows if abs(row.error) > bound]
-    assert not wrong, "; ".join(wrong)
+def hold(cluster: Cluster, groups: Sequence[Sequence[int]], cases: list[Case], transport: Transport, bound: float):
+    """Require that each simulated time differs from the measured one by *bound* at most."""
+    wrong: list[Row] = [row for row in bench(cluster, groups, cases, transport, bound) if abs(row.error) > bound]
+    assert not wrong, "; ".join(map(str, wrong))
 
 
-def test_single_messages_tell_the_wire_and_little_else(calibrated: Transport) -> None:
+def test_single_messages_determine_the_bandwidth_and_a_small_latency(calibrated: Transport) -> None:
     """TCP over Ethernet carries 1,448 of 1,538 bytes; a message wakes two processes."""
     assert calibrated.efficiency["NET"] == pytest.approx(1448 / 1538, rel=0.01)
     assert 10e-6 < calibrated.message(0.0, "NET", "direct", "tcp", None) < 1e-3  # type: ignore[arg-type]
@@ -63,17 +84,20 @@ def test_single_messages_tell_the_wire_and_little_else(calibrated: Transport) ->
 
 def test_collectives_on_a_star(calibrated: Transport) -> None:
     """Ring all-reduce and broadcast, and the two halves of a parameter server's work."""
-    hold(bench(STAR, [range(4)], [*LARGE, *SERVED], calibrated, repeat=2), 0.08)
+    hold(STAR, [range(4)], [*LARGE, *SERVED], calibrated, 0.08)
 
 
 def test_collectives_of_other_kinds(calibrated: Transport) -> None:
-    """By the algorithms that Gloo's source has for them."""
-    hold(bench(STAR, [range(4)], OTHERS, calibrated, repeat=2), 0.08)
+    """With the algorithms of Gloo's source."""
+    hold(STAR, [range(4)], OTHERS, calibrated, 0.08)
 
 
-def test_an_exchange_takes_as_long_as_the_order_of_coming_makes_it(calibrated: Transport) -> None:
-    """Three blocks in a row if all four come at once, five if one is late: simulated is the latter."""
-    (row,) = bench(STAR, [range(4)], [("all_to_all", 4 * MB, "auto")], calibrated, repeat=2)
+def test_the_time_of_an_exchange_depends_on_the_order_in_which_ranks_arrive(calibrated: Transport) -> None:
+    """Three blocks in a row if all four ranks arrive at once, five if one is late. The simulation assumes the latter.
+
+    So a measured time lies between 3/5 of the simulated one and the whole of it, with 5 % to spare.
+    """
+    (row,) = bench(STAR, [range(4)], [("all_to_all", 4 * MB, "auto")], calibrated, bound=1 - 1 / 1.05)
     assert 0.95 * 3 / 5 <= row.measured / row.simulated <= 1.05
 
 
@@ -88,4 +112,4 @@ def test_an_exchange_takes_as_long_as_the_order_of_coming_makes_it(calibrated: T
     ids=["four pairs", "two rings of four", "one ring of eight", "two rings over three levels"],
 )
 def test_groups_that_cross_a_thin_link_at_once(cluster, groups, calibrated: Transport) -> None:
-    hold(bench(cluster, groups, CROSSING, calibrated, repeat=2), 0.10)
+    hold(cluster, groups, CROSSING, calibrated, 0.10)

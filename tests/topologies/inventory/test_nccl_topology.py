@@ -31,7 +31,7 @@ def switches(links):
 
 
 def dgx_a100():
-    """Two processors, two PCIe switches each, two GPUs and two NICs on each of those, six NVSwitches."""
+    """Two processors with two PCIe switches each, two GPUs and two NICs on each switch, six NVSwitches."""
     text = ""
     for socket in range(2):
         below = ""
@@ -94,7 +94,7 @@ UNCOUNTED = '<nvlink target="" tclass="0x068000"/>'
     ("text", "message"),
     [
         ("<system>", r"t\.xml:1: is not valid XML"),
-        ("<graphs/>", r"t\.xml: is no topology of NCCL: it begins with <graphs>"),
+        ("<graphs/>", r"t\.xml: is not a topology file of NCCL: it begins with <graphs>"),
         ('<system version="1"><cpu numaid="0"/></system>', r"t\.xml: has no <gpu>"),
         (
             f'<system version="1"><cpu>{gpu(0, UNCOUNTED)}</cpu></system>',
@@ -102,6 +102,6 @@ UNCOUNTED = '<nvlink target="" tclass="0x068000"/>'
         ),
     ],
 )
-def test_what_is_wrong(text, message):
+def test_faults_in_the_file(text, message):
     with pytest.raises(CalibrationError, match=message):
         read(text, "t.xml")

@@ -1,4 +1,4 @@
-"""The matrix of ``nvidia-smi topo -m``, as servers of several sorts print it, becomes their node."""
+"""The matrix of ``nvidia-smi topo -m`` of several kinds of servers, converted to nodes."""
 
 import json
 
@@ -12,7 +12,7 @@ from topologies.nodes.hybrid_cube_mesh import DOUBLE, SINGLE
 
 
 def matrix(gpus, nics, joint, affinity):
-    """As it is printed: *joint*(one, other) of words like GPU0, and the *affinity* of each GPU."""
+    """The printed matrix. *joint* (one, other): the entry for words like GPU0. *affinity*: of each GPU."""
     words = [f"GPU{i}" for i in range(gpus)] + [f"NIC{i}" for i in range(nics)]
     lines = ["\t" + "\t".join(words) + "\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID"]
     for one in words:
@@ -28,7 +28,7 @@ def number(word):
 
 
 def hgx(one, other):
-    """Eight GPUs behind NVSwitches, a NIC beside each below one PCIe switch; the ninth NIC is for storage."""
+    """Eight GPUs behind NVSwitches, each with a NIC below the same PCIe switch; the ninth NIC is for storage."""
     if one.startswith("GPU") and other.startswith("GPU"):
         return "NV18"
     if number(one) == number(other):
@@ -38,7 +38,7 @@ def hgx(one, other):
 
 
 def dgx1(one, other):
-    """Eight V100, two and two below a PCIe switch with one NIC each."""
+    """Eight V100, two below each PCIe switch with one NIC."""
     if one.startswith("GPU") and other.startswith("GPU"):
         pair = tuple(sorted((number(one), number(other))))
         return "NV1" if pair in SINGLE else "NV2" if pair in DOUBLE else "SYS"
@@ -137,12 +137,12 @@ def test_nvlinks_of_a_switch_and_of_a_mesh_are_told_apart():
         ("nothing\n", r"t\.txt: has no header GPU0"),
     ],
 )
-def test_what_is_cut_off(text, message):
+def test_a_truncated_matrix(text, message):
     with pytest.raises(CalibrationError, match=message):
         read(text, "t.txt")
 
 
-def test_what_is_not_told_must_be_named():
+def test_missing_names_must_be_given():
     inventory = read(matrix(8, 8, hgx, halves), "topo.txt")
     with pytest.raises(CalibrationError, match="--accelerator"):
         section(inventory)

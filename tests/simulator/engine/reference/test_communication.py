@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from simulator.engine.rank_classes import Unfolded
 from simulator.engine.setup import Background, CapacityChange, Setup
-from simulator.network.plan import Flow, Phase, Plan
+from simulator.network.plan import Flow, Phase, TransferPlan
 from simulator.schedule import Collective, Copy, Program, Recv, Schedule, Send
 from simulator.schedule.mesh import Mesh
 from simulator.schedule.order import Action
@@ -122,7 +122,7 @@ def planned(plans, capacity, **more):
         for number in range(len(plans))
     ]
     made = setup(each(ops))
-    whole = [Plan("any", "any", tuple(phases), 0.0) for phases in plans]
+    whole = [TransferPlan("any", "any", tuple(phases), 0.0) for phases in plans]
     classes = Planned(made.schedule, made.classes.communicator, whole, capacity)
     return Setup(made.schedule, classes, made.pricing, made.matching, **more)
 

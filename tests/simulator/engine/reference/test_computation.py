@@ -6,7 +6,7 @@ import topologies
 from simulator.engine.rank_classes import Unfolded
 from simulator.engine.setup import Setup
 from simulator.engine.variation import Variation
-from simulator.network.plan import Phase, Plan
+from simulator.network.plan import Phase, TransferPlan
 from simulator.schedule import Collective, Delay, Program, Schedule
 from simulator.schedule.mesh import Mesh
 from tests.nodes import V100
@@ -37,7 +37,7 @@ class Sms(Unfolded):
     """Rank classes in which every collective takes 3 s; its bytes are the share of the SMs that it holds."""
 
     def plan(self, name, op):
-        return Plan("any", "any", (Phase(3.0),), 0.0, op.nbytes)
+        return TransferPlan("any", "any", (Phase(3.0),), 0.0, op.nbytes)
 
 
 def collective(name, share, **fields):

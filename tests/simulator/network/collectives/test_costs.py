@@ -67,7 +67,7 @@ def test_two_trees_load_no_rank_with_more_than_the_vector(size: int) -> None:
 
 
 def test_a_tree_over_servers_crosses_between_them_once_for_each() -> None:
-    """As NCCL: chains inside the servers, trees between their heads."""
+    """As in NCCL: chains inside the servers, trees between the first ranks of the chains."""
     nodes = tuple(tuple(range(8 * i, 8 * i + 8)) for i in range(16))
     (down,) = tree.broadcast(Group(128, nodes, (tuple(range(128)),)), 1.0, 0)
     across = [pair for pair in down.transfers if pair[0] // 8 != pair[1] // 8]
@@ -95,7 +95,7 @@ def test_hierarchical_sends_between_servers_only_each_ones_share(servers: int, e
 
 
 def test_channels_share_the_vector_but_not_the_latency() -> None:
-    """c rings send what one sends and take as many rounds; a chain of one lane delays no other."""
+    """c rings send the bytes of one ring in as many rounds. A chain of one lane delays no other."""
     forward, backward = tuple(range(6)), tuple(range(5, -1, -1))
     group = Group(6, rings=(forward, backward))
     assert sent(ring.all_reduce(group, 1.0)) == pytest.approx(sent(ring.all_reduce(Group(6), 1.0)))

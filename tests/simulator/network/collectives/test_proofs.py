@@ -1,4 +1,4 @@
-"""Every algorithm, executed on symbolic chunks: what each rank ends up holding, and how many bytes were moved."""
+"""Every algorithm, executed on symbolic chunks: the data that each rank holds at the end, and the bytes moved."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ALGORITHMS = list(algorithms())
 
 
 def split(*lengths: int) -> Nodes:
-    """Servers of these lengths, positions in order."""
+    """Servers of these sizes, positions in order."""
     begins = [sum(lengths[:i]) for i in range(len(lengths))]
     return tuple(tuple(range(begin, begin + length)) for begin, length in zip(begins, lengths, strict=True))
 
@@ -78,7 +78,7 @@ GROUPS = [
 
 
 def start(kind: str, size: int, parts: int, root: int) -> list[Vector]:
-    """What each rank holds before: its own vector, its own block, or, the root alone, the root's."""
+    """The data that each rank holds before: its own vector, its own block, or the root's vector at the root alone."""
 
     def holds(rank: int, part: int) -> bool:
         if kind in ("all_reduce", "reduce_scatter", "reduce"):
@@ -90,8 +90,8 @@ def start(kind: str, size: int, parts: int, root: int) -> list[Vector]:
     return [[contribution(rank) if holds(rank, part) else 0 for part in range(parts)] for rank in range(size)]
 
 
-def owed(kind: str, size: int, parts: int, root: int, rank: int) -> dict[int, int]:
-    """What *rank* must hold after, in the parts that are its business."""
+def expected(kind: str, size: int, parts: int, root: int, rank: int) -> dict[int, int]:
+    """The data that *rank* must hold after."""
     everyone = sum(map(contribution, range(size)))
     owner = [part * size // parts for part in range(parts)]
     mine = [part for part in range(parts) if owner[part] == rank]
@@ -113,9 +113,10 @@ def owed(kind: str, size: int, parts: int, root: int, rank: int) -> dict[int, in
 
 
 def execute(steps: Iterable[Step], vectors: list[Vector]) -> None:
-    """Rounds: all sends of a repetition read the state before it. Pipelined: transfers in order, chunk by chunk.
+    """Execute *steps*.
 
-    A step that forwards sends what arrived in the repetition before.
+    Rounds: all sends of a repetition read the state before it. Pipelined: transfers in order, chunk by chunk. A step
+    that forwards sends what arrived in the repetition before.
     """
     for step in steps:
         arrived = vectors
@@ -135,7 +136,7 @@ def execute(steps: Iterable[Step], vectors: list[Vector]) -> None:
 def messages(
     step: Step, repetition: int, numbers: Iterable[int], vectors: list[Vector]
 ) -> list[tuple[int, int, int, bool]]:
-    """(receiver, part, what is sent of it, whether it is added) as things stand."""
+    """(receiver, part, data sent, whether it is added) in the present state."""
     assert step.blocks is not None
     fine = len(vectors[0]) // step.parts
     found = []
@@ -158,7 +159,7 @@ def built(algorithm: Callable[..., list[Step]], kind: str, group: Group, nbytes:
 
 
 @pytest.mark.parametrize(("name", "kind", "algorithm"), ALGORITHMS)
-def test_every_rank_ends_with_what_it_is_owed(name: str, kind: str, algorithm: Callable[..., list[Step]]) -> None:
+def test_every_rank_ends_with_the_right_data(name: str, kind: str, algorithm: Callable[..., list[Step]]) -> None:
     for group in GROUPS:
         for root in range(group.size if kind in ROOTED else 1):
             steps = built(algorithm, kind, group, 1.0, root)
@@ -166,15 +167,15 @@ def test_every_rank_ends_with_what_it_is_owed(name: str, kind: str, algorithm: C
             vectors = start(kind, group.size, parts, root)
             execute(steps, vectors)
             for rank, vector in enumerate(vectors):
-                for part, holding in owed(kind, group.size, parts, root, rank).items():
+                for part, holding in expected(kind, group.size, parts, root, rank).items():
                     assert vector[part] == holding, f"{name} {kind} over {group}, root {root}: rank {rank}, part {part}"
 
 
 @pytest.mark.parametrize(("name", "kind", "algorithm"), ALGORITHMS)
 def test_bytes_are_those_of_the_blocks(name: str, kind: str, algorithm: Callable[..., list[Step]]) -> None:
-    """Every transfer of a step carries as many blocks, and its bytes are theirs: the cost is that of the proof."""
+    """Every transfer of a step carries the same number of blocks, and their bytes: cost and proof agree."""
     for group in GROUPS:
-        nbytes = 1.0 if kind != "all_to_all" else 1.0 / group.size  # its parts are those of all ranks' vectors
+        nbytes = 1.0 if kind != "all_to_all" else 1.0 / group.size  # the parts are those of the vectors of all ranks
         for step in built(algorithm, kind, group, nbytes, group.size - 1):
             assert step.blocks is not None
             for repetition in (0, step.repeat - 1):
@@ -196,8 +197,8 @@ def test_one_rank_needs_no_steps(name: str, kind: str, algorithm: Callable[..., 
     assert built(algorithm, kind, Group(1), 1e6, 0) == []
 
 
-def test_a_wrong_algorithm_is_found_out() -> None:
-    """The executor would see a ring that turns once too little."""
+def test_a_wrong_algorithm_is_detected() -> None:
+    """The executor detects a ring with one round too few."""
     steps = [
         s
         for name, kind, algorithm in ALGORITHMS

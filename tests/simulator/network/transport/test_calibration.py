@@ -1,4 +1,4 @@
-"""A calibration file is a library with some parameters replaced; whatever is wrong in it is told at its place."""
+"""A calibration file is a library with some parameters replaced; an error message names the place of a fault."""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ from simulator.errors import ScenarioError
 from simulator.network.transport.calibration import LIBRARIES, loaded, transport
 from simulator.network.transport.gloo import gloo
 from simulator.network.transport.nccl import nccl
-from simulator.network.transport.parameters import IDENTITY, difference, hints, overridden, section
+from simulator.network.transport.parameters import FILE_KEYS, IDENTITY, difference, hints, overridden, section
 from simulator.network.transport.transport import Transport
 
 FULL = Transport(
@@ -21,9 +21,9 @@ FULL = Transport(
     messages=("Simple",),
     base_latency={("ring", "LL"): 6.6e-6},
     hop_latency={("NET", "ring", "LL"): 2.7e-6, ("PCI", "tree", "Simple"): 1e-3},
-    strained={"LL": 1.8},
-    plateau={("ring", "Simple"): 1.9},
-    plateau_bytes=4096.0,
+    intra_node_penalty={"LL": 1.8},
+    large_message_factor={("ring", "Simple"): 1.9},
+    large_message_bytes=4096.0,
     efficiency={"NVLINK": 0.88, "ib_hdr": 0.93},
     attainable={"pcie4": 24e9},
     limits={"any": 235e9},
@@ -42,7 +42,7 @@ def fields(one):
 
 
 @pytest.mark.parametrize("meant", [FULL, gloo(), nccl("2.5"), nccl("2.30")])
-def test_what_differs_is_what_a_file_has_to_say(meant):
+def test_a_file_with_the_differences_restores_the_transport(meant):
     """No entry is lost on the way through text and units."""
     again = overridden(Transport("bare"), section().model_validate(difference(Transport("bare"), meant)))
     for name, value in fields(meant).items():
@@ -55,7 +55,7 @@ def test_what_differs_is_what_a_file_has_to_say(meant):
 
 def test_every_parameter_of_a_transport_has_a_form():
     assert set(section().model_fields) == set(hints())
-    assert set(hints()) == set(fields(FULL))
+    assert set(hints()) == {FILE_KEYS.get(name, name) for name in fields(FULL)}
 
 
 @given(seconds=st.floats(1e-9, 10.0), share=st.floats(1e-3, 1.5))
@@ -72,7 +72,7 @@ def test_values_survive_the_file(tmp_path_factory, seconds, share):
 def test_a_library_and_its_version(tmp_path):
     path = tmp_path / "x.yaml"
     path.write_text("version: 1\nlibrary: nccl\nlibrary_version: '2.5'\ntransport: {strained: {LL: 3.0}}\n")
-    assert (loaded(path).strained["LL"], loaded(path).version) == (3.0, "2.5")
+    assert (loaded(path).intra_node_penalty["LL"], loaded(path).version) == (3.0, "2.5")
     assert transport(str(path)).version == "2.5"
     assert [transport(name).name for name in LIBRARIES] == list(LIBRARIES)
 
@@ -124,7 +124,7 @@ def test_a_library_and_its_version(tmp_path):
         ),
     ],
 )
-def test_what_is_wrong_in_a_file_is_told_at_its_place(tmp_path, monkeypatch, text, message):
+def test_a_fault_in_a_file_is_reported_at_its_place(tmp_path, monkeypatch, text, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.yaml").write_text(text + "\n")
     with pytest.raises(ScenarioError, match=message):

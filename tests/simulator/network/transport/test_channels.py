@@ -24,14 +24,14 @@ def grouped(cluster: Cluster, devices: tuple[str, ...] | None = None) -> Group:
 
 
 def test_a_full_mesh_of_four_has_six_rings_that_use_all_links_alike() -> None:
-    """Zhores: every GPU's three links carry a sixth twice, so a GPU sends at the speed of all of them."""
+    """Zhores: each of a GPU's three links carries a sixth twice, so a GPU sends at the speed of all its links."""
     rings = grouped(topologies.cluster({"preset": "zhores", "nodes": 1})).rings
     assert len(rings) == len(set(rings)) == 6
     assert set(Counter(edge for ring in rings for edge in edges(ring)).values()) == {2}
 
 
 def test_dgx1_has_three_rings_each_way_that_use_every_nvlink() -> None:
-    """WP-08437-002: six links a GPU; doubled where the mesh has double links."""
+    """WP-08437-002: six links for each GPU, doubled where the mesh has double links."""
     cluster = topologies.cluster("dgx1")
     rings = grouped(cluster).rings
     assert len(rings) == 6
@@ -43,7 +43,9 @@ def test_dgx1_has_three_rings_each_way_that_use_every_nvlink() -> None:
 
 @pytest.mark.parametrize("size", range(3, 9))
 def test_rings_of_a_full_mesh_carry_all_of_its_links(size: int) -> None:
-    """Walecki 1892: a complete graph of odd size falls into Hamiltonian cycles; of even size, every link doubled."""
+    """Walecki 1892: a complete graph of odd size decomposes into Hamiltonian cycles; of even size if links are
+    doubled.
+    """
     found = cycles(tuple(tuple(float(i != j) for j in range(size)) for i in range(size)))
     used = Counter(edge for ring in found for edge in edges(ring))
     assert set(used.values()) == {1 if size % 2 else 2}
@@ -58,7 +60,7 @@ def test_a_degraded_link_is_used_less() -> None:
     assert max(n / (0.25 if {*edge} == {0, 1} else 1) for edge, n in used.items()) / len(rings) < 1 / 2
 
 
-def test_servers_of_different_size_use_as_many_nics_as_the_poorest_has() -> None:
+def test_servers_of_different_size_use_as_many_nics_as_the_smallest_has() -> None:
     mixed = topologies.cluster(
         {
             "nodes": [1, 2],
@@ -142,7 +144,9 @@ def test_every_ring_leaves_by_another_nic_and_every_nic_carries_one_each_way(
     ("preset", "nodes"), [("dgx_a100_80gb", 4), ("dgx_a100_80gb", 2), ("p4d_24xlarge", 3), ("dgx1", 2)]
 )
 def test_every_hop_stays_on_its_rail(preset: str, nodes: int) -> None:
-    """Where two GPUs share a NIC also over an odd number of servers, else the last hop of an odd number crosses."""
+    """If two GPUs share a NIC this holds for any number of servers; else the last hop of an odd number changes
+    rails.
+    """
     cluster = topologies.cluster({"preset": preset, "nodes": nodes})
     group = grouped(cluster)
     rails = len(group.rings)

@@ -1,4 +1,4 @@
-"""What Gloo's algorithms cost on equal ports, in messages of a block one after the other, nothing else counted."""
+"""Costs of Gloo's algorithms on equal ports, in message times of one block, without latency."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BANDWIDTH = 1e9
 
 
 def vectors(kind: str, ranks: int, root: int = 0) -> Fraction:
-    """How many vectors could have passed one port in the time."""
+    """The number of vectors that one port could have carried in that time."""
     op = Collective(name=kind, kind=kind, over="all", nbytes=1e9, root=root)
     schedule = Schedule(Mesh.regular({"all": ranks}), (Program("rank", (op,)),), (0,) * ranks)
     bare = replace(gloo(), hop_latency={}, ceilings={})
@@ -27,7 +27,7 @@ def vectors(kind: str, ranks: int, root: int = 0) -> Fraction:
 
 @pytest.mark.parametrize(("levels", "ranks"), [(1, 2), (2, 4), (3, 8), (4, 16), (5, 32)])
 def test_a_broadcast_loses_the_rounds_of_its_tree(levels, ranks):
-    """The root's messages share its port, then those of the first child that has as many less one, and so on."""
+    """The root's messages share its port, then those of the child with most children share its port, and so on."""
     for root in (0, ranks - 1):
         assert vectors("broadcast", ranks, root) == levels * (levels + 1) // 2
 
@@ -41,12 +41,12 @@ def test_rings(ranks):
     assert vectors("reduce", ranks, root=1) == 2 * share
 
 
-def test_two_ranks_that_gather_wait_for_each_others_questions():
+def test_two_ranks_that_gather_wait_for_each_others_requests():
     assert vectors("all_gather", 2) == Fraction(3, 4)
     assert vectors("all_reduce", 2) == 1
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8])
-def test_who_comes_last_to_an_exchange_waits_for_half_of_its_blocks(ranks):
+def test_the_last_rank_of_an_exchange_waits_for_half_of_its_blocks(ranks):
     """As measured on a testbed with torch 2.13: 2, 3 and 5 blocks for 2, 3 and 4 ranks, between 10 and 11 for 8."""
     assert vectors("all_to_all", ranks) == Fraction(ranks - 1 + ranks // 2, ranks)

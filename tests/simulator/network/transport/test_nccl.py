@@ -1,4 +1,4 @@
-"""NCCL's constants against its source, its model against NCCL's own formulas, and what it takes against both."""
+"""NCCL's constants against its source, its tuning model against NCCL's formulas, and its times against both."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 import topologies
 from simulator.cluster import Cluster
 from simulator.network.collectives import ring, tree
-from simulator.network.plan import Plan
+from simulator.network.plan import TransferPlan
+from simulator.network.transport.candidate import candidate
 from simulator.network.transport.communicator import Communicator
-from simulator.network.transport.members import Members
+from simulator.network.transport.group_topology import GroupTopology
 from simulator.network.transport.nccl import PCIE, nccl, tuning_model
 from simulator.network.transport.nccl_tables import LL_CEILINGS, RING_LL128, TREE, TREE_CORRECTION, TREE_LL128, VERSIONS
 from simulator.network.transport.transport import NVLINK, Transport
-from simulator.network.transport.way import way
 from topologies.uniform import uniform
 
 DATA = Path(__file__).parents[4] / "../shared/data"
@@ -58,7 +58,7 @@ def test_ceilings_and_corrections_are_those_of_the_source() -> None:
     rows = table("nccl_tuning_constants")
     factors = [figures(row) for row in rows if row["table"] == "treeCorrectionFactor"]
     printed = list(zip(*(TREE_CORRECTION["tree", protocol] for protocol in nccl().protocols), strict=True))
-    # the last that is printed is never read: logSize < 23
+    # the last entry in the source is never used: logSize < 23
     assert factors[:23] == printed
     volta, ampere, hopper, blackwell = (figures(row) for row in rows if row["table"] == "llMaxBws")
     limits = {where: limit / 1e9 for (_, _, where), limit in LL_CEILINGS.items()}
@@ -89,16 +89,16 @@ def test_bandwidths_are_those_of_the_source() -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("protocol", ["LL", "LL128", "Simple"])
 def test_latency_in_a_server_is_that_of_the_tuning_model(version: str, protocol: str) -> None:
-    """Ring: base + 2 (n - 1) hops; tree: base + 2 (n - 1) hops of its own. The wire is inside NCCL's figures."""
+    """Ring: base + 2 (n - 1) hops. Tree: base + 2 (n - 1) of its own hops. NCCL's figures include the wire."""
     model = tuning_model(version)
     cluster = topologies.cluster("dgx_a100_80gb")
-    members = Members(cluster, cluster.gpus, model)
+    topology = GroupTopology(cluster, cluster.gpus, model)
     column = ("LL", "LL128", "Simple").index(protocol)
     for name, build in (("ring", ring.all_reduce), ("tree", tree.all_reduce)):
-        found = way(model, members, "all_reduce", name, protocol, build(members.group, 1e6), 1e6)
+        found = candidate(model, topology, "all_reduce", name, protocol, build(topology.group, 1e6), 1e6)
         base, hop = VERSIONS[version].base[name][column] * 1e-6, VERSIONS[version].hop[NVLINK][name][column] * 1e-6
         assert found.base == pytest.approx(base)
-        assert sum(one.latency for one in found.laid) == pytest.approx(14 * hop)
+        assert sum(one.latency for one in found.placed) == pytest.approx(14 * hop)
 
 
 def seconds(cluster: Cluster, ranks: int, nbytes: float, version: str = "2.10") -> float:
@@ -108,24 +108,24 @@ def seconds(cluster: Cluster, ranks: int, nbytes: float, version: str = "2.10") 
     return sum(phase.latency for phase in plan.phases)
 
 
-def test_it_chooses_by_its_own_model_even_where_that_is_mistaken() -> None:
+def test_nccl_chooses_by_its_tuning_model_even_where_that_is_wrong() -> None:
     """Eight V100 send 12 MiB by LL128, as NCCL's tables advise; where that ends, vTrain's sweep falls by 58 us."""
     cluster = topologies.cluster("dgx1")
 
-    def plan(transport: Transport, nbytes: float) -> Plan:
+    def plan(transport: Transport, nbytes: float) -> TransferPlan:
         return Communicator(cluster, cluster.gpus, transport).collective("all_reduce", "dp", tuple(range(8)), nbytes)
 
     for size in range(10, 31):
-        believed, taken = plan(tuning_model("2.10"), 2.0**size), plan(nccl(), 2.0**size)
-        assert (believed.algorithm, believed.protocol) == (taken.algorithm, taken.protocol)
-    taken, best = plan(nccl(), 12 * 2.0**20), plan(replace(nccl(), believed=None), 12 * 2.0**20)
+        predicted, taken = plan(tuning_model("2.10"), 2.0**size), plan(nccl(), 2.0**size)
+        assert (predicted.algorithm, predicted.protocol) == (taken.algorithm, taken.protocol)
+    taken, best = plan(nccl(), 12 * 2.0**20), plan(replace(nccl(), tuning_model=None), 12 * 2.0**20)
     assert (taken.protocol, best.protocol) == ("LL128", "Simple")
     assert best.alone < 0.95 * taken.alone
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_large_vectors_on_v100_are_limited_by_links_and_on_a100_by_channels(ranks: int) -> None:
-    """Where links are the limit, rings share them whole; channels put their first slice out alone."""
+    """If links are the limit, rings share them fully. If channels are, the first slice of a chunk is sent alone."""
     transport, rounds = nccl(), 2 * (ranks - 1)
     for preset, allowed in (("dgx1", None), ("dgx_a100_80gb", transport.limits["nvlink3"])):
         cluster = topologies.cluster(preset)
@@ -135,7 +135,7 @@ def test_large_vectors_on_v100_are_limited_by_links_and_on_a100_by_channels(rank
 
 
 def test_four_servers_are_near_the_measured_if_they_have_800_gbit() -> None:
-    """The table does not say what the cluster was; 92 GB/s fits four HDR NICs a server. From 1 GiB within 5 %."""
+    """The table does not describe the cluster; 92 GB/s fits four HDR NICs on each server. From 1 GiB within 5 %."""
     cluster = topologies.cluster({"preset": "dgx_a100_80gb", "nodes": 4, "node": {"nics": 4}})
     with (PUBLISHED / "nccl_measured.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["nodes"] == "4" and float(row["size_bytes"]) >= 2**30]
@@ -146,7 +146,7 @@ def test_four_servers_are_near_the_measured_if_they_have_800_gbit() -> None:
 
 
 def test_small_vectors_open_few_channels() -> None:
-    """A thread of LL wants 8 B of every rank's part: of 24 channels a vector of 256 KiB among 8 opens 8."""
+    """Each LL thread should have 8 B of every rank's part. So 256 KiB among 8 ranks open 8 of 24 channels."""
     cluster = topologies.cluster("dgx_a100_80gb")
     communicator = Communicator(cluster, cluster.gpus, nccl())
     for kib, channels in ((16, 1), (32, 1), (256, 8), (512, 16), (2**20, 24)):
@@ -155,7 +155,7 @@ def test_small_vectors_open_few_channels() -> None:
 
 
 def test_a_message_between_servers_pays_launch_and_library() -> None:
-    """v2.10.3, Simple: 8.4 us at once, 9.6 us for the network, the wire in it unless that is longer."""
+    """v2.10.3, Simple: 8.4 us once and 9.6 us for the network, which include the wire unless it is longer."""
     cluster = topologies.cluster({"preset": "zhores", "nodes": 2})
     plan = Communicator(cluster, cluster.gpus, nccl()).send(0, 4, 1.0)
     assert cluster.latency(cluster.route("gpu 0", "gpu 4")) < 9.6e-6
@@ -169,9 +169,11 @@ def test_a_message_between_servers_pays_launch_and_library() -> None:
 
 
 def test_ll128_fills_less_where_one_gpu_sends_and_receives_through_its_nic() -> None:
-    """``ppn < 2 ? 0.7 : 0.92``, v2.10.3; later versions know no such case."""
+    """``ppn < 2 ? 0.7 : 0.92``, v2.10.3; later versions lack this case."""
     cluster = topologies.cluster({"preset": "dgx_a100_80gb", "nodes": 4})
-    lone, pairs = (Members(cluster, devices, nccl()).setting for devices in (cluster.gpus[::8], cluster.gpus[::4]))
+    lone, pairs = (
+        GroupTopology(cluster, devices, nccl()).properties for devices in (cluster.gpus[::8], cluster.gpus[::4])
+    )
     for version, share in (("2.10", 0.7), ("2.30", 0.92)):
         assert nccl(version).share("ring", "LL128", lone) == share
         assert nccl(version).share("ring", "LL128", pairs) == 0.92
@@ -197,7 +199,7 @@ def test_a_chain_of_nccl_passes_on_slots_of_its_buffer() -> None:
         times = []
         for ranks in (8, 128):
             cluster = uniform(ranks, 10e9, 0.0)
-            transport = replace(nccl(), believed=None, protocols=("Simple",), hop_latency={}, blocks=1)
+            transport = replace(nccl(), tuning_model=None, protocols=("Simple",), hop_latency={}, blocks=1)
             communicator = Communicator(cluster, cluster.gpus, transport)
             plan = communicator.collective("broadcast", "dp", tuple(range(ranks)), nbytes)
             assert (plan.algorithm, plan.protocol) == ("ring", "Simple")

@@ -1,4 +1,4 @@
-"""Groups that lie alike have equal plans, and moving one group's plan to another gives the other's own."""
+"""Isomorphic groups have equal plans: the relabelled plan of one group equals the plan made for another."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 import topologies
 from simulator.cluster import Cluster
-from simulator.network.plan import Plan
+from simulator.network.plan import TransferPlan
 from simulator.network.transport.channels import group_of
 from simulator.network.transport.communicator import Communicator
 from simulator.network.transport.nccl import nccl
@@ -34,15 +34,15 @@ def machine(fabric: object, degraded: bool = False) -> Cluster:
 
 
 def groups(cluster: Cluster, size: int, count: int = 60) -> list[tuple[int, ...]]:
-    """Groups of ranks at random, of one server, of one place in each, and in any order."""
+    """Random groups of ranks: of one server, of one place in each server, and in any order."""
     draw, gpus = random.Random(size), range(len(cluster.gpus))
     ordered = [tuple(range(first, first + size)) for first in range(len(gpus) - size)]
     strided = [tuple(range(first, first + 4 * size, 4)) for first in range(len(gpus) - 4 * size + 4)]
     return [*ordered, *strided, *(tuple(draw.sample(gpus, size)) for _ in range(count))]
 
 
-def told(plan: Plan, cluster: Cluster) -> object:
-    """All that a plan says, but for the order in which a flow names its links."""
+def content(plan: TransferPlan, cluster: Cluster) -> object:
+    """The content of a plan, except the order in which a flow lists its links."""
     return (
         plan.algorithm,
         plan.protocol,
@@ -61,32 +61,32 @@ def told(plan: Plan, cluster: Cluster) -> object:
 @pytest.mark.parametrize("degraded", [False, True])
 @pytest.mark.parametrize("fabric", FABRICS, ids=lambda fabric: fabric["kind"])
 @pytest.mark.parametrize(("kind", "size"), [("all_reduce", 3), ("all_reduce", 4), ("all_to_all", 3), ("broadcast", 6)])
-def test_a_plan_that_was_moved_is_the_one_that_would_have_been_made(
-    fabric: object, degraded: bool, kind: str, size: int
-) -> None:
+def test_a_relabelled_plan_equals_a_new_one(fabric: object, degraded: bool, kind: str, size: int) -> None:
     cluster = machine(fabric, degraded)
     shared = Communicator(cluster, cluster.gpus, nccl())
     for ranks in groups(cluster, size):
         alone = Communicator(cluster, cluster.gpus, nccl())
-        assert told(shared.collective(kind, "dp", ranks, 1e6), cluster) == told(
+        assert content(shared.collective(kind, "dp", ranks, 1e6), cluster) == content(
             alone.collective(kind, "dp", ranks, 1e6), cluster
         )
 
 
 @pytest.mark.parametrize("fabric", FABRICS, ids=lambda fabric: fabric["kind"])
-def test_messages_and_copies_are_moved_too(fabric: object) -> None:
+def test_messages_and_copies_are_relabelled_too(fabric: object) -> None:
     cluster = machine(fabric, degraded=True)
     shared = Communicator(cluster, cluster.gpus, nccl())
     for sender in range(len(cluster.gpus)):
         for receiver in {(sender + step) % len(cluster.gpus) for step in (1, 3, 4, 8)}:
             alone = Communicator(cluster, cluster.gpus, nccl())
-            assert told(shared.send(sender, receiver, 1e6), cluster) == told(alone.send(sender, receiver, 1e6), cluster)
-            assert told(shared.copy(sender, 1e6, "gpu"), cluster) == told(alone.copy(sender, 1e6, "gpu"), cluster)
+            assert content(shared.send(sender, receiver, 1e6), cluster) == content(
+                alone.send(sender, receiver, 1e6), cluster
+            )
+            assert content(shared.copy(sender, 1e6, "gpu"), cluster) == content(alone.copy(sender, 1e6, "gpu"), cluster)
 
 
 @pytest.mark.parametrize("degraded", [False, True])
 @pytest.mark.parametrize("fabric", TREES, ids=lambda fabric: fabric["kind"])
-def test_who_lies_alike_has_the_same_servers_and_rings(fabric: object, degraded: bool) -> None:
+def test_isomorphic_groups_have_the_same_servers_and_rings(fabric: object, degraded: bool) -> None:
     cluster = machine(fabric, degraded)
     for size in (2, 3, 4):
         every = np.array(groups(cluster, size, count=400))
@@ -98,7 +98,7 @@ def test_who_lies_alike_has_the_same_servers_and_rings(fabric: object, degraded:
             assert known.setdefault(pattern, group) == group
 
 
-def test_thousands_of_siblings_lie_in_few_patterns() -> None:
+def test_thousands_of_groups_have_few_isomorphism_classes() -> None:
     cluster = topologies.cluster({"preset": "dgx_a100_80gb", "nodes": 320})
     tensor, data = np.arange(2560).reshape(320, 8), np.arange(2560).reshape(5, 64, 8).transpose(0, 2, 1).reshape(40, 64)
     placements = Placements(cluster)

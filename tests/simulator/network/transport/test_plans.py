@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from simulator.cluster import Cluster
 from simulator.errors import SimulatorError
-from simulator.network.plan import Flow, Plan
+from simulator.network.plan import Flow, TransferPlan
 from simulator.network.transport.communicator import FIDELITIES, Communicator
 from simulator.network.transport.ideal import ideal
 from topologies.uniform import uniform
@@ -22,8 +22,8 @@ ALPHAS = st.floats(1e-9, 1.0)
 BANDWIDTHS = st.floats(1e3, 1e13)
 
 
-def seconds(plan: Plan, cluster: Cluster) -> float:
-    """The phases one after the other, with nothing else on the links; the flows of one share them."""
+def seconds(plan: TransferPlan, cluster: Cluster) -> float:
+    """Duration of the phases in turn on idle links; the flows of a phase share the links."""
     total = 0.0
     for phase in plan.phases:
         total += phase.latency
@@ -69,10 +69,11 @@ def test_halving_doubling(fidelity: str, p: int, d: float, alpha: float, bandwid
 
 @pytest.mark.parametrize("fidelity", FIDELITIES)
 @given(p=SIZES, d=BYTES, alpha=ALPHAS, bandwidth=BANDWIDTHS)
-def test_what_a_root_serves_directly_shares_its_port(
-    fidelity: str, p: int, d: float, alpha: float, bandwidth: float
-) -> None:
-    """p d through one port, written down nowhere: the parameter server of the lecture, whose root is a host."""
+def test_messages_of_a_root_share_its_port(fidelity: str, p: int, d: float, alpha: float, bandwidth: float) -> None:
+    """p d through one port: the parameter server of the lecture, whose root is a host.
+
+    No formula in the code says so.
+    """
     cluster = uniform(p, bandwidth, alpha)
     communicator = Communicator(cluster, (*cluster.gpus, *cluster.hosts), ideal(), fidelity)
     ranks = (p, *range(p))
@@ -83,7 +84,7 @@ def test_what_a_root_serves_directly_shares_its_port(
 
 
 @given(p=SIZES, d=BYTES, alpha=ALPHAS, bandwidth=BANDWIDTHS)
-def test_a_rooted_vector_takes_the_way_that_is_soonest_there(p: int, d: float, alpha: float, bandwidth: float) -> None:
+def test_a_rooted_collective_takes_the_fastest_algorithm(p: int, d: float, alpha: float, bandwidth: float) -> None:
     beta = 1 / bandwidth
     chain, direct = (p - 1) * alpha + (p + 6) / 8 * d * beta, alpha + (p - 1) * d * beta
     binomial = ceil(log2(p)) * (alpha + d * beta)
@@ -93,8 +94,8 @@ def test_a_rooted_vector_takes_the_way_that_is_soonest_there(p: int, d: float, a
 
 
 @given(p=st.integers(2, 24), d=BYTES, kind=st.sampled_from(["all_to_all", "gather", "scatter", "all_reduce", "reduce"]))
-def test_no_link_of_a_plan_forgets_a_byte(p: int, d: float, kind: str) -> None:
-    """In every fidelity the bytes on the links are those that the ranks send, each crossing two links."""
+def test_a_plan_accounts_for_every_byte(p: int, d: float, kind: str) -> None:
+    """In every fidelity the bytes on the links are the bytes that the ranks send, each over two links."""
     cluster = uniform(p, 1e9, 1e-6)
     for fidelity in FIDELITIES:
         plan = Communicator(cluster, cluster.gpus, ideal(), fidelity).collective(kind, "dp", tuple(range(p)), d, p - 1)
@@ -155,7 +156,7 @@ def test_ranks_on_one_device_need_no_wire() -> None:
     ]
 
 
-def test_a_fidelity_that_there_is_not() -> None:
+def test_an_unknown_fidelity() -> None:
     cluster = uniform(2, 1e9, 1e-6)
     with pytest.raises(SimulatorError, match=r'fidelity "packet" must be one of alpha_beta, flow, chunk'):
         Communicator(cluster, cluster.gpus, ideal(), "packet")

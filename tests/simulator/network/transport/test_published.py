@@ -1,4 +1,4 @@
-"""NCCL against published figures that nothing was fitted to, most of them on Hopper and Blackwell.
+"""NCCL against published figures that no parameter was fitted to, most of them on Hopper and Blackwell.
 
 S. Bekman, Machine Learning Engineering, network/README.md (stas00/ml-engineering, 2026): nccl-tests and
 all_reduce_bench on servers of eight H200 or B200, NCCL 2.27. An H200 has the NVLinks of an H100.
@@ -11,7 +11,7 @@ import pytest
 import topologies
 from simulator.cluster import Cluster
 from simulator.errors import SimulatorError
-from simulator.network.plan import Plan
+from simulator.network.plan import TransferPlan
 from simulator.network.transport.communicator import Communicator
 from simulator.network.transport.nccl import nccl
 
@@ -44,7 +44,9 @@ def hopper(nodes: int = 1) -> Cluster:
     return topologies.cluster({"preset": "dgx_h100", "nodes": nodes})
 
 
-def plan(cluster: Cluster, ranks: int, nbytes: float, kind: str = "all_reduce", algorithm: str = "auto") -> Plan:
+def plan(
+    cluster: Cluster, ranks: int, nbytes: float, kind: str = "all_reduce", algorithm: str = "auto"
+) -> TransferPlan:
     communicator = Communicator(cluster, cluster.gpus, nccl("2.30"))
     return communicator.collective(kind, "dp", tuple(range(ranks)), nbytes, 0, algorithm)
 
@@ -68,7 +70,7 @@ def test_nvls_takes_over_from_ll_between_one_and_two_mebibytes() -> None:
 
 @pytest.mark.parametrize(("ranks", "found"), [(5, 414.2), (6, 435.6), (7, 460.0), (8, 473.1)])
 def test_nvls_gains_with_every_gpu(ranks: int, found: float) -> None:
-    """A link carries 1 + 1 / p of the vector where a ring's carries 2 - 2 / p; 8 GiB on H200."""
+    """A link carries 1 + 1 / p of the vector; by a ring it would carry 2 - 2 / p. 8 GiB on H200."""
     assert busbw(ranks, 2.0**33, plan(hopper(), ranks, 2.0**33).alone) == pytest.approx(found, rel=0.05)
 
 
@@ -103,7 +105,7 @@ def test_four_servers_of_b200_with_3200_gbit() -> None:
 
 
 def test_three_servers_of_a100_with_800_gbit() -> None:
-    """NVIDIA/nccl-tests, issue 119 (2022): 84.8 GB/s in the mean over 1, 2 ... 128 MiB, four HDR NICs a server."""
+    """NVIDIA/nccl-tests, issue 119 (2022): 84.8 GB/s, the mean over 1, 2 ... 128 MiB, four HDR NICs on each server."""
     servers = topologies.cluster({"preset": "dgx_a100_40gb", "nodes": 3, "node": {"nics": 4}})
     communicator = Communicator(servers, servers.gpus, nccl())
     found = [
@@ -114,14 +116,14 @@ def test_three_servers_of_a100_with_800_gbit() -> None:
 
 
 def test_small_vectors_on_thirty_two_servers() -> None:
-    """NVIDIA/nccl, issue 652 (2022): 63 us for 8 to 128 B among 256 A100. The model takes nearly half as long again."""
+    """NVIDIA/nccl, issue 652 (2022): 63 us for 8 to 128 B among 256 A100. The model takes nearly 1.5 times as long."""
     servers = topologies.cluster({"preset": "dgx_a100_40gb", "nodes": 32, "node": {"nics": 4}})
     found = Communicator(servers, servers.gpus, nccl()).collective("all_reduce", "dp", tuple(range(256)), 128.0)
     assert (found.algorithm, found.protocol) == ("tree", "LL")
     assert found.alone == pytest.approx(63e-6, rel=0.5)
 
 
-def test_without_such_switches_there_is_no_nvls() -> None:
+def test_nvls_needs_its_switches() -> None:
     message = "all_reduce over dp: nvls needs GPUs of one server behind switches of nvlink4 or nvlink5; try auto"
     for cluster in (topologies.cluster("dgx_a100_80gb"), hopper(2)):
         with pytest.raises(SimulatorError, match=message):

@@ -1,4 +1,4 @@
-"""What must hold of any plan: slower wires are never faster, placement matters where it should, Gloo is slow."""
+"""Properties of every plan: slower links are never faster, a bad placement costs time, Gloo is slow."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def seconds(cluster: Cluster, devices: tuple[str, ...], transport: Transport, al
     return sum(phase.latency for phase in plan.phases)
 
 
-@pytest.mark.parametrize("transport", [ideal(), replace(nccl(), believed=None), gloo()], ids=lambda t: t.name)
+@pytest.mark.parametrize("transport", [ideal(), replace(nccl(), tuning_model=None), gloo()], ids=lambda t: t.name)
 @given(
     p=st.integers(2, 20),
     nbytes=st.floats(1, 1e10),
@@ -38,7 +38,7 @@ def seconds(cluster: Cluster, devices: tuple[str, ...], transport: Transport, al
 def test_half_the_bandwidth_or_twice_the_latency_is_never_faster(
     transport: Transport, p: int, nbytes: float, bandwidth: float, latency: float, algorithm: str
 ) -> None:
-    # a library that chooses by a mistaken model of itself may be faster where slower wires make it choose better
+    # with a wrong tuning model a library may be faster on slower links, where it happens to choose better
     def run(bandwidth: float, latency: float) -> float:
         cluster = uniform(p, bandwidth, latency)
         return seconds(cluster, cluster.gpus, transport, algorithm, nbytes)
@@ -55,7 +55,7 @@ def shuffled(cluster: Cluster) -> tuple[str, ...]:
 
 
 def test_hierarchical_beats_a_flat_ring_placed_badly_on_zhores() -> None:
-    """100 GPUs, 100 MB: four GPUs share a NIC, which a badly placed ring crosses four times over."""
+    """100 GPUs, 100 MB: four GPUs share a NIC, and a badly placed ring crosses it four times."""
     cluster = topologies.cluster("zhores")
     good, bad = cluster.gpus, shuffled(cluster)
     flat, placed_well = seconds(cluster, bad, ideal(), "ring", 1e8), seconds(cluster, good, ideal(), "ring", 1e8)
@@ -63,28 +63,28 @@ def test_hierarchical_beats_a_flat_ring_placed_badly_on_zhores() -> None:
     assert flat > 3.5 * placed_well
 
 
-def test_nccl_mends_the_placement() -> None:
+def test_nccl_corrects_the_placement() -> None:
     cluster = topologies.cluster("zhores")
     good, bad = (seconds(cluster, gpus, nccl(), "ring", 1e8) for gpus in (cluster.gpus, shuffled(cluster)))
     assert bad == pytest.approx(good, rel=0.01)
 
 
-def test_gloo_carries_what_one_core_does() -> None:
+def test_gloo_is_limited_by_one_core() -> None:
     """Over a port of 400 Gb/s one thread of TCP is the limit, over 10 Gb/s the wire."""
     fast, slow = uniform(4, 50e9, 1e-6), uniform(4, 1.25e9, 1e-6)
     for cluster, rate in ((fast, ONE_CORE), (slow, 1.25e9 * 1448 / 1538)):
         assert 1.5 * 1e10 / seconds(cluster, cluster.gpus, gloo(), "ring", 1e10) == pytest.approx(rate, rel=1e-3)
 
 
-def test_a_message_over_gloo_passes_two_stacks() -> None:
+def test_a_message_over_gloo_passes_two_network_stacks() -> None:
     cluster = uniform(2, 1e9, 5e-6)
     plan = Communicator(cluster, cluster.gpus, gloo()).send(0, 1, 1.0)
     assert plan.phases[0].latency + plan.delivery == pytest.approx(2 * STACK)
 
 
 @pytest.mark.parametrize("nodes", [2, 8])
-def test_the_bus_between_servers_carries_what_their_nics_do(nodes: int) -> None:
-    """DGX A100: at most NCCL's share of eight NICs of 25 GB/s, and a little goes to latency."""
+def test_bus_bandwidth_between_servers_is_that_of_their_nics(nodes: int) -> None:
+    """DGX A100: at most NCCL's share of eight NICs of 25 GB/s, less some latency."""
     cluster = topologies.cluster({"preset": "dgx_a100_80gb", "nodes": nodes})
     p = len(cluster.gpus)
     busbw = 2 * (p - 1) / p * 1e10 / seconds(cluster, cluster.gpus, nccl(), "ring", 1e10)

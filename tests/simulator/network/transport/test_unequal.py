@@ -1,4 +1,4 @@
-"""An all-to-all with bytes for each peer: its parts add up, and a hot receiver's port is what it costs."""
+"""An all-to-all with bytes for each peer: its parts add up, and the busiest receiver's port determines its time."""
 
 import pytest
 from hypothesis import given, settings
@@ -73,7 +73,7 @@ def test_equal_bytes_are_a_plain_all_to_all():
 @pytest.mark.parametrize("engine", ["simpy", "compiled"])
 @pytest.mark.parametrize("fold", [True, False])
 def test_a_schedule_with_bytes_for_each_peer(engine, fold):
-    """Two groups: of the bytes that the hot position gets, each of the other three sends a share through its port."""
+    """Two groups. The position with most bytes receives a share from each of the other three through its port."""
     per_peer = (1e6, 5e6, 1e6, 1e6)
     dispatch = Collective(name="dispatch", kind="all_to_all", over="ep", nbytes=8e6, per_peer=per_peer)
     plain = Collective(name="plain", kind="all_to_all", over="ep", nbytes=8e6)
@@ -102,7 +102,7 @@ def test_a_replay_of_fewer_bytes_scales_those_of_each_peer():
     assert (half.nbytes, half.per_peer) == (4e6, (1.5e6, 2.5e6))
 
 
-def test_what_does_not_fit_is_told():
+def test_a_wrong_number_of_peers_is_reported():
     op = {"name": "dispatch", "over": "ep"}
     with pytest.raises(ScheduleError, match="dispatch: bytes for each peer belong to an all_to_all, not to broadcast"):
         Collective(**op, kind="broadcast", nbytes=3.0, per_peer=(1.0, 2.0))
@@ -113,6 +113,6 @@ def test_what_does_not_fit_is_told():
         Communicator(cluster, cluster.gpus, ideal()).collective("all_to_all", "ep", (0, 1, 2), 3.0, per_peer=(1.0, 2.0))
 
 
-def test_an_algorithm_that_passes_blocks_on_is_told():
+def test_an_algorithm_that_forwards_blocks_is_reported():
     with pytest.raises(SimulatorError, match="needs an algorithm that sends each block directly"):
         unequal([Step(((0, 1), (1, 0)), 1.0, repeat=2)], (1.0, 2.0))

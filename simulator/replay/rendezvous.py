@@ -1,7 +1,7 @@
-"""A meeting is one communication as its partners tell it from all others; channels are what meetings need.
+"""A rendezvous identifies one communication for all its partners. A channel is a process group for collectives.
 
-`simulator.schedule.matching` says who meets whom. A *channel* is a process group for all collectives of one group of an
-axis on one stream, so that streams do not wait for each other. Tags distinguish messages.
+`simulator.schedule.matching` matches ops. A *channel* serves all collectives of one group of an axis on one stream, so
+streams do not wait for each other. Tags distinguish messages.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class Channel(NamedTuple):
     stream: str
 
 
-class Gathering(NamedTuple):
-    """The collective that is number *number* on its *channel*."""
+class CollectiveRendezvous(NamedTuple):
+    """Collective number *number* on its *channel*."""
 
     channel: Channel
     number: int
 
 
 class Message(NamedTuple):
-    """From rank *sender* to rank *receiver*, over *axis*: of those of one *action* number *number*."""
+    """Message number *number* of one *action* from rank *sender* to rank *receiver*, over *axis*."""
 
     sender: int
     receiver: int
@@ -43,37 +43,39 @@ class Message(NamedTuple):
     number: int
 
 
-Meeting = Gathering | Message
+Rendezvous = CollectiveRendezvous | Message
 
 
-def meetings(schedule: Schedule, rank: int) -> list[Meeting | None]:
-    """What each op of *rank* takes part in, by its place in the program; None where it needs no partner."""
-    return _meetings(schedule, Matching(schedule), rank)
+def rendezvous_of(schedule: Schedule, rank: int) -> list[Rendezvous | None]:
+    """Return the rendezvous of each op of *rank*, by its place in the program; None for an op without partners."""
+    return _rendezvous_of(schedule, Matching(schedule), rank)
 
 
-def _meetings(schedule: Schedule, matching: Matching, rank: int) -> list[Meeting | None]:
+def _rendezvous_of(schedule: Schedule, matching: Matching, rank: int) -> list[Rendezvous | None]:
     program = schedule.program_of[rank]
     requests, numbers, keys = matching.requests[program], matching.request[program], matching.key[program]
     return [
-        None if key == NONE else _meeting(schedule, rank, requests[number], matching.meaning(key))
+        None if key == NONE else _rendezvous(schedule, rank, requests[number], matching.meaning(key))
         for number, key in zip(numbers.tolist(), keys.tolist(), strict=True)
     ]
 
 
 def communications(schedule: Schedule) -> list[Integers]:
-    """By rank the number of the communication of each op, by its place in the program; `NO_COMMUNICATION` for others.
+    """Return, by rank, the communication number of each op, by its place in the program; `NO_COMMUNICATION` for others.
 
-    Partners have the same number; numbers are those of one step, from 0 without gaps.
+    Partners have the same number. Numbers are those of one step, from 0 without gaps.
     """
-    numbers: dict[Meeting, int] = {}
-    of_rank = [meetings(schedule, rank) for rank in range(schedule.mesh.world_size)]
+    numbers: dict[Rendezvous, int] = {}
+    of_rank = [rendezvous_of(schedule, rank) for rank in range(schedule.mesh.world_size)]
     return [
         np.array([NO_COMMUNICATION if m is None else numbers.setdefault(m, len(numbers)) for m in each], np.int64)
         for each in of_rank
     ]
 
 
-def _meeting(schedule: Schedule, rank: int, op: Op, meaning: CollectiveKey | MessageKey | CopyKey) -> Meeting | None:
+def _rendezvous(
+    schedule: Schedule, rank: int, op: Op, meaning: CollectiveKey | MessageKey | CopyKey
+) -> Rendezvous | None:
     if isinstance(meaning, CopyKey):
         return None
     axis = schedule.mesh.axes[meaning.axis]
@@ -82,39 +84,41 @@ def _meeting(schedule: Schedule, rank: int, op: Op, meaning: CollectiveKey | Mes
     group = axis.groups[place[0]]
     if isinstance(meaning, CollectiveKey):
         channel = Channel(meaning.axis, place[0], meaning.stream)
-        return Gathering(channel, meaning.number) if len(group) > 1 else None
+        return CollectiveRendezvous(channel, meaning.number) if len(group) > 1 else None
     assert isinstance(op, Send | Recv)
     pair = (rank, group[op.peer]) if isinstance(op, Send) else (group[op.peer], rank)
     return Message(*pair, meaning.axis, meaning.action, meaning.number)
 
 
-def _every(schedule: Schedule) -> Iterator[Meeting]:
-    """The meetings of all ranks, rank after rank."""
+def _every(schedule: Schedule) -> Iterator[Rendezvous]:
+    """The rendezvous of all ranks, rank after rank."""
     matching = Matching(schedule)
     for rank in range(schedule.mesh.world_size):
-        yield from filter(None, _meetings(schedule, matching, rank))
+        yield from filter(None, _rendezvous_of(schedule, matching, rank))
 
 
 def channels(schedule: Schedule) -> dict[Channel, tuple[int, ...]]:
-    """The ranks of every channel; the same order in every process."""
-    found = dict.fromkeys(meeting.channel for meeting in _every(schedule) if isinstance(meeting, Gathering))
+    """Return the ranks of every channel, in the same order in every process."""
+    found = dict.fromkeys(
+        rendezvous.channel for rendezvous in _every(schedule) if isinstance(rendezvous, CollectiveRendezvous)
+    )
     return {channel: schedule.mesh.axes[channel.axis].groups[channel.group] for channel in found}
 
 
 def pairs(schedule: Schedule) -> list[tuple[int, int]]:
-    """(sender, receiver) of all messages, each pair and direction once; the same order in every process."""
-    messages = (meeting for meeting in _every(schedule) if isinstance(meeting, Message))
+    """Return (sender, receiver) of all messages, each pair and direction once, in the same order in every process."""
+    messages = (rendezvous for rendezvous in _every(schedule) if isinstance(rendezvous, Message))
     return list(dict.fromkeys((message.sender, message.receiver) for message in messages))
 
 
 def tags(schedule: Schedule, rank: int) -> Mapping[Message, int]:
-    """The tags of all messages that *rank* sends or receives: numbered along each pair and direction by the sender."""
+    """Return the tags of all messages that *rank* sends or receives, numbered by the sender for each receiver."""
     matching = Matching(schedule)
     numbers: dict[Message, int] = {}
-    mine = [m for m in _meetings(schedule, matching, rank) if isinstance(m, Message)]
+    mine = [m for m in _rendezvous_of(schedule, matching, rank) if isinstance(m, Message)]
     for sender in dict.fromkeys(message.sender for message in mine):
         count: Counter[int] = Counter()
-        for message in _meetings(schedule, matching, sender):
+        for message in _rendezvous_of(schedule, matching, sender):
             if isinstance(message, Message) and message.sender == sender:
                 numbers[message] = count[message.receiver]
                 count[message.receiver] += 1

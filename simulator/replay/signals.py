@@ -1,4 +1,4 @@
-"""A process that is told to end puts its things away first, and then ends by the signal that came."""
+"""Termination by a signal: clean up first, then end by that signal."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import NoReturn
 
 
 class _Ended(BaseException):
-    """A signal came that ends the process."""
+    """A signal that ends the process has arrived."""
 
 
 @contextmanager
-def in_order() -> Iterator[None]:
-    """SIGTERM and SIGHUP go by way of every ``finally`` in here before they end the process, as SIGINT does anyway.
+def orderly_termination() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP run every ``finally`` of the context before they end the process, as SIGINT does anyway.
 
-    Only the main thread can hear them; in another nothing is changed.
+    Only the main thread receives signals; in another thread this has no effect.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -43,8 +43,8 @@ def _end(number: int, _frame: FrameType | None) -> NoReturn:
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """Signals that would end the process wait."""
+def blocked() -> Iterator[None]:
+    """Block the signals that would end the process."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     try:
         yield

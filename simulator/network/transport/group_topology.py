@@ -1,4 +1,4 @@
-"""The members of one group on a cluster: their rings, and their transfers laid on links as flows."""
+"""The topology of one group on a cluster: its rings, and its transfers placed on links as flows."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from simulator.cluster import Cluster
 from simulator.network.plan import Flow
 from simulator.network.step import Group, Step, Transfer
 from simulator.network.transport.channels import group_of
-from simulator.network.transport.transport import Setting, Transport
-from simulator.network.transport.wires import MOST_CHANNELS, Load, load, nvlinks, route, setting
+from simulator.network.transport.routing import MOST_CHANNELS, LinkLoad, group_properties, link_load, nvlinks, route
+from simulator.network.transport.transport import GroupProperties, Transport
 
 
-class Members:
-    """A group of *devices* that talks through *transport*; routes, loads and flows are found once and kept."""
+class GroupTopology:
+    """A group of *devices* that communicates by *transport*. Routes, link loads and flows are found once and kept."""
 
     def __init__(self, cluster: Cluster, devices: Sequence[str], transport: Transport) -> None:
         self.cluster, self.devices, self.transport = cluster, tuple(devices), transport
-        self._loads: dict[tuple[tuple[Transfer, ...], bool], Load] = {}
+        self._loads: dict[tuple[tuple[Transfer, ...], bool], LinkLoad] = {}
         self._flows: dict[tuple[Hashable, ...], tuple[Flow, ...]] = {}
         self._wholes: dict[tuple[Transport, int], tuple[list[float], float]] = {}
-        self._paces: dict[Flow, tuple[float, ...]] = {}
+        self._seconds_per_byte: dict[Flow, tuple[float, ...]] = {}
 
     @cached_property
     def group(self) -> Group:
-        """Servers, and rings where the transport finds them."""
+        """The servers, and the rings if the transport finds them."""
         return group_of(self.cluster, self.devices, reorders=self.transport.reorders)
 
     @cached_property
-    def setting(self) -> Setting:
-        """What the transport wants to know of the group."""
-        return setting(self.cluster, self.devices, self.group.servers, self.rings)
+    def properties(self) -> GroupProperties:
+        """The properties of the group on which the library's choice depends."""
+        return group_properties(self.cluster, self.devices, self.group.servers, self.rings)
 
     @cached_property
     def rings(self) -> int:
-        """How many rings there are; through a switch one stands for as many as the port has NVLinks."""
+        """The number of rings. Through a switch one ring stands for as many as the port has NVLinks."""
         found, devices = self.group.channels, self.devices
         if len(found) > 1 or len(self.group.servers) > 1:
             return len(found)
@@ -47,48 +47,50 @@ class Members:
 
     @property
     def channels(self) -> int:
-        """How many channels a collective may open, each on a multiprocessor of its own."""
+        """The number of channels that a collective may open. Each has a multiprocessor of its own."""
         return min(self.transport.blocks * self.rings, MOST_CHANNELS)
 
-    def load(self, step: Step) -> Load:
-        """What *step* lays on the links, found once for all steps of its transfers."""
+    def link_load(self, step: Step) -> LinkLoad:
+        """Return the load of *step* on the links, found once for all steps with the same transfers."""
         key = step.transfers, step.in_switch
         if key not in self._loads:
-            self._loads[key] = load(self.cluster, self.devices, step)
+            self._loads[key] = link_load(self.cluster, self.devices, step)
         return self._loads[key]
 
     def flows(self, transport: Transport, step: Step, share: float, ceiling: float) -> tuple[Flow, ...]:
-        """The flows of *step*: one for all its transfers if they are coupled, else one each; the same every time.
+        """Return the flows of *step*: one for all its transfers if they are coupled, else one each. The same objects
+        every time.
 
-        Of what *transport* gets of every link *share* carries data; a rank's channels together carry at most *ceiling*
-        bytes/s.
+        *share*: the part of the bandwidth available to *transport* that carries data. *ceiling*: the limit (bytes/s) of
+        all channels of a rank together.
         """
         key = transport, step.transfers, step.coupled, step.in_switch, share, ceiling
         if key not in self._flows:
             limit = ceiling / self._most(step)
             parts = [step] if step.coupled else [replace(step, transfers=(transfer,)) for transfer in step.transfers]
-            self._flows[key] = tuple(self._flow(transport, self.load(part), share, limit) for part in parts)
+            self._flows[key] = tuple(self._flow(transport, self.link_load(part), share, limit) for part in parts)
         return self._flows[key]
 
     def _most(self, step: Step) -> int:
-        """The most that a position sends or receives at once, in transfers; through a switch in copies on its link.
+        """The most concurrent transfers that one position sends or receives; through a switch the most copies on its
+        link.
 
-        What passes a pipeline counts once for each lane, to however many it is handed on.
+        In a pipeline each lane counts once, however many receivers the data are passed on to.
         """
         if step.in_switch:
-            return max(self.load(step).crossings, default=1)
+            return max(self.link_load(step).crossings, default=1)
         sends, receives = Counter(s for s, _ in step.transfers), Counter(r for _, r in step.transfers)
         most = max(*sends.values(), *receives.values())
         return min(most, step.lanes) if step.pipelined else most
 
-    def _flow(self, transport: Transport, on: Load, share: float, limit: float) -> Flow:
+    def _flow(self, transport: Transport, on: LinkLoad, share: float, limit: float) -> Flow:
         weights, alone = self._whole(transport, on)
         return Flow(
             on.links, on.crossings, on.links, tuple([w / share for w in weights]), min(alone * share, limit), limit
         )
 
-    def _whole(self, transport: Transport, on: Load) -> tuple[list[float], float]:
-        """The weights and the rate of a flow, if all that *transport* gets of a link carries data."""
+    def _whole(self, transport: Transport, on: LinkLoad) -> tuple[list[float], float]:
+        """The weights and the rate of a flow if the whole bandwidth available to *transport* carries data."""
         key = transport, id(on)
         if key not in self._wholes:
             distinct, places = self.cluster.links.distinct, self.cluster.links.which[list(on.links)].tolist()
@@ -99,17 +101,19 @@ class Members:
             self._wholes[key] = weights, alone
         return self._wholes[key]
 
-    def paces(self, step: Step, flow: Flow) -> tuple[float, ...]:
-        """Seconds for 1 byte by each transfer of *step*, on the links that all of them load as *flow*."""
-        if flow not in self._paces:
+    def seconds_per_byte(self, step: Step, flow: Flow) -> tuple[float, ...]:
+        """Return the seconds for 1 byte of each transfer of *step*, on links that carry all of them as *flow*."""
+        if flow not in self._seconds_per_byte:
             bandwidths = self.cluster.bandwidths[list(flow.links)].tolist()
             taken = {n: w / bandwidth for n, w, bandwidth in zip(flow.links, flow.weights, bandwidths, strict=True)}
-            paths = self.load(step).paths
-            self._paces[flow] = tuple(max([1 / flow.bound, *(taken[number] for number in path)]) for path in paths)
-        return self._paces[flow]
+            paths = self.link_load(step).paths
+            self._seconds_per_byte[flow] = tuple(
+                max([1 / flow.bound, *(taken[number] for number in path)]) for path in paths
+            )
+        return self._seconds_per_byte[flow]
 
     def busy(self, flows: Sequence[Flow]) -> float:
-        """Seconds for 1 byte by every transfer, if only these flows are on the links: as the busiest link has it."""
+        """Return the seconds for 1 byte of every transfer if only these flows use the links."""
         slowest = 1.0 / min(flow.alone for flow in flows)
         if len(flows) == 1:
             return slowest

@@ -1,0 +1,92 @@
+"""A candidate is one algorithm with one protocol for a communication: its steps on the links, with their latencies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from simulator.network.plan import Flow
+from simulator.network.step import Step
+from simulator.network.transport.group_topology import GroupTopology
+from simulator.network.transport.transport import Transport
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedStep:
+    """A *step* on the links: *latency* seconds, then *flows*, which take *busy* seconds on idle links."""
+
+    step: Step
+    latency: float
+    flows: tuple[Flow, ...]
+    busy: float
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """The *placed* steps of *algorithm* by *protocol*.
+
+    *base*: seconds paid once. *latency_factor* applies to all latency.
+    """
+
+    algorithm: str
+    protocol: str
+    placed: tuple[PlacedStep, ...]
+    base: float
+    latency_factor: float
+
+    @property
+    def seconds(self) -> float:
+        """Duration on idle links."""
+        latency = self.base + sum(one.latency for one in self.placed)
+        return self.latency_factor * latency + sum(one.busy for one in self.placed)
+
+    @property
+    def sent_bytes(self) -> float:
+        """Bytes of all transfers together."""
+        return sum(one.step.nbytes * one.step.repeat * len(one.step.transfers) for one in self.placed)
+
+
+def candidates(
+    transport: Transport, topology: GroupTopology, kind: str, choices: Mapping[str, Sequence[Step]], nbytes: float
+) -> Iterator[Candidate]:
+    """Yield each of *choices* (steps by algorithm) with each protocol that *transport* may use."""
+    for algorithm, steps in choices.items():
+        for protocol in transport.usable_protocols(algorithm, topology.properties):
+            yield candidate(transport, topology, kind, algorithm, protocol, steps, nbytes)
+
+
+def candidate(
+    transport: Transport,
+    topology: GroupTopology,
+    kind: str,
+    algorithm: str,
+    protocol: str,
+    steps: Sequence[Step],
+    nbytes: float,
+) -> Candidate:
+    """Return the *steps* of a collective of *nbytes* by *algorithm* and *protocol*, with the costs of *transport*."""
+    properties = topology.properties
+    correction = transport.correction(algorithm, protocol, nbytes)
+    share = transport.share(algorithm, protocol, properties) * correction
+    pipelined = transport.pipeline_share(
+        algorithm, sum(step.repeat for step in steps if not (step.pipelined or step.continues))
+    )
+    ceiling = transport.ceiling(algorithm, protocol, properties) * correction * pipelined
+
+    def placed(step: Step) -> PlacedStep:
+        load, flows = topology.link_load(step), topology.flows(transport, step, share, ceiling)
+        seconds = {hop: transport.message(*hop, algorithm, protocol, properties) for hop in load.distinct_hops}
+        alphas, round_busy = [seconds[hop] for hop in load.hops], topology.busy(flows) * step.nbytes
+        if transport.overlapped_latency and step.coupled and not step.pipelined:
+            latency = step.exposed(alphas, topology.seconds_per_byte(step, flows[0]))
+        else:
+            latency = step.latency(alphas)
+        if step.pipelined and transport.fills:
+            chunk = transport.chunk(algorithm, protocol, step.nbytes, step.repeat, step.rounds)
+            latency += step.fill([chunk * beta for beta in topology.seconds_per_byte(step, flows[0])])
+        return PlacedStep(step, latency, flows, round_busy * step.repeat)
+
+    latency_factor = transport.latency_factor(kind, algorithm, protocol, nbytes, properties)
+    return Candidate(
+        algorithm, protocol, tuple(map(placed, steps)), transport.base(algorithm, protocol), latency_factor
+    )
