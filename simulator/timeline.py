@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from simulator.cluster import Cluster
 from simulator.errors import SimulatorError
-from simulator.schedule import Op, Program, Schedule
+from simulator.schedule import Compute, Op, Program, Schedule
 
 if TYPE_CHECKING:
     import pandas
@@ -215,10 +215,13 @@ class Timeline:
     def window(self) -> tuple[float, float]:
         """Where metrics are taken: the whole of a single step; of several, what comes after the first has ended.
 
-        Of an asynchronous order, from the optimizer step with which the first global batch ends to the last one.
+        Of an asynchronous order, its steady state: whole global batches, from the end of the last one that fills the
+        pipeline to the begin of the first one that drains it. A global batch ends with its last optimizer step on
+        stage 0.
         """
         if self.schedule.batches > 1:
-            return self._updates[self._warm_up - 1], self._updates[-1]
+            last = self.schedule.batches - self.schedule.draining
+            return self._batch_end(self.schedule.filling), self._batch_end(last)
         if self.schedule.steps == 1:
             return 0.0, self.makespan
         if self.totals is not None:
@@ -231,15 +234,16 @@ class Timeline:
         """When the optimizer steps of stage 0 ended, ascending: those of the first rank that has them."""
         for rank in self.gpu_ranks:
             program = self.schedule.program(rank)
-            steps = program.column(lambda op: op.action is not None and op.action[:2] == ("O", 0), np.bool_)
+            steps = program.column(_updates_first_stage, np.bool_)
             if steps.any():
                 own = self.of(rank)
                 return sorted(own.end[steps[own.op]].tolist())
         raise SimulatorError("an asynchronous order needs optimizer steps on stage 0; the schedule has none")
 
-    @property
-    def _warm_up(self) -> int:
-        return len(self._updates) // (self.schedule.steps * self.schedule.batches)
+    def _batch_end(self, batches: int) -> float:
+        """When the last optimizer step of the first *batches* global batches ended on stage 0."""
+        each = len(self._updates) // self.schedule.batches
+        return self._updates[batches * each - 1] if batches else 0.0
 
     @property
     def steps_run(self) -> int:
@@ -249,11 +253,13 @@ class Timeline:
     @property
     def steps_measured(self) -> int:
         """How many of them lie in the window."""
-        return max(1, self.steps_run - 1)
+        if self.schedule.batches > 1:
+            return self.schedule.batches - self.schedule.filling - self.schedule.draining
+        return max(1, self.schedule.steps - 1)
 
     @property
     def step_time(self) -> float:
-        """Seconds per training step; of several steps the mean interval after the first, which warms up."""
+        """Seconds per training step: the mean over the window."""
         begin, end = self.window
         return (end - begin) / self.steps_measured
 
@@ -288,6 +294,11 @@ class Timeline:
             parts.append((*of_all, own.step, names[number][own.op], streams[number][own.op], *own[2:]))
         columns = (np.concatenate(column) for column in zip(*parts, strict=True))
         return dict(zip(TABLE, columns, strict=True))
+
+
+def _updates_first_stage(op: Op) -> bool:
+    """True if *op* computes an optimizer step of stage 0."""
+    return isinstance(op, Compute) and op.action is not None and op.action[:2] == ("O", 0)
 
 
 TABLE = ("rank", "ranks", "step", "op", "stream", "ready_s", "begin_s", "end_s", "communication")

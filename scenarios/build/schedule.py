@@ -24,6 +24,7 @@ from workloads.model import Model
 from workloads.operators.lowering import Overlap
 from workloads.operators.shift import with_neighbours
 from workloads.parallelism import Parallelism, TrainingStep
+from workloads.steady_state import SteadyState, steady_state
 from workloads.stages import stages_of
 
 
@@ -42,7 +43,15 @@ def training_schedule(
         share, derived.micro_batch_size, derived.micro_batches, training.optimizer, training.gradient_dtype, software
     )
     order = pipeline_order(specification, derived, document)
+    _check_updates(specification, order, document)
     schedule = _computation(specification, step, order, derived, document)
+    if order.asynchronous:
+        steady = _steady_state(specification, derived)
+        schedule = replace(
+            schedule, batches=steady.batches, filling=steady.filling, draining=steady.draining
+        )
+    else:
+        schedule = replace(schedule, steps=training.steps)
     with _faults_at(document, "parallelism"):
         schedule = on_layouts(schedule, derived.layouts, list(parts.values()))
     for key, part in parts.items():
@@ -53,8 +62,7 @@ def training_schedule(
     if model.optimizer_seconds is None:
         schedule = fixed_costs(schedule, software.step_seconds, software.exchange_seconds)
     with _faults_at(document, "parallelism"):
-        schedule = with_neighbours(schedule)
-    return replace(schedule, steps=training.steps, batches=order.micro_batches // derived.micro_batches)
+        return with_neighbours(schedule)
 
 
 def model_share(model: Model, parts: Mapping[str, Parallelism], document: Document) -> Model:
@@ -66,9 +74,33 @@ def model_share(model: Model, parts: Mapping[str, Parallelism], document: Docume
 
 
 def pipeline_order(specification: Specification, derived: Derived, document: Document) -> Order:
-    """The order of the pipeline's ranks over the micro-batches of a step."""
+    """The order of the pipeline's ranks over the micro-batches of a step; an asynchronous one runs several batches."""
     with _faults_at(document, "parallelism", "schedule"):
-        return specification.parallelism.order(derived.micro_batches, recompute=_recomputes_stages(specification))
+        return specification.parallelism.order(
+            derived.micro_batches,
+            recompute=_recomputes_stages(specification),
+            steady=_steady_state(specification, derived),
+        )
+
+
+def _check_updates(specification: Specification, order: Order, document: Document) -> None:
+    """Raise `ScenarioError` if *order* updates weights within a batch and the replicas meet once for the whole batch."""
+    parallelism = specification.parallelism
+    if order.asynchronous and parallelism.data.whole_model:
+        message = (
+            f"{parallelism.schedule} is asynchronous: it updates the weights within a batch, but "
+            f"{parallelism.data.method} exchanges gradients once a batch; take a schedule that flushes, such as 1f1b, "
+            "or data: {method: ddp}"
+        )
+        raise document.error(("parallelism", "schedule"), message)
+
+
+def _steady_state(specification: Specification, derived: Derived) -> SteadyState:
+    """The global batches that an asynchronous order runs through; it measures at least as many as there are steps."""
+    training = specification.training
+    assert training is not None
+    replicas = max(derived.by_stage or (1,))
+    return steady_state(specification.parallelism.pp, derived.micro_batches, training.steps, replicas)
 
 
 def _recomputes_stages(specification: Specification) -> bool:

@@ -45,9 +45,7 @@ def _memory(result: StepNumbers) -> str:
 
 
 def _times(result: StepNumbers) -> str:
-    count = result.timeline.steps_measured
-    mean = f" (mean of {count} steps after the first)" if result.timeline.steps_run > 1 else ""
-    lines = [f"step time {show(result.timeline.step_time, 'time')}{mean}"]
+    lines = [f"step time {show(result.timeline.step_time, 'time')}{_window(result)}"]
     if result.certainty.interval:
         low, high = (show(seconds, "time") for seconds in result.certainty.interval)
         lines.append(f"  {low} to {high} by the uncertainty of the fitted parameters (95 %)")
@@ -61,6 +59,15 @@ def _times(result: StepNumbers) -> str:
     if result.initial_broadcast:
         lines.append(f"  before the first step: broadcast of the model, {show(result.initial_broadcast, 'time')}")
     return "\n".join([*lines, *_critical(result)])
+
+
+def _window(result: StepNumbers) -> str:
+    """Of which steps the step time is the mean, in brackets; nothing of a single step."""
+    timeline = result.timeline
+    if timeline.schedule.batches > 1:
+        which = "one global batch" if timeline.steps_measured == 1 else f"{timeline.steps_measured} global batches"
+        return f" ({which} in the steady state)"
+    return f" (mean of {timeline.steps_measured} steps after the first)" if timeline.steps_run > 1 else ""
 
 
 def _critical(result: StepNumbers) -> list[str]:

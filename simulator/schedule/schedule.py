@@ -23,7 +23,7 @@ class Schedule:
     """*programs*, and for each rank of the *mesh* the index of the one it runs; repeated *steps* times.
 
     *batches*: how many global batches one run of the programs spans; more than one where the optimizer steps of an
-    asynchronous order stand between them, which never drains.
+    asynchronous order stand between them. The first *filling* of them fill the pipeline, the last *draining* drain it.
     """
 
     mesh: Mesh
@@ -31,6 +31,8 @@ class Schedule:
     program_of: tuple[int, ...]
     steps: int = 1
     batches: int = 1
+    filling: int = 0
+    draining: int = 0
 
     def __post_init__(self) -> None:
         if len(self.program_of) != self.mesh.world_size:

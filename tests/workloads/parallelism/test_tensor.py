@@ -21,13 +21,14 @@ from simulator.schedule.order import Order
 from topologies import cluster
 from topologies.uniform import uniform
 from workloads.compute import compute
+from workloads.gradients.tied_embeddings import tied_embeddings
 from workloads.memory.recompute import recompute
 from workloads.model import Layer
 from workloads.operators.layer import OperatorLayer
 from workloads.operators.lowering import Overlap
 from workloads.parallelism.ddp import data_parallel
 from workloads.parallelism.fsdp import fsdp
-from workloads.parallelism.pipeline import pipeline_parallel, tied_embeddings
+from workloads.parallelism.pipeline import pipeline_parallel
 from workloads.parallelism.tensor import sharded, tensor_parallel
 from workloads.parallelism.zero import zero
 from workloads.pipelines.one_f_one_b import one_f_one_b
