@@ -58,7 +58,7 @@ def training_schedule(
         with _faults_at(document, "parallelism", key):
             schedule = part.apply(schedule, step)
     if not order.asynchronous:
-        schedule = gradient_norm(schedule, inner_axes(derived.layouts), synchronous=parallelism.optimizer_sync)
+        schedule = gradient_norm(schedule, inner_axes(derived.layouts), synchronous=parallelism.synchronous_update)
     if model.optimizer_seconds is None:
         schedule = fixed_costs(schedule, software.step_seconds, software.exchange_seconds)
     with _faults_at(document, "parallelism"):

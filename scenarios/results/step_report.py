@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from scenarios.build.notes import notes
 from scenarios.results import theory
 from scenarios.results.step_numbers import StepNumbers
 from scenarios.results.text import batch, engine_line, heading
@@ -19,8 +20,6 @@ LINKS = 6
 
 def step_report(result: StepNumbers) -> str:
     """All that a run of a training step prints."""
-    model = result.scenario.model
-    assert model is not None
     sections = [
         f"{heading(result.scenario)}; {batch(result.scenario)}",
         _times(result),
@@ -31,7 +30,7 @@ def step_report(result: StepNumbers) -> str:
     if report.fits_in_text(result.timeline):
         sections.append(report.pipeline_chart(result.timeline))
     sections.append(engine_line(result.timeline))
-    sections += [f"note: {note}" for note in model.notes]
+    sections += [f"note: {note}" for note in notes(result.scenario)]
     sections += ["\n".join(f"warning: outside the fit: {line}" for line in result.outside)]
     return "\n\n".join(section for section in sections if section)
 
@@ -94,6 +93,14 @@ def _throughput(result: StepNumbers, summary: Mapping[str, Any]) -> str:
         of = f"the dense {precision} peak of {show(peak, 'rate')}"
         each = f"{summary['model_tflops_per_gpu']:.3g} TFLOP/s a GPU"
         rows.append(["MFU", f"{summary['mfu']:.1%}", f"model FLOPs / (GPUs x step time) = {each}, of {of}"])
+        if summary["mfu_6nd"] is not None:
+            model, training = result.scenario.model, result.scenario.specification.training
+            assert model is not None
+            assert training is not None
+            tokens = training.global_batch_size * model.tokens_per_sample
+            numbers = f"N = {figure(model.parameters)} parameters, D = {figure(tokens)} tokens a step"
+            formula = f"6 N D / (GPUs x peak x step time), {numbers}"
+            rows.append(["MFU by 6ND", f"{summary['mfu_6nd']:.1%}", formula])
         rows.append(["HFU", f"{summary['hfu']:.1%}", "the same of all FLOPs executed, recomputation included"])
     lines = [text.table(rows, align="lrl")]
     if "training" in summary:

@@ -152,6 +152,16 @@ def mfu(timeline: Timeline, peak_flops: float) -> float:
     return flops_per_gpu(timeline)[0] / peak_flops
 
 
+def mfu_6nd(timeline: Timeline, peak_flops: float, parameters: float, tokens: float) -> float:
+    """6 N D / (GPUs x peak x step time), N being all *parameters* and D the *tokens* of a training step.
+
+    Kaplan et al. 2020 (arXiv:2001.08361, section 2.1): 6 FLOPs a parameter and token. Unlike `mfu`, it leaves out the
+    products of attention scores, and counts parameters of embeddings that no product uses.
+    """
+    available = len(timeline.gpu_ranks) * timeline.step_time * peak_flops
+    return 6.0 * parameters * tokens / available if available else 0.0
+
+
 def hfu(timeline: Timeline, peak_flops: float) -> float:
     """Hardware FLOPs utilisation: as `mfu`, but of what was executed."""
     return flops_per_gpu(timeline)[1] / peak_flops

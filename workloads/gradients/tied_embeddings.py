@@ -74,7 +74,8 @@ def _steps_ahead(updates: Sequence[Sequence[Action]], stage: int) -> int:
     if len(counts) > 1:
         raise ScheduleError(
             f"both ends of the pipeline hold tied embeddings, but a rank of one takes {counts[-1] / counts[0]:g} "
-            "optimizer steps for each of the other; give both ends as many replicas, or set model.tie_embeddings to false"
+            "optimizer steps for each of the other; give both ends as many replicas, or take "
+            "model.tie_embeddings: false"
         )
     numbers = [action.micro_batch or 0 for action in updates[0]]
     each = numbers[1] - numbers[0] if len(numbers) > 1 else stage

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
@@ -39,7 +39,8 @@ class Pipeline(Parallelism):
     """*pp* ranks hold the stages, in the order *schedule*.
 
     *virtual_stages*: of a pipeline rank, for orders that have them. *layout*: the layers of each stage; default: as
-    many in every stage. *optimizer_sync*: the optimizer waits for the norm of all gradients.
+    many in every stage. *optimizer_sync*: the optimizer waits for the norm of all gradients; default: true, but false
+    for an order that needs a step without waiting (ZB-H2, ZB-V).
     """
 
     axis: ClassVar[str] = PIPELINE
@@ -49,7 +50,7 @@ class Pipeline(Parallelism):
     schedule: str = "1f1b"
     virtual_stages: Count | None = None
     layout: Literal["balanced", "embedding_as_layer"] | list[Index] | None = None
-    optimizer_sync: Flag = True
+    optimizer_sync: Flag | None = None
 
     @field_validator("schedule")
     @classmethod
@@ -86,6 +87,16 @@ class Pipeline(Parallelism):
         return self.virtual_stages or (default if isinstance(default, int) else 1)
 
     @property
+    def updates_early(self) -> bool:
+        """True if the order gains from an optimizer that does not wait: its file has ``OPTIMIZER_SYNC = False``."""
+        return attribute(self._function, "OPTIMIZER_SYNC") is False
+
+    @property
+    def synchronous_update(self) -> bool:
+        """True if the optimizer waits for the norm of all gradients: *optimizer_sync*, else as the order needs it."""
+        return not self.updates_early if self.optimizer_sync is None else self.optimizer_sync
+
+    @property
     def recomputes_stages(self) -> bool:
         """True if the order can recompute whole stages by itself, as GPipe's does."""
         return "recompute" in self._options
@@ -117,6 +128,10 @@ class Pipeline(Parallelism):
                 f"{micro_batches}, an asynchronous order must run {batches * micro_batches}"
             )
         return order
+
+    def facts(self) -> Mapping[str, Any]:
+        """Whether the optimizer waits."""
+        return {} if self.pp == 1 else {"optimizer_sync": self.synchronous_update}
 
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
         """Send what other pipeline ranks need, and sum the gradients of tied embeddings."""

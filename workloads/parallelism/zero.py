@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
-from simulator.document import Flag, Size
+from pydantic import Field
+
+from simulator.document import Fault, Flag, Size
 from simulator.errors import ScenarioError
 from simulator.kernel import BYTES
 from simulator.schedule import Collective, Compute, Op, Program, Schedule
 from simulator.schedule.program import Block, TemplatedOps
+from workloads.compute import PIPELINE
 from workloads.gradients.bucket import Bucket, Reduction, Weights
 from workloads.gradients.norm import sharded_gradient_norm
 from workloads.gradients.per_tensor import reduced_per_tensor
@@ -24,7 +27,7 @@ from workloads.memory.sharding import double_buffered, sharded_states
 from workloads.memory.unshard import Limits, PerTensor, unsharded
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
-from workloads.parallelism import ReducingMethod, TrainingStep
+from workloads.parallelism import Parallelism, ReducingMethod, TrainingStep
 from workloads.reductions.all_reduce import all_reduce
 from workloads.reductions.reduce_scatter import reduce_scatter
 
@@ -51,13 +54,20 @@ class Zero(ReducingMethod):
     """ZeRO: *stage* 1 shards optimizer states, 2 gradients too, 3 parameters too, 0 nothing.
 
     Gradients are reduced in buckets of *bucket* bytes (default: DeepSpeed's 5e8 elements), with *overlap* beside the
-    backward pass.
+    backward pass. Its default is that of DeepSpeed's ``overlap_comm``: only in stage 3. *allow* ``zero_with_pipeline``:
+    simulate stages 2 and 3 with a pipeline, which DeepSpeed refuses.
     """
 
     method: Literal["zero"]
     stage: Literal[0, 1, 2, 3] = 1
-    overlap: Flag = True
+    overlap: Flag | None = None
     bucket: Size | None = None
+    allow: list[Literal["zero_with_pipeline"]] = Field(default_factory=list)
+
+    @property
+    def overlaps(self) -> bool:
+        """*overlap*, else the default of the stage (DeepSpeed, runtime/zero/config.py, ``overlap_comm_valid``)."""
+        return self.stage == 3 if self.overlap is None else self.overlap
 
     @property
     def broadcasts(self) -> bool:
@@ -69,6 +79,21 @@ class Zero(ReducingMethod):
         """With its stage."""
         return f"zero {self.stage}"
 
+    def check(self, others: Mapping[str, Parallelism]) -> None:
+        """DeepSpeed's pipeline engine asserts a stage below 2 (runtime/pipe/engine.py)."""
+        stages = max((part.degrees(1).get(PIPELINE, 1) for part in others.values()), default=1)
+        if self.stage > 1 and stages > 1 and "zero_with_pipeline" not in self.allow:
+            raise Fault(
+                ("data", "stage"),
+                f"DeepSpeed refuses ZeRO-{self.stage} with a pipeline (pp is {stages}), whose engine accumulates whole "
+                "gradients over the micro-batches; take stage: 1, or allow: [zero_with_pipeline] to simulate it all "
+                "the same",
+            )
+
+    def facts(self) -> Mapping[str, Any]:
+        """Whether exchanges overlap."""
+        return {"overlap": self.overlaps}
+
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
         """Shard the states over the replicas, and reduce the gradients."""
         return zero(
@@ -76,7 +101,7 @@ class Zero(ReducingMethod):
             step.model,
             stage=self.stage,
             gradient_dtype=step.gradient_dtype,
-            overlap=self.overlap,
+            overlap=self.overlaps,
             bucket=self.bucket,
             slice_seconds=step.software.slice_seconds,
             gather_ahead=step.software.gather_ahead,
