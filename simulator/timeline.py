@@ -215,7 +215,8 @@ class Timeline:
     def window(self) -> tuple[float, float]:
         """Where metrics are taken: the whole of a single step; of several, what comes after the first has ended.
 
-        Of an asynchronous order, its steady state: whole global batches, from the end of the last one that fills the
+        Of staggered steps it is from the end of the first step on the rank that ends first to that of the last step. Of
+        an asynchronous order, its steady state: whole global batches, from the end of the last one that fills the
         pipeline to the begin of the first one that drains it. A global batch ends with its last optimizer step on
         stage 0.
         """
@@ -224,10 +225,21 @@ class Timeline:
             return self._batch_end(self.schedule.filling), self._batch_end(last)
         if self.schedule.steps == 1:
             return 0.0, self.makespan
+        if self.schedule.staggered:
+            return self._first_end(0), self._first_end(self.schedule.steps - 1)
         if self.totals is not None:
             return self.totals.window_begin, self.makespan
         first = max((float(own.end[own.step == 0].max(initial=0.0)) for own in self.columns.values()), default=0.0)
         return first, self.makespan
+
+    def _first_end(self, step: int) -> float:
+        """When the first GPU rank ended the computation of the training step of that number."""
+        ends = []
+        for rank in set(self.columns) & set(self.gpu_ranks):
+            own = self.of(rank)
+            computes = self.schedule.program(rank).column(lambda op: isinstance(op, Compute), np.bool_)
+            ends.append(float(own.end[computes[own.op] & (own.step == step)].max(initial=0.0)))
+        return min(ends, default=0.0)
 
     @cached_property
     def _updates(self) -> list[float]:

@@ -51,7 +51,7 @@ def training_schedule(
             schedule, batches=steady.batches, filling=steady.filling, draining=steady.draining
         )
     else:
-        schedule = replace(schedule, steps=training.steps)
+        schedule = replace(schedule, steps=training.steps, staggered=not parallelism.synchronous_update)
     with _faults_at(document, "parallelism"):
         schedule = on_layouts(schedule, derived.layouts, list(parts.values()))
     for key, part in parts.items():

@@ -24,6 +24,7 @@ class Schedule:
 
     *batches*: how many global batches one run of the programs spans; more than one where the optimizer steps of an
     asynchronous order stand between them. The first *filling* of them fill the pipeline, the last *draining* drain it.
+    *staggered*: no rank waits for all others at the end of a step, so that ranks end steps one after the other.
     """
 
     mesh: Mesh
@@ -33,12 +34,18 @@ class Schedule:
     batches: int = 1
     filling: int = 0
     draining: int = 0
+    staggered: bool = False
 
     def __post_init__(self) -> None:
         if len(self.program_of) != self.mesh.world_size:
             raise ScheduleError(
                 f"program_of names {len(self.program_of)} ranks, but the mesh has {self.mesh.world_size}"
             )
+
+    @property
+    def measured_by_span(self) -> bool:
+        """True if single spans say where the measured steps begin and end, not the end of the first step of all."""
+        return self.batches > 1 or (self.staggered and self.steps > 1)
 
     def program(self, rank: int) -> Program:
         """The program that *rank* runs."""
