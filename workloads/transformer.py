@@ -19,7 +19,7 @@ from workloads.operators.linear import Linear
 from workloads.operators.loss import cross_entropy, vocabulary_parallel_loss
 from workloads.operators.norm import layer_norm, rms_norm
 from workloads.operators.operator import Operator
-from workloads.operators.sharded import column_parallel, on_the_sequence, row_parallel, sequence_gathered
+from workloads.operators.sharded import column_parallel, on_the_sequence, second_parallel, sequence_gathered
 from workloads.shape import Shape
 
 TOKEN_BYTES = 8
@@ -141,7 +141,7 @@ def _attention(shape: Shape) -> tuple[Operator, ...]:
     turned = (rotary(rows * (queries + keys), precision, fused=shape.fused),)
     output = Linear(rows, queries, shape.hidden_size, shape.add_bias_linear, precision)
     position = turned if shape.position_embedding_type == "rope" else ()
-    return (column_parallel(columns, cut), *position, *_core(shape), row_parallel(output, cut), _residual(shape))
+    return (column_parallel(columns, cut), *position, *_core(shape), second_parallel(output, cut), _residual(shape))
 
 
 def _core(shape: Shape) -> tuple[Operator, ...]:
@@ -168,7 +168,7 @@ def _feed_forward(shape: Shape) -> tuple[Operator, ...]:
     )
     between = swiglu(rows * width, precision, fused=shape.fused) if gated else gelu(rows * width, precision)
     down = Linear(rows, width, shape.hidden_size, shape.add_bias_linear, precision)
-    return (column_parallel(up, shape.cut), between, row_parallel(down, shape.cut), _residual(shape))
+    return (column_parallel(up, shape.cut), between, second_parallel(down, shape.cut), _residual(shape))
 
 
 def _residual(shape: Shape) -> Operator:

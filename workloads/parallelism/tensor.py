@@ -9,7 +9,7 @@ sequence parallelism as in Korthikanti et al. 2022 (arXiv:2205.05198).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -32,7 +32,8 @@ class Tensor(Parallelism):
     """*tp* ranks share every layer.
 
     *sequence_parallel*: operators that are not cut run on a shard of the sequence each. *tp_overlap*: the part of the
-    exchanges that runs beside their products; true is all of it.
+    exchanges that runs beside their products; true is all of it. *tp_split*: how the two products of a block are cut.
+    ``column_row`` is Megatron-LM's, with one exchange for two products; ``column_column`` has one for each.
     """
 
     axis: ClassVar[str] = TENSOR
@@ -41,6 +42,7 @@ class Tensor(Parallelism):
     tp: Count = 1
     sequence_parallel: Flag = False
     tp_overlap: Flag | Fraction = False
+    tp_split: Literal["column_row", "column_column"] = "column_row"
 
     @model_validator(mode="after")
     def _belongs_to_tensor_parallelism(self) -> Self:
@@ -48,7 +50,16 @@ class Tensor(Parallelism):
             for key in ("sequence_parallel", "tp_overlap"):
                 if getattr(self, key):
                     raise Fault(key, "belongs to tensor parallelism, but tp is 1")
+            if self.by_columns:
+                raise Fault("tp_split", "belongs to tensor parallelism, but tp is 1")
+        if self.by_columns and self.sequence_parallel:
+            raise Fault("sequence_parallel", "belongs to tp_split: column_row, but tp_split is column_column")
         return self
+
+    @property
+    def by_columns(self) -> bool:
+        """True if both products of a block are cut by columns."""
+        return self.tp_split == "column_column"
 
     def degrees(self, ranks: int) -> Mapping[str, int]:
         """As given."""
@@ -56,7 +67,7 @@ class Tensor(Parallelism):
 
     def share(self, model: Model) -> Model:
         """The share of *model* on one rank."""
-        return sharded(model, self.tp, sequence_parallel=self.sequence_parallel)
+        return sharded(model, self.tp, sequence_parallel=self.sequence_parallel, by_columns=self.by_columns)
 
     def overlap(self, software: Software) -> Mapping[str, Overlap]:
         """*tp_overlap*; if it is 0, what the software overlaps by itself."""
@@ -67,17 +78,19 @@ class Tensor(Parallelism):
         return tensor_parallel(schedule, step.model, gradient_dtype=step.gradient_dtype)
 
 
-def sharded(model: Model, degree: int, *, sequence_parallel: bool = False) -> Model:
+def sharded(model: Model, degree: int, *, sequence_parallel: bool = False, by_columns: bool = False) -> Model:
     """The share of *model* that one of *degree* ranks holds. Raises `ScenarioError` for a degree that does not divide.
 
     Heads and the feed-forward size are divided; the vocabulary is padded. Key and value heads, if there are fewer than
-    ranks, are held several times.
+    ranks, are held several times. *by_columns*: both products of a block are cut by columns
+    (`workloads.operators.sharded`).
     """
     if degree == 1:
         return model
     if not isinstance(model, Transformer):
         raise ScenarioError(f"tp = {degree}: only a transformer is cut by tensors, {model.name} is not; try 1")
-    for key, word in (("num_attention_heads", "heads"), ("ffn_hidden_size", "ffn_hidden_size")):
+    keys = {"num_attention_heads": "heads", "ffn_hidden_size": "ffn_hidden_size"}
+    for key, word in {**keys, **({"hidden_size": "hidden_size"} if by_columns else {})}.items():
         count: int = getattr(model.shape, key)
         if degree < 1 or count % degree:
             good = " or ".join(map(str, nearest_divisors(count, degree)))
@@ -86,7 +99,7 @@ def sharded(model: Model, degree: int, *, sequence_parallel: bool = False) -> Mo
         raise ScenarioError(
             f"tp = {degree} does not divide seq_length = {model.shape.seq_length}, which sequence parallelism needs"
         )
-    return model.reshaped(cut=Cut(TENSOR, degree, sequence_parallel))
+    return model.reshaped(cut=Cut(TENSOR, degree, sequence_parallel, by_columns))
 
 
 def tensor_parallel(
