@@ -25,7 +25,7 @@ def fixed_costs(schedule: Schedule, step: float, exchange: float) -> Schedule:
 
 
 def _with_exchange(program: Program, seconds: float) -> Program:
-    messages = {op.name for ops, _ in program.templates() for op in ops if isinstance(op, Recv)}
+    messages = {op.name for ops, _ in program.templates() for op in ops if isinstance(op, Recv) and op.nbytes}
 
     def change(op: Op) -> Iterator[Op]:
         if isinstance(op, Compute) and not messages.isdisjoint(op.after):

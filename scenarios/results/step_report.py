@@ -11,6 +11,7 @@ from scenarios.results.step_numbers import StepNumbers
 from scenarios.results.text import batch, engine_line, heading
 from simulator.analysis import metrics, report, text, traffic
 from simulator.analysis.critical import table
+from simulator.analysis.pipeline import box_lengths
 from simulator.analysis.text import figure, indented
 from simulator.units import show
 
@@ -28,7 +29,7 @@ def step_report(result: StepNumbers) -> str:
         _links(result),
     ]
     if report.fits_in_text(result.timeline):
-        sections.append(report.pipeline_chart(result.timeline))
+        sections.append(f"{report.pipeline_chart(result.timeline)}\n  {box_lengths(result.timeline)}".rstrip())
     sections.append(engine_line(result.timeline))
     sections += [f"note: {note}" for note in notes(result.scenario)]
     sections += ["\n".join(f"warning: outside the fit: {line}" for line in result.outside)]

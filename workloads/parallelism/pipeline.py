@@ -26,6 +26,7 @@ from workloads.gradients.reduce import actions
 from workloads.gradients.tied_embeddings import tied_embeddings
 from workloads.model import Layer, Model
 from workloads.parallelism import Parallelism, TrainingStep
+from workloads.parallelism._late_recompute import late_recompute
 from workloads.parallelism._messages import Message, MessagePlan, message_plans
 from workloads.steady_state import SteadyState, steady_state
 
@@ -136,6 +137,8 @@ class Pipeline(Parallelism):
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
         """Send what other pipeline ranks need, and sum the gradients of tied embeddings."""
         schedule = pipeline_parallel(schedule, step.model, micro_batch_size=step.micro_batch_size)
+        if attribute(self._function, "RECOMPUTES_LATE") and len(schedule.programs) == self.pp:
+            schedule = late_recompute(schedule)
         return tied_embeddings(schedule, step.model, gradient_dtype=step.gradient_dtype)
 
 
