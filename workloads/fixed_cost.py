@@ -25,7 +25,7 @@ def fixed_costs(schedule: Schedule, step: float, exchange: float) -> Schedule:
 
 
 def _with_exchange(program: Program, seconds: float) -> Program:
-    messages = {op.name for ops, _ in program.templates() for op in ops if isinstance(op, Recv) and op.nbytes}
+    messages = {op.name for ops, _ in program.templates() for op in ops if isinstance(op, Recv) and not _is_notice(op)}
 
     def change(op: Op) -> Iterator[Op]:
         if isinstance(op, Compute) and not messages.isdisjoint(op.after):
@@ -51,3 +51,8 @@ def _with_step(program: Program, seconds: float, batches: int) -> Program:
 
 def _updates(op: Op) -> bool:
     return isinstance(op, Compute) and op.action is not None and op.action.phase == "O"
+
+
+def _is_notice(op: Recv) -> bool:
+    """True if *op* stands for the clock of a scheduler that recomputes late: no host waits for it."""
+    return op.action is not None and op.action.phase == "R"
