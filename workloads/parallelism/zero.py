@@ -21,7 +21,14 @@ from workloads.compute import PIPELINE
 from workloads.gradients.bucket import Bucket, Reduction, Weights
 from workloads.gradients.norm import sharded_gradient_norm
 from workloads.gradients.per_tensor import reduced_per_tensor
-from workloads.gradients.reduce import map_replicas, reduce_gradients, updated_stages, weights_by_stage
+from workloads.gradients.reduce import (
+    actions,
+    backward_ops,
+    map_replicas,
+    reduce_gradients,
+    updated_stages,
+    weights_by_stage,
+)
 from workloads.memory.optimizer import state_bytes
 from workloads.memory.sharding import double_buffered, sharded_states
 from workloads.memory.unshard import Limits, PerTensor, unsharded
@@ -128,6 +135,9 @@ def zero(
     *replicas*: make so many copies first; None: the mesh has the axis. *model* has its layers as one rank holds them.
     Gradients are reduced in buckets of *bucket* bytes (default: 5e8 elements). With *overlap* they have a stream of
     their own, ``dp.reduce``, as with DeepSpeed's ``overlap_comm`` (its default only in stage 3); else they block.
+    Without *overlap*, stages 0 and 1 reduce after the last backward pass: DeepSpeed then has no hooks in it
+    (runtime/zero/stage_1_and_2.py, ``create_reduce_and_remove_grad_hooks``; runtime/pipe/engine.py,
+    ``_exec_reduce_grads``).
 
     Stage 0 all-reduces and stage 1 reduce-scatters in the backward pass of the last micro-batch; stages 2 and 3
     reduce-scatter in every one. Stages 1 and 2 gather the updated parameters after the optimizer step; with
@@ -140,8 +150,8 @@ def zero(
 
     Each rank sends, by rings over d ranks and m micro-batches, so many times the parameters' bytes, if gradients are as
     wide as parameters: stages 0 and 1 2 (d - 1) / d, stage 2 (m + 1) (d - 1) / d, stage 3 3 m (d - 1) / d. It holds
-    the states of `zero_state_bytes`, and buffers: unreduced gradients of two buckets and a layer and, in stage 3, two
-    gathered layers.
+    the states of `zero_state_bytes`, and buffers: unreduced gradients of two buckets and a layer (of one bucket if they
+    are reduced after the backward pass) and, in stage 3, two gathered layers.
 
     Not modelled: parameters under ``stage3_param_persistence_threshold`` that stage 3 leaves whole, the split of a
     layer by ``stage3_prefetch_bucket_size``, and that DeepSpeed's ``use_multi_rank_bucket_allreduce`` trades stage 1's
@@ -154,6 +164,7 @@ def zero(
     stream = "dp.reduce" if overlap else None
     plain = reduce_scatter(stream) if stage else all_reduce(stream)
     reduction = compressed(plain) if compressed else plain
+    reduction = reduction if overlap or stage > 1 else _flattened(reduction)
 
     def change(program: Program, degrees: Mapping[str, int]) -> Program:
         stages = weights_by_stage(program, model)
@@ -161,11 +172,13 @@ def zero(
             number: [part for axis in degrees for part in zero_buckets(own, dtype, size, axis)]
             for number, own in stages.items()
         }
+        at_once = overlap or stage > 1
+        buckets = buckets if at_once else _after_backward(program, buckets)
         slices = slice_seconds * degrees.get(REPLICAS, 1) if stage == 3 else 0.0
         reduce = reduced_per_tensor(reduction, slices) if slices else reduction
         program = sharded_states(program, SHARDED[stage], degrees, stages)
         program = reduce_gradients(program, buckets, reduce, every=stage > 1)
-        program = double_buffered(program, stages, dtype)
+        program = double_buffered(program, stages, dtype) if at_once else program
         for axis in degrees:
             own = {number: [weights.over(axis) for weights in several] for number, several in stages.items()}
             if stage == 3:
@@ -217,6 +230,27 @@ def zero_buckets(layers: Sequence[Weights], gradient_dtype: str, size: float, ov
             filled.append(nbytes)
             last = layer.name
     return [*made, Bucket(sum(filled), last, tuple(filled), over, buffer=sum(filled))] if filled else made
+
+
+def _after_backward(program: Program, parts: Mapping[int, Sequence[Bucket]]) -> dict[int, list[Bucket]]:
+    """*parts*, by stage, all complete only at the end of the last backward pass before their optimizer step."""
+    last = {action.stage: layer for action, layer in backward_ops(program)}
+    if len(set(updated_stages(program).values())) > 1:
+        return {stage: [replace(part, layer=last[stage]) for part in own] for stage, own in parts.items()}
+    end = list(actions(program, "BW"))[-1][1].stage
+    every = [replace(part, layer=last[end]) for own in parts.values() for part in own]
+    return {stage: every if stage == end else [] for stage in parts}
+
+
+def _flattened(reduction: Reduction) -> Reduction:
+    """*reduction*, each bucket copied to a flat buffer just for it."""
+
+    def reduce(bucket: Bucket) -> Iterator[Op]:
+        for op in reduction(bucket):
+            held = op.frees.get("buffers", 0.0)
+            yield replace(op, allocates={**op.allocates, "buffers": held}) if held else op
+
+    return reduce
 
 
 def _gathered_ahead(program: Program, stages: Mapping[int, Sequence[Weights]], width: int, over: str) -> Program:
