@@ -24,9 +24,9 @@ from simulator.schedule.program import TemplatedOps
 from workloads.compute import PIPELINE, WeightVersions
 from workloads.gradients.reduce import actions
 from workloads.gradients.tied_embeddings import tied_embeddings
+from workloads.memory.late_recompute import late_recompute
 from workloads.model import Layer, Model
 from workloads.parallelism import Parallelism, TrainingStep
-from workloads.parallelism._late_recompute import late_recompute
 from workloads.parallelism._messages import Message, MessagePlan, message_plans
 from workloads.steady_state import SteadyState, steady_state
 
