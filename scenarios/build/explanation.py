@@ -8,9 +8,9 @@ from typing import Any
 from scenarios.build.built import BuiltScenario
 from scenarios.build.derived import Derived
 from scenarios.build.schedule import pipeline_order
-from simulator.document.yaml_text import yaml_text
 from simulator.analysis import text
 from simulator.cluster import Cluster
+from simulator.document.yaml_text import yaml_text
 from simulator.errors import ClusterError, ScenarioError
 from simulator.units import show
 

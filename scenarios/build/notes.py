@@ -36,6 +36,7 @@ def _tied(scenario: BuiltScenario, *, asynchronous: bool) -> Iterator[str]:
     pipeline: Pipeline = scenario.specification.parallelism
     if asynchronous and pipeline.pp > 1 and scenario.model is not None and scenario.model.tied_parameters:
         yield (
-            f"{pipeline.schedule} with tied embeddings: gradients are summed at each update beside the pipeline, and the "
-            "last stage applies a sum as many updates later as it is ahead of the first; an assumption, no paper tells"
+            f"{pipeline.schedule} with tied embeddings: gradients are summed at each update beside the pipeline, and "
+            "the last stage applies a sum as many updates later as it is ahead of the first; an assumption, no paper "
+            "tells"
         )

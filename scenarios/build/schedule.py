@@ -24,8 +24,8 @@ from workloads.model import Model
 from workloads.operators.lowering import Overlap
 from workloads.operators.shift import with_neighbours
 from workloads.parallelism import Parallelism, TrainingStep
-from workloads.steady_state import SteadyState, steady_state
 from workloads.stages import stages_of
+from workloads.steady_state import SteadyState, steady_state
 
 
 def training_schedule(
@@ -47,9 +47,7 @@ def training_schedule(
     schedule = _computation(specification, step, order, derived, document)
     if order.asynchronous:
         steady = _steady_state(specification, derived)
-        schedule = replace(
-            schedule, batches=steady.batches, filling=steady.filling, draining=steady.draining
-        )
+        schedule = replace(schedule, batches=steady.batches, filling=steady.filling, draining=steady.draining)
     else:
         schedule = replace(schedule, steps=training.steps, staggered=not parallelism.synchronous_update)
     with _faults_at(document, "parallelism"):
@@ -84,7 +82,7 @@ def pipeline_order(specification: Specification, derived: Derived, document: Doc
 
 
 def _check_updates(specification: Specification, order: Order, document: Document) -> None:
-    """Raise `ScenarioError` if *order* updates weights within a batch and the replicas meet once for the whole batch."""
+    """Raise `ScenarioError` if *order* updates weights within a batch and the replicas meet once a batch."""
     parallelism = specification.parallelism
     if order.asynchronous and parallelism.data.whole_model:
         message = (
