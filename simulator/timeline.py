@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from simulator.cluster import Cluster
 from simulator.errors import SimulatorError
-from simulator.schedule import Op, Program, Schedule
+from simulator.schedule import Compute, Op, Program, Schedule
 
 if TYPE_CHECKING:
     import pandas
@@ -214,31 +214,47 @@ class Timeline:
     def window(self) -> tuple[float, float]:
         """The interval of time of metrics: a single step as a whole; of several steps, those after the first.
 
-        For an asynchronous order: from the optimizer step at the end of the first global batch to the last one.
+        Staggered steps: from the end of the first step on the rank that ends first to that of the last step. An
+        asynchronous order: its steady state, that is whole global batches, from the end of the last batch that fills
+        the pipeline to the end of the last batch before the pipeline drains. A global batch ends with its last
+        optimizer step on stage 0.
         """
         if self.schedule.batches > 1:
-            return self._updates[self._warm_up - 1], self._updates[-1]
+            last = self.schedule.batches - self.schedule.draining
+            return self._batch_end(self.schedule.filling), self._batch_end(last)
         if self.schedule.steps == 1:
             return 0.0, self.makespan
+        if self.schedule.staggered:
+            return self._first_end(0), self._first_end(self.schedule.steps - 1)
         if self.totals is not None:
             return self.totals.window_begin, self.makespan
         first = max((float(own.end[own.step == 0].max(initial=0.0)) for own in self.columns.values()), default=0.0)
         return first, self.makespan
+
+    def _first_end(self, step: int) -> float:
+        """When the first GPU rank ended the computation of the training step of that number."""
+        ends = []
+        for rank in set(self.columns) & set(self.gpu_ranks):
+            own = self.of(rank)
+            computes = self.schedule.program(rank).column(lambda op: isinstance(op, Compute), np.bool_)
+            ends.append(float(own.end[computes[own.op] & (own.step == step)].max(initial=0.0)))
+        return min(ends, default=0.0)
 
     @cached_property
     def _updates(self) -> list[float]:
         """The ends of the optimizer steps of stage 0, ascending, on the first rank that has them."""
         for rank in self.gpu_ranks:
             program = self.schedule.program(rank)
-            steps = program.column(lambda op: op.action is not None and op.action[:2] == ("O", 0), np.bool_)
+            steps = program.column(_updates_first_stage, np.bool_)
             if steps.any():
                 own = self.of(rank)
                 return sorted(own.end[steps[own.op]].tolist())
         raise SimulatorError("an asynchronous order needs optimizer steps on stage 0; the schedule has none")
 
-    @property
-    def _warm_up(self) -> int:
-        return len(self._updates) // (self.schedule.steps * self.schedule.batches)
+    def _batch_end(self, batches: int) -> float:
+        """When the last optimizer step of the first *batches* global batches ended on stage 0."""
+        each = len(self._updates) // self.schedule.batches
+        return self._updates[batches * each - 1] if batches else 0.0
 
     @property
     def steps_run(self) -> int:
@@ -248,11 +264,13 @@ class Timeline:
     @property
     def steps_measured(self) -> int:
         """The number of training steps in the window."""
-        return max(1, self.steps_run - 1)
+        if self.schedule.batches > 1:
+            return self.schedule.batches - self.schedule.filling - self.schedule.draining
+        return max(1, self.schedule.steps - 1)
 
     @property
     def step_time(self) -> float:
-        """Seconds per training step; of several steps the mean after the first, which warms up."""
+        """Seconds per training step: the mean over the window."""
         begin, end = self.window
         return (end - begin) / self.steps_measured
 
@@ -287,6 +305,11 @@ class Timeline:
             parts.append((*of_all, own.step, names[number][own.op], streams[number][own.op], *own[2:]))
         columns = (np.concatenate(column) for column in zip(*parts, strict=True))
         return dict(zip(TABLE, columns, strict=True))
+
+
+def _updates_first_stage(op: Op) -> bool:
+    """True if *op* computes an optimizer step of stage 0."""
+    return isinstance(op, Compute) and op.action is not None and op.action[:2] == ("O", 0)
 
 
 TABLE = ("rank", "ranks", "step", "op", "stream", "ready_s", "begin_s", "end_s", "communication")

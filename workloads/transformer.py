@@ -20,7 +20,7 @@ from workloads.operators.linear import Linear
 from workloads.operators.loss import cross_entropy, vocabulary_parallel_loss
 from workloads.operators.norm import layer_norm, rms_norm
 from workloads.operators.operator import Operator
-from workloads.operators.sharded import column_parallel, on_the_sequence, row_parallel, sequence_gathered
+from workloads.operators.sharded import column_parallel, on_the_sequence, second_parallel, sequence_gathered
 from workloads.operators.side_by_side import SharedInput, SummedOutput
 from workloads.shape import Shape
 
@@ -134,12 +134,12 @@ def _sequence_bytes(shape: Shape) -> float:
 
 def _attention(shape: Shape) -> tuple[Operator, ...]:
     columns, inner, output = _attention_parts(shape)
-    return (column_parallel(columns, shape.cut), *inner, row_parallel(output, shape.cut), _residual(shape))
+    return (column_parallel(columns, shape.cut), *inner, second_parallel(output, shape.cut), _residual(shape))
 
 
 def _feed_forward(shape: Shape) -> tuple[Operator, ...]:
     up, inner, down = _feed_forward_parts(shape)
-    return (column_parallel(up, shape.cut), *inner, row_parallel(down, shape.cut), _residual(shape))
+    return (column_parallel(up, shape.cut), *inner, second_parallel(down, shape.cut), _residual(shape))
 
 
 def _parallel_block(shape: Shape) -> tuple[Operator, ...]:
@@ -150,7 +150,7 @@ def _parallel_block(shape: Shape) -> tuple[Operator, ...]:
         column_parallel(SharedInput((columns, up)), shape.cut),
         *attention,
         *feed_forward,
-        row_parallel(SummedOutput((output, down)), shape.cut),
+        second_parallel(SummedOutput((output, down)), shape.cut),
         _residual(shape),
     )
 

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
-from scenarios.specification import loading
-from scenarios.specification import variants
 from scenarios.build.derived import Derived, derive
 from scenarios.build.schedule import collective_schedule, model_share, training_schedule
+from scenarios.specification import loading, variants
 from scenarios.specification.specification import Specification
 from simulator.accelerator import Software
 from simulator.cluster import Cluster

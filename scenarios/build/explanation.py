@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from scenarios.build.built import BuiltScenario
+from scenarios.build.derived import Derived
 from scenarios.build.schedule import gradient_dtype, pipeline_order
-from simulator.document.yaml_text import yaml_text
 from simulator.analysis import text
 from simulator.cluster import Cluster
+from simulator.document.yaml_text import yaml_text
 from simulator.errors import ClusterError, ScenarioError
 from simulator.units import show
 
@@ -91,6 +92,8 @@ def _training(scenario: BuiltScenario) -> dict[str, Any]:
     parts = scenario.specification.parallelism.parts.values()
     return {
         **facts.degrees,
+        "world_size": f"{facts.described} = {facts.ranks}",
+        "global_batch": _batch(facts, training.global_batch_size),
         "micro_batch_size": facts.micro_batch_size,
         "micro_batches": facts.micro_batches,
         "gradient_dtype": gradient_dtype(training, scenario.specification.parallelism.data, scenario.software),
@@ -100,6 +103,12 @@ def _training(scenario: BuiltScenario) -> dict[str, Any]:
         "model_flops_per_step": model.flops(1) * training.global_batch_size,
         "ops_per_step": sum(len(scenario.schedule().program(rank).ops) for rank in range(len(facts.devices))),
     }
+
+
+def _batch(facts: Derived, samples: int) -> str:
+    """The rule that the replicas and the size of a micro-batch divide the global batch, with its numbers."""
+    replicas = "" if facts.by_stage else f"dp {facts.replicas} x "
+    return f"{samples} = {replicas}micro_batch_size {facts.micro_batch_size} x {facts.micro_batches} micro-batches"
 
 
 def topology(scenario: BuiltScenario) -> str:

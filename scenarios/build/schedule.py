@@ -26,6 +26,7 @@ from workloads.operators.lowering import Overlap
 from workloads.operators.shift import with_neighbours
 from workloads.parallelism import DataMethod, Parallelism, TrainingStep
 from workloads.stages import stages_of
+from workloads.steady_state import SteadyState, steady_state
 
 
 def training_schedule(
@@ -42,19 +43,24 @@ def training_schedule(
     dtype = gradient_dtype(training, parallelism.data, software)
     step = TrainingStep(share, derived.micro_batch_size, derived.micro_batches, training.optimizer, dtype, software)
     order = pipeline_order(specification, derived, document)
+    _check_updates(specification, order, document)
     schedule = _computation(specification, step, order, derived, document)
+    if order.asynchronous:
+        steady = _steady_state(specification, derived)
+        schedule = replace(schedule, batches=steady.batches, filling=steady.filling, draining=steady.draining)
+    else:
+        schedule = replace(schedule, steps=training.steps, staggered=not parallelism.synchronous_update)
     with _faults_at(document, "parallelism"):
         schedule = on_layouts(schedule, derived.layouts, list(parts.values()))
     for key, part in parts.items():
         with _faults_at(document, "parallelism", key):
             schedule = part.apply(schedule, step)
     if not order.asynchronous:
-        schedule = gradient_norm(schedule, inner_axes(derived.layouts), synchronous=parallelism.optimizer_sync)
+        schedule = gradient_norm(schedule, inner_axes(derived.layouts), synchronous=parallelism.synchronous_update)
     if model.optimizer_seconds is None:
         schedule = fixed_costs(schedule, software.step_seconds, software.exchange_seconds)
     with _faults_at(document, "parallelism"):
-        schedule = with_neighbours(schedule)
-    return replace(schedule, steps=training.steps, batches=order.micro_batches // derived.micro_batches)
+        return with_neighbours(schedule)
 
 
 def gradient_dtype(training: Training, data: DataMethod, software: Software) -> str:
@@ -74,9 +80,33 @@ def model_share(model: Model, parts: Mapping[str, Parallelism], document: Docume
 
 
 def pipeline_order(specification: Specification, derived: Derived, document: Document) -> Order:
-    """Return the pipeline order of the micro-batches of a step."""
+    """Return the pipeline order of the micro-batches of a step; an asynchronous order runs several batches."""
     with _faults_at(document, "parallelism", "schedule"):
-        return specification.parallelism.order(derived.micro_batches, recompute=_recomputes_stages(specification))
+        return specification.parallelism.order(
+            derived.micro_batches,
+            recompute=_recomputes_stages(specification),
+            steady=_steady_state(specification, derived),
+        )
+
+
+def _check_updates(specification: Specification, order: Order, document: Document) -> None:
+    """Raise `ScenarioError` if *order* updates weights within a batch and the replicas meet once a batch."""
+    parallelism = specification.parallelism
+    if order.asynchronous and parallelism.data.whole_model:
+        message = (
+            f"{parallelism.schedule} is asynchronous: it updates the weights within a batch, but "
+            f"{parallelism.data.method} exchanges gradients once a batch; take a schedule that flushes, such as 1f1b, "
+            "or data: {method: ddp}"
+        )
+        raise document.error(("parallelism", "schedule"), message)
+
+
+def _steady_state(specification: Specification, derived: Derived) -> SteadyState:
+    """The global batches that an asynchronous order runs through; it measures at least as many as there are steps."""
+    training = specification.training
+    assert training is not None
+    replicas = max(derived.by_stage or (1,))
+    return steady_state(specification.parallelism.pp, derived.micro_batches, training.steps, replicas)
 
 
 def _recomputes_stages(specification: Specification) -> bool:

@@ -146,6 +146,7 @@ class StepNumbers(Result):
         assert model is not None
         step, timeline = self._timeline.step_time, self._timeline
         samples = training.global_batch_size / step if step else 0.0
+        tokens = training.global_batch_size * model.tokens_per_sample
         achieved, executed = metrics.flops_per_gpu(timeline)
         return {
             "name": self.scenario.name,
@@ -161,6 +162,7 @@ class StepNumbers(Result):
             "model_tflops_per_gpu": achieved / 1e12,
             "hardware_tflops_per_gpu": executed / 1e12,
             "mfu": achieved / self.peak[1],
+            "mfu_6nd": metrics.mfu_6nd(timeline, self.peak[1], model.parameters, tokens) if tokens else None,
             "hfu": executed / self.peak[1],
             "layer_s": layer_seconds(timeline, model),
             "memory": self._memory_summary(),

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from scenarios.build.notes import notes
 from scenarios.results import theory
 from scenarios.results.step_numbers import StepNumbers
 from scenarios.results.text import batch, engine_line, heading
 from simulator.analysis import metrics, report, text, traffic
 from simulator.analysis.critical import table
+from simulator.analysis.pipeline import box_lengths
 from simulator.analysis.text import figure, indented
 from simulator.units import show
 
@@ -19,8 +21,6 @@ LINKS = 6
 
 def step_report(result: StepNumbers) -> str:
     """Return the text that a run of a training step prints."""
-    model = result.scenario.model
-    assert model is not None
     sections = [
         f"{heading(result.scenario)}; {batch(result.scenario)}",
         _times(result),
@@ -29,9 +29,9 @@ def step_report(result: StepNumbers) -> str:
         _links(result),
     ]
     if report.fits_in_text(result.timeline):
-        sections.append(report.pipeline_chart(result.timeline))
+        sections.append(f"{report.pipeline_chart(result.timeline)}\n  {box_lengths(result.timeline)}".rstrip())
     sections.append(engine_line(result.timeline))
-    sections += [f"note: {note}" for note in model.notes]
+    sections += [f"note: {note}" for note in notes(result.scenario)]
     sections += ["\n".join(f"warning: outside the fit: {line}" for line in result.outside)]
     return "\n\n".join(section for section in sections if section)
 
@@ -45,9 +45,7 @@ def _memory(result: StepNumbers) -> str:
 
 
 def _times(result: StepNumbers) -> str:
-    count = result.timeline.steps_measured
-    mean = f" (mean of {count} steps after the first)" if result.timeline.steps_run > 1 else ""
-    lines = [f"step time {show(result.timeline.step_time, 'time')}{mean}"]
+    lines = [f"step time {show(result.timeline.step_time, 'time')}{_window(result)}"]
     if result.uncertainty.interval:
         low, high = (show(seconds, "time") for seconds in result.uncertainty.interval)
         lines.append(f"  {low} to {high} by the uncertainty of the fitted parameters (95 %)")
@@ -61,6 +59,15 @@ def _times(result: StepNumbers) -> str:
     if result.initial_broadcast:
         lines.append(f"  before the first step: broadcast of the model, {show(result.initial_broadcast, 'time')}")
     return "\n".join([*lines, *_critical(result)])
+
+
+def _window(result: StepNumbers) -> str:
+    """Of which steps the step time is the mean, in brackets; nothing of a single step."""
+    timeline = result.timeline
+    if timeline.schedule.batches > 1:
+        which = "one global batch" if timeline.steps_measured == 1 else f"{timeline.steps_measured} global batches"
+        return f" ({which} in the steady state)"
+    return f" (mean of {timeline.steps_measured} steps after the first)" if timeline.steps_run > 1 else ""
 
 
 def _critical(result: StepNumbers) -> list[str]:
@@ -87,6 +94,14 @@ def _throughput(result: StepNumbers, summary: Mapping[str, Any]) -> str:
         of = f"the dense {precision} peak of {show(peak, 'rate')}"
         each = f"{summary['model_tflops_per_gpu']:.3g} TFLOP/s a GPU"
         rows.append(["MFU", f"{summary['mfu']:.1%}", f"model FLOPs / (GPUs x step time) = {each}, of {of}"])
+        if summary["mfu_6nd"] is not None:
+            model, training = result.scenario.model, result.scenario.specification.training
+            assert model is not None
+            assert training is not None
+            tokens = training.global_batch_size * model.tokens_per_sample
+            numbers = f"N = {figure(model.parameters)} parameters, D = {figure(tokens)} tokens a step"
+            formula = f"6 N D / (GPUs x peak x step time), {numbers}"
+            rows.append(["MFU by 6ND", f"{summary['mfu_6nd']:.1%}", formula])
         rows.append(["HFU", f"{summary['hfu']:.1%}", "the same of all FLOPs executed, recomputation included"])
     lines = [text.table(rows, align="lrl")]
     if "training" in summary:

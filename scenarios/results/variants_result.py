@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scenarios.build.notes import notes
 from scenarios.results import theory
 from scenarios.results.collective_result import CollectiveResult
 from scenarios.results.result import Result
@@ -63,6 +64,9 @@ def side_by_side(results: Mapping[str, Result]) -> Iterator[str]:
         yield "where the step time went\n" + indented(
             report.comparison({name: result.breakdown for name, result in steps.items()})
         )
+    told = [f"note: {name}: {note}" for name, result in steps.items() for note in notes(result.scenario)]
+    if told:
+        yield "\n".join(told)
     for name, result in results.items():
         if isinstance(result, CollectiveResult):
             yield f"{name}\n{indented(indented(result.table()))}"

@@ -31,6 +31,7 @@ RESULT = (
     "model_tflops_per_gpu",
     "hardware_tflops_per_gpu",
     "mfu",
+    "mfu_6nd",
     "hfu",
     "layer_s",
     "memory",

@@ -14,6 +14,7 @@ from simulator.errors import SimulatorError
 from simulator.schedule import Compute, Op
 from simulator.schedule.order import PHASES, Action
 from simulator.timeline import NO_MICRO_BATCH, Timeline, micro_batches
+from simulator.units import show
 
 PHASE_LETTERS = tuple(PHASES)
 
@@ -69,14 +70,38 @@ def pipeline_ranks(timeline: Timeline, ranks: Sequence[int] | None = None) -> li
 def pipeline_rows(
     timeline: Timeline, ranks: Sequence[int] | None, window: tuple[float, float]
 ) -> tuple[list[Row], str]:
-    """Return the rows of a pipeline chart within *window* (s), and a note of what is left out.
+    """Return the rows of a pipeline chart within *window* (s), and a note of what is left out and how long boxes are.
 
     Boxes show the number of their micro-batch. Actions of no length, as the optimizer of a unit model, have no box.
     """
     every = pipeline_ranks(timeline, ranks)
     kept = every if ranks is not None else evenly(every, MOST_CLASSES)
     told = "" if len(kept) == len(every) else f"{len(kept)} of {len(every)} stages, evenly spread; --ranks shows others"
+    told = "; ".join(filter(None, (told, box_lengths(timeline, kept))))
     return [_row(timeline, rank, window) for rank in kept], told
+
+
+def box_lengths(timeline: Timeline, ranks: Sequence[int] | None = None) -> str:
+    """How long the boxes of each phase are on *ranks* (default: those of the picture): the unit of the picture.
+
+    For example ``boxes: F 1 s, B 2 s``; empty if no box has a length.
+    """
+    seconds: dict[str, list[float]] = {}
+    for rank in pipeline_ranks(timeline) if ranks is None else ranks:
+        for action, begin, end in stretches(timeline, rank):
+            if end > begin:
+                seconds.setdefault(action.phase, []).append(end - begin)
+    told = [f"{phase} {_range(min(own), max(own))}" for phase, own in sorted(seconds.items(), key=_phase_order)]
+    return f"boxes: {', '.join(told)}" if told else ""
+
+
+def _range(least: float, most: float) -> str:
+    shortest, longest = show(least, "time", 3), show(most, "time", 3)
+    return shortest if shortest == longest else f"{shortest} to {longest}"
+
+
+def _phase_order(item: tuple[str, list[float]]) -> int:
+    return PHASE_LETTERS.index(item[0])
 
 
 def _row(timeline: Timeline, rank: int, window: tuple[float, float]) -> Row:

@@ -35,16 +35,19 @@ def by_link_kind(timeline: Timeline) -> dict[str, float]:
 def utilisation(timeline: Timeline) -> dict[str, dict[str, float]]:
     """Return the used share of the bandwidth over the whole simulated time, by kind of link.
 
-    ``mean``: over all links of the kind in the cluster, idle ones included; ``max``: of the busiest link. Empty if
-    transfers did not share links (fidelity ``alpha_beta``): bytes over bandwidth are no share then.
+    For an asynchronous order it is the share in its steady state. ``mean``: over all links of the kind in the cluster,
+    idle ones included; ``max``: of the busiest link. Empty if transfers did not share links (fidelity ``alpha_beta``):
+    bytes over bandwidth are no share then.
     """
     if timeline.cluster is None or not timeline.makespan or not timeline.links_shared:
         return {}
     links = timeline.cluster.links
     count = links.kinds
+    steady = timeline.schedule.batches > 1
+    seconds = timeline.step_time * timeline.steps_run if steady else timeline.makespan
     mean, most = dict.fromkeys(count, 0.0), dict.fromkeys(count, 0.0)
     for number, nbytes in timeline.link_bytes.items():
-        kind, share = links[number].kind, nbytes / (links[number].bandwidth * timeline.makespan)
+        kind, share = links[number].kind, nbytes / (links[number].bandwidth * seconds)
         mean[kind] += share * timeline.multiplicity.get(number, 1) / count[kind]
         most[kind] = max(most[kind], share)
     return {kind: {"mean": mean[kind], "max": most[kind]} for kind in count}

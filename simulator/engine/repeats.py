@@ -25,8 +25,7 @@ def step_times(simulation: Simulation, seeds: Sequence[int]) -> list[float]:
     """The step time (s) of *simulation* under each of *seeds*. Raises `DeadlockError`."""
     if not seeds:
         return []
-    # the step time of an asynchronous order is read from its spans
-    if simulation.chosen_engine != "compiled" or simulation.schedule.batches > 1:
+    if simulation.chosen_engine != "compiled" or simulation.schedule.measured_by_span:
         return [simulation.with_seed(seed).run().step_time for seed in seeds]
     with gc_paused():
         return _Repeats(simulation, seeds).run()

@@ -189,7 +189,7 @@ class Simulation:
         In a run that is too large to keep all spans: `ranks`, and the first rank of each program.
         """
         unfolded = len(np.unique(self.classes.representative)) == self.schedule.mesh.world_size
-        if self.ops <= MOST_SPANS or not unfolded or self.schedule.batches > 1:
+        if self.ops <= MOST_SPANS or not unfolded or self.schedule.measured_by_span:
             return None
         firsts = {program: rank for rank, program in reversed(list(enumerate(self.schedule.program_of)))}
         return {*self.ranks, *firsts.values()}

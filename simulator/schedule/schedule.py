@@ -24,7 +24,9 @@ class Schedule:
     """*programs*, and the index of the program that each rank of the *mesh* runs; repeated *steps* times.
 
     *batches*: the number of global batches in one run of the programs. It is more than 1 for an asynchronous pipeline
-    order, which has optimizer steps between the batches and never drains.
+    order, which has optimizer steps between the batches. The first *filling* batches fill the pipeline, the last
+    *draining* ones drain it. *staggered*: no rank waits for all others at the end of a step, so ranks end steps one
+    after the other.
     """
 
     mesh: Mesh
@@ -32,12 +34,20 @@ class Schedule:
     program_of: tuple[int, ...]
     steps: int = 1
     batches: int = 1
+    filling: int = 0
+    draining: int = 0
+    staggered: bool = False
 
     def __post_init__(self) -> None:
         if len(self.program_of) != self.mesh.world_size:
             raise ScheduleError(
                 f"program_of names {len(self.program_of)} ranks, but the mesh has {self.mesh.world_size}"
             )
+
+    @property
+    def measured_by_span(self) -> bool:
+        """True if single spans say where the measured steps begin and end, not the end of the first step of all."""
+        return self.batches > 1 or (self.staggered and self.steps > 1)
 
     def program(self, rank: int) -> Program:
         """The program that *rank* runs."""

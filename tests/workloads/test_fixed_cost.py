@@ -1,5 +1,7 @@
 """What no kernel accounts for is paid once a step and once a message."""
 
+from dataclasses import replace
+
 import pytest
 
 from simulator.engine.simulate import simulate
@@ -13,6 +15,7 @@ from workloads.parallelism.ddp import data_parallel
 from workloads.parallelism.pipeline import pipeline_parallel
 from workloads.pipelines.interleaved import interleaved
 from workloads.pipelines.one_f_one_b import one_f_one_b
+from workloads.pipelines.pipedream import pipedream
 from workloads.stages import stages_of
 from workloads.unit import unit_model
 
@@ -49,3 +52,14 @@ def test_messages_of_the_last_micro_batch_cost_too():
 @pytest.mark.parametrize("micro_batches", [4, 9])
 def test_no_cost_changes_nothing(micro_batches):
     assert step_time(3, micro_batches, step=0.0, exchange=0.0) == (micro_batches + 2) * 3.0
+
+
+def test_an_asynchronous_order_pays_a_step_once_a_batch():
+    model = unit_model(2, 1.0, 2.0)
+    schedule = compute(model, pipedream(2, 12), micro_batch_size=1, stages=stages_of(model, 2))
+    for program in fixed_costs(replace(schedule, batches=3), 0.5, 0.0).programs:
+        assert [op.name[1:] for op in program.ops if measured(0.5) in getattr(op, "kernels", ())] == [
+            "O3.host",
+            "O7.host",
+            "O11.host",
+        ]

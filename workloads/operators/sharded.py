@@ -5,6 +5,10 @@ forward pass and sums the gradient of its input in the backward pass. A product 
 forward pass. Sequence parallelism (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2) splits each of these
 all-reduces into a reduce-scatter in that pass and an all-gather in the other pass. An input is then kept as a shard,
 and gathered again for the weight gradient.
+
+The textbook's other way cuts both products by columns: their outputs are concatenated, so each product has an exchange
+of its own. Heads and elementwise operators work on the columns of one rank. The second product gathers its input, and
+its output is gathered for the next layer. Backward, the gather of the input becomes a reduce-scatter.
 """
 
 from __future__ import annotations
@@ -24,12 +28,14 @@ from workloads.operators.side_by_side import SharedInput, SummedOutput
 class Cut:
     """Operators are cut over *ranks* ranks of the axis *over*.
 
-    *sequence*: operators that are not cut run on a shard of the sequence each (sequence parallelism).
+    *sequence*: operators that are not cut run on a shard of the sequence each (sequence parallelism). *by_columns*: the
+    second product of a block is cut by columns too, not by rows.
     """
 
     over: str = ""
     ranks: int = 1
     sequence: bool = False
+    by_columns: bool = False
 
     @property
     def sequence_shards(self) -> int:
@@ -115,6 +121,25 @@ def column_parallel(linear: Linear | SharedInput, cut: Cut) -> Operator:
         return ShardedOperator(linear, linear.tensors, after=(("I", _divisible("all_reduce", nbytes, cut)),))
     gather, scatter = _divisible("all_gather", nbytes, cut), _divisible("reduce_scatter", nbytes, cut)
     return ShardedOperator(linear, linear.tensors, (("F", gather), ("W", gather)), (("I", scatter),))
+
+
+def second_parallel(linear: Linear | SummedOutput, cut: Cut) -> Operator:
+    """The second product of a block, given with the inputs of one rank: cut by rows, or by columns too."""
+    if isinstance(linear, Linear) and cut.by_columns and cut.ranks > 1:
+        return gathered_column_parallel(linear, cut)
+    return row_parallel(linear, cut)
+
+
+def gathered_column_parallel(linear: Linear, cut: Cut) -> Operator:
+    """A product cut by its outputs, of an input that each rank has some columns of. Its output is gathered too.
+
+    *linear* has the inputs of one rank and all outputs.
+    """
+    own = replace(linear, inputs=linear.inputs * cut.ranks, outputs=linear.outputs // cut.ranks)
+    taken, given = (float(linear.rows * n * BYTES[linear.precision]) for n in (own.inputs, linear.outputs))
+    gather, scatter = _divisible("all_gather", taken, cut), _divisible("reduce_scatter", taken, cut)
+    result = _divisible("all_gather", given, cut)
+    return ShardedOperator(own, own.tensors, (("F", gather),), (("F", result), ("I", scatter)))
 
 
 def row_parallel(linear: Linear | SummedOutput, cut: Cut) -> Operator:

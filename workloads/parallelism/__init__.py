@@ -108,6 +108,9 @@ class DataMethod(Section):
         """In which gradients are accumulated and reduced when a model trains in *precision*."""
         return software.gradient_dtype(precision)
 
+    def check(self, others: Mapping[str, Parallelism]) -> None:
+        """Raise `Fault`, with the key to change, if the method does not go with the *others*, which are by key."""
+
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
         """*schedule*, whose mesh has the axis ``dp``, with the communication of the replicas."""
         raise NotImplementedError

@@ -42,7 +42,8 @@ class Data(Parallelism):
         return tuple(self.dp) if isinstance(self.dp, list) else None
 
     def check(self, others: Mapping[str, Parallelism]) -> None:
-        """Some methods keep the whole model on every GPU."""
+        """Some methods keep the whole model on every GPU, or have rules of their own."""
+        self.data.check(others)
         for key, other in others.items() if self.data.whole_model else ():
             if prod(other.degrees(1).values()) != 1:
                 raise Fault(key, f"must be 1: {self.data.method} keeps the whole model on every GPU")

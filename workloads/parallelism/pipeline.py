@@ -10,41 +10,39 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
 from simulator.document import Count, Fault, Flag, Index
 from simulator.document.names import known
 from simulator.errors import ScheduleError
-from simulator.kernel import BYTES
 from simulator.lookup import attribute, function
-from simulator.schedule import Collective, Compute, Op, Program, Schedule
-from simulator.schedule.mesh import Axis
+from simulator.schedule import Compute, Op, Program, Schedule
 from simulator.schedule.order import Action, Order
 from simulator.schedule.program import TemplatedOps
 from workloads.compute import PIPELINE, WeightVersions
 from workloads.gradients.reduce import actions
+from workloads.gradients.tied_embeddings import tied_embeddings
+from workloads.memory.late_recompute import late_recompute
 from workloads.model import Layer, Model
 from workloads.parallelism import Parallelism, TrainingStep
 from workloads.parallelism._messages import Message, MessagePlan, Parts, message_plans
-from workloads.stages import ENDS
+from workloads.steady_state import SteadyState, steady_state
 
 ORDERS = "workloads.pipelines"
 
 ALIASES = {"1f1b": "one_f_one_b"}
 """Names of orders that cannot be the name of a function."""
 
-ASYNCHRONOUS_BATCHES = 3
-"""Global batches that an asynchronous order runs through: the first fills the pipeline, the others are measured."""
-
 
 class Pipeline(Parallelism):
     """*pp* ranks hold the stages, in the order *schedule*.
 
     *virtual_stages*: of a pipeline rank, for orders that have them. *layout*: the layers of each stage; default: as
-    many in every stage. *optimizer_sync*: the optimizer waits for the norm of all gradients. *scatter_gather*: ranks
-    that hold the same boundary between stages send one part each, and the receivers gather; default: by software.
+    many in every stage. *optimizer_sync*: the optimizer waits for the norm of all gradients; default: true, but false
+    for an order that needs a step without waiting (ZB-H2, ZB-V). *scatter_gather*: ranks that hold the same boundary
+    between stages send one part each, and the receivers gather; default: by software.
     """
 
     axis: ClassVar[str] = PIPELINE
@@ -54,7 +52,7 @@ class Pipeline(Parallelism):
     schedule: str = "1f1b"
     virtual_stages: Count | None = None
     layout: Literal["balanced", "embedding_as_layer"] | list[Index] | None = None
-    optimizer_sync: Flag = True
+    optimizer_sync: Flag | None = None
     scatter_gather: Flag | None = None
 
     @field_validator("schedule")
@@ -99,6 +97,16 @@ class Pipeline(Parallelism):
         return self.virtual_stages or (default if isinstance(default, int) else 1)
 
     @property
+    def updates_early(self) -> bool:
+        """True if the order gains from an optimizer that does not wait: its file has ``OPTIMIZER_SYNC = False``."""
+        return attribute(self._function, "OPTIMIZER_SYNC") is False
+
+    @property
+    def synchronous_update(self) -> bool:
+        """True if the optimizer waits for the norm of all gradients: *optimizer_sync*, else as the order needs it."""
+        return not self.updates_early if self.optimizer_sync is None else self.optimizer_sync
+
+    @property
     def recomputes_stages(self) -> bool:
         """True if the order can recompute whole stages by itself, as GPipe's does."""
         return "recompute" in self._options
@@ -109,22 +117,39 @@ class Pipeline(Parallelism):
         versions: WeightVersions | None = attribute(self._function, "weight_versions")
         return versions
 
-    def order(self, micro_batches: int, *, recompute: bool = False) -> Order:
+    def order(self, micro_batches: int, *, recompute: bool = False, steady: SteadyState | None = None) -> Order:
         """The order of the pipeline ranks over *micro_batches*; *recompute*: it recomputes whole stages by itself.
 
-        An asynchronous order runs through several global batches, so that its steady state shows.
+        An asynchronous order runs through the global batches of *steady* (default: `steady_state`). Raises
+        `ScheduleError` for an order that runs through others.
         """
         options = {} if self.virtual_stages is None else {"virtual_stages": self.virtual_stages}
         order = self._function(self.pp, micro_batches, **options, **({"recompute": True} if recompute else {}))
-        if order.asynchronous and order.micro_batches == micro_batches:
-            order = self._function(self.pp, ASYNCHRONOUS_BATCHES * micro_batches, **options)
+        if not order.asynchronous:
+            return order
+        batches = (steady or steady_state(self.pp, micro_batches)).batches
+        if "batches" in self._options:
+            order = self._function(self.pp, micro_batches, batches=batches, **options)
+        else:
+            order = self._function(self.pp, batches * micro_batches, **options)
+        if order.micro_batches != batches * micro_batches:
+            raise ScheduleError(
+                f"{self.schedule} runs {order.micro_batches} micro-batches; asked for {batches} global batches of "
+                f"{micro_batches}, an asynchronous order must run {batches * micro_batches}"
+            )
         return order
+
+    def facts(self) -> Mapping[str, Any]:
+        """Whether the optimizer waits."""
+        return {} if self.pp == 1 else {"optimizer_sync": self.synchronous_update}
 
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
         """Send what other pipeline ranks need, and sum the gradients of tied embeddings."""
         scatter = step.software.scatter_gather if self.scatter_gather is None else self.scatter_gather
         size = step.micro_batch_size
         schedule = pipeline_parallel(schedule, step.model, micro_batch_size=size, scatter_gather=scatter)
+        if attribute(self._function, "RECOMPUTES_LATE") and len(schedule.programs) == self.pp:
+            schedule = late_recompute(schedule)
         return tied_embeddings(schedule, step.model, gradient_dtype=step.gradient_dtype)
 
 
@@ -205,36 +230,3 @@ def _joined(ops: Sequence[Op], incoming: Sequence[Message], outgoing: Sequence[M
             yield op
         if op.action in sent and op.name == last[op.action]:
             yield sent[op.action].send(op.name)
-
-
-def tied_embeddings(schedule: Schedule, model: Model, *, gradient_dtype: str | None = None) -> Schedule:
-    """*schedule* with the all-reduce that keeps the embedding of the first stage and the tied head of the last equal.
-
-    It is over the axis ``embedding`` of their two ranks of ``pp``, the first op before the optimizer step (Megatron-LM,
-    ``_allreduce_word_embedding_grads``). Nothing changes if both are on one rank, or are not tied.
-    """
-    ends = {layer.name for layer in model.layers if layer.kind in ENDS}
-    holders = [any(op.layer in ends for op in program.distinct()) for program in schedule.programs]
-    if sum(holders) < 2 or not model.tied_parameters:
-        return schedule
-    pipelines = schedule.mesh.axes[PIPELINE].groups
-    groups = tuple(tuple(rank for rank in ranks if holders[schedule.program_of[rank]]) for ranks in pipelines)
-    mesh = schedule.mesh.with_axis_after(PIPELINE, "embedding", Axis(groups))
-    nbytes = float(model.tied_parameters * BYTES[gradient_dtype or model.precision])
-    op = Collective(name="embedding gradients", kind="all_reduce", over="embedding", nbytes=nbytes)
-    programs = tuple(
-        _before_updates(program, op) if holds else program
-        for program, holds in zip(schedule.programs, holders, strict=True)
-    )
-    return replace(schedule, mesh=mesh, programs=programs)
-
-
-def _before_updates(program: Program, op: Op) -> Program:
-    """*program* with *op* first in every block that has an optimizer step."""
-    ops = program.templated
-    templates = [(op, *own) if any(map(_updates, own)) else own for own in ops.templates]
-    return program.with_templated_ops(TemplatedOps.from_columns(templates, ops.which, ops.micro_batches))
-
-
-def _updates(op: Op) -> bool:
-    return op.action is not None and op.action.phase == "O"

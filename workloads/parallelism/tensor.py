@@ -11,7 +11,7 @@ Shoeybi et al. 2019, "Megatron-LM" (arXiv:1909.08053); sequence parallelism as i
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -34,7 +34,9 @@ class Tensor(Parallelism):
     """*tp* ranks hold a shard of every layer each.
 
     *sequence_parallel*: each rank runs the operators that are not sharded (norms, dropout) on a shard of the sequence.
-    *tp_overlap*: the fraction of each exchange that overlaps with its matrix product; true is all of it.
+    *tp_overlap*: the fraction of each exchange that overlaps with its matrix product; true is all of it. *tp_split*:
+    how the two products of a block are cut. ``column_row`` is Megatron-LM's, with one exchange for two products;
+    ``column_column`` has one for each.
     """
 
     axis: ClassVar[str] = TENSOR
@@ -43,6 +45,7 @@ class Tensor(Parallelism):
     tp: Count = 1
     sequence_parallel: Flag = False
     tp_overlap: Flag | Fraction = False
+    tp_split: Literal["column_row", "column_column"] = "column_row"
 
     @model_validator(mode="after")
     def _needs_several_ranks(self) -> Self:
@@ -50,7 +53,16 @@ class Tensor(Parallelism):
             for key in ("sequence_parallel", "tp_overlap"):
                 if getattr(self, key):
                     raise Fault(key, "belongs to tensor parallelism, but tp is 1")
+            if self.by_columns:
+                raise Fault("tp_split", "belongs to tensor parallelism, but tp is 1")
+        if self.by_columns and self.sequence_parallel:
+            raise Fault("sequence_parallel", "belongs to tp_split: column_row, but tp_split is column_column")
         return self
+
+    @property
+    def by_columns(self) -> bool:
+        """True if both products of a block are cut by columns."""
+        return self.tp_split == "column_column"
 
     def degrees(self, ranks: int) -> Mapping[str, int]:
         """The degree of ``tp``, as given."""
@@ -63,7 +75,7 @@ class Tensor(Parallelism):
 
     def share(self, model: Model) -> Model:
         """The model of one rank."""
-        return sharded(model, self.tp, sequence_parallel=self.sequence_parallel)
+        return sharded(model, self.tp, sequence_parallel=self.sequence_parallel, by_columns=self.by_columns)
 
     def overlap(self, software: Software) -> Mapping[str, Overlap]:
         """The overlap of exchanges over ``tp``: *tp_overlap*, and whether the software overlaps by itself."""
@@ -74,11 +86,12 @@ class Tensor(Parallelism):
         return tensor_parallel(schedule, step.model, gradient_dtype=step.gradient_dtype)
 
 
-def sharded(model: Model, degree: int, *, sequence_parallel: bool = False) -> Model:
+def sharded(model: Model, degree: int, *, sequence_parallel: bool = False, by_columns: bool = False) -> Model:
     """The model of one of *degree* ranks. Raises `ScenarioError` if *degree* does not divide the sizes of *model*.
 
     Attention heads and the feed-forward size are divided by *degree*. The vocabulary is padded to a multiple of it. If
-    there are fewer key and value heads than ranks, several ranks hold the same one.
+    there are fewer key and value heads than ranks, several ranks hold the same one. *by_columns*: both products of a
+    block are cut by columns (`workloads.operators.sharded`).
     """
     if degree == 1:
         return model
@@ -86,7 +99,10 @@ def sharded(model: Model, degree: int, *, sequence_parallel: bool = False) -> Mo
         raise ScenarioError(
             f"tp = {degree}: tensor parallelism needs a transformer, and {model.name} is not one; try 1"
         )
-    for key, word in (("num_attention_heads", "heads"), ("ffn_hidden_size", "ffn_hidden_size")):
+    if by_columns and model.shape.block == "parallel":
+        raise ScenarioError("tp_split: column_column belongs to block: serial, but the model has block: parallel")
+    keys = {"num_attention_heads": "heads", "ffn_hidden_size": "ffn_hidden_size"}
+    for key, word in {**keys, **({"hidden_size": "hidden_size"} if by_columns else {})}.items():
         count: int = getattr(model.shape, key)
         if degree < 1 or count % degree:
             good = " or ".join(map(str, nearest_divisors(count, degree)))
@@ -95,7 +111,7 @@ def sharded(model: Model, degree: int, *, sequence_parallel: bool = False) -> Mo
         raise ScenarioError(
             f"tp = {degree} does not divide seq_length = {model.shape.seq_length}, which sequence parallelism needs"
         )
-    return model.reshaped(cut=Cut(TENSOR, degree, sequence_parallel))
+    return model.reshaped(cut=Cut(TENSOR, degree, sequence_parallel, by_columns))
 
 
 def tensor_parallel(

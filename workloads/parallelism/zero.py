@@ -8,24 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
+
+from pydantic import Field
 
 from simulator.accelerator import Software
-from simulator.document import Flag, Size
+from simulator.document import Fault, Flag, Size
 from simulator.errors import ScenarioError
 from simulator.kernel import BYTES
 from simulator.schedule import Collective, Compute, Op, Program, Schedule
 from simulator.schedule.program import Block, TemplatedOps
+from workloads.compute import PIPELINE
 from workloads.gradients.bucket import Bucket, Reduction, Weights
 from workloads.gradients.norm import sharded_gradient_norm
 from workloads.gradients.per_tensor import reduced_per_tensor
-from workloads.gradients.reduce import map_replicas, reduce_gradients, updated_stages, weights_by_stage
+from workloads.gradients.reduce import (
+    actions,
+    backward_ops,
+    map_replicas,
+    reduce_gradients,
+    updated_stages,
+    weights_by_stage,
+)
 from workloads.memory.optimizer import state_bytes
 from workloads.memory.sharding import double_buffered, sharded_states
 from workloads.memory.unshard import Limits, PerTensor, unsharded
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
-from workloads.parallelism import ReducingMethod, TrainingStep
+from workloads.parallelism import Parallelism, ReducingMethod, TrainingStep
 from workloads.reductions.all_reduce import all_reduce
 from workloads.reductions.reduce_scatter import reduce_scatter
 
@@ -52,13 +62,20 @@ class Zero(ReducingMethod):
     """ZeRO: *stage* 1 shards optimizer states, 2 gradients too, 3 parameters too, 0 nothing.
 
     Gradients are reduced in buckets of *bucket* bytes (default: DeepSpeed's 5e8 elements), with *overlap* beside the
-    backward pass.
+    backward pass. Its default is that of DeepSpeed's ``overlap_comm``: only in stage 3. *allow* ``zero_with_pipeline``:
+    simulate stages 2 and 3 with a pipeline, which DeepSpeed refuses.
     """
 
     method: Literal["zero"]
     stage: Literal[0, 1, 2, 3] = 1
-    overlap: Flag = True
+    overlap: Flag | None = None
     bucket: Size | None = None
+    allow: list[Literal["zero_with_pipeline"]] = Field(default_factory=list)
+
+    @property
+    def overlaps(self) -> bool:
+        """*overlap*, else the default of the stage (DeepSpeed, runtime/zero/config.py, ``overlap_comm_valid``)."""
+        return self.stage == 3 if self.overlap is None else self.overlap
 
     @property
     def broadcasts(self) -> bool:
@@ -78,6 +95,21 @@ class Zero(ReducingMethod):
         own = self.stage == 0 or (self.stage == 1 and software.unfused_update)
         return software.gradient_dtype(precision) if own else precision
 
+    def check(self, others: Mapping[str, Parallelism]) -> None:
+        """DeepSpeed's pipeline engine asserts a stage below 2 (runtime/pipe/engine.py)."""
+        stages = max((part.degrees(1).get(PIPELINE, 1) for part in others.values()), default=1)
+        if self.stage > 1 and stages > 1 and "zero_with_pipeline" not in self.allow:
+            raise Fault(
+                ("data", "stage"),
+                f"DeepSpeed refuses ZeRO-{self.stage} with a pipeline (pp is {stages}), whose engine accumulates whole "
+                "gradients over the micro-batches; take stage: 1, or allow: [zero_with_pipeline] to simulate it all "
+                "the same",
+            )
+
+    def facts(self) -> Mapping[str, Any]:
+        """Whether exchanges overlap."""
+        return {"overlap": self.overlaps}
+
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
         """Shard the states over the replicas, and reduce the gradients."""
         return zero(
@@ -85,7 +117,7 @@ class Zero(ReducingMethod):
             step.model,
             stage=self.stage,
             gradient_dtype=step.gradient_dtype,
-            overlap=self.overlap,
+            overlap=self.overlaps,
             bucket=self.bucket,
             slice_seconds=step.software.slice_seconds,
             gather_ahead=step.software.gather_ahead,
@@ -114,6 +146,9 @@ def zero(
     *replicas*: make so many copies first; None: the mesh has the axis. *model* has its layers as one rank holds them.
     Gradients are reduced in buckets of *bucket* bytes (default: 5e8 elements). With *overlap* reductions have a stream
     of their own, ``dp.reduce``, as with DeepSpeed's ``overlap_comm`` (its default only in stage 3); else they block.
+    Without *overlap*, stages 0 and 1 reduce after the last backward pass: DeepSpeed then has no hooks in it
+    (runtime/zero/stage_1_and_2.py, ``create_reduce_and_remove_grad_hooks``; runtime/pipe/engine.py,
+    ``_exec_reduce_grads``).
 
     Stage 0 all-reduces and stage 1 reduce-scatters in the backward pass of the last micro-batch; stages 2 and 3
     reduce-scatter in every one. Stages 1 and 2 gather the updated parameters after the optimizer step; with
@@ -129,7 +164,8 @@ def zero(
     Bytes that each rank sends, by rings over d ranks and m micro-batches, as multiples of the parameters' bytes, if
     gradients are as wide as parameters: 2 (d - 1) / d in stages 0 and 1, (m + 1) (d - 1) / d in stage 2,
     3 m (d - 1) / d in stage 3. Each rank holds the states of `zero_state_bytes`, and buffers unless *in_place*:
-    unreduced gradients of two buckets and a layer and, in stage 3, two gathered layers.
+    unreduced gradients of two buckets and a layer (of one bucket if they are reduced after the backward pass) and, in
+    stage 3, two gathered layers.
 
     Not modelled: parameters below ``stage3_param_persistence_threshold``, which stage 3 leaves whole; the split of a
     layer by ``stage3_prefetch_bucket_size``; DeepSpeed's ``use_multi_rank_bucket_allreduce``, which replaces stage 1's
@@ -140,12 +176,13 @@ def zero(
     dtype = gradient_dtype or model.precision
     stream = "dp.reduce" if overlap else None
     plain = reduce_scatter(stream) if stage else all_reduce(stream)
+    reduction = compressed(plain) if compressed else plain
     sharding = _Sharding(
         stage,
         model,
         dtype,
         bucket or BUCKET_ELEMENTS * BYTES[dtype],
-        compressed(plain) if compressed else plain,
+        reduction if overlap or stage > 1 else _flattened(reduction),
         overlap,
         gradient_norm,
         slice_seconds if stage == 3 else 0.0,
@@ -182,10 +219,13 @@ class _Sharding:
         }
         if self.in_place:
             buckets = {number: [replace(part, buffer=0.0) for part in own] for number, own in buckets.items()}
+        in_backward = self.overlap or self.stage > 1
+        buckets = buckets if in_backward else _after_backward(program, buckets)
         reduce = reduced_per_tensor(self.reduction, slices) if slices else self.reduction
         program = sharded_states(program, SHARDED[self.stage], degrees, stages)
         program = reduce_gradients(program, buckets, reduce, every=self.stage > 1)
-        program = program if self.in_place else double_buffered(program, stages, self.gradient_dtype)
+        if in_backward and not self.in_place:
+            program = double_buffered(program, stages, self.gradient_dtype)
         for axis in degrees:
             own = {number: [weights.over(axis) for weights in several] for number, several in stages.items()}
             program = self._with_gathers(program, own, axis, slices)
@@ -242,6 +282,27 @@ def zero_buckets(layers: Sequence[Weights], gradient_dtype: str, size: float, ov
             filled.append(nbytes)
             last = layer.name
     return [*made, Bucket(sum(filled), last, tuple(filled), over, buffer=sum(filled))] if filled else made
+
+
+def _after_backward(program: Program, parts: Mapping[int, Sequence[Bucket]]) -> dict[int, list[Bucket]]:
+    """*parts*, by stage, all complete only at the end of the last backward pass before their optimizer step."""
+    last = {action.stage: layer for action, layer in backward_ops(program)}
+    if len(set(updated_stages(program).values())) > 1:
+        return {stage: [replace(part, layer=last[stage]) for part in own] for stage, own in parts.items()}
+    end = list(actions(program, "BW"))[-1][1].stage
+    every = [replace(part, layer=last[end]) for own in parts.values() for part in own]
+    return {stage: every if stage == end else [] for stage in parts}
+
+
+def _flattened(reduction: Reduction) -> Reduction:
+    """*reduction*, each bucket copied to a flat buffer just for it."""
+
+    def reduce(bucket: Bucket) -> Iterator[Op]:
+        for op in reduction(bucket):
+            held = op.frees.get("buffers", 0.0)
+            yield replace(op, allocates={**op.allocates, "buffers": held}) if held else op
+
+    return reduce
 
 
 def _gathered_ahead(program: Program, stages: Mapping[int, Sequence[Weights]], width: int, over: str) -> Program:

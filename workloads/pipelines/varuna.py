@@ -10,6 +10,9 @@ from __future__ import annotations
 from simulator.schedule.order import Action, Order
 from workloads.pipelines._counts import at_least_one
 
+RECOMPUTES_LATE = True
+"""Where durations are given, recomputation starts so late that it ends when the gradient is due."""
+
 
 def varuna(stages: int, micro_batches: int) -> Order:
     """The order of *stages* pipeline ranks over *micro_batches*. Raises `ScheduleError` for counts below 1.

@@ -10,6 +10,9 @@ from simulator.schedule.order import Order
 from workloads.pipelines.one_f_one_b import warmed_up
 from workloads.split_backward import split_backward
 
+OPTIMIZER_SYNC = False
+"""The optimizer steps before the norm of all gradients is known, and corrects the step afterwards (section 4)."""
+
 
 def zero_bubble_h2(stages: int, micro_batches: int) -> Order:
     """The order of *stages* pipeline ranks over *micro_batches*.

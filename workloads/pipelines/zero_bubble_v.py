@@ -11,6 +11,9 @@ from simulator.schedule.order import Order
 from workloads.pipelines._counts import at_least_one, exactly_two
 from workloads.pipelines._v_shape import Row
 
+OPTIMIZER_SYNC = False
+"""The optimizer steps before the norm of all gradients is known, and corrects the step afterwards (section 4)."""
+
 
 def zero_bubble_v(stages: int, micro_batches: int, virtual_stages: int = 2) -> Order:
     """The order of *stages* pipeline ranks, two virtual stages each, over *micro_batches*.

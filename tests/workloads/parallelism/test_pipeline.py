@@ -13,7 +13,8 @@ from simulator.schedule import Collective, Compute, Recv, Send
 from simulator.schedule.check import check
 from topologies.uniform import uniform
 from workloads.compute import compute
-from workloads.parallelism.pipeline import pipeline_parallel, tied_embeddings
+from workloads.gradients.tied_embeddings import tied_embeddings
+from workloads.parallelism.pipeline import pipeline_parallel
 from workloads.parallelism.tensor import sharded, tensor_parallel
 from workloads.shape import Shape
 from workloads.specification import model

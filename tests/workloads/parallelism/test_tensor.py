@@ -21,13 +21,14 @@ from simulator.schedule.order import Order
 from topologies import cluster
 from topologies.uniform import uniform
 from workloads.compute import compute
+from workloads.gradients.tied_embeddings import tied_embeddings
 from workloads.memory.recompute import recompute
 from workloads.model import Layer
 from workloads.operators.layer import OperatorLayer
 from workloads.operators.lowering import Overlap
 from workloads.parallelism.ddp import data_parallel
 from workloads.parallelism.fsdp import fsdp
-from workloads.parallelism.pipeline import pipeline_parallel, tied_embeddings
+from workloads.parallelism.pipeline import pipeline_parallel
 from workloads.parallelism.tensor import sharded, tensor_parallel
 from workloads.parallelism.zero import zero
 from workloads.pipelines.one_f_one_b import one_f_one_b
@@ -54,9 +55,17 @@ WHOLE, SPLIT = Order.parse("0F0,0B0"), Order.parse("0F0,0I0,0W0")
 
 
 def parallel(
-    degree, what=GPT, order=WHOLE, sequence_parallel=False, overlap=0.0, asynchronous=False, samples=B, **options
+    degree,
+    what=GPT,
+    order=WHOLE,
+    sequence_parallel=False,
+    overlap=0.0,
+    asynchronous=False,
+    samples=B,
+    by_columns=False,
+    **options,
 ):
-    share = sharded(what, degree, sequence_parallel=sequence_parallel)
+    share = sharded(what, degree, sequence_parallel=sequence_parallel, by_columns=by_columns)
     stages, beside = stages_of(share, order.stages), {"tp": Overlap(overlap, asynchronous)}
     schedule = compute(share, order, micro_batch_size=samples, optimizer="adam", stages=stages, overlap=beside)
     schedule = tensor_parallel(schedule, share, degree, **options)
@@ -87,6 +96,58 @@ def test_sequence_parallelism_gathers_and_scatters(degree, what):
     for layer in ("layer 0", "layer 1"):
         assert exchanged(schedule, layer, "F") == {("all_gather", FULL): 2, ("reduce_scatter", FULL): 2}
         assert exchanged(schedule, layer, "B") == {("all_gather", FULL): 4, ("reduce_scatter", FULL): 2}
+
+
+WIDE = 2 * B * S * 4 * H
+"""Bytes of the activations between the two products of the feed-forward block."""
+
+
+@pytest.mark.parametrize("degree", [2, 8])
+@pytest.mark.parametrize("what", [GPT, LLAMA, BERT])
+def test_products_cut_by_columns_have_an_exchange_each(degree, what):
+    """Input and output of each second product are gathered; backward, each of the four products sums its input's."""
+    schedule = parallel(degree, what, by_columns=True)
+    for layer in ("layer 0", "layer 1"):
+        assert exchanged(schedule, layer, "F") == {("all_gather", FULL): 3, ("all_gather", WIDE): 1}
+        expected = {("all_reduce", FULL): 2, ("reduce_scatter", FULL): 1, ("reduce_scatter", WIDE): 1}
+        assert exchanged(schedule, layer, "B") == expected
+
+
+@pytest.mark.parametrize("degree", [2, 4])
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_bytes_on_the_wire_of_both_splits(degree, by_columns):
+    """An all-gather or a reduce-scatter of d bytes sends (p - 1) d in all, an all-reduce twice as much."""
+    schedule, ends = parallel(degree, by_columns=by_columns), parallel(degree)
+    network = uniform(gpus=degree, hosts=0, bandwidth=1e9, latency=0.0)
+    sent = simulate(schedule, network).axis_bytes["tp"]
+    outside = sum(
+        op.nbytes for op in ends.programs[0].ops if isinstance(op, Collective) and op.layer in ("embedding", "head")
+    )
+    gathers_and_scatters = 3 * FULL + WIDE + (2 * 2 + 1) * FULL + WIDE
+    each = gathers_and_scatters if by_columns else 2 * 4 * FULL
+    assert sent == pytest.approx((degree - 1) * (2 * each + 2 * outside))
+
+
+def test_products_cut_by_columns_compute_and_hold_as_much():
+    rows, columns = (parallel(4, by_columns=flag) for flag in (False, True))
+
+    def layer_flops(schedule):
+        ops = [op for op in schedule.programs[0].ops if isinstance(op, Compute) and op.layer == "layer 0"]
+        return sum(kernel.flops for op in ops for kernel in op.kernels)
+
+    assert layer_flops(rows) == layer_flops(columns)
+    share, other = (sharded(GPT, 4, by_columns=flag).layers[1] for flag in (False, True))
+    # biases of the second products are cut too
+    assert share.parameters - other.parameters == 2 * (H - H // 4)
+    # inputs of the second products are kept whole
+    assert other.activation_bytes(B) - share.activation_bytes(B) == (FULL + WIDE) * 3 / 4
+
+
+def test_a_degree_must_divide_the_columns():
+    what = transformer(replace(SHAPE, hidden_size=100, num_attention_heads=8, num_key_value_heads=8))
+    assert sharded(what, 8)
+    with pytest.raises(ScenarioError, match="tp = 8 does not divide the 100 hidden_size of transformer; try 5 or 10"):
+        sharded(what, 8, by_columns=True)
 
 
 def test_a_split_backward_splits_what_is_exchanged():

@@ -236,6 +236,31 @@ def test_a_split_backward_is_reduced_after_its_weight_half_and_gathered_for_its_
     assert {op.action.phase for op in filled} == {"W"}
 
 
+@pytest.mark.parametrize("stage", [0, 1])
+def test_lower_stages_without_overlap_reduce_after_the_backward_pass(stage):
+    """DeepSpeed reduces whole gradients bucket by bucket at the end; each bucket is copied to a flat buffer."""
+    what = model(*[10**6] * 8)
+    timeline = run(zero(one_stage(what, 2), what, 2, stage=stage, bucket=12e6, overlap=False, gradient_norm=False))
+    names = [op.name for op in timeline.schedule.programs[0].ops]
+    last = max(names.index(name) for name in names if name.startswith("0B1.layer"))
+    reduced = [names.index(name) for name in names if ".bucket" in name]
+    assert len(reduced) == 3
+    assert min(reduced) == last + 1
+    assert curve(timeline, 0).by_category["buffers"].max() == 12e6
+
+
+def test_blocking_reductions_hold_up_no_other_stage():
+    """Each stage of a pipeline reduces when its own backward passes are over: only the first stage's time shows."""
+    what = model(*[10**6] * 4)
+    cut = [what.layers[:2], what.layers[2:]]
+    base = compute(what, one_f_one_b(2, 4), micro_batch_size=1, stages=cut)
+    plain = pipeline_parallel(base, what, micro_batch_size=1)
+    timeline = run(zero(plain, what, 2, stage=1, overlap=False, gradient_norm=False))
+    # (m + p - 1)(F + B), then a reduce-scatter and an all-gather of the stage's 8 MB over two ranks
+    messages = 2 * 8 / 1e6
+    assert timeline.makespan == pytest.approx((4 + 1) * 6 + 2 * 8e6 / 2 / 1e6, abs=4 * messages)
+
+
 def test_each_step_of_an_asynchronous_order_waits_for_its_own_gradients():
     what = model(1000, 1000)
     base = compute(what, Order.parse("0F0,0B0,0O0,0F1,0B1,0O1"), micro_batch_size=1)

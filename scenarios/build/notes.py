@@ -1,0 +1,42 @@
+"""Notes are what a reader of a result should know about how its model, order and parallelism were made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from scenarios.build.built import BuiltScenario
+from scenarios.build.schedule import pipeline_order
+from workloads.parallelism.pipeline import Pipeline
+
+
+def notes(scenario: BuiltScenario) -> list[str]:
+    """The notes of *scenario*, a sentence each; none where it measures a collective."""
+    if scenario.model is None:
+        return []
+    order = pipeline_order(scenario.specification, scenario.derived, scenario.document)
+    return [*scenario.model.notes, *order.notes, *_update(scenario), *_tied(scenario, asynchronous=order.asynchronous)]
+
+
+def _update(scenario: BuiltScenario) -> Iterator[str]:
+    """What is missing for the gain of an order whose optimizer must not wait for the norm of all gradients."""
+    pipeline, training = scenario.specification.parallelism, scenario.specification.training
+    if pipeline.pp == 1 or not pipeline.updates_early or training is None:
+        return
+    missing = []
+    if pipeline.synchronous_update:
+        missing.append("parallelism.optimizer_sync: false (post-validation, arXiv:2401.10241, section 4)")
+    if training.steps == 1:
+        missing.append("training.steps: 3 (its ranks end a step one after the other, as they begin the next)")
+    if missing:
+        yield f"{pipeline.schedule} shows its full gain only with {' and '.join(missing)}"
+
+
+def _tied(scenario: BuiltScenario, *, asynchronous: bool) -> Iterator[str]:
+    """How the copies of tied embeddings are kept equal in an asynchronous order."""
+    pipeline: Pipeline = scenario.specification.parallelism
+    if asynchronous and pipeline.pp > 1 and scenario.model is not None and scenario.model.tied_parameters:
+        yield (
+            f"{pipeline.schedule} with tied embeddings: gradients are summed at each update beside the pipeline, and "
+            "the last stage applies a sum as many updates later as it is ahead of the first; an assumption, no paper "
+            "tells"
+        )
