@@ -52,8 +52,8 @@ def test_gpt2_xl_does_not_fit_a_v100_until_its_optimizer_is_sharded() -> None:
 
 def test_gpt3_needs_zero_3_or_a_node_of_tensor_parallelism_and_a_pipeline(gpt3: Scenario) -> None:
     told = advice(gpt3)
-    # Megatron-LM, docs/source/api-guide/dist_optimizer.md, bf16
-    assert "18 bytes of parameters, gradients and optimizer states each are 3.14 TB" in told
+    # fp16: 2 + 2 + 12; the fp32 copies of gradients, 4 more, exist during the optimizer step only
+    assert "16 bytes of parameters, gradients and optimizer states each are 2.79 TB" in told
     assert "First of these that fits: ZeRO-3 over dp 768" in told
     # 768 is the largest divisor of the batch of 1,536 that 1,024 GPUs can hold
     assert "tp 8 x dp 128" in told
