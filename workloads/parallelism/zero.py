@@ -2,6 +2,22 @@
 
 Rajbhandari et al., "ZeRO", SC 2020 (arXiv:1910.02054), as DeepSpeed runs it: stage 1 shards the optimizer states,
 stage 2 the gradients too, stage 3 also the parameters.
+
+Stage 0 all-reduces and stage 1 reduce-scatters gradients once, in the backward pass of the last micro-batch or after it;
+stages 2 and 3 reduce-scatter them in every backward pass. Stages 1 and 2 gather the updated parameters after the
+optimizer step. Stage 3 gathers each layer before its forward pass and again before its backward pass, one layer ahead,
+on the stream ``dp.gather``; beyond `LIMITS` a layer is also gathered between its recomputation and its backward pass,
+and not ahead.
+
+Bytes that each rank sends, by rings over d ranks and m micro-batches, as multiples of the parameters' bytes, if gradients
+are as wide as parameters: 2 (d - 1) / d in stages 0 and 1, (m + 1) (d - 1) / d in stage 2, 3 m (d - 1) / d in stage 3.
+Each rank holds the states of `zero_state_bytes`, and buffers unless they are part of the gradients: unreduced gradients
+of two buckets and a layer (of one bucket if they are reduced after the backward pass) and, in stage 3, two gathered
+layers.
+
+Not modelled: parameters below ``stage3_param_persistence_threshold``, which stage 3 leaves whole; the split of a layer
+by ``stage3_prefetch_bucket_size``; DeepSpeed's ``use_multi_rank_bucket_allreduce``, which replaces stage 1's
+reduce-scatter by an all-reduce of each bucket.
 """
 
 from __future__ import annotations
@@ -150,26 +166,12 @@ def zero(
     (runtime/zero/stage_1_and_2.py, ``create_reduce_and_remove_grad_hooks``; runtime/pipe/engine.py,
     ``_exec_reduce_grads``).
 
-    Stage 0 all-reduces and stage 1 reduce-scatters in the backward pass of the last micro-batch; stages 2 and 3
-    reduce-scatter in every one. Stages 1 and 2 gather the updated parameters after the optimizer step; with
-    *gather_ahead* layer by layer beside the next forward pass, at the start of a step (Megatron-LM,
-    ``--overlap-param-gather``). Stage 3 gathers each layer before its forward pass and again before its backward pass,
-    one layer ahead, on the stream ``dp.gather``; beyond `LIMITS` a layer is also gathered between its recomputation and
-    its backward pass, and not ahead. With *slice_seconds* stage 3 communicates tensor by tensor, and the host takes
-    *slice_seconds* for each rank's slice of each tensor (`gradients.per_tensor`). With *gradient_norm*, sharded stages
-    all-reduce the norm (`NORM_BYTES`) before the optimizer step. *in_place*: in stages 0 and 1 buckets
-    are parts of the gradients and need no buffers (Megatron-LM, core/distributed/param_and_grad_buffer.py).
-    *compressed* wraps the reduction.
-
-    Bytes that each rank sends, by rings over d ranks and m micro-batches, as multiples of the parameters' bytes, if
-    gradients are as wide as parameters: 2 (d - 1) / d in stages 0 and 1, (m + 1) (d - 1) / d in stage 2,
-    3 m (d - 1) / d in stage 3. Each rank holds the states of `zero_state_bytes`, and buffers unless *in_place*:
-    unreduced gradients of two buckets and a layer (of one bucket if they are reduced after the backward pass) and, in
-    stage 3, two gathered layers.
-
-    Not modelled: parameters below ``stage3_param_persistence_threshold``, which stage 3 leaves whole; the split of a
-    layer by ``stage3_prefetch_bucket_size``; DeepSpeed's ``use_multi_rank_bucket_allreduce``, which replaces stage 1's
-    reduce-scatter by an all-reduce of each bucket.
+    With *gather_ahead* stages 1 and 2 gather the updated parameters layer by layer beside the next forward pass, at the
+    start of a step (Megatron-LM, ``--overlap-param-gather``). With *slice_seconds* stage 3 communicates tensor by
+    tensor, and the host takes *slice_seconds* for each rank's slice of each tensor (`gradients.per_tensor`). With
+    *gradient_norm* sharded stages all-reduce the norm (`NORM_BYTES`) before the optimizer step. *in_place*: in stages 0
+    and 1 buckets are parts of the gradients and need no buffers (Megatron-LM,
+    core/distributed/param_and_grad_buffer.py). *compressed* wraps the reduction.
     """
     if stage not in SHARDED:
         raise ScenarioError(f"ZeRO has the stages 0, 1, 2 and 3, not {stage}")

@@ -1,0 +1,1 @@
+"""Building turns a specification into a cluster and a schedule."""
