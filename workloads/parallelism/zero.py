@@ -9,11 +9,11 @@ optimizer step. Stage 3 gathers each layer before its forward pass and again bef
 on the stream ``dp.gather``; beyond `LIMITS` a layer is also gathered between its recomputation and its backward pass,
 and not ahead.
 
-Bytes that each rank sends, by rings over d ranks and m micro-batches, as multiples of the parameters' bytes, if gradients
-are as wide as parameters: 2 (d - 1) / d in stages 0 and 1, (m + 1) (d - 1) / d in stage 2, 3 m (d - 1) / d in stage 3.
-Each rank holds the states of `zero_state_bytes`, and buffers unless they are part of the gradients: unreduced gradients
-of two buckets and a layer (of one bucket if they are reduced after the backward pass) and, in stage 3, two gathered
-layers.
+Bytes that each rank sends, by rings over d ranks and m micro-batches, as multiples of the parameters' bytes, if
+gradients are as wide as parameters: 2 (d - 1) / d in stages 0 and 1, (m + 1) (d - 1) / d in stage 2, 3 m (d - 1) / d in
+stage 3. Each rank holds the states of `zero_state_bytes`, and buffers unless they are part of the gradients: unreduced
+gradients of two buckets and a layer (of one bucket if they are reduced after the backward pass) and, in stage 3, two
+gathered layers.
 
 Not modelled: parameters below ``stage3_param_persistence_threshold``, which stage 3 leaves whole; the split of a layer
 by ``stage3_prefetch_bucket_size``; DeepSpeed's ``use_multi_rank_bucket_allreduce``, which replaces stage 1's
