@@ -3,8 +3,8 @@
 Rajbhandari et al., "ZeRO", SC 2020 (arXiv:1910.02054), as DeepSpeed runs it: stage 1 shards the optimizer states,
 stage 2 the gradients too, stage 3 also the parameters.
 
-Stage 0 all-reduces and stage 1 reduce-scatters gradients once, in the backward pass of the last micro-batch or after it;
-stages 2 and 3 reduce-scatter them in every backward pass. Stages 1 and 2 gather the updated parameters after the
+Stage 0 all-reduces and stage 1 reduce-scatters gradients once, in the backward pass of the last micro-batch or after
+it; stages 2 and 3 reduce-scatter them in every backward pass. Stages 1 and 2 gather the updated parameters after the
 optimizer step. Stage 3 gathers each layer before its forward pass and again before its backward pass, one layer ahead,
 on the stream ``dp.gather``; beyond `LIMITS` a layer is also gathered between its recomputation and its backward pass,
 and not ahead.
