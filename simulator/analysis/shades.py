@@ -1,8 +1,8 @@
 """Boxes narrower than some pixels are merged into shades: the share of each paint in each column of pixels.
 
 A row is drawn as boxes if they are wide enough to be distinguished, and as columns of pixels elsewhere. A column is
-divided among all spans in it, so that no span is lost, none is drawn too large, and equal patterns look equal (no
-moire).
+divided among all spans in it, so that no span is lost, none is drawn too large, and equal patterns look equal. Where
+spans of several paints alternate every few pixels, their shares are smoothed (no moire).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from simulator.analysis.intervals import averages
 from simulator.analysis.palette import WAIT, Paint, in_order
 from simulator.analysis.rows import Boxes
+from simulator.analysis.smoothing import REACH, smoothed
 from simulator.timeline import Floats, Integers
 
 LEAST_BOX = 3.0
@@ -62,7 +63,14 @@ def drawn(boxes: Sequence[Boxes], window: tuple[float, float], columns: int) -> 
     paints, shares = _shares(every, np.linspace(*window, columns + 1))
     wide = [Drawn(_uncovered(one.boxes, shaded, window, columns), one.edged) for one in wide]
     wide = [one for one in wide if len(one.boxes.begin)]
-    return wide, Shades(paints, shaded, shares[:, shaded], columns)
+    return wide, Shades(paints, shaded, smoothed(shares[:, shaded], shaded, _ends(every, window, pixel)), columns)
+
+
+def _ends(boxes: Sequence[Boxes], window: tuple[float, float], pixel: float) -> list[Integers]:
+    """Return, for each of *boxes* of work, the columns where it begins and ends; gaps that a mean bridges are none."""
+    works = [one for one in boxes if one.paint != WAIT]
+    intervals = [merged(one.begin, one.end, REACH * pixel) for one in works]
+    return [np.rint((np.concatenate(ends) - window[0]) / pixel).astype(np.int64) for ends in intervals]
 
 
 def _uncovered(boxes: Boxes, shaded: Integers, window: tuple[float, float], columns: int) -> Boxes:

@@ -1,0 +1,48 @@
+"""Smoothing of shades: boxes that repeat every few pixels would beat with the pixels (moire)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from simulator.timeline import Floats, Integers
+
+REACH = 8
+"""Columns to each side of a moving mean; boxes that repeat within so many columns cannot be told apart in a mixture."""
+
+
+def smoothed(shares: Floats, columns: Integers, ends: Sequence[Integers]) -> Floats:
+    """Return the *shares* of paints, of shape (paints, columns), with moving means where several paints mix.
+
+    *columns*: the numbers of the columns, ascending. *ends*: for each paint the columns between which it is present,
+    begins and ends; no mean extends over such a column, so that phases keep their edges. The sum of the shares of a
+    paint stays the same.
+    """
+    result = shares.copy()
+    cuts = np.unique(np.concatenate([*ends, np.zeros(0, np.int64)]))
+    for first, last in _segments(columns, cuts):
+        part = shares[:, first:last]
+        if last - first > 2 and np.count_nonzero(part.max(axis=1)) > 1:
+            result[:, first:last] = _mean(_mean(part))
+    return result
+
+
+def _segments(columns: Integers, cuts: Integers) -> Iterator[tuple[int, int]]:
+    """Yield the begin and end of each sequence of neighbouring *columns* without one of *cuts* inside."""
+    if not len(columns):
+        return
+    breaks = np.diff(columns) > 1
+    breaks |= np.isin(columns[1:], cuts)
+    edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(columns)]
+    yield from zip(edges[:-1], edges[1:], strict=True)
+
+
+def _mean(part: Floats) -> Floats:
+    """Return the moving means of each row of *part*; mirrored ends keep the sum of the row."""
+    reach = min(REACH, part.shape[1] // 2)
+    padded = np.pad(part, ((0, 0), (reach, reach)), mode="symmetric")
+    sums = np.cumsum(np.pad(padded, ((0, 0), (1, 0))), axis=1)
+    width = 2 * reach + 1
+    means: Floats = np.maximum(sums[:, width:] - sums[:, :-width], 0.0) / width
+    return means
