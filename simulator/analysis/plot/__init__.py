@@ -20,6 +20,7 @@ from simulator.analysis.plot.links import links_chart
 from simulator.analysis.plot.memory import Reserved, memory_chart
 from simulator.analysis.plot.repeats import repeats_chart
 from simulator.analysis.plot.states import Held, states_chart
+from simulator.analysis.plot.topology import topology_chart
 from simulator.errors import SimulatorError
 from simulator.timeline import Timeline
 
@@ -32,6 +33,7 @@ CHARTS: dict[str, Chart] = {
     "breakdown": breakdown_chart,
     "links": links_chart,
     "critical": critical_chart,
+    "topology": topology_chart,
 }
 """The charts by name."""
 
