@@ -20,6 +20,7 @@ from simulator.analysis.plot.links import links_chart
 from simulator.analysis.plot.memory import Reserved, memory_chart
 from simulator.analysis.plot.repeats import repeats_chart
 from simulator.analysis.plot.states import Held, states_chart
+from simulator.analysis.plot.sweep import Sweep, sweep_chart
 from simulator.analysis.plot.topology import topology_chart
 from simulator.errors import SimulatorError
 from simulator.timeline import Timeline
@@ -103,6 +104,13 @@ def draw_states(several: Mapping[str, Held], path: Path | str, *, title: str) ->
     suffix_of(Path(path), SUFFIXES)
     with style():
         save(states_chart(several, title), Path(path))
+
+
+def draw_sweep(points: Sweep, path: Path | str, *, title: str) -> None:
+    """Draw the *points* of a sweep over x to *path*, whose suffix gives the format."""
+    suffix_of(Path(path), SUFFIXES)
+    with style():
+        save(sweep_chart(points, title), Path(path))
 
 
 def draw_repeats(step_times: Sequence[float], path: Path | str, *, title: str) -> None:
