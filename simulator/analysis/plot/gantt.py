@@ -66,12 +66,13 @@ def timeline_rows(timeline: Timeline, ranks: Sequence[int] | None, window: Windo
 def _works(row: Row, window: Window) -> bool:
     """Return whether an op of *row* can be seen, not only a wait for one."""
     wide, shades = drawn(row.boxes, window, round(PIXELS))
-    if any(one.boxes.paint != WAIT for one in wide):
-        return True
-    return any(
-        paint != WAIT and share.max(initial=0.0) >= LEAST_SHARE
-        for paint, share in zip(shades.paints, shades.shares, strict=True)
-    )
+    return _seen(shades) or any(one.boxes.paint != WAIT for one in wide)
+
+
+def _seen(shades: Shades) -> bool:
+    """Return whether work can be seen in *shades*."""
+    parts = zip(shades.paints, shades.shares, strict=True)
+    return any(paint != WAIT and share.max(initial=0.0) >= LEAST_SHARE for paint, share in parts)
 
 
 def pipeline_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Window | None, title: str | None) -> Figure:
@@ -97,8 +98,8 @@ def panels_chart(charts: Mapping[str, Sequence[Row]], window: Window, title: str
 
 
 def _shaded(picture: Picture) -> bool:
-    """Return whether shades can be seen in *picture*."""
-    return any(shades.shares.max(initial=0.0) >= LEAST_SHARE for _, shades in picture)
+    """Return whether shades of work can be seen in *picture*."""
+    return any(_seen(shades) for _, shades in picture)
 
 
 def entries(picture: Picture) -> list[Any]:

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator, PercentFormatter
 
 from simulator.analysis.palette import SERIES_FILLS
-from simulator.analysis.plot.canvas import PIXELS, columns_beside, stacked
+from simulator.analysis.plot.canvas import columns_beside, stacked
 from simulator.errors import SimulatorError
 from simulator.units import show
 
@@ -43,7 +43,7 @@ def sweep_chart(points: Sweep, title: str) -> Figure:
     quantities = list(dict.fromkeys(name for several in points.series.values() for _, ys in several for name in ys))
     looks = {name: _look(number) for number, name in enumerate(points.series)}
     entries = [Line2D([], [], label=name, **look) for name, look in looks.items() if name]
-    columns = min(columns_beside(["0" * 12]), round(PIXELS))
+    columns = columns_beside(["0" * 12])
     figure, panels = stacked([HEIGHT] * len(quantities), columns, title, "", entries, headed=True)
     for axes, quantity in zip(panels, quantities, strict=True):
         heights = []
@@ -69,7 +69,7 @@ def _y_axis(axes: Axes, quantity: str, heights: Sequence[float]) -> None:
         axes.set_yscale("log")
         axes.yaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
     else:
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.08 * max(heights) or 1.0)
     if dimension == "share":
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     else:
