@@ -60,6 +60,7 @@ def drawn(boxes: Sequence[Boxes], window: tuple[float, float], columns: int) -> 
     shaded = _touched(np.concatenate(narrow, axis=1) if narrow else np.zeros((2, 0)), columns)
     if not len(shaded):
         return wide, Shades([], shaded, np.zeros((0, 0)), columns)
+    shaded = _enclosed(shaded, [one for one in wide if one.boxes.paint != WAIT], window, columns)
     paints, shares = _shares(every, np.linspace(*window, columns + 1))
     wide = [Drawn(_uncovered(one.boxes, shaded, window, columns), one.edged) for one in wide]
     wide = [one for one in wide if len(one.boxes.begin)]
@@ -68,9 +69,28 @@ def drawn(boxes: Sequence[Boxes], window: tuple[float, float], columns: int) -> 
 
 def _ends(boxes: Sequence[Boxes], window: tuple[float, float], pixel: float) -> list[Integers]:
     """Return, for each of *boxes* of work, the columns where it begins and ends; gaps that a mean bridges are none."""
-    works = [one for one in boxes if one.paint != WAIT]
-    intervals = [merged(one.begin, one.end, REACH * pixel) for one in works]
-    return [np.rint((np.concatenate(ends) - window[0]) / pixel).astype(np.int64) for ends in intervals]
+    paints = in_order(one.paint for one in boxes if one.paint != WAIT)
+    ends = []
+    for paint in paints:
+        mine = [one for one in boxes if one.paint == paint]
+        begin, end = (np.concatenate(one) for one in zip(*((one.begin, one.end) for one in mine), strict=True))
+        ends.append(np.concatenate(merged(begin, end, REACH * pixel)))
+    return [np.rint((one - window[0]) / pixel).astype(np.int64) for one in ends]
+
+
+def _enclosed(shaded: Integers, boxes: Sequence[Drawn], window: tuple[float, float], columns: int) -> Integers:
+    """Return the *shaded* columns and those of *boxes* of few pixels between two of them: they would look like specks."""
+    dark = np.zeros(columns + 2, np.bool_)
+    dark[shaded + 1] = True
+    changes = np.zeros(columns + 1, np.int64)
+    scale = columns / (window[1] - window[0])
+    for one, _ in boxes:
+        first = np.clip(np.floor((one.begin - window[0]) * scale).astype(np.int64), 0, columns)
+        last = np.clip(np.ceil((one.end - window[0]) * scale).astype(np.int64), 0, columns)
+        within = dark[first] & dark[last + 1] & (last - first <= REACH)
+        np.add.at(changes, first[within], 1)
+        np.add.at(changes, last[within], -1)
+    return np.flatnonzero(dark[1:-1] | (np.cumsum(changes)[:columns] > 0))
 
 
 def _uncovered(boxes: Boxes, shaded: Integers, window: tuple[float, float], columns: int) -> Boxes:

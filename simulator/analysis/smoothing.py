@@ -20,12 +20,22 @@ def smoothed(shares: Floats, columns: Integers, ends: Sequence[Integers]) -> Flo
     paint stays the same.
     """
     result = shares.copy()
-    cuts = np.unique(np.concatenate([*ends, np.zeros(0, np.int64)]))
-    for first, last in _segments(columns, cuts):
+    for first, last in _segments(columns, _cuts(np.concatenate([*ends, np.zeros(0, np.int64)]))):
         part = shares[:, first:last]
         if last - first > 2 and np.count_nonzero(part.max(axis=1)) > 1:
             result[:, first:last] = _mean(_mean(part))
     return result
+
+
+def _cuts(ends: Integers) -> Integers:
+    """Return the columns of *ends*; of several within a few columns that with most of them, else the first.
+
+    >>> _cuts(np.array([10, 12, 12, 40])).tolist()
+    [12, 40]
+    """
+    cuts, counts = np.unique(ends, return_counts=True)
+    groups = np.split(np.arange(len(cuts)), np.flatnonzero(np.diff(cuts) > REACH // 2) + 1)
+    return np.array([cuts[group[counts[group].argmax()]] for group in groups if len(group)], np.int64)
 
 
 def _segments(columns: Integers, cuts: Integers) -> Iterator[tuple[int, int]]:

@@ -123,7 +123,7 @@ def _lines(
         held = memory.curve(timeline, rank).highest(edges)
         name = rank if of == "rank" else memory.stage_of(timeline.schedule, rank)
         shade = colormaps["viridis"](0.9 * number / max(1, len(shown) - 1))
-        steps, width = np.append(held.times, edges[-1]), 1.2 + 2.0 * (1 - (number + 1) / len(shown))
+        steps, width = np.append(held.times, edges[-1]), 1.2 + 1.6 * (1 - (number + 1) / len(shown))
         total = held.total + reserved(rank)
         axes.stairs(total, steps, baseline=None, linewidth=width, color=shade, label=f"{of} {name}")
 
