@@ -12,7 +12,8 @@ from scenarios.results.sweep import sweep
 from scenarios.results.titles import chart_title
 from simulator.analysis import plot
 from simulator.analysis.files import file_stems
-from simulator.analysis.plot import Held
+from simulator.analysis.plot.beside import MOST_PANELS, PANELS
+from simulator.analysis.plot.states import Held
 from simulator.errors import ScenarioError
 
 Window = tuple[float, float]
@@ -33,7 +34,7 @@ def draw_result(
         plot.draw_states(_held(result), path, title=chart_title(result))
     elif chart == "breakdown" and several and result.breakdowns:
         plot.draw_breakdowns(result.breakdowns, path, title=chart_title(result))
-    elif chart in plot.PANELS and 1 < len(result.runs) <= plot.MOST_PANELS:
+    elif chart in PANELS and 1 < len(result.runs) <= MOST_PANELS:
         title = chart_title(result)
         plot.draw_variants(result.timelines, chart, path, ranks=ranks, window=window, title=title)
     else:
@@ -42,9 +43,7 @@ def draw_result(
     yield path
 
 
-def _each(
-    result: Result, chart: str, path: Path, ranks: Sequence[int] | None, window: Window | None
-) -> Iterator[Path]:
+def _each(result: Result, chart: str, path: Path, ranks: Sequence[int] | None, window: Window | None) -> Iterator[Path]:
     """Draw *chart* of each run of *result* into a file of its own."""
     runs = {name: one for name, one in result.runs.items() if chart != "repeats" or one.repeats}
     if not runs:

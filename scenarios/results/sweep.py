@@ -63,7 +63,9 @@ def _sizes(runs: Mapping[str, Result]) -> Sweep:
     series: dict[str, list[tuple[float, Mapping[str, float]]]] = {}
     for name, one in runs.items():
         assert isinstance(one, CollectiveResult)
-        series[name if len(runs) > 1 else ""] = [(row["size_bytes"], {"time": row["time_s"], "busbw": row["busbw"]}) for row in one.rows()]
+        series[name if len(runs) > 1 else ""] = [
+            (row["size_bytes"], {"time": row["time_s"], "busbw": row["busbw"]}) for row in one.rows()
+        ]
     return Sweep("collective.size", "size", series)
 
 

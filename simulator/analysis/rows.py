@@ -20,7 +20,7 @@ from simulator.timeline import NO_MICRO_BATCH, Columns, Floats, Integers, Timeli
 MOST_CLASSES = 32
 """Classes of equal ranks that a chart shows at most, unless ranks are given."""
 MOST_ROWS = 64
-"""Number of rows above which all transfers of a rank are in one row; the streams of more would have no room for names."""
+"""Number of rows above which all transfers of a rank are in one row: names of more streams have no room."""
 LEAST_LABEL = 14
 """Width in pixels of two characters, the shortest label."""
 

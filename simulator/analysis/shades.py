@@ -79,7 +79,7 @@ def _ends(boxes: Sequence[Boxes], window: tuple[float, float], pixel: float) -> 
 
 
 def _enclosed(shaded: Integers, boxes: Sequence[Drawn], window: tuple[float, float], columns: int) -> Integers:
-    """Return the *shaded* columns and those of *boxes* of few pixels between two of them: they would look like specks."""
+    """Return the *shaded* columns, and those of *boxes* of a few pixels between two of them: specks otherwise."""
     dark = np.zeros(columns + 2, np.bool_)
     dark[shaded + 1] = True
     changes = np.zeros(columns + 1, np.int64)

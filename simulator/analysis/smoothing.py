@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -45,7 +46,7 @@ def _segments(columns: Integers, cuts: Integers) -> Iterator[tuple[int, int]]:
     breaks = np.diff(columns) > 1
     breaks |= np.isin(columns[1:], cuts)
     edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(columns)]
-    yield from zip(edges[:-1], edges[1:], strict=True)
+    yield from pairwise(edges)
 
 
 def _mean(part: Floats) -> Floats:

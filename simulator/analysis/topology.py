@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from itertools import permutations
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +35,8 @@ class Vertex:
     name: str = ""
 
 
-class Edge(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Edge:
     """*count* links of *kind* between two vertices of the picture, both directions of a pair as one link.
 
     *bandwidth*: bytes/s of one link and direction. *use*: the used share of the busiest; None if it is not known.

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from simulator.analysis.files import suffix_of
 from simulator.analysis.plot.bars import TITLE, breakdown_bars, breakdown_chart
-from simulator.analysis.plot.beside import MOST_PANELS, PANELS, beside_chart, variants_chart
+from simulator.analysis.plot.beside import beside_chart, variants_chart
 from simulator.analysis.plot.canvas import SUFFIXES, Window, save, style
 from simulator.analysis.plot.critical import critical_chart
 from simulator.analysis.plot.gantt import pipeline_chart, timeline_chart

@@ -32,7 +32,9 @@ def beside_chart(timelines: Mapping[str, Timeline], ranks: Sequence[int] | None,
     seen = chosen(first, ranks, MOST_RANKS)
     told = "" if len(seen) == first.world_size else f"{len(seen)} of {first.world_size:,} ranks"
     named = [Shown(rank, f"rank {rank}") for rank in seen]
-    return panels_chart({name: rows(timeline, named, window) for name, timeline in timelines.items()}, window, title, told)
+    return panels_chart(
+        {name: rows(timeline, named, window) for name, timeline in timelines.items()}, window, title, told
+    )
 
 
 def variants_chart(

@@ -37,6 +37,8 @@ LEAST_TEXT = 14
 """Pixels that a line of text needs."""
 LEAST_SHARE = 1 / 256
 """Of a column of pixels; what has less changes no colour, and is not in the legend."""
+LEAST_ROW = 1 / 16
+"""Of a column of pixels; a stream that nowhere has so much looks empty, and has no row."""
 MERGED = "what is narrower than 3 pixels is merged into shades"
 
 Picture = Sequence[tuple[list[Drawn], Shades]]
@@ -66,13 +68,13 @@ def timeline_rows(timeline: Timeline, ranks: Sequence[int] | None, window: Windo
 def _works(row: Row, window: Window) -> bool:
     """Return whether an op of *row* can be seen, not only a wait for one."""
     wide, shades = drawn(row.boxes, window, round(PIXELS))
-    return _seen(shades) or any(one.boxes.paint != WAIT for one in wide)
+    return _seen(shades, LEAST_ROW) or any(one.boxes.paint != WAIT for one in wide)
 
 
-def _seen(shades: Shades) -> bool:
-    """Return whether work can be seen in *shades*."""
+def _seen(shades: Shades, least: float = LEAST_SHARE) -> bool:
+    """Return whether work has a share of *least* in any column of *shades*."""
     parts = zip(shades.paints, shades.shares, strict=True)
-    return any(paint != WAIT and share.max(initial=0.0) >= LEAST_SHARE for paint, share in parts)
+    return any(paint != WAIT and share.max(initial=0.0) >= least for paint, share in parts)
 
 
 def pipeline_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Window | None, title: str | None) -> Figure:

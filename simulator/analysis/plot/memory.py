@@ -23,6 +23,8 @@ from simulator.units import show
 
 MOST_CURVES = 10
 """Curves of ranks in one chart at most."""
+FEW_CURVES = 4
+"""Curves up to which the first are wider, so that equal curves are all seen."""
 BINS = 1000
 """Bins of time in a chart of memory, about one per pixel: a chart is some 1,100 pixels wide."""
 FAR = 2.5
@@ -115,15 +117,14 @@ def _stacked(axes: Axes, held: memory.Curve, window: Window, reserved: float) ->
         below = below + nbytes
 
 
-def _lines(
-    axes: Axes, timeline: Timeline, shown: Sequence[int], edges: Floats, of: str, reserved: Reserved
-) -> None:
-    """The memory of each of *shown*, named by its rank or its stage; equal curves are seen below each other."""
+def _lines(axes: Axes, timeline: Timeline, shown: Sequence[int], edges: Floats, of: str, reserved: Reserved) -> None:
+    """The memory of each of *shown*, named by its rank or its stage."""
     for number, rank in enumerate(shown):
         held = memory.curve(timeline, rank).highest(edges)
         name = rank if of == "rank" else memory.stage_of(timeline.schedule, rank)
         shade = colormaps["viridis"](0.9 * number / max(1, len(shown) - 1))
-        steps, width = np.append(held.times, edges[-1]), 1.2 + 1.6 * (1 - (number + 1) / len(shown))
+        steps = np.append(held.times, edges[-1])
+        width = 1.2 + (0.6 * (len(shown) - number - 1) if len(shown) <= FEW_CURVES else 0.0)
         total = held.total + reserved(rank)
         axes.stairs(total, steps, baseline=None, linewidth=width, color=shade, label=f"{of} {name}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import inf, isfinite
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -47,7 +47,7 @@ def states_chart(several: Mapping[str, Held], title: str | None) -> Figure:
     named = dict.fromkeys(name for held in several.values() for name in held.by_category)
     least = 0.5 * longest / PIXELS
     seen = {n for n in named if any(held.by_category.get(n, 0.0) > least for held in several.values())}
-    names = [name for name in categories_in_order(seen - {"reserved"})] + (["reserved"] if "reserved" in seen else [])
+    names = categories_in_order(seen - {"reserved"}) + (["reserved"] if "reserved" in seen else [])
     near = {name: held.capacity for name, held in several.items() if held.capacity <= FAR * longest}
     entries: list[Patch | Line2D] = [Patch(facecolor=_fill(name), label=name) for name in names]
     entries += [Line2D([], [], color=CAPACITY, linestyle="--", label="capacity of the GPU")] if near else []
@@ -65,7 +65,7 @@ def states_chart(several: Mapping[str, Held], title: str | None) -> Figure:
             axes.vlines(held.capacity, place - 0.46, place + 0.46, color=CAPACITY, linestyle="--", linewidth=1.4)
         fits = held.nbytes <= held.capacity
         text = show(held.nbytes, "size", 3) + ("" if fits else "  DOES NOT FIT")
-        look = {"color": "black"} if fits else {"color": RED, "fontweight": "bold"}
+        look: dict[str, Any] = {"color": "black"} if fits else {"color": RED, "fontweight": "bold"}
         axes.text(held.nbytes + reach * 0.008, place, text, fontsize=8.5, va="center", **look)
     axes.set_yticks(places, list(several))
     axes.set_ylim(len(several) - 0.5, -0.5)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -56,7 +56,7 @@ def sweep_chart(points: Sweep, title: str) -> Figure:
     return figure
 
 
-def _look(number: int) -> dict[str, str]:
+def _look(number: int) -> dict[str, Any]:
     color = SERIES_FILLS[number % len(SERIES_FILLS)]
     return {"color": color, "marker": MARKERS[(number // len(SERIES_FILLS) + number) % len(MARKERS)]}
 

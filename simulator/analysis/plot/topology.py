@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import log10
+from typing import Any
 
 from matplotlib import colormaps
 from matplotlib.artist import Artist
@@ -38,9 +39,7 @@ LEAST_WIDTH, WIDTH_PER_DECADE = 0.8, 1.3
 """Points of the line of the slowest link, and more for each tenfold bandwidth."""
 
 
-def topology_chart(
-    timeline: Timeline, ranks: Sequence[int] | None, window: Window | None, title: str | None
-) -> Figure:
+def topology_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Window | None, title: str | None) -> Figure:
     """Return the picture of the cluster of *timeline*; *ranks* and *window* are ignored.
 
     Raises `SimulatorError` if the timeline has no cluster.
@@ -53,9 +52,7 @@ def topology_chart(
     tiers = sorted({vertex.tier for vertex in seen.vertices})
     told = _told(seen)
     columns = round(120 * (WIDTH - 2 * RIGHT))
-    figure, (axes,) = stacked(
-        [TIER * (len(tiers) + 0.2)], columns, title or "Topology", told, entries, headed=False
-    )
+    figure, (axes,) = stacked([TIER * (len(tiers) + 0.2)], columns, title or "Topology", told, entries, headed=False)
     axes.set_axis_off()
     axes.set_xlim(0, 1)
     axes.set_ylim(-0.6, len(tiers) - 0.4)
@@ -89,10 +86,16 @@ def _draw_vertex(axes: Axes, vertex: Vertex, x: float, y: float, crowd: int) -> 
 def _draw_edge(axes: Axes, edge: Edge, seen: Topology, places: Sequence[tuple[float, float]]) -> None:
     """Draw a line, or an arc below the tier if both ends are in one."""
     (x0, y0), (x1, y1) = places[edge.source], places[edge.target]
-    look = {"color": _colour(edge, seen), "linewidth": _width(edge, seen), "zorder": 1 + (edge.use or 0.0)}
+    look: dict[str, Any] = {
+        "color": _colour(edge, seen),
+        "linewidth": _width(edge, seen),
+        "zorder": 1 + (edge.use or 0.0),
+    }
     bend = 0.0 if y0 != y1 else 2 * TIER * (0.15 + 0.25 * abs(x1 - x0)) / (abs(x1 - x0) * WIDTH)
     axes.add_patch(
-        FancyArrowPatch((x0, y0), (x1, y1), arrowstyle="-", connectionstyle=f"arc3,rad={bend}", shrinkA=0, shrinkB=0, **look)
+        FancyArrowPatch(
+            (x0, y0), (x1, y1), arrowstyle="-", connectionstyle=f"arc3,rad={bend}", shrinkA=0, shrinkB=0, **look
+        )
     )
 
 
@@ -126,7 +129,7 @@ def _edge_entries(seen: Topology) -> list[Artist]:
         top = max(edges, key=lambda edge: edge.use or 0.0)
         use = "" if top.use is None else f", busiest {percent(top.use)}"
         label = f"{kind} {show(bandwidth, 'bandwidth', 3)} (x{sum(edge.count for edge in edges):,}){use}"
-        look = {"color": _colour(top, seen), "linewidth": max(1.2, _width(top, seen))}
+        look: dict[str, Any] = {"color": _colour(top, seen), "linewidth": max(1.2, _width(top, seen))}
         entries.append(Line2D([], [], label=label, **look))
     return entries
 
@@ -137,5 +140,3 @@ def _told(seen: Topology) -> str:
         name, use = seen.hottest
         parts.append(f"colours: mean use over the step; hottest {name}, {percent(use)}")
     return "; ".join(parts)
-
-

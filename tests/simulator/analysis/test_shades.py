@@ -110,7 +110,7 @@ def test_the_ink_of_a_column_is_the_sum_of_the_shares(shares: list[float], lines
 
 def test_a_pattern_of_a_few_pixels_has_no_moire_and_phases_keep_their_edges() -> None:
     # F and B in turn, 2.2 and 1.4 pixels, from column 0 to 360; then F and COPY
-    begin = 3.6 * np.arange(100)
+    begin: Floats = np.linspace(0.0, 356.4, 100)
     boxes = [
         Boxes(F, np.append(begin, 360 + begin), np.append(begin, 360 + begin) + 2.2),
         Boxes(B, begin + 2.2, begin + 3.6),
