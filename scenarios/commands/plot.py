@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from scenarios.application import app
 from scenarios.commands.arguments import OneScenario, Settings, numbers
 
-if TYPE_CHECKING:
-    from scenarios.results.result import Result
-
-CHARTS = ("timeline", "pipeline", "memory", "breakdown", "links", "repeats", "critical")
+CHARTS = (
+    "timeline", "pipeline", "memory", "states", "breakdown", "links", "repeats", "critical", "topology", "sweep"
+)  # fmt: skip
 
 
 @app.command()
@@ -28,8 +27,9 @@ def plot(
     """Draw a scenario, or a directory that run wrote, as a chart."""
     from scenarios.build.explanation import check_trains
     from scenarios.commands.progress import progress
+    from scenarios.results.drawing import draw_result
     from scenarios.scenario import Scenario
-    from simulator.analysis.files import suffix_of
+    from simulator.analysis.files import file_stems, suffix_of
     from simulator.document.validation import listed, near
     from simulator.errors import ScenarioError
 
@@ -49,46 +49,10 @@ def plot(
     with progress(f"simulating {loaded.name}", chosen) as watch:
         result = loaded.run(watch)
     beside = Path(scenario) / f"{chart}.png"
-    path = output or (beside if beside.parent.is_dir() else Path(f"{loaded.name}_{chart}.png"))
-    if chart == "breakdown" and len(result.breakdowns) > 1:
-        from simulator.analysis.plot import draw_breakdowns
-
-        draw_breakdowns(result.breakdowns, path, title=loaded.name)
-        print(path)
-    elif chart == "repeats":
-        _draw_repeats(result, path)
-    else:
-        _draw_timelines(result, chart, path, chosen, between)
-
-
-def _draw_timelines(
-    result: Result, chart: str, path: Path, ranks: list[int] | None, window: tuple[float, float] | None
-) -> None:
-    """Draw *chart* for each timeline of *result*; several files have the names of the timelines."""
-    from simulator.analysis.plot import draw
-
-    timelines = result.timelines
-    for name, timeline in timelines.items():
-        several = len(timelines) > 1
-        target = path.with_name(f"{path.stem}_{name}{path.suffix}") if several else path
-        title = f"{result.scenario.name}: {name}" if several else name
-        draw(timeline, chart, target, ranks=ranks, window=window, title=title)
-        print(target)
-
-
-def _draw_repeats(result: Result, path: Path) -> None:
-    from simulator.analysis.plot import draw_repeats
-    from simulator.errors import ScenarioError
-
-    several = result.repeats
-    if not several:
-        raise ScenarioError(
-            "there are no repeats to draw; give e.g. --set simulation.repeats=20 --set simulation.jitter=0.02"
-        )
-    for name, times in several.items():
-        target = path if len(several) == 1 else path.with_name(f"{path.stem}_{name}{path.suffix}")
-        draw_repeats(times, target, title=name)
-        print(target)
+    stem = file_stems([loaded.name])[loaded.name]
+    path = output or (beside if beside.parent.is_dir() else Path(f"{stem}_{chart}.png"))
+    for drawn in draw_result(result, chart, path, chosen, between):
+        print(drawn)
 
 
 def _window(text: str) -> tuple[float, float]:

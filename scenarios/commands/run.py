@@ -148,8 +148,10 @@ def _write_timelines(result: Result, files: _Files, runs: int) -> None:
 
 def _targets(result: Result, path: Path, runs: int) -> Iterator[tuple[Timeline, Path]]:
     """Yield each timeline of *result* and its file: *path*, with the timeline's name added if there are several."""
-    timelines = result.timelines
+    from simulator.analysis.files import file_stems
+
+    timelines, stems = result.timelines, file_stems(result.timelines)
     stem, dot, suffixes = path.name.partition(".")
     for name, timeline in timelines.items():
         alone = runs == 1 and len(timelines) == 1
-        yield timeline, path if alone else path.with_name(f"{stem}_{name}{dot}{suffixes}")
+        yield timeline, path if alone else path.with_name(f"{stem}_{stems[name]}{dot}{suffixes}")

@@ -34,6 +34,11 @@ class Result(ABC):
         """The timelines by name: one, or one for each variant."""
 
     @property
+    def runs(self) -> Mapping[str, Result]:
+        """The results of single runs by the names of their timelines: this one, or those of the variants."""
+        return {self.scenario.name: self}
+
+    @property
     def timeline(self) -> Timeline:
         """The timeline, or that of the first variant."""
         return next(iter(self.timelines.values()))

@@ -30,6 +30,11 @@ class VariantsResult(Result):
         return {name: result.timeline for name, result in self.variants.items()}
 
     @property
+    def runs(self) -> Mapping[str, Result]:
+        """The results of the variants by name."""
+        return self.variants
+
+    @property
     def fits(self) -> bool:
         """True if every GPU in use has the memory that it needs."""
         return all(result.fits for result in self.variants.values())

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from scenarios.results.result import Result
+from scenarios.results.titles import chart_title
 from scenarios.specification.loading import named_files
 from simulator.analysis import spans
+from simulator.analysis.files import file_stems
 from simulator.document import Document, Position, replaced
 from simulator.document.yaml_text import yaml_text
 from simulator.errors import SimulatorError
@@ -37,24 +39,25 @@ def _written(result: Result, folder: Path, ranks: Sequence[int] | None) -> Itera
     source = _anywhere({**result.scenario.source.data, "name": result.scenario.name})
     path.write_text(yaml_text(source), encoding="utf-8")
     yield path
-    timelines = result.timelines
+    timelines, stems = result.timelines, file_stems(result.timelines)
     for name, timeline in timelines.items():
-        ending = "" if len(timelines) == 1 else f"_{name}"
+        ending = "" if len(timelines) == 1 else f"_{stems[name]}"
         if spans.count(timeline) < MOST_SPANS:
             path = folder / f"spans{ending}.csv"
             spans.write(timeline, path)
             yield path
         path = folder / f"timeline{ending}.png"
-        draw(timeline, "timeline", path, ranks=ranks, title=name)
+        title = chart_title(result.runs[name], result.scenario.name)
+        draw(timeline, "timeline", path, ranks=ranks, title=title)
         yield path
     for name, times in result.repeats.items():
-        path = folder / ("repeats.png" if len(timelines) == 1 else f"repeats_{name}.png")
+        path = folder / ("repeats.png" if len(timelines) == 1 else f"repeats_{stems[name]}.png")
         draw_repeats(times, path, title=name)
         yield path
     breakdowns = result.breakdowns
     if len(breakdowns) > 1:
         path = folder / "breakdown.png"
-        draw_breakdowns(breakdowns, path, title=result.scenario.name)
+        draw_breakdowns(breakdowns, path, title=chart_title(result))
         yield path
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from scenarios.validate.validation import Validation
 from simulator.analysis import spans
+from simulator.analysis.files import file_stems
 from simulator.errors import ReplayError
 from simulator.replay.replay import BrokenReplayError
 
@@ -17,7 +18,7 @@ def write(validation: Validation, folder: Path, variant_of: str = "") -> Iterato
     from simulator.analysis.plot import draw_beside
 
     name = validation.scenario.name
-    ending, title = (f"_{name}", f"{variant_of}: {name}") if variant_of else ("", name)
+    ending, title = (f"_{file_stems([name])[name]}", f"{variant_of}: {name}") if variant_of else ("", name)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"validation{ending}.json"
     path.write_text(json.dumps(validation.summary(), indent=2) + "\n", encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,20 @@ def suffix_of(path: Path, suffixes: Iterable[str]) -> str:
     if not fitting:
         raise SimulatorError(f"{path}: the name must end with one of {', '.join(suffixes)}")
     return max(fitting, key=len)
+
+
+def file_stems(names: Iterable[str]) -> dict[str, str]:
+    """Return for each of *names* a part of a file name without spaces and separators; no two are equal.
+
+    >>> file_stems(["with chunks", "with_chunks", "a/b: 8 MB"])
+    {'with chunks': 'with_chunks', 'with_chunks': 'with_chunks-2', 'a/b: 8 MB': 'a_b_8_MB'}
+    """
+    stems: dict[str, str] = {}
+    for name in names:
+        stem = re.sub(r"[^\w.+=,-]+", "_", name).strip("_.") or "_"
+        number = sum(stem == re.sub(r"-\d+$", "", other) or stem == other for other in stems.values()) + 1
+        stems[name] = stem if number == 1 else f"{stem}-{number}"
+    return stems
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from simulator.analysis.alike import MOST_COMPARED, Group, group_name
 from simulator.analysis.palette import WAIT, Paint, paint_of
 from simulator.errors import SimulatorError
 from simulator.schedule import Compute, Op, Program
@@ -18,8 +19,8 @@ from simulator.timeline import NO_MICRO_BATCH, Columns, Floats, Integers, Timeli
 
 MOST_CLASSES = 32
 """Classes of equal ranks that a chart shows at most, unless ranks are given."""
-MOST_ROWS = 96
-"""Number of rows above which all transfers of a rank are in one row."""
+MOST_ROWS = 64
+"""Number of rows above which all transfers of a rank are in one row: names of more streams have no room."""
 LEAST_LABEL = 14
 """Width in pixels of two characters, the shortest label."""
 
@@ -93,11 +94,16 @@ def evenly(items: Sequence[int], most: int) -> list[int]:
     return [items[place] for place in sorted({round(p) for p in np.linspace(0, len(items) - 1, most)})]
 
 
-def shown(timeline: Timeline, ranks: Sequence[int] | None, most: int = MOST_CLASSES) -> tuple[list[Shown], str]:
+def shown(
+    timeline: Timeline,
+    ranks: Sequence[int] | None,
+    most: int = MOST_CLASSES,
+    join: Callable[[Mapping[int, Integers]], list[Group]] | None = None,
+) -> tuple[list[Shown], str]:
     """Return the ranks to show (*ranks*, else one of each class), and a note of what is left out.
 
-    Of more than *most* classes an evenly spaced selection is shown. Ranks without kept spans are left out. Raises
-    `SimulatorError` for an unknown rank.
+    *join* joins classes that look equal. Of more than *most* rows an evenly spaced selection is shown. Ranks without
+    kept spans are left out. Raises `SimulatorError` for an unknown rank.
     """
     world = timeline.world_size
     if ranks is not None:
@@ -105,37 +111,30 @@ def shown(timeline: Timeline, ranks: Sequence[int] | None, most: int = MOST_CLAS
         note = "" if len(given) == world else f"{len(given)} of {world:,} ranks"
         return [Shown(rank, f"rank {rank}") for rank in given], note
     classes = {first: alike for first, alike in timeline.classes.items() if first in timeline.columns}
+    several = [Group(first, alike) for first, alike in classes.items()]
+    if join is not None and len(classes) <= MOST_COMPARED:
+        several = join(classes)
     known = sum(map(len, classes.values()))
+    kept = evenly(range(len(several)), most)
+    named = [Shown(several[place].first, group_name(timeline, several[place].ranks)) for place in kept]
     if known < world:
-        kept = evenly(list(classes), most)
-        some = f"{len(kept)} of " if len(kept) < len(classes) else ""
-        note = f"{some}{known:,} of {world:,} ranks, those whose spans were kept; --ranks keeps others"
-        return [Shown(rank, class_name(classes[rank])) for rank in kept], note
-    kept = evenly(list(classes), most)
-    named = [Shown(rank, class_name(classes[rank])) for rank in kept]
-    if len(kept) < len(classes):
-        what = "ranks" if len(classes) == world else f"classes of equal ranks ({world:,} ranks)"
-        return named, f"{len(kept)} of {len(classes):,} {what}, evenly spread; --ranks shows others"
-    if len(classes) == world:
-        return named, ""
-    many = "one row for all ranks, which are equal" if len(kept) == 1 else f"{len(kept)} classes of equal ranks"
-    return named, f"{world:,} ranks: {many}"
+        some = f"{len(kept)} of " if len(kept) < len(several) else ""
+        return named, f"{some}{known:,} of {world:,} ranks, those whose spans were kept; --ranks keeps others"
+    return named, _told(world, len(classes), len(several), len(kept))
 
 
-def class_name(ranks: Integers) -> str:
-    """Return the name of a class of equal *ranks*, ascending.
-
-    >>> class_name(np.array([3])), class_name(np.arange(16)), class_name(np.arange(0, 100, 4))
-    ('rank 3', 'ranks 0-15 (16)', 'ranks 0, 4, ... (25)')
-    """
-    first = int(ranks[0])
-    if len(ranks) == 1:
-        return f"rank {first}"
-    if len(ranks) == 2:
-        return f"ranks {first}, {ranks[1]}"
-    if ranks[-1] - first == len(ranks) - 1:
-        return f"ranks {first}-{ranks[-1]} ({len(ranks):,})"
-    return f"ranks {first}, {ranks[1]}, ... ({len(ranks):,})"
+def _told(world: int, classes: int, rows: int, kept: int) -> str:
+    """Return the note of a chart with *kept* of *rows* rows of *world* ranks in so many *classes* of equal ranks."""
+    if kept < rows:
+        what = "ranks" if rows == world else f"classes of equal ranks ({world:,} ranks)"
+        return f"{kept} of {rows:,} {what}, evenly spread; --ranks shows others"
+    if rows == world:
+        return ""
+    if rows == 1:
+        return f"{world:,} ranks: one row for all ranks, which are equal"
+    if rows < classes:
+        return f"{world:,} ranks in {rows} rows; the ranks of a row look the same at this scale"
+    return f"{world:,} ranks: {rows} classes of equal ranks"
 
 
 def shown_window(timeline: Timeline, window: tuple[float, float] | None) -> tuple[float, float]:

@@ -1,8 +1,8 @@
 """Boxes narrower than some pixels are merged into shades: the share of each paint in each column of pixels.
 
 A row is drawn as boxes if they are wide enough to be distinguished, and as columns of pixels elsewhere. A column is
-divided among all spans in it, so that no span is lost, none is drawn too large, and equal patterns look equal (no
-moire).
+divided among all spans in it, so that no span is lost, none is drawn too large, and equal patterns look equal. Where
+spans of several paints alternate every few pixels, their shares are smoothed (no moire).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from simulator.analysis.intervals import averages
 from simulator.analysis.palette import WAIT, Paint, in_order
 from simulator.analysis.rows import Boxes
+from simulator.analysis.smoothing import REACH, smoothed
 from simulator.timeline import Floats, Integers
 
 LEAST_BOX = 3.0
@@ -59,10 +60,37 @@ def drawn(boxes: Sequence[Boxes], window: tuple[float, float], columns: int) -> 
     shaded = _touched(np.concatenate(narrow, axis=1) if narrow else np.zeros((2, 0)), columns)
     if not len(shaded):
         return wide, Shades([], shaded, np.zeros((0, 0)), columns)
+    shaded = _enclosed(shaded, [one for one in wide if one.boxes.paint != WAIT], window, columns)
     paints, shares = _shares(every, np.linspace(*window, columns + 1))
     wide = [Drawn(_uncovered(one.boxes, shaded, window, columns), one.edged) for one in wide]
     wide = [one for one in wide if len(one.boxes.begin)]
-    return wide, Shades(paints, shaded, shares[:, shaded], columns)
+    return wide, Shades(paints, shaded, smoothed(shares[:, shaded], shaded, _ends(every, window, pixel)), columns)
+
+
+def _ends(boxes: Sequence[Boxes], window: tuple[float, float], pixel: float) -> list[Integers]:
+    """Return, for each of *boxes* of work, the columns where it begins and ends; gaps that a mean bridges are none."""
+    paints = in_order(one.paint for one in boxes if one.paint != WAIT)
+    ends = []
+    for paint in paints:
+        mine = [one for one in boxes if one.paint == paint]
+        begin, end = (np.concatenate(one) for one in zip(*((one.begin, one.end) for one in mine), strict=True))
+        ends.append(np.concatenate(merged(begin, end, REACH * pixel)))
+    return [np.rint((one - window[0]) / pixel).astype(np.int64) for one in ends]
+
+
+def _enclosed(shaded: Integers, boxes: Sequence[Drawn], window: tuple[float, float], columns: int) -> Integers:
+    """Return the *shaded* columns, and those of *boxes* of a few pixels between two of them: specks otherwise."""
+    dark = np.zeros(columns + 2, np.bool_)
+    dark[shaded + 1] = True
+    changes = np.zeros(columns + 1, np.int64)
+    scale = columns / (window[1] - window[0])
+    for one, _ in boxes:
+        first = np.clip(np.floor((one.begin - window[0]) * scale).astype(np.int64), 0, columns)
+        last = np.clip(np.ceil((one.end - window[0]) * scale).astype(np.int64), 0, columns)
+        within = dark[first] & dark[last + 1] & (last - first <= REACH)
+        np.add.at(changes, first[within], 1)
+        np.add.at(changes, last[within], -1)
+    return np.flatnonzero(dark[1:-1] | (np.cumsum(changes)[:columns] > 0))
 
 
 def _uncovered(boxes: Boxes, shaded: Integers, window: tuple[float, float], columns: int) -> Boxes:

@@ -12,12 +12,16 @@ from matplotlib.figure import Figure
 
 from simulator.analysis.files import suffix_of
 from simulator.analysis.plot.bars import TITLE, breakdown_bars, breakdown_chart
-from simulator.analysis.plot.beside import beside_chart
+from simulator.analysis.plot.beside import beside_chart, variants_chart
 from simulator.analysis.plot.canvas import SUFFIXES, Window, save, style
 from simulator.analysis.plot.critical import critical_chart
-from simulator.analysis.plot.curves import links_chart, memory_chart
 from simulator.analysis.plot.gantt import pipeline_chart, timeline_chart
+from simulator.analysis.plot.links import links_chart
+from simulator.analysis.plot.memory import Reserved, memory_chart
 from simulator.analysis.plot.repeats import repeats_chart
+from simulator.analysis.plot.states import Held, states_chart
+from simulator.analysis.plot.sweep import Sweep, sweep_chart
+from simulator.analysis.plot.topology import topology_chart
 from simulator.errors import SimulatorError
 from simulator.timeline import Timeline
 
@@ -30,6 +34,7 @@ CHARTS: dict[str, Chart] = {
     "breakdown": breakdown_chart,
     "links": links_chart,
     "critical": critical_chart,
+    "topology": topology_chart,
 }
 """The charts by name."""
 
@@ -42,17 +47,22 @@ def draw(
     ranks: Sequence[int] | None = None,
     window: Window | None = None,
     title: str | None = None,
+    reserved: Reserved | None = None,
 ) -> None:
     """Draw *timeline* as *chart* (one of `CHARTS`) to *path*, whose suffix gives the format: PNG, SVG or PDF.
 
-    *ranks* and *window* (s) select what is shown; by default all, thinned if it is too much. Raises `SimulatorError`
-    for an unknown chart or suffix, and if there is nothing to show.
+    *ranks* and *window* (s) select what is shown; by default all, thinned if it is too much. *reserved*: the bytes
+    that a rank holds beyond tensors, for the chart of memory. Raises `SimulatorError` for an unknown chart or suffix,
+    and if there is nothing to show.
     """
     if chart not in CHARTS:
         raise SimulatorError(f'there is no chart "{chart}"; there are: {", ".join(CHARTS)}')
     suffix_of(Path(path), SUFFIXES)
     with style():
-        save(CHARTS[chart](timeline, ranks, window, title), Path(path))
+        if chart == "memory" and reserved is not None:
+            save(memory_chart(timeline, ranks, window, title, reserved), Path(path))
+        else:
+            save(CHARTS[chart](timeline, ranks, window, title), Path(path))
 
 
 def draw_breakdowns(
@@ -72,6 +82,35 @@ def draw_beside(
     suffix_of(Path(path), SUFFIXES)
     with style():
         save(beside_chart(timelines, ranks, title), Path(path))
+
+
+def draw_variants(
+    timelines: Mapping[str, Timeline],
+    chart: str,
+    path: Path | str,
+    *,
+    ranks: Sequence[int] | None = None,
+    window: Window | None = None,
+    title: str,
+) -> None:
+    """Draw *timelines* of several schedules, by name, as *chart* (one of `PANELS`) on one time axis to *path*."""
+    suffix_of(Path(path), SUFFIXES)
+    with style():
+        save(variants_chart(timelines, chart, ranks, window, title), Path(path))
+
+
+def draw_states(several: Mapping[str, Held], path: Path | str, *, title: str) -> None:
+    """Draw the peak memory of *several* runs, by name, as stacked bars with the capacity to *path*."""
+    suffix_of(Path(path), SUFFIXES)
+    with style():
+        save(states_chart(several, title), Path(path))
+
+
+def draw_sweep(points: Sweep, path: Path | str, *, title: str) -> None:
+    """Draw the *points* of a sweep over x to *path*, whose suffix gives the format."""
+    suffix_of(Path(path), SUFFIXES)
+    with style():
+        save(sweep_chart(points, title), Path(path))
 
 
 def draw_repeats(step_times: Sequence[float], path: Path | str, *, title: str) -> None:

@@ -1,19 +1,28 @@
-"""Timelines of one schedule, one above the other on one time axis: simulated and measured."""
+"""Several timelines, one above the other on one time axis: simulated and measured, or variants of a scenario."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from simulator.analysis.plot.canvas import columns_beside, stacked, time_axis
-from simulator.analysis.plot.gantt import draw_rows, entries, height_of, row_names
-from simulator.analysis.rows import Shown, chosen, rows
-from simulator.analysis.shades import drawn
+from simulator.analysis.pipeline import pipeline_rows
+from simulator.analysis.plot.canvas import Window
+from simulator.analysis.plot.gantt import panels_chart, timeline_rows
+from simulator.analysis.rows import Row, Shown, chosen, rows, shown_window
+from simulator.errors import SimulatorError
 from simulator.timeline import Timeline
+from simulator.units import show
 
 MOST_RANKS = 8
 """Ranks of each timeline that are shown by default, so that both are legible."""
+MOST_PANELS = 8
+"""Timelines in one figure."""
+
+Rows = Callable[[Timeline, Sequence[int] | None, Window], tuple[list[Row], str]]
+
+PANELS: dict[str, Rows] = {"timeline": timeline_rows, "pipeline": pipeline_rows}
+"""The charts that can show several timelines in one figure."""
 
 
 def beside_chart(timelines: Mapping[str, Timeline], ranks: Sequence[int] | None, title: str) -> Figure:
@@ -23,14 +32,25 @@ def beside_chart(timelines: Mapping[str, Timeline], ranks: Sequence[int] | None,
     seen = chosen(first, ranks, MOST_RANKS)
     told = "" if len(seen) == first.world_size else f"{len(seen)} of {first.world_size:,} ranks"
     named = [Shown(rank, f"rank {rank}") for rank in seen]
-    charts = {name: rows(timeline, named, window) for name, timeline in timelines.items()}
-    columns = columns_beside(name for chart in charts.values() for name in row_names(chart))
-    pictures = [[drawn(row.boxes, window, columns) for row in chart] for chart in charts.values()]
-    heights = [height_of(chart) for chart in charts.values()]
-    paints = entries([row for picture in pictures for row in picture])
-    figure, panels = stacked(heights, columns, title, told, paints, headed=True)
-    for axes, (name, chart), picture in zip(panels, charts.items(), pictures, strict=True):
-        draw_rows(axes, chart, picture, window)
-        axes.set_title(name, loc="left", fontsize=9.5)
-    time_axis(panels[-1], window)
-    return figure
+    return panels_chart(
+        {name: rows(timeline, named, window) for name, timeline in timelines.items()}, window, title, told
+    )
+
+
+def variants_chart(
+    timelines: Mapping[str, Timeline], chart: str, ranks: Sequence[int] | None, window: Window | None, title: str
+) -> Figure:
+    """Return *timelines* of different schedules, by name, as *chart*, one of `PANELS`, on one time axis.
+
+    Raises `SimulatorError` for more than `MOST_PANELS`.
+    """
+    if len(timelines) > MOST_PANELS:
+        raise SimulatorError(f"{len(timelines)} timelines do not fit into one figure; at most {MOST_PANELS} do")
+    longest = max(timelines.values(), key=lambda timeline: timeline.makespan)
+    window = shown_window(longest, window)
+    charts = {}
+    for name, timeline in timelines.items():
+        seen, told = PANELS[chart](timeline, ranks, window)
+        length = f"{name}: {show(timeline.step_time, 'time')}"
+        charts["; ".join(filter(None, (length, told)))] = seen
+    return panels_chart(charts, window, title)

@@ -103,6 +103,12 @@ def text_width(text: str, size: float = TEXT) -> float:
     return width / 72
 
 
+def fitting(text: str, size: float) -> float:
+    """Return the font size in points, at most *size*, at which *text* fits into the width of a chart."""
+    width = text_width(text, size)
+    return min(size, size * (WIDTH - 0.3) / width) if width else size
+
+
 def columns_beside(names: Iterable[str]) -> int:
     """Return the width in pixels of a chart of `stacked` with room for *names* at its left."""
     longest = max((text_width(name) for name in names), default=0.0)
@@ -127,8 +133,8 @@ def stacked(
     pixels, gap = [round(DPI * height) for height in heights], round(DPI * 0.3) * headed
     whole = top + sum(pixels) + gap * len(pixels) + below
     figure = Figure(figsize=(WIDTH, whole / DPI), dpi=DPI)
-    figure.text(0.5, 1 - 0.07 * DPI / whole, title, ha="center", va="top", fontsize=TITLE)
-    figure.text(0.5, 1 - 0.3 * DPI / whole, told, ha="center", va="top", fontsize=TEXT, color="#4D4D4D")
+    figure.text(0.5, 1 - 0.07 * DPI / whole, title, ha="center", va="top", fontsize=fitting(title, TITLE))
+    figure.text(0.5, 1 - 0.3 * DPI / whole, told, ha="center", va="top", fontsize=fitting(told, TEXT), color="#4D4D4D")
     panels: list[Axes] = []
     left, bottom = round(DPI * (WIDTH - RIGHT)) - columns, whole - top
     for height in pixels:

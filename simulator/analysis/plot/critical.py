@@ -88,7 +88,7 @@ def _lines(path: CriticalPath, ranks: Sequence[int] | None, window: Window) -> t
         raise SimulatorError("nothing to draw: none of the chosen ranks is on the critical path in this window")
     names = {rank: timeline.schedule.program(rank).role for rank in found}
     if len(found) <= MOST_ROWS:
-        names = {rank: f"rank {rank} ({role})" for rank, role in names.items()}
+        names = {rank: _rank_name(timeline, rank) for rank in found}
     rows = list(dict.fromkeys(names.values()))
     line = np.full(timeline.world_size, NOWHERE)
     line[found] = [rows.index(name) for name in names.values()]
@@ -130,7 +130,14 @@ def _layers(path: CriticalPath, window: Window) -> list[Part]:
 def _ranks(path: CriticalPath, window: Window) -> list[Part]:
     ranks, number = np.unique(path.rank, return_inverse=True)
     seconds = np.bincount(number, _within(path, window)).tolist()
-    return _greatest({f"rank {rank}": s for rank, s in zip(ranks.tolist(), seconds, strict=True)}, window)
+    names = (_rank_name(path.timeline, rank) for rank in ranks.tolist())
+    return _greatest(dict(zip(names, seconds, strict=True)), window)
+
+
+def _rank_name(timeline: Timeline, rank: int) -> str:
+    """Return the name of *rank* with its role, its stage of a pipeline; only the rank if all have one role."""
+    roles = {program.role for program in timeline.schedule.programs}
+    return f"rank {rank} ({timeline.schedule.program(rank).role})" if len(roles) > 1 else f"rank {rank}"
 
 
 def _within(path: CriticalPath, window: Window) -> Floats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
+from simulator.analysis.alike import groups
 from simulator.analysis.palette import WAIT, Paint, in_order
 from simulator.analysis.pipeline import pipeline_rows
 from simulator.analysis.plot.canvas import (
@@ -36,6 +37,8 @@ LEAST_TEXT = 14
 """Pixels that a line of text needs."""
 LEAST_SHARE = 1 / 256
 """Of a column of pixels; what has less changes no colour, and is not in the legend."""
+LEAST_ROW = 1 / 16
+"""Of a column of pixels; a stream that nowhere has so much looks empty, and has no row."""
 MERGED = "what is narrower than 3 pixels is merged into shades"
 
 Picture = Sequence[tuple[list[Drawn], Shades]]
@@ -44,26 +47,61 @@ Picture = Sequence[tuple[list[Drawn], Shades]]
 
 def timeline_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Window | None, title: str | None) -> Figure:
     """A row for each class of equal ranks, or each of *ranks*, and stream."""
-    (seen, told), window = shown(timeline, ranks), shown_window(timeline, window)
-    return _gantt(rows(timeline, seen, window), window, title or "Timeline", told)
+    window = shown_window(timeline, window)
+    chart, told = timeline_rows(timeline, ranks, window)
+    return panels_chart({"": chart}, window, title or "Timeline", told)
+
+
+def timeline_rows(timeline: Timeline, ranks: Sequence[int] | None, window: Window) -> tuple[list[Row], str]:
+    """Return the rows of a timeline chart within *window* (s), and a note of what is left out.
+
+    Ranks that differ by less than half a pixel share their rows.
+    """
+    half = (window[1] - window[0]) / PIXELS / 2
+    seen, told = shown(timeline, ranks, join=lambda classes: groups(timeline, classes, half))
+    every = rows(timeline, seen, window)
+    chart = [row for row in every if row.computes or _works(row, window)] or every
+    empty = f"{len(every) - len(chart)} streams with only ops too short to see are left out"
+    return chart, "; ".join(filter(None, (told, empty if len(chart) < len(every) else "")))
+
+
+def _works(row: Row, window: Window) -> bool:
+    """Return whether an op of *row* can be seen, not only a wait for one."""
+    wide, shades = drawn(row.boxes, window, round(PIXELS))
+    return _seen(shades, LEAST_ROW) or any(one.boxes.paint != WAIT for one in wide)
+
+
+def _seen(shades: Shades, least: float = LEAST_SHARE) -> bool:
+    """Return whether work has a share of *least* in any column of *shades*."""
+    parts = zip(shades.paints, shades.shares, strict=True)
+    return any(paint != WAIT and share.max(initial=0.0) >= least for paint, share in parts)
 
 
 def pipeline_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Window | None, title: str | None) -> Figure:
     """A row for each stage of the pipeline, with boxes numbered by micro-batch, and hatched by virtual stage."""
     window = shown_window(timeline, window)
     chart, told = pipeline_rows(timeline, ranks, window)
-    return _gantt(chart, window, title or "Pipeline", told)
+    return panels_chart({"": chart}, window, title or "Pipeline", told)
 
 
-def _gantt(chart: Sequence[Row], window: Window, title: str, told: str) -> Figure:
-    columns = columns_beside(row_names(chart))
-    picture = [drawn(row.boxes, window, columns) for row in chart]
-    told = "; ".join(filter(None, (told, MERGED if any(len(shades.columns) for _, shades in picture) else "")))
-    height = max(0.8, height_of(chart))
-    figure, (axes,) = stacked([height], columns, title, told, entries(picture), headed=False)
-    draw_rows(axes, chart, picture, window)
-    time_axis(axes, window)
+def panels_chart(charts: Mapping[str, Sequence[Row]], window: Window, title: str, told: str = "") -> Figure:
+    """Return a figure with a panel for each of *charts*, by name, one below the other on one axis, *window* (s)."""
+    columns = columns_beside(name for chart in charts.values() for name in row_names(chart))
+    pictures = [[drawn(row.boxes, window, columns) for row in chart] for chart in charts.values()]
+    whole = [row for picture in pictures for row in picture]
+    told = "; ".join(filter(None, (told, MERGED if _shaded(whole) else "")))
+    heights = [max(0.8, height_of(chart)) for chart in charts.values()]
+    figure, panels = stacked(heights, columns, title, told, entries(whole), headed=any(charts))
+    for axes, (name, chart), picture in zip(panels, charts.items(), pictures, strict=True):
+        draw_rows(axes, chart, picture, window)
+        axes.set_title(name, loc="left", fontsize=9.5)
+    time_axis(panels[-1], window)
     return figure
+
+
+def _shaded(picture: Picture) -> bool:
+    """Return whether shades of work can be seen in *picture*."""
+    return any(_seen(shades) for _, shades in picture)
 
 
 def entries(picture: Picture) -> list[Any]:

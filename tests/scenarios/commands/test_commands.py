@@ -162,11 +162,58 @@ def test_ranks_that_there_are_not(
     assert capsys.readouterr().err == "there is no rank 9; ranks are 0 to 3\n"
 
 
-@pytest.mark.parametrize("chart", ["timeline", "links", "breakdown", "memory"])
+@pytest.mark.parametrize("chart", ["timeline", "links", "breakdown", "memory", "states", "topology"])
 def test_plot(chart: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     options = ["--ranks", "0,2:4", "--window", "20ms:100ms"] if chart == "timeline" else []
     assert answer(capsys, "plot", "hello", chart, "-o", "x.svg", *options).strip() == "x.svg"
     assert "<svg" in (tmp_path / "x.svg").read_text()
+
+
+def test_three_schedules_stand_in_one_figure_on_one_axis(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert answer(capsys, "plot", "gpipe_vs_varuna", "pipeline", "-o", "three.svg").strip() == "three.svg"
+    text = (tmp_path / "three.svg").read_text()
+    assert all(f">{name}" in text for name in ("gpipe: 28 s", "varuna: 27 s", "1f1b: 24 s"))
+    assert text.count(">time (s)<") == 1
+    assert text.count(">stage 3<") == 3
+    assert ">gpipe_vs_varuna on 4 GPUs of uniform<" in text
+
+
+def test_bars_of_zero_say_what_does_not_fit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    answer(capsys, "plot", "gpt2_xl_zero_zhores", "states", "-o", "zero.svg")
+    text = (tmp_path / "zero.svg").read_text()
+    assert text.count("DOES NOT FIT") == 1
+    assert all(f">{word}<" in text for word in ("zero_0", "zero_3", "capacity of the GPU", "optimizer", "reserved"))
+    files = answer(capsys, "plot", "gpt2_xl_zero_zhores", "memory", "-o", "memory.svg").split()
+    assert files == [f"memory_zero_{stage}.svg" for stage in range(4)]
+    told = ["DOES NOT FIT" in (tmp_path / name).read_text() for name in files]
+    assert told == [True, False, False, False]
+
+
+def test_a_sweep_has_the_number_that_varies_on_x(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    both = "variants={a: {training.global_batch_size: 64}, b: {training.global_batch_size: 128}}"
+    answer(capsys, "plot", "hello", "sweep", "-o", "s.svg", "--set", both)
+    text = (tmp_path / "s.svg").read_text()
+    assert all(f">{word}<" in text for word in ("training.global_batch_size", "64", "128", "step time"))
+    answer(capsys, "plot", "allreduce_dgx_a100", "sweep", "-o", "c.svg")
+    assert all(f">{word}<" in (tmp_path / "c.svg").read_text() for word in ("collective.size", "busbw", "1.07 GB"))
+    assert run(["plot", "gpipe_vs_varuna", "sweep"]) == 2
+    assert "has no number to put on x: its variants differ in training.recompute" in capsys.readouterr().err
+
+
+def test_titles_name_cluster_time_and_mfu_and_files_have_no_spaces(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    answer(capsys, "plot", "zhores_resnet50_ddp", "breakdown", "-o", "b.svg")
+    assert ">zhores_resnet50_ddp on 100 GPUs of zhores, step 199 ms, MFU 49.8%<" in (tmp_path / "b.svg").read_text()
+    out = answer(capsys, "plot", "gradient_rings", "links").splitlines()
+    assert out == ["gradient_rings_links_without_chunks.png", "gradient_rings_links_with_chunks.png"]
+    answer(capsys, "run", "gradient_rings", "-o", "rings")
+    assert not [path for path in (tmp_path / "rings").iterdir() if " " in path.name]
+
+
+def test_a_collective_has_no_memory_to_draw(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plot", "allreduce_dgx_a100", "memory"]) == 2
+    assert capsys.readouterr().err == "nothing to draw: no op holds memory\n"
 
 
 @pytest.mark.parametrize(
@@ -174,7 +221,8 @@ def test_plot(chart: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     [
         (
             ["hello", "flames"],
-            'there is no chart "flames"; draw timeline, pipeline, memory, breakdown, links, repeats or critical',
+            'there is no chart "flames"; draw timeline, pipeline, memory, states, breakdown, links, repeats, critical, '
+            "topology or sweep",
         ),
         (["hello", "-o", "x.gif"], "x.gif: the name must end with one of .png, .svg, .pdf"),
         (["hello", "--ranks", "0-3"], '--ranks 0-3: "0-3" is not a rank or a range; write e.g. 0,8:16'),

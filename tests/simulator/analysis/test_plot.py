@@ -12,13 +12,15 @@ from matplotlib.image import imread
 
 from simulator.analysis import memory, metrics, plot
 from simulator.analysis.palette import PHASE_PAINTS, axis_paint
-from simulator.analysis.plot import canvas, curves
+from simulator.analysis.plot import canvas
+from simulator.analysis.plot.memory import memory_chart
 from simulator.errors import SimulatorError
 from simulator.kernel import measured
 from simulator.schedule import Collective, Compute, Program, Schedule
 from simulator.schedule.mesh import Mesh
 from simulator.schedule.order import Action
 from simulator.timeline import Columns, Timeline
+from tests.simulator.analysis.conftest import crossbar, data_parallel, played
 
 
 @pytest.mark.parametrize("chart", plot.CHARTS)
@@ -61,14 +63,41 @@ def test_sixty_four_ranks_that_are_asked_for_are_all_named(ddp: Callable[[int], 
     assert all(f">rank {rank}<" in text for rank in range(64))
 
 
-def test_of_many_ranks_thirty_two_are_drawn_and_the_picture_says_so(
-    ddp: Callable[[int], Timeline], tmp_path: Path
-) -> None:
+def test_of_many_unequal_ranks_thirty_two_are_drawn_and_the_picture_says_so(tmp_path: Path) -> None:
+    unequal = played(data_parallel(40), crossbar(40), {rank: 1 + 0.05 * rank for rank in range(40)})
     for chart in ("timeline", "breakdown"):
-        plot.draw(ddp(40), chart, tmp_path / "t.svg")
+        plot.draw(unequal, chart, tmp_path / "t.svg")
         text = (tmp_path / "t.svg").read_text()
         assert sum(f">rank {rank}<" in text for rank in range(40)) == 32
         assert "32 of 40 ranks, evenly spread; --ranks shows others" in text
+
+
+def test_ranks_that_look_the_same_share_a_row_even_if_they_were_simulated_apart(
+    ddp: Callable[[int], Timeline], tmp_path: Path
+) -> None:
+    # 39 ranks at full speed and a slow one, each with spans of its own
+    for chart, row in (("timeline", "ranks 0-38 (39)  compute"), ("breakdown", "ranks 0-38 (39)")):
+        plot.draw(ddp(40), chart, tmp_path / "t.svg")
+        text = (tmp_path / "t.svg").read_text()
+        assert f">{row}<" in text
+        assert "40 ranks in 2 rows; the ranks of a row look the same at this scale" in text
+        assert (">rank 39" in text) and (">rank 7" not in text)
+
+
+def test_rows_of_a_pipeline_have_the_names_of_its_stages(gpipe: Callable[[int, int], Timeline], tmp_path: Path) -> None:
+    plot.draw(gpipe(3, 4), "breakdown", tmp_path / "b.svg")
+    text = (tmp_path / "b.svg").read_text()
+    assert all(f">{name}<" in text for name in ("mean of all", "stages 0, 2 (2 ranks)", "stage 1 (rank 1)"))
+    plot.draw(gpipe(3, 4), "timeline", tmp_path / "t.svg")
+    text = (tmp_path / "t.svg").read_text()
+    assert all(f">stage {stage} (rank {stage})  compute<" in text for stage in range(3))
+
+
+def test_a_part_too_short_to_see_has_no_entry_in_the_legend_but_counts(tmp_path: Path) -> None:
+    plot.draw_breakdowns({"one": {"compute": 1.0, "exposed_dp": 1e-6, "bubble": 0.5}}, tmp_path / "b.svg")
+    text = (tmp_path / "b.svg").read_text()
+    assert ">bubble (waiting)<" in text
+    assert "exposed dp" not in text
 
 
 def test_equal_ranks_are_one_row_with_their_number(ddp: Callable[[int], Timeline], tmp_path: Path) -> None:
@@ -118,7 +147,7 @@ def test_the_memory_chart_reaches_the_peak_that_it_states(tmp_path: Path) -> Non
     )
     rows = [(i, 0, float(i), float(i), i + (0.1 if size == 30.0 else 1.0)) for i, size in enumerate(sizes)]
     line = Timeline.unfolded(Schedule(Mesh(1, {}), (Program("all", ops),), (0,)), [Columns.of(rows)])
-    figure = curves.memory_chart(line, None, None, None)
+    figure = memory_chart(line, None, None, None)
     (axes,) = figure.axes
     assert (
         max(np.asarray(patch.get_path().vertices)[:, 1].max() for patch in axes.patches)

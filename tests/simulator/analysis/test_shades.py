@@ -106,3 +106,23 @@ def test_the_ink_of_a_column_is_the_sum_of_the_shares(shares: list[float], lines
     shades = Shades([F, B, COPY], np.array([0]), np.array(shares)[:, None], 1)
     ink: Floats = 1.0 - colours(shades, fills, lines)[:, 0].mean(axis=0)
     assert ink == pytest.approx(shares)
+
+
+def test_a_pattern_of_a_few_pixels_has_no_moire_and_phases_keep_their_edges() -> None:
+    # F and B in turn, 2.2 and 1.4 pixels, from column 0 to 360; then F and COPY
+    begin: Floats = np.linspace(0.0, 356.4, 100)
+    boxes = [
+        Boxes(F, np.append(begin, 360 + begin), np.append(begin, 360 + begin) + 2.2),
+        Boxes(B, begin + 2.2, begin + 3.6),
+        Boxes(COPY, 362.2 + begin, 363.6 + begin),
+    ]
+    _, shades = drawn(boxes, (0.0, 720.0), 720)
+    assert len(shades.columns) == 720
+    shares = dict(zip(shades.paints, shades.shares, strict=True))
+    # without a mean it is between 0 and 1
+    assert np.abs(shares[F][20:340] - 2.2 / 3.6).max() < 0.02
+    assert np.abs(shares[F][380:700] - 2.2 / 3.6).max() < 0.02
+    assert np.abs(shares[B][20:340] - 1.4 / 3.6).max() < 0.02
+    assert shares[B][362:].max() < 1e-9
+    assert shares[COPY][:359].max() < 1e-9
+    assert shades.shares.sum(axis=1) == pytest.approx([440, 140, 140])

@@ -35,7 +35,8 @@ def test_bars_tell_kinds_and_ranks_and_sum_to_the_step() -> None:
     assert bars(figure, 1)["compute"] == pytest.approx((0.0, 0.9))
     assert bars(figure, 1)["pp"] == pytest.approx((0.9, 0.02))
     # the backward passes of rank 0 follow each other on its stream
-    assert {name: s for name, (_, s) in bars(figure, 3).items()} == pytest.approx({"rank 0": 0.51, "rank 1": 0.41})
+    seconds = {name: s for name, (_, s) in bars(figure, 3).items()}
+    assert seconds == pytest.approx({"rank 0 (stage 0)": 0.51, "rank 1 (stage 1)": 0.41})
 
 
 def test_lines_lead_from_rank_to_rank() -> None:

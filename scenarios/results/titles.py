@@ -1,0 +1,31 @@
+"""Titles of charts: what ran where, the step time and the MFU."""
+
+from __future__ import annotations
+
+from scenarios.results.result import Result
+from scenarios.results.step_numbers import StepNumbers
+from scenarios.results.variants_result import VariantsResult
+from simulator.units import show
+
+
+def chart_title(result: Result, of: str = "") -> str:
+    """Return the title of a chart of *result*, a run of the file *of* if that is not the same: cluster, time and MFU.
+
+    Of several runs the cluster is named if they share it.
+    """
+    name = result.scenario.name
+    name = f"{of}: {name}" if of and of != name else name
+    if isinstance(result, VariantsResult):
+        places = {_place(one) for one in result.variants.values()}
+        return f"{name} on {places.pop()}" if len(places) == 1 else name
+    parts = [f"{name} on {_place(result)}"]
+    if isinstance(result, StepNumbers):
+        parts.append(f"step {show(result.timeline.step_time, 'time')}")
+        mfu = result.summary()["mfu"]
+        parts += [f"MFU {mfu:.1%}"] if mfu else []
+    return ", ".join(parts)
+
+
+def _place(result: Result) -> str:
+    gpus = len(result.timeline.gpu_ranks)
+    return f"{gpus:,} GPU{'s' if gpus != 1 else ''} of {result.scenario.cluster().name}"

@@ -1,0 +1,56 @@
+"""Curves of the use of links over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from simulator.analysis import traffic
+from simulator.analysis.plot.canvas import TITLE, WIDTH, Window, fitting, legend, time_axis
+from simulator.analysis.rows import shown_window
+from simulator.timeline import Timeline
+
+LINKS = "Link use over time"
+MOST_KINDS = 6
+"""Kinds of links in one chart at most."""
+
+
+def links_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Window | None, title: str | None) -> Figure:
+    """Return curves of the mean use and of the fullest link at each moment, by kind of link; *ranks* is ignored."""
+    window = shown_window(timeline, window)
+    use = dict(list(traffic.over_time(timeline, window).items())[:MOST_KINDS])
+    figure = Figure(figsize=(WIDTH, 1.2 + 1.55 * len(use)), layout="constrained")
+    panels = np.atleast_1d(figure.subplots(len(use), sharex=True))
+    figure.suptitle(title or LINKS, fontsize=fitting(title or LINKS, TITLE))
+    for axes, (kind, one) in zip(panels, use.items(), strict=True):
+        axes.stairs(one.mean, one.edges, fill=True, color="#56B4E9", label="mean of all links of the kind")
+        if one.link >= 0:
+            axes.stairs(one.highest, one.edges, color="#D55E00", linewidth=0.9, label="fullest link", baseline=None)
+        axes.set_ylim(0, 1.08)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.set_yticks([0, 0.5, 1.0])
+        axes.grid(axis="y", color="#E4E4E4", linewidth=0.6)
+        busiest = ""
+        if timeline.cluster and one.link >= 0:
+            source, target = timeline.cluster.ends[one.link]
+            busiest = f"busiest {source} → {target}, {percent(float(one.busiest.mean()))} of the window; "
+        axes.set_title(f"{kind}: {busiest}mean {percent(float(one.mean.mean()))}", fontsize=9, loc="left")
+    panels[0].set_xlim(*window)
+    time_axis(panels[-1], window)
+    figure.supylabel("share of bandwidth", fontsize=9)
+    legend(figure, [*panels[0].get_legend_handles_labels()[0]])
+    return figure
+
+
+def percent(share: float) -> str:
+    """Return *share* as text; little is not nothing.
+
+    >>> percent(0.437), percent(0.004), percent(2e-9), percent(0.0)
+    ('44%', '0.4%', 'under 0.1%', '0%')
+    """
+    if 0 < share < 1e-3:
+        return "under 0.1%"
+    return f"{share:.1%}" if 0 < share < 0.01 else f"{share:.0%}"
