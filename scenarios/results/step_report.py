@@ -7,6 +7,7 @@ from typing import Any
 
 from scenarios.build.notes import notes
 from scenarios.results import theory
+from scenarios.results.remedies import remedy_line
 from scenarios.results.step_numbers import StepNumbers
 from scenarios.results.text import batch, engine_line, heading
 from simulator.analysis import metrics, report, text, traffic
@@ -37,10 +38,10 @@ def step_report(result: StepNumbers) -> str:
 
 
 def _memory(result: StepNumbers) -> str:
-    table = report.memory_table(result.memory, result.capacity, result.reserved)
-    lines = ["memory of the fullest GPU, by category", indented(table)]
+    table = report.memory_table(result.memory, result.reserved)
+    lines = ["memory of the fullest GPU, by category", indented(table), f"  {result.need}"]
     if not result.fits:
-        lines.append("  DOES NOT FIT: take a smaller micro-batch, a 16-bit precision, or a larger GPU")
+        lines.append(f"  {remedy_line(result.scenario)}")
     return "\n".join(lines)
 
 

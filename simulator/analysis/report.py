@@ -111,16 +111,15 @@ def collective_table(measurements: Iterable[Measurement]) -> str:
     )
 
 
-def memory_table(memory: Memory, capacity: float, reserved: Mapping[str, float] | None = None) -> str:
-    """Return the peak by category, its sum and the *capacity* (bytes) of the GPU, and the peak of each stage.
+def memory_table(memory: Memory, reserved: Mapping[str, float] | None = None) -> str:
+    """Return the peak by category with its sum, *reserved* memory, and the peak of each stage.
 
     *reserved*: bytes that the process holds beyond its tensors.
     """
     peak = memory.peak
     rows = [[name, show(nbytes, "size")] for name, nbytes in peak.by_category.items() if nbytes > 0]
-    share = f"{peak.nbytes / capacity:.0%} of {show(capacity, 'size')}" if capacity < float("inf") else ""
-    rows.append([f"peak, rank {peak.rank}", show(peak.nbytes, "size"), share])
-    rows += [[f"beside it: {name}", show(nbytes, "size")] for name, nbytes in (reserved or {}).items() if nbytes]
+    rows.append([f"peak, rank {peak.rank}", show(peak.nbytes, "size")])
+    rows += [[f"reserved: {name}", show(nbytes, "size")] for name, nbytes in (reserved or {}).items() if nbytes]
     if len(memory.stages) > 1:
         rows += [[f"stage {stage}", show(nbytes, "size")] for stage, nbytes in enumerate(memory.stages)]
     if memory.host_bytes:
