@@ -19,7 +19,7 @@ def notes(scenario: BuiltScenario) -> list[str]:
         *order.notes,
         *_update(scenario),
         *_tied(scenario, asynchronous=order.asynchronous),
-        *_recompute(scenario),
+        *recompute_note(scenario),
     ]
 
 
@@ -33,7 +33,7 @@ def selective_saves(scenario: BuiltScenario) -> bool:
     return any(layer.recomputable_bytes(1) > LEAST_SAVING * layer.activation_bytes(1) for layer in layers)
 
 
-def _recompute(scenario: BuiltScenario) -> Iterator[str]:
+def recompute_note(scenario: BuiltScenario) -> Iterator[str]:
     """That selective recomputation costs time and saves nothing, where it does."""
     training = scenario.specification.training
     if training is not None and training.recompute == "selective" and not selective_saves(scenario):

@@ -65,7 +65,9 @@ def _cut(scenario: BuiltScenario) -> Iterator[str]:
     tp = derived.degree("tp")
     if tp * 2 <= _node(scenario) and _divides(scenario, tp * 2):
         yield f"tp: {tp * 2}"
-    if len(model.layers) > 2 * derived.degree("pp"):
+    data = scenario.specification.parallelism.data
+    gathers = isinstance(data, FullyShardedDataParallel) or (isinstance(data, Zero) and data.stage > 1)
+    if not gathers and len(model.layers) > 2 * derived.degree("pp"):
         yield f"pp: {2 * derived.degree('pp')}"
 
 

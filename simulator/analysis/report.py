@@ -12,6 +12,9 @@ from simulator.analysis.pipeline import pipeline_ranks, stretches
 from simulator.timeline import Timeline
 from simulator.units import show
 
+EQUAL = 1e-9
+"""Relative difference below which two times are printed as equal: sums of millions of doubles agree to that."""
+
 
 class Measurement(NamedTuple):
     """One line of a table of collectives: *size* in bytes, *time* in s, bandwidths in bytes/s."""
@@ -63,7 +66,11 @@ def _cells(values: Sequence[float]) -> list[str]:
     cells = [show(value, "time") for value in values]
     if len(values) == 2:
         change = values[1] - values[0]
-        cells.append("=" if change == 0 else f"{'+' if change > 0 else '-'}{show(abs(change), 'time', 3)}")
+        cells.append(
+            "="
+            if abs(change) <= EQUAL * max(map(abs, values))
+            else f"{'+' if change > 0 else '-'}{show(abs(change), 'time', 3)}"
+        )
     return cells
 
 
