@@ -12,6 +12,7 @@ from scenarios import Scenario
 from scenarios.command import run
 from scenarios.results.memory_need import MemoryNeed, memory_need, of_capacity
 from scenarios.results.remedies import remedies
+from scenarios.results.step_numbers import StepNumbers
 
 
 def tight() -> dict[str, Any]:
@@ -19,11 +20,17 @@ def tight() -> dict[str, Any]:
     return {"cluster.nodes": 2, "training.micro_batch_size": 191, "training.global_batch_size": 8 * 191}
 
 
+def simulated(scenario: Scenario) -> StepNumbers:
+    result = scenario.run()
+    assert isinstance(result, StepNumbers)
+    return result
+
+
 def test_check_and_run_agree_where_only_reserved_memory_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
     options = [word for key, value in tight().items() for word in ("--set", f"{key}={value}")]
     assert run(["check", "zhores_resnet50_ddp", *options]) == 0
     line = capsys.readouterr().out
-    result = Scenario.load("zhores_resnet50_ddp", tight()).run()
+    result = simulated(Scenario.load("zhores_resnet50_ddp", tight()))
     assert result.need.tensors < result.need.capacity < result.need.nbytes
     assert f", {result.need} (by an upper bound)\n" in line
     assert f"  {result.need}\n" in result.report()
@@ -34,9 +41,9 @@ def test_check_and_run_agree_where_only_reserved_memory_does_not_fit(capsys: pyt
 def test_the_bound_of_check_is_no_less_than_the_need_of_run(name: str) -> None:
     loaded = Scenario.load(name)
     for scenario in loaded.variants.values() or [loaded]:
-        bound, simulated = memory_need(scenario, scenario.schedule()), scenario.run().need
-        assert bound.nbytes >= simulated.nbytes * (1 - 1e-12)
-        assert (bound.reserved, bound.capacity) == (simulated.reserved, simulated.capacity)
+        bound, need = memory_need(scenario, scenario.schedule()), simulated(scenario).need
+        assert bound.nbytes >= need.nbytes * (1 - 1e-12)
+        assert (bound.reserved, bound.capacity) == (need.reserved, need.capacity)
 
 
 def test_the_smallest_gpu_of_a_stage_counts() -> None:

@@ -67,7 +67,7 @@ def test_the_report_tells_percentiles_and_the_engine():
     assert text.endswith("\nengine simpy: all 4 ranks simulated")
     text = Scenario.load("hello", {"simulation.engine": "compiled"}).run().report()
     assert "repeats" not in text
-    assert "\nengine compiled: 1 of 4 ranks simulated; each other rank does the same as one of them\n" in text
+    assert text.endswith("\nengine compiled: 1 of 4 ranks simulated; each other rank does the same as one of them")
     text = Scenario.load("allreduce_dgx_a100").run().report()
     assert "all_reduce over 8 ranks, transport nccl, flow, engine simpy\n" in text
 
