@@ -10,7 +10,7 @@ from scenarios.results import theory
 from scenarios.results.remedies import remedy_line
 from scenarios.results.step_numbers import SECONDS_PER_DAY, StepNumbers
 from scenarios.results.text import batch, engine_line, heading
-from simulator.analysis import metrics, report, text, traffic
+from simulator.analysis import bubble, metrics, report, text, traffic
 from simulator.analysis.critical import table
 from simulator.analysis.pipeline import box_lengths
 from simulator.analysis.text import figure, indented
@@ -57,6 +57,7 @@ def _times(result: StepNumbers) -> str:
     expected = theory.bubble(result.scenario)
     if expected is not None:
         lines.append(f"  bubble {metrics.bubble_fraction(result.breakdown):.1%}; in theory {_theory(expected)}")
+        lines += _causes(result, expected)
     if result.initial_broadcast:
         lines.append(f"  before the first step: broadcast of the model, {show(result.initial_broadcast, 'time')}")
     return "\n".join([*lines, *_critical(result)])
@@ -75,6 +76,32 @@ def _critical(result: StepNumbers) -> list[str]:
     if result.critical is None:
         return ["critical path: absent, since a run of this size does not keep every span"]
     return table.lines(result.critical)
+
+
+def _causes(result: StepNumbers, expected: theory.ClosedForm) -> Iterator[str]:
+    """Yield the causes of the bubble with their shares of the step time, the largest first."""
+    found = bubble.explained(result.timeline, expected.fraction)
+    if found is None:
+        return
+    step = result.timeline.step_time
+    slowest = f" (stage {found.slowest} works {found.excess:.1%} more than the mean)"
+    seconds = {
+        "fill and drain": found.fill_and_drain,
+        f"unequal stages{slowest}": found.unequal_stages,
+        "waiting for the optimizer": found.optimizer,
+        "messages and order": found.messages,
+    }
+    told = [
+        f"{cause} {s / step:.1%}"
+        for cause, s in sorted(seconds.items(), key=lambda item: -item[1])
+        if s >= LEAST * step
+    ]
+    if told:
+        yield f"    {', '.join(told)}"
+
+
+LEAST = 5e-4
+"""Least share of the step time that is told; less would be printed as 0.0 %."""
 
 
 def _theory(expected: theory.ClosedForm) -> str:

@@ -115,9 +115,19 @@ def _kinds(schedule: Schedule, program: int) -> Integers:
 
 def _parts(timeline: Timeline, rank: int, kinds: Integers, bubble: int) -> Floats:
     """Return the seconds of a step of *rank* for each of `keys`; *bubble*: the last index; *kinds*: that of each op."""
+    return _partition(timeline, rank, kinds, bubble, timeline.window) / timeline.steps_measured
+
+
+def _partition(timeline: Timeline, rank: int, kinds: Integers, bubble: int, window: tuple[float, float]) -> Floats:
     op, _, _, begin, end, _ = timeline.of(rank)
-    seconds = partition(begin, end, kinds[op], bubble, timeline.window)
-    return seconds / timeline.steps_measured
+    return partition(begin, end, kinds[op], bubble, window)
+
+
+def parts_within(timeline: Timeline, rank: int, window: tuple[float, float]) -> Floats:
+    """Return the seconds of *window* (s) on *rank* for each of `keys`."""
+    schedule = timeline.schedule
+    kinds = _kinds(schedule, schedule.program_of[rank])
+    return _partition(timeline, rank, kinds, len(keys(schedule)) - 1, window)
 
 
 def model_flops(schedule: Schedule) -> float:
