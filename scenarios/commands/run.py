@@ -14,6 +14,7 @@ from scenarios.application import InterruptedRunError, app
 from scenarios.commands.arguments import Jobs, Scenarios, Settings, numbers
 
 if TYPE_CHECKING:
+    from scenarios.commands.progress import Progress
     from scenarios.results.result import Result
     from scenarios.scenario import Scenario
     from simulator.timeline import Timeline
@@ -117,7 +118,7 @@ def _run_each(loaded: list[Scenario], files: _Files, as_json: bool, check: bool,
             result = scenario.run(shown)
             shown.begin(f"analysing {scenario.name}")
             summaries.append(result.summary())
-            report = "" if as_json else result.report()
+            report = "" if as_json else _report(scenario, result, shown)
         if not as_json:
             print(report)
             _write(result, *folders.of(scenario.name), files)
@@ -138,6 +139,19 @@ def _interruptible(missing: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise InterruptedRunError(missing) from None
+
+
+def _report(scenario: Scenario, result: Result, shown: Progress) -> str:
+    """Return the report of *result*, with the next best change against the bubble of a pipeline."""
+    from scenarios.plan.next_change import next_change
+    from scenarios.results.step_numbers import StepNumbers
+
+    report = result.report()
+    if not isinstance(result, StepNumbers):
+        return report
+    shown.begin(f"trying a change of {scenario.name}")
+    change = next_change(scenario, result)
+    return f"{report}\n\n{change}" if change else report
 
 
 class _Folders:
