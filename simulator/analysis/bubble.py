@@ -72,8 +72,9 @@ def _busy_and_idle(timeline: Timeline, rank: int, windows: list[tuple[float, flo
 
     Transfers between stages that nothing hides are neither.
     """
-    parts = sum((metrics.parts_within(timeline, rank, window) for window in windows), np.zeros(1))
-    seconds = dict(zip(metrics.keys(timeline.schedule), parts.tolist(), strict=True))
+    names = metrics.keys(timeline.schedule)
+    parts = sum((metrics.parts_within(timeline, rank, window) for window in windows), np.zeros(len(names)))
+    seconds = dict(zip(names, parts.tolist(), strict=True))
     idle, between = seconds["bubble"], seconds.get("exposed_pp", 0.0)
     return sum(seconds.values()) - idle - between, idle
 

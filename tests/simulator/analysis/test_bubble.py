@@ -82,6 +82,13 @@ def test_ranks_wait_for_the_optimizer_of_the_stage_that_ends_last() -> None:
     assert sum(one[:4]) == pytest.approx(result.breakdown["bubble"])
 
 
+def test_an_asynchronous_order_waits_for_its_slowest_stage_only() -> None:
+    one, result = found(unit(2, 4, "pipedream", [1, 2]))
+    assert (one.fill_and_drain, one.optimizer) == (0.0, 0.0)
+    assert sum(one[:4]) == pytest.approx(result.breakdown["bubble"])
+    assert one.slowest == 1
+
+
 @settings(max_examples=20, deadline=None)
 @given(
     st.sampled_from(["gpipe", "1f1b", "naive", "zero_bubble_h1"]),
