@@ -6,6 +6,11 @@ import typer
 
 BAD_INPUT, DEADLOCK, INTERRUPTED = 2, 4, 130
 
+
+class InterruptedRunError(Exception):
+    """The user has interrupted a command; the message says what of it is missing."""
+
+
 app = typer.Typer(
     name="clustersim",
     no_args_is_help=True,

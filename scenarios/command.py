@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from scenarios.application import BAD_INPUT, DEADLOCK, INTERRUPTED, app
+from scenarios.application import BAD_INPUT, DEADLOCK, INTERRUPTED, InterruptedRunError, app
 from simulator.errors import DeadlockError, SimulatorError
 
 GC_THRESHOLD = 20_000
@@ -53,8 +53,11 @@ def run(arguments: list[str]) -> int:
     try:
         status = app(arguments, prog_name="clustersim", standalone_mode=False)
         sys.stdout.flush()
-    except (KeyboardInterrupt, typer.Abort):
+    except InterruptedRunError as error:
+        print(f"interrupted: {error}", file=sys.stderr)
         return INTERRUPTED
+    except (KeyboardInterrupt, typer.Abort):
+        status = INTERRUPTED
     except (BrokenPipeError, SystemExit):
         # the reader of the output has gone, and click exits; later output is discarded
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -68,4 +71,6 @@ def run(arguments: list[str]) -> int:
             raise
         error.show()
         return BAD_INPUT
+    if status == INTERRUPTED:
+        print("interrupted", file=sys.stderr)
     return status if isinstance(status, int) else 0

@@ -39,6 +39,13 @@ def run(scenario: BuiltScenario, watch: Watch | None = None) -> Result:
         return _run(scenario, watch)
 
 
+def simulations(scenario: BuiltScenario) -> int:
+    """Return how many simulations `run` makes, as *watch* counts them: repeats are parts of one."""
+    if scenario.variants:
+        return sum(map(simulations, scenario.variants.values()))
+    return 2 if scenario.specification.collective is None and scenario.broadcasts else 1
+
+
 def _run(scenario: BuiltScenario, watch: Watch | None) -> Result:
     begin = perf_counter()
     network = communicator(scenario)

@@ -85,3 +85,23 @@ def show(value: float, dimension: str, digits: int = 4) -> str:
             break
     scaled = float(f"{value / factor:.{digits}g}")
     return f"{int(scaled) if scaled.is_integer() else scaled} {unit}"
+
+
+_LONG = {"years": 365.25 * 86_400.0, "days": 86_400.0, "hours": 3600.0, "minutes": 60.0}
+
+
+def show_long(seconds: float) -> str:
+    """Print a time of minutes, hours, days or years, whichever leaves at least 1 before the point; else as `show`.
+
+    >>> show_long(3580.0), show_long(86_400.0), show_long(1e9), show_long(0.25)
+    ('59.7 minutes', '1 day', '31.7 years', '250 ms')
+    """
+    for unit, factor in _LONG.items():
+        number = float(f"{seconds / factor:.3g}")
+        if number >= 1:
+            return (
+                f"{number:,.0f} {unit[:-1] if number == 1 else unit}"
+                if number >= 100 or number == 1
+                else (f"{number:.3g} {unit}")
+            )
+    return show(seconds, "time", 3)

@@ -146,9 +146,15 @@ class BuiltScenario:
         assert self.model is not None
         return training_schedule(self.specification, self.model, self.software, self.derived, self.document)
 
+    @property
+    def broadcasts(self) -> bool:
+        """True if the model is broadcast before the first step: several replicas hold all of it."""
+        data = self.specification.parallelism.data
+        return self.model is not None and data.broadcasts and self.derived.replicas > 1
+
     def initial(self) -> Schedule | None:
         """Return the broadcast of the model before the first step; None if replicas do not hold the whole model."""
-        parallelism, model = self.specification.parallelism, self.model
-        if model is None or not parallelism.data.broadcasts or self.derived.replicas == 1:
+        if self.model is None or not self.broadcasts:
             return None
-        return initial_broadcast(self._schedule, model_share(model, parallelism.parts, self.document))
+        share = model_share(self.model, self.specification.parallelism.parts, self.document)
+        return initial_broadcast(self._schedule, share)

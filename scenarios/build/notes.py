@@ -14,7 +14,34 @@ def notes(scenario: BuiltScenario) -> list[str]:
     if scenario.model is None:
         return []
     order = pipeline_order(scenario.specification, scenario.derived, scenario.document)
-    return [*scenario.model.notes, *order.notes, *_update(scenario), *_tied(scenario, asynchronous=order.asynchronous)]
+    return [
+        *scenario.model.notes,
+        *order.notes,
+        *_update(scenario),
+        *_tied(scenario, asynchronous=order.asynchronous),
+        *recompute_note(scenario),
+    ]
+
+
+LEAST_SAVING = 0.01
+"""Share of a layer's activations below which selective recomputation is said to save next to nothing."""
+
+
+def selective_saves(scenario: BuiltScenario) -> bool:
+    """True if selective recomputation saves at least `LEAST_SAVING` of the activations of some layer."""
+    layers = scenario.model.layers if scenario.model else ()
+    return any(layer.recomputable_bytes(1) > LEAST_SAVING * layer.activation_bytes(1) for layer in layers)
+
+
+def recompute_note(scenario: BuiltScenario) -> Iterator[str]:
+    """That selective recomputation costs time and saves nothing, where it does."""
+    training = scenario.specification.training
+    if training is not None and training.recompute == "selective" and not selective_saves(scenario):
+        assert scenario.model is not None
+        runs = any(layer.recomputable_forward(1) for layer in scenario.model.layers)
+        cost = "costs time and saves next to no memory" if runs else "changes nothing"
+        why = "flash attention keeps no scores" if runs else "no layer has attention"
+        yield f"recompute: selective {cost}, since {why}; take none or full"
 
 
 def _update(scenario: BuiltScenario) -> Iterator[str]:

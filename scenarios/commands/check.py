@@ -31,8 +31,7 @@ def check(scenarios: Scenarios, settings: Settings = None) -> int:
 
 
 def _line(scenario: Scenario, name: str) -> str:
-    from scenarios.results.text import memory_line
-    from simulator.analysis.memory import bound
+    from scenarios.results.memory_need import memory_need
     from simulator.schedule.check import check as check_schedule
 
     schedule, derived = scenario.schedule(), scenario.derived
@@ -41,6 +40,5 @@ def _line(scenario: Scenario, name: str) -> str:
     line = f"{name}: ok, {derived.gpus} GPUs{idle}"
     if scenario.model is None:
         return line
-    held = bound(schedule).peak
-    capacity = scenario.cluster().accelerator(derived.devices[held.rank]).memory_bytes
-    return f"{line}, {memory_line(held, capacity)}"
+    need = memory_need(scenario, schedule)
+    return f"{line}, {need}" + ("" if need.fits else " (by an upper bound)")

@@ -1,10 +1,10 @@
-"""A progress bar on stderr for runs of more than a second; nothing if stderr is not a terminal."""
+"""A progress bar on stderr, with an estimate, for what takes more than a second; nothing if stderr is no terminal."""
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -15,39 +15,77 @@ PATIENCE, INTERVAL = 1.0, 0.1
 """Seconds before the bar appears, and between its updates."""
 
 
-@contextmanager
-def progress(title: str, ranks: Sequence[int] | None = None) -> Iterator[Callable[[Simulation], None]]:
-    """Show the progress of simulations; yield the function to be called with each of them before it starts.
+class Progress:
+    """How far a command is: the *title* of what it does, and the fraction of it that is done.
 
-    *ranks*: the ranks whose spans are kept if a run is too large to keep all.
+    Called with a simulation before it starts, it follows it. *simulations*: how many there will be. *ranks*: the ranks
+    whose spans are kept if a run is too large to keep all.
     """
-    simulations: list[Simulation] = []
 
-    def watch(simulation: Simulation) -> None:
-        simulation.ranks = ranks or ()
-        simulations.append(simulation)
+    def __init__(self, title: str, ranks: Sequence[int] = (), simulations: int = 1) -> None:
+        self.title = title
+        self.ranks, self.simulations = ranks, simulations
+        self._followed: list[Simulation] = []
+        self._parts, self._done = 0, 0
 
+    def __call__(self, simulation: Simulation) -> None:
+        """Follow *simulation*."""
+        simulation.ranks = self.ranks
+        self._followed.append(simulation)
+
+    def begin(self, title: str, parts: int = 0) -> None:
+        """Go on with something else, in *parts*; 0 if that is not known."""
+        self._parts, self._done = parts, 0
+        self._followed = []
+        self.title = title
+
+    def advance(self) -> None:
+        """One part is done."""
+        self._done += 1
+
+    @property
+    def fraction(self) -> float | None:
+        """The fraction that is done; None if it is not known."""
+        if self._parts:
+            return min(1.0, self._done / self._parts)
+        if not self._followed:
+            return None
+        started = len(self._followed)
+        return (started - 1 + self._followed[-1].fraction) / max(self.simulations, started)
+
+
+@contextmanager
+def progress(title: str, ranks: Sequence[int] | None = None, simulations: int = 1) -> Iterator[Progress]:
+    """Show the progress of what is done inside; see `Progress` for the arguments."""
+    shown = Progress(title, ranks or (), simulations)
     if not sys.stderr.isatty():
-        yield watch
+        yield shown
         return
     done = threading.Event()
-    thread = threading.Thread(target=_show, args=(title, simulations, done), daemon=True)
+    thread = threading.Thread(target=_show, args=(shown, done), daemon=True)
     thread.start()
     try:
-        yield watch
+        yield shown
     finally:
         done.set()
         thread.join()
 
 
-def _show(title: str, simulations: list[Simulation], done: threading.Event) -> None:
+def _show(shown: Progress, done: threading.Event) -> None:
     if done.wait(PATIENCE):
         return
+    from rich import progress
     from rich.console import Console
-    from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=1.0)
+    columns = progress.Progress.get_default_columns()
+    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        title = shown.title
+        task = bar.add_task(title, total=None)
         while not done.wait(INTERVAL):
-            if simulations:
-                bar.update(task, completed=simulations[-1].fraction)
+            if shown.title != title:
+                # a new task: the estimate of the time left begins anew
+                title = shown.title
+                bar.remove_task(task)
+                task = bar.add_task(title, total=None)
+            fraction = shown.fraction
+            bar.update(task, total=None if fraction is None else 1.0, completed=fraction or 0.0)

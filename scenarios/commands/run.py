@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.application import app
+from scenarios.application import InterruptedRunError, app
 from scenarios.commands.arguments import Jobs, Scenarios, Settings, numbers
 
 if TYPE_CHECKING:
+    from scenarios.commands.progress import Progress
     from scenarios.results.result import Result
     from scenarios.scenario import Scenario
     from simulator.timeline import Timeline
@@ -23,7 +25,17 @@ def run(
     scenarios: Scenarios,
     settings: Settings = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")] = False,
-    output: Annotated[Path | None, typer.Option("-o", metavar="DIR", help="Where to write (runs/NAME).")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            metavar="DIR",
+            help="Where to write, in place of a former run. Else runs/NAME, or runs/NAME-2 ... if that exists.",
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the run, instead of the scenario's.")
+    ] = None,
     trace: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write a trace: .pftrace (Perfetto), .json or .json.gz (Chrome)."),
@@ -63,9 +75,12 @@ def run(
     if jobs > 1 and not check:
         raise ScenarioError("--jobs shares the runs of --check; give that too")
     files = _Files(output, trace, spans, numbers(ranks) if ranks else None)
-    loaded = [Scenario.load(name, options=settings) for name in scenarios]
+    if name is not None and len(scenarios) > 1:
+        raise ScenarioError(f"--name {name}: names one run, not {len(scenarios)}")
+    renamed = {"name": name} if name is not None else None
+    loaded = [Scenario.load(scenario, renamed, settings) for scenario in scenarios]
     several = len(loaded) > 1 or any(scenario.variants for scenario in loaded)
-    if check and several and output is None and trace is None and spans is None:
+    if check and several and output is None and name is None and trace is None and spans is None:
         from scenarios.commands.evaluating import print_evaluations
 
         return print_evaluations(loaded, jobs, as_json, strict_memory)
@@ -89,16 +104,24 @@ def _run_each(loaded: list[Scenario], files: _Files, as_json: bool, check: bool,
     from scenarios.commands.evaluating import DOES_NOT_FIT, MISSED
     from scenarios.commands.progress import progress
     from scenarios.results.expectations import held, text
+    from scenarios.running import simulations
     from simulator.gc_paused import gc_paused
 
     status, summaries = 0, []
+    folders = _Folders(files.output, len(loaded))
     for scenario in loaded:
-        with progress(f"simulating {scenario.name}", files.ranks) as watch, gc_paused():
-            result = scenario.run(watch)
+        with (
+            _interruptible(f"{scenario.name} was not simulated to its end; nothing of it was written"),
+            progress(f"simulating {scenario.name}", files.ranks, simulations(scenario)) as shown,
+            gc_paused(),
+        ):
+            result = scenario.run(shown)
+            shown.begin(f"analysing {scenario.name}")
             summaries.append(result.summary())
+            report = "" if as_json else _report(scenario, result, shown)
         if not as_json:
-            print(result.report())
-            _write(result, _folder(files.output, scenario.name, len(loaded)), files)
+            print(report)
+            _write(result, *folders.of(scenario.name), files)
         _write_timelines(result, files, len(loaded))
         outcome = held(scenario, result.summary()) if check else []
         _print(text(outcome), as_json)
@@ -109,10 +132,42 @@ def _run_each(loaded: list[Scenario], files: _Files, as_json: bool, check: bool,
     return status
 
 
-def _folder(output: Path | None, name: str, runs: int) -> Path:
-    if output is None:
-        return Path("runs") / name
-    return output if runs == 1 else output / name
+@contextmanager
+def _interruptible(missing: str) -> Iterator[None]:
+    """Raise `InterruptedRunError`, which says what is *missing*, if the user interrupts what is done inside."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise InterruptedRunError(missing) from None
+
+
+def _report(scenario: Scenario, result: Result, shown: Progress) -> str:
+    """Return the report of *result*, with the next best change against the bubble of a pipeline."""
+    from scenarios.plan.next_change import next_change
+    from scenarios.results.step_numbers import StepNumbers
+
+    report = result.report()
+    if not isinstance(result, StepNumbers):
+        return report
+    shown.begin(f"trying a change of {scenario.name}")
+    change = next_change(scenario, result)
+    return f"{report}\n\n{change}" if change else report
+
+
+class _Folders:
+    """Where results go: below *output*, or below ``runs`` if it is None; *runs*: how many results there are."""
+
+    def __init__(self, output: Path | None, runs: int) -> None:
+        self.output, self.runs = output, runs
+        self._taken: set[str] = set()
+
+    def of(self, name: str) -> tuple[Path, bool]:
+        """Return the folder of the run *name*, and whether it gets a number if it exists."""
+        again = name in self._taken
+        self._taken.add(name)
+        if self.output is None:
+            return Path("runs") / name, True
+        return (self.output if self.runs == 1 else self.output / name), again
 
 
 def _print(text: str, on_stderr: bool) -> None:
@@ -122,12 +177,27 @@ def _print(text: str, on_stderr: bool) -> None:
         print(text, file=sys.stderr if on_stderr else sys.stdout)
 
 
-def _write(result: Result, folder: Path, files: _Files) -> None:
-    """Write result, spans, scenario and timeline chart of *result* into *folder*; print what can be done next."""
-    from scenarios.results.writing import MOST_SPANS, leaves_out_spans, write
+def _write(result: Result, target: Path, numbered: bool, files: _Files) -> None:
+    """Write result, spans, scenario and charts of *result* into the folder *target*; print what can be done next.
 
-    for path in write(result, folder, files.ranks):
+    *numbered*: take another name if it exists.
+    """
+    from scenarios.commands.progress import progress
+    from scenarios.results.run_folder import written_into
+    from scenarios.results.writing import MOST_SPANS, count, leaves_out_spans, write
+
+    with _interruptible(f"{target} was not written"), progress("writing") as shown:
+        shown.begin(f"writing {target}", count(result))
+        paths, removed = written_into(
+            target, lambda folder: write(result, folder, files.ranks, shown.advance), numbered=numbered
+        )
+    for path in removed:
+        print(f"removed {path}, of a former run")
+    for path in paths:
         print(f"wrote {path}")
+    folder = paths[0].parent
+    if folder != target:
+        print(f"{target} holds another run and stays as it is")
     if files.spans is None and leaves_out_spans(result):
         print(f"spans.csv left out, {MOST_SPANS:,} rows or more; to get it: --spans {folder / 'spans.csv'}")
     compared = f"clustersim compare {folder}" + ("" if len(result.timelines) > 1 else " OTHER")
@@ -136,14 +206,18 @@ def _write(result: Result, folder: Path, files: _Files) -> None:
 
 def _write_timelines(result: Result, files: _Files, runs: int) -> None:
     """Write traces and tables of spans of *result*, one of *runs* results, as far as they were asked for."""
+    from scenarios.commands.progress import progress
     from simulator.analysis import spans, trace
 
-    if files.trace is not None:
-        for timeline, target in _targets(result, files.trace, runs):
-            trace.write(timeline, target, files.ranks)
-    if files.spans is not None:
-        for timeline, target in _targets(result, files.spans, runs):
-            spans.write(timeline, target)
+    with progress("writing") as shown:
+        if files.trace is not None:
+            for timeline, target in _targets(result, files.trace, runs):
+                shown.begin(f"writing {target}")
+                trace.write(timeline, target, files.ranks)
+        if files.spans is not None:
+            for timeline, target in _targets(result, files.spans, runs):
+                shown.begin(f"writing {target}")
+                spans.write(timeline, target)
 
 
 def _targets(result: Result, path: Path, runs: int) -> Iterator[tuple[Timeline, Path]]:

@@ -8,6 +8,7 @@ al. 2020 (arXiv:1910.02054, section 3.2) saw out-of-memory with over 30 % of mem
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from simulator.network.transport.calibration import transport
@@ -18,10 +19,15 @@ if TYPE_CHECKING:
     from scenarios.build.built import BuiltScenario
 
 
-def reserved_memory(scenario: BuiltScenario, schedule: Schedule, rank: int) -> dict[str, float]:
-    """Return the bytes on the GPU of *rank* beyond those that *schedule* allocates: ``context``, ``communication``."""
+def reserved_memory(
+    scenario: BuiltScenario, schedule: Schedule, rank: int, devices: Sequence[str] | None = None
+) -> dict[str, float]:
+    """Return the bytes on the GPU of *rank* beyond those that *schedule* allocates: ``context``, ``communication``.
+
+    *devices*: the GPU or host of each rank, those of *scenario* if not given.
+    """
     network = scenario.specification.network
-    devices = scenario.derived.devices
+    devices = scenario.derived.devices if devices is None else devices
     communicator = Communicator(scenario.cluster(), devices, transport(network.transport))
     used = dict.fromkeys(op.over for op in schedule.program(rank).distinct() if isinstance(op, Collective))
     groups = (schedule.mesh.axes[name] for name in used)

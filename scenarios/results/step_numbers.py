@@ -10,7 +10,7 @@ from math import isfinite
 from typing import Any
 
 from scenarios.results.layer_time import layer_seconds
-from scenarios.results.reserved_memory import reserved_memory
+from scenarios.results.memory_need import MemoryNeed, memory_need
 from scenarios.results.result import Result
 from scenarios.results.uncertainty import Uncertainty
 from simulator.accelerator import Accelerator
@@ -87,36 +87,29 @@ class StepNumbers(Result):
         return memory.peak(self._timeline)
 
     @cached_property
-    def capacity(self) -> float:
-        """Bytes of memory of the GPU that holds most."""
-        return self._accelerator(self.memory.peak.rank).memory_bytes
+    def need(self) -> MemoryNeed:
+        """What the tightest GPU needs: tensors and reserved memory."""
+        return memory_need(self.scenario, self._timeline.schedule, self.memory, self._timeline.devices)
 
-    @cached_property
-    def reserved(self) -> dict[str, float]:
-        """Bytes that the process on the fullest GPU holds beyond its tensors."""
-        return reserved_memory(self.scenario, self._timeline.schedule, self.memory.peak.rank)
+    @property
+    def capacity(self) -> float:
+        """Bytes of memory of the tightest GPU."""
+        return self.need.capacity
+
+    @property
+    def reserved(self) -> Mapping[str, float]:
+        """Bytes that the process on the tightest GPU holds beyond its tensors."""
+        return self.need.reserved
 
     @property
     def fits(self) -> bool:
-        """True if every GPU in use has the memory that it needs, with the reserved memory of the fullest."""
-        extra = sum(self.reserved.values())
-        if len({accelerator.memory_bytes for accelerator in self._gpus}) == 1:
-            return self.memory.peak.nbytes + extra <= self.capacity
-        on_gpu = set(self._timeline.gpu_ranks)
-        for first, ranks in self._timeline.classes.items():
-            if first in on_gpu:
-                held = float(memory.curve(self._timeline, first).total.max(initial=0.0))
-                if held + extra > min(self._accelerator(rank).memory_bytes for rank in ranks.tolist()):
-                    return False
-        return True
+        """True if every GPU in use has the memory that it needs, reserved memory included."""
+        return self.need.fits
 
     @cached_property
     def _gpus(self) -> dict[Accelerator, int]:
         """The types of the GPUs in use, with their counts."""
         return self.scenario.cluster().count(self._timeline.devices)
-
-    def _accelerator(self, rank: int) -> Accelerator:
-        return self.scenario.cluster().accelerator(self._timeline.devices[rank])
 
     @cached_property
     def peak(self) -> tuple[str, float]:
@@ -195,7 +188,7 @@ class StepNumbers(Result):
         return {
             "peak_bytes": peak.nbytes,
             "peak_rank": peak.rank,
-            "allowance_bytes": sum(self.reserved.values()),
+            "reserved_bytes": sum(self.reserved.values()),
             "capacity_bytes": self.capacity if isfinite(self.capacity) else None,
             "fits": self.fits,
             "by_category_bytes": {name: float(peak.by_category.get(name, 0.0)) for name in categories},

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from scenarios.build.notes import notes
 from scenarios.results import theory
-from scenarios.results.step_numbers import StepNumbers
+from scenarios.results.remedies import remedy_line
+from scenarios.results.step_numbers import SECONDS_PER_DAY, StepNumbers
 from scenarios.results.text import batch, engine_line, heading
-from simulator.analysis import metrics, report, text, traffic
+from simulator.analysis import bubble, metrics, report, text, traffic
 from simulator.analysis.critical import table
 from simulator.analysis.pipeline import box_lengths
 from simulator.analysis.text import figure, indented
-from simulator.units import show
+from simulator.units import show, show_long
 
 LINKS = 6
 """Kinds of link that a report shows, the busiest first."""
@@ -32,15 +33,15 @@ def step_report(result: StepNumbers) -> str:
         sections.append(f"{report.pipeline_chart(result.timeline)}\n  {box_lengths(result.timeline)}".rstrip())
     sections.append(engine_line(result.timeline))
     sections += [f"note: {note}" for note in notes(result.scenario)]
-    sections += ["\n".join(f"warning: outside the fit: {line}" for line in result.outside)]
+    sections += ["\n".join(f"warning: outside the calibrated range: {line}" for line in result.outside)]
     return "\n\n".join(section for section in sections if section)
 
 
 def _memory(result: StepNumbers) -> str:
-    table = report.memory_table(result.memory, result.capacity, result.reserved)
-    lines = ["memory of the fullest GPU, by category", indented(table)]
+    table = report.memory_table(result.memory, result.reserved)
+    lines = ["memory of the fullest GPU, by category", indented(table), f"  {result.need}"]
     if not result.fits:
-        lines.append("  DOES NOT FIT: take a smaller micro-batch, a 16-bit precision, or a larger GPU")
+        lines.append(f"  {remedy_line(result.scenario)}")
     return "\n".join(lines)
 
 
@@ -56,6 +57,7 @@ def _times(result: StepNumbers) -> str:
     expected = theory.bubble(result.scenario)
     if expected is not None:
         lines.append(f"  bubble {metrics.bubble_fraction(result.breakdown):.1%}; in theory {_theory(expected)}")
+        lines += _causes(result, expected)
     if result.initial_broadcast:
         lines.append(f"  before the first step: broadcast of the model, {show(result.initial_broadcast, 'time')}")
     return "\n".join([*lines, *_critical(result)])
@@ -74,6 +76,32 @@ def _critical(result: StepNumbers) -> list[str]:
     if result.critical is None:
         return ["critical path: absent, since a run of this size does not keep every span"]
     return table.lines(result.critical)
+
+
+def _causes(result: StepNumbers, expected: theory.ClosedForm) -> Iterator[str]:
+    """Yield the causes of the bubble with their shares of the step time, the largest first."""
+    found = bubble.explained(result.timeline, expected.fraction)
+    if found is None:
+        return
+    step = result.timeline.step_time
+    slowest = f" (stage {found.slowest} works {found.excess:.1%} more than the mean)"
+    seconds = {
+        "fill and drain": found.fill_and_drain,
+        f"unequal stages{slowest}": found.unequal_stages,
+        "waiting for the optimizer": found.optimizer,
+        "messages and order": found.messages,
+    }
+    told = [
+        f"{cause} {s / step:.1%}"
+        for cause, s in sorted(seconds.items(), key=lambda item: -item[1])
+        if s >= LEAST * step
+    ]
+    if told:
+        yield f"    {', '.join(told)}"
+
+
+LEAST = 5e-4
+"""Least share of the step time that is told; less would be printed as 0.0 %."""
 
 
 def _theory(expected: theory.ClosedForm) -> str:
@@ -103,21 +131,54 @@ def _throughput(result: StepNumbers, summary: Mapping[str, Any]) -> str:
             formula = f"6 N D / (GPUs x peak x step time), {numbers}"
             rows.append(["MFU by 6ND", f"{summary['mfu_6nd']:.1%}", formula])
         rows.append(["HFU", f"{summary['hfu']:.1%}", "the same of all FLOPs executed, recomputation included"])
-    lines = [text.table(rows, align="lrl")]
+    lines = [text.table(rows, align="lrl"), *_above_peak(result, summary["mfu"])]
     if "training" in summary:
         lines.append(_whole(summary["training"]))
     return "throughput\n" + indented("\n".join(lines))
 
 
+def _above_peak(result: StepNumbers, mfu: float) -> Iterator[str]:
+    """Yield why *mfu* is above 1, if it is: FLOPs that are counted but not executed, or durations that are given."""
+    if mfu <= 1:
+        return
+    kernels = [
+        kernel
+        for program in result.timeline.schedule.programs
+        for op in program.distinct()
+        for kernel in getattr(op, "kernels", ())
+    ]
+    if any(kernel.seconds is not None and kernel.flops for kernel in kernels):
+        why = "durations are given by the scenario, and are shorter than this GPU could compute them"
+    elif any(kernel.winograd for kernel in kernels):
+        why = "Winograd's algorithm multiplies less than the model FLOPs count"
+    elif any(kernel.attention for kernel in kernels):
+        why = "model FLOPs count the whole square of attention, by convention, of which a causal mask computes half"
+    else:
+        why = "the GPU or the precision of the products is not that of the peak; check the cluster's accelerator"
+    yield f"note: MFU above 100 %: {why}"
+
+
 def _whole(training: Mapping[str, float | None]) -> str:
-    parts = [f"{figure(training['days'] or 0.0)} days", f"{figure(training['gpu_hours'] or 0.0)} GPU-hours"]
+    parts = [
+        show_long((training["days"] or 0.0) * SECONDS_PER_DAY),
+        f"{figure(training['gpu_hours'] or 0.0)} GPU-hours",
+    ]
     if training["energy_mwh"] is not None:
-        parts.append(f"{training['energy_mwh']:.4g} MWh")
+        parts.append(_scaled(training["energy_mwh"], "MWh", "kWh"))
     if training["co2_t"]:
-        parts.append(f"{training['co2_t']:.4g} t CO2")
+        parts.append(f"{_scaled(training['co2_t'], 't', 'kg')} CO2")
     if training["cost"]:
         parts.append(f"cost {figure(training['cost'])}")
     return f"whole training: {', '.join(parts)}"
+
+
+def _scaled(number: float, unit: str, thousandth: str) -> str:
+    """Return *number* in *unit*, or in its *thousandth* if it is below one.
+
+    >>> _scaled(0.02716, "MWh", "kWh")
+    '27.16 kWh'
+    """
+    return f"{figure(number)} {unit}" if number >= 1 else f"{figure(1000 * number)} {thousandth}"
 
 
 def _links(result: StepNumbers) -> str:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from math import isfinite
-
 from scenarios.build.built import BuiltScenario
-from simulator.analysis import memory
+from scenarios.build.names import model_title
 from simulator.timeline import Timeline
-from simulator.units import show
 
 
 def title(scenario: BuiltScenario) -> str:
@@ -25,15 +22,14 @@ def heading(scenario: BuiltScenario) -> str:
 
 def batch(scenario: BuiltScenario) -> str:
     """Return the model, the batch and its division into replicas and micro-batches."""
-    training, model, derived = scenario.specification.training, scenario.model, scenario.derived
+    training, derived = scenario.specification.training, scenario.derived
     assert training is not None
-    assert model is not None
     micro = "1 micro-batch" if derived.micro_batches == 1 else f"{derived.micro_batches} micro-batches"
     shares = "" if derived.by_stage else f"{derived.replicas} replicas x "
     cut = f"{shares}{micro} of {derived.micro_batch_size}"
     if derived.ranks > derived.replicas:
         cut += f"; {derived.described}"
-    return f"{model.name}, {training.precision}, batch {training.global_batch_size} = {cut}"
+    return f"{model_title(scenario)}, {training.precision}, batch {training.global_batch_size} = {cut}"
 
 
 def engine_line(timeline: Timeline) -> str:
@@ -42,11 +38,3 @@ def engine_line(timeline: Timeline) -> str:
     which = f"all {ranks:,}" if simulated == ranks else f"{simulated:,} of {ranks:,}"
     equal = "" if simulated == ranks else "; each other rank does the same as one of them"
     return f"engine {timeline.engine}: {which} ranks simulated{equal}"
-
-
-def memory_line(held: memory.Peak, capacity: float) -> str:
-    """Return an upper bound of memory and the capacity of a GPU in one line."""
-    if not isfinite(capacity):
-        return f"at most {show(held.nbytes, 'size', 3)} a GPU"
-    comparison = "fits" if held.nbytes <= capacity else "DOES NOT FIT"
-    return f"at most {show(held.nbytes, 'size', 3)} of {show(capacity, 'size', 3)} a GPU: {comparison}"

@@ -7,7 +7,7 @@ error of the model itself, which the accuracy page shows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import exp
@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from scenarios.build.built import BuiltScenario
-from scenarios.results.calibrated_range import MESSAGE, Extent, distinct, joined, outside
+from scenarios.results.calibrated_range import MESSAGE, Beyond, Extent, distinct, joined, outside
 from simulator.accelerator import Accelerator, Software
 from simulator.document import read
 from simulator.kernel import Kernel
 from simulator.network.transport.nccl import FITTED
-from simulator.schedule import Compute, Program, Recv, Schedule
+from simulator.schedule import Collective, Compute, Program, Recv, Schedule, Send
 from topologies.catalogue import GPUS, device
 from workloads.stack import specification
 
@@ -101,12 +101,46 @@ class Uncertainty:
         lines = []
         for gpu in self._gpus:
             fits = [fit for fit in map(shipped, FITS) if fit.keys(f"{GPUS}.{gpu.name}")]
-            if not fits:
+            if not fits and self._priced:
                 lines.append(f"GPU {gpu.name}: no fitted row was measured on it; see the sources of its entry")
             for fit in fits:
                 covered = joined(fit.covered, {MESSAGE: MESSAGES})
-                lines += outside(distinct(self.schedule), covered)
+                lines += [f"{one}: {self._weight(one)}" for one in outside(distinct(self.schedule), covered)]
         return lines
+
+    def _weight(self, beyond: Beyond) -> str:
+        """What *beyond* means for the step time: the share of the computation, or of the bytes, that it is."""
+        if beyond.quantity == MESSAGE:
+            share = self._share_of_messages(beyond.values)
+            return f"the network model extrapolates {_percent(share)} of the bytes sent"
+        return f"prices are extrapolated for {_percent(self._share_of_kernels(beyond.kernels))} of the computation"
+
+    def _share_of_messages(self, sizes: Set[float]) -> float:
+        """Return the share of the bytes of all messages that is in messages of these *sizes* (bytes)."""
+        sent = Counter[float]()
+        for program in self.schedule.programs:
+            for ops, times in program.templates():
+                for op in ops:
+                    if isinstance(op, Collective | Send):
+                        sent[op.nbytes] += times
+        total = sum(nbytes * times for nbytes, times in sent.items())
+        return sum(nbytes * times for nbytes, times in sent.items() if nbytes in sizes) / total if total else 0.0
+
+    def _share_of_kernels(self, kernels: Set[Kernel]) -> float:
+        """Return the share of the computation of the programs that is in *kernels*, on the first type of GPU."""
+        gpu, *_ = self._gpus
+        total = found = 0.0
+        for work in self._work:
+            for launched, times in work.items():
+                total += times * gpu.seconds(launched, self.scenario.software)
+                own = [kernel for kernel in launched if kernel in kernels]
+                found += times * gpu.seconds(own, self.scenario.software) if own else 0.0
+        return min(1.0, found / total) if total else 0.0
+
+    @property
+    def _priced(self) -> bool:
+        """True if the GPU prices any kernel; durations of unit models are given."""
+        return any(kernel.seconds is None for work in self._work for kernels in work for kernel in kernels)
 
     @cached_property
     def _gpus(self) -> dict[Accelerator, int]:
@@ -171,6 +205,15 @@ class Uncertainty:
         A bubble is a wait for the computation of another rank.
         """
         return min(1.0, (computing + self.bubble) / self.step)
+
+
+def _percent(share: float) -> str:
+    """Return *share* as text.
+
+    >>> _percent(0.123), _percent(1e-5)
+    ('12 %', 'under 0.1 %')
+    """
+    return "under 0.1 %" if share < 1e-3 else f"{share * 100:.2g} %"
 
 
 def _work(program: Program) -> dict[tuple[Kernel, ...], int]:

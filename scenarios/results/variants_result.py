@@ -84,7 +84,7 @@ def _numbers(results: Mapping[str, StepNumbers]) -> list[list[str]]:
         *_percentiles(results),
         ["samples/s", *(figure(s["samples_per_s"]) for s in summaries.values())],
         ["MFU", *(f"{s['mfu']:.1%}" for s in summaries.values())],
-        ["peak memory", *(show(s["memory"]["peak_bytes"], "size", 3) for s in summaries.values())],
+        ["memory needed", *(result.need.amount for result in results.values())],
         ["fits", *("yes" if s["memory"]["fits"] else "NO" for s in summaries.values())],
         ["GPUs", *(f"{len(result.timeline.gpu_ranks)}" for result in results.values())],
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,27 @@ MOST_SPANS = 20_000
 """Rows from which spans.csv is written only on request: a file of about 2 MB, still handy in a spreadsheet."""
 
 
-def write(result: Result, folder: Path, ranks: Sequence[int] | None = None) -> list[Path]:
-    """Write *result* into *folder*, with a chart of *ranks*; return the paths. Raises `SimulatorError`."""
+def write(
+    result: Result, folder: Path, ranks: Sequence[int] | None = None, finished: Callable[[], None] = lambda: None
+) -> list[Path]:
+    """Write *result* into *folder*, with a chart of *ranks*; return the paths. Raises `SimulatorError`.
+
+    *finished* is called after each file.
+    """
+    paths = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return list(_written(result, folder, ranks))
+        for path in _written(result, folder, ranks):
+            paths.append(path)
+            finished()
+        return paths
     except OSError as error:
         raise SimulatorError(f"cannot write {error.filename or folder}: {error.strerror or error}") from None
+
+
+def count(result: Result) -> int:
+    """Return how many files `write` writes at most."""
+    return 2 + 2 * len(result.timelines) + len(result.repeats) + (len(result.breakdowns) > 1)
 
 
 def _written(result: Result, folder: Path, ranks: Sequence[int] | None) -> Iterator[Path]:

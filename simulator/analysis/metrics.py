@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from simulator.analysis.instants import ONE_INSTANT
 from simulator.analysis.intervals import partition
 from simulator.schedule import Collective, Compute, Copy, Delay, Op, Recv, Schedule, Send
 from simulator.schedule.mesh import family
@@ -56,7 +57,12 @@ def breakdown(timeline: Timeline) -> dict[str, float]:
         if schedule.program(rank).on == "gpu":
             total += len(ranks) * _parts(timeline, rank, kinds[schedule.program_of[rank]], len(total) - 1)
             gpus += len(ranks)
-    return dict(zip(keys(schedule), (total / max(1, gpus)).tolist(), strict=True))
+    return dict(zip(keys(schedule), _rounded(total / max(1, gpus)).tolist(), strict=True))
+
+
+def _rounded(seconds: Floats) -> Floats:
+    """Return *seconds* by part with zero for those below `ONE_INSTANT` of their sum: differences of sums only."""
+    return np.where(seconds <= ONE_INSTANT * seconds.sum(), 0.0, seconds)
 
 
 def _from_totals(timeline: Timeline, totals: Totals) -> dict[str, float]:
@@ -64,7 +70,7 @@ def _from_totals(timeline: Timeline, totals: Totals) -> dict[str, float]:
     means = (
         totals.seconds[places].mean(axis=0) / timeline.steps_measured if len(places) else np.zeros(len(totals.parts))
     )
-    return dict(zip(totals.parts, means.tolist(), strict=True))
+    return dict(zip(totals.parts, _rounded(means).tolist(), strict=True))
 
 
 def rank_breakdown(timeline: Timeline, rank: int) -> dict[str, float]:
@@ -77,7 +83,7 @@ def rank_breakdown(timeline: Timeline, rank: int) -> dict[str, float]:
     schedule = timeline.schedule
     names = keys(schedule)
     parts = _parts(timeline, rank, _kinds(schedule, schedule.program_of[rank]), len(names) - 1)
-    return dict(zip(names, parts.tolist(), strict=True))
+    return dict(zip(names, _rounded(parts).tolist(), strict=True))
 
 
 def bubble_fraction(parts: Mapping[str, float]) -> float:
@@ -109,9 +115,19 @@ def _kinds(schedule: Schedule, program: int) -> Integers:
 
 def _parts(timeline: Timeline, rank: int, kinds: Integers, bubble: int) -> Floats:
     """Return the seconds of a step of *rank* for each of `keys`; *bubble*: the last index; *kinds*: that of each op."""
+    return _partition(timeline, rank, kinds, bubble, timeline.window) / timeline.steps_measured
+
+
+def _partition(timeline: Timeline, rank: int, kinds: Integers, bubble: int, window: tuple[float, float]) -> Floats:
     op, _, _, begin, end, _ = timeline.of(rank)
-    seconds = partition(begin, end, kinds[op], bubble, timeline.window)
-    return seconds / timeline.steps_measured
+    return partition(begin, end, kinds[op], bubble, window)
+
+
+def parts_within(timeline: Timeline, rank: int, window: tuple[float, float]) -> Floats:
+    """Return the seconds of *window* (s) on *rank* for each of `keys`."""
+    schedule = timeline.schedule
+    kinds = _kinds(schedule, schedule.program_of[rank])
+    return _partition(timeline, rank, kinds, len(keys(schedule)) - 1, window)
 
 
 def model_flops(schedule: Schedule) -> float:

@@ -12,6 +12,9 @@ from simulator.analysis.pipeline import pipeline_ranks, stretches
 from simulator.timeline import Timeline
 from simulator.units import show
 
+EQUAL = 1e-9
+"""Relative difference below which two times are printed as equal: sums of millions of doubles agree to that."""
+
 
 class Measurement(NamedTuple):
     """One line of a table of collectives: *size* in bytes, *time* in s, bandwidths in bytes/s."""
@@ -63,7 +66,11 @@ def _cells(values: Sequence[float]) -> list[str]:
     cells = [show(value, "time") for value in values]
     if len(values) == 2:
         change = values[1] - values[0]
-        cells.append("=" if change == 0 else f"{'+' if change > 0 else '-'}{show(abs(change), 'time', 3)}")
+        cells.append(
+            "="
+            if abs(change) <= EQUAL * max(map(abs, values))
+            else f"{'+' if change > 0 else '-'}{show(abs(change), 'time', 3)}"
+        )
     return cells
 
 
@@ -111,16 +118,15 @@ def collective_table(measurements: Iterable[Measurement]) -> str:
     )
 
 
-def memory_table(memory: Memory, capacity: float, reserved: Mapping[str, float] | None = None) -> str:
-    """Return the peak by category, its sum and the *capacity* (bytes) of the GPU, and the peak of each stage.
+def memory_table(memory: Memory, reserved: Mapping[str, float] | None = None) -> str:
+    """Return the peak by category with its sum, *reserved* memory, and the peak of each stage.
 
     *reserved*: bytes that the process holds beyond its tensors.
     """
     peak = memory.peak
     rows = [[name, show(nbytes, "size")] for name, nbytes in peak.by_category.items() if nbytes > 0]
-    share = f"{peak.nbytes / capacity:.0%} of {show(capacity, 'size')}" if capacity < float("inf") else ""
-    rows.append([f"peak, rank {peak.rank}", show(peak.nbytes, "size"), share])
-    rows += [[f"beside it: {name}", show(nbytes, "size")] for name, nbytes in (reserved or {}).items() if nbytes]
+    rows.append([f"peak, rank {peak.rank}", show(peak.nbytes, "size")])
+    rows += [[f"reserved: {name}", show(nbytes, "size")] for name, nbytes in (reserved or {}).items() if nbytes]
     if len(memory.stages) > 1:
         rows += [[f"stage {stage}", show(nbytes, "size")] for stage, nbytes in enumerate(memory.stages)]
     if memory.host_bytes:

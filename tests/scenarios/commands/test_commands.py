@@ -259,9 +259,9 @@ def test_compare_of_runs_tells_what_was_set(capsys: pytest.CaptureFixture[str]) 
 def test_check_says_what_fits(capsys: pytest.CaptureFixture[str]) -> None:
     out = answer(capsys, "check", "zhores_resnet50_ddp", "hello")
     first, second = out.splitlines()
-    assert first.startswith("zhores_resnet50_ddp: ok, 100 GPUs, at most ")
-    assert first.endswith(" a GPU: fits")
-    assert second == "hello: ok, 4 GPUs, at most 2 GB a GPU"
+    assert first == "zhores_resnet50_ddp: ok, 100 GPUs, needs 7.2 of 17.2 GB: fits"
+    # 2 GB of tensors and 1.3 GB of CUDA's context
+    assert second == "hello: ok, 4 GPUs, needs 3.3 GB a GPU"
     out = answer(capsys, "check", "zhores_resnet50_ddp", "--set", "parallelism.dp=50")
     assert ": ok, 100 GPUs, 50 idle, " in out
 
@@ -269,7 +269,7 @@ def test_check_says_what_fits(capsys: pytest.CaptureFixture[str]) -> None:
 def test_check_goes_on_after_a_fault(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["check", "nowhere.yaml", "hello"]) == 2
     out, err = capsys.readouterr()
-    assert (out, err) == ("hello: ok, 4 GPUs, at most 2 GB a GPU\n", "nowhere.yaml: no such file\n")
+    assert (out, err) == ("hello: ok, 4 GPUs, needs 3.3 GB a GPU\n", "nowhere.yaml: no such file\n")
 
 
 def test_show_order(capsys: pytest.CaptureFixture[str]) -> None:

@@ -199,7 +199,7 @@ def test_an_interrupt_from_the_terminal():
     command = started()
     os.killpg(command.pid, signal.SIGINT)
     _, err = command.communicate(timeout=60)
-    assert (command.returncode, err) == (130, "")
+    assert (command.returncode, err) == (130, "interrupted\n")
     assert all_gone(command.pid)
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from scenarios import Scenario
 from scenarios.command import run
-from scenarios.plan.advice import advice, candidates, figure, memory_budget
+from scenarios.plan.advice import advice, figure
+from scenarios.plan.candidates import candidates, memory_budget
 from simulator.errors import ScenarioError
 from workloads.parallelism.zero import zero_state_bytes
 
@@ -86,10 +87,43 @@ def test_a_layer_larger_than_a_gpu_is_cut_by_tensors() -> None:
 
 
 def test_activations_are_first_recomputed() -> None:
-    told = advice(scenario("gpt2_large", "zhores", 1, 32, precision="fp16"))
-    # 18 x 774 million are 13.9 GB of 17.2
+    told = advice(scenario("gpt2_medium", "zhores", 1, 32, precision="fp16"))
+    # 18 x 355 million are 6.4 GB of 17.2
     assert "states fit one GPU (18 bytes" in told
     assert "micro_batch_size: 1 and recompute: full bring data parallelism down to" in told
+
+
+def test_memory_that_suffices_only_without_what_is_reserved_is_no_advice() -> None:
+    asked = scenario("gpt2_large", "zhores", 1, 32, precision="fp16")
+    least = memory_budget(asked).candidate(micro_batch_size=1, recompute="full")
+    # 18 x 774 million, activations, and 1.3 GB of context: 17.3 of 17.2 GB
+    assert least.need.tensors < least.need.capacity < least.nbytes
+    assert "bring data parallelism down to" not in advice(asked)
+
+
+def test_advice_and_check_give_one_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["--set", "model.num_layers=48"]
+    assert run(["check", "gpt2_xl_zero_zhores", *settings]) == 0
+    checked = [line.partition("needs ")[2].partition(":")[0] for line in capsys.readouterr().out.splitlines()]
+    assert run(["show", "gpt2_xl_zero_zhores", "advice", *settings]) == 0
+    given = [line for line in capsys.readouterr().out.splitlines() if line.startswith("as given")]
+    assert len(given) == len(checked) == 4
+    assert all(need in line for need, line in zip(checked, given, strict=True))
+
+
+def test_advice_does_not_name_what_is_so_already() -> None:
+    told = advice(scenario("gpt3_175b", "dgx_a100_80gb", 1, 64, **HALF))
+    resort = next(line for line in told.splitlines() if line.startswith("Nothing of this fits"))
+    assert resort == "Nothing of this fits: take more GPUs."
+    plain = advice(scenario("gpt3_175b", "dgx_a100_80gb", 1, 64, precision="fp32"))
+    assert "a smaller micro-batch, precision: bf16 or recompute: full." in plain
+
+
+def test_selective_recomputation_beside_flash_attention_is_called_useless() -> None:
+    flash = Scenario.load("llama3_8b_fsdp_dgx_h100", {"training.recompute": "selective"})
+    assert "selective costs time and saves next to no memory" in advice(flash)
+    scores = flash.changed({"model.attention": "unfused"}, "attention")
+    assert "saves next to no memory" not in advice(scores)
 
 
 def test_replicas_are_no_more_than_the_batch_feeds() -> None:

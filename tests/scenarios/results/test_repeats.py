@@ -64,10 +64,10 @@ def test_spread_is_drawn_once_for_each_gpu_and_leaves_the_draws_of_jitter():
 def test_the_report_tells_percentiles_and_the_engine():
     text = Scenario.load("hello", {**JITTER, "simulation.repeats": 20}).run().report()
     assert "of 20 repeats; what follows is of the first\n" in text
-    assert "\nengine simpy: all 4 ranks simulated\n" in text
+    assert text.endswith("\nengine simpy: all 4 ranks simulated")
     text = Scenario.load("hello", {"simulation.engine": "compiled"}).run().report()
     assert "repeats" not in text
-    assert "\nengine compiled: 1 of 4 ranks simulated; each other rank does the same as one of them\n" in text
+    assert text.endswith("\nengine compiled: 1 of 4 ranks simulated; each other rank does the same as one of them")
     text = Scenario.load("allreduce_dgx_a100").run().report()
     assert "all_reduce over 8 ranks, transport nccl, flow, engine simpy\n" in text
 

@@ -22,7 +22,7 @@ def test_it_is_the_context_and_the_rings_buffers():
 def test_an_ideal_world_takes_nothing():
     told = result(software="ideal", **{"network.transport": "ideal"})
     assert sum(told.reserved.values()) == 0
-    assert told.summary()["memory"]["allowance_bytes"] == 0
+    assert told.summary()["memory"]["reserved_bytes"] == 0
 
 
 def test_what_fits_only_without_it_does_not_fit():
@@ -39,7 +39,7 @@ def test_what_fits_only_without_it_does_not_fit():
 
 
 def test_the_report_shows_it_beside_the_peak():
-    assert "beside it: context" in result().report()
+    assert "reserved: context" in result().report()
 
 
 @pytest.mark.parametrize("network", ["gloo", "ideal"])

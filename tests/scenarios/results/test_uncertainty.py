@@ -84,9 +84,29 @@ def test_a_gpu_without_rows_is_named():
 
 
 def test_an_op_beyond_the_rows_is_named():
-    lines = uncertainty_of(scenario(vocab_size=1_000_003)).outside()
-    assert [line for line in lines if line.startswith("longer side of a product: 1e+06 in head")]
+    of = scenario(vocab_size=1_000_003)
+    lines = uncertainty_of(of).outside()
+    (line,) = [line for line in lines if line.startswith("products with a longer side of 1,000,003 (head), ")]
+    gpu, computed, found = of.cluster().accelerator(of.derived.devices[0]), 0.0, 0.0
+    for op in of.schedule().program(0).ops:
+        own = [k for k in getattr(op, "kernels", ()) if k.shape is not None and max(k.shape[1:3]) == 1_000_003]
+        computed += gpu.seconds(getattr(op, "kernels", ()), of.software)
+        found += gpu.seconds(own, of.software)
+    assert f"prices are extrapolated for {found / computed * 100:.2g} % of the computation" in line
     assert not [line for line in uncertainty_of(scenario()).outside() if "product" in line]
+
+
+def test_what_is_outside_is_told_in_units_with_its_weight():
+    of = Scenario.load("zhores_resnet50_ddp")
+    lines = uncertainty_of(of).outside()
+    assert lines == [
+        "memory-bound kernels of 256 kB (fc1), 512 kB to 4.93 GB were measured: prices are extrapolated for under "
+        "0.1 % of the computation"
+    ]
+
+
+def test_given_durations_need_no_fit_of_the_gpu():
+    assert uncertainty_of(Scenario.load("hello")).outside() == []
 
 
 def test_calibrated_range_is_that_of_the_ops():
@@ -98,7 +118,6 @@ def test_calibrated_range_is_that_of_the_ops():
     assert found["longer side of a product"] == (7, 20)
     assert found["depth of a product"] == (7, 30)
     assert outside(ops, found) == []
-    assert (
-        outside(ops[:1], calibrated_range(ops[1:]))[0] == "longer side of a product: 20 in a; fitted rows have 7 to 7"
-    )
+    beyond = outside(ops[:1], calibrated_range(ops[1:]))[0]
+    assert str(beyond) == "products with a longer side of 20 (a), 7 were measured"
     assert joined(calibrated_range(ops[:1]), calibrated_range(ops[1:])) == found

@@ -66,13 +66,13 @@ def test_the_table_of_collectives_has_the_columns_of_nccl_tests() -> None:
     )
 
 
-def test_memory_table_sets_the_peak_against_the_capacity(
+def test_memory_table_shows_the_peak_and_what_is_reserved_beside_it(
     ddp: Callable[[int], Timeline], gpipe: Callable[[int, int], Timeline]
 ) -> None:
-    printed = report.memory_table(memory.peak(ddp(4)), 16e9)
-    assert "peak, rank 0  2.8 GB  18% of 16 GB" in printed
+    printed = report.memory_table(memory.peak(ddp(4)), {"context": 1.3e9})
+    assert "peak, rank 0       2.8 GB\nreserved: context  1.3 GB" in printed
     assert printed.splitlines()[-1].split() == ["host", "40", "MB"]
-    assert report.memory_table(memory.peak(gpipe(2, 3)), 16e9).splitlines()[-1].split() == ["stage", "1", "3", "GB"]
+    assert report.memory_table(memory.peak(gpipe(2, 3))).splitlines()[-1].split() == ["stage", "1", "3", "GB"]
 
 
 @pytest.mark.parametrize("width", [1, 7, 40])

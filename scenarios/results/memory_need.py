@@ -1,0 +1,117 @@
+"""The memory that a schedule needs on its tightest GPU: tensors and reserved memory, beside the GPU's capacity.
+
+`check`, `show advice` and `run` all take this sum, so that they give the same answer. They differ in the tensors:
+`run` has the peak of a simulation, the others an upper bound by program order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+
+import numpy as np
+
+from scenarios.build.built import BuiltScenario
+from scenarios.results.reserved_memory import reserved_memory
+from simulator.analysis.memory import Memory, bound, stages
+from simulator.schedule import Schedule
+from simulator.units import show
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNeed:
+    """Bytes on the GPU of *rank*: those of *tensors* at their peak, the *reserved* ones, and its *capacity*."""
+
+    rank: int
+    tensors: float
+    capacity: float
+    reserved: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> float:
+        """Bytes of tensors and reserved memory together."""
+        return self.tensors + sum(self.reserved.values())
+
+    @property
+    def fits(self) -> bool:
+        """True if the GPU has the memory that it needs."""
+        return self.nbytes <= self.capacity
+
+    @property
+    def amount(self) -> str:
+        """The bytes needed and the capacity.
+
+        >>> MemoryNeed(0, 85.95e9, 85.9e9).amount
+        '85.95 of 85.9 GB'
+        """
+        return of_capacity(self.nbytes, self.capacity)
+
+    def __str__(self) -> str:
+        """Return the need and the verdict.
+
+        >>> str(MemoryNeed(0, 84e9, 85.9e9, {"context": 2e9}))
+        'needs 86.0 of 85.9 GB: DOES NOT FIT'
+        """
+        if not isfinite(self.capacity):
+            return f"needs {self.amount} a GPU"
+        return f"needs {self.amount}: {'fits' if self.fits else 'DOES NOT FIT'}"
+
+
+def of_capacity(nbytes: float, capacity: float) -> str:
+    """Return *nbytes* beside *capacity* in the unit of the capacity, with as many digits as tell them apart.
+
+    >>> of_capacity(2e9, float("inf")), of_capacity(512e6, 16e9), of_capacity(0.0, 16e9)
+    ('2 GB', '0.5 of 16.0 GB', '0.0 of 16.0 GB')
+    """
+    if not isfinite(capacity):
+        return show(nbytes, "size", 3)
+    unit = show(capacity, "size", 3).split()[1]
+    factor = {"PB": 1e15, "TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}[unit]
+    digits = 1
+    while nbytes > capacity and digits < MOST_DIGITS and f"{nbytes / factor:.{digits}f}" == _rounded(capacity, factor):
+        digits += 1
+    return f"{nbytes / factor:.{digits}f} of {_rounded(capacity, factor)} {unit}"
+
+
+MOST_DIGITS = 6
+"""Digits after the point at most."""
+
+
+def _rounded(capacity: float, factor: float) -> str:
+    return f"{capacity / factor:.1f}"
+
+
+def memory_need(
+    scenario: BuiltScenario, schedule: Schedule, memory: Memory | None = None, devices: Sequence[str] | None = None
+) -> MemoryNeed:
+    """Return what *schedule* needs on its tightest GPU.
+
+    *memory*: its peak; an upper bound of it if not given. *devices*: the GPU or host of each rank, those of *scenario*
+    if not given. On GPUs of several sizes, each stage must fit the smallest GPU among its ranks.
+    """
+    devices = scenario.derived.devices if devices is None else devices
+    memory = bound(schedule) if memory is None else memory
+    peak = memory.peak
+    capacity = np.array([scenario.cluster().accelerator(devices[rank]).memory_bytes for rank in _gpu_ranks(schedule)])
+    rank, tensors, least = peak.rank, peak.nbytes, float(capacity.min(initial=np.inf))
+    if len(capacity) and least < capacity.max():
+        rank, tensors, least = _tightest(schedule, memory, capacity)
+    return MemoryNeed(rank, tensors, least, reserved_memory(scenario, schedule, rank, devices))
+
+
+def _gpu_ranks(schedule: Schedule) -> list[int]:
+    on_gpu = [program.on == "gpu" for program in schedule.programs]
+    return [rank for rank, number in enumerate(schedule.program_of) if on_gpu[number]]
+
+
+def _tightest(schedule: Schedule, memory: Memory, capacity: np.ndarray) -> tuple[int, float, float]:
+    """Return (rank, bytes of tensors, capacity) of the stage with the least room on the smallest of its GPUs."""
+    ranks = np.array(_gpu_ranks(schedule))
+    stage = stages(schedule)[ranks]
+    found = []
+    for number, nbytes in zip(np.unique(stage).tolist(), memory.stages, strict=True):
+        mine = np.flatnonzero(stage == number)
+        smallest = mine[int(capacity[mine].argmin())]
+        found.append((int(ranks[smallest]), nbytes, float(capacity[smallest])))
+    return max(found, key=lambda one: one[1] - one[2])
