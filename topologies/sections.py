@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from simulator import lookup
 from simulator.cluster import Link
 from simulator.document import Bandwidth, Count, Document, Fault, Index, Section, Time, merged
 from simulator.document.parameters import parameters
 from simulator.errors import ClusterError
-from topologies.catalogue import CPUS, GPUS, LINKS, Device, described, device, known, link
+from topologies.catalogue import CPUS, GPUS, LINKS, Device, LinkKind, described, device, known, link
 from topologies.wiring import Server, Wiring
 
 FABRICS, NODES = "topologies.fabrics", "topologies.nodes"
@@ -52,9 +53,18 @@ Cpu = Annotated[Device, _with_preset(CPUS), _schema(CPUS)]
 class LinkSection(Section):
     """One direction of a link. The kind suffices if the catalogue has it."""
 
-    kind: str
+    kind: LinkKind = Field(default="", validate_default=True)
     bandwidth: Bandwidth | None = None
     latency: Time | None = None
+
+    @field_validator("kind", mode="before")
+    @classmethod
+    def _named(cls, kind: Any) -> Any:
+        if kind in ("", None):
+            kinds = ", ".join(lookup.names(LINKS))
+            own = "or, beside a bandwidth and a latency, any word of your own, e.g. rdma or tcp"
+            raise PydanticCustomError("missing", "is required", {"needs": f"one of {kinds}; {own}"})
+        return kind
 
     @model_validator(mode="after")
     def _in_catalogue(self) -> Self:
@@ -71,7 +81,7 @@ def _known_link(kind: str) -> None:
     try:
         known(LINKS, "link", kind, "kind")
     except Fault as fault:
-        raise Fault("kind", f"{fault.message}; or give it a bandwidth and a latency", fault.hint) from None
+        raise Fault("kind", f"{fault.message}; or give a bandwidth and a latency beside it", fault.hint) from None
 
 
 class IntraSection(Section):
@@ -83,7 +93,7 @@ class IntraSection(Section):
 
     model_config = ConfigDict(extra="allow")
 
-    kind: str | None = None
+    kind: LinkKind | None = None
     shape: str = "full_mesh"
     bandwidth: Bandwidth | None = None
     latency: Time | None = None

@@ -283,10 +283,12 @@ ClusterSpecification = Annotated[
 """The type of a scenario's ``cluster`` field."""
 
 
-class _Holder(Section):
+class ClusterHolder(Section):
+    """A mapping with the ``cluster`` section alone."""
+
     cluster: ClusterSpecification
 
 
 def specification(section: Mapping[str, Any]) -> ClusterSection:
     """Return *section*, validated. Raises `ScenarioError` with every fault."""
-    return validated(Document({"cluster": dict(section)}), _Holder).cluster
+    return validated(Document({"cluster": dict(section)}), ClusterHolder).cluster

@@ -11,13 +11,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
-from simulator.document import Amount, Count, Document, Fault, Flag, Index, Number, Section, Time, read, validated
+from simulator.document import Amount, Count, Document, Fault, Flag, Index, Quantity, Section, Time, read, validated
 from simulator.document.names import known
 from simulator.document.quantities import number
 from simulator.errors import ScenarioError
 from simulator.lookup import data_file
 from workloads.convolutional import ConvolutionalBuilder
 from workloads.entry import AveragePoolEntry, Entry, MaxPoolEntry
+from workloads.huggingface import with_plain_keys
 from workloads.model import Model
 from workloads.operators.attention import ATTENTIONS
 from workloads.operators.convolution import Image
@@ -172,7 +173,7 @@ class UnitSpecification(_Named):
     num_layers: Count
     forward: Time
     backward: Time
-    parameters: Number = 0.0
+    parameters: Quantity = 0.0
     activations: Amount = 0.0
 
     @model_validator(mode="after")
@@ -211,7 +212,7 @@ class _Holder(Section):
 
 def specification(name: str) -> ModelSpecification:
     """That of the model *name* in `workloads.models`, or a dotted name of the user's own. Raises `SimulatorError`."""
-    document = read(data_file("workloads.models", name))
+    document = with_plain_keys(read(data_file("workloads.models", name)), ())
     positions = {("model", *path): position for path, position in document.positions.items()}
     return validated(Document({"model": document.data}, positions), _Holder).model
 

@@ -11,6 +11,7 @@ import typer
 
 from scenarios.application import app
 from scenarios.commands.arguments import Jobs, Scenarios, Settings, numbers
+from scenarios.commands.terminal import say
 
 if TYPE_CHECKING:
     from scenarios.results.result import Result
@@ -97,7 +98,7 @@ def _run_each(loaded: list[Scenario], files: _Files, as_json: bool, check: bool,
             result = scenario.run(watch)
             summaries.append(result.summary())
         if not as_json:
-            print(result.report())
+            say(result.report())
             _write(result, _folder(files.output, scenario.name, len(loaded)), files)
         _write_timelines(result, files, len(loaded))
         outcome = held(scenario, result.summary()) if check else []

@@ -54,7 +54,7 @@ class Network(Section):
     @field_validator("transport")
     @classmethod
     def _transport(cls, name: str) -> str:
-        known(name, "simulator.network.transport", only=LIBRARIES)
+        name = known(name, "simulator.network.transport", only=LIBRARIES)
         if is_path(name):
             loaded(name)  # reports faults of the file before anything runs
         return name
@@ -62,12 +62,13 @@ class Network(Section):
     @field_validator("algorithms")
     @classmethod
     def _algorithms(cls, algorithms: dict[str, str]) -> dict[str, str]:
-        for key, name in algorithms.items():
+        plain = {}
+        for key, given in algorithms.items():
             kind = key.rpartition(".")[2]
             if kind not in COLLECTIVES:
                 raise Fault(key, f"is no collective; there are {', '.join(COLLECTIVES)}", near(kind, COLLECTIVES))
             try:
-                known(name, "simulator.network.collectives", ("auto",))
+                name = plain[key] = known(given, "simulator.network.collectives", ("auto",))
             except Fault as fault:
                 raise Fault(key, fault.message, fault.hint) from None
             if name != "auto" and not hasattr(find("simulator.network.collectives", name), kind):
@@ -77,7 +78,7 @@ class Network(Section):
                     if hasattr(find("simulator.network.collectives", one), kind)
                 ]
                 raise Fault(key, f"{name} has no {kind}; it must be {listed(['auto', *able])}")
-        return algorithms
+        return plain
 
 
 class Straggler(Section):

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from simulator.document import Count, Fault, Number, Section
+from simulator.document import Count, Fault, Quantity, Section
 
 Precision = Literal["bf16", "fp16", "fp32"]
 
@@ -24,8 +24,8 @@ class Training(Section):
     gradient_dtype: Precision | None = None
     optimizer: Literal["adam", "momentum", "sgd", "adam8bit"] = "adam"
     recompute: Literal["none", "selective", "full"] = "none"
-    tokens: Number | None = None
-    samples: Number | None = None
+    tokens: Quantity | None = None
+    samples: Quantity | None = None
     steps: Count = 1
 
     @model_validator(mode="after")

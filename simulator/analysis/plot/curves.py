@@ -15,6 +15,7 @@ from simulator.analysis.palette import categories_in_order, category_fill
 from simulator.analysis.pipeline import pipeline_ranks
 from simulator.analysis.plot.canvas import WIDTH, Window, legend, time_axis
 from simulator.analysis.rows import shown_window
+from simulator.errors import SimulatorError
 from simulator.timeline import Floats, Timeline
 from simulator.units import show
 
@@ -57,6 +58,8 @@ def memory_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Window
     """The fullest rank by category, and below the first rank of each pipeline stage, or *ranks*."""
     window = shown_window(timeline, window)
     top = memory.peak(timeline).peak
+    if not top.nbytes:
+        raise SimulatorError("nothing is held in memory; a chart of memory needs parameters or activations with a size")
     every = pipeline_ranks(timeline, ranks)
     shown = [every[place] for place in sorted({round(p) for p in np.linspace(0, len(every) - 1, MOST_CURVES)})]
     count = 2 if ranks or len(shown) > 1 else 1
