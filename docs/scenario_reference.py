@@ -19,7 +19,10 @@ TITLE = (
 )
 INTRODUCTION = """\
 The `preset` of a section, or each row of a `table`, may give required keys; `clustersim list` prints the presets.
-A quantity needs its unit: `25 GB/s` is bytes, `200 Gb/s` is bits. `--set key.path=value` sets a key by its path."""
+A quantity needs its unit: `25 GB/s` is bytes, `200 Gb/s` is bits. `--set key.path=value` sets a key by its path.
+
+A name with a dot is an import path, and its code runs, under `check` too; keys that name a file open it. See
+[Security](../security.md) before you run the scenario of somebody else."""
 NAMES = {
     "string": "text",
     "integer": "whole number",

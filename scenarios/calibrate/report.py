@@ -32,6 +32,20 @@ def calibration_report(outcome: Outcome) -> str:
     return "\n\n".join(sections)
 
 
+def how_to_use(outcome: Outcome, output: object, cluster: bool) -> str:
+    """Return how a scenario takes the file *output*; *cluster*: whether the file has a cluster from an inventory."""
+    own = "" if outcome.section is None and not cluster else f"cluster: {{preset: {output}}}"
+    lines = [f"next: clustersim run SCENARIO --set network.transport={output}"]
+    if own:
+        lines.append(f"or on the measured cluster, in a scenario: {own} and network: {{transport: {output}}}")
+    if outcome.section is not None:
+        lines.append(
+            f"cluster.bandwidth, {outcome.section['bandwidth']}, is that of this cluster alone; a preset such as "
+            "dgx_a100_80gb keeps the bandwidths of its own links"
+        )
+    return "\n".join(lines)
+
+
 def _tables(outcome: Outcome) -> Iterator[str]:
     found = outcome.calibrated
     rows = list(zip(found.measurements, found.plans, found.seconds, strict=True))

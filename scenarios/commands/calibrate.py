@@ -116,7 +116,7 @@ def _measure(
     from scenarios.calibrate import file
     from scenarios.calibrate.measuring import BrokenCalibrationError, keep, measured, with_rows_kept
     from scenarios.calibrate.rank_placement import outcome
-    from scenarios.calibrate.report import calibration_report
+    from scenarios.calibrate.report import calibration_report, how_to_use
     from simulator.errors import ScenarioError
     from simulator.network.transport.calibration import transport
 
@@ -139,7 +139,7 @@ def _measure(
     where = {"network": "testbed"} if places else {}
     data = file.contents(found, file.provenance(backend, placement.ranks, where))
     file.write({**data, **_gpu()} if backend == "nccl" else data, output)
-    print(f"wrote {output} and {record}\nnext: clustersim run SCENARIO --set network.transport={output}")
+    print(f"wrote {output} and {record}\n{how_to_use(found, output, cluster=False)}")
 
 
 def _measure_device(name: str, output: Path) -> None:
