@@ -85,7 +85,7 @@ def _known_link(kind: str) -> None:
     try:
         known(LINKS, "link", kind, "kind")
     except Fault as fault:
-        raise Fault("kind", f"{fault.message}; or give a bandwidth and a latency beside it", fault.hint) from None
+        raise Fault("kind", f"{fault.message}; or give it a bandwidth and a latency", fault.hint) from None
 
 
 class IntraSection(Section):

@@ -104,7 +104,7 @@ def test_any_word_is_a_kind_beside_bandwidth_and_latency(capsys: pytest.CaptureF
     assert capsys.readouterr().out.startswith("own.yaml: ok, 16 GPUs")
     told = refusal(capsys, SERVERS.replace("ib_hdr", "rdma, bandwidth: 25 GB/s"))
     assert 'unknown link "rdma"' in told
-    assert "or give a bandwidth and a latency beside it" in told
+    assert "or give it a bandwidth and a latency" in told
 
 
 def test_both_batch_sizes_are_suggested(capsys: pytest.CaptureFixture[str]) -> None:
