@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from scenarios.specification.specification import Specification
+from scenarios.specification.json_schema import json_schema
 
 Schema = Mapping[str, Any]
 
@@ -19,7 +19,10 @@ TITLE = (
 )
 INTRODUCTION = """\
 The `preset` of a section, or each row of a `table`, may give required keys; `clustersim list` prints the presets.
-A quantity needs its unit: `25 GB/s` is bytes, `200 Gb/s` is bits. `--set key.path=value` sets a key by its path."""
+A quantity needs its unit: `25 GB/s` is bytes, `200 Gb/s` is bits. `--set key.path=value` sets a key by its path.
+
+A name with a dot is an import path, and its code runs, under `check` too; keys that name a file open it. See
+[Security](../security.md) before you run the scenario of somebody else."""
 NAMES = {
     "string": "text",
     "integer": "whole number",
@@ -32,7 +35,7 @@ NAMES = {
 
 def page() -> str:
     """Return the reference as one MyST Markdown page."""
-    schema = Specification.model_json_schema()
+    schema = json_schema()
     sections = schema["$defs"]
     parts = [TITLE, INTRODUCTION, "## The whole file", _described(schema), _table(schema)]
     for name, paths in _places(schema).items():
@@ -92,15 +95,22 @@ def _described(schema: Schema) -> str:
 
 
 def _table(section: Schema) -> str:
-    """Return the keys of *section* as a table: key, value, default."""
+    """Return the keys of *section* as a table: key, value, default, meaning."""
     required = section.get("required", ())
-    rows = ["| key | value | default |", "|---|---|---|"]
+    rows = ["| key | value | default | meaning |", "|---|---|---|---|"]
     for key, value in section.get("properties", {}).items():
         default = "required" if key in required else _default(value)
-        rows.append(f"| `{key}` | {_kind(value)} | {default} |")
+        rows.append(f"| `{key}` | {_kind(value)} | {default} | {_meaning(value)} |")
     if section.get("additionalProperties") is True:
-        rows.append("| any other | a parameter of the chosen `kind` | |")
+        rows.append("| any other | a parameter of the chosen `kind` | | |")
     return "\n".join(rows)
+
+
+def _meaning(schema: Schema) -> str:
+    """Return the description of a key without what the other columns say: its default, and the form of a quantity."""
+    parts = str(schema.get("description", "")).split("; ")
+    told = [part for part in parts if not part.startswith("default: ") and " with its unit" not in part]
+    return "; ".join(told).removesuffix(". Required").replace("|", "\\|")
 
 
 def _default(schema: Schema) -> str:
@@ -135,9 +145,12 @@ def _list(schema: Schema) -> str:
 
 
 def _scalar(schema: Schema) -> str:
-    if "description" in schema:  # of a quantity: a size with its unit, e.g. "40 MB" or "25 MiB"
-        what = schema["description"].partition(" with its unit")[0].removeprefix("a ")
-        return f"{what} such as " + ", ".join(f"`{one}`" for one in re.findall(r'"(.+?)"', schema["description"]))
+    if " with its unit" in schema.get("description", ""):  # a size with its unit, e.g. "40 MB" or "25 MiB"
+        before, _, after = schema["description"].partition(" with its unit")
+        what = before.rpartition("; ")[2].removeprefix("a ")
+        return f"{what} such as " + ", ".join(f"`{one}`" for one in re.findall(r'"(.+?)"', after))
+    if "pattern" in schema:  # of a count with a suffix
+        return "text such as `300B`"
     kinds = schema.get("type", "string")
     name = " or ".join(NAMES[kind] for kind in ([kinds] if isinstance(kinds, str) else kinds))
     bounds = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}

@@ -49,6 +49,7 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run the command line *arguments*; return the exit status. Bad input is reported on stderr without a traceback."""
     import scenarios.commands  # noqa: F401 - the commands register with the app
+    from scenarios.commands.terminal import say
 
     try:
         status = app(arguments, prog_name="clustersim", standalone_mode=False)
@@ -63,7 +64,7 @@ def run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (SimulatorError, OSError) as error:
-        print(error, file=sys.stderr)
+        say(error, sys.stderr)
         return DEADLOCK if isinstance(error, DeadlockError) else BAD_INPUT
     except Exception as error:
         # a usage error; its class is click's or typer's, depending on the version

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from scenarios.build.algorithms import check_algorithms
 from scenarios.results.collective_result import CollectiveResult
 from scenarios.results.result import Result
 from scenarios.results.step_result import StepResult
@@ -50,6 +51,7 @@ def _run(scenario: BuiltScenario, watch: Watch | None) -> Result:
     begin = perf_counter()
     network = communicator(scenario)
     with _cluster_faults(scenario):
+        check_algorithms(scenario.schedule(), network, scenario.document)
         simulation = _simulation(scenario, scenario.schedule(), watch, network)
         timeline = simulation.run()
         if scenario.specification.collective is not None:

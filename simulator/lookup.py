@@ -73,6 +73,16 @@ def find(package: str, name: str) -> Any:
     raise UnknownName(name, nearest(name, names(package)))
 
 
+def plain(package: str, name: str) -> str:
+    """Return the name of a file of *package* that is given by its import path; any other *name* as it is.
+
+    >>> plain("topologies.gpus", "topologies.gpus.v100_16gb"), plain("topologies.gpus", "mylab.gpus.x")
+    ('v100_16gb', 'mylab.gpus.x')
+    """
+    home, _, stem = name.rpartition(".")
+    return stem if home == package and not is_path(name) and stem in names(package) else name
+
+
 def is_path(name: str) -> bool:
     """Return whether *name* is the path of a data file."""
     return name.endswith((".yaml", ".yml"))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import inf
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from simulator import lookup
 from simulator.accelerator import Accelerator
@@ -63,10 +63,14 @@ class LinkData(Sourced):
     radix: Count | None = None
 
 
+LinkKind = Annotated[str, AfterValidator(lambda kind: lookup.plain(LINKS, kind))]
+"""A kind of link; an import path of a file of topologies/links becomes its name."""
+
+
 class Lanes(Section):
     """The kind and the number of a device's links to devices of its own type."""
 
-    kind: str
+    kind: LinkKind
     count: Count
 
 
@@ -115,6 +119,7 @@ def described(folder: str, name: str) -> Document:
 
     Raises `UnknownName`.
     """
+    name = lookup.plain(folder, name)
     path = lookup.data_file(folder, name)
     entry = part(read(path), "accelerator")
     below = entry.data.get("preset")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from simulator import lookup
 from simulator.cluster import Link
 from simulator.document import Bandwidth, Count, Document, Fault, Index, Section, Time, merged
 from simulator.document.parameters import parameters
 from simulator.errors import ClusterError
-from topologies.catalogue import CPUS, GPUS, LINKS, Device, described, device, known, link
+from topologies.catalogue import CPUS, GPUS, LINKS, Device, LinkKind, described, device, known, link
 from topologies.wiring import Server, Wiring
 
 FABRICS, NODES = "topologies.fabrics", "topologies.nodes"
@@ -52,9 +53,22 @@ Cpu = Annotated[Device, _with_preset(CPUS), _schema(CPUS)]
 class LinkSection(Section):
     """One direction of a link. The kind suffices if the catalogue has it."""
 
-    kind: str
+    kind: LinkKind = Field(default="", validate_default=True)
+    """A link of the catalogue (clustersim list links), or any word of your own beside a bandwidth and a latency.
+    Required."""
     bandwidth: Bandwidth | None = None
+    """Bandwidth, one way; by default that of the catalogue."""
     latency: Time | None = None
+    """Latency of the hardware; by default that of the catalogue."""
+
+    @field_validator("kind", mode="before")
+    @classmethod
+    def _named(cls, kind: Any) -> Any:
+        if kind in ("", None):
+            kinds = ", ".join(lookup.names(LINKS))
+            own = "or, beside a bandwidth and a latency, any word of your own, e.g. rdma or tcp"
+            raise PydanticCustomError("missing", "is required", {"needs": f"one of {kinds}; {own}"})
+        return kind
 
     @model_validator(mode="after")
     def _in_catalogue(self) -> Self:
@@ -83,11 +97,17 @@ class IntraSection(Section):
 
     model_config = ConfigDict(extra="allow")
 
-    kind: str | None = None
+    kind: LinkKind | None = None
+    """Kind of the links between the GPUs of a node (clustersim list links); by default that of the GPU."""
     shape: str = "full_mesh"
+    """How the GPUs are joined, a file of topologies/nodes; without a section: over PCIe."""
     bandwidth: Bandwidth | None = None
+    """Bandwidth of all links between two neighbours, one way; by default the GPU's links are spread over its
+    neighbours."""
     latency: Time | None = None
+    """Latency of a link; by default that of the catalogue."""
     links: Count | None = None
+    """Links of each GPU; by default those of its data sheet."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -109,16 +129,27 @@ class NodeSection(Section):
     """One kind of node (server)."""
 
     accelerator: Gpu
+    """The GPU, a file of topologies/gpus, or a mapping. Required."""
     accelerators: Count
+    """GPUs of a node. Required."""
     intra: IntraSection = Field(default_factory=lambda: IntraSection(shape="pcie"))
+    """The links between the GPUs of a node; by default the PCIe tree."""
     host: LinkSection | None = None
+    """The link from a GPU to its host; by default the GPU's bus."""
     processor: Cpu = Field(default_factory=lambda: device(CPUS, "xeon_gold_6140"))
+    """The host processor, one socket, a file of topologies/cpus, or a mapping."""
     sockets: Count | None = None
+    """Sockets of a node; by default 2, or 1 for one GPU."""
     socket_link: LinkSection | None = None
+    """The link between two sockets; by default that of the processor."""
     pcie_switches: Index = 0
+    """PCIe switches between GPUs and sockets; 0: none."""
     nics: Count | None = None
+    """NICs of a node; by default 1 if there is a nic."""
     nic: LinkSection | None = None
+    """The link of a NIC to the network; nodes without one cannot reach each other."""
     nic_bus: LinkSection | None = None
+    """The link from a NIC to its host or switch; by default the host's."""
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -179,17 +210,16 @@ class NodeSection(Section):
 
 
 class FabricSection(Section):
-    """The network between NICs. *kind* is a file of topologies/fabrics; further keys are its parameters.
-
-    *bandwidth* and *latency* are those of one cable between two switches. Defaults: the bandwidth of a NIC, the latency
-    of a switch of its kind.
-    """
+    """The network between NICs."""
 
     model_config = ConfigDict(extra="allow")
 
     kind: str
+    """The network's shape, a file of topologies/fabrics; further keys are its parameters."""
     bandwidth: Bandwidth | None = None
+    """Bandwidth of a cable between two switches, one way; by default that of a NIC."""
     latency: Time | None = None
+    """Latency of a cable between two switches; by default that of a switch of the NIC's kind."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -72,13 +72,16 @@ class Degradation(Section):
     """
 
     link: Annotated[tuple[str, str], BeforeValidator(_two_vertices)]
+    """Two vertices of the cluster, e.g. [gpu 17, nic 17]; show topology prints names. Required."""
     bandwidth: Ratio
+    """Factor on the link's bandwidth in both directions, e.g. 0.25. Required."""
 
 
 class ClusterSection(Section):
     """The common part of all forms of the section."""
 
     degraded: list[Degradation] = Field(default_factory=list)
+    """Links with a part of their bandwidth."""
 
     def build(self, folder: Path | None = None) -> Cluster:
         """Return the cluster.
@@ -129,13 +132,18 @@ def on_preset(preset: Document, data: dict[str, Any]) -> dict[str, Any]:
 
 
 class NodesSection(ClusterSection):
-    """Nodes and a fabric; lists of both for nodes of several kinds. *sources*: the source of each value."""
+    """Nodes and a fabric; lists of both for nodes of several kinds."""
 
     preset: str | None = None
+    """A file of topologies/clusters, uniform, tree, or the path of a .yaml file; keys beside it override it."""
     nodes: Annotated[Count | list[Count], one_or_list(Count)] = 1
+    """Number of nodes; a list for several kinds of node."""
     node: Annotated[NodeSection | list[NodeSection], one_or_list(NodeSection)]
+    """One node; a list for several kinds of node. Required without a preset."""
     fabric: FabricSection = Field(default_factory=lambda: FabricSection(kind="switch"))
+    """The network between the nodes."""
     sources: dict[str, str] = Field(default_factory=dict)
+    """Source of each value of a preset, by key."""
 
     @model_validator(mode="before")
     @classmethod
@@ -189,11 +197,17 @@ class UniformSection(ClusterSection):
     """Each GPU and host has one full-duplex port into a crossbar."""
 
     preset: Literal["uniform"]
+    """uniform: one full-duplex port of each GPU and host into a crossbar. Required."""
     gpus: Count
+    """Number of GPUs. Required."""
     hosts: Index = 1
+    """Number of hosts, for parameter servers and copies."""
     bandwidth: Bandwidth
+    """Bandwidth of a port, one way. Required"""
     latency: Time
+    """Latency of a message end to end. Required"""
     accelerator: Gpu = Field(default_factory=lambda: device(GPUS, "unit"))
+    """The GPU, a file of topologies/gpus, or a mapping; by default one of unit speed without limits."""
 
     @model_validator(mode="after")
     def _sane(self) -> Self:
@@ -214,11 +228,17 @@ class TreeSection(ClusterSection):
     """
 
     preset: Literal["tree"]
+    """tree: switches from the root down. Required."""
     arity: Annotated[list[Count], Field(min_length=1)]
+    """Switches below each switch, by level from the root down; the last level has GPUs. Required."""
     bandwidth: Annotated[Bandwidth | list[Bandwidth], one_or_list(Bandwidth)]
+    """Bandwidth of a link, one way, of all levels or by level. Required."""
     latency: Annotated[Time | list[Time], one_or_list(Time)]
+    """Latency of a link, of all levels or by level. Required."""
     hosts: Index = 1
+    """Number of hosts at the root, for parameter servers and copies."""
     accelerator: Gpu = Field(default_factory=lambda: device(GPUS, "unit"))
+    """The GPU, a file of topologies/gpus, or a mapping; by default one of unit speed without limits."""
 
     @model_validator(mode="after")
     def _levels(self) -> Self:
@@ -241,14 +261,14 @@ class TreeSection(ClusterSection):
 
 
 class GraphSection(ClusterSection):
-    """A user's own *graph*, networkx node-link data.
-
-    *accelerator* and *processor* are for devices without one of their own.
-    """
+    """A user's own graph."""
 
     graph: str
+    """JSON file of a graph as networkx writes it (node-link data), relative to the scenario. Required."""
     accelerator: Gpu | None = None
+    """The GPU, for those of the graph without one of their own."""
     processor: Cpu = Field(default_factory=lambda: device(CPUS, "xeon_gold_6140"))
+    """The host processor, for hosts of the graph without one of their own."""
 
     def _whole_cluster(self, folder: Path) -> Cluster:
         from topologies.graph import load
@@ -283,10 +303,12 @@ ClusterSpecification = Annotated[
 """The type of a scenario's ``cluster`` field."""
 
 
-class _Holder(Section):
+class ClusterHolder(Section):
+    """A mapping with the ``cluster`` section alone."""
+
     cluster: ClusterSpecification
 
 
 def specification(section: Mapping[str, Any]) -> ClusterSection:
     """Return *section*, validated. Raises `ScenarioError` with every fault."""
-    return validated(Document({"cluster": dict(section)}), _Holder).cluster
+    return validated(Document({"cluster": dict(section)}), ClusterHolder).cluster

@@ -14,12 +14,19 @@ class ConvolutionEntry(Section):
     """`conv` output channels, *repeat* times over; with `norm` a batch norm in place of a bias."""
 
     conv: Count
+    """Output channels of a convolution. Required."""
     kernel_size: Count = 3
+    """Height and width of the kernel."""
     stride: Count = 1
+    """Step between positions of the kernel."""
     padding: Index | None = None
+    """Pixels added at each border; by default half of the kernel, so that stride 1 keeps the size."""
     norm: Flag = False
+    """A batch norm follows, in place of a bias."""
     activation: Flag = True
+    """A ReLU follows."""
     repeat: Count = 1
+    """How many of them, one after the other."""
 
     def add(self, builder: ConvolutionalBuilder, number: int) -> None:
         """Append it to the model."""
@@ -39,8 +46,11 @@ class BottleneckEntry(Section):
     """*blocks* of ResNet's bottlenecks with `bottleneck` inner channels; the first of them has the *stride*."""
 
     bottleneck: Count
+    """Inner channels of ResNet's bottleneck; its output has four times as many. Required."""
     blocks: Count = 1
+    """How many of them, one after the other."""
     stride: Count = 1
+    """Stride of the first block."""
 
     def add(self, builder: ConvolutionalBuilder, number: int) -> None:
         """Append it to the model."""
@@ -52,8 +62,11 @@ class MaxPoolEntry(Section):
     """A window of `max_pool` x `max_pool`; the *stride* is the window's size unless given."""
 
     max_pool: Count
+    """Height and width of the window of a max pooling. Required."""
     stride: Count | None = None
+    """Step between windows; by default the size of the window."""
     padding: Index = 0
+    """Pixels added at each border."""
 
     def add(self, builder: ConvolutionalBuilder, number: int) -> None:
         """Add it to the layer before."""
@@ -64,6 +77,7 @@ class AveragePoolEntry(Section):
     """Down to `average_pool` x `average_pool` pixels."""
 
     average_pool: Count
+    """Height and width of the image after an average pooling. Required."""
 
     def add(self, builder: ConvolutionalBuilder, number: int) -> None:
         """Add it to the layer before."""
@@ -74,8 +88,11 @@ class LinearEntry(Section):
     """`linear` output features, a *dropout* before and an *activation* after it where asked for."""
 
     linear: Count
+    """Output features of a fully connected operator. Required."""
     activation: Flag = False
+    """A ReLU follows."""
     dropout: Flag = False
+    """A dropout precedes."""
 
     def add(self, builder: ConvolutionalBuilder, number: int) -> None:
         """Append it to the model."""

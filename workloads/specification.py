@@ -11,13 +11,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
-from simulator.document import Amount, Count, Document, Fault, Flag, Index, Number, Section, Time, read, validated
+from simulator.document import Amount, Count, Document, Fault, Flag, Index, Quantity, Section, Time, read, validated
 from simulator.document.names import known
 from simulator.document.quantities import number
 from simulator.errors import ScenarioError
 from simulator.lookup import data_file
 from workloads.convolutional import ConvolutionalBuilder
 from workloads.entry import AveragePoolEntry, Entry, MaxPoolEntry
+from workloads.huggingface import with_plain_keys
 from workloads.model import Model
 from workloads.operators.attention import ATTENTIONS
 from workloads.operators.convolution import Image
@@ -57,38 +58,58 @@ class _Named(Section):
     """Keys of every kind of model; *source*: where the figures of a preset come from."""
 
     preset: str = ""
+    """A file of workloads/models, or the path of a .yaml file; keys beside it override it."""
     name: str = ""
+    """Name of the model in reports."""
     description: str = ""
+    """What the model is."""
     source: str = ""
+    """Where its figures are from."""
 
 
 class TransformerSpecification(_Named):
-    """A transformer; keys as in Hugging Face and Megatron-LM, defaults as GPT-2 has them.
-
-    *block*: serial, or parallel: attention beside the MLP, with one norm (GPT-J, PaLM). *attention_window*: positions
-    to which each one attends (Mistral's sliding_window).
-    """
+    """A transformer; keys as in Hugging Face and Megatron-LM, defaults as GPT-2 has them."""
 
     kind: Annotated[Literal["transformer"], _KNOWN] = "transformer"
+    """transformer: from the sizes of its layers."""
     num_layers: Count
+    """Layers. Also num_hidden_layers, n_layer. Required without a preset."""
     hidden_size: Count
+    """Features of the hidden state. Also n_embd, d_model. Required without a preset."""
     num_attention_heads: Count
+    """Attention heads; they must divide hidden_size. Also n_head. Required without a preset."""
     num_key_value_heads: Count | None = None
+    """Heads of keys and values (grouped queries); by default num_attention_heads."""
     ffn_hidden_size: Count | None = None
+    """Features inside the MLP; by default 4 times hidden_size. Also intermediate_size, n_inner."""
     seq_length: Count
+    """Tokens of a sample. Also max_position_embeddings, n_positions. Required without a preset."""
     vocab_size: Count
+    """Entries of the vocabulary. Required without a preset."""
     tie_embeddings: Flag = True
+    """Embedding and logits share one matrix. Also tie_word_embeddings."""
     activation: Literal["gelu", "gelu_new", "swiglu"] = "gelu"
+    """Activation of the MLP; swiglu (also silu) has three matrices. Also hidden_act, activation_function."""
     attention: Attention = "unfused"
+    """unfused stores the scores, flash does not; or the import path of operators of your own."""
     attention_window: Count | None = None
+    """Positions to which each one attends, for flash; by default all before it. Also sliding_window."""
     block: Literal["serial", "parallel"] = "serial"
+    """serial: attention and then MLP; parallel: both of one norm (GPT-J, PaLM)."""
     normalization: Literal["layernorm", "rmsnorm"] = "layernorm"
+    """Kind of the norms."""
     position_embedding_type: Literal["learned_absolute", "rope", "alibi", "none"] = "learned_absolute"
+    """Positions: a learned table, rotary (rope), biases of the scores (alibi), or none."""
     add_bias_linear: Flag = True
+    """Linear operators have biases."""
     dropout: Annotated[float, BeforeValidator(number(0.0, 1.0))] = 0.1
+    """Probability of dropout, 0 to 1; above 0 its kernels and masks count."""
     embedding_norm: Flag = False
+    """A norm follows the embedding, as in BLOOM and BERT."""
     type_vocab_size: Index = 0
+    """Entries of the table of token types, as in BERT; 0: none."""
     head: Literal["causal_lm", "masked_lm", "pretraining"] = "causal_lm"
+    """causal_lm (GPT), masked_lm (BERT's, over every position), or pretraining (that and the next sentence)."""
 
     @model_validator(mode="before")
     @classmethod
@@ -124,11 +145,14 @@ class TransformerSpecification(_Named):
 
 
 class ConvolutionalSpecification(_Named):
-    """A convolutional model: the *image* (channels, height, width) and its *layers* in order."""
+    """A convolutional model."""
 
     kind: Annotated[Literal["convolutional"], _KNOWN]
+    """convolutional: from its layers. Required."""
     image: tuple[Count, Count, Count] = (3, 224, 224)
+    """Channels, height and width of a sample."""
     layers: Annotated[list[Entry], Field(min_length=1)]
+    """Operators in order, with torch's keys. Required."""
 
     @model_validator(mode="after")
     def _sound(self) -> ConvolutionalSpecification:
@@ -153,12 +177,17 @@ class ConvolutionalSpecification(_Named):
 
 
 class ProfileSpecification(_Named):
-    """Measured layers: *profile* is a CSV file, *model* one of those in it, *batch_size* how many samples it ran on."""
+    """Measured layers."""
 
     kind: Annotated[Literal["profile"], _KNOWN] = "profile"
+    """profile: from measured layers."""
     profile: Annotated[str, Field(min_length=1)]
+    """CSV file of measured layers, relative to the scenario: forward_ms, backward_ms, activation_bytes,
+    parameter_bytes. Required."""
     model: str | None = None
+    """The model, where the file has several."""
     batch_size: Count | None = None
+    """Samples on which the layers were measured, where the file does not say."""
 
     def build(self, precision: str = "fp32", fused: bool = True, folder: Path | None = None) -> Model:
         """The model; durations are as measured, whatever *precision* and *fused*. Paths are relative to *folder*."""
@@ -166,14 +195,20 @@ class ProfileSpecification(_Named):
 
 
 class UnitSpecification(_Named):
-    """Given durations per layer and micro-batch; *parameters* in all, *activations* per layer boundary."""
+    """Durations that are given per layer and micro-batch; the optimizer takes no time."""
 
     kind: Annotated[Literal["unit"], _KNOWN]
+    """unit: given durations. Required."""
     num_layers: Count
+    """Layers. Required."""
     forward: Time
+    """Time of a layer's forward pass of one micro-batch. Required"""
     backward: Time
-    parameters: Number = 0.0
+    """Time of a layer's backward pass of one micro-batch. Required"""
+    parameters: Quantity = 0.0
+    """Parameters of the whole model, e.g. 25.6M."""
     activations: Amount = 0.0
+    """Bytes of the activations at a layer's boundary, for one micro-batch"""
 
     @model_validator(mode="after")
     def _sound(self) -> UnitSpecification:
@@ -211,7 +246,7 @@ class _Holder(Section):
 
 def specification(name: str) -> ModelSpecification:
     """That of the model *name* in `workloads.models`, or a dotted name of the user's own. Raises `SimulatorError`."""
-    document = read(data_file("workloads.models", name))
+    document = with_plain_keys(read(data_file("workloads.models", name)), ())
     positions = {("model", *path): position for path, position in document.positions.items()}
     return validated(Document({"model": document.data}, positions), _Holder).model
 

@@ -15,9 +15,11 @@ from scenarios.specification import loading, variants
 from scenarios.specification.specification import Specification
 from simulator.accelerator import Software
 from simulator.cluster import Cluster
-from simulator.document import Document, validated
+from simulator.document import Document, read, validated
 from simulator.errors import ClusterError, ScenarioError, SimulatorError
 from simulator.schedule import Schedule
+from topologies.specification import ClusterHolder, ClusterSection
+from workloads.huggingface import with_plain_keys
 from workloads.model import Model
 from workloads.parallelism.ddp import initial_broadcast
 from workloads.stack import software
@@ -48,13 +50,8 @@ class BuiltScenario:
         *overrides* sets values by dotted key; *options* does the same as texts ``key.path=value``. Raises
         `ScenarioError` with the place of every fault.
         """
-        from simulator.document import read
-
         path = loading.located(scenario)
-        document = read(path)
-        changes = {key: (value, f"{key}={value}") for key, value in (overrides or {}).items()}
-        document = loading.overridden(document, {**changes, **loading.options(options or [])})
-        return cls._made(document, path.parent, path.stem)
+        return cls._made(_read(path, overrides, options), path.parent, path.stem)
 
     @classmethod
     def model_validate(cls, data: Mapping[str, Any]) -> Self:
@@ -63,7 +60,7 @@ class BuiltScenario:
 
     @classmethod
     def _made(cls, document: Document, folder: pathlib.Path, name: str) -> Self:
-        source = loading.found_from(document, folder)
+        source = loading.found_from(with_plain_keys(document, ("model",)), folder)
         whole = loading.expanded(variants.with_first_row(source))
         specification = validated(whole, Specification)
         several = {}
@@ -106,14 +103,7 @@ class BuiltScenario:
 
     @cached_property
     def _cluster(self) -> Cluster:
-        try:
-            return self.specification.cluster.build()
-        except ClusterError as error:
-            key, colon, message = str(error).partition(": ")
-            if colon and key.startswith("cluster."):
-                raise self.document.error(tuple(key.split(".")), message) from None
-            at = ("cluster", "graph") if "graph" in self.document.data["cluster"] else ("cluster",)
-            raise self.document.error(at, str(error), at_key=at == ("cluster",)) from None
+        return _built(self.specification.cluster, self.document)
 
     @cached_property
     def derived(self) -> Derived:
@@ -158,3 +148,37 @@ class BuiltScenario:
             return None
         share = model_share(self.model, self.specification.parallelism.parts, self.document)
         return initial_broadcast(self._schedule, share)
+
+
+def clusters(scenario: str | os.PathLike[str], options: list[str] | None = None) -> dict[str, Cluster]:
+    """Return the cluster of *scenario*, or that of each of its variants, by name; other sections are not looked at.
+
+    Raises `ScenarioError` with the place of every fault.
+    """
+    path = loading.located(scenario)
+    source = loading.found_from(_read(path, None, options), path.parent)
+    several = variants.documents(source) or {path.stem: source}
+    made = {}
+    for name, document in several.items():
+        whole = loading.expanded(document)
+        section = {key: value for key, value in whole.data.items() if key == "cluster"}
+        made[name] = _built(validated(Document(section, whole.positions), ClusterHolder).cluster, whole)
+    return made
+
+
+def _read(path: pathlib.Path, overrides: Mapping[str, Any] | None = None, options: list[str] | None = None) -> Document:
+    document = with_plain_keys(read(path), ("model",))
+    changes = {key: (value, f"{key}={value}") for key, value in (overrides or {}).items()}
+    return loading.overridden(document, {**changes, **loading.options(options or [])})
+
+
+def _built(section: ClusterSection, document: Document) -> Cluster:
+    """Return the cluster of *section*. Raises `ScenarioError` at its place in *document*."""
+    try:
+        return section.build()
+    except ClusterError as error:
+        key, colon, message = str(error).partition(": ")
+        if colon and key.startswith("cluster."):
+            raise document.error(tuple(key.split(".")), message) from None
+        at = ("cluster", "graph") if "graph" in document.data["cluster"] else ("cluster",)
+        raise document.error(at, str(error), at_key=at == ("cluster",)) from None

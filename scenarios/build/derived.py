@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 from scenarios.specification.specification import Specification
 from scenarios.specification.training import indivisible
@@ -13,6 +14,7 @@ from simulator.errors import ScheduleError
 from simulator.schedule.mesh import Layout
 from workloads.composition import degrees, layouts
 from workloads.operators.parameter import REPLICAS
+from workloads.shape import nearest_divisors
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ def derive(specification: Specification, cluster: Cluster, document: Document) -
     else:
         by_stage = specification.parallelism.replicas_by_stage
         found, several = _layouts(specification, there, document)
+        _check_auto_replicas(specification, there, found, document)
         micro_batch_size, micro_batches = _batches(specification, found[REPLICAS], by_stage, document)
     gpus = _gpus(specification, cluster, sum(layout.size for layout in several), document)
     hosts = _hosts(specification, cluster, document)
@@ -114,6 +117,27 @@ def _layouts(
         shown = " x ".join(f"{axis} {degree}" for axis, degree in found.items())
         raise document.error(("parallelism", key), f"{shown} needs {needed} GPUs, but there are {there}")
     return found, several
+
+
+def _check_auto_replicas(
+    specification: Specification, there: int, found: Mapping[str, int], document: Document
+) -> None:
+    """Raise `ScenarioError` at a degree that leaves GPUs over and a number of replicas that cannot share the batch."""
+    parallelism, training = specification.parallelism, specification.training
+    assert training is not None
+    others = {key: found[part.axis] for key, part in parallelism.parts.items() if part.axis != REPLICAS}
+    given = {key: degree for key, degree in others.items() if degree > 1}
+    inner, replicas = prod(given.values()), found[REPLICAS]
+    if parallelism.dp != "auto" or there % inner == 0 or training.global_batch_size % replicas == 0:
+        return
+    shown = " x ".join(f"{key} {degree}" for key, degree in given.items())
+    good = " or ".join(map(str, nearest_divisors(there, inner)))
+    what = next(iter(given)) if len(given) == 1 else " x ".join(given)
+    raise document.error(
+        ("parallelism", next((key for key, degree in given.items() if there % degree), list(given)[-1])),
+        f"{shown} does not divide the {there} GPUs: dp would be {replicas}, of which global_batch_size "
+        f"{training.global_batch_size} is no multiple; try {what} = {good}, or give dp",
+    )
 
 
 def _batches(

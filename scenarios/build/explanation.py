@@ -111,9 +111,8 @@ def _batch(facts: Derived, samples: int) -> str:
     return f"{samples} = {replicas}micro_batch_size {facts.micro_batch_size} x {facts.micro_batches} micro-batches"
 
 
-def topology(scenario: BuiltScenario) -> str:
-    """Return the devices and links of the cluster by kind, and typical routes with their bottlenecks."""
-    cluster = scenario.cluster()
+def topology(cluster: Cluster) -> str:
+    """Return the devices and links of *cluster* by kind, and typical routes with their bottlenecks."""
     rows = [
         [f"{count}", link.kind, show(link.bandwidth, "bandwidth"), show(link.latency, "time")]
         for link, count in cluster.links.counts.items()

@@ -42,24 +42,25 @@ def measured(
     """Return the measurements of *sweep* by *ranks* at *places* (default: on the loopback interface), within *timeout*
     s.
 
-    *on_measurement* is called with each measurement as it is made. Under torchrun rank 0 gets them, the others None.
+    *on_measurement* is called with each measurement as it is made, and again when a later visit improves it.
+    Under torchrun rank 0 gets them, the others None.
     Raises `BrokenCalibrationError`.
     """
     measure = _torch("calibration.measure").measure
-    made: list[Measurement] = []
+    made: dict[tuple[str, tuple[int, ...], float], Measurement] = {}
 
     def on_report(_rank: int, one: Measurement) -> None:
-        made.append(one)
+        made[one.kind, one.ranks, one.nbytes] = one  # a later visit to a case knows more
         on_measurement(one)
 
     try:
         results = launch(measure, [sweep] * ranks, backend=backend, places=places, timeout=timeout, on_report=on_report)
     except ReplayError as error:
-        raise BrokenCalibrationError(str(error), made) from None
+        raise BrokenCalibrationError(str(error), list(made.values())) from None
     except KeyboardInterrupt:
         if not made:
             raise
-        raise BrokenCalibrationError("interrupted", made) from None
+        raise BrokenCalibrationError("interrupted", list(made.values())) from None
     return None if results is None else list(results[0])
 
 

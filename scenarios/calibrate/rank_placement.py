@@ -15,7 +15,7 @@ from simulator.cluster import Cluster
 from simulator.errors import CalibrationError
 from simulator.network.transport.transport import NET, Transport
 from simulator.replay.calibration.calibrate import Calibrated, calibrate
-from simulator.replay.calibration.measurement import Measurement
+from simulator.replay.calibration.measurement import Measurement, undisturbed
 from simulator.units import show
 from topologies.uniform import uniform
 
@@ -56,7 +56,8 @@ class RankPlacement:
 class Outcome:
     """The *calibrated* parameters of *library*. *section*: the ``cluster:`` of an unknown cluster, else None.
 
-    *transport* and *errors* (relative standard errors by dotted key) are as in the file.
+    *transport* and *errors* (relative standard errors by dotted key) are as in the file. *disturbed*: rows that took
+    longer than rows of more bytes, and were left out of the fit.
     """
 
     library: Transport
@@ -64,12 +65,18 @@ class Outcome:
     transport: Transport
     section: dict[str, Any] | None
     errors: dict[str, float]
+    disturbed: tuple[Measurement, ...] = ()
 
 
 def outcome(measurements: Sequence[Measurement], placement: RankPlacement, library: Transport) -> Outcome:
     """Fit *library* to *measurements* of ranks at *placement*. Raises `CalibrationError` if they determine nothing."""
     if not measurements:
         raise CalibrationError("nothing was measured")
+    kept = undisturbed(measurements)
+    return replace(_fitted(kept, placement, library), disturbed=tuple(one for one in measurements if one not in kept))
+
+
+def _fitted(measurements: Sequence[Measurement], placement: RankPlacement, library: Transport) -> Outcome:
     if placement.cluster is not None:
         found = calibrate(measurements, placement.cluster, placement.devices, library)
         return Outcome(library, found, found.transport, None, _errors(found))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from statistics import median
 from typing import Any
 
 from scenarios.calibrate.file import worst
@@ -21,10 +22,28 @@ HEADER = (
 )
 
 
+BUSY = 0.5
+"""Median spread of the rows above which the machine was busy; on idle cores it is below 0.2."""
+
+
 def calibration_report(outcome: Outcome) -> str:
     """Return the whole report."""
     sections = [*_tables(outcome), _parameters(outcome), *_crossovers(outcome), _summary(outcome)]
     return "\n\n".join(sections)
+
+
+def how_to_use(outcome: Outcome, output: object, cluster: bool) -> str:
+    """Return how a scenario takes the file *output*; *cluster*: whether the file has a cluster from an inventory."""
+    own = "" if outcome.section is None and not cluster else f"cluster: {{preset: {output}}}"
+    lines = [f"next: clustersim run SCENARIO --set network.transport={output}"]
+    if own:
+        lines.append(f"or on the measured cluster, in a scenario: {own} and network: {{transport: {output}}}")
+    if outcome.section is not None:
+        lines.append(
+            f"cluster.bandwidth, {outcome.section['bandwidth']}, is that of this cluster alone; a preset such as "
+            "dgx_a100_80gb keeps the bandwidths of its own links"
+        )
+    return "\n".join(lines)
 
 
 def _tables(outcome: Outcome) -> Iterator[str]:
@@ -79,11 +98,26 @@ def _crossovers(outcome: Outcome) -> Iterator[str]:
 
 
 def _summary(outcome: Outcome) -> str:
-    fit, rows = outcome.calibrated.fit, len(outcome.calibrated.measurements)
-    return (
-        f"{rows} rows: median error {fit.typical_error:.1%}, worst {worst(outcome):.1%};"
+    fit, rows = outcome.calibrated.fit, outcome.calibrated.measurements
+    text = (
+        f"{len(rows)} rows: median error {fit.typical_error:.1%}, worst {worst(outcome):.1%};"
         f" robust standard deviation {fit.scale:.1%}"
     )
+    return "\n".join([text, *_doubts(outcome)])
+
+
+def _doubts(outcome: Outcome) -> Iterator[str]:
+    """Yield what makes the fit less sure: rows left out, and other work on the machine while it was measured."""
+    left_out = [f"{one.kind} of {one.nbytes:.0f} B ({show(one.seconds, 'time', 3)})" for one in outcome.disturbed]
+    if left_out:
+        yield f"left out, since more bytes took less time: {', '.join(left_out)}"
+    spreads = [one.spread for one in (*outcome.calibrated.measurements, *outcome.disturbed)]
+    busy = float(median(spreads))
+    if busy > BUSY:
+        yield (
+            f"not sure: other work disturbed the ranks, and the median batch took {1 + busy:.1f} times as long as the "
+            "shortest; measure again on an idle machine, or with a longer --budget"
+        )
 
 
 def written(transport: Transport, key: tuple[str, Any]) -> str:

@@ -48,6 +48,12 @@ def _bytes(option: str, text: str) -> int:
     return int(match[1]) * FACTORS[match[2]]
 
 
+def check_budget(seconds: float) -> None:
+    """Raise `ScenarioError` unless *seconds* are time in which something can be measured."""
+    if not 0 < seconds < float("inf"):
+        raise ScenarioError(f"--budget {seconds:g}: must be above 0, and finite")
+
+
 def kinds(names: Sequence[str] | None) -> tuple[str, ...]:
     """Return *names* of collectives and ``send``; the default ones if none is given."""
     known = (SEND, *COLLECTIVES)

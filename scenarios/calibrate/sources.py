@@ -11,7 +11,7 @@ from typing import Any
 import topologies
 from scenarios.calibrate import file
 from scenarios.calibrate.rank_placement import RankPlacement, outcome
-from scenarios.calibrate.report import calibration_report
+from scenarios.calibrate.report import calibration_report, how_to_use
 from scenarios.scenario import Scenario
 from simulator.document.yaml_text import yaml_text
 from simulator.errors import CalibrationError
@@ -62,7 +62,8 @@ def read(files: Sequence[Path], output: Path, scenario: Scenario | None, overrid
     origin = {"from": [path.name for path in files], "library": sources.library}
     data = file.contents(found, file.elsewhere(placement.ranks, origin))
     file.write(data if cluster is None else {**data, "cluster": cluster}, output)
-    return f"{calibration_report(found)}\nwrote {output}"
+    use = how_to_use(found, output, cluster is not None)
+    return f"{calibration_report(found)}\nwrote {output}\n{use}"
 
 
 def taken(files: Sequence[Path]) -> Sources:
@@ -89,6 +90,12 @@ def _content(path: Path) -> Inventory | tuple[Sweeps, str]:
         return nccl_tests.of_text(text, name), "nccl"
     if nvidia_smi.is_topology(text):
         return nvidia_smi.read(text, name)
+    if nccl_tests.has_rows(text):
+        raise CalibrationError(
+            f"{name}: has rows of numbers without the lines above them; give the whole output of nccl-tests, with the "
+            'list of ranks ("# Rank  0 ... on HOST device  0 [...] GPU") and the header ("# size count type ... time '
+            'algbw busbw")'
+        )
     raise CalibrationError(
         f"{name}: must be nccl-tests' text or JSON, nvidia-smi topo -m, NCCL's topology XML, kept rows, or CSV"
     )

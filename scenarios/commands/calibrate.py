@@ -44,7 +44,7 @@ def calibrate(
     ranks: Annotated[int | None, typer.Option(min=2, help="Ranks to start (those of the scenario, or 2).")] = None,
     begin: Annotated[str, typer.Option("-b", "--begin", "--minbytes", metavar="SIZE", help="Least size.")] = "8",
     end: Annotated[str, typer.Option("-e", "--end", "--maxbytes", metavar="SIZE", help="Largest size.")] = "128M",
-    factor: Annotated[int, typer.Option("-f", "--factor", "--stepfactor", min=2, help="From size to size.")] = 2,
+    factor: Annotated[int, typer.Option("-f", "--factor", "--stepfactor", min=2, help="From size to size.")] = 4,
     iterations: Annotated[int, typer.Option("-n", "--iters", min=1, help="Iterations of a batch.")] = 20,
     warmup: Annotated[int, typer.Option("-w", "--warmup_iters", min=0, help="Iterations before.")] = 5,
     kinds: Annotated[
@@ -61,6 +61,9 @@ def calibrate(
     device: Annotated[
         str | None, typer.Option(help="Measure products, memory and copies of one device instead: cuda, or cpu.")
     ] = None,
+    budget: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Repeat the measurements for so long; more is surer.")
+    ] = 30.0,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Give up after so long.")] = 600.0,
     settings: Settings = None,
 ) -> None:
@@ -74,9 +77,10 @@ def calibrate(
     from scenarios.calibrate import request
     from simulator.replay.calibration.measurement import Sweep
 
+    request.check_budget(budget)
     placement = request.placement(scenario or [], ranks, settings)
     span = request.span(begin, end, factor)
-    sweep = Sweep(span, request.kinds(kinds), placement.pairs(), iterations=iterations, warmup=warmup)
+    sweep = Sweep(span, request.kinds(kinds), placement.pairs(), iterations=iterations, warmup=warmup, budget=budget)
     with request.places(placement, testbed) as (placement, at):
         _measure(placement, sweep, backend, at, timeout, output)
 
@@ -112,7 +116,7 @@ def _measure(
     from scenarios.calibrate import file
     from scenarios.calibrate.measuring import BrokenCalibrationError, keep, measured, with_rows_kept
     from scenarios.calibrate.rank_placement import outcome
-    from scenarios.calibrate.report import calibration_report
+    from scenarios.calibrate.report import calibration_report, how_to_use
     from simulator.errors import ScenarioError
     from simulator.network.transport.calibration import transport
 
@@ -135,7 +139,7 @@ def _measure(
     where = {"network": "testbed"} if places else {}
     data = file.contents(found, file.provenance(backend, placement.ranks, where))
     file.write({**data, **_gpu()} if backend == "nccl" else data, output)
-    print(f"wrote {output} and {record}\nnext: clustersim run SCENARIO --set network.transport={output}")
+    print(f"wrote {output} and {record}\n{how_to_use(found, output, cluster=False)}")
 
 
 def _measure_device(name: str, output: Path) -> None:
@@ -165,10 +169,7 @@ def _bar(sweep: Sweep) -> Iterator[OnMeasurement]:
     from rich.console import Console
     from rich.progress import Progress
 
-    from simulator.replay.calibration.measurement import SEND
-
-    rows = sum(len(sweep.sizes) * (len(sweep.pairs) if kind == SEND else 1) for kind in sweep.kinds)
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("measuring", total=rows)
+        task = bar.add_task("measuring", total=sweep.cases * sweep.visits)
         yield lambda one: bar.advance(task)

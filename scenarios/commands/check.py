@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from scenarios.application import BAD_INPUT, app
 from scenarios.commands.arguments import Scenarios, Settings
+from scenarios.commands.terminal import say
 from simulator.errors import SimulatorError
 
 if TYPE_CHECKING:
@@ -23,19 +24,22 @@ def check(scenarios: Scenarios, settings: Settings = None) -> int:
         try:
             scenario = Scenario.load(name, options=settings)
             for one in scenario.variants.values() or [scenario]:
-                print(_line(one, name if one is scenario else f"{name} ({one.name})"))
+                say(_line(one, name if one is scenario else f"{name} ({one.name})"))
         except SimulatorError as error:
-            print(error, file=sys.stderr)
+            say(error, sys.stderr)
             status = BAD_INPUT
     return status
 
 
 def _line(scenario: Scenario, name: str) -> str:
+    from scenarios.build.algorithms import check_algorithms
     from scenarios.results.memory_need import memory_need
+    from scenarios.running import communicator
     from simulator.schedule.check import check as check_schedule
 
     schedule, derived = scenario.schedule(), scenario.derived
     check_schedule(schedule)
+    check_algorithms(schedule, communicator(scenario), scenario.document)
     idle = f", {len(derived.idle)} idle" if derived.idle else ""
     line = f"{name}: ok, {derived.gpus} GPUs{idle}"
     if scenario.model is None:

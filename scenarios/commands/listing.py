@@ -7,11 +7,13 @@ from typing import Annotated
 import typer
 
 from scenarios.application import app
+from scenarios.commands.terminal import say
 
 PACKAGES = {
     "models": "workloads.models",
     "gpus": "topologies.gpus",
     "clusters": "topologies.clusters",
+    "links": "topologies.links",
     "fabrics": "topologies.fabrics",
     "schedules": "workloads.pipelines",
 }
@@ -23,7 +25,7 @@ def list_names(
         str | None, typer.Argument(help=f"{', '.join(PACKAGES)} or scenarios; all of them if none.")
     ] = None,
 ) -> None:
-    """List models, GPUs, clusters, fabrics, schedules and scenarios."""
+    """List models, GPUs, clusters, links, fabrics, schedules and scenarios."""
     kinds = [*PACKAGES, "scenarios"]
     if kind is not None and kind not in kinds:
         from simulator.document.validation import listed
@@ -34,19 +36,31 @@ def list_names(
         if not kind:
             print(f"{one}:")
         for line in _lines(one):
-            print(line if kind else f"  {line}")
+            say(line if kind else f"  {line}")
 
 
 def _lines(kind: str) -> list[str]:
     from scenarios.specification import loading
+    from simulator.analysis.text import table
     from simulator.lookup import names
 
+    if kind == "links":
+        return table([_link(name) for name in names(PACKAGES[kind])], align="lrr").splitlines()
     if kind != "scenarios":
         extra = loading.WITHOUT_FILE["cluster"] if kind == "clusters" else ()
         return sorted([*names(PACKAGES[kind]), *extra])
     found = {name: folder for folder in ("", *loading.FOLDERS) for name in loading.shipped(folder)}
     width = max(map(len, found), default=0)
     return [f"{name:<{width}}  {_described(name, folder)}".rstrip() for name, folder in found.items()]
+
+
+def _link(name: str) -> list[str]:
+    """Return the name of a link of the catalogue, its bandwidth in one direction and its latency."""
+    from simulator.units import show
+    from topologies.catalogue import link_data
+
+    data = link_data(name)
+    return [name, show(data.bandwidth, "bandwidth"), show(data.latency, "time")]
 
 
 def _described(name: str, folder: str) -> str:

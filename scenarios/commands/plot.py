@@ -13,6 +13,8 @@ from scenarios.commands.arguments import OneScenario, Settings, numbers
 CHARTS = (
     "timeline", "pipeline", "memory", "states", "breakdown", "links", "repeats", "critical", "topology", "sweep"
 )  # fmt: skip
+OF_TRAINING = {"critical": "critical path", "memory": "chart of memory", "pipeline": "pipeline order"}
+"""Charts that only the training of a model has, and what it has."""
 
 
 @app.command()
@@ -43,9 +45,9 @@ def plot(
     # other charts show the first run only
     first_only = [] if chart == "repeats" else ["simulation.repeats=1"]
     loaded = Scenario.load(scenario, options=[*(settings or []), *first_only])
-    if chart == "critical":
+    if chart in OF_TRAINING:
         for one in loaded.variants.values() or [loaded]:
-            check_trains(one, "critical path")
+            check_trains(one, OF_TRAINING[chart])
     with progress(f"simulating {loaded.name}", chosen) as watch:
         result = loaded.run(watch)
     beside = Path(scenario) / f"{chart}.png"

@@ -12,6 +12,7 @@ import typer
 
 from scenarios.application import InterruptedRunError, app
 from scenarios.commands.arguments import Jobs, Scenarios, Settings, numbers
+from scenarios.commands.terminal import say
 
 if TYPE_CHECKING:
     from scenarios.commands.progress import Progress
@@ -120,7 +121,7 @@ def _run_each(loaded: list[Scenario], files: _Files, as_json: bool, check: bool,
             summaries.append(result.summary())
             report = "" if as_json else _report(scenario, result, shown)
         if not as_json:
-            print(report)
+            say(report)
             _write(result, *folders.of(scenario.name), files)
         _write_timelines(result, files, len(loaded))
         outcome = held(scenario, result.summary()) if check else []

@@ -15,9 +15,14 @@ def schema() -> None:
     """Print the JSON schema of a scenario, for editors."""
     import json
 
-    from scenarios.specification.specification import Specification
+    print(json.dumps(for_editors(), indent=2))
 
-    print(json.dumps(for_files(Specification.model_json_schema()), indent=2))
+
+def for_editors() -> dict[str, Any]:
+    """Return the JSON schema that is printed: of a file before presets are merged, with Hugging Face's keys."""
+    from scenarios.specification.json_schema import json_schema, with_aliases
+
+    return for_files(with_aliases(json_schema()))
 
 
 def for_files(schema: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import typer
 
 from scenarios.application import app
 from scenarios.commands.arguments import OneScenario, Settings
+from scenarios.commands.terminal import say
 
 if TYPE_CHECKING:
     from scenarios.scenario import Scenario
@@ -33,18 +34,33 @@ def show(
         "order": explanation.order,
         "groups": explanation.groups,
         "derived": explanation.derived,
-        "topology": explanation.topology,
+        "topology": lambda one: explanation.topology(one.cluster()),
         "advice": advice,
         "critical": _critical,
     }
     if what not in views:
         hint = near(what, views)
         raise ScenarioError(f'there is no "{what}" to show; ask for {listed(views)}' + (f"; {hint}" if hint else ""))
+    if what == "topology":
+        _topologies(scenario, settings)
+        return
     loaded = Scenario.load(scenario, options=settings)
     for one in loaded.variants.values() or [loaded]:
         if loaded.variants:
             print(f"# {one.name}")
-        print(views[what](one))
+        say(views[what](one))
+
+
+def _topologies(scenario: str, settings: list[str] | None) -> None:
+    """Print the topology of the cluster of *scenario*, or of each of its variants; the rest of it may be wrong."""
+    from scenarios.build.built import clusters
+    from scenarios.build.explanation import topology
+
+    found = clusters(scenario, settings)
+    for name, cluster in found.items():
+        if len(found) > 1:
+            print(f"# {name}")
+        say(topology(cluster))
 
 
 def _critical(scenario: Scenario) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,6 +43,8 @@ def _kind(path: Path) -> str:
         return COMMUNICATION
     if gpus.takes(path):
         return COMPUTATION
+    if columns and all(re.fullmatch(r"[-+.\deE]*", column.strip()) for column in columns):
+        raise CalibrationError(f"{path}: has no header; its first row must name the columns, such as size_bytes")
     known = " or ".join(listed(sorted(needed)) for needed in ALL_REDUCES)
     files = listed([*published.PUBLICATIONS, gpus.PROFILES])
     raise CalibrationError(

@@ -19,7 +19,7 @@ RESULT = "result.json"
 WRITTEN = ("scenario.yaml", "spans.csv", "spans_*.csv")
 """Files of a run, beside `RESULT` and charts."""
 
-CHARTS = ("timeline", "pipeline", "memory", "breakdown", "links", "repeats", "critical")
+CHARTS = ("timeline", "pipeline", "memory", "breakdown", "links", "repeats", "critical", "states", "topology", "sweep")
 """Charts that `run` and `plot` write into the folder of a run."""
 
 Write = Callable[[Path], Sequence[Path]]

@@ -10,9 +10,10 @@ from typing import Any
 
 from simulator.document import Document, Path, Position, dotted, merged, part, read, read_value, replaced
 from simulator.document.quantities import written
-from simulator.document.validation import near
+from simulator.document.validation import close_matches, listed, near
 from simulator.errors import ScenarioError
 from simulator.lookup import UnknownName, data_file, is_path, names, nearest
+from workloads.huggingface import plain_path, with_plain_keys
 
 SHIPPED = pathlib.Path(__file__).parents[1]
 """The folder of the scenarios that come with clustersim."""
@@ -54,8 +55,17 @@ def located(scenario: str | os.PathLike[str]) -> pathlib.Path:
             return SHIPPED / folder / f"{path.name}.yaml"
     if path.exists():
         return path
-    choices = ", ".join(nearest(path.name, [name for folder in ("", *FOLDERS) for name in shipped(folder)]))
-    raise ScenarioError(f'unknown scenario "{scenario}"; there are: {choices}, or give the path of a file')
+    raise ScenarioError(_unknown(path.name))
+
+
+def _unknown(name: str) -> str:
+    """Return the error that no scenario is called *name*, with the nearest names and all names in order."""
+    there = {folder: shipped(folder) for folder in ("", *FOLDERS)}
+    close = close_matches(name, [one for names_there in there.values() for one in names_there])
+    hint = f"did you mean {listed(close)}? " if close else ""
+    lines = [f"  {f'{folder}: ' if folder else ''}{', '.join(names_there)}" for folder, names_there in there.items()]
+    told = f'unknown scenario "{name}"; {hint}Give the path of a file, or one of these names:'
+    return "\n".join([told, *lines])
 
 
 def split(key: str) -> Path:
@@ -74,7 +84,7 @@ def split(key: str) -> Path:
             last = 1 if prefix == ["expect"] and parts[-1] in EXPECTATION else 0
             end = len(parts) - last
             return (*prefix, ".".join(parts[len(prefix) : end]), *parts[end:])
-    return tuple(int(part) if part.isdigit() else part for part in parts)
+    return plain_path(tuple(int(part) if part.isdigit() else part for part in parts))
 
 
 def options(settings: list[str]) -> dict[str, tuple[Any, str]]:
@@ -136,6 +146,7 @@ def _typed(document: Document, path: Path) -> bool:
 
 def expanded(document: Document) -> Document:
     """Return *document* with its presets merged in; keys beside a preset override it."""
+    document = with_plain_keys(document, ("model",))
     for section, package in PRESETS.items():
         preset = document.get((section, "preset"))
         if isinstance(preset, str) and is_path(preset):
@@ -166,7 +177,8 @@ def _preset(document: Document, section: str, package: str, preset: Any) -> Docu
     if not isinstance(preset, str):
         raise document.error(at, f"must be the name of a {section}, not {written(preset)}")
     try:
-        return part(read(data_file(package, preset)), section)
+        found = part(read(data_file(package, preset)), section)
+        return with_plain_keys(found, ()) if section == "model" else found
     except UnknownName:
         choices = sorted([*names(package), *WITHOUT_FILE.get(section, ())])
         known = ", ".join(nearest(preset, choices))

@@ -51,7 +51,9 @@ class ParallelismSection(Data, Pipeline, Tensor):
     model_config = ConfigDict(json_schema_extra=_schema)
 
     rank_order: list[str] = Field(default=list(RANK_ORDER))
+    """Axes along which ranks are numbered, fastest first."""
     placement: Literal["packed", "round_robin"] | list[Index] = "packed"
+    """GPU of each rank: node by node (packed), round robin over the nodes, or a list of GPU numbers."""
     _own: dict[str, Parallelism] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="wrap")

@@ -45,16 +45,22 @@ Sizes = Annotated[
 
 
 class Network(Section):
-    """How communication is simulated; *algorithms* by collective, ``all_reduce``, or by axis, ``dp.all_reduce``."""
+    """How communication is simulated."""
 
     fidelity: Literal["alpha_beta", "flow", "chunk"] = "flow"
+    """alpha_beta: a delay for each collective, without contention; flow: flows share links; chunk: flow with each chunk
+    on its own."""
     transport: str = "nccl"
+    """Communication library: nccl, gloo or ideal, a calibration file (.yaml), or the import path of a function of your
+    own."""
     algorithms: dict[str, str] = Field(default_factory=dict)
+    """Algorithm by collective (all_reduce) or by axis and collective (dp.all_reduce): auto, a file of
+    simulator/network/collectives, or an import path."""
 
     @field_validator("transport")
     @classmethod
     def _transport(cls, name: str) -> str:
-        known(name, "simulator.network.transport", only=LIBRARIES)
+        name = known(name, "simulator.network.transport", only=LIBRARIES)
         if is_path(name):
             loaded(name)  # reports faults of the file before anything runs
         return name
@@ -62,12 +68,13 @@ class Network(Section):
     @field_validator("algorithms")
     @classmethod
     def _algorithms(cls, algorithms: dict[str, str]) -> dict[str, str]:
-        for key, name in algorithms.items():
+        plain = {}
+        for key, given in algorithms.items():
             kind = key.rpartition(".")[2]
             if kind not in COLLECTIVES:
                 raise Fault(key, f"is no collective; there are {', '.join(COLLECTIVES)}", near(kind, COLLECTIVES))
             try:
-                known(name, "simulator.network.collectives", ("auto",))
+                name = plain[key] = known(given, "simulator.network.collectives", ("auto",))
             except Fault as fault:
                 raise Fault(key, fault.message, fault.hint) from None
             if name != "auto" and not hasattr(find("simulator.network.collectives", name), kind):
@@ -77,31 +84,35 @@ class Network(Section):
                     if hasattr(find("simulator.network.collectives", one), kind)
                 ]
                 raise Fault(key, f"{name} has no {kind}; it must be {listed(['auto', *able])}")
-        return algorithms
+        return plain
 
 
 class Straggler(Section):
-    """*rank* computes *slowdown* times as long."""
+    """A rank that computes slowly."""
 
     rank: Index
+    """The rank that is slow, from 0. Required."""
     slowdown: Slowdown
+    """Factor on the time of its computation, at least 1. Required."""
 
 
 class Simulation(Section):
-    """How the scenario is simulated.
-
-    *engine*: ``auto`` takes ``simpy`` for small simulations and ``compiled`` for large ones. *fold*: equal ranks are
-    simulated once. *jitter* is the coefficient of variation of the duration of each computation, *spread* that of a
-    factor which each GPU keeps; both are drawn from *seed*. *repeats* simulates with seeds from *seed* on, one each.
-    """
+    """How the scenario is simulated."""
 
     engine: Literal["auto", "simpy", "compiled"] = "auto"
+    """simpy is the readable reference, compiled is fast and needs numba; auto takes simpy for small simulations."""
     fold: Flag = True
+    """Simulate equal ranks once; the result is the same."""
     seed: Index = 0
+    """Seed of the random variation."""
     jitter: Variation = 0.0
+    """Coefficient of variation of the duration of each computation, e.g. 0.02."""
     spread: Variation = 0.0
+    """Coefficient of variation of a factor on the speed that each GPU keeps, e.g. 0.01."""
     repeats: Count = 1
+    """Simulations with the seeds from seed on, one each; needs jitter or spread."""
     stragglers: list[Straggler] = Field(default_factory=list)
+    """Ranks that compute more slowly."""
 
     @field_validator("engine")
     @classmethod
@@ -127,32 +138,41 @@ class Simulation(Section):
 
 
 class Cost(Section):
-    """Currency per GPU-hour, W per GPU (that of its data sheet unless given), PUE, kg of CO2 per kWh."""
+    """What a training run costs, in money, energy and carbon."""
 
     gpu_hour: Number = 0.0
+    """Price of a GPU for an hour, in any currency."""
     gpu_power: Power | None = None
+    """Power of a GPU under load; by default that of its data sheet."""
     pue: Slowdown = 1.0
+    """Power usage effectiveness of the data centre: its power over that of the computers, at least 1."""
     carbon: Number = 0.0
+    """Carbon intensity of the electricity, kg of CO2 per kWh."""
 
 
 class Expectation(Section):
-    """The *value* of a key of the result, within a relative *tolerance*, and where it is from.
-
-    *relative_to* names the variant whose value it is a multiple of. *fitted*: cost parameters were fitted to it, so
-    that to meet it proves little.
-    """
+    """A value that the result is expected to have, and where it is from."""
 
     value: Value
+    """The expected value in SI units, or with its unit, e.g. 31.5 s or 52 %. Required."""
     tolerance: Variation = 0.01
+    """Relative deviation that is accepted, e.g. 0.1 for 10 %."""
     source: str = ""
+    """Where the value is from."""
     relative_to: str = ""
+    """The variant whose value this one is a multiple of."""
     fitted: Flag = False
+    """True if cost parameters were fitted to this value, so that meeting it proves little."""
 
 
 class CollectiveBenchmark(Section):
     """One collective in place of a training step: over all GPUs or *ranks* of them, of one or several sizes."""
 
     kind: Kind
+    """The collective. Required."""
     size: Sizes
+    """Bytes of the full vector, as nccl-tests counts them, e.g. 100 MB; or a list of sizes. Required."""
     ranks: Count | None = None
+    """The number of ranks, on the first GPUs; by default all GPUs."""
     root: Index = 0
+    """The root of a broadcast, reduce, gather or scatter."""

@@ -51,20 +51,37 @@ class Specification(Section):
     """A scenario: a cluster, and either a model with its training or one collective to measure on it."""
 
     version: Literal[1]
+    """Version of this format: 1. Required."""
     name: str = ""
+    """Name of the scenario in reports, and of its folder below runs/; by default the name of the file."""
     description: str = ""
+    """What the scenario is, in a sentence."""
     cluster: ClusterSpecification
+    """Where it runs: a preset with changes, nodes and a fabric, ports of a crossbar, a tree of switches, or a graph."""
     model: ModelSpecification | None = None
+    """What is trained: a transformer, a convolutional model, measured layers, or given durations. Required unless
+    collective stands."""
     training: Training | None = None
+    """Batch, precision, optimizer and recomputation. Required unless collective stands."""
     parallelism: ParallelismSection = ParallelismSection()
+    """How the model is distributed over the ranks."""
     collective: CollectiveBenchmark | None = None
+    """One collective to measure, in place of model, training and parallelism."""
     network: Network = Network()
+    """How communication is simulated: fidelity, library and algorithms."""
     software: str = "ddp"
+    """The software stack, a file of workloads/software or an import path: fused kernels, launch cost, fixed costs, what
+    overlaps."""
     simulation: Simulation = Simulation()
+    """How the scenario is simulated: engine, folding, random variation, stragglers."""
     cost: Cost | None = None
+    """Prices, power and carbon, for the cost of a training run."""
     expect: dict[str, Expectation] = Field(default_factory=dict)
+    """Expected values by dotted key of the result, which run --check compares."""
     variants: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Several runs in one file: changes by dotted key, by the name of the variant."""
     table: Table | None = None
+    """Variants from the rows of a CSV file."""
 
     @field_validator("name")
     @classmethod

@@ -28,18 +28,20 @@ CELL = re.compile(r'(?:^|,)("(?:[^"]|"")*"|[^,]*)')
 
 
 class Table(Section):
-    """Rows of the CSV *file*, of which *where* keeps those that have the value, or one of the values, of each column.
-
-    *name* names a row's variant, *set* says what it sets by dotted key, *expect* what is expected of it; ``{column}``
-    in them is the row's cell. *words* says, by column, what a cell stands for in *set* and *expect*.
-    """
+    """Variants from a table: each row of a CSV file is a run."""
 
     file: str
+    """The CSV file, relative to the scenario; its first row names the columns. Required."""
     name: str = Field(min_length=1)
+    """Name of a row's variant; {column} is the cell. Required."""
     where: dict[str, Any] = Field(default_factory=dict)
+    """Rows that are kept: a value, or a list of values, by column."""
     words: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """What a cell stands for in set and expect, by column."""
     set: dict[str, Any] = Field(default_factory=dict)
+    """What a row sets, by dotted key; {column} is the cell."""
     expect: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """What is expected of a row, by dotted key of the result; {column} is the cell."""
 
 
 @dataclass(frozen=True)

@@ -6,27 +6,33 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from simulator.document import Count, Fault, Number, Section
+from simulator.document import Count, Fault, Quantity, Section
 
 Precision = Literal["bf16", "fp16", "fp32"]
 
 
 class Training(Section):
-    """Batch sizes count samples; *micro_batch_size* is, unless given, the whole share of a replica.
-
-    *gradient_dtype*: in which gradients are accumulated and reduced; default: by software. *tokens* or *samples* are
-    those of the whole training run.
-    """
+    """How the model is trained. Batch sizes count samples."""
 
     global_batch_size: Count
+    """Samples of one optimizer step, over all replicas. Required."""
     micro_batch_size: Count | None = None
+    """Samples of one micro-batch; by default the whole share of a replica, so that there is one micro-batch."""
     precision: Precision = "fp32"
+    """Number format of the computation; bf16 and fp16 keep fp32 master weights."""
     gradient_dtype: Precision | None = None
+    """Number format in which gradients are accumulated and reduced; by default that of the method and the software."""
     optimizer: Literal["adam", "momentum", "sgd", "adam8bit"] = "adam"
+    """Optimizer; it decides the bytes of the optimizer states and the time of the update."""
     recompute: Literal["none", "selective", "full"] = "none"
-    tokens: Number | None = None
-    samples: Number | None = None
+    """Activations that are computed again in the backward pass: none, those of the attention (selective), or all of
+    each layer (full)."""
+    tokens: Quantity | None = None
+    """Tokens of the whole training run, e.g. 300e9 or 300B; gives days, GPU-hours and cost. In place of samples."""
+    samples: Quantity | None = None
+    """Samples of the whole training run, e.g. 1.28M; gives days, GPU-hours and cost. In place of tokens."""
     steps: Count = 1
+    """Optimizer steps that are simulated."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Training:

@@ -6,15 +6,17 @@ from collections.abc import Sequence
 
 from simulator.document.validation import Fault, listed, near
 from simulator.errors import SimulatorError
-from simulator.lookup import find, names
+from simulator.lookup import find, names, plain
 
 
 def known(name: str, package: str, extra: Sequence[str] = (), only: Sequence[str] | None = None) -> str:
     """Return *name* if *package* has such a file (*only*: some of them; *extra*: more), or if it can be imported.
 
+    The import path of a file of *package*, such as ``simulator.network.transport.nccl``, becomes its name: ``nccl``.
     Raises `Fault` with the existing names, or with the error of the user's module.
     """
     choices = [*extra, *(names(package) if only is None else only)]
+    name = plain(package, name)
     if name in choices:
         return name
     if "." not in name.strip("."):

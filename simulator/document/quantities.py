@@ -6,7 +6,9 @@ Limits are far beyond any machine: they catch wrong exponents, not ambitious des
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, WithJsonSchema
@@ -15,6 +17,11 @@ from simulator.units import EXAMPLES, UNITS, parse, show
 
 LARGEST = {"bandwidth": 1e15, "size": 1e18, "time": 1e9, "rate": 1e21, "power": 1e9}
 """SI. A link of 1 PB/s, 1 EB, 30 years, 1 ZFLOP/s of one device, 1 GW of one device."""
+
+SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
+"""Of numbers of tokens, samples and parameters, as papers write them."""
+
+COUNTED = re.compile(r"\s*\+?([0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][-+]?[0-9]{1,2})?)\s*([KkMmBbGgTt]?)\s*")
 
 MOST = 10_000_000
 """Largest count of anything."""
@@ -109,6 +116,20 @@ def number(least: float, most: float, *, open_end: bool = False) -> Callable[[An
     return validate
 
 
+def _counted(value: Any) -> float:
+    """Return a number of tokens, samples or parameters; K, M, B or G, and T are thousands, millions, and so on.
+
+    >>> _counted("1.5T"), _counted("300 B"), _counted(300e9)
+    (1500000000000.0, 300000000000.0, 300000000000.0)
+    """
+    found = COUNTED.fullmatch(value) if isinstance(value, str) else None
+    if isinstance(value, str) and not found:
+        raise ValueError(f'must be a number, e.g. 300e9 or "300B" (K, M, B or G, T), not {written(value)}')
+    # decimal, so that 1.1T is the same number as 1.1e12
+    plain = float(Decimal(found[1].replace("_", "")) * SUFFIXES[found[2].upper()]) if found else value
+    return number(0.0, 1e30)(plain)
+
+
 def _true_or_false(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"must be true or false, not {written(value)}")
@@ -134,6 +155,14 @@ Index = Annotated[int, BeforeValidator(_whole(0)), WithJsonSchema({"type": "inte
 """A rank, a GPU's number, a seed: at least 0."""
 Number = Annotated[float, BeforeValidator(number(0.0, 1e30)), WithJsonSchema({"type": "number", "minimum": 0})]
 """Without unit, 0 or more: tokens, money."""
+Quantity = Annotated[
+    float,
+    BeforeValidator(_counted),
+    WithJsonSchema(
+        {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": f"^{COUNTED.pattern}$"}]}
+    ),
+]
+"""A large number of things, 0 or more: tokens, samples, parameters; 1.5T is 1.5e12."""
 Ratio = Annotated[
     float, BeforeValidator(number(0.0, 1e6, open_end=True)), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})
 ]

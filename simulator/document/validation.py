@@ -138,6 +138,8 @@ def _message(detail: Any) -> tuple[str, str]:
 def _sentence(kind: str, value: Any, context: dict[str, Any], message: str) -> str:
     if kind == "value_error":
         return str(context["error"])
+    if kind == "missing" and "needs" in context:
+        return f"{_WORDS[kind]}: {context['needs']}"
     if kind == "too_short" and context["min_length"] == 1:
         return "must not be empty"
     if kind in ("too_short", "too_long"):
@@ -164,11 +166,28 @@ def listed(names: Iterable[str]) -> str:
 
 
 def near(name: str, names: Iterable[str]) -> str:
-    """Return the question "did you mean" with the most similar of *names*; empty if none is similar."""
+    """Return the question "did you mean" with the most similar of *names*; empty if none is similar.
+
+    Names that end with ``_`` and *name* are all as similar: a ``batch_size`` is the global or the micro one.
+
+    >>> near("batch_size", ["global_batch_size", "micro_batch_size", "tokens"])
+    'did you mean "global_batch_size" or "micro_batch_size"?'
+    """
     names = list(names)
-    longer = [other for other in names if len(name) > 2 and other.startswith(name.lower())]
-    close = longer or difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
-    return f'did you mean "{close[0]}"?' if close else ""
+    longer = [other for other in names if len(name) > 2 and other.startswith(name.lower())][:1]
+    ending = [other for other in names if len(name) > 2 and other.endswith(f"_{name.lower()}")]
+    close = longer or ending or difflib.get_close_matches(name.lower(), names, n=1)
+    quoted = [f'"{one}"' for one in close]
+    return f"did you mean {listed(quoted)}?" if close else ""
+
+
+def close_matches(name: str, names: Iterable[str]) -> list[str]:
+    """Return up to three of *names* that are similar to *name*, nearest first, in quotation marks.
+
+    >>> close_matches("helo", ["hello", "zero_bubble"])
+    ['"hello"']
+    """
+    return [f'"{one}"' for one in difflib.get_close_matches(name.lower(), names, n=3)]
 
 
 def _one(faults: list[tuple[str, str]]) -> tuple[str, str]:

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from scenarios import Scenario
-from scenarios.commands.schema import for_files
+from scenarios.commands.schema import for_editors
 from scenarios.results.expectations import held
 from scenarios.results.result import Result
 from scenarios.results.variants_result import VariantsResult
 from scenarios.specification.loading import SHIPPED, shipped
-from scenarios.specification.specification import Specification
 from simulator.analysis.memory import bound
 from simulator.analysis.pipeline import stretches
 from simulator.schedule.check import check
@@ -249,13 +248,13 @@ def test_the_table_of_collectives(results: Results) -> None:
 
 def test_the_schema_takes_every_shipped_scenario() -> None:
     jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
-    schema = for_files(Specification.model_json_schema())
+    schema = for_editors()
     for name in shipped():
         jsonschema.validate(Scenario.load(name).source.data, schema)
 
 
 def test_the_schema_beside_the_scenarios_is_that_of_the_command() -> None:
     path = SHIPPED / "scenario.schema.json"
-    assert json.loads(path.read_text()) == for_files(Specification.model_json_schema()), (
+    assert json.loads(path.read_text()) == for_editors(), (
         f"renew it: clustersim schema > {path.relative_to(SHIPPED.parent)}"
     )

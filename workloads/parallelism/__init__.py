@@ -88,6 +88,7 @@ class DataMethod(Section):
     """Every GPU has the whole model, so all other degrees must be 1."""
 
     method: str
+    """The method, a file of workloads/parallelism, or an import path of your own."""
 
     @property
     def broadcasts(self) -> bool:
@@ -124,6 +125,7 @@ class ReducingMethod(DataMethod):
     """A method that reduces gradients in buckets; *compression* changes the reduction of each bucket."""
 
     compression: Compression | None = None
+    """How gradients are compressed; by default not at all."""
 
     def compressed(self, reduction: Reduction) -> Reduction:
         """*reduction*, within the compression if there is one."""

@@ -19,16 +19,15 @@ from workloads.registry import Method, default_method
 
 
 class Data(Parallelism):
-    """*dp* replicas of the model; ``auto``: as many as there are GPUs for; a list: those of each pipeline rank.
-
-    *data*: the method.
-    """
+    """Data parallelism: replicas of the model, each with its part of the batch."""
 
     axis: ClassVar[str] = REPLICAS
     key: ClassVar[str] = "data"
 
     dp: Count | Literal["auto"] | list[Count] = "auto"
+    """Replicas of the model; auto: as many as there are GPUs for; a list: those of each pipeline rank."""
     data: Method = Field(default_factory=default_method)
+    """How the replicas exchange gradients, and what they shard."""
 
     def degrees(self, ranks: int) -> Mapping[str, int]:
         """As given, or what is left of *ranks*; 1 if they are given by pipeline rank (`replicas_by_stage`)."""

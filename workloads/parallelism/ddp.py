@@ -29,17 +29,18 @@ FIRST_BUCKET_BYTES = 2**20
 
 
 class DistributedDataParallel(ReducingMethod):
-    """Gradients are all-reduced in buckets of *bucket* bytes, with *overlap* beside the backward pass.
-
-    By default the first bucket has 1 MiB and the others 25 MiB, as in torch. *no_sync*: only the last micro-batch
-    communicates.
-    """
+    """Gradients are all-reduced in buckets, as by torch's DistributedDataParallel."""
 
     method: Literal["ddp"]
+    """ddp: torch's DistributedDataParallel; gradients are all-reduced in buckets."""
     overlap: Flag = True
+    """Buckets are reduced beside the backward pass."""
     bucket: Size | None = None
+    """Bytes of a bucket of gradients; by default 25 MiB, as in torch."""
     first_bucket: Size | None = None
+    """Bytes of the first bucket; by default 1 MiB, as in torch."""
     no_sync: Flag = True
+    """Only the last micro-batch of a step communicates."""
 
     @property
     def broadcasts(self) -> bool:

@@ -34,17 +34,18 @@ SHARD, REPLICA = "dp.shard", "dp.replica"
 
 
 class FullyShardedDataParallel(ReducingMethod):
-    """Everything is sharded, and parameters are gathered layer by layer.
-
-    *reshard*: release them between forward and backward pass. *prefetch*: layers gathered ahead of the computation.
-    *hybrid*: shards inside groups of so many ranks, replicas across them.
-    """
+    """Everything is sharded, and parameters are gathered layer by layer."""
 
     method: Literal["fsdp"]
+    """fsdp: torch's fully sharded data parallelism."""
     overlap: Flag = True
+    """Parameters are gathered and gradients reduced beside the computation."""
     reshard: Flag = True
+    """Gathered parameters are released between forward and backward pass."""
     prefetch: Index = 1
+    """Layers that are gathered ahead of the computation."""
     hybrid: Count | None = None
+    """Shards within groups of so many ranks, replicas across the groups; by default one group."""
 
     def gradient_dtype(self, precision: str, software: Software) -> str:
         """*precision*: torch, ``MixedPrecisionPolicy.reduce_dtype``, is that of the computation by default."""

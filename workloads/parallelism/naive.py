@@ -16,15 +16,14 @@ from workloads.parallelism import DataMethod, TrainingStep
 
 
 class Naive(DataMethod):
-    """One main GPU hands out the batch, gathers the gradients and sends back the result.
-
-    *update* ``everywhere``: it sends back the averaged gradient. ``main``: it alone updates, and sends the model.
-    """
+    """One main GPU hands out the batch, gathers the gradients and sends back the result."""
 
     whole_model: ClassVar[bool] = True
 
     method: Literal["naive"]
+    """naive: one main GPU hands out the batch and gathers the gradients."""
     update: Literal["everywhere", "main"] = "everywhere"
+    """everywhere: the main GPU sends the averaged gradient back; main: it alone updates, and sends the model."""
 
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
         """Make rank 0 the main GPU."""

@@ -28,7 +28,9 @@ class ParameterServer(DataMethod):
     whole_model: ClassVar[bool] = True
 
     method: Literal["parameter_server"]
+    """parameter_server: hosts keep the parameters."""
     servers: Count = 1
+    """Hosts that share the parameters."""
 
     @property
     def hosts(self) -> int:

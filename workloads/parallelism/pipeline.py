@@ -37,23 +37,26 @@ ALIASES = {"1f1b": "one_f_one_b"}
 
 
 class Pipeline(Parallelism):
-    """*pp* ranks hold the stages, in the order *schedule*.
-
-    *virtual_stages*: of a pipeline rank, for orders that have them. *layout*: the layers of each stage; default: as
-    many in every stage. *optimizer_sync*: the optimizer waits for the norm of all gradients; default: true, but false
-    for an order that needs a step without waiting (ZB-H2, ZB-V). *scatter_gather*: ranks that hold the same boundary
-    between stages send one part each, and the receivers gather; default: by software.
-    """
+    """Pipeline parallelism: ranks hold the stages, and micro-batches pass through them in an order."""
 
     axis: ClassVar[str] = PIPELINE
     key: ClassVar[str] = "pp"
 
     pp: Count = 1
+    """Pipeline ranks."""
     schedule: str = "1f1b"
+    """Order of the micro-batches: 1f1b, another file of workloads/pipelines, or the import path of an order of your
+    own."""
     virtual_stages: Count | None = None
+    """Stages of each pipeline rank, for orders that have several; by default that of the order."""
     layout: Literal["balanced", "embedding_as_layer"] | list[Index] | None = None
+    """Layers of each stage: balanced, embedding_as_layer (embedding and logits count as a layer each), or a list of
+    counts."""
     optimizer_sync: Flag | None = None
+    """The optimizer waits for the norm of all gradients; by default true, but false for ZB-H2 and ZB-V."""
     scatter_gather: Flag | None = None
+    """Tensor-parallel ranks send a part of a boundary each, and the receivers gather; by default that of the
+    software."""
 
     @field_validator("schedule")
     @classmethod

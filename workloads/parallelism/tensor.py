@@ -31,21 +31,19 @@ TENSOR = "tp"
 
 
 class Tensor(Parallelism):
-    """*tp* ranks hold a shard of every layer each.
-
-    *sequence_parallel*: each rank runs the operators that are not sharded (norms, dropout) on a shard of the sequence.
-    *tp_overlap*: the fraction of each exchange that overlaps with its matrix product; true is all of it. *tp_split*:
-    how the two products of a block are cut. ``column_row`` is Megatron-LM's, with one exchange for two products;
-    ``column_column`` has one for each.
-    """
+    """Tensor parallelism: ranks hold a shard of every layer each."""
 
     axis: ClassVar[str] = TENSOR
     key: ClassVar[str] = "tp"
 
     tp: Count = 1
+    """Ranks that share every layer; they must divide the heads."""
     sequence_parallel: Flag = False
+    """Norms and dropout run on a shard of the sequence on each tensor-parallel rank."""
     tp_overlap: Flag | Fraction = False
+    """Fraction of each tensor-parallel exchange that overlaps with its matrix product; true is all of it."""
     tp_split: Literal["column_row", "column_column"] = "column_row"
+    """column_row is Megatron-LM's, with one exchange for two products; column_column has one for each."""
 
     @model_validator(mode="after")
     def _needs_several_ranks(self) -> Self:

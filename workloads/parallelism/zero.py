@@ -75,18 +75,18 @@ only if tensors are gathered one by one; otherwise their bytes are negligible.""
 
 
 class Zero(ReducingMethod):
-    """ZeRO: *stage* 1 shards optimizer states, 2 gradients too, 3 parameters too, 0 nothing.
-
-    Gradients are reduced in buckets of *bucket* bytes (default: DeepSpeed's 5e8 elements), with *overlap* beside the
-    backward pass. Its default is that of DeepSpeed's ``overlap_comm``: only in stage 3. *allow* ``zero_with_pipeline``:
-    simulate stages 2 and 3 with a pipeline, which DeepSpeed refuses.
-    """
+    """ZeRO: optimizer states, gradients and parameters are sharded over the replicas, stage by stage."""
 
     method: Literal["zero"]
+    """zero: DeepSpeed's ZeRO, or Megatron-LM's distributed optimizer."""
     stage: Literal[0, 1, 2, 3] = 1
+    """What the replicas shard: 1 optimizer states, 2 gradients too, 3 parameters too, 0 nothing."""
     overlap: Flag | None = None
+    """Exchanges run beside the computation; by default only in stage 3, as in DeepSpeed."""
     bucket: Size | None = None
+    """Bytes of a bucket of gradients; by default 5e8 elements, as in DeepSpeed."""
     allow: list[Literal["zero_with_pipeline"]] = Field(default_factory=list)
+    """zero_with_pipeline: simulate stages 2 and 3 with a pipeline, which DeepSpeed refuses."""
 
     @property
     def overlaps(self) -> bool:

@@ -1,38 +1,46 @@
 """Measurement of communication on real ranks: collectives back to back as in nccl-tests, messages as ping-pong.
 
-A broadcast ends when the last rank has the vector, but its root may continue before that. So barriers separate its
-iterations, and each is timed from the root's begin to the last rank's end. In all other kinds no rank can begin the
-next iteration before it has its data of the last, and the time is that of a batch over its iterations.
+A ping-pong is timed by the rank that begins it. A broadcast ends when the last rank has the vector, but its root may
+continue before that. So barriers separate its iterations, and each is timed from the root's begin to the last rank's
+end. In all other kinds no rank can begin the next iteration before it has its data of the last, and the time is that of
+a batch over its iterations.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import inf
-from statistics import pstdev
 
 import torch
 import torch.distributed as dist
 
 from simulator.replay import clock
 from simulator.replay.buffers import ELEMENT, Buffers, elements, required_elements
-from simulator.replay.calibration.measurement import SEND, Measurement, Sweep
+from simulator.replay.calibration.measurement import SEND, Measurement, Sweep, of_batches
 from simulator.replay.communication import KINDS, Call
 from simulator.replay.worker import Member
 from simulator.schedule import Collective
 
 
 def measure(member: Member, sweep: Sweep) -> list[Measurement]:
-    """Measure all of *sweep* as one of its ranks. Rank 0 returns the measurements, and reports each one at once."""
-    found = []
-    timer = _Timer(member, sweep, clock.offset(member.rank, member.world_size))
-    for one in _all(member, sweep):
-        measurement = timer.time(one)
-        if member.rank == 0:
-            member.report(measurement)
-            found.append(measurement)
-    return found
+    """Measure all of *sweep* as one of its ranks.
+
+    Rank 0 returns the measurements, and reports each one after each visit, so that the last report of a case holds.
+    """
+    found: dict[int, Measurement] = {}
+    times: defaultdict[int, list[float]] = defaultdict(list)
+    timer = _Timer(member, sweep, clock.offset(member.rank, member.world_size), clock.now())
+    for visit in range(sweep.visits):
+        for number, one in enumerate(_all(member, sweep)):
+            if visit and timer.over():
+                break
+            times[number] += timer.batches(one)
+            found[number] = of_batches(one.kind, one.ranks, one.nbytes, times[number])
+            if member.rank == 0:
+                member.report(found[number])
+    return list(found.values()) if member.rank == 0 else []
 
 
 @dataclass(frozen=True)
@@ -89,34 +97,56 @@ def _message(member: Member, pair: tuple[int, int], size: int) -> _Timed:
 
 @dataclass
 class _Timer:
-    """Times cases on all ranks together. *offset* (s) aligns this rank's clock with that of rank 0."""
+    """Times cases on all ranks together. *offset* (s) aligns this rank's clock with that of rank 0; *begun*: when."""
 
     member: Member
     sweep: Sweep
     offset: float
+    begun: float
 
-    def time(self, one: _Timed) -> Measurement:
-        """Return the measurement of *one*, the same on every rank."""
+    def over(self) -> bool:
+        """Return whether the time of the sweep is over on any rank, the same on every rank."""
+        spent = torch.tensor([clock.now() - self.begun], dtype=torch.float64)
+        dist.all_reduce(spent, dist.ReduceOp.MAX)
+        return float(spent) > self.sweep.budget
+
+    def batches(self, one: _Timed) -> list[float]:
+        """Return the seconds of *one* in each batch of a visit, the same on every rank."""
         sweep = self.sweep
-        warm = self._within(one, 1, max(1, sweep.warmup), sweep.batch_seconds)
-        iterations = max(1, min(sweep.iterations, int(sweep.batch_seconds / min(warm))))
-        enough = sweep.batches * sweep.batch_seconds
-        times = sorted(each / one.rounds for each in self._within(one, iterations, sweep.batches, enough))
-        seconds = times[(len(times) - 1) // 4]
-        return Measurement(one.kind, one.ranks, one.nbytes, seconds, pstdev(times) / seconds)
+        warm = self._within(one, 1, max(1, sweep.warmup), sweep.share)
+        iterations = max(1, min(sweep.iterations, int(sweep.share / sweep.batches / min(warm))))
+        return [each / one.rounds for each in self._within(one, iterations, sweep.batches, sweep.share)]
 
     def _within(self, one: _Timed, iterations: int, most: int, enough: float) -> list[float]:
         """Seconds of an iteration in each of at most *most* batches, fewer if these have taken *enough* s."""
         times: list[float] = []
-        while len(times) < most and iterations * sum(times) < enough:
-            times.append(self._batch(one, iterations))
+        spent, batches = 0.0, 0
+        while batches < most and spent < enough:
+            batch = self._batch(one, iterations)
+            times += batch
+            spent, batches = spent + sum(batch) * iterations / len(batch), batches + 1
         return times
 
-    def _batch(self, one: _Timed, iterations: int) -> float:
-        """Seconds of an iteration, the mean over *iterations*."""
+    def _batch(self, one: _Timed, iterations: int) -> list[float]:
+        """Seconds of each of *iterations*, or their mean if they cannot be told apart."""
         if one.apart:
-            return sum(self._span(one, 1, from_root=True) for _ in range(iterations)) / iterations
-        return self._span(one, iterations) / iterations
+            return [self._span(one, 1, from_root=True) for _ in range(iterations)]
+        if one.kind == SEND:
+            return self._echoes(one, iterations)
+        return [self._span(one, iterations) / iterations]
+
+    def _echoes(self, one: _Timed, iterations: int) -> list[float]:
+        """Seconds of each ping-pong by the clock of the rank that begins it, the same on every rank."""
+        times = torch.zeros(iterations, dtype=torch.float64)
+        dist.all_reduce(torch.zeros(1))  # a barrier among hosts, for every backend
+        for number in range(iterations if self.member.rank in one.ranks else 0):
+            begin = self._now()
+            one.once()
+            times[number] = self._now() - begin
+        if self.member.rank != one.ranks[0]:
+            times.zero_()
+        dist.all_reduce(times)
+        return [float(time) for time in times]
 
     def _span(self, one: _Timed, iterations: int, *, from_root: bool = False) -> float:
         """Seconds of *iterations* from the first rank's (or the root's) begin to the last rank's end."""

@@ -5,7 +5,9 @@ A sweep lists communications to time, over sizes as in nccl-tests.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from simulator.analysis import metrics
 
@@ -20,8 +22,8 @@ MEASURED = (SEND, "all_reduce", "all_gather", "reduce_scatter", "broadcast")
 class Measurement:
     """*kind* of collective, or ``send``, among *ranks* (a message goes from the first to the second).
 
-    *nbytes*: the full vector. *seconds*: the lower quartile of several batches, because other work only lengthens a
-    time. *spread*: the standard deviation between the batches over *seconds* (0 if only one is known).
+    *nbytes*: the full vector. *seconds*: the least of several batches, because other work only lengthens a time.
+    *spread*: by what share of *seconds* the median batch took longer (0 if only one is known).
     """
 
     kind: str
@@ -47,8 +49,10 @@ class Measurement:
 class Sweep:
     """Each of *kinds* over *sizes* (bytes), messages between each of *pairs*.
 
-    A time is the lower quartile of *batches*, each the mean of *iterations* in a row, after *warmup* iterations that do
-    not count. Long cases have fewer iterations, on every rank alike: no batch should take more than *batch_seconds*.
+    A time is the least of several batches, each the mean of *iterations* in a row, after *warmup* iterations that do
+    not count. All cases are visited in turn, up to *visits* times with *batches* each, so that other work on the
+    machine that lasts a while disturbs only some of the batches of a case. After the first visit no case begins later
+    than *budget* s. Long cases have fewer iterations and batches, on every rank alike, so that they take their share.
     """
 
     sizes: tuple[int, ...]
@@ -57,7 +61,49 @@ class Sweep:
     iterations: int = 20
     warmup: int = 5
     batches: int = 5
-    batch_seconds: float = 0.5
+    visits: int = 5
+    budget: float = 30.0
+
+    @property
+    def cases(self) -> int:
+        """The number of measurements."""
+        return sum(len(self.sizes) * (len(self.pairs) if kind == SEND else 1) for kind in self.kinds)
+
+    @property
+    def share(self) -> float:
+        """The seconds of one visit to one case."""
+        return self.budget / (self.cases * self.visits)
+
+
+def of_batches(kind: str, ranks: tuple[int, ...], nbytes: float, times: Sequence[float]) -> Measurement:
+    """Return the measurement of batches that took *times*, in s for each communication.
+
+    >>> of_batches("send", (0, 1), 8, [2.0, 1.0, 9.0])
+    Measurement(kind='send', ranks=(0, 1), nbytes=8, seconds=1.0, spread=1.0)
+    """
+    least = min(times)
+    return Measurement(kind, ranks, nbytes, least, median(times) / least - 1.0)
+
+
+DISTURBED = 1.5
+"""A row that takes so many times as long as one of more bytes was disturbed: fewer bytes never take longer."""
+
+
+def undisturbed(measurements: Sequence[Measurement]) -> list[Measurement]:
+    """Return *measurements* without those that took `DISTURBED` times as long as one of the same kind with more bytes.
+
+    >>> rows = [Measurement("send", (0, 1), nbytes, time) for nbytes, time in ((8, 1.0), (16, 9.0), (32, 2.0))]
+    >>> [one.nbytes for one in undisturbed(rows)]
+    [8, 32]
+    """
+    return [one for one in measurements if one.seconds <= DISTURBED * _least_of_more(one, measurements)]
+
+
+def _least_of_more(one: Measurement, measurements: Sequence[Measurement]) -> float:
+    same = (
+        (other.nbytes, other.seconds) for other in measurements if (other.kind, other.ranks) == (one.kind, one.ranks)
+    )
+    return min(seconds for nbytes, seconds in same if nbytes >= one.nbytes)
 
 
 def sizes(begin: int, end: int, factor: int = 0, step: int = 0) -> tuple[int, ...]:

@@ -70,6 +70,11 @@ def is_text(text: str) -> bool:
     return bool(re.search(r"#\s+size\s+count", text))
 
 
+def has_rows(text: str) -> bool:
+    """Whether *text* has lines such as those of nccl-tests' table: a size, a count, a type, and times."""
+    return bool(re.search(r"^\s*\d+\s+\d+\s+[a-z]\w*\s+\S+\s+-?\d+(\s+[\d.]+){3}", text, re.MULTILINE))
+
+
 @dataclass
 class _Reader:
     """Reads lines one by one. A file may hold several runs."""

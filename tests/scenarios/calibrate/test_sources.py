@@ -7,6 +7,7 @@ import pytest
 
 import topologies
 from scenarios.calibrate.sources import Overrides, read
+from scenarios.fitting.fit import fit
 from scenarios.scenario import Scenario
 from simulator.document import read as document
 from simulator.errors import CalibrationError
@@ -141,3 +142,57 @@ def test_kept_rows_are_read_again(files):
     (files / "rows.json").write_text(json.dumps({"version": 1, "backend": "gloo", "measurements": rows}))
     read([Path("rows.json")], Path("x.yaml"), None, Overrides())
     assert loaded("x.yaml").hop_latency["NET", "ring", "tcp"] == pytest.approx(50e-6, rel=0.01)
+
+
+def test_rows_without_the_lines_above_them_are_told_what_is_missing(files):
+    whole = swept(1, [1e-4] * len(SIZES))
+    (files / "rows.txt").write_text("\n".join(whole.splitlines()[-len(SIZES) :]) + "\n")
+    with pytest.raises(CalibrationError, match=r"rows.txt: has rows of numbers without the lines above them") as error:
+        read([Path("rows.txt")], Path("x.yaml"), None, Overrides())
+    assert "# size count type" in str(error.value) and "# Rank" in str(error.value)
+    (files / "words.txt").write_text("nothing to see here\n12 sheep\n")
+    with pytest.raises(CalibrationError, match=r"words.txt: must be nccl-tests' text or JSON"):
+        read([Path("words.txt")], Path("x.yaml"), None, Overrides())
+
+
+def test_a_table_without_a_header_is_told_that(files):
+    (files / "rows.csv").write_text("a100,8,1024,31.5\n8,8,1024,31.5\n")
+    with pytest.raises(CalibrationError, match="is no table that can be fitted"):
+        fit([Path("rows.csv")], Path("x.yaml"))
+    (files / "rows.csv").write_text("8,1024,31.5\n8,2048,41.5\n")
+    with pytest.raises(CalibrationError, match=r"rows.csv: has no header; its first row must name the columns"):
+        fit([Path("rows.csv")], Path("x.yaml"))
+
+
+def test_the_report_says_how_to_use_the_file_and_where_its_bandwidth_holds(files):
+    (files / "sweep.txt").write_text(swept(1, [2e-5 + size / 1e11 for size in SIZES]))
+    alone = read([Path("sweep.txt")], Path("x.yaml"), None, Overrides()).splitlines()
+    assert "next: clustersim run SCENARIO --set network.transport=x.yaml" in alone
+    preset = "or on the measured cluster, in a scenario: cluster: {preset: x.yaml} and network: {transport: x.yaml}"
+    assert preset in alone
+    assert alone[-1].startswith("cluster.bandwidth, ")
+    assert alone[-1].endswith("a preset such as dgx_a100_80gb keeps the bandwidths of its own links")
+    beside = read([Path("sweep.txt"), Path("topo.txt")], Path("y.yaml"), None, Overrides(nic="ib_hdr")).splitlines()
+    assert beside[-1] == preset.replace("x.yaml", "y.yaml")
+
+
+def test_a_row_that_took_longer_than_one_of_more_bytes_is_left_out_and_told(files):
+    seconds = [2e-5 + size / 1e11 for size in SIZES]
+    (files / "quiet.txt").write_text(swept(1, seconds))
+    read([Path("quiet.txt")], Path("quiet.yaml"), None, Overrides())
+    seconds[1] = 1.4e-3
+    (files / "busy.txt").write_text(swept(1, seconds))
+    report = read([Path("busy.txt")], Path("busy.yaml"), None, Overrides())
+    assert f"left out, since more bytes took less time: all_reduce of {SIZES[1]} B (1.4 ms)" in report
+    quiet, busy = (document(name).data for name in ("quiet.yaml", "busy.yaml"))
+    assert busy["provenance"]["rows"] == quiet["provenance"]["rows"] - 1
+    assert loaded("busy.yaml").hop_latency == pytest.approx(loaded("quiet.yaml").hop_latency, rel=0.05)
+
+
+@pytest.mark.parametrize(("spread", "sure"), [(0.1, True), (3.0, False)])
+def test_the_report_says_if_the_machine_was_busy(spread, sure, files):
+    rows = [{"kind": "send", "ranks": [0, 1], "nbytes": n, "seconds": 2e-5 + n / 1e9, "spread": spread} for n in SIZES]
+    (files / "rows.json").write_text(json.dumps({"version": 1, "backend": "gloo", "measurements": rows}))
+    report = read([Path("rows.json")], Path("x.yaml"), None, Overrides())
+    told = "not sure: other work disturbed the ranks, and the median batch took 4.0 times as long as the shortest"
+    assert (told in report) is not sure

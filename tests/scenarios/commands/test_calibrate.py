@@ -65,6 +65,27 @@ def test_ranks_that_break_off_leave_what_they_measured(tmp_path):
     assert [(row["kind"], row["nbytes"]) for row in rows["measurements"]] == [("send", 8), ("send", 16)]
 
 
+def test_cases_are_visited_in_turn_and_the_least_time_holds():
+    told = []
+    sweep = Sweep((8, 4096), ("send", "all_reduce"), iterations=3, warmup=1, batches=2, visits=3, budget=20.0)
+    rows = measured(sweep, 2, timeout=100, on_measurement=told.append)
+    assert rows is not None
+    cases = [("send", 8), ("send", 4096), ("all_reduce", 8), ("all_reduce", 4096)]
+    assert [(row.kind, row.nbytes) for row in told] == 3 * cases
+    assert [(row.kind, row.nbytes) for row in rows] == cases
+    for number, row in enumerate(rows):
+        seconds = [one.seconds for one in told[number::4]]
+        assert row.seconds == seconds[-1] == min(seconds) > 0
+        assert row.spread >= 0
+
+
+def test_the_budget_ends_the_visits_after_the_first():
+    told = []
+    sweep = Sweep((8, 16), ("send",), iterations=2, warmup=0, batches=1, visits=5, budget=1e-6)
+    assert len(measured(sweep, 2, timeout=60, on_measurement=told.append) or ()) == len(told) == 2
+    assert sweep.cases == 2 and sweep.share == 1e-7
+
+
 def test_an_interrupt_keeps_the_measurements():
     def interrupt(_one):
         raise KeyboardInterrupt
@@ -93,6 +114,8 @@ def test_a_deadline(capsys):
         (["--testbed"], "--testbed builds the cluster of a scenario; name one"),
         (["--from", "none.txt"], "none.txt: cannot be read: No such file or directory"),
         (["--timeout", "0"], "--timeout 0: must be above 0"),
+        (["--budget", "0"], "--budget 0: must be above 0, and finite"),
+        (["--budget", "inf"], "--budget inf: must be above 0, and finite"),
     ],
 )
 def test_invalid_options(arguments, message, capsys):

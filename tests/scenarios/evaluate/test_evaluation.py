@@ -151,7 +151,7 @@ def test_what_is_left_out_is_told_on_the_page(capsys: pytest.CaptureFixture[str]
     assert "Made by `clustersim accuracy toy.yaml zero_bubble --except zero_bubble` on" in text
     assert "## What could not be evaluated here\n\n- zero_bubble: left out with --except\n" in text
     _, err = answer(capsys, "accuracy", "--except", "zero_bobble", status=2)
-    assert err.startswith('unknown scenario "zero_bobble"; there are: zero_bubble,')
+    assert err.startswith('unknown scenario "zero_bobble"; did you mean "zero_bubble"? ')
 
 
 def test_absent_data_are_bad_input(capsys: pytest.CaptureFixture[str]) -> None:

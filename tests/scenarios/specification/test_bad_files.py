@@ -87,7 +87,7 @@ def test_no_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     assert told(capsys, "check", "folder") == "folder: is a directory; give a YAML file\n"
     err = told(capsys, "run", "helo")
-    assert err.startswith('unknown scenario "helo"; there are: hello, ')
+    assert err.startswith('unknown scenario "helo"; did you mean "hello"? ')
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def calibrated() -> Transport:
     from simulator.replay.launch import launch
 
     devices = STAR.gpus[:2]
-    sweep = Sweep(sizes=(8, 1000, 500_000, 1_000_000, 2_000_000), kinds=(SEND,), batch_seconds=0.3)
+    sweep = Sweep(sizes=(8, 1000, 500_000, 1_000_000, 2_000_000), kinds=(SEND,), budget=8.0)
     with testbed.build(STAR, devices) as built:
 
         def swept() -> list[Measurement]:

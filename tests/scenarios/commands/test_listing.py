@@ -1,0 +1,39 @@
+"""`clustersim list` names what scenarios may use, and scenarios that run."""
+
+import pytest
+
+from scenarios.command import run
+from scenarios.scenario import Scenario
+from scenarios.specification.loading import located
+from simulator.document import read
+from simulator.lookup import names
+from topologies.catalogue import LINKS, link_data
+
+
+def listed(capsys: pytest.CaptureFixture[str], *kind: str) -> list[str]:
+    assert run(["list", *kind]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_links_are_listed_with_bandwidth_and_latency(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = listed(capsys, "links")
+    assert [line.split()[0] for line in lines] == names(LINKS)
+    assert next(line.split() for line in lines if line.startswith("ib_hdr")) == ["ib_hdr", "25", "GB/s", "365", "ns"]
+    assert link_data("ib_hdr").bandwidth == 25e9
+    everything = listed(capsys)
+    assert everything[everything.index("links:") + 1] == f"  {lines[0]}"
+
+
+def test_only_scenarios_are_listed_as_scenarios(capsys: pytest.CaptureFixture[str]) -> None:
+    listed_names = [line.split()[0] for line in listed(capsys, "scenarios")]
+    assert "hello" in listed_names
+    assert not {"a100", "v100"} & set(listed_names)
+    for name in listed_names:
+        data = read(located(name)).data
+        assert data["version"] == 1
+        assert (
+            {"cluster", "collective"} <= data.keys()
+            or {"cluster", "model", "training"} <= data.keys()
+            or "table" in data
+        )
+    assert Scenario.load(listed_names[0]).name == listed_names[0]

@@ -1,0 +1,84 @@
+"""Keys of Hugging Face's model configurations, which stand for those of the `model:` section.
+
+>>> document = Document({"model": {"num_hidden_layers": 32, "hidden_act": "silu"}})
+>>> with_plain_keys(document, ("model",)).data
+{'model': {'num_layers': 32, 'activation': 'swiglu'}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from simulator.document import Document, Path
+
+ALIASES: Mapping[str, str] = {
+    "num_hidden_layers": "num_layers",
+    "n_layer": "num_layers",
+    "n_embd": "hidden_size",
+    "d_model": "hidden_size",
+    "n_head": "num_attention_heads",
+    "intermediate_size": "ffn_hidden_size",
+    "n_inner": "ffn_hidden_size",
+    "max_position_embeddings": "seq_length",
+    "n_positions": "seq_length",
+    "hidden_act": "activation",
+    "activation_function": "activation",
+    "tie_word_embeddings": "tie_embeddings",
+    "sliding_window": "attention_window",
+    "hidden_dropout_prob": "dropout",
+    "resid_pdrop": "dropout",
+}
+"""Keys of the configurations of Llama, Mistral, BERT and GPT-2 in Hugging Face's transformers, and keys here."""
+
+LIMITS = ("max_position_embeddings", "n_positions")
+"""Keys that bound the sequence: a ``seq_length`` beside them is the length of a training sample, and holds."""
+
+ACTIVATIONS: Mapping[str, str] = {"silu": "swiglu", "gelu_pytorch_tanh": "gelu_new"}
+"""Names of activations. Models with ``silu``, such as Llama's, multiply it by a second product: SwiGLU."""
+
+
+def plain_path(path: Path) -> Path:
+    """Return *path* in a scenario with a key of `ALIASES` in its model section replaced by that for which it stands."""
+    if len(path) > 1 and path[0] == "model":
+        return ("model", ALIASES.get(str(path[1]), path[1]), *path[2:])
+    return path
+
+
+def with_plain_keys(document: Document, at: Path) -> Document:
+    """Return *document* with the keys and values of Hugging Face in the section at *at* replaced.
+
+    Raises `ScenarioError` if a key and one that stands for it are both given.
+    """
+    section = document.get(at)
+    if not isinstance(section, dict):
+        return document
+    made: dict[Any, Any] = {}
+    moved: dict[Any, Any] = {}
+    for key, value in section.items():
+        name = ALIASES.get(key, key)
+        if key in LIMITS and name in section:
+            continue
+        if name in made or (name != key and name in section):
+            raise document.error((*at, key), f"stands for {name}, which is given too; give one of them", at_key=True)
+        made[name] = ACTIVATIONS.get(value, value) if name == "activation" and isinstance(value, str) else value
+        moved[key] = name
+    if list(section.items()) == list(made.items()):
+        return document
+    positions = {
+        _moved(path, at, moved): position for path, position in document.positions.items() if _kept(path, at, moved)
+    }
+    return Document(_with(document.data, at, made), positions)
+
+
+def _kept(path: Path, at: Path, moved: Mapping[Any, Any]) -> bool:
+    return len(path) <= len(at) or path[: len(at)] != at or path[len(at)] in moved
+
+
+def _moved(path: Path, at: Path, moved: Mapping[Any, Any]) -> Path:
+    inside = len(path) > len(at) and path[: len(at)] == at
+    return (*at, moved[path[len(at)]], *path[len(at) + 1 :]) if inside else path
+
+
+def _with(data: dict[Any, Any], at: Path, section: dict[Any, Any]) -> dict[Any, Any]:
+    return {**data, at[0]: _with(data[at[0]], at[1:], section)} if at else section
