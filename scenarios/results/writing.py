@@ -12,7 +12,7 @@ from scenarios.specification.loading import named_files
 from simulator.analysis import spans
 from simulator.document import Document, Position, replaced
 from simulator.document.yaml_text import yaml_text
-from simulator.errors import SimulatorError
+from simulator.files import write_text
 
 MOST_SPANS = 20_000
 """Rows from which spans.csv is written only on request: a file of about 2 MB, still handy in a spreadsheet."""
@@ -20,22 +20,18 @@ MOST_SPANS = 20_000
 
 def write(result: Result, folder: Path, ranks: Sequence[int] | None = None) -> list[Path]:
     """Write *result* into *folder*, with a chart of *ranks*; return the paths. Raises `SimulatorError`."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        return list(_written(result, folder, ranks))
-    except OSError as error:
-        raise SimulatorError(f"cannot write {error.filename or folder}: {error.strerror or error}") from None
+    return list(_written(result, folder, ranks))
 
 
 def _written(result: Result, folder: Path, ranks: Sequence[int] | None) -> Iterator[Path]:
     from simulator.analysis.plot import draw, draw_breakdowns, draw_repeats
 
     path = folder / "result.json"
-    path.write_text(json.dumps(result.summary(), indent=2) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(result.summary(), indent=2) + "\n")
     yield path
     path = folder / "scenario.yaml"
     source = _anywhere({**result.scenario.source.data, "name": result.scenario.name})
-    path.write_text(yaml_text(source), encoding="utf-8")
+    write_text(path, yaml_text(source))
     yield path
     timelines = result.timelines
     for name, timeline in timelines.items():

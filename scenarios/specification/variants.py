@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from scenarios.specification.loading import split
-from scenarios.specification.table import Change, rows
+from scenarios.specification.table import NOT_SET, NOT_SET_FAULT, Change, rows
 from simulator.document import Document, Path, replaced
 from simulator.document.quantities import written
 from simulator.errors import ScenarioError
+from simulator.plain_text import name_fault
 
 
 def documents(document: Document) -> dict[str, Document]:
@@ -24,8 +26,17 @@ def documents(document: Document) -> dict[str, Document]:
         if name in changes:
             raise document.error(("variants", name), "is the name of a row of the table too", at_key=True)
         changes[name] = row
+    _check_names(document, changes)
     plain = _plain(document)
     return {name: _changed(document, plain, one) for name, one in changes.items()}
+
+
+def _check_names(document: Document, names: Iterable[str]) -> None:
+    given = document.get(("variants",)) or {}
+    for name in names:
+        if fault := name_fault(name):
+            at, where = (("variants", name), "") if name in given else (("table", "name"), "each row's name ")
+            raise document.error(at, f"{where}{fault}", at_key=name in given)
 
 
 def with_first_row(document: Document) -> Document:
@@ -46,6 +57,9 @@ def _changes(document: Document, name: str, changes: Any) -> list[Change]:
     at: Path = ("variants", name)
     if not isinstance(changes, dict):
         raise document.error(at, f"must be a mapping (key.path: value), not {written(changes)}")
+    for key in changes:
+        if key.partition(".")[0] in NOT_SET:
+            raise document.error((*at, key), NOT_SET_FAULT, at_key=True)
     return [Change(key, value, _below(document, (*at, key))) for key, value in changes.items()]
 
 

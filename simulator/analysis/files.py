@@ -1,9 +1,8 @@
-"""Formats of files by their suffix, and errors of files that cannot be written."""
+"""Formats of files by their suffix."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 
 from simulator.errors import SimulatorError
@@ -19,13 +18,3 @@ def suffix_of(path: Path, suffixes: Iterable[str]) -> str:
     if not fitting:
         raise SimulatorError(f"{path}: the name must end with one of {', '.join(suffixes)}")
     return max(fitting, key=len)
-
-
-@contextmanager
-def written(path: Path) -> Iterator[None]:
-    """Make the folder of *path*; turn errors of writing into a `SimulatorError`."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield
-    except OSError as error:
-        raise SimulatorError(f"cannot write {path}: {error.strerror or error}") from error

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simulator.analysis.files import suffix_of, written
+from simulator.analysis.files import suffix_of
 from simulator.errors import SimulatorError
+from simulator.files import written
 from simulator.timeline import TABLE, Timeline, op_names, op_streams
 
 AT_ONCE = 50_000
@@ -32,8 +33,8 @@ def write(timeline: Timeline, path: Path | str) -> None:
     """
     path = Path(path)
     write_form = FORMS[suffix_of(path, FORMS)]
-    with written(path):
-        write_form(timeline, path)
+    with written(path) as beside:
+        write_form(timeline, beside)
 
 
 def _csv(timeline: Timeline, path: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, WithJsonSchema
 
@@ -15,6 +15,9 @@ from simulator.units import EXAMPLES, UNITS, parse, show
 
 LARGEST = {"bandwidth": 1e15, "size": 1e18, "time": 1e9, "rate": 1e21, "power": 1e9}
 """SI. A link of 1 PB/s, 1 EB, 30 years, 1 ZFLOP/s of one device, 1 GW of one device."""
+
+SMALLEST = {"bandwidth": 1e-3, "size": 1e-3, "time": 1e-18, "rate": 1e-3, "power": 1e-3}
+"""SI, of what is not 0. Quotients of these limits are finite: results never hold infinity."""
 
 MOST = 10_000_000
 """Largest count of anything."""
@@ -50,11 +53,18 @@ def _quantity(dimension: str, *, zero: bool = False) -> Callable[[Any], float]:
         si = parse(value, dimension)
         if si < 0 or (si == 0 and not zero):
             raise ValueError(f"must be {'at least' if zero else 'above'} 0, not {value}")
-        if si > LARGEST[dimension]:
-            raise ValueError(f"{value} is absurd; the most that is taken is {show(LARGEST[dimension], dimension)}")
+        check_size(si, dimension, value)
         return si
 
     return validate
+
+
+def check_size(si: float, dimension: str, value: Any) -> None:
+    """Raise `ValueError` if *si*, a positive quantity or 0, is beyond the limits; *value*: as the user wrote it."""
+    if si > LARGEST[dimension]:
+        raise ValueError(f"{value} is absurd; the most that is taken is {show(LARGEST[dimension], dimension)}")
+    if 0 < si < SMALLEST[dimension]:
+        raise ValueError(f"{value} is absurd; the least that is taken is {show(SMALLEST[dimension], dimension)}")
 
 
 def _shown(dimension: str) -> PlainSerializer:
@@ -92,21 +102,34 @@ def _short(value: float) -> str:
     return str(value) if abs(value) < 10**15 else f"about 1e{len(str(abs(value))) - 1}"
 
 
+LEAST_RATIO = 1e-9
+"""Smallest factor or share that is not 0."""
+
+
 def number(least: float, most: float, *, open_end: bool = False) -> Callable[[Any], float]:
     """Return a validator of finite numbers from *least* (with *open_end*: above it) to *most*."""
 
     def validate(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"must be a number, not {written(value)}")
-        if not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"must be finite, not {value}")
         if value < least or (open_end and value == least):
-            raise ValueError(f"must be {'above' if open_end else 'at least'} {least:g}, not {value}")
+            raise ValueError(f"must be {'above' if open_end else 'at least'} {least:g}, not {_short(value)}")
         if value > most:
-            raise ValueError(f"must be at most {most:g}, not {value:g}")
+            raise ValueError(f"must be at most {most:g}, not {_short(value)}")
+        if open_end and value < LEAST_RATIO:
+            raise ValueError(f"{_short(value)} is absurd; the least that is taken is {LEAST_RATIO:g}")
         return float(value)
 
     return validate
+
+
+def whole_number(value: Any) -> Any:
+    """Refuse true and false, which Python takes as 1 and 0."""
+    if isinstance(value, bool | float):
+        raise ValueError(f"must be a whole number, not {written(value)}")
+    return value
 
 
 def _true_or_false(value: Any) -> bool:
@@ -114,6 +137,9 @@ def _true_or_false(value: Any) -> bool:
         raise ValueError(f"must be true or false, not {written(value)}")
     return value
 
+
+Version = Annotated[Literal[1], BeforeValidator(whole_number)]
+"""The version of a file's form."""
 
 Bandwidth = Annotated[float, BeforeValidator(_quantity("bandwidth")), _schema("bandwidth"), _shown("bandwidth")]
 """bytes/s, above 0."""

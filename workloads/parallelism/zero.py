@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from simulator.accelerator import Software
 from simulator.document import Fault, Flag, Size
+from simulator.document.quantities import whole_number
 from simulator.errors import ScenarioError
 from simulator.kernel import BYTES
 from simulator.schedule import Collective, Compute, Op, Program, Schedule
@@ -67,7 +68,7 @@ class Zero(ReducingMethod):
     """
 
     method: Literal["zero"]
-    stage: Literal[0, 1, 2, 3] = 1
+    stage: Annotated[Literal[0, 1, 2, 3], BeforeValidator(whole_number)] = 1
     overlap: Flag | None = None
     bucket: Size | None = None
     allow: list[Literal["zero_with_pipeline"]] = Field(default_factory=list)
