@@ -50,6 +50,9 @@ def main() -> None:
     # charts are files: what shows figures on a screen is not needed, and its name may be wrong
     os.environ["MPLBACKEND"] = "agg"
     status = run(sys.argv[1:])
+    if fault := standard_output.fault():
+        print(fault, file=sys.stderr)
+        status = status or BAD_INPUT
     # no collection at the end of the process
     gc.freeze()
     raise SystemExit(status)

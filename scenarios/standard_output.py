@@ -6,7 +6,7 @@ import codecs
 import io
 import os
 import sys
-from typing import TextIO
+from typing import ClassVar, TextIO
 
 PLAIN = {"█": "#", "·": ".", "…": "...", "µ": "u", "×": "x", "–": "-", "—": "-", "°": " deg", "→": "->", "≤": "<="}
 """What stands for a character of reports where the output's encoding lacks it."""
@@ -15,12 +15,20 @@ ERRORS = "clustersim"
 
 
 class _Tolerant(io.FileIO):
-    """A file whose reader may go away. Later output is dropped, and files are still written."""
+    """A file whose reader may go away, or whose disk may be full: later output is dropped, and *faults* says why.
+
+    What the command writes to other files is not lost.
+    """
+
+    faults: ClassVar[list[str]] = []
 
     def write(self, data: object) -> int:  # type: ignore[override]
         try:
             return super().write(data) or 0  # type: ignore[arg-type]
         except BrokenPipeError:
+            return len(data)  # type: ignore[arg-type]
+        except OSError as error:
+            self.faults.append(f"cannot write standard output: {error.strerror}")
             return len(data)  # type: ignore[arg-type]
 
 
@@ -28,6 +36,12 @@ def prepare() -> None:
     """Make standard output and standard error of this process tolerant."""
     codecs.register_error(ERRORS, _plain)
     sys.stdout, sys.stderr = _prepared(sys.stdout, 1), _prepared(sys.stderr, 2)
+
+
+def fault() -> str:
+    """Return why a part of the output was dropped; empty if all was written, or if the reader went away."""
+    sys.stdout.flush()
+    return next(iter(_Tolerant.faults), "")
 
 
 def _prepared(stream: TextIO | None, number: int) -> TextIO:

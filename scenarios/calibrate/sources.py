@@ -102,7 +102,7 @@ def _text(path: Path) -> str:
     try:
         return read_text(path, LARGEST)
     except UnreadableFile as error:
-        raise CalibrationError(f"{error}; give a sweep or a topology") from None
+        raise CalibrationError(str(error)) from None
 
 
 def _json(text: str, name: str) -> tuple[Sweeps, str]:

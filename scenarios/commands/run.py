@@ -89,6 +89,7 @@ def _run_each(loaded: list[Scenario], files: _Files, as_json: bool, check: bool,
     from scenarios.commands.evaluating import DOES_NOT_FIT, MISSED
     from scenarios.commands.progress import progress
     from scenarios.results.expectations import held, text
+    from scenarios.results.finite import check_finite
     from simulator.gc_paused import gc_paused
 
     status, summaries = 0, []
@@ -96,6 +97,7 @@ def _run_each(loaded: list[Scenario], files: _Files, as_json: bool, check: bool,
         with progress(f"simulating {scenario.name}", files.ranks) as watch, gc_paused():
             result = scenario.run(watch)
             summaries.append(result.summary())
+            check_finite(summaries[-1])
         if not as_json:
             print(result.report())
             _write(result, _folder(files.output, scenario.name, len(loaded)), files)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from scenarios.results.recorded import recorded
 from scenarios.results.result import Result
 from scenarios.specification.loading import named_files
 from simulator.analysis import spans
@@ -27,7 +28,7 @@ def _written(result: Result, folder: Path, ranks: Sequence[int] | None) -> Itera
     from simulator.analysis.plot import draw, draw_breakdowns, draw_repeats
 
     path = folder / "result.json"
-    write_text(path, json.dumps(result.summary(), indent=2) + "\n")
+    write_text(path, json.dumps(recorded(result), indent=2) + "\n")
     yield path
     path = folder / "scenario.yaml"
     source = _anywhere({**result.scenario.source.data, "name": result.scenario.name})
