@@ -31,7 +31,7 @@ def recorded(result: Result) -> dict[str, Any]:
 
 
 def warnings(folder: Path, result: Result) -> list[str]:
-    """Return what differs between the result in *folder* and *result*, simulated again; none if `run` wrote none there."""
+    """Return what differs between the result in *folder* and *result*, simulated again; none if no run wrote there."""
     path = folder / "result.json"
     if not (folder / "scenario.yaml").is_file():
         return []

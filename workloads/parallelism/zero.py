@@ -51,6 +51,9 @@ SHARDED: Mapping[int, tuple[str, ...]] = {
 BUCKET_ELEMENTS = 500_000_000
 """DeepSpeed, runtime/zero/config.py: ``reduce_bucket_size`` and ``allgather_bucket_size`` of 5e8 elements."""
 
+MOST_GATHERS = 1_000
+"""All-gathers of a rank after an optimizer step at most: 5e11 parameters in one rank, more than any GPU holds."""
+
 LIMITS = Limits(reuse=1e9, live=1e9)
 """DeepSpeed's defaults (runtime/zero/config.py)."""
 
@@ -342,12 +345,21 @@ def _gathered_after(program: Program, stages: Mapping[int, Sequence[Weights]], w
         yield op
         if op.name in updates:
             elements = sum(weights.parameters for stage in updates[op.name] for weights in stages.get(stage, ()))
+            _check_gathers(elements)
             for number, begin in enumerate(range(0, elements, BUCKET_ELEMENTS)):
                 nbytes = float(min(BUCKET_ELEMENTS, elements - begin) * width)
                 name = f"{op.name}.gather{number}{_suffix(over)}"
                 yield Collective(name=name, action=op.action, kind="all_gather", over=over, nbytes=nbytes)
 
     return program.map_ops(change)
+
+
+def _check_gathers(elements: int) -> None:
+    if elements > MOST_GATHERS * BUCKET_ELEMENTS:
+        raise ScenarioError(
+            f"a rank gathers {elements:.3g} updated parameters, {BUCKET_ELEMENTS:.3g} at a time; at most {MOST_GATHERS:,} "
+            "gathers are simulated: divide the model further with tp or pp, or take stage 3"
+        )
 
 
 def _suffix(axis: str) -> str:
