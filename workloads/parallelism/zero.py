@@ -357,8 +357,8 @@ def _gathered_after(program: Program, stages: Mapping[int, Sequence[Weights]], w
 def _check_gathers(elements: int) -> None:
     if elements > MOST_GATHERS * BUCKET_ELEMENTS:
         raise ScenarioError(
-            f"a rank gathers {elements:.3g} updated parameters, {BUCKET_ELEMENTS:.3g} at a time; at most {MOST_GATHERS:,} "
-            "gathers are simulated: divide the model further with tp or pp, or take stage 3"
+            f"a rank gathers {elements:.3g} updated parameters, {BUCKET_ELEMENTS:.3g} at a time; at most "
+            f"{MOST_GATHERS:,} gathers are simulated: divide the model further with tp or pp, or take stage 3"
         )
 
 
