@@ -8,6 +8,8 @@ import os
 import sys
 from typing import ClassVar, TextIO
 
+from simulator.plain_text import printable
+
 PLAIN = {"█": "#", "·": ".", "…": "...", "µ": "u", "×": "x", "–": "-", "—": "-", "°": " deg", "→": "->", "≤": "<="}
 """What stands for a character of reports where the output's encoding lacks it."""
 
@@ -22,7 +24,7 @@ class _Tolerant(io.FileIO):
 
     faults: ClassVar[list[str]] = []
 
-    def write(self, data: object) -> int:  # type: ignore[override]
+    def write(self, data: object) -> int:
         try:
             return super().write(data) or 0  # type: ignore[arg-type]
         except BrokenPipeError:
@@ -30,6 +32,14 @@ class _Tolerant(io.FileIO):
         except OSError as error:
             self.faults.append(f"cannot write standard output: {error.strerror}")
             return len(data)  # type: ignore[arg-type]
+
+
+class _Plain(io.TextIOWrapper):
+    """Text without control characters: names and descriptions of others do not steer the terminal."""
+
+    def write(self, text: str) -> int:
+        super().write(printable(text))
+        return len(text)
 
 
 def prepare() -> None:
@@ -49,7 +59,9 @@ def _prepared(stream: TextIO | None, number: int) -> TextIO:
         # closed by the shell: >&-
         return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123 - open until the process ends
     tolerant = io.BufferedWriter(_Tolerant(number, "w", closefd=False))
-    return io.TextIOWrapper(tolerant, stream.encoding, ERRORS, line_buffering=number == 2 or stream.isatty())
+    # progress bars on standard error are control characters
+    form = _Plain if number == 1 else io.TextIOWrapper
+    return form(tolerant, stream.encoding, ERRORS, line_buffering=number == 2 or stream.isatty())
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from scenarios.application import BAD_INPUT, app
 from scenarios.commands.arguments import Scenarios, Settings
 from simulator.errors import SimulatorError
+from simulator.plain_text import printable
 
 if TYPE_CHECKING:
     from scenarios.scenario import Scenario
@@ -25,7 +26,7 @@ def check(scenarios: Scenarios, settings: Settings = None) -> int:
             for one in scenario.variants.values() or [scenario]:
                 print(_line(one, name if one is scenario else f"{name} ({one.name})"))
         except SimulatorError as error:
-            print(error, file=sys.stderr)
+            print(printable(str(error)), file=sys.stderr)
             status = BAD_INPUT
     return status
 

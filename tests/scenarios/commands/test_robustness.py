@@ -14,6 +14,7 @@ import pytest
 
 from scenarios.command import run
 from scenarios.scenario import Scenario
+from scenarios.specification.loading import located
 from simulator.errors import ScenarioError
 
 CODE = "from scenarios.command import main; main()"
@@ -32,11 +33,11 @@ def command(
     """Run a process of the command line, which is *code*, with *env* in its environment."""
     root = str(Path(__file__).parents[3])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
     environment = {**os.environ, "PYTHONPATH": path, **(env or {})}
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments], env=environment, check=False, timeout=120, **streams
-    )
+    line = [sys.executable, "-c", code, *arguments]
+    done: subprocess.CompletedProcess[bytes] = subprocess.run(line, env=environment, check=False, **streams)
+    return done
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -164,6 +165,16 @@ def test_an_output_in_ascii_shows_the_report() -> None:
     done = command("run", "hello", env={"PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"  compute       120 ms  88.9%  ####" in done.stdout
+
+
+def test_the_name_of_a_file_does_not_steer_the_terminal() -> None:
+    Path("\x1b[31mred.yaml").write_bytes(located("hello").read_bytes())
+    done = command("check", "\x1b[31mred.yaml")
+    assert done.returncode == 2
+    assert b"must be the name of a folder below runs/, without control characters, not '\\x1b[31mred'" in done.stderr
+    Path("\x1b[31mred.yaml").write_bytes(b"name: named\n" + located("hello").read_bytes())
+    done = command("check", "\x1b[31mred.yaml")
+    assert (done.returncode, done.stdout) == (0, b"\\x1b[31mred.yaml: ok, 4 GPUs, at most 2 GB a GPU\n")
 
 
 def test_a_reader_that_goes_away_loses_no_result() -> None:
