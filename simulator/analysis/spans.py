@@ -33,6 +33,8 @@ def write(timeline: Timeline, path: Path | str) -> None:
     """
     path = Path(path)
     write_form = FORMS[suffix_of(path, FORMS)]
+    if write_form is _parquet:
+        _check_pyarrow(path)
     with written(path) as beside:
         write_form(timeline, beside)
 
@@ -71,14 +73,19 @@ def _quoted(text: str) -> str:
     return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in ',"\r\n') else text
 
 
-def _parquet(timeline: Timeline, path: Path) -> None:
+def _check_pyarrow(path: Path) -> None:
     try:
-        import pyarrow
-        from pyarrow import parquet
+        import pyarrow  # noqa: F401
     except ImportError:
         raise SimulatorError(
             f"{path}: a .parquet file needs pyarrow, which is not installed: pip install pyarrow, or write .csv.gz"
         ) from None
+
+
+def _parquet(timeline: Timeline, path: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
     parquet.write_table(pyarrow.table(timeline.table()), str(path))
 
 
