@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from math import isclose
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from scenarios.results.result import Result
 from simulator.document import Fault
 from simulator.document.json_text import parse_json
 from simulator.files import UnreadableFile, read_text
+from simulator.lookup import version
 
 LARGEST = 64 * 2**20
 """Bytes of a result at most."""
@@ -27,7 +27,7 @@ VARYING = ("simulation.wall_s", "simulation.engine")
 
 def recorded(result: Result) -> dict[str, Any]:
     """Return the content of ``result.json``: the summary of *result* and the version that made it."""
-    return {**result.summary(), VERSION: version("clustersim")}
+    return {**result.summary(), VERSION: version()}
 
 
 def warnings(folder: Path, result: Result) -> list[str]:
