@@ -10,10 +10,16 @@ import os
 import sys
 from typing import Annotated
 
-import typer
+try:
+    import typer
 
-from scenarios.application import BAD_INPUT, DEADLOCK, INTERRUPTED, InterruptedRunError, app
-from simulator.errors import DeadlockError, SimulatorError
+    from scenarios import standard_output
+    from scenarios.application import BAD_INPUT, DEADLOCK, INTERRUPTED, InterruptedRunError, app
+    from simulator.errors import DeadlockError, SimulatorError
+    from simulator.plain_text import printable
+except KeyboardInterrupt:
+    # nothing has been done yet, and nothing that could report it is loaded
+    raise SystemExit(130) from None
 
 GC_THRESHOLD = 20_000
 """New objects between collections of the youngest generation; Python's default is 700."""
@@ -40,7 +46,13 @@ def main() -> None:
     """Run the command line and end the process with its exit status."""
     # few objects are dropped: with Python's default thresholds, garbage collection takes a sixth of the time
     gc.set_threshold(GC_THRESHOLD, 50, 50)
+    standard_output.prepare()
+    # charts are files: what shows figures on a screen is not needed, and its name may be wrong
+    os.environ["MPLBACKEND"] = "agg"
     status = run(sys.argv[1:])
+    if fault := standard_output.fault():
+        print(fault, file=sys.stderr)
+        status = status or BAD_INPUT
     # no collection at the end of the process
     gc.freeze()
     raise SystemExit(status)
@@ -48,10 +60,11 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run the command line *arguments*; return the exit status. Bad input is reported on stderr without a traceback."""
-    import scenarios.commands  # noqa: F401 - the commands register with the app
     from scenarios.commands.terminal import say
 
     try:
+        import scenarios.commands  # noqa: F401 - the commands register with the app
+
         status = app(arguments, prog_name="clustersim", standalone_mode=False)
         sys.stdout.flush()
     except InterruptedRunError as error:
@@ -64,7 +77,7 @@ def run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (SimulatorError, OSError) as error:
-        say(error, sys.stderr)
+        say(printable(str(error)), sys.stderr)
         return DEADLOCK if isinstance(error, DeadlockError) else BAD_INPUT
     except Exception as error:
         # a usage error; its class is click's or typer's, depending on the version

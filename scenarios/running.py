@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
@@ -27,6 +28,14 @@ from simulator.timeline import Timeline
 if TYPE_CHECKING:
     from scenarios.build.built import BuiltScenario
 
+
+log = logging.getLogger(__name__)
+
+MANY_OPS = 200_000_000
+"""A simulation of more ops says how long it takes before it begins: half a minute or more."""
+
+OPS_PER_SECOND = 6e6
+"""Of the compiled engine on one processor without contention, the fastest case."""
 
 Watch = Callable[[Simulation], Any]
 """A function that is called with each simulation before it starts; `Simulation.fraction` is then its progress."""
@@ -84,6 +93,9 @@ def _simulation(scenario: BuiltScenario, schedule: Schedule, watch: Watch | None
     simulation = Simulation(
         schedule, network, scenario.software, variation(scenario), fold=options.fold, engine=options.engine
     )
+    if simulation.ops > MANY_OPS:
+        seconds = simulation.ops / OPS_PER_SECOND
+        log.warning("%s ops are simulated one by one: %.0f s or more", f"{simulation.ops:,}", seconds)
     if watch is not None:
         watch(simulation)
     return simulation

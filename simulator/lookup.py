@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.metadata
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
@@ -52,6 +53,11 @@ def module(name: str) -> ModuleType:
 def attribute(function: Callable[..., Any], name: str) -> Any:
     """Return the attribute *name* of the module of *function*; None if there is none."""
     return getattr(module(function.__module__), name, None)
+
+
+def version() -> str:
+    """Return the version of clustersim that is installed."""
+    return importlib.metadata.version("clustersim")
 
 
 def data_file(package: str, name: str) -> Path:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from decimal import Decimal
+from decimal import Decimal, Overflow
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
@@ -64,8 +64,11 @@ def parse(text: str | float, dimension: str) -> float:
     factor = UNITS[dimension].get(unit)
     if factor is None:
         raise ValueError(f'"{unit}" is not a unit of {dimension}; write e.g. {EXAMPLES[dimension]}')
-    # decimal, so that 5 us is 5e-06 to the last digit
-    value = float(Decimal(number) * Decimal(repr(factor)))
+    try:
+        # decimal, so that 5 us is 5e-06 to the last digit
+        value = float(Decimal(number) * Decimal(repr(factor)))
+    except Overflow:
+        value = math.inf
     if not math.isfinite(value):
         raise ValueError("must be finite")
     return value

@@ -7,9 +7,8 @@ s. In a graph that is not ``directed`` every link goes both ways.
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,18 @@ import networkx as nx
 from simulator import lookup, units
 from simulator.accelerator import Accelerator
 from simulator.cluster import Cluster, Link
-from simulator.document.quantities import LARGEST, written
+from simulator.document import Fault
+from simulator.document.json_text import parse_json, shown_at
+from simulator.document.quantities import check_size, written
 from simulator.errors import ScenarioError
+from simulator.files import UnreadableFile, read_text
 from topologies.catalogue import CPUS, GPUS, device
 
 LARGEST_FILE = 2**30
 """Bytes. A graph of a hundred thousand GPUs has a tenth of it."""
+
+BEYOND = 10**300
+"""Whole numbers from here on are taken as infinite: a float holds little more."""
 
 
 def load(path: Path, gpu: Accelerator | None = None, processor: Accelerator | None = None) -> Cluster:
@@ -48,16 +53,11 @@ def load(path: Path, gpu: Accelerator | None = None, processor: Accelerator | No
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise ScenarioError(f"{path}: is larger than 1 GiB; is it a graph?")
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ScenarioError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ScenarioError(f"{path}: is not a text file; networkx node-link data is JSON") from None
-    except (json.JSONDecodeError, RecursionError) as error:
-        where = f":{error.lineno}:{error.colno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise ScenarioError(f"{path}{where}: is not valid JSON; networkx node-link data is") from None
+        data = parse_json(read_text(path, LARGEST_FILE))
+    except UnreadableFile as error:
+        raise ScenarioError(f"{error}; networkx node-link data is JSON") from None
+    except Fault as fault:
+        raise ScenarioError(f"{shown_at(str(path), fault)}: {fault.message}; networkx node-link data is JSON") from None
     if not isinstance(data, dict):
         raise ScenarioError(f"{path}: must be an object with nodes and edges (networkx node-link data)")
     return data
@@ -141,18 +141,20 @@ def _quantity(where: str, data: Mapping[str, Any], key: str) -> float:
         number = units.parse(value, dimension) if isinstance(value, str) else _plain(value)
     except ValueError as error:
         raise ScenarioError(f"{where}: {key}: {error}") from None
-    if not math.isfinite(number) or number < 0 or (number == 0 and key == "bandwidth"):
+    if not isfinite(number) or number < 0 or (number == 0 and key == "bandwidth"):
         least = "above 0" if key == "bandwidth" else "at least 0"
         raise ScenarioError(f"{where}: {key} must be finite and {least}, not {value}")
-    if number > LARGEST[dimension]:
-        raise ScenarioError(f"{where}: {key}: {value} is absurd")
+    try:
+        check_size(number, dimension, value)
+    except ValueError as error:
+        raise ScenarioError(f"{where}: {key}: {error}") from None
     return number
 
 
 def _plain(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"must be a quantity, not {written(value)}")
-    return float(value)
+    return float(value) if abs(value) < BEYOND else inf
 
 
 def _check_reach(path: Path, graph: nx.DiGraph[str]) -> None:

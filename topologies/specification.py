@@ -30,6 +30,7 @@ from simulator.document import (
     read,
     validated,
 )
+from simulator.document.quantities import LEAST_RATIO
 from simulator.errors import ClusterError
 from topologies.assembly import assemble, cable_of
 from topologies.catalogue import CPUS, GPUS, LinkData, device, known, link_data
@@ -95,6 +96,11 @@ class ClusterSection(Section):
         for entry in self.degraded:
             for ends in _links_between(cluster, *entry.link):
                 factors[ends] = factors.get(ends, 1.0) * entry.bandwidth
+        for ends, factor in factors.items():
+            if not LEAST_RATIO <= factor <= 1 / LEAST_RATIO:
+                raise ClusterError(
+                    f"cluster.degraded: the factors of {' - '.join(ends)} multiply to {factor:g}, which is absurd"
+                )
         return cluster.degraded((a, b, factor) for (a, b), factor in factors.items())
 
     def _whole_cluster(self, folder: Path) -> Cluster:

@@ -7,18 +7,22 @@ profiler writes (Narayanan et al. 2019, arXiv:1806.03377). Bytes are of fp32.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
+from itertools import zip_longest
 from math import isfinite
 from pathlib import Path
 
+from simulator.comma_separated import TableRow, read_rows
+from simulator.document.quantities import LARGEST
 from simulator.errors import ScenarioError
+from simulator.files import UnreadableFile
 from simulator.kernel import BYTES, Kernel, measured
 from simulator.lookup import nearest
+from simulator.plain_text import text_fault
 from workloads.model import Layer, Model
 from workloads.operators.parameter import ParameterTensor, parameter_tensors
 
@@ -114,27 +118,34 @@ def profile(path: Path, model: str | None = None, batch_size: int | None = None,
     return Model(name, layers, loaded / batch_size if batch_size else 0.0, precision=precision, notes=(note,))
 
 
-def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
+def _rows(path: Path) -> list[tuple[int, dict[str, str | None]]]:
     """Each line's number and fields."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file, restkey="", strict=True)
-            missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
-            if missing:
-                raise ScenarioError(f"{path}:1: a profile needs the columns {', '.join(COLUMNS)}; no {missing[0]}")
-            return [(reader.line_num, row) for row in reader]
-    except IsADirectoryError:
-        raise ScenarioError(f"{path}: is a directory; a profile is a CSV file") from None
-    except OSError:
-        raise ScenarioError(f"{path}: there is no such profile") from None
-    except (UnicodeDecodeError, csv.Error):
-        raise ScenarioError(f"{path}: is not a CSV file in UTF-8") from None
+        header, *rows = [*read_rows(path)] or [TableRow(1, "", [])]
+    except UnreadableFile as error:
+        raise _unreadable(path, error) from None
+    missing = [column for column in COLUMNS if column not in header.cells]
+    if missing:
+        raise ScenarioError(f"{path}:1: a profile needs the columns {', '.join(COLUMNS)}; no {missing[0]}")
+    columns = header.cells
+    for row in rows:
+        if fault := text_fault(row.text):
+            raise ScenarioError(f"{path}:{row.line}: {fault}")
+    return [(row.line, dict(zip_longest(columns, row.cells[: len(columns)]))) for row in rows]
+
+
+def _unreadable(path: Path, error: UnreadableFile) -> ScenarioError:
+    if error.missing:
+        return ScenarioError(f"{path}: there is no such profile")
+    if error.reason.startswith("is not a text file"):
+        return ScenarioError(f"{path}: is not a CSV file in UTF-8")
+    return ScenarioError(f"{error}; a profile is a CSV file")
 
 
 def _chosen(
-    path: Path, rows: Sequence[tuple[int, dict[str, str]]], model: str | None
-) -> list[tuple[int, dict[str, str]]]:
-    models = list(dict.fromkeys(row["model"] for _, row in rows))
+    path: Path, rows: Sequence[tuple[int, dict[str, str | None]]], model: str | None
+) -> list[tuple[int, dict[str, str | None]]]:
+    models = list(dict.fromkeys(row["model"] or "" for _, row in rows))
     if not models:
         raise ScenarioError(f"{path}: has no layers, only a header")
     if model is None and len(models) > 1:
@@ -162,6 +173,8 @@ def _number(path: Path, line: int, column: str, text: str | None) -> float:
         raise ScenarioError(f'{path}:{line}: {column}: must be a number, not "{text}"') from None
     if not isfinite(value) or value < 0:
         raise ScenarioError(f"{path}:{line}: {column}: must be finite and at least 0, not {text}")
+    if value > LARGEST["size"]:
+        raise ScenarioError(f"{path}:{line}: {column}: {text} is absurd; the most that is taken is {LARGEST['size']:g}")
     return value
 
 

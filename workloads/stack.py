@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -87,4 +88,10 @@ def software(name: str) -> Software:
 
 def specification(name: str) -> SoftwareSpecification:
     """The file of the stack *name*. Raises `SimulatorError`."""
-    return validated(read(data_file("workloads.software", name)), SoftwareSpecification)
+    path = data_file("workloads.software", name)
+    return _read(str(path), path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=16)
+def _read(path: str, changed: int) -> SoftwareSpecification:
+    return validated(read(path), SoftwareSpecification)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pathlib
 from collections.abc import Mapping
@@ -17,12 +18,18 @@ from simulator.accelerator import Software
 from simulator.cluster import Cluster
 from simulator.document import Document, read, validated
 from simulator.errors import ClusterError, ScenarioError, SimulatorError
+from simulator.plain_text import name_fault
 from simulator.schedule import Schedule
 from topologies.specification import ClusterHolder, ClusterSection
 from workloads.huggingface import with_plain_keys
 from workloads.model import Model
 from workloads.parallelism.ddp import initial_broadcast
 from workloads.stack import software
+
+log = logging.getLogger(__name__)
+
+MANY_VARIANTS, EACH = 2_000, 4e-3
+"""Variants from which on a file says how long it takes to check them; seconds of each, measured with `hello`."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +70,17 @@ class BuiltScenario:
         source = loading.found_from(with_plain_keys(document, ("model",)), folder)
         whole = loading.expanded(variants.with_first_row(source))
         specification = validated(whole, Specification)
+        name = specification.name or name
+        if fault := name_fault(name):
+            raise whole.error(("name",), f"{fault}; a file's own name is that of a scenario without one")
         several = {}
-        for variant, changed in variants.documents(source).items():
+        runs = variants.documents(source)
+        if len(runs) > MANY_VARIANTS:
+            log.warning("%s variants are checked one by one, about %.0f s", f"{len(runs):,}", len(runs) * EACH)
+        for variant, changed in runs.items():
             document = loading.expanded(changed)
             several[variant] = cls(validated(document, Specification), document, variant, changed)
-        scenario = cls(specification, whole, specification.name or name, source, several)
+        scenario = cls(specification, whole, name, source, several)
         for one in several.values() if several else (scenario,):
             one.check()
         return scenario

@@ -10,6 +10,7 @@ from typing import Any
 
 from scenarios.calibrate.rank_placement import Outcome
 from simulator.document.yaml_text import yaml_text
+from simulator.files import write_text
 from simulator.network.transport.parameters import difference
 
 
@@ -55,8 +56,7 @@ def elsewhere(ranks: int, more: Mapping[str, Any]) -> dict[str, Any]:
 
 def write(data: Mapping[str, Any], path: Path) -> None:
     """Write *data* as YAML to *path*, with missing folders."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml_text(dict(data)), encoding="utf-8")
+    write_text(path, yaml_text(dict(data)))
 
 
 def _rounded(value: float) -> float:

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from simulator.errors import CalibrationError, ReplayError
+from simulator.files import write_text
 from simulator.lookup import module
 from simulator.replay.calibration.measurement import Measurement, Sweep
 from simulator.replay.launch import TIMEOUT, launch
@@ -97,8 +98,7 @@ def keep(measurements: Sequence[Measurement], path: Path, backend: str) -> Path:
     Return the new path.
     """
     rows = path.with_suffix(".rows.json")
-    rows.parent.mkdir(parents=True, exist_ok=True)
     lines = ",\n".join(json.dumps(asdict(one)) for one in measurements)
     head = json.dumps({"version": 1, "backend": backend})[:-1]
-    rows.write_text(f'{head}, "measurements": [\n{lines}\n]}}\n', encoding="utf-8")
+    write_text(rows, f'{head}, "measurements": [\n{lines}\n]}}\n')
     return rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ from scenarios.calibrate import file
 from scenarios.calibrate.rank_placement import RankPlacement, outcome
 from scenarios.calibrate.report import calibration_report, how_to_use
 from scenarios.scenario import Scenario
+from simulator.document import Fault
+from simulator.document.json_text import parse_json, shown_at
 from simulator.document.yaml_text import yaml_text
 from simulator.errors import CalibrationError
+from simulator.files import UnreadableFile, read_text, write_text
 from simulator.network.transport import nccl
 from simulator.network.transport.calibration import transport
 from simulator.network.transport.nccl_tables import VERSIONS
@@ -103,21 +107,16 @@ def _content(path: Path) -> Inventory | tuple[Sweeps, str]:
 
 def _text(path: Path) -> str:
     try:
-        if path.stat().st_size > LARGEST:
-            raise CalibrationError(f"{path}: is larger than {LARGEST // 2**20} MiB; is it a sweep or a topology?")
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise CalibrationError(f"{path}: is not a text file") from None
-    except OSError as error:
-        raise CalibrationError(f"{path}: cannot be read: {error.strerror}") from None
+        return read_text(path, LARGEST)
+    except UnreadableFile as error:
+        raise CalibrationError(str(error)) from None
 
 
 def _json(text: str, name: str) -> tuple[Sweeps, str]:
     try:
-        data = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        where = f":{error.lineno}:{error.colno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise CalibrationError(f"{name}{where}: is not valid JSON") from None
+        data = parse_json(text)
+    except Fault as fault:
+        raise CalibrationError(f"{shown_at(name, fault)}: {fault.message}") from None
     if isinstance(data.get("results"), list):
         return nccl_tests.of_json(data, name), "nccl"
     if isinstance(data.get("measurements"), list):
@@ -131,8 +130,11 @@ def _json(text: str, name: str) -> tuple[Sweeps, str]:
 def _row(name: str, number: int, row: Any) -> Measurement:
     try:
         ranks, spread = tuple(map(int, row["ranks"])), float(row.get("spread", 0.0))
-        return Measurement(str(row["kind"]), ranks, float(row["nbytes"]), float(row["seconds"]), spread)
-    except (AttributeError, KeyError, TypeError, ValueError):
+        made = Measurement(str(row["kind"]), ranks, float(row["nbytes"]), float(row["seconds"]), spread)
+        if not ranks or not all(map(isfinite, (made.nbytes, made.seconds, spread))):
+            raise ValueError("must be finite, of at least one rank")
+        return made
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
         raise CalibrationError(
             f"{name}: measurements[{number}]: must have kind, ranks, nbytes and seconds, not {json.dumps(row)[:60]}"
         ) from None
@@ -142,9 +144,8 @@ def _inventory_only(sources: Sources, output: Path, overrides: Overrides) -> str
     if sources.inventory is None:
         raise CalibrationError("the files have neither measurements nor a topology")
     if output.suffix == ".json":
-        output.parent.mkdir(parents=True, exist_ok=True)
         data = graph(sources.inventory, accelerator=overrides.accelerator, nic=overrides.nic)
-        output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        write_text(output, json.dumps(data, indent=1) + "\n")
         return f"wrote {output}\nnext: cluster: {{graph: {output}}}"
     cluster = section(sources.inventory, overrides.nodes or 1, accelerator=overrides.accelerator, nic=overrides.nic)
     topologies.cluster(cluster)  # raise before a section is written that no scenario accepts

@@ -33,7 +33,10 @@ def accuracy(
     ] = None,
     jobs: Jobs = 1,
 ) -> int:
-    """Evaluate published runs, and write every figure and the errors by category as a page."""
+    """Evaluate published runs, and write every figure and the errors by category as a page.
+
+    Until all runs are done, the finished ones stand in FILE.partial.md.
+    """
     from datetime import date
 
     from scenarios.commands.evaluating import evaluated, print_failures
@@ -42,6 +45,7 @@ def accuracy(
     from scenarios.evaluate.layer_classes import layer_classes
     from scenarios.scenario import Scenario
     from scenarios.specification import loading
+    from simulator.files import write_text
 
     absent = {loading.located(name).stem: "left out with --except" for name in left_out or ()}
     names = [name for name in scenarios or loading.shipped("published") if name not in absent]
@@ -50,15 +54,16 @@ def accuracy(
     command = " ".join(["clustersim accuracy", *(scenarios or []), *(f"--except {name}" for name in left_out or ())])
     evaluations: list[Evaluation] = []
 
-    def write() -> None:
+    def write(path: Path) -> None:
         waiting = {one.name: "not evaluated yet" for one in loaded[len(evaluations) :]}
-        text = page(evaluations, {**absent, **waiting}, classes, command, date.today())
-        output.write_text(text, encoding="utf-8")
+        write_text(path, page(evaluations, {**absent, **waiting}, classes, command, date.today()))
 
-    write()
+    partial = output.with_name(f"{output.stem}.partial{output.suffix}")
     for evaluation in evaluated(loaded, jobs):
         evaluations.append(evaluation)
-        write()  # keeps the finished evaluations if the rest is interrupted
+        write(partial)  # keeps the finished evaluations if the rest is interrupted
+    write(output)
+    partial.unlink(missing_ok=True)
     print(comparisons.groups_text(evaluations))
     print(f"wrote {output}")
     for path in _drawn(evaluations, figures) if figures is not None else ():
@@ -71,7 +76,6 @@ def _drawn(evaluations: Sequence[Evaluation], folder: Path) -> Iterator[Path]:
     from scenarios.evaluate import comparisons
     from simulator.analysis.plot.agreement import draw_agreement, draw_scaling
 
-    folder.mkdir(parents=True, exist_ok=True)
     draw_agreement(comparisons.times(evaluations), folder / "accuracy.png")
     yield folder / "accuracy.png"
     for one in evaluations:

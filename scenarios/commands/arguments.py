@@ -19,16 +19,33 @@ Settings = Annotated[
 Jobs = Annotated[int, typer.Option("-j", "--jobs", min=1, help="Processes that share the runs of a check.")]
 
 
+MOST_RANKS = 1_000_000
+"""Ranks of a simulation at most: the GPUs that a cluster may have."""
+
+
 def numbers(text: str) -> list[int]:
-    """Return the ranks of a text such as ``0,8:16``: single ranks, and ranges without their end."""
+    """Return the ranks of a text such as ``0,8:16``: single ranks, and ranges without their end, each rank once."""
     from simulator.errors import ScenarioError
 
-    chosen: list[int] = []
+    chosen: dict[int, None] = {}
     for part in text.split(","):
         first, colon, last = part.partition(":")
-        if not first.strip().isdigit() or (colon and not last.strip().isdigit()):
-            raise ScenarioError(f'--ranks {text}: "{part}" is not a rank or a range; write e.g. 0,8:16')
-        chosen += range(int(first), int(last)) if colon else [int(first)]
+        if not _is_number(first) or (colon and not _is_number(last)):
+            raise ScenarioError(f'--ranks {text[:60]}: "{part[:40]}" is not a rank or a range; write e.g. 0,8:16')
+        end = _number(last) if colon else _number(first) + 1
+        if end > MOST_RANKS:
+            raise ScenarioError(f"--ranks {text[:60]}: a cluster has at most {MOST_RANKS:,} ranks; write e.g. 0,8:16")
+        chosen |= dict.fromkeys(range(_number(first), end))
     if not chosen:
         raise ScenarioError(f"--ranks {text}: names no rank; write e.g. 0,8:16")
-    return chosen
+    return list(chosen)
+
+
+def _is_number(text: str) -> bool:
+    return text.strip().isascii() and text.strip().isdigit()
+
+
+def _number(text: str) -> int:
+    digits = text.strip().lstrip("0")
+    # Python reads a number of thousands of digits only on request
+    return int(digits or "0") if len(digits) < 20 else 10**20

@@ -9,6 +9,7 @@ from scenarios.application import BAD_INPUT, app
 from scenarios.commands.arguments import Scenarios, Settings
 from scenarios.commands.terminal import say
 from simulator.errors import SimulatorError
+from simulator.plain_text import printable
 
 if TYPE_CHECKING:
     from scenarios.scenario import Scenario
@@ -26,7 +27,7 @@ def check(scenarios: Scenarios, settings: Settings = None) -> int:
             for one in scenario.variants.values() or [scenario]:
                 say(_line(one, name if one is scenario else f"{name} ({one.name})"))
         except SimulatorError as error:
-            say(error, sys.stderr)
+            say(printable(str(error)), sys.stderr)
             status = BAD_INPUT
     return status
 

@@ -26,7 +26,7 @@ def compare(
     settings: Settings = None,
     output: Annotated[Path | None, typer.Option("-o", metavar="FILE", help="Draw the breakdowns as bars.")] = None,
 ) -> None:
-    """Compare scenarios: what differs, and where the time went."""
+    """Compare scenarios: what differs, and where the time went. Directories that run wrote are simulated again."""
     from scenarios.results.variants_result import side_by_side
     from simulator.analysis import text
     from simulator.errors import ScenarioError
@@ -45,14 +45,17 @@ def compare(
 
 def _results(scenarios: list[str], settings: list[str] | None) -> dict[str, Result]:
     """Return the results by name, one for each variant; equal names are numbered."""
+    from scenarios.commands.evaluating import print_warnings
     from scenarios.commands.progress import progress
     from scenarios.results.variants_result import VariantsResult
     from scenarios.scenario import Scenario
 
     results: dict[str, Result] = {}
-    for scenario in [Scenario.load(name, options=settings) for name in scenarios]:
+    for given, scenario in [(name, Scenario.load(name, options=settings)) for name in scenarios]:
         with progress(f"simulating {scenario.name}") as watch:
             result = scenario.run(watch)
+        if not settings:
+            print_warnings(given, result)
         several = result.variants if isinstance(result, VariantsResult) else {scenario.name: result}
         for name, one in several.items():
             number = sum(other.partition(" #")[0] == name for other in results) + 1

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scenarios.application import BAD_INPUT
 
 if TYPE_CHECKING:
     from scenarios.evaluate.evaluation import Evaluation
+    from scenarios.results.result import Result
     from scenarios.scenario import Scenario
 
 MISSED, DOES_NOT_FIT = 1, 3
@@ -54,6 +56,14 @@ def status(evaluations: Sequence[Evaluation], strict_memory: bool = False) -> in
     if strict_memory and not all(one.fits for one in evaluations):
         return DOES_NOT_FIT
     return MISSED if any(not comparison.outcome.met for one in evaluations for comparison in one.comparisons) else 0
+
+
+def print_warnings(folder: str, result: Result) -> None:
+    """Print on stderr where *result* differs from the one that `run` wrote into *folder*, if it is a folder."""
+    from scenarios.results.recorded import warnings
+
+    for warning in warnings(Path(folder), result):
+        print(f"warning: {warning}", file=sys.stderr)
 
 
 def print_failures(evaluations: Sequence[Evaluation]) -> int:

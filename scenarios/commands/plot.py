@@ -26,8 +26,9 @@ def plot(
     window: Annotated[str | None, typer.Option(help="Time to draw, e.g. 1s:2s.")] = None,
     settings: Settings = None,
 ) -> None:
-    """Draw a scenario, or a directory that run wrote, as a chart."""
+    """Draw a scenario, or a directory that run wrote, which is simulated again, as a chart."""
     from scenarios.build.explanation import check_trains
+    from scenarios.commands.evaluating import print_warnings
     from scenarios.commands.progress import progress
     from scenarios.results.drawing import draw_result
     from scenarios.scenario import Scenario
@@ -50,6 +51,8 @@ def plot(
             check_trains(one, OF_TRAINING[chart])
     with progress(f"simulating {loaded.name}", chosen) as watch:
         result = loaded.run(watch)
+    if not settings and (chart == "repeats" or loaded.specification.simulation.repeats == 1):
+        print_warnings(scenario, result)
     beside = Path(scenario) / f"{chart}.png"
     stem = file_stems([loaded.name])[loaded.name]
     path = output or (beside if beside.parent.is_dir() else Path(f"{stem}_{chart}.png"))

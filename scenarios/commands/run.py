@@ -105,6 +105,7 @@ def _run_each(loaded: list[Scenario], files: _Files, as_json: bool, check: bool,
     from scenarios.commands.evaluating import DOES_NOT_FIT, MISSED
     from scenarios.commands.progress import progress
     from scenarios.results.expectations import held, text
+    from scenarios.results.finite import check_finite
     from scenarios.running import simulations
     from simulator.gc_paused import gc_paused
 
@@ -119,6 +120,7 @@ def _run_each(loaded: list[Scenario], files: _Files, as_json: bool, check: bool,
             result = scenario.run(shown)
             shown.begin(f"analysing {scenario.name}")
             summaries.append(result.summary())
+            check_finite(summaries[-1])
             report = "" if as_json else _report(scenario, result, shown)
         if not as_json:
             say(report)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
 
 from scenarios.application import app
 
@@ -11,11 +14,20 @@ WHOLE = ("Expectation", "Straggler", "Table")
 
 
 @app.command()
-def schema() -> None:
+def schema(
+    output: Annotated[Path | None, typer.Option("-o", metavar="FILE", help="Write it to a file.")] = None,
+) -> None:
     """Print the JSON schema of a scenario, for editors."""
     import json
 
-    print(json.dumps(for_editors(), indent=2))
+    from simulator.files import write_text
+
+    text = json.dumps(for_editors(), indent=2)
+    if output is None:
+        print(text)
+    else:
+        write_text(output, f"{text}\n")
+        print(f"wrote {output}")
 
 
 def for_editors() -> dict[str, Any]:

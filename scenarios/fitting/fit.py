@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from scenarios.calibrate.file import write
 from scenarios.fitting import gpus, nccl, published
+from simulator.comma_separated import read_rows
 from simulator.document.validation import listed
 from simulator.errors import CalibrationError
+from simulator.files import UnreadableFile
 
 ALL_REDUCES = ({"gpu", "ngpus", "size_bytes", "in_place_us"}, {"nodes", "gpus_total", "size_bytes", "time_us"})
 """Columns of tables of all-reduces."""
@@ -55,9 +56,7 @@ def _kind(path: Path) -> str:
 
 def _columns(path: Path) -> set[str]:
     try:
-        with path.open(encoding="utf-8-sig") as file:
-            return set(next(csv.reader(file), ()))
-    except OSError as error:
-        raise CalibrationError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise CalibrationError(f"{path}: is not a text file") from None
+        rows = list(read_rows(path))
+    except UnreadableFile as error:
+        raise CalibrationError(str(error)) from None
+    return set(rows[0].cells) if rows else set()

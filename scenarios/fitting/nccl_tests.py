@@ -133,7 +133,11 @@ def rows(path: Path) -> Iterator[Row]:
         table = csv.DictReader(file)
         read = _reader(path, set(table.fieldnames or ()))
         for line in table:
-            name, ranks, nbytes, measured = read(line)
+            try:
+                name, ranks, nbytes, measured = read(line)
+            except (TypeError, ValueError):
+                where = f"{path}:{table.line_num}"
+                raise CalibrationError(f"{where}: ranks, bytes and microseconds must be numbers") from None
             yield _row(path.stem, name, ranks, nbytes, measured * 1e-6)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from scenarios.results.recorded import recorded
 from scenarios.results.result import Result
 from scenarios.results.titles import chart_title
 from scenarios.specification.loading import named_files
@@ -14,7 +15,7 @@ from simulator.analysis import spans
 from simulator.analysis.files import file_stems
 from simulator.document import Document, Position, replaced
 from simulator.document.yaml_text import yaml_text
-from simulator.errors import SimulatorError
+from simulator.files import write_text
 
 MOST_SPANS = 20_000
 """Rows from which spans.csv is written only on request: a file of about 2 MB, still handy in a spreadsheet."""
@@ -28,14 +29,10 @@ def write(
     *finished* is called after each file.
     """
     paths = []
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in _written(result, folder, ranks):
-            paths.append(path)
-            finished()
-        return paths
-    except OSError as error:
-        raise SimulatorError(f"cannot write {error.filename or folder}: {error.strerror or error}") from None
+    for path in _written(result, folder, ranks):
+        paths.append(path)
+        finished()
+    return paths
 
 
 def count(result: Result) -> int:
@@ -47,11 +44,11 @@ def _written(result: Result, folder: Path, ranks: Sequence[int] | None) -> Itera
     from simulator.analysis.plot import draw, draw_breakdowns, draw_repeats
 
     path = folder / "result.json"
-    path.write_text(json.dumps(result.summary(), indent=2) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(recorded(result), indent=2) + "\n")
     yield path
     path = folder / "scenario.yaml"
     source = _anywhere({**result.scenario.source.data, "name": result.scenario.name})
-    path.write_text(yaml_text(source), encoding="utf-8")
+    write_text(path, yaml_text(source))
     yield path
     timelines, stems = result.timelines, file_stems(result.timelines)
     for name, timeline in timelines.items():

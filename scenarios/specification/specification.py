@@ -5,7 +5,7 @@ Constraints that need the cluster itself, such as the number of its GPUs, are ch
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
@@ -15,7 +15,9 @@ from scenarios.specification.table import Table
 from scenarios.specification.training import Training, indivisible
 from simulator.document import Fault, Section
 from simulator.document.names import known
+from simulator.document.quantities import Version
 from simulator.document.validation import near
+from simulator.plain_text import name_fault, text_fault
 from topologies.specification import ClusterSpecification
 from workloads.specification import ModelSpecification
 
@@ -50,7 +52,7 @@ RESULT = (
 class Specification(Section):
     """A scenario: a cluster, and either a model with its training or one collective to measure on it."""
 
-    version: Literal[1]
+    version: Version
     """Version of this format: 1. Required."""
     name: str = ""
     """Name of the scenario in reports, and of its folder below runs/; by default the name of the file."""
@@ -86,9 +88,16 @@ class Specification(Section):
     @field_validator("name")
     @classmethod
     def _name(cls, name: str) -> str:
-        if name in (".", "..") or {"/", "\\"} & set(name):
-            raise ValueError(f'must be the name of a folder below runs/, without "/" or "\\", not "{name}"')
+        if name and (fault := name_fault(name)):
+            raise ValueError(fault)
         return name
+
+    @field_validator("description")
+    @classmethod
+    def _description(cls, text: str) -> str:
+        if fault := text_fault(text):
+            raise ValueError(fault)
+        return text
 
     @field_validator("software")
     @classmethod

@@ -7,8 +7,6 @@
 
 from __future__ import annotations
 
-import csv
-import pathlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,9 +14,17 @@ from typing import Any
 
 from pydantic import Field
 
+from simulator.comma_separated import TableRow, read_rows
 from simulator.document import Document, Path, Position, Section, read_value, validated
 from simulator.document.validation import near
 from simulator.errors import ScenarioError
+from simulator.files import UnreadableFile
+from simulator.plain_text import text_fault
+
+NOT_SET = ("variants", "table")
+"""Sections that make the runs of a file; a run cannot set them."""
+
+NOT_SET_FAULT = "cannot be set for one run: it says which runs there are"
 
 PLACE = re.compile(r"\{([^{}]+)\}")
 """The place of a cell in a template; the group is the name of its column."""
@@ -121,6 +127,8 @@ def _changes(document: Document, table: Table, row: Row) -> Iterator[Change]:
         prefix = "expect." if section == "expect" else ""
         for key, template in templates.items():
             at: Path = ("table", section, key)
+            if section == "set" and key.partition(".")[0] in NOT_SET:
+                raise document.error(at, NOT_SET_FAULT, at_key=True)
             yield Change(f"{prefix}{key}", row.filled(template), dict(_positions(document, at, template, row)))
 
 
@@ -171,23 +179,19 @@ def _places(template: Any) -> Iterator[tuple[Path, str]]:
 
 def _read(document: Document, table: Table) -> list[Row]:
     try:
-        text = pathlib.Path(table.file).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "is not a text file in UTF-8"
-        raise document.error(("table", "file"), f"{table.file}: {reason}") from None
-    lines = text.splitlines()
-    reader = csv.reader(lines, strict=True)
-    try:
-        columns = next(reader, [])
-        rows = [_row(table, reader.line_num, lines, columns, cells) for cells in reader if cells]
-    except csv.Error as error:
-        raise ScenarioError(f"{table.file}:{reader.line_num}: is no table of comma-separated values: {error}") from None
+        header, *rows = [*read_rows(table.file)] or [TableRow(1, "", [])]
+    except UnreadableFile as error:
+        if error.line:
+            raise ScenarioError(str(error)) from None
+        raise document.error(("table", "file"), str(error)) from None
     if not rows:
         raise document.error(("table", "file"), f"{table.file}: has no row below its header")
-    return rows
+    return [_row(table, header.cells, row) for row in rows]
 
 
-def _row(table: Table, line: int, lines: list[str], columns: list[str], cells: list[str]) -> Row:
-    if len(cells) != len(columns):
-        raise ScenarioError(f"{table.file}:{line}: has {len(cells)} cells for {len(columns)} columns")
-    return Row(table.file, line, lines[line - 1], dict(zip(columns, cells, strict=True)), table.words)
+def _row(table: Table, columns: list[str], row: TableRow) -> Row:
+    if len(row.cells) != len(columns):
+        raise ScenarioError(f"{table.file}:{row.line}: has {len(row.cells)} cells for {len(columns)} columns")
+    if fault := text_fault(row.text):
+        raise ScenarioError(f"{table.file}:{row.line}: {fault}")
+    return Row(table.file, row.line, row.text, dict(zip(columns, row.cells, strict=True)), table.words)

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import model_validator
+from pydantic import AfterValidator, model_validator
 
 from simulator.document import Count, Fault, Quantity, Section
 
 Precision = Literal["bf16", "fp16", "fp32"]
+
+
+MOST_STEPS = 10_000
+"""Steps of a simulation at most: without variation they repeat after the first few."""
+
+
+def _not_endless(steps: int) -> int:
+    if steps > MOST_STEPS:
+        raise ValueError(
+            f"{steps} steps are too many to simulate one by one; the most that is taken is {MOST_STEPS}. They repeat: "
+            "training.tokens, or samples, gives the time of a whole run from a few steps"
+        )
+    return steps
 
 
 class Training(Section):
@@ -31,7 +44,7 @@ class Training(Section):
     """Tokens of the whole training run, e.g. 300e9 or 300B; gives days, GPU-hours and cost. In place of samples."""
     samples: Quantity | None = None
     """Samples of the whole training run, e.g. 1.28M; gives days, GPU-hours and cost. In place of tokens."""
-    steps: Count = 1
+    steps: Annotated[Count, AfterValidator(_not_endless)] = 1
     """Optimizer steps that are simulated."""
 
     @model_validator(mode="after")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from scenarios.specification.loading import split
-from scenarios.specification.table import Change, rows
-from simulator.document import Document, Path, replaced
+from scenarios.specification.table import NOT_SET, NOT_SET_FAULT, Change, rows
+from simulator.document import Document, Path, Position, replaced
 from simulator.document.quantities import written
 from simulator.errors import ScenarioError
+from simulator.plain_text import name_fault
 
 
 def documents(document: Document) -> dict[str, Document]:
@@ -19,13 +21,23 @@ def documents(document: Document) -> dict[str, Document]:
     given = document.get(("variants",)) or {}
     if not isinstance(given, dict):
         raise document.error(("variants",), "must be a mapping (name: changes)")
-    changes = {str(name): _changes(document, str(name), one) for name, one in given.items()}
+    positions = _by_change(document)
+    changes = {str(name): _changes(document, str(name), one, positions) for name, one in given.items()}
     for name, row in rows(document).items():
         if name in changes:
             raise document.error(("variants", name), "is the name of a row of the table too", at_key=True)
         changes[name] = row
+    _check_names(document, changes)
     plain = _plain(document)
     return {name: _changed(document, plain, one) for name, one in changes.items()}
+
+
+def _check_names(document: Document, names: Iterable[str]) -> None:
+    given = document.get(("variants",)) or {}
+    for name in names:
+        if fault := name_fault(name):
+            at, where = (("variants", name), "") if name in given else (("table", "name"), "each row's name ")
+            raise document.error(at, f"{where}{fault}", at_key=name in given)
 
 
 def with_first_row(document: Document) -> Document:
@@ -39,19 +51,34 @@ def _plain(document: Document) -> Document:
     data = {key: value for key, value in document.data.items() if key not in ("variants", "table")}
     if isinstance(data.get("expect"), dict):
         data["expect"] = {key: one for key, one in data["expect"].items() if not key.startswith("variants.")}
-    return Document(data, document.positions)
+    kept = {
+        path: position for path, position in document.positions.items() if path[:1] not in (("variants",), ("table",))
+    }
+    return Document(data, kept)
 
 
-def _changes(document: Document, name: str, changes: Any) -> list[Change]:
+def _by_change(document: Document) -> dict[Path, dict[Path, Position]]:
+    """Return the positions below each ``variants.NAME.KEY``, by the path below it."""
+    found: dict[Path, dict[Path, Position]] = {}
+    for path, position in document.positions.items():
+        if path[:1] == ("variants",) and len(path) > 2:
+            found.setdefault(path[:3], {})[path[3:]] = position
+    return found
+
+
+def _changes(
+    document: Document, name: str, changes: Any, positions: Mapping[Path, Mapping[Path, Position]]
+) -> list[Change]:
     at: Path = ("variants", name)
     if not isinstance(changes, dict):
         raise document.error(at, f"must be a mapping (key.path: value), not {written(changes)}")
-    return [Change(key, value, _below(document, (*at, key))) for key, value in changes.items()]
-
-
-def _below(document: Document, at: Path) -> dict[Path, Any]:
-    inner = {path[len(at) :]: position for path, position in document.positions.items() if path[: len(at)] == at}
-    return {(): document.position(at), **inner}
+    for key in changes:
+        if key.partition(".")[0] in NOT_SET:
+            raise document.error((*at, key), NOT_SET_FAULT, at_key=True)
+    return [
+        Change(key, value, {(): document.position((*at, key)), **positions.get((*at, key), {})})
+        for key, value in changes.items()
+    ]
 
 
 def _changed(source: Document, document: Document, changes: list[Change]) -> Document:

@@ -10,6 +10,7 @@ from scenarios.validate.validation import Validation
 from simulator.analysis import spans
 from simulator.analysis.files import file_stems
 from simulator.errors import ReplayError
+from simulator.files import write_text
 from simulator.replay.replay import BrokenReplayError
 
 
@@ -19,9 +20,8 @@ def write(validation: Validation, folder: Path, variant_of: str = "") -> Iterato
 
     name = validation.scenario.name
     ending, title = (f"_{file_stems([name])[name]}", f"{variant_of}: {name}") if variant_of else ("", name)
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"validation{ending}.json"
-    path.write_text(json.dumps(validation.summary(), indent=2) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(validation.summary(), indent=2) + "\n")
     yield path
     path = folder / f"measured_spans{ending}.csv"
     spans.write(validation.measured, path)
@@ -35,7 +35,6 @@ def with_spans_kept(error: BrokenReplayError, folder: Path) -> ReplayError:
     """Write the spans of the finished repetitions of *error* into *folder*; return an error that names the files."""
     if not error.timelines:
         return error
-    folder.mkdir(parents=True, exist_ok=True)
     for number, timeline in enumerate(error.timelines):
         spans.write(timeline, folder / f"measured_spans_{number}.csv")
     count = len(error.timelines)

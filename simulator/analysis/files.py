@@ -1,10 +1,9 @@
-"""Formats of files by their suffix, and errors of files that cannot be written."""
+"""Formats of files by their suffix."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 
 from simulator.errors import SimulatorError
@@ -34,13 +33,3 @@ def file_stems(names: Iterable[str]) -> dict[str, str]:
         number = sum(stem == re.sub(r"-\d+$", "", other) or stem == other for other in stems.values()) + 1
         stems[name] = stem if number == 1 else f"{stem}-{number}"
     return stems
-
-
-@contextmanager
-def written(path: Path) -> Iterator[None]:
-    """Make the folder of *path*; turn errors of writing into a `SimulatorError`."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield
-    except OSError as error:
-        raise SimulatorError(f"cannot write {path}: {error.strerror or error}") from error

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simulator.analysis.files import suffix_of, written
+from simulator.analysis.files import suffix_of
 from simulator.errors import SimulatorError
+from simulator.files import written
 from simulator.timeline import TABLE, Timeline, op_names, op_streams
 
 AT_ONCE = 50_000
@@ -32,8 +33,10 @@ def write(timeline: Timeline, path: Path | str) -> None:
     """
     path = Path(path)
     write_form = FORMS[suffix_of(path, FORMS)]
-    with written(path):
-        write_form(timeline, path)
+    if write_form is _parquet:
+        _check_pyarrow(path)
+    with written(path) as beside:
+        write_form(timeline, beside)
 
 
 def _csv(timeline: Timeline, path: Path) -> None:
@@ -70,14 +73,19 @@ def _quoted(text: str) -> str:
     return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in ',"\r\n') else text
 
 
-def _parquet(timeline: Timeline, path: Path) -> None:
+def _check_pyarrow(path: Path) -> None:
     try:
-        import pyarrow
-        from pyarrow import parquet
+        import pyarrow  # noqa: F401
     except ImportError:
         raise SimulatorError(
             f"{path}: a .parquet file needs pyarrow, which is not installed: pip install pyarrow, or write .csv.gz"
         ) from None
+
+
+def _parquet(timeline: Timeline, path: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
     parquet.write_table(pyarrow.table(timeline.table()), str(path))
 
 

@@ -11,10 +11,11 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from simulator.analysis.files import suffix_of, written
+from simulator.analysis.files import suffix_of
 from simulator.analysis.perfetto import perfetto
 from simulator.analysis.rows import chosen
 from simulator.analysis.slices import Slices, Track, op_texts, process_name, slices, tracks
+from simulator.files import written
 from simulator.schedule import Program
 from simulator.timeline import Timeline
 
@@ -36,8 +37,8 @@ def write(timeline: Timeline, path: Path | str, ranks: Sequence[int] | None = No
         all_kept = sum(len(timeline.classes[first]) for first in kept) == timeline.world_size
         ranks = None if all_kept and timeline.ops <= MOST_SPANS else kept
     content = form(timeline, chosen(timeline, ranks, most=timeline.world_size))
-    with written(path):
-        path.write_bytes(content)
+    with written(path) as beside:
+        beside.write_bytes(content)
 
 
 def chrome(timeline: Timeline, ranks: Sequence[int]) -> bytes:

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, WithJsonSchema
 
@@ -22,6 +22,8 @@ SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 """Of numbers of tokens, samples and parameters, as papers write them."""
 
 COUNTED = re.compile(r"\s*\+?([0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][-+]?[0-9]{1,2})?)\s*([KkMmBbGgTt]?)\s*")
+SMALLEST = {"bandwidth": 1e-3, "size": 1e-3, "time": 1e-18, "rate": 1e-3, "power": 1e-3}
+"""SI, of what is not 0. Quotients of these limits are finite: results never hold infinity."""
 
 MOST = 10_000_000
 """Largest count of anything."""
@@ -57,11 +59,18 @@ def _quantity(dimension: str, *, zero: bool = False) -> Callable[[Any], float]:
         si = parse(value, dimension)
         if si < 0 or (si == 0 and not zero):
             raise ValueError(f"must be {'at least' if zero else 'above'} 0, not {value}")
-        if si > LARGEST[dimension]:
-            raise ValueError(f"{value} is absurd; the most that is taken is {show(LARGEST[dimension], dimension)}")
+        check_size(si, dimension, value)
         return si
 
     return validate
+
+
+def check_size(si: float, dimension: str, value: Any) -> None:
+    """Raise `ValueError` if *si*, a positive quantity or 0, is beyond the limits; *value*: as the user wrote it."""
+    if si > LARGEST[dimension]:
+        raise ValueError(f"{value} is absurd; the most that is taken is {show(LARGEST[dimension], dimension)}")
+    if 0 < si < SMALLEST[dimension]:
+        raise ValueError(f"{value} is absurd; the least that is taken is {show(SMALLEST[dimension], dimension)}")
 
 
 def _shown(dimension: str) -> PlainSerializer:
@@ -99,18 +108,24 @@ def _short(value: float) -> str:
     return str(value) if abs(value) < 10**15 else f"about 1e{len(str(abs(value))) - 1}"
 
 
+LEAST_RATIO = 1e-9
+"""Smallest factor or share that is not 0."""
+
+
 def number(least: float, most: float, *, open_end: bool = False) -> Callable[[Any], float]:
     """Return a validator of finite numbers from *least* (with *open_end*: above it) to *most*."""
 
     def validate(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"must be a number, not {written(value)}")
-        if not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"must be finite, not {value}")
         if value < least or (open_end and value == least):
-            raise ValueError(f"must be {'above' if open_end else 'at least'} {least:g}, not {value}")
+            raise ValueError(f"must be {'above' if open_end else 'at least'} {least:g}, not {_short(value)}")
         if value > most:
-            raise ValueError(f"must be at most {most:g}, not {value:g}")
+            raise ValueError(f"must be at most {most:g}, not {_short(value)}")
+        if open_end and value < LEAST_RATIO:
+            raise ValueError(f"{_short(value)} is absurd; the least that is taken is {LEAST_RATIO:g}")
         return float(value)
 
     return validate
@@ -130,11 +145,21 @@ def _counted(value: Any) -> float:
     return number(0.0, 1e30)(plain)
 
 
+def whole_number(value: Any) -> Any:
+    """Refuse true and false, which Python takes as 1 and 0."""
+    if isinstance(value, bool | float):
+        raise ValueError(f"must be a whole number, not {written(value)}")
+    return value
+
+
 def _true_or_false(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"must be true or false, not {written(value)}")
     return value
 
+
+Version = Annotated[Literal[1], BeforeValidator(whole_number)]
+"""The version of a file's form."""
 
 Bandwidth = Annotated[float, BeforeValidator(_quantity("bandwidth")), _schema("bandwidth"), _shown("bandwidth")]
 """bytes/s, above 0."""

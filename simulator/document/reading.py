@@ -8,6 +8,8 @@ from typing import Any
 
 from simulator.document.document import Document, Path, Position
 from simulator.errors import ScenarioError
+from simulator.files import UnreadableFile, read_text
+from simulator.plain_text import joined, text_fault
 
 LARGEST = 4 * 2**20
 """Bytes of a file at most: scenarios and catalogue files are small."""
@@ -59,25 +61,15 @@ def _shown(path: pathlib.Path) -> str:
 
 def _text(path: pathlib.Path, name: str) -> str:
     try:
-        with path.open("rb") as file:
-            data = file.read(LARGEST + 1)
-    except FileNotFoundError:
-        raise ScenarioError(f"{name}: no such file") from None
-    except IsADirectoryError:
-        raise ScenarioError(f"{name}: is a directory; give a YAML file") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ScenarioError(f"{name}: cannot be read: {reason}") from None
-    if len(data) > LARGEST:
-        raise ScenarioError(f"{name}: is larger than {LARGEST // 2**20} MiB; a scenario is a small text file")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        byte = data[error.start]
-        raise ScenarioError(f"{name}: is not a text file: byte 0x{byte:02x} at {error.start} is not UTF-8") from None
-    if "\0" in text:
-        raise ScenarioError(f"{name}: is not a text file: it has a zero byte at {text.index(chr(0))}")
-    return text
+        return read_text(path, LARGEST)
+    except UnreadableFile as error:
+        reason = "no such file" if error.missing else error.reason
+        hint = next((hint for begin, hint in _HINTS.items() if reason.startswith(begin)), "")
+        raise ScenarioError(f"{name}: {reason}{hint}") from None
+
+
+_HINTS = {"is a directory": "; give a YAML file", "is larger than": "; a scenario is a small text file"}
+"""What would be right, by the beginning of the reason why a file cannot be read."""
 
 
 def _compose(text: str, name: str, lines: list[str]) -> Any:
@@ -154,6 +146,8 @@ class _Reader:
             if key.id != "scalar":
                 raise self._error(path, "a key must be a word, not a list or mapping")
             here = (*path, key.value)
+            if fault := text_fault(key.value):
+                raise self._error(path, f"a key {fault}")
             if key.value in result:
                 first = self.positions[here].key_line
                 self.positions[here] = self._position(value, key)
@@ -198,5 +192,8 @@ def _scalar(tag: str, text: str) -> Any:
     if kind == "float":
         return float(plain.replace(".inf", "inf").replace(".nan", "nan"))
     if kind in ("str", "timestamp", "value", "merge"):
-        return text
+        plain_text = joined(text)
+        if fault := text_fault(plain_text):
+            raise ValueError(fault)
+        return plain_text
     raise ValueError(f'the tag "{tag}" is not known here; write the plain value')

@@ -13,6 +13,7 @@ import pytest
 from scenarios import Scenario
 from scenarios.commands.schema import for_editors
 from scenarios.results.expectations import held
+from scenarios.results.finite import check_finite
 from scenarios.results.result import Result
 from scenarios.results.variants_result import VariantsResult
 from scenarios.specification.loading import SHIPPED, shipped
@@ -92,6 +93,7 @@ def test_the_large_ones_hold_the_laws_and_fit(name: str) -> None:
 def test_each_has_a_result_and_a_report(results: Results) -> None:
     for name, result in results.items():
         summary = result.summary()
+        check_finite(summary)
         assert summary["name"] == name
         # no nan and no infinity: they are no JSON
         assert json.loads(json.dumps(summary, allow_nan=False)) == summary
@@ -209,7 +211,9 @@ def test_what_is_expected_of_the_small_ones_holds(results: Results) -> None:
 @pytest.mark.parametrize("name", LARGE)
 def test_the_large_ones_meet_what_they_expect_or_say_why_not(name: str) -> None:
     scenario = Scenario.load(name)
-    outcomes = held(scenario, scenario.run().summary())
+    summary = scenario.run().summary()
+    check_finite(summary)
+    outcomes = held(scenario, summary)
     assert outcomes
     missed = [outcome for outcome in outcomes if not outcome.met]
     assert bool(missed) == (name in MISSED), missed

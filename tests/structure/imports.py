@@ -12,7 +12,18 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("simulator", "topologies", "workloads", "scenarios")
 
 LAYERS = (
-    ("errors", "units", "lookup", "kernel", "hashing", "gc_paused", "least_squares"),
+    (
+        "errors",
+        "files",
+        "plain_text",
+        "comma_separated",
+        "units",
+        "lookup",
+        "kernel",
+        "hashing",
+        "gc_paused",
+        "least_squares",
+    ),
     ("accelerator", "document"),
     ("schedule", "cluster"),
     ("network", "timeline"),

@@ -16,7 +16,7 @@ from pydantic import field_validator, model_validator
 
 from simulator.document import Count, Fault, Flag, Index
 from simulator.document.names import known
-from simulator.errors import ScheduleError
+from simulator.errors import ScheduleError, SimulatorError
 from simulator.lookup import attribute, function
 from simulator.schedule import Compute, Op, Program, Schedule
 from simulator.schedule.order import Action, Order
@@ -126,19 +126,35 @@ class Pipeline(Parallelism):
         An asynchronous order runs through the global batches of *steady* (default: `steady_state`). Raises
         `ScheduleError` for an order that runs through others.
         """
-        options = {} if self.virtual_stages is None else {"virtual_stages": self.virtual_stages}
-        order = self._function(self.pp, micro_batches, **options, **({"recompute": True} if recompute else {}))
+        order = self._made(micro_batches, **({"recompute": True} if recompute else {}))
         if not order.asynchronous:
             return order
         batches = (steady or steady_state(self.pp, micro_batches)).batches
         if "batches" in self._options:
-            order = self._function(self.pp, micro_batches, batches=batches, **options)
+            order = self._made(micro_batches, batches=batches)
         else:
-            order = self._function(self.pp, batches * micro_batches, **options)
+            order = self._made(batches * micro_batches)
         if order.micro_batches != batches * micro_batches:
             raise ScheduleError(
                 f"{self.schedule} runs {order.micro_batches} micro-batches; asked for {batches} global batches of "
                 f"{micro_batches}, an asynchronous order must run {batches * micro_batches}"
+            )
+        return order
+
+    def _made(self, micro_batches: int, **options: object) -> Order:
+        if self.virtual_stages is not None:
+            options["virtual_stages"] = self.virtual_stages
+        try:
+            order = self._function(self.pp, micro_batches, **options)
+        except SimulatorError:
+            raise
+        except Exception as error:  # whatever the user's function raises
+            if "." not in self.schedule:
+                raise
+            raise ScheduleError(f"{self.schedule} failed: {type(error).__name__}: {error}") from error
+        if not isinstance(order, Order):
+            raise ScheduleError(
+                f"{self.schedule} must return simulator.schedule.order.Order, not {type(order).__name__}"
             )
         return order
 

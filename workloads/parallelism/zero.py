@@ -24,12 +24,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from simulator.accelerator import Software
 from simulator.document import Fault, Flag, Size
+from simulator.document.quantities import whole_number
 from simulator.errors import ScenarioError
 from simulator.kernel import BYTES
 from simulator.schedule import Collective, Compute, Op, Program, Schedule
@@ -66,6 +67,9 @@ SHARDED: Mapping[int, tuple[str, ...]] = {
 BUCKET_ELEMENTS = 500_000_000
 """DeepSpeed, runtime/zero/config.py: ``reduce_bucket_size`` and ``allgather_bucket_size`` of 5e8 elements."""
 
+MOST_GATHERS = 1_000
+"""All-gathers of a rank after an optimizer step at most: 5e11 parameters in one rank, more than any GPU holds."""
+
 LIMITS = Limits(reuse=1e9, live=1e9)
 """DeepSpeed's defaults (runtime/zero/config.py)."""
 
@@ -79,7 +83,7 @@ class Zero(ReducingMethod):
 
     method: Literal["zero"]
     """zero: DeepSpeed's ZeRO, or Megatron-LM's distributed optimizer."""
-    stage: Literal[0, 1, 2, 3] = 1
+    stage: Annotated[Literal[0, 1, 2, 3], BeforeValidator(whole_number)] = 1
     """What the replicas shard: 1 optimizer states, 2 gradients too, 3 parameters too, 0 nothing."""
     overlap: Flag | None = None
     """Exchanges run beside the computation; by default only in stage 3, as in DeepSpeed."""
@@ -343,12 +347,21 @@ def _gathered_after(program: Program, stages: Mapping[int, Sequence[Weights]], w
         yield op
         if op.name in updates:
             elements = sum(weights.parameters for stage in updates[op.name] for weights in stages.get(stage, ()))
+            _check_gathers(elements)
             for number, begin in enumerate(range(0, elements, BUCKET_ELEMENTS)):
                 nbytes = float(min(BUCKET_ELEMENTS, elements - begin) * width)
                 name = f"{op.name}.gather{number}{_suffix(over)}"
                 yield Collective(name=name, action=op.action, kind="all_gather", over=over, nbytes=nbytes)
 
     return program.map_ops(change)
+
+
+def _check_gathers(elements: int) -> None:
+    if elements > MOST_GATHERS * BUCKET_ELEMENTS:
+        raise ScenarioError(
+            f"a rank gathers {elements:.3g} updated parameters, {BUCKET_ELEMENTS:.3g} at a time; at most "
+            f"{MOST_GATHERS:,} gathers are simulated: divide the model further with tp or pp, or take stage 3"
+        )
 
 
 def _suffix(axis: str) -> str:

@@ -16,8 +16,9 @@ from matplotlib.patches import Patch
 from matplotlib.textpath import TextToPath
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from simulator.analysis.files import suffix_of, written
+from simulator.analysis.files import suffix_of
 from simulator.analysis.palette import WAIT, Paint
+from simulator.files import written
 
 Window = tuple[float, float]
 """Begin and end in s."""
@@ -55,8 +56,8 @@ def save(figure: Figure, path: Path) -> None:
     undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}[suffix]
     # level 3 of PNG's compression takes two thirds of the time of the default, for 5 % more bytes
     quickly: dict[str, Any] = {"pil_kwargs": {"compress_level": 3}} if suffix == ".png" else {}
-    with written(path):
-        figure.savefig(path, dpi=DPI, metadata=undated, format=suffix[1:], **quickly)
+    with written(path) as beside:
+        figure.savefig(beside, dpi=DPI, metadata=undated, format=suffix[1:], **quickly)
 
 
 def time_unit(seconds: float) -> tuple[float, str]:

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import os
 from inspect import signature
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
 from simulator.document import Document, Fault, Section, read, validated
-from simulator.document.quantities import written
+from simulator.document.quantities import Version, written
 from simulator.document.validation import listed, near
 from simulator.errors import SimulatorError
 from simulator.lookup import function, is_path
@@ -35,7 +35,7 @@ LIBRARIES = ("nccl", "gloo", "ideal")
 class Calibration(Section):
     """The content of a calibration file. *library_version* is only for libraries with several tables."""
 
-    version: Literal[1]
+    version: Version
     name: str | None = None
     description: str = ""
     library: str = "ideal"

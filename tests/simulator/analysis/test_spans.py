@@ -66,14 +66,17 @@ def test_pieces_make_a_whole(ddp: Callable[[int], Timeline], tmp_path: Path, mon
 
 
 def test_parquet_is_the_table(ddp: Callable[[int], Timeline], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: dict[str, Any] = {}
+    def write_table(table: dict[str, Any], path: str) -> None:
+        # written beside its place, and moved into it
+        assert Path(path).parent == tmp_path
+        Path(path).write_text(",".join(table))
+
     pyarrow = ModuleType("pyarrow")
-    vars(pyarrow).update(
-        table=dict, parquet=SimpleNamespace(write_table=lambda table, path: kept.update({path: table}))
-    )
+    vars(pyarrow).update(table=dict, parquet=SimpleNamespace(write_table=write_table))
     monkeypatch.setitem(sys.modules, "pyarrow", pyarrow)
     spans.write(ddp(2), tmp_path / "s.parquet")
-    assert tuple(kept[str(tmp_path / "s.parquet")]) == TABLE
+    assert [path.name for path in tmp_path.iterdir()] == ["s.parquet"]
+    assert tuple((tmp_path / "s.parquet").read_text().split(",")) == TABLE
 
 
 def test_parquet_of_pyarrow(ddp: Callable[[int], Timeline], tmp_path: Path) -> None:

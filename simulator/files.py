@@ -1,0 +1,95 @@
+"""Files that are written whole or not at all, and text files that are read up to a size."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from secrets import token_hex
+
+from simulator.errors import SimulatorError
+
+
+class UnreadableFile(SimulatorError):  # noqa: N818 - it names the fault
+    """A file that cannot be read as text; *reason* says why, without the file's name, and *line* where (0: as a whole).
+
+    *missing*: there is no such file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], reason: str, *, line: int = 0, missing: bool = False) -> None:
+        self.reason, self.line, self.missing = reason, line, missing
+        super().__init__(f"{os.fspath(path)}:{line}: {reason}" if line else f"{os.fspath(path)}: {reason}")
+
+
+@contextmanager
+def written(path: Path) -> Iterator[Path]:
+    """Yield the path of a new file beside *path*, which takes the place of *path* when the context ends.
+
+    If the context is left by an error or an interrupt, the new file is removed and an old one at *path* stays as it
+    was. A device or a pipe, such as ``/dev/stdout``, is written directly. Makes missing folders. Raises
+    `SimulatorError` if the file cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():
+            yield path
+            return
+        # a link keeps its place; the file that it names is replaced
+        target = Path(os.path.realpath(path))
+        beside = target.with_name(f".clustersim-{token_hex(8)}.part")
+        try:
+            yield beside
+            if target.exists():
+                beside.chmod(stat.S_IMODE(target.stat().st_mode))
+            beside.replace(target)
+        finally:
+            with suppress(FileNotFoundError):
+                beside.unlink()
+    except OSError as error:
+        raise SimulatorError(f"cannot write {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        # a name with a zero byte
+        if "null byte" not in str(error):
+            raise
+        raise SimulatorError(f"cannot write {str(path)!r}: the name has a zero byte") from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write *text* in UTF-8 to *path*, whole or not at all. Raises `SimulatorError` if the file cannot be written."""
+    with written(path) as beside:
+        beside.write_text(text, encoding="utf-8")
+
+
+def read_text(path: str | os.PathLike[str], most: int) -> str:
+    """Return the text of the file at *path*, UTF-8 with or without a byte order mark, of at most *most* bytes.
+
+    Raises `UnreadableFile`, also for a device and a pipe: those may have no end.
+    """
+    try:
+        # without O_NONBLOCK, to open a pipe is to wait for a writer
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        mode = os.fstat(file).st_mode
+        if stat.S_ISDIR(mode) or not stat.S_ISREG(mode):
+            os.close(file)
+            raise UnreadableFile(path, "is a directory" if stat.S_ISDIR(mode) else "is a device or a pipe; give a file")
+        with open(file, "rb") as opened:  # noqa: PTH123
+            data = opened.read(most + 1)
+    except (OSError, ValueError) as error:
+        reason = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise UnreadableFile(path, reason, missing=isinstance(error, FileNotFoundError)) from None
+    if len(data) > most:
+        raise UnreadableFile(path, f"is larger than {_shown(most)}")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        byte = data[error.start]
+        raise UnreadableFile(path, f"is not a text file: byte 0x{byte:02x} at {error.start} is not UTF-8") from None
+    if "\0" in text:
+        raise UnreadableFile(path, f"is not a text file: it has a zero byte at {text.index(chr(0))}")
+    return text
+
+
+def _shown(nbytes: int) -> str:
+    return f"{nbytes // 2**30} GiB" if nbytes % 2**30 == 0 else f"{nbytes // 2**20} MiB"
