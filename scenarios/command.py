@@ -60,8 +60,6 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run the command line *arguments*; return the exit status. Bad input is reported on stderr without a traceback."""
-    from scenarios.commands.terminal import say
-
     try:
         import scenarios.commands  # noqa: F401 - the commands register with the app
 
@@ -77,6 +75,8 @@ def run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (SimulatorError, OSError) as error:
+        from scenarios.commands.terminal import say
+
         say(printable(str(error)), sys.stderr)
         return DEADLOCK if isinstance(error, DeadlockError) else BAD_INPUT
     except Exception as error:

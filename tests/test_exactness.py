@@ -14,8 +14,8 @@ import topologies
 from scenarios import Scenario
 from scenarios.running import simulated
 from scenarios.specification.loading import shipped
-from simulator.analysis import trace
 from simulator.analysis.rows import Shown, rows
+from simulator.analysis.traces import trace
 from simulator.cluster import Cluster
 from simulator.engine.simulate import simulate
 from simulator.engine.variation import Variation

@@ -60,7 +60,7 @@ def status(evaluations: Sequence[Evaluation], strict_memory: bool = False) -> in
 
 def print_warnings(folder: str, result: Result) -> None:
     """Print on stderr where *result* differs from the one that `run` wrote into *folder*, if it is a folder."""
-    from scenarios.results.recorded import warnings
+    from scenarios.files.recorded import warnings
 
     for warning in warnings(Path(folder), result):
         print(f"warning: {warning}", file=sys.stderr)

@@ -30,7 +30,7 @@ def plot(
     from scenarios.build.explanation import check_trains
     from scenarios.commands.evaluating import print_warnings
     from scenarios.commands.progress import progress
-    from scenarios.results.drawing import draw_result
+    from scenarios.files.drawing import draw_result
     from scenarios.scenario import Scenario
     from simulator.analysis.files import file_stems, suffix_of
     from simulator.document.validation import listed, near

@@ -104,8 +104,8 @@ def _run_each(loaded: list[Scenario], files: _Files, as_json: bool, check: bool,
 
     from scenarios.commands.evaluating import DOES_NOT_FIT, MISSED
     from scenarios.commands.progress import progress
+    from scenarios.files.finite import check_finite
     from scenarios.results.expectations import held, text
-    from scenarios.results.finite import check_finite
     from scenarios.running import simulations
     from simulator.gc_paused import gc_paused
 
@@ -186,8 +186,8 @@ def _write(result: Result, target: Path, numbered: bool, files: _Files) -> None:
     *numbered*: take another name if it exists.
     """
     from scenarios.commands.progress import progress
-    from scenarios.results.run_folder import written_into
-    from scenarios.results.writing import MOST_SPANS, count, leaves_out_spans, write
+    from scenarios.files.run_folder import written_into
+    from scenarios.files.writing import MOST_SPANS, count, leaves_out_spans, write
 
     with _interruptible(f"{target} was not written"), progress("writing") as shown:
         shown.begin(f"writing {target}", count(result))
@@ -210,7 +210,8 @@ def _write(result: Result, target: Path, numbered: bool, files: _Files) -> None:
 def _write_timelines(result: Result, files: _Files, runs: int) -> None:
     """Write traces and tables of spans of *result*, one of *runs* results, as far as they were asked for."""
     from scenarios.commands.progress import progress
-    from simulator.analysis import spans, trace
+    from simulator.analysis import spans
+    from simulator.analysis.traces import trace
 
     with progress("writing") as shown:
         if files.trace is not None:

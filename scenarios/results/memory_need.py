@@ -42,8 +42,8 @@ class MemoryNeed:
     def amount(self) -> str:
         """The bytes needed and the capacity.
 
-        >>> MemoryNeed(0, 85.95e9, 85.9e9).amount
-        '85.95 of 85.9 GB'
+        >>> MemoryNeed(0, 86.04e9, 85.9e9).amount
+        '86.0 of 85.9 GB'
         """
         return of_capacity(self.nbytes, self.capacity)
 

@@ -12,8 +12,8 @@ import pytest
 
 from scenarios import Scenario
 from scenarios.commands.schema import for_editors
+from scenarios.files.finite import check_finite
 from scenarios.results.expectations import held
-from scenarios.results.finite import check_finite
 from scenarios.results.result import Result
 from scenarios.results.variants_result import VariantsResult
 from scenarios.specification.loading import SHIPPED, shipped

@@ -67,8 +67,8 @@ SHARDED: Mapping[int, tuple[str, ...]] = {
 BUCKET_ELEMENTS = 500_000_000
 """DeepSpeed, runtime/zero/config.py: ``reduce_bucket_size`` and ``allgather_bucket_size`` of 5e8 elements."""
 
-MOST_GATHERS = 1_000
-"""All-gathers of a rank after an optimizer step at most: 5e11 parameters in one rank, more than any GPU holds."""
+MOST_GATHERS = 10_000
+"""All-gathers of a rank after an optimizer step at most: 5e12 parameters in one rank, more than any GPU holds."""
 
 LIMITS = Limits(reuse=1e9, live=1e9)
 """DeepSpeed's defaults (runtime/zero/config.py)."""

@@ -63,7 +63,7 @@ def memory_chart(
     window = shown_window(timeline, window)
     top = memory.peak(timeline).peak
     if not top.nbytes:
-        raise SimulatorError("nothing to draw: no op holds memory")
+        raise SimulatorError("nothing is held in memory; a chart of memory needs parameters or activations with a size")
     every = pipeline_ranks(timeline, ranks)
     some = evenly(every, MOST_CURVES)
     count = 2 if ranks or len(some) > 1 else 1

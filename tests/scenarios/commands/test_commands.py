@@ -114,7 +114,7 @@ def test_spans_of_variants_have_files_of_their_own(capsys: pytest.CaptureFixture
 def test_a_large_run_leaves_its_spans_out_and_says_how_to_get_them(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scenarios.results.writing.MOST_SPANS", 13)
+    monkeypatch.setattr("scenarios.files.writing.MOST_SPANS", 13)
     told = "spans.csv left out, 13 rows or more; to get it: --spans runs/hello/spans.csv\n"
     assert told in answer(capsys, "run", "hello")
     folder = tmp_path / "runs" / "hello"
@@ -213,7 +213,7 @@ def test_titles_name_cluster_time_and_mfu_and_files_have_no_spaces(
 
 def test_a_collective_has_no_memory_to_draw(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plot", "allreduce_dgx_a100", "memory"]) == 2
-    assert capsys.readouterr().err == "nothing to draw: no op holds memory\n"
+    assert "measures a collective; it has no chart of memory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ def test_the_name_of_a_file_does_not_steer_the_terminal() -> None:
     assert b"must be the name of a folder below runs/, without control characters, not '\\x1b[31mred'" in done.stderr
     Path("\x1b[31mred.yaml").write_bytes(b"name: named\n" + located("hello").read_bytes())
     done = command("check", "\x1b[31mred.yaml")
-    assert (done.returncode, done.stdout) == (0, b"\\x1b[31mred.yaml: ok, 4 GPUs, at most 2 GB a GPU\n")
+    assert (done.returncode, done.stdout) == (0, b"\\x1b[31mred.yaml: ok, 4 GPUs, needs 3.3 GB a GPU\n")
 
 
 def test_a_reader_that_goes_away_loses_no_result() -> None:
@@ -300,4 +300,4 @@ def test_an_order_of_ones_own(
 def test_a_huge_model_is_refused_before_its_gathers_are_made(capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["model.parameters=1e15", "parallelism.data={method: zero, stage: 1}", "network.transport=gloo"]
     err = refused(capsys, "check", "hello", *(word for setting in settings for word in ("--set", setting)))
-    assert "a rank gathers 1e+15 updated parameters, 5e+08 at a time; at most 1,000 gathers are simulated" in err
+    assert "a rank gathers 1e+15 updated parameters, 5e+08 at a time; at most 10,000 gathers are simulated" in err

@@ -14,7 +14,7 @@ import pytest
 
 from scenarios.command import run
 from scenarios.commands.progress import Progress
-from scenarios.results.run_folder import RESULT, written_into
+from scenarios.files.run_folder import RESULT, written_into
 from scenarios.scenario import Scenario
 from simulator.engine.simulate import Simulation
 from simulator.errors import SimulatorError
@@ -184,7 +184,7 @@ def test_simulations_are_counted_before_they_begin(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["hello", "gpipe_vs_varuna", "allreduce_dgx_a100"])
 def test_files_are_counted_before_they_are_written(name: str, tmp_path: Path) -> None:
-    from scenarios.results.writing import count, write
+    from scenarios.files.writing import count, write
 
     result, told = Scenario.load(name).run(), list[int]()
     paths = write(result, tmp_path / "x", finished=lambda: told.append(1))

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 
-from simulator.analysis import trace
 from simulator.analysis.critical.path import critical_path
+from simulator.analysis.traces import trace
 from simulator.engine.simulate import simulate
 from simulator.errors import SimulatorError
 from simulator.schedule import Recv, Send

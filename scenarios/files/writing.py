@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from scenarios.results.recorded import recorded
+from scenarios.files.recorded import recorded
+from scenarios.files.titles import chart_title
 from scenarios.results.result import Result
-from scenarios.results.titles import chart_title
 from scenarios.specification.loading import named_files
 from simulator.analysis import spans
 from simulator.analysis.files import file_stems

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.analysis.slices import Args, Slices, Track, op_texts, process_name, slices, tracks
+from simulator.analysis.traces.slices import Args, Slices, Track, op_texts, process_name, slices, tracks
 from simulator.schedule import Program
 from simulator.timeline import Timeline
 

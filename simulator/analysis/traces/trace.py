@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from simulator.analysis.files import suffix_of
-from simulator.analysis.perfetto import perfetto
 from simulator.analysis.rows import chosen
-from simulator.analysis.slices import Slices, Track, op_texts, process_name, slices, tracks
+from simulator.analysis.traces.perfetto import perfetto
+from simulator.analysis.traces.slices import Slices, Track, op_texts, process_name, slices, tracks
 from simulator.files import written
 from simulator.schedule import Program
 from simulator.timeline import Timeline

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.analysis.arrows import Arrows, arrows
+from simulator.analysis.traces.arrows import Arrows, arrows
 from simulator.schedule import Collective, Compute, Copy, Delay, Op, Program, Recv, Send
 from simulator.timeline import NO_MICRO_BATCH, Floats, Integers, Timeline, micro_batches, op_names, op_streams
 

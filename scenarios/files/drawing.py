@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from scenarios.files.titles import chart_title
 from scenarios.results.reserved_memory import reserved_memory
 from scenarios.results.result import Result
 from scenarios.results.step_numbers import StepNumbers
 from scenarios.results.sweep import sweep
-from scenarios.results.titles import chart_title
 from simulator.analysis import plot
 from simulator.analysis.files import file_stems
 from simulator.analysis.plot.beside import MOST_PANELS, PANELS

@@ -1,0 +1,1 @@
+"""Files that a run leaves behind: its folder, its numbers, its charts."""

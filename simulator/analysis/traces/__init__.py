@@ -1,0 +1,1 @@
+"""Timelines as traces for Perfetto and Chrome."""
