@@ -171,7 +171,7 @@ def test_an_axis(lab: str) -> None:
     """Two ranks have half of each sequence; gradients are reduced over both, and the loss is averaged over them."""
     key = f"{lab}.axes.context"
     # its GPUs compute for two years: a latency of microseconds would be lost in rounding
-    result = tiny(lab, parallelism={key: {"degree": 2}}, cluster={**TRAINED["cluster"], "latency": "1 s"})
+    result = tiny(lab, parallelism={key: {"degree": 2}}, cluster={**PORTS, "gpus": 4, "latency": "1 s"})
     derived, mesh = result.scenario.derived, result.scenario.schedule().mesh
     assert (derived.described, derived.micro_batches) == ("tp 1 x context 2 x pp 1 x dp 2", 4)
     assert mesh.axes["context"].groups == ((0, 1), (2, 3))
