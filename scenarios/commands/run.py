@@ -66,18 +66,14 @@ def run(
 ) -> int:
     """Simulate scenarios, report, and write results under runs/NAME."""
     from scenarios.scenario import Scenario
-    from simulator.analysis.files import suffix_of
     from simulator.errors import ScenarioError
 
-    if trace is not None:
-        suffix_of(trace, (".pftrace", ".json", ".json.gz"))
-    if spans is not None:
-        suffix_of(spans, (".csv", ".csv.gz", ".parquet"))
     if jobs > 1 and not check:
         raise ScenarioError("--jobs shares the runs of --check; give that too")
-    files = _Files(output, trace, spans, numbers(ranks) if ranks else None)
     if name is not None and len(scenarios) > 1:
         raise ScenarioError(f"--name {name}: names one run, not {len(scenarios)}")
+    _check_suffixes(trace, spans)
+    files = _Files(output, trace, spans, numbers(ranks) if ranks else None)
     renamed = {"name": name} if name is not None else None
     loaded = [Scenario.load(scenario, renamed, settings) for scenario in scenarios]
     several = len(loaded) > 1 or any(scenario.variants for scenario in loaded)
@@ -86,6 +82,16 @@ def run(
 
         return print_evaluations(loaded, jobs, as_json, strict_memory)
     return _run_each(loaded, files, as_json, check, strict_memory)
+
+
+def _check_suffixes(trace: Path | None, spans: Path | None) -> None:
+    """Raise `SimulatorError` if the name of a file does not tell its format."""
+    from simulator.analysis.files import suffix_of
+
+    if trace is not None:
+        suffix_of(trace, (".pftrace", ".json", ".json.gz"))
+    if spans is not None:
+        suffix_of(spans, (".csv", ".csv.gz", ".parquet"))
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ class MemoryNeed:
         return of_capacity(self.nbytes, self.capacity)
 
     def __str__(self) -> str:
-        """Return the need and the verdict.
+        """Return the bytes needed, the capacity, and whether they fit.
 
         >>> str(MemoryNeed(0, 84e9, 85.9e9, {"context": 2e9}))
         'needs 86.0 of 85.9 GB: DOES NOT FIT'
