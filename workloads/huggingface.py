@@ -34,7 +34,7 @@ ALIASES: Mapping[str, str] = {
 LIMITS = ("max_position_embeddings", "n_positions")
 """Keys that bound the sequence: a ``seq_length`` beside them is the length of a training sample, and holds."""
 
-ACTIVATIONS: Mapping[str, str] = {"silu": "swiglu", "gelu_pytorch_tanh": "gelu_new"}
+ACTIVATIONS: Mapping[str, str] = {"silu": "swiglu", "gelu_pytorch_tanh": "gelu_new", "relu2": "squared_relu"}
 """Names of activations. Models with ``silu``, such as Llama's, multiply it by a second product: SwiGLU."""
 
 

@@ -18,11 +18,16 @@ class Shape:
     task). A model with a causal head normalises before each block (GPT-2, Llama), another one after it (BERT).
     *attention*: ``unfused``, ``flash``, or the import path of a function from a shape to operators. *softmax_group*:
     the fused softmax takes heads x samples in multiples of it. *attention_window*: positions to which each one attends,
-    0: to all. *block*: ``serial``, attention and then MLP, or ``parallel``, both of one norm of the layer's input
-    (GPT-J, PaLM). *cut*: how tensor parallelism cuts each layer; all
+    0: to all. *block*: ``serial``, attention and then MLP; ``parallel``, both of one norm of the layer's input (PaLM);
+    or ``parallel_two_norms``, each of its own norm (GPT-NeoX). *cut*: how tensor parallelism cuts each layer; all
     counts are then of one rank. *degrees*: of further axes that share the model, for the user's own operators.
-    *activation*: ``gelu`` is one kernel; ``gelu_new`` is its tanh form, written out unless kernels are fused; or
-    ``swiglu``. *cross_entropy*: how the loss is computed; "": in one kernel if kernels are fused, else in eager torch.
+    *activation*: ``gelu``, ``relu`` and ``squared_relu`` are one kernel; ``gelu_new`` is the tanh form of gelu, written
+    out unless kernels are fused; ``swiglu`` and ``geglu`` multiply it by a second product. *cross_entropy*: how the
+    loss is computed; "": in one kernel if kernels are fused, else in eager torch. *head_dim*: features of an attention
+    head, 0: an equal part of the hidden size. *norm_placement*: norms ``before`` each block of a causal model,
+    ``after`` it (of its output, before the residual sum: OLMo 2), or ``both`` (Gemma 2). *qk_norm*: RMS norms of
+    queries and keys, ``none``, ``per_head`` (Qwen 3) or ``all_heads`` (over the features of all heads: OLMo 2).
+    *position_rows*: rows of the learned table of positions, 0: one for each position.
     """
 
     num_layers: int
@@ -50,6 +55,13 @@ class Shape:
     cross_entropy: str = ""
     cut: Cut = WHOLE
     degrees: Mapping[str, int] = field(default_factory=dict)
+    head_dim: int = 0
+    add_qkv_bias: bool = False
+    norm_bias: bool = True
+    norm_placement: str = "before"
+    qk_norm: str = "none"
+    head_bias: bool = False
+    position_rows: int = 0
 
     @property
     def causal(self) -> bool:
@@ -64,7 +76,12 @@ class Shape:
     @property
     def head_size(self) -> int:
         """Features of one attention head."""
-        return self.hidden_size // self.num_attention_heads
+        return self.head_dim or self.hidden_size // self.num_attention_heads
+
+    @property
+    def gated(self) -> bool:
+        """True if the activation multiplies two products."""
+        return self.activation in ("swiglu", "geglu")
 
     @property
     def heads(self) -> int:

@@ -77,7 +77,9 @@ class TransformerSpecification(_Named):
     hidden_size: Count
     """Features of the hidden state. Also n_embd, d_model. Required without a preset."""
     num_attention_heads: Count
-    """Attention heads; they must divide hidden_size. Also n_head. Required without a preset."""
+    """Attention heads; without head_dim they must divide hidden_size. Also n_head. Required without a preset."""
+    head_dim: Count | None = None
+    """Features of an attention head; by default hidden_size / num_attention_heads."""
     num_key_value_heads: Count | None = None
     """Heads of keys and values (grouped queries); by default num_attention_heads."""
     ffn_hidden_size: Count | None = None
@@ -88,20 +90,31 @@ class TransformerSpecification(_Named):
     """Entries of the vocabulary. Required without a preset."""
     tie_embeddings: Flag = True
     """Embedding and logits share one matrix. Also tie_word_embeddings."""
-    activation: Literal["gelu", "gelu_new", "swiglu"] = "gelu"
-    """Activation of the MLP; swiglu (also silu) has three matrices. Also hidden_act, activation_function."""
+    activation: Literal["gelu", "gelu_new", "relu", "squared_relu", "swiglu", "geglu"] = "gelu"
+    """Activation of the MLP; swiglu (also silu) and geglu have three matrices. Also hidden_act, activation_function."""
     attention: Attention = "unfused"
     """unfused stores the scores, flash does not; or the import path of operators of your own."""
     attention_window: Count | None = None
     """Positions to which each one attends, for flash; by default all before it. Also sliding_window."""
-    block: Literal["serial", "parallel"] = "serial"
-    """serial: attention and then MLP; parallel: both of one norm (GPT-J, PaLM)."""
+    block: Literal["serial", "parallel", "parallel_two_norms"] = "serial"
+    """serial: attention and then MLP; parallel: both of one norm (GPT-J, PaLM); parallel_two_norms: each of its own
+    norm of the layer's input (GPT-NeoX)."""
     normalization: Literal["layernorm", "rmsnorm"] = "layernorm"
     """Kind of the norms."""
+    norm_bias: Flag = True
+    """Layer norms have a bias."""
+    norm_placement: Literal["before", "after", "both"] = "before"
+    """Norms of a causal model: before each block, after it (of its output, before the residual sum), or both."""
+    qk_norm: Literal["none", "per_head", "all_heads"] = "none"
+    """RMS norms of queries and keys: none, over the features of each head (Qwen 3), or of all heads (OLMo 2)."""
     position_embedding_type: Literal["learned_absolute", "rope", "alibi", "none"] = "learned_absolute"
     """Positions: a learned table, rotary (rope), biases of the scores (alibi), or none."""
+    position_rows: Count | None = None
+    """Rows of the learned table of positions; by default seq_length. OPT has two more."""
     add_bias_linear: Flag = True
     """Linear operators have biases."""
+    add_qkv_bias: Flag = False
+    """The product that makes queries, keys and values has a bias even if other linear operators have none."""
     dropout: Annotated[float, BeforeValidator(number(0.0, 1.0))] = 0.1
     """Probability of dropout, 0 to 1; above 0 its kernels and masks count."""
     embedding_norm: Flag = False
@@ -110,6 +123,8 @@ class TransformerSpecification(_Named):
     """Entries of the table of token types, as in BERT; 0: none."""
     head: Literal["causal_lm", "masked_lm", "pretraining"] = "causal_lm"
     """causal_lm (GPT), masked_lm (BERT's, over every position), or pretraining (that and the next sentence)."""
+    head_bias: Flag = False
+    """The logits of a causal model have a bias."""
 
     @model_validator(mode="before")
     @classmethod
@@ -123,13 +138,18 @@ class TransformerSpecification(_Named):
         _most("num_layers", self.num_layers, MOST_LAYERS)
         _most("hidden_size", self.hidden_size, MOST_FEATURES)
         _most("ffn_hidden_size", self.ffn_hidden_size or 0, 100 * MOST_FEATURES)
-        _divides("num_attention_heads", self.num_attention_heads, "hidden_size", self.hidden_size)
+        _most("head_dim", self.head_dim or 0, MOST_FEATURES)
+        if self.head_dim is None:
+            _divides("num_attention_heads", self.num_attention_heads, "hidden_size", self.hidden_size)
         if self.num_key_value_heads is not None:
             _divides("num_key_value_heads", self.num_key_value_heads, "num_attention_heads", self.num_attention_heads)
         if self.attention_window is not None and self.attention == "unfused":
             raise Fault("attention_window", "belongs to attention: flash; unfused kernels compute all scores")
-        if self.block == "parallel" and self.head != "causal_lm":
-            raise Fault("block", f"parallel normalises before the block, but head: {self.head} normalises after it")
+        if self.block != "serial" and self.head != "causal_lm":
+            raise Fault("block", f"{self.block} normalises before the block, but head: {self.head} normalises after it")
+        for key, value in (("block", self.block != "serial"), ("head", self.head != "causal_lm")):
+            if value and self.norm_placement != "before":
+                raise Fault("norm_placement", f"belongs to serial causal models, not to {key}: {getattr(self, key)}")
         return self
 
     def build(self, precision: str = "fp32", fused: bool = True, folder: Path | None = None) -> Model:
@@ -139,6 +159,8 @@ class TransformerSpecification(_Named):
             "num_key_value_heads": self.num_key_value_heads or self.num_attention_heads,
             "ffn_hidden_size": self.ffn_hidden_size or 4 * self.hidden_size,
             "attention_window": self.attention_window or 0,
+            "head_dim": self.head_dim or 0,
+            "position_rows": self.position_rows or 0,
             "dropout": bool(self.dropout),
         }
         return transformer(Shape(**given, precision=precision, fused=fused), _name(self))

@@ -20,7 +20,15 @@ from workloads.operators.linear import Linear
 from workloads.operators.loss import cross_entropy, vocabulary_parallel_loss
 from workloads.operators.norm import layer_norm, rms_norm
 from workloads.operators.operator import Operator
-from workloads.operators.sharded import column_parallel, on_the_sequence, second_parallel, sequence_gathered
+from workloads.operators.sharded import (
+    ShardedOperator,
+    column_parallel,
+    norm_of_columns,
+    on_the_sequence,
+    second_parallel,
+    sequence_gathered,
+    summed_over,
+)
 from workloads.operators.side_by_side import SharedInput, SummedOutput
 from workloads.shape import Shape
 
@@ -74,21 +82,24 @@ def transformer(shape: Shape, name: str = "transformer", notes: tuple[str, ...] 
 def transformer_operators(shape: Shape) -> tuple[Operator, ...]:
     """One layer: attention, then the feed-forward block, each with its norm and its residual sum.
 
-    A parallel block has one norm and one residual sum, and both stand side by side between them.
+    A parallel block has one residual sum, and attention and feed-forward side by side before it.
     """
-    if shape.block == "parallel":
+    if shape.block != "serial":
         return _parallel_block(shape)
-    attention, feed_forward = _attention(shape), _feed_forward(shape)
-    if shape.causal:
-        return (_norm(shape), *attention, _norm(shape), *feed_forward)
-    return (*attention, _norm(shape), *feed_forward, _norm(shape))
+    if not shape.causal:
+        attention, feed_forward = _block(shape, _attention_parts(shape)), _block(shape, _feed_forward_parts(shape))
+        return (*attention, _norm(shape), *feed_forward, _norm(shape))
+    before, after = shape.norm_placement != "after", shape.norm_placement != "before"
+    parts = (_attention_parts(shape), _feed_forward_parts(shape))
+    return tuple(operator for one in parts for operator in _block(shape, one, before=before, after=after))
 
 
 def embedding_operators(shape: Shape) -> tuple[Operator, ...]:
     """Token, position and type vectors added up; norm and dropout where the model has them."""
     elements, cut = shape.seq_length * shape.hidden_size, shape.cut
     learned = shape.position_embedding_type == "learned_absolute"
-    tables = (shape.vocabulary, shape.seq_length * learned, shape.type_vocab_size)
+    positions = (shape.position_rows or shape.seq_length) * learned
+    tables = (shape.vocabulary, positions, shape.type_vocab_size)
     vectors = embedding(tuple(filter(None, tables)), shape.seq_length, shape.hidden_size, shape.precision)
     norm = (_norm(shape),) if shape.embedding_norm else ()
     drop = (dropout(elements // cut.sequence_shards, shape.precision),) if shape.dropout else ()
@@ -110,7 +121,7 @@ def head_operators(shape: Shape) -> tuple[Operator, ...]:
         rows,
         hidden,
         shape.vocabulary,
-        bias=not shape.causal,
+        bias=not shape.causal or shape.head_bias,
         precision=precision,
         shared=shape.tie_embeddings,
         kept_share=shape.cut.sequence_shards,
@@ -124,7 +135,7 @@ def _norm(shape: Shape) -> Operator:
     rows = shape.seq_length // shape.cut.sequence_shards
     if shape.normalization == "rmsnorm":
         return on_the_sequence(rms_norm(rows, shape.hidden_size, shape.precision, fused=shape.fused), shape.cut)
-    return on_the_sequence(layer_norm(rows, shape.hidden_size, shape.precision), shape.cut)
+    return on_the_sequence(layer_norm(rows, shape.hidden_size, shape.precision, bias=shape.norm_bias), shape.cut)
 
 
 def _sequence_bytes(shape: Shape) -> float:
@@ -132,30 +143,34 @@ def _sequence_bytes(shape: Shape) -> float:
     return shape.hidden_bytes * shape.cut.sequence_shards
 
 
-def _attention(shape: Shape) -> tuple[Operator, ...]:
-    columns, inner, output = _attention_parts(shape)
-    return (column_parallel(columns, shape.cut), *inner, second_parallel(output, shape.cut), _residual(shape))
+Parts = tuple[Linear, tuple[Operator, ...], Linear]
+"""The first product of a block, what is between, and its second product."""
 
 
-def _feed_forward(shape: Shape) -> tuple[Operator, ...]:
-    up, inner, down = _feed_forward_parts(shape)
-    return (column_parallel(up, shape.cut), *inner, second_parallel(down, shape.cut), _residual(shape))
+def _block(shape: Shape, parts: Parts, *, before: bool = False, after: bool = False) -> tuple[Operator, ...]:
+    """The operators of *parts* and the residual sum, with a norm *before* and *after* the products or none."""
+    first, inner, second = parts
+    norm = (_norm(shape),)
+    columns, rows = column_parallel(first, shape.cut), second_parallel(second, shape.cut)
+    return (*norm * before, columns, *inner, rows, *norm * after, _residual(shape))
 
 
 def _parallel_block(shape: Shape) -> tuple[Operator, ...]:
     columns, attention, output = _attention_parts(shape)
     up, feed_forward, down = _feed_forward_parts(shape)
+    if shape.block == "parallel":
+        made = (_norm(shape), column_parallel(SharedInput((columns, up)), shape.cut), *attention, *feed_forward)
+    else:
+        first = (_norm(shape), column_parallel(columns, shape.cut), *attention)
+        made = (*first, _norm(shape), column_parallel(up, shape.cut), *feed_forward)
     return (
-        _norm(shape),
-        column_parallel(SharedInput((columns, up)), shape.cut),
-        *attention,
-        *feed_forward,
+        *made,
         second_parallel(SummedOutput((output, down)), shape.cut),
         _residual(shape),
     )
 
 
-def _attention_parts(shape: Shape) -> tuple[Linear, tuple[Operator, ...], Linear]:
+def _attention_parts(shape: Shape) -> Parts:
     """The product that makes queries, keys and values; what is between; the product that makes the output."""
     precision, rows = shape.precision, shape.seq_length
     queries, keys = shape.heads * shape.head_size, shape.key_value_heads * shape.head_size
@@ -165,7 +180,7 @@ def _attention_parts(shape: Shape) -> tuple[Linear, tuple[Operator, ...], Linear
         rows,
         shape.hidden_size,
         queries + 2 * keys,
-        shape.add_bias_linear,
+        shape.add_bias_linear or shape.add_qkv_bias,
         precision,
         splits=(queries, keys, keys) if apart else (),
         kept_share=shape.cut.sequence_shards,
@@ -173,7 +188,22 @@ def _attention_parts(shape: Shape) -> tuple[Linear, tuple[Operator, ...], Linear
     turned = (rotary(rows * (queries + keys), precision, fused=shape.fused),)
     output = Linear(rows, queries, shape.hidden_size, shape.add_bias_linear, precision)
     position = turned if shape.position_embedding_type == "rope" else ()
-    return columns, (*position, *_core(shape)), output
+    return columns, (*_query_key_norms(shape), *position, *_core(shape)), output
+
+
+def _query_key_norms(shape: Shape) -> tuple[Operator, ...]:
+    """RMS norms of queries and of keys. Ranks that hold the same weights sum their gradients."""
+    rows, cut = shape.seq_length, shape.cut
+    made: list[Operator] = []
+    for heads in (shape.heads, shape.key_value_heads) if shape.qk_norm != "none" else ():
+        if shape.qk_norm == "per_head":
+            norm = rms_norm(rows * heads, shape.head_size, shape.precision, fused=shape.fused)
+            tensors = summed_over(norm.tensors, cut.over) if cut.ranks > 1 else norm.tensors
+            made.append(ShardedOperator(norm, tensors))
+        else:
+            norm = rms_norm(rows, heads * shape.head_size, shape.precision, fused=shape.fused)
+            made.append(norm_of_columns(norm, rows, cut))
+    return tuple(made)
 
 
 def _core(shape: Shape) -> tuple[Operator, ...]:
@@ -189,9 +219,9 @@ def _core(shape: Shape) -> tuple[Operator, ...]:
     return (made,) if isinstance(made, Operator) else tuple(made)
 
 
-def _feed_forward_parts(shape: Shape) -> tuple[Linear, tuple[Operator, ...], Linear]:
+def _feed_forward_parts(shape: Shape) -> Parts:
     """The product that widens, the activation, the product that narrows."""
-    precision, rows, gated = shape.precision, shape.seq_length, shape.activation == "swiglu"
+    precision, rows, gated = shape.precision, shape.seq_length, shape.gated
     width = shape.ffn_hidden_size // shape.cut.ranks
     up = Linear(
         rows,

@@ -81,7 +81,10 @@ FAULTS = {
     f"{{{SIZES.replace('2,', '20000,', 1)}}}": "1:21: model.num_layers: 20000 is absurd; the most that is "
     "taken is 10000",
     f"{{{SIZES}, forward: 1 s}}": "1:97: model.forward: belongs to kind unit, but kind is transformer",
-    f"{{{SIZES}, activation: relu}}": '1:109: model.activation: must be gelu, gelu_new or swiglu, not "relu"',
+    f"{{{SIZES}, activation: mish}}": "1:109: model.activation: must be gelu, gelu_new, relu, squared_relu, swiglu or "
+    'geglu, not "mish"',
+    f"{{{SIZES}, block: parallel, norm_placement: both}}": "1:130: model.norm_placement: belongs to serial causal "
+    "models, not to block: parallel",
     "{kind: convolutional, layers: [{conv: 8}], num_layers: 3}": "1:51: model.num_layers: belongs to kind transformer, "
     "but kind is convolutional",
     "{kind: convolutional, layers: [{max_pool: 2}]}": "1:39: model.layers.0: a pooling joins the layer before it, so "

@@ -178,6 +178,14 @@ def on_the_sequence(operator: Operator, cut: Cut) -> Operator:
     return ShardedOperator(operator, summed_over(operator.tensors, cut.over))
 
 
+def norm_of_columns(norm: Operator, rows: int, cut: Cut) -> Operator:
+    """An RMS norm over features that are cut by columns: ranks add up an fp32 number of each of *rows* in each pass."""
+    if cut.ranks == 1:
+        return norm
+    sums = Exchange("all_reduce", float(rows * BYTES["fp32"]), cut.over)
+    return ShardedOperator(norm, norm.tensors, before=(("F", sums), ("I", sums)))
+
+
 def summed_over(tensors: Iterable[ParameterTensor], axis: str) -> tuple[ParameterTensor, ...]:
     """*tensors* with gradients that are first summed over *axis*."""
     return tuple(replace(tensor, reduced_over=(axis, *tensor.reduced_over)) for tensor in tensors)
