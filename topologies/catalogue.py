@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from math import inf
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from simulator import lookup
 from simulator.accelerator import Accelerator
@@ -74,13 +76,28 @@ class Lanes(Section):
     count: Count
 
 
+EFFICIENCIES = ("matmul_efficiency", "memory_efficiency", "attention_efficiency", "attention_backward", "spread")
+"""Shares of a peak, which hold for similar GPUs."""
+
+
+def _peak(flops: float | Mapping[str, float]) -> float:
+    """Return the peak in 16 bits, FLOP/s; where there is none, the highest."""
+    if not isinstance(flops, Mapping):
+        return flops
+    return flops.get("bf16") or flops.get("fp16") or max(flops.values())
+
+
 class Device(Sourced):
     """A GPU, or a host processor (one socket): the parameters of `Accelerator`, its own links and its bus to the host.
 
     In a scenario a mapping may begin with a *preset*, a catalogue file whose values its keys override.
+    *efficiency_of*: a GPU of the catalogue on which kernels were measured. What this one does not set of `EFFICIENCIES`
+    and ``k_half`` is as there; ``k_half`` in proportion to peak over memory bandwidth, for what a tile loads and stores
+    costs as many more of its inner steps.
     """
 
     preset: str | None = None
+    efficiency_of: str | None = None
     name: str | None = None
     peak_flops: Rate | dict[str, Rate]
     memory: Size = inf
@@ -96,8 +113,27 @@ class Device(Sourced):
     links: Lanes | None = None
     bus: str | None = None
 
+    @field_validator("efficiency_of")
+    @classmethod
+    def _known(cls, name: str | None) -> str | None:
+        if name is not None:
+            known(GPUS, "GPU", name)
+        return name
+
+    def _inherited(self) -> dict[str, Any]:
+        if self.efficiency_of is None:
+            return {}
+        measured = device(GPUS, self.efficiency_of).accelerator()
+        made = {key: getattr(measured, key) for key in EFFICIENCIES}
+        ratio = self.memory_bandwidth / measured.memory_bandwidth
+        made["k_half"] = measured.k_half * _peak(self.peak_flops) / _peak(measured.peak_flops) / ratio
+        return {key: value for key, value in made.items() if key not in self.model_fields_set}
+
     def accelerator(self) -> Accelerator:
         """Return the accelerator by which the simulator prices kernels."""
+        return replace(self._own(), **self._inherited())
+
+    def _own(self) -> Accelerator:
         return Accelerator(
             name=self.name or "custom",
             peak_flops=self.peak_flops,

@@ -46,12 +46,39 @@ def _lines(kind: str) -> list[str]:
 
     if kind == "links":
         return table([_link(name) for name in names(PACKAGES[kind])], align="lrr").splitlines()
+    if kind == "models":
+        return table([_model(name) for name in names(PACKAGES[kind])], align="lrl").splitlines()
+    if kind == "gpus":
+        return table([_gpu(name) for name in names(PACKAGES[kind])], align="lrrr").splitlines()
     if kind != "scenarios":
         extra = loading.WITHOUT_FILE["cluster"] if kind == "clusters" else ()
         return sorted([*names(PACKAGES[kind]), *extra])
     found = {name: folder for folder in ("", *loading.FOLDERS) for name in loading.shipped(folder)}
     width = max(map(len, found), default=0)
     return [f"{name:<{width}}  {_described(name, folder)}".rstrip() for name, folder in found.items()]
+
+
+def _model(name: str) -> list[str]:
+    """Return the name of a model of the catalogue, its number of parameters and its description."""
+    from workloads.specification import model, specification
+
+    count = model(name).parameters
+    shown = f"{count / 1e9:.4g}B" if count >= 1e9 else f"{count / 1e6:.4g}M"
+    return [name, shown, specification(name).description]
+
+
+def _gpu(name: str) -> list[str]:
+    """Return the name of a GPU of the catalogue, its dense peak in 16 bits, its memory and its memory bandwidth."""
+    from math import isfinite
+
+    from simulator.units import show
+    from topologies.catalogue import GPUS, device
+
+    data = device(GPUS, name)
+    made = data.accelerator()
+    peak = made.peak("fp16") if isinstance(made.peak_flops, dict) and "fp16" in made.peak_flops else made.peak("fp32")
+    sizes = ((made.memory_bytes, "size"), (made.memory_bandwidth, "bandwidth"))
+    return [name, show(peak, "rate"), *(show(value, unit) if isfinite(value) else "unlimited" for value, unit in sizes)]
 
 
 def _link(name: str) -> list[str]:
