@@ -6,10 +6,12 @@ import pytest
 
 from simulator import lookup
 from simulator.cluster import Cluster
+from simulator.document import read
 from topologies import cluster
 from topologies.specification import CLUSTERS
 
-ONE_SOCKET = ("perlmutter", "frontier")
+BEHIND_THE_PROCESSOR = ("frontier", "gb200_nvl72")
+"""Clusters with GPUs that reach a NIC over a link of their own to the processor."""
 
 
 def path(machine: Cluster, source: str, target: str) -> list[str]:
@@ -23,7 +25,7 @@ def path(machine: Cluster, source: str, target: str) -> list[str]:
 def test_all_pairs(name: str) -> None:
     machine = cluster({"preset": name, "nodes": 2})
     devices = (*machine.gpus, *machine.hosts)
-    assert len(machine.hosts) == (2 if name in ONE_SOCKET else 4)
+    assert len(machine.hosts) == 2 * read(lookup.data_file(CLUSTERS, name)).data["node"]["sockets"]
     for source, target in permutations(devices, 2):
         passed = path(machine, source, target)
         assert (passed[0], passed[-1]) == (source, target)
@@ -33,7 +35,7 @@ def test_all_pairs(name: str) -> None:
             assert "gpu" not in between
         apart = machine.node_of(source) != machine.node_of(target)
         assert between.count("nic") == (2 if apart else 0)
-        if apart and source.startswith("gpu") and name != "frontier":
+        if apart and source.startswith("gpu") and name not in BEHIND_THE_PROCESSOR:
             first = machine.links[machine.route(source, target)[0]]
             assert first.kind.startswith("pcie")  # GPU memory to NIC
 

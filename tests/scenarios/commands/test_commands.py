@@ -299,7 +299,10 @@ def test_show_topology(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "resnet50" in answer(capsys, "list", "models").splitlines()
+    models = {line.split()[0]: line for line in answer(capsys, "list", "models").splitlines()}
+    assert models["gpt2"] == "gpt2                124.4M  GPT-2 small, 124 million parameters"
+    gpus = {line.split()[0]: line.split()[1:] for line in answer(capsys, "list", "gpus").splitlines()}
+    assert gpus["h100"] == ["989", "TFLOP/s", "85.9", "GB", "3.35", "TB/s"]
     assert "zhores" in answer(capsys, "list", "clusters").splitlines()
     assert "one_f_one_b" in answer(capsys, "list", "schedules").splitlines()
     everything = answer(capsys, "list")
