@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
@@ -16,6 +17,7 @@ PACKAGES = {
     "links": "topologies.links",
     "fabrics": "topologies.fabrics",
     "schedules": "workloads.pipelines",
+    "software": "workloads.software",
 }
 
 
@@ -25,7 +27,7 @@ def list_names(
         str | None, typer.Argument(help=f"{', '.join(PACKAGES)} or scenarios; all of them if none.")
     ] = None,
 ) -> None:
-    """List models, GPUs, clusters, links, fabrics, schedules and scenarios."""
+    """List models, GPUs, clusters, links, fabrics, schedules, software stacks and scenarios."""
     kinds = [*PACKAGES, "scenarios"]
     if kind is not None and kind not in kinds:
         from simulator.document.validation import listed
@@ -46,12 +48,25 @@ def _lines(kind: str) -> list[str]:
 
     if kind == "links":
         return table([_link(name) for name in names(PACKAGES[kind])], align="lrr").splitlines()
+    if kind == "software":
+        return _aligned({name: _stack(name) for name in names(PACKAGES[kind])})
     if kind != "scenarios":
         extra = loading.WITHOUT_FILE["cluster"] if kind == "clusters" else ()
         return sorted([*names(PACKAGES[kind]), *extra])
     found = {name: folder for folder in ("", *loading.FOLDERS) for name in loading.shipped(folder)}
-    width = max(map(len, found), default=0)
-    return [f"{name:<{width}}  {_described(name, folder)}".rstrip() for name, folder in found.items()]
+    return _aligned({name: _described(name, folder) for name, folder in found.items()})
+
+
+def _aligned(texts: Mapping[str, str]) -> list[str]:
+    width = max(map(len, texts), default=0)
+    return [f"{name:<{width}}  {text}".rstrip() for name, text in texts.items()]
+
+
+def _stack(name: str) -> str:
+    """Return the description of the software stack *name*."""
+    from workloads.stack import specification
+
+    return specification(name).description
 
 
 def _link(name: str) -> list[str]:

@@ -165,7 +165,7 @@ class Uncertainty:
                 entry = device(GPUS, gpu.name)
                 moved = entry.model_copy(update={key: getattr(entry, key) * (1 + STEP)}).accelerator()
                 slopes[places[name]] += self._slope(gpu, moved, count)
-        stack = self.scenario.specification.software
+        stack = self.scenario.stack
         for key, name in fit.keys(f"workloads.software.{stack}").items():
             slopes[places[name]] += self._stack_slope(key)
         return float(slopes @ fit.covariance @ slopes)
@@ -177,7 +177,7 @@ class Uncertainty:
         return self._share(before) * (after / before - 1.0) / STEP if before else 0.0
 
     def _stack_slope(self, key: str) -> float:
-        entry = specification(self.scenario.specification.software)
+        entry = specification(self.scenario.stack)
         value: float = getattr(entry, key)
         if key == "step":
             return value / self.step
