@@ -91,7 +91,7 @@ def test_the_fit_of_the_v100_is_written_with_what_it_covers(tmp_path):
 
 
 def test_a_value_lands_under_its_key():
-    assert landed(PARAMETERS, {"fsdp.step": 0.5}, "workloads.software.fsdp") == {"step": 0.5}
+    assert landed(PARAMETERS, {"fsdp.load": 0.5}, "workloads.software.fsdp") == {"load": 0.5}
 
 
 def test_a_file_that_nobody_reads_is_told(tmp_path):
