@@ -54,6 +54,8 @@ class Software:
     - *gradient_buffers*: memory of gradient buckets beside the gradients: ``copies`` of all, ``two`` buckets, ``none``.
     - *scatter_gather*: ranks that hold the same boundary between pipeline stages send one part each, and the receivers
       gather.
+    - *accumulation*: how gradients of micro-batches are added up, one of
+      `workloads.gradients.accumulation.ACCUMULATIONS`.
     - *cross_entropy*: how the loss is computed, one of `workloads.operators.loss.LOSSES`; "": by *fused*.
     """
 
@@ -77,6 +79,7 @@ class Software:
     gradient_buffers: str = "copies"
     scatter_gather: bool = False
     cross_entropy: str = ""
+    accumulation: str = "fused"
 
     @property
     def host_seconds_per_tensor(self) -> float:

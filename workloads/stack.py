@@ -47,6 +47,7 @@ class SoftwareSpecification(Section):
     gradient_buffers: Literal["copies", "two", "none"] = "copies"
     scatter_gather: Flag = False
     cross_entropy: Literal["", "fused", "vocab_parallel", "eager"] = ""
+    accumulation: Literal["fused", "added", "cast"] = "fused"
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
@@ -79,6 +80,7 @@ class SoftwareSpecification(Section):
             gradient_buffers=self.gradient_buffers,
             scatter_gather=self.scatter_gather,
             cross_entropy=self.cross_entropy,
+            accumulation=self.accumulation,
         )
 
 

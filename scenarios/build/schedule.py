@@ -19,6 +19,7 @@ from simulator.schedule.order import Order
 from workloads.composition import inner_axes, on_layouts
 from workloads.compute import compute
 from workloads.fixed_cost import HostTime, fixed_costs
+from workloads.gradients.accumulation import accumulated, accumulated_bytes
 from workloads.gradients.norm import gradient_norm
 from workloads.memory.recompute import recompute
 from workloads.model import Model
@@ -138,6 +139,10 @@ def _computation(
         overlap=overlap,
         replicas=derived.by_stage,
     )
+    if parallelism.data.whole_gradients and step.model.optimizer_seconds is None:
+        dtype, how = step.gradient_dtype or step.model.precision, step.software.accumulation
+        nbytes = accumulated_bytes(how, step.model.precision, dtype, derived.micro_batches)
+        schedule = accumulated(schedule, step.model, nbytes)
     with _faults_at(document, "training", "recompute"):
         how = "none" if _recomputes_stages(specification) else training.recompute
         return recompute(schedule, step.model, how, micro_batch_size=step.micro_batch_size)

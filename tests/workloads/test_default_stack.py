@@ -56,7 +56,7 @@ def test_report_and_derived_values_tell_the_stack() -> None:
     assert automatic.run().summary()["step_time_s"] == named.run().summary()["step_time_s"]
 
 
-SCENARIOS = {
+SCENARIOS: dict[str, dict[str, object]] = {
     "dgx_a100_gpt2_xl_ddp": {},
     "gpt2_xl_zero_zhores": {},
     "gpt_6_7b_64a100": {},
