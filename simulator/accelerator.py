@@ -27,6 +27,10 @@ SPLIT_DEPTH = 256
 "Parallelized Reductions") splits if m and n are small and k is large, without a number: a first estimate."""
 
 
+OPERATOR_SECONDS = 8e-6
+"""Host time of an eager operator of PyTorch, dispatched from Python: 5 to 10 us (the `launch` of the stack ``ddp``)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Software:
     """Costs and options of a software stack.
@@ -34,7 +38,9 @@ class Software:
     - *launch_seconds*: host time to launch a kernel. *fused*: elementwise kernels are fused.
     - *softmax_group*: the fused softmax needs heads x samples to be a multiple; else each operator has a kernel.
     - *sharpness* q of the smooth maximum of host time h and GPU time g: (h^q + g^q)^(1/q).
-    - *step_seconds*: host time of each optimizer step in addition to its kernels.
+    - *tensor_operators*: operators that the optimizer step launches for each parameter tensor of a rank, one by one.
+    - *tensor_seconds*: further host time of each step for each parameter tensor.
+    - *load_seconds*: host time of each step for loading data and logging.
     - *exchange_seconds*: time lost by a pipeline stage for each message for which it waits: the host waits too, and
       must launch again afterwards.
     - *context_bytes*: GPU memory of a process without tensors: CUDA's context and the loaded kernels.
@@ -48,6 +54,8 @@ class Software:
     - *gradient_buffers*: memory of gradient buckets beside the gradients: ``copies`` of all, ``two`` buckets, ``none``.
     - *scatter_gather*: ranks that hold the same boundary between pipeline stages send one part each, and the receivers
       gather.
+    - *accumulation*: how gradients of micro-batches are added up, one of
+      `workloads.gradients.accumulation.ACCUMULATIONS`.
     - *cross_entropy*: how the loss is computed, one of `workloads.operators.loss.LOSSES`; "": by *fused*.
     """
 
@@ -55,7 +63,9 @@ class Software:
     launch_seconds: float = 0.0
     fused: bool = True
     sharpness: float = 4.0
-    step_seconds: float = 0.0
+    tensor_operators: int = 0
+    tensor_seconds: float = 0.0
+    load_seconds: float = 0.0
     exchange_seconds: float = 0.0
     context_bytes: float = 0.0
     async_tensor: bool = False
@@ -69,6 +79,12 @@ class Software:
     gradient_buffers: str = "copies"
     scatter_gather: bool = False
     cross_entropy: str = ""
+    accumulation: str = "fused"
+
+    @property
+    def host_seconds_per_tensor(self) -> float:
+        """Host time of each optimizer step for each parameter tensor of a rank."""
+        return self.tensor_operators * OPERATOR_SECONDS + self.tensor_seconds
 
     def gradient_dtype(self, precision: str) -> str:
         """In which gradients are accumulated and reduced when a model trains in *precision*."""

@@ -8,7 +8,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from simulator.accelerator import Software
-from simulator.document import Amount, Count, Fault, Flag, Ratio, Section, Time, read, validated
+from simulator.document import Amount, Count, Fault, Flag, Index, Ratio, Section, Time, read, validated
 from simulator.lookup import data_file
 
 
@@ -17,10 +17,11 @@ class SoftwareSpecification(Section):
 
     *torch_compile*: TorchInductor fuses pointwise operators, norms, softmax and loss into a kernel each; the kernels of
     matrix products and of fused attention stay (Ansel et al. 2024, "PyTorch 2", ASPLOS, section 4).
-    *step*: host time of each optimizer step; *exchange*: time lost with each message of a pipeline; *context*: memory
-    of the GPU; *slice*: time for each rank's slice of each tensor of a list that ZeRO-3 communicates; *flash_forward*,
-    *flash_backward*: speed of fused attention over the first FlashAttention; the other keys are habits, as `Software`
-    has them.
+    *operators*: those that a step launches for each parameter tensor, one by one; *tensor*: further host time for each
+    tensor; *load*: host time of each step for loading data and logging; *exchange*: time lost with each message of a
+    pipeline; *context*: memory of the GPU; *slice*: time for each rank's slice of each tensor of a list that ZeRO-3
+    communicates; *flash_forward*, *flash_backward*: speed of fused attention over the first FlashAttention; the other
+    keys are habits, as `Software` has them.
     """
 
     name: str
@@ -30,7 +31,9 @@ class SoftwareSpecification(Section):
     fused: Flag | None = None
     torch_compile: Flag = False
     sharpness: Ratio = Software().sharpness
-    step: Time = 0.0
+    operators: Index = 0
+    tensor: Time = 0.0
+    load: Time = 0.0
     exchange: Time = 0.0
     context: Amount = 0.0
     async_tensor: Flag = False
@@ -44,6 +47,7 @@ class SoftwareSpecification(Section):
     gradient_buffers: Literal["copies", "two", "none"] = "copies"
     scatter_gather: Flag = False
     cross_entropy: Literal["", "fused", "vocab_parallel", "eager"] = ""
+    accumulation: Literal["fused", "added", "cast"] = "fused"
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
@@ -60,11 +64,13 @@ class SoftwareSpecification(Section):
             self.launch,
             bool(self.fused) or self.torch_compile,
             self.sharpness,
-            self.step,
-            self.exchange,
-            self.context,
-            self.async_tensor,
-            self.unfused_update,
+            tensor_operators=self.operators,
+            tensor_seconds=self.tensor,
+            load_seconds=self.load,
+            exchange_seconds=self.exchange,
+            context_bytes=self.context,
+            async_tensor=self.async_tensor,
+            unfused_update=self.unfused_update,
             slice_seconds=self.slice,
             flash_forward=self.flash_forward,
             flash_backward=self.flash_backward,
@@ -74,6 +80,7 @@ class SoftwareSpecification(Section):
             gradient_buffers=self.gradient_buffers,
             scatter_gather=self.scatter_gather,
             cross_entropy=self.cross_entropy,
+            accumulation=self.accumulation,
         )
 
 

@@ -21,9 +21,11 @@ from simulator.errors import ClusterError, ScenarioError, SimulatorError
 from simulator.plain_text import name_fault
 from simulator.schedule import Schedule
 from topologies.specification import ClusterHolder, ClusterSection
+from workloads.default_stack import AUTO, default_stack
 from workloads.huggingface import with_plain_keys
 from workloads.model import Model
 from workloads.parallelism.ddp import initial_broadcast
+from workloads.specification import TransformerSpecification
 from workloads.stack import software
 
 log = logging.getLogger(__name__)
@@ -126,7 +128,22 @@ class BuiltScenario:
     @cached_property
     def software(self) -> Software:
         """The software stack that issues the kernels."""
-        return software(self.specification.software)
+        return software(self.stack)
+
+    @property
+    def stack(self) -> str:
+        """The name of that stack, as given or by default."""
+        return self.stack_and_reason[0]
+
+    @cached_property
+    def stack_and_reason(self) -> tuple[str, str]:
+        """The name of the software stack, and why it was taken; no reason if the scenario names it."""
+        given, parallelism = self.specification.software, self.specification.parallelism
+        if given != AUTO:
+            return given, ""
+        gpu = self._cluster.accelerator(self.derived.devices[0])
+        transformer = isinstance(self.specification.model, TransformerSpecification)
+        return default_stack(parallelism.data.method, self.derived.degrees, gpu, transformer=transformer)
 
     @cached_property
     def model(self) -> Model | None:

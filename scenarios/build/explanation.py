@@ -96,6 +96,7 @@ def _training(scenario: BuiltScenario) -> dict[str, Any]:
         "global_batch": _batch(facts, training.global_batch_size),
         "micro_batch_size": facts.micro_batch_size,
         "micro_batches": facts.micro_batches,
+        "software": _software(scenario),
         "gradient_dtype": gradient_dtype(training, scenario.specification.parallelism.data, scenario.software),
         **{key: value for part in parts for key, value in part.facts().items()},
         "layers": len(model.layers),
@@ -103,6 +104,11 @@ def _training(scenario: BuiltScenario) -> dict[str, Any]:
         "model_flops_per_step": model.flops(1) * training.global_batch_size,
         "ops_per_step": sum(len(scenario.schedule().program(rank).ops) for rank in range(len(facts.devices))),
     }
+
+
+def _software(scenario: BuiltScenario) -> str:
+    stack, reason = scenario.stack_and_reason
+    return f"{stack} ({reason or 'as given'}; the others: clustersim list software)"
 
 
 def _batch(facts: Derived, samples: int) -> str:

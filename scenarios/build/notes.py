@@ -15,6 +15,7 @@ def notes(scenario: BuiltScenario) -> list[str]:
         return []
     order = pipeline_order(scenario.specification, scenario.derived, scenario.document)
     return [
+        *_software(scenario),
         *scenario.model.notes,
         *order.notes,
         *_update(scenario),
@@ -42,6 +43,13 @@ def recompute_note(scenario: BuiltScenario) -> Iterator[str]:
         cost = "costs time and saves next to no memory" if runs else "changes nothing"
         why = "flash attention keeps no scores" if runs else "no layer has attention"
         yield f"recompute: selective {cost}, since {why}; take none or full"
+
+
+def _software(scenario: BuiltScenario) -> Iterator[str]:
+    """Which software stack was taken, if the scenario names none and its model's durations are not given."""
+    stack, reason = scenario.stack_and_reason
+    if reason and scenario.model is not None and scenario.model.optimizer_seconds is None:
+        yield f"software: {stack}, {reason}; clustersim list software shows the others, software: NAME takes one"
 
 
 def _update(scenario: BuiltScenario) -> Iterator[str]:

@@ -18,7 +18,8 @@ from simulator.schedule.mesh import Mesh
 from simulator.schedule.order import Order
 from workloads.composition import inner_axes, on_layouts
 from workloads.compute import compute
-from workloads.fixed_cost import fixed_costs
+from workloads.fixed_cost import HostTime, fixed_costs
+from workloads.gradients.accumulation import accumulated, accumulated_bytes
 from workloads.gradients.norm import gradient_norm
 from workloads.memory.recompute import recompute
 from workloads.model import Model
@@ -58,7 +59,7 @@ def training_schedule(
     if not order.asynchronous:
         schedule = gradient_norm(schedule, inner_axes(derived.layouts), synchronous=parallelism.synchronous_update)
     if model.optimizer_seconds is None:
-        schedule = fixed_costs(schedule, software.step_seconds, software.exchange_seconds)
+        schedule = fixed_costs(schedule, share, HostTime.of(software), software.exchange_seconds)
     with _faults_at(document, "parallelism"):
         return with_neighbours(schedule)
 
@@ -138,6 +139,10 @@ def _computation(
         overlap=overlap,
         replicas=derived.by_stage,
     )
+    if parallelism.data.whole_gradients and step.model.optimizer_seconds is None:
+        dtype, how = step.gradient_dtype or step.model.precision, step.software.accumulation
+        nbytes = accumulated_bytes(how, step.model.precision, dtype, derived.micro_batches)
+        schedule = accumulated(schedule, step.model, nbytes)
     with _faults_at(document, "training", "recompute"):
         how = "none" if _recomputes_stages(specification) else training.recompute
         return recompute(schedule, step.model, how, micro_batch_size=step.micro_batch_size)

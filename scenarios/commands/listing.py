@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
 import typer
@@ -16,6 +17,7 @@ PACKAGES = {
     "links": "topologies.links",
     "fabrics": "topologies.fabrics",
     "schedules": "workloads.pipelines",
+    "software": "workloads.software",
 }
 
 
@@ -25,7 +27,7 @@ def list_names(
         str | None, typer.Argument(help=f"{', '.join(PACKAGES)} or scenarios; all of them if none.")
     ] = None,
 ) -> None:
-    """List models, GPUs, clusters, links, fabrics, schedules and scenarios."""
+    """List models, GPUs, clusters, links, fabrics, schedules, software stacks and scenarios."""
     kinds = [*PACKAGES, "scenarios"]
     if kind is not None and kind not in kinds:
         from simulator.document.validation import listed
@@ -44,18 +46,21 @@ def _lines(kind: str) -> list[str]:
     from simulator.analysis.text import table
     from simulator.lookup import names
 
-    if kind == "links":
-        return table([_link(name) for name in names(PACKAGES[kind])], align="lrr").splitlines()
-    if kind == "models":
-        return table([_model(name) for name in names(PACKAGES[kind])], align="lrl").splitlines()
-    if kind == "gpus":
-        return table([_gpu(name) for name in names(PACKAGES[kind])], align="lrrr").splitlines()
-    if kind != "scenarios":
-        extra = loading.WITHOUT_FILE["cluster"] if kind == "clusters" else ()
-        return sorted([*names(PACKAGES[kind]), *extra])
-    found = {name: folder for folder in ("", *loading.FOLDERS) for name in loading.shipped(folder)}
-    width = max(map(len, found), default=0)
-    return [f"{name:<{width}}  {_described(name, folder)}".rstrip() for name, folder in found.items()]
+    if kind == "scenarios":
+        folders = {name: folder for folder in ("", *loading.FOLDERS) for name in loading.shipped(folder)}
+        return table([[name, _described(name, folder)] for name, folder in folders.items()], align="ll").splitlines()
+    if kind in ROWS:
+        row, align = ROWS[kind]
+        return table([row(name) for name in names(PACKAGES[kind])], align=align).splitlines()
+    extra = loading.WITHOUT_FILE["cluster"] if kind == "clusters" else ()
+    return sorted([*names(PACKAGES[kind]), *extra])
+
+
+def _stack(name: str) -> list[str]:
+    """Return the name of a software stack and its description."""
+    from workloads.stack import specification
+
+    return [name, specification(name).description]
 
 
 def _model(name: str) -> list[str]:
@@ -88,6 +93,15 @@ def _link(name: str) -> list[str]:
 
     data = link_data(name)
     return [name, show(data.bandwidth, "bandwidth"), show(data.latency, "time")]
+
+
+ROWS: Mapping[str, tuple[Callable[[str], list[str]], str]] = {
+    "models": (_model, "lrl"),
+    "gpus": (_gpu, "lrrr"),
+    "links": (_link, "lrr"),
+    "software": (_stack, "ll"),
+}
+"""Lists of more than names: the row of a name, and how its columns are aligned."""
 
 
 def _described(name: str, folder: str) -> str:

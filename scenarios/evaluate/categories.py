@@ -27,7 +27,7 @@ def categories(run: BuiltScenario, summary: Mapping[str, Any]) -> dict[str, str]
     accelerator = run.cluster().accelerator(run.derived.devices[0]).name
     if run.specification.collective is not None:
         return _of_a_collective(run, summary) | {"GPU": accelerator}
-    return _of_a_step(run, summary) | {"GPU": accelerator, "software": run.specification.software}
+    return _of_a_step(run, summary) | {"GPU": accelerator, "software": run.stack}
 
 
 def _of_a_collective(run: BuiltScenario, summary: Mapping[str, Any]) -> dict[str, str]:

@@ -63,13 +63,13 @@ ALIKE = {
 }
 """Further entries of a stack: they differ in what is overlapped, not in host time, and have its fitted parameters."""
 
-# first estimates: tens of milliseconds of host work for a step; a synchronisation and about ten launches for a message
+# first estimates: ten milliseconds of host work for a step, a few lines of Python for a tensor; a synchronisation and
+# about ten launches for a message
 STACKS = (
     _stack("megatron", "exchange", 4e-4, 2e-5, 3e-3, "lost with each message that a pipeline stage waits for", 0.7),
-    _stack("megatron", "step", 4e-2, 1e-3, 0.5, "host time of each optimizer step beside its kernels", 0.7),
     _stack("megatron_deepspeed", "launch", 4e-5, 5e-6, 2e-4, "host time to launch a kernel that is priced"),
-    _stack("megatron_deepspeed", "step", 8e-2, 1e-3, 0.5, "host time of each optimizer step beside its kernels", 0.7),
-    _stack("fsdp", "step", 4e-2, 1e-3, 0.5, "host time of each optimizer step beside its kernels", 0.7),
+    _stack("megatron_deepspeed", "tensor", 2e-5, 1e-7, 1e-3, "of a step for each tensor beside its operators", 1.0),
+    _stack("fsdp", "load", 1e-2, 1e-4, 0.1, "host time of each step for loading data and logging", 0.7),
 )
 
 PARAMETERS = (*of_gpu("a100", A100), *STACKS)

@@ -40,6 +40,7 @@ PUBLICATIONS: Mapping[str, Publication] = {
         {"tp16": "limited by the network between nodes, which the fit of the transport covers"},
     ),
     "vtrain_layer_times": Publication("vtrain_layers", 0.10, {}),
+    "vtrain_single_node_steps": Publication("vtrain_single_node", 0.10, {}),
     "zero_bubble_table4": Publication(
         "zero_bubble",
         0.02,
@@ -55,7 +56,8 @@ PUBLICATIONS: Mapping[str, Publication] = {
     ),
 }
 """By the stem of the file's name. Noise: rounding to the printed digits (22B layer), otherwise the difference between
-neighbouring runs; some of vTrain's layer times fall with the micro-batch where they must rise."""
+neighbouring runs; some of vTrain's layer times fall with the micro-batch where they must rise, and its single-node
+steps are composed of such layer times."""
 
 
 def rows(file: Path, parameters: Sequence[Parameter]) -> list[Row]:

@@ -24,6 +24,7 @@ from simulator.network.transport.calibration import transport
 from simulator.schedule import Compute, Program, Recv, Schedule
 from simulator.timeline import Timeline
 from topologies.catalogue import GPUS, device
+from workloads.fixed_cost import tensors_by_stage
 from workloads.stack import specification
 
 SOFTWARE = "workloads.software"
@@ -39,9 +40,9 @@ def landed(parameters: Sequence[Parameter], values: Values, place: str) -> dict[
     return {key: value for (where, _, key), value in spots if where == place}
 
 
-def _computing(program: Program, gpu: Accelerator, software: Software) -> float:
-    """Return the seconds of the computations of *program*; measured durations in it are not counted."""
-    seconds = software.step_seconds
+def _computing(program: Program, tensors: int, gpu: Accelerator, software: Software) -> float:
+    """Return the seconds of *program*, which holds *tensors*, and of its host; measured durations are not counted."""
+    seconds = software.load_seconds + tensors * software.host_seconds_per_tensor
     for ops, times in program.templates():
         for op in ops:
             if isinstance(op, Compute):
@@ -58,13 +59,13 @@ class Rerun:
 
     scenario: Scenario
     parameters: tuple[Parameter, ...]
-    _schedules: dict[tuple[float, float], Schedule] = field(init=False, repr=False, default_factory=dict)
+    _schedules: dict[tuple[float, float, float], Schedule] = field(init=False, repr=False, default_factory=dict)
     _steps: dict[tuple[float, ...], float] = field(init=False, repr=False, default_factory=dict)
 
     @cached_property
     def uses(self) -> frozenset[str]:
         """The names of the parameters that go to entries which the scenario uses."""
-        places = {f"{SOFTWARE}.{self.scenario.specification.software}", *(f"{GPUS}.{a.name}" for a in self._gpus)}
+        places = {f"{SOFTWARE}.{self.scenario.stack}", *(f"{GPUS}.{a.name}" for a in self._gpus)}
         return frozenset(p.name for p in self.parameters if places & {spot.partition(":")[0] for spot in p.lands})
 
     def value(self, key: str, values: Values) -> float:
@@ -103,7 +104,10 @@ class Rerun:
         """Return the seconds that the busiest rank computes in a step, with the fixed costs of the software stack."""
         software, cluster = self._software(values), self._cluster(values)
         gpu = cluster.accelerator(self.scenario.derived.devices[0])
-        return max(_computing(program, gpu, software) for program in self.scenario.schedule().programs)
+        model = self.scenario.model
+        assert model is not None
+        programs = self.scenario.schedule().programs
+        return max(_computing(one, sum(tensors_by_stage(one, model).values()), gpu, software) for one in programs)
 
     def timeline(self, values: Values) -> Timeline:
         """Return the simulated timeline at *values*."""
@@ -137,11 +141,11 @@ class Rerun:
         return device(GPUS, gpu.name).model_copy(update=own).accelerator() if own else gpu
 
     def _software(self, values: Values) -> Software:
-        name = self.scenario.specification.software
+        name = self.scenario.stack
         return specification(name).model_copy(update=landed(self.parameters, values, f"{SOFTWARE}.{name}")).build()
 
     def _schedule(self, software: Software) -> Schedule:
-        key = software.step_seconds, software.exchange_seconds
+        key = software.host_seconds_per_tensor, software.load_seconds, software.exchange_seconds
         if key not in self._schedules:
             scenario = self.scenario
             assert scenario.model is not None

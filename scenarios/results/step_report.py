@@ -7,6 +7,7 @@ from typing import Any
 
 from scenarios.build.notes import notes
 from scenarios.results import theory
+from scenarios.results.constants import large_constants
 from scenarios.results.remedies import remedy_line
 from scenarios.results.step_numbers import SECONDS_PER_DAY, StepNumbers
 from scenarios.results.text import batch, engine_line, heading
@@ -33,6 +34,7 @@ def step_report(result: StepNumbers) -> str:
         sections.append(f"{report.pipeline_chart(result.timeline)}\n  {box_lengths(result.timeline)}".rstrip())
     sections.append(engine_line(result.timeline))
     sections += [f"note: {note}" for note in notes(result.scenario)]
+    sections += [f"note: {line}" for line in large_constants(result.scenario, result.timeline.step_time)]
     sections += ["\n".join(f"warning: outside the calibrated range: {line}" for line in result.outside)]
     return "\n\n".join(section for section in sections if section)
 

@@ -18,12 +18,14 @@ import numpy as np
 
 from scenarios.build.built import BuiltScenario
 from scenarios.results.calibrated_range import MESSAGE, Beyond, Extent, distinct, joined, outside
+from scenarios.results.constants import received
 from simulator.accelerator import Accelerator, Software
 from simulator.document import read
 from simulator.kernel import Kernel
 from simulator.network.transport.nccl import FITTED
-from simulator.schedule import Collective, Compute, Program, Recv, Schedule, Send
+from simulator.schedule import Collective, Compute, Program, Schedule, Send
 from topologies.catalogue import GPUS, device
+from workloads.fixed_cost import tensors_by_stage
 from workloads.stack import specification
 
 FITS = ("a100", "v100")
@@ -165,7 +167,7 @@ class Uncertainty:
                 entry = device(GPUS, gpu.name)
                 moved = entry.model_copy(update={key: getattr(entry, key) * (1 + STEP)}).accelerator()
                 slopes[places[name]] += self._slope(gpu, moved, count)
-        stack = self.scenario.specification.software
+        stack = self.scenario.stack
         for key, name in fit.keys(f"workloads.software.{stack}").items():
             slopes[places[name]] += self._stack_slope(key)
         return float(slopes @ fit.covariance @ slopes)
@@ -177,17 +179,26 @@ class Uncertainty:
         return self._share(before) * (after / before - 1.0) / STEP if before else 0.0
 
     def _stack_slope(self, key: str) -> float:
-        entry = specification(self.scenario.specification.software)
+        entry = specification(self.scenario.stack)
         value: float = getattr(entry, key)
-        if key == "step":
+        if key == "load":
             return value / self.step
+        if key == "tensor":
+            return max(self._tensors) * value / self.step
         if key == "exchange":
-            return max(map(_received, self.schedule.programs)) * value / self.step
+            return max(map(received, self.schedule.programs)) * value / self.step
         changed = entry.model_copy(update={key: value * (1 + STEP)})
         (gpu, count), *_ = self._gpus.items()
         before = self._computing(gpu.slowest_of(count), self.scenario.software)
         after = self._computing(gpu.slowest_of(count), changed.build())
         return self._share(before) * (after / before - 1.0) / STEP if before else 0.0
+
+    @cached_property
+    def _tensors(self) -> list[int]:
+        """The number of parameter tensors of each program."""
+        model = self.scenario.model
+        assert model is not None
+        return [sum(tensors_by_stage(program, model).values()) for program in self.schedule.programs]
 
     def _computing(self, gpu: Accelerator, software: Software) -> float:
         """Return the seconds that the busiest program computes in a step."""
@@ -228,8 +239,3 @@ def _work(program: Program) -> dict[tuple[Kernel, ...], int]:
     for number, times in times_of.items():
         work[known[number]] += times
     return work
-
-
-def _received(program: Program) -> int:
-    """Return how many messages *program* receives in a step."""
-    return sum(times * sum(isinstance(op, Recv) for op in ops) for ops, times in program.templates())

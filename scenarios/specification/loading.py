@@ -21,6 +21,9 @@ SHIPPED = pathlib.Path(__file__).parents[1]
 FOLDERS = ("published", "testbed")
 """Folders of further scenarios below it."""
 
+NO_SCENARIO = ("split",)
+"""Files of these folders that are no scenarios: ``published/split.yaml`` says which measurements are fitted."""
+
 PRESETS = {"cluster": "topologies.clusters", "model": "workloads.models"}
 """Sections that take a preset, and the package of the presets' files."""
 
@@ -37,7 +40,7 @@ EXPECTATION = ("value", "tolerance", "source", "relative_to", "fitted")
 
 def shipped(folder: str = "") -> list[str]:
     """Return the names of the scenarios that come with clustersim, or of those in a *folder* of them."""
-    return sorted(path.stem for path in (SHIPPED / folder).glob("*.yaml"))
+    return sorted(path.stem for path in (SHIPPED / folder).glob("*.yaml") if path.stem not in NO_SCENARIO)
 
 
 def located(scenario: str | os.PathLike[str]) -> pathlib.Path:

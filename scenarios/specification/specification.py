@@ -19,6 +19,7 @@ from simulator.document.quantities import Version
 from simulator.document.validation import near
 from simulator.plain_text import name_fault, text_fault
 from topologies.specification import ClusterSpecification
+from workloads.default_stack import AUTO
 from workloads.specification import ModelSpecification
 
 RESULT = (
@@ -71,9 +72,9 @@ class Specification(Section):
     """One collective to measure, in place of model, training and parallelism."""
     network: Network = Network()
     """How communication is simulated: fidelity, library and algorithms."""
-    software: str = "ddp"
-    """The software stack, a file of workloads/software or an import path: fused kernels, launch cost, fixed costs, what
-    overlaps."""
+    software: str = AUTO
+    """The software stack, a file of workloads/software or an import path: fused kernels, launch cost, host time, what
+    overlaps; auto: by parallelism, model and GPU (workloads.default_stack)."""
     simulation: Simulation = Simulation()
     """How the scenario is simulated: engine, folding, random variation, stragglers."""
     cost: Cost | None = None
@@ -102,7 +103,7 @@ class Specification(Section):
     @field_validator("software")
     @classmethod
     def _software(cls, name: str) -> str:
-        return known(name, "workloads.software")
+        return known(name, "workloads.software", extra=(AUTO,))
 
     @field_validator("expect")
     @classmethod

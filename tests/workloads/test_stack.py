@@ -24,7 +24,7 @@ def test_compiling_fuses_elementwise_kernels_and_leaves_products(compiled: str, 
     assert fast.fused
     assert not slow.fused
     assert fast.launch_seconds < slow.launch_seconds
-    assert (fast.step_seconds, fast.flash_backward) == (slow.step_seconds, slow.flash_backward)
+    assert (fast.load_seconds, fast.flash_backward) == (slow.load_seconds, slow.flash_backward)
     layers = [model("llama3_8b", "bf16", stack.fused).layers[1] for stack in (fast, slow)]
     kernels = []
     for layer in layers:

@@ -101,6 +101,11 @@ class DataMethod(Section):
         return 0
 
     @property
+    def whole_gradients(self) -> bool:
+        """True if a rank accumulates the gradients of all its parameters, false if only those of a shard."""
+        return True
+
+    @property
     def label(self) -> str:
         """What reports call it."""
         return self.method

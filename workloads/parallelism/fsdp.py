@@ -47,6 +47,11 @@ class FullyShardedDataParallel(ReducingMethod):
     hybrid: Count | None = None
     """Shards within groups of so many ranks, replicas across the groups; by default one group."""
 
+    @property
+    def whole_gradients(self) -> bool:
+        """False: the gradients of each micro-batch are reduced to shards."""
+        return False
+
     def gradient_dtype(self, precision: str, software: Software) -> str:
         """*precision*: torch, ``MixedPrecisionPolicy.reduce_dtype``, is that of the computation by default."""
         return precision

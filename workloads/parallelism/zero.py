@@ -103,6 +103,11 @@ class Zero(ReducingMethod):
         return self.stage < 3
 
     @property
+    def whole_gradients(self) -> bool:
+        """Up to stage 1; later stages reduce the gradients of each micro-batch to shards."""
+        return self.stage < 2
+
+    @property
     def label(self) -> str:
         """With its stage."""
         return f"zero {self.stage}"

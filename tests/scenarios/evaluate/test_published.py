@@ -34,6 +34,7 @@ MEASURED = {
     "nccl_measured": 40,
     "vtrain_layer_times": 12,
     "vtrain_multi_node_measured": 26,
+    "vtrain_single_node_steps": 35,
 }
 """Tables of measurements from public repositories, and their rows."""
 

@@ -1,0 +1,66 @@
+"""Gradients of a micro-batch are added to those of the micro-batches before it: a pass over the memory of all weights.
+
+The traffic depends on where gradients are accumulated. Autograd adds to a tensor of the same type (torch,
+csrc/autograd/functions/accumulate_grad.h). Where 16-bit gradients are accumulated in fp32, Megatron-LM adds each to a
+buffer in a hook (megatron/model/distributed.py, ``_make_param_hook``); DeepSpeed casts it first
+(runtime/bf16_optimizer.py, ``_update_hp_grad``). Megatron-LM since 2022 does so within the product
+(``gradient_accumulation_fusion``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from simulator.kernel import BYTES, Kernel
+from simulator.schedule import Compute, Op, Program, Schedule
+from workloads.model import Model
+
+ACCUMULATIONS = ("fused", "added", "cast")
+"""How 16-bit gradients are accumulated in fp32: by the product, by an addition, or after a cast."""
+
+FP32 = 4
+
+
+def accumulated_bytes(how: str, precision: str, gradient_dtype: str, micro_batches: int) -> float:
+    """Bytes that are read and written for each parameter and micro-batch, the mean over *micro_batches*.
+
+    Autograd does not add the gradients of the first micro-batch.
+
+    >>> accumulated_bytes("cast", "bf16", "fp32", 8), accumulated_bytes("cast", "fp16", "fp16", 4)
+    (18.0, 4.5)
+    """
+    width = BYTES[precision]
+    if how == "fused":
+        return 0.0
+    if BYTES[gradient_dtype] == width:
+        return 3.0 * width * (micro_batches - 1) / micro_batches
+    if how == "cast":
+        return float(width + FP32 + 3 * FP32)
+    return float(width + 2 * FP32)
+
+
+def accumulated(schedule: Schedule, model: Model, nbytes: float) -> Schedule:
+    """*schedule* with *nbytes* of traffic for each parameter of a layer at the end of each of its backward passes.
+
+    *model* has its layers as one rank holds them. The host's time for it is part of what a stack takes to launch the
+    kernels of a backward pass.
+    """
+    if not nbytes:
+        return schedule
+    traffic = {layer.name: nbytes * layer.parameters for layer in model.layers if layer.parameters}
+    return schedule.map_programs(lambda program: _accumulated(program, traffic))
+
+
+def _accumulated(program: Program, traffic: dict[str, float]) -> Program:
+    def change(op: Op) -> Iterator[Op]:
+        if isinstance(op, Compute) and _completes(op) and op.layer in traffic:
+            op = replace(op, kernels=(*op.kernels, Kernel(nbytes=traffic[op.layer], launches=0)))
+        yield op
+
+    return program.map_ops(change)
+
+
+def _completes(op: Op) -> bool:
+    """True if *op* ends the backward pass of its layer: it has the name of the layer."""
+    return op.action is not None and op.action.phase in "BW" and op.name == f"{op.action}.{op.layer}"
