@@ -16,7 +16,7 @@ import numpy as np
 from scenarios import Scenario
 from scenarios.results.result import Result
 from scenarios.specification.loading import shipped
-from simulator.schedule import Collective, Compute, Copy, Op, Recv, Send
+from simulator.schedule import Collective, Compute, Copy, Delay, Op, Recv, Send
 from simulator.schedule.mesh import family
 from simulator.timeline import Timeline
 
@@ -128,6 +128,8 @@ def kind(op: Op) -> str:
             return f"{family(op.over)}.{op.kind}"
         case Copy():
             return f"copy.{op.to}"
+        case Delay():
+            return "host"
     raise TypeError(f"{type(op).__name__} is no kind of op")
 
 
