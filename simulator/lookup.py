@@ -1,7 +1,8 @@
 """Folders as registries: a name finds the function or the data file of that name. The only use of importlib.
 
 A dotted name is an import path of the user's own, ``mylab.orders.wave`` (the function ``wave`` of that module, or the
-data file ``wave.yaml`` in the package ``mylab.orders``); a name that ends with ``.yaml`` is the path of a file.
+data file ``wave.yaml`` in the package ``mylab.orders``); a name that ends with ``.yaml`` or ``.json`` is the path of a
+file.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def plain(package: str, name: str) -> str:
 
 def is_path(name: str) -> bool:
     """Return whether *name* is the path of a data file."""
-    return name.endswith((".yaml", ".yml"))
+    return name.endswith((".yaml", ".yml", ".json"))
 
 
 def nearest(name: str, candidates: list[str]) -> list[str]:

@@ -58,7 +58,8 @@ class _Named(Section):
     """Keys of every kind of model; *source*: where the figures of a preset come from."""
 
     preset: str = ""
-    """A file of workloads/models, or the path of a .yaml file; keys beside it override it."""
+    """A file of workloads/models, or the path of a .yaml file or of Hugging Face's config.json; keys beside it override
+    it."""
     name: str = ""
     """Name of the model in reports."""
     description: str = ""

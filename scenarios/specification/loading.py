@@ -14,6 +14,7 @@ from simulator.document.validation import close_matches, listed, near
 from simulator.errors import ScenarioError
 from simulator.lookup import UnknownName, data_file, is_path, names, nearest
 from workloads.huggingface import plain_path, with_plain_keys
+from workloads.huggingface_config import is_config, model_section
 
 SHIPPED = pathlib.Path(__file__).parents[1]
 """The folder of the scenarios that come with clustersim."""
@@ -31,7 +32,7 @@ FILES = re.compile(r"cluster\.graph|model\.profile|table\.file")
 """Keys that name a file of the user's, relative to the folder of the scenario."""
 
 NAMES = re.compile(r"network\.transport|(cluster|model)\.preset|cluster\.(node\.)?(\d+\.)?accelerator(\.preset)?")
-"""Keys that may name a file: their value is a name of the catalogue, or the path of a file that ends with .yaml."""
+"""Keys that may name a file: their value is a name of the catalogue, or the path of a file, .yaml or .json."""
 
 
 EXPECTATION = ("value", "tolerance", "source", "relative_to", "fitted")
@@ -181,7 +182,9 @@ def _preset(document: Document, section: str, package: str, preset: Any) -> Docu
         raise document.error(at, f"must be the name of a {section}, not {written(preset)}")
     try:
         found = part(read(data_file(package, preset)), section)
-        return with_plain_keys(found, ()) if section == "model" else found
+        if section != "model":
+            return found
+        return model_section(found) if is_config(found) else with_plain_keys(found, ())
     except UnknownName:
         choices = sorted([*names(package), *WITHOUT_FILE.get(section, ())])
         known = ", ".join(nearest(preset, choices))

@@ -1,0 +1,309 @@
+"""Model configurations of Hugging Face's transformers, ``config.json``, as the `model:` section of a scenario.
+
+Every family has defaults of its own, which its configuration class sets if a file leaves a key out
+(huggingface/transformers, src/transformers/models/*/configuration_*.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.document import Document, Path
+from simulator.document.validation import listed, near
+from workloads.huggingface import ACTIVATIONS
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of models: what its code fixes, and what it reads from a configuration.
+
+    *fixed*: values of the `model:` section. *keys*: key of the section by key of the configuration. *defaults*: values
+    of a configuration that leaves them out. *more*: further values from the whole configuration; it may raise
+    `Unsupported`.
+    """
+
+    fixed: Mapping[str, Any]
+    keys: Mapping[str, str]
+    defaults: Mapping[str, Any]
+    more: Callable[[Values], Values] = lambda config: {}
+
+
+class Unsupported(Exception):  # noqa: N818 - it is caught here
+    """A *key* with a value that is wrong, or that no model of clustersim has, and why."""
+
+    def __init__(self, key: str, why: str) -> None:
+        self.key, self.why = key, why
+        super().__init__(why)
+
+
+SIZES = {
+    "num_hidden_layers": "num_layers",
+    "hidden_size": "hidden_size",
+    "num_attention_heads": "num_attention_heads",
+    "intermediate_size": "ffn_hidden_size",
+    "max_position_embeddings": "seq_length",
+    "vocab_size": "vocab_size",
+}
+"""Sizes as most families call them."""
+
+LLAMA_KEYS = {**SIZES, "num_key_value_heads": "num_key_value_heads", "head_dim": "head_dim", "hidden_act": "activation"}
+
+LLAMA = {
+    "normalization": "rmsnorm",
+    "position_embedding_type": "rope",
+    "add_bias_linear": False,
+    "dropout": 0,
+    "attention": "flash",
+}
+"""What Llama and the families that follow it have in common; torch's own attention is fused (SDPA)."""
+
+
+def _window(config: Values) -> Values:
+    """A window of attention, if it is in use and shorter than the sequence."""
+    window = config.get("sliding_window")
+    if not isinstance(window, int | None):
+        raise Unsupported("sliding_window", f"must be a whole number, not {window!r}")
+    used = window and config.get("use_sliding_window", True) and window < config["max_position_embeddings"]
+    return {"attention_window": window} if used else {}
+
+
+def _llama(config: Values) -> Values:
+    if config.get("attention_bias") and config.get("mlp_bias"):
+        return {"add_bias_linear": True}
+    if config.get("attention_bias") or config.get("mlp_bias"):
+        key = "attention_bias" if config.get("attention_bias") else "mlp_bias"
+        raise Unsupported(key, "biases of only attention or only the MLP have no key; add_qkv_bias is the nearest")
+    return {}
+
+
+def _gemma(config: Values) -> Values:
+    """Gemma computes GeLU in its tanh form whatever ``hidden_act`` says; torch has a kernel for it."""
+    return {"activation": "geglu"}
+
+
+def _falcon(config: Values) -> Values:
+    new = config.get("new_decoder_architecture", False)
+    if not (new or config.get("parallel_attn", True)):
+        raise Unsupported(
+            "parallel_attn", "Falcon without parallel attention has biases and norms that are not modelled"
+        )
+    grouped = config.get("num_kv_heads") if new else 1 if config.get("multi_query", True) else None
+    return {
+        "block": "parallel_two_norms" if new else "parallel",
+        "add_bias_linear": bool(config.get("bias", False)),
+        "position_embedding_type": "alibi" if config.get("alibi", False) else "rope",
+        "num_key_value_heads": grouped or config["num_attention_heads"],
+        "ffn_hidden_size": config.get("ffn_hidden_size", 4 * config["hidden_size"]),
+    }
+
+
+def _mpt(config: Values) -> Values:
+    attention = config.get("attn_config") or {}
+    if not isinstance(attention, Mapping):
+        raise Unsupported("attn_config", "must be a mapping")
+    return {
+        "ffn_hidden_size": config.get("expansion_ratio", 4) * config["d_model"],
+        "position_embedding_type": "alibi" if attention.get("alibi", True) else "learned_absolute",
+        "add_bias_linear": not config.get("no_bias", True),
+        "norm_bias": not config.get("no_bias", True),
+        "attention": "unfused" if attention.get("attn_impl") == "torch" else "flash",
+    }
+
+
+def _gpt_neox(config: Values) -> Values:
+    return {"block": "parallel_two_norms" if config.get("use_parallel_residual", True) else "serial"}
+
+
+def _opt(config: Values) -> Values:
+    if not config.get("do_layer_norm_before", True):
+        raise Unsupported("do_layer_norm_before", "norms after each residual sum of a causal model are not modelled")
+    if config.get("word_embed_proj_dim", config["hidden_size"]) != config["hidden_size"]:
+        raise Unsupported("word_embed_proj_dim", "an embedding of another width than hidden_size is not modelled")
+    # OPTLearnedPositionalEmbedding has an offset of two rows
+    return {"position_rows": config["max_position_embeddings"] + 2}
+
+
+def _bert(config: Values) -> Values:
+    heads = {"BertForPreTraining": "pretraining", "BertForMaskedLM": "masked_lm"}
+    named = [heads[name] for name in config.get("architectures") or () if name in heads]
+    return {"head": named[0] if named else "masked_lm"}
+
+
+GPT2_KEYS = {
+    "n_layer": "num_layers",
+    "n_embd": "hidden_size",
+    "n_head": "num_attention_heads",
+    "n_inner": "ffn_hidden_size",
+    "n_positions": "seq_length",
+    "vocab_size": "vocab_size",
+    "activation_function": "activation",
+    "resid_pdrop": "dropout",
+}
+
+NEOX = {"normalization": "layernorm", "position_embedding_type": "rope", "attention": "flash"}
+
+FAMILIES: Mapping[str, Family] = {
+    "llama": Family(LLAMA, LLAMA_KEYS, {"tie_word_embeddings": False, "hidden_act": "silu"}, _llama),
+    "mistral": Family(LLAMA, LLAMA_KEYS, {"tie_word_embeddings": False, "hidden_act": "silu"}, _window),
+    "qwen2": Family(
+        {**LLAMA, "add_qkv_bias": True},
+        LLAMA_KEYS,
+        {"tie_word_embeddings": False, "hidden_act": "silu", "use_sliding_window": False},
+        _window,
+    ),
+    "qwen3": Family(
+        {**LLAMA, "qk_norm": "per_head"},
+        LLAMA_KEYS,
+        {"tie_word_embeddings": False, "hidden_act": "silu", "use_sliding_window": False, "head_dim": 128},
+        _window,
+    ),
+    "gemma": Family(LLAMA, LLAMA_KEYS, {"tie_word_embeddings": True, "head_dim": 256}, _gemma),
+    "gemma2": Family(
+        {**LLAMA, "norm_placement": "both"}, LLAMA_KEYS, {"tie_word_embeddings": True, "head_dim": 256}, _gemma
+    ),
+    "gemma3_text": Family(
+        {**LLAMA, "norm_placement": "both", "qk_norm": "per_head"},
+        LLAMA_KEYS,
+        {"tie_word_embeddings": True, "head_dim": 256},
+        _gemma,
+    ),
+    "phi": Family(
+        {**NEOX, "block": "parallel", "head_bias": True},
+        {**LLAMA_KEYS, "resid_pdrop": "dropout"},
+        {"tie_word_embeddings": False, "hidden_act": "gelu_new", "resid_pdrop": 0.0},
+    ),
+    "phi3": Family(LLAMA, LLAMA_KEYS, {"tie_word_embeddings": False, "hidden_act": "silu"}, _window),
+    "olmo2": Family(
+        {**LLAMA, "norm_placement": "after", "qk_norm": "all_heads"},
+        LLAMA_KEYS,
+        {"tie_word_embeddings": False, "hidden_act": "silu"},
+    ),
+    "granite": Family(LLAMA, LLAMA_KEYS, {"tie_word_embeddings": False, "hidden_act": "silu"}, _llama),
+    "cohere": Family(
+        {**LLAMA, "normalization": "layernorm", "norm_bias": False, "block": "parallel"},
+        LLAMA_KEYS,
+        {"tie_word_embeddings": True, "hidden_act": "silu"},
+    ),
+    "starcoder2": Family(
+        {**NEOX},
+        {**LLAMA_KEYS, "residual_dropout": "dropout", "use_bias": "add_bias_linear"},
+        {"tie_word_embeddings": True, "hidden_act": "gelu_pytorch_tanh", "residual_dropout": 0.0, "use_bias": True},
+        _window,
+    ),
+    "falcon": Family(
+        {"attention": "flash", "activation": "gelu", "dropout": 0},
+        {key: name for key, name in SIZES.items() if name != "ffn_hidden_size"},
+        {"tie_word_embeddings": True, "max_position_embeddings": 2048},
+        _falcon,
+    ),
+    "mpt": Family(
+        {"activation": "gelu", "dropout": 0},
+        {
+            "n_layers": "num_layers",
+            "d_model": "hidden_size",
+            "n_heads": "num_attention_heads",
+            "max_seq_len": "seq_length",
+            "vocab_size": "vocab_size",
+        },
+        {"tie_word_embeddings": True},
+        _mpt,
+    ),
+    "gpt_neox": Family(
+        NEOX,
+        {**SIZES, "hidden_act": "activation", "hidden_dropout": "dropout"},
+        {"tie_word_embeddings": False, "hidden_act": "gelu", "hidden_dropout": 0.0},
+        _gpt_neox,
+    ),
+    "opt": Family(
+        {},
+        {
+            **{key: name for key, name in SIZES.items() if name != "ffn_hidden_size"},
+            "ffn_dim": "ffn_hidden_size",
+            "activation_function": "activation",
+            "dropout": "dropout",
+        },
+        {"tie_word_embeddings": True, "activation_function": "relu", "dropout": 0.1},
+        _opt,
+    ),
+    "bloom": Family(
+        {"position_embedding_type": "alibi", "embedding_norm": True, "activation": "gelu"},
+        {
+            "n_layer": "num_layers",
+            "num_hidden_layers": "num_layers",
+            "hidden_size": "hidden_size",
+            "n_embed": "hidden_size",
+            "n_head": "num_attention_heads",
+            "num_attention_heads": "num_attention_heads",
+            "seq_length": "seq_length",
+            "vocab_size": "vocab_size",
+            "hidden_dropout": "dropout",
+        },
+        # the configuration of BLOOM has no longest sequence: 2,048 in Scao et al. 2022, arXiv:2211.05100, table 3
+        {"tie_word_embeddings": True, "hidden_dropout": 0.0, "seq_length": 2048},
+    ),
+    "gpt2": Family({}, GPT2_KEYS, {"tie_word_embeddings": True, "activation_function": "gelu_new", "resid_pdrop": 0.1}),
+    "bert": Family(
+        {"embedding_norm": True},
+        {
+            **SIZES,
+            "hidden_act": "activation",
+            "hidden_dropout_prob": "dropout",
+            "type_vocab_size": "type_vocab_size",
+        },
+        {"tie_word_embeddings": True, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "type_vocab_size": 2},
+        _bert,
+    ),
+}
+"""The families by ``model_type``."""
+
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+"""Keys of models with experts."""
+
+
+def is_config(document: Document) -> bool:
+    """Return whether *document* is a model configuration of Hugging Face."""
+    return "model_type" in document.data
+
+
+def model_section(document: Document) -> Document:
+    """Return the configuration in *document* as a `model:` section, with the positions of its values.
+
+    Raises `ScenarioError` for a family, or a value, that no model of clustersim has.
+    """
+    config = document.data
+    if experts := next((key for key in EXPERTS if config.get(key)), None):
+        raise document.error((experts,), "models with experts are not simulated yet")
+    family = FAMILIES.get(config["model_type"]) if isinstance(config["model_type"], str) else None
+    if family is None:
+        known = list(FAMILIES)
+        name = str(config["model_type"])
+        raise document.error(
+            ("model_type",), f'unknown family "{name}"; there are: {", ".join(known)}', near(name, known)
+        )
+    values = {**family.defaults, **{key: value for key, value in config.items() if value is not None}}
+    required = ("num_layers", "hidden_size", "num_attention_heads", "seq_length", "vocab_size")
+    for name in required:
+        keys = [key for key, own in family.keys.items() if own == name]
+        if not any(key in values for key in keys):
+            raise document.error((), f"needs {listed(keys)}, as a {config['model_type']} has it")
+        for key in keys:
+            if key in values and (not isinstance(values[key], int) or isinstance(values[key], bool)):
+                raise document.error((key,), f"must be a whole number, not {values[key]!r}")
+    try:
+        more = family.more(values)
+    except Unsupported as error:
+        raise document.error((error.key,), error.why) from None
+    read = {name: values[key] for key, name in family.keys.items() if key in values}
+    tied = {"tie_embeddings": bool(values["tie_word_embeddings"])}
+    made = {"kind": "transformer", "name": config["model_type"], **family.fixed, **read, **tied, **more}
+    if isinstance(made.get("activation"), str):
+        made["activation"] = ACTIVATIONS.get(made["activation"], made["activation"])
+    positions: dict[Path, Any] = {(): document.position(())}
+    for key, name in {**family.keys, "tie_word_embeddings": "tie_embeddings"}.items():
+        if (key,) in document.positions:
+            positions[name,] = document.positions[key,]
+    return Document(made, positions)
