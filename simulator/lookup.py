@@ -100,6 +100,21 @@ def nearest(name: str, candidates: list[str]) -> list[str]:
     return sorted(candidates, key=lambda c: -difflib.SequenceMatcher(None, name.lower(), c.lower()).ratio())
 
 
+MOST_TOLD = 40
+"""Names that a message tells at most."""
+
+
+def told(names: list[str]) -> str:
+    """Return *names* for a message; the first ten of very many.
+
+    >>> told(["dgx1", "dgx2"])
+    'dgx1, dgx2'
+    """
+    if len(names) <= MOST_TOLD:
+        return ", ".join(names)
+    return f"{', '.join(names[:10])} and {len(names) - 10} more (clustersim list)"
+
+
 def _files(package: str) -> list[Path]:
     try:
         spec = importlib.util.find_spec(package)

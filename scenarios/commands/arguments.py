@@ -2,15 +2,44 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+
+def complete_scenarios(incomplete: str) -> list[str]:
+    """Return the names of shipped scenarios, and the YAML files and folders, that begin with *incomplete*."""
+    from scenarios.specification.loading import FOLDERS, shipped
+
+    names = [name for folder in ("", *FOLDERS) for name in shipped(folder) if name.startswith(incomplete)]
+    typed = Path(incomplete)
+    folder, begin = (typed, "") if incomplete.endswith("/") else (typed.parent, typed.name)
+    if not folder.is_dir():
+        return names
+    there = sorted(path for path in folder.iterdir() if path.name.startswith(begin))
+    return [
+        *names,
+        *(str(path) for path in there if path.suffix in (".yaml", ".yml")),
+        *(f"{path}/" for path in there if path.is_dir() and not path.name.startswith(".")),
+    ]
+
+
 Scenarios = Annotated[
-    list[str], typer.Argument(metavar="SCENARIO", help="Paths of scenario files, or names of shipped ones.")
+    list[str],
+    typer.Argument(
+        metavar="SCENARIO",
+        help="Paths of scenario files, or names of shipped ones.",
+        autocompletion=complete_scenarios,
+    ),
 ]
 OneScenario = Annotated[
-    str, typer.Argument(metavar="SCENARIO", help="Path of a scenario file, or the name of a shipped one.")
+    str,
+    typer.Argument(
+        metavar="SCENARIO",
+        help="Path of a scenario file, or the name of a shipped one.",
+        autocompletion=complete_scenarios,
+    ),
 ]
 Settings = Annotated[
     list[str] | None,

@@ -12,7 +12,7 @@ from simulator.document import Document, Path, Position, dotted, merged, part, r
 from simulator.document.quantities import written
 from simulator.document.validation import close_matches, listed, near
 from simulator.errors import ScenarioError
-from simulator.lookup import UnknownName, data_file, is_path, names, nearest
+from simulator.lookup import UnknownName, data_file, is_path, names, nearest, told
 from workloads.huggingface import plain_path, with_plain_keys
 from workloads.huggingface_config import is_config, model_section
 
@@ -187,5 +187,5 @@ def _preset(document: Document, section: str, package: str, preset: Any) -> Docu
         return model_section(found) if is_config(found) else with_plain_keys(found, ())
     except UnknownName:
         choices = sorted([*names(package), *WITHOUT_FILE.get(section, ())])
-        known = ", ".join(nearest(preset, choices))
+        known = told(nearest(preset, choices))
         raise document.error(at, f'unknown {section} "{preset}"; there are: {known}', near(preset, choices)) from None

@@ -1,0 +1,1 @@
+"""``python -m clustersim`` is the command line; the packages are simulator, topologies, workloads and scenarios."""

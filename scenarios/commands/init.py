@@ -1,0 +1,109 @@
+"""`clustersim init` writes a commented scenario to begin with, from three questions or options."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scenarios.application import app
+from scenarios.commands.terminal import say
+
+MODEL, CLUSTER, NODES = "llama3_8b", "dgx_h100", 4
+"""What is offered."""
+
+SAMPLES_PER_GPU = 8
+"""Samples of the global batch for each GPU, so that it divides in many ways."""
+
+LARGE = 1e9
+"""Parameters from which on FSDP is proposed: states of 16 bytes each no longer fit beside activations everywhere."""
+
+ONE_GPU = {"preset": "uniform", "gpus": 1, "bandwidth": "1 GB/s", "latency": "1 us"}
+"""A cluster on which a model can be looked at."""
+
+TEXT = """\
+# Made by clustersim init. clustersim schema prints every key; an editor completes them with it.
+version: 1
+description: {name} on {gpus} GPUs, {cluster}
+
+cluster:
+  preset: {cluster}   # clustersim list clusters; keys beside it override it, such as node: {{nics: 4}}
+  nodes: {nodes}
+
+model:
+  preset: {model}   # clustersim list models, or the path of a config.json of Hugging Face
+  {sequence}
+
+training:
+  global_batch_size: {batch}   # samples of a step, on all GPUs together
+  micro_batch_size: 1   # samples of one forward pass
+  precision: {precision}
+  optimizer: adam
+  recompute: none   # selective or full: less memory, more time
+  # tokens: 1T   # of the whole training, for days, GPU-hours and cost
+
+parallelism:
+  # tp: 8   # tensor parallel ranks, best within a node
+  # pp: 2   # pipeline stages; schedule: one_f_one_b, interleaved and others (clustersim list schedules)
+  data: {{method: {method}}}   # ddp, zero (with stage: 1, 2 or 3), fsdp, parameter_server
+
+# software: auto   # the software stack, by parallelism and GPU (clustersim list software)
+"""
+
+
+@app.command()
+def init(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")] = Path("scenario.yaml"),
+    model: Annotated[str | None, typer.Option(help="A model, or the path of a config.json.")] = None,
+    cluster: Annotated[str | None, typer.Option(help="A cluster.")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Number of nodes.")] = None,
+) -> None:
+    """Write a commented scenario to begin with; what no option gives is asked."""
+    from simulator.errors import ScenarioError
+    from simulator.files import write_text
+
+    if file.exists():
+        raise ScenarioError(f"{file} exists already; give another name")
+    text = _text(
+        file.parent,
+        model or str(_asked("Model (clustersim list models)", MODEL)),
+        cluster or str(_asked("Cluster (clustersim list clusters)", CLUSTER)),
+        nodes or int(_asked("Nodes", NODES)),
+    )
+    write_text(file, text)
+    say(f"wrote {file}")
+    say(f"next: clustersim check {file}   or   clustersim run {file}")
+
+
+def _asked(question: str, offered: str | int) -> str | int:
+    """Return the answer to *question*; what is *offered* if nobody can be asked."""
+    return typer.prompt(question, default=offered) if sys.stdin.isatty() else offered
+
+
+def _text(folder: Path, model: str, cluster: str, nodes: int) -> str:
+    """Return the scenario for a file in *folder*. Raises `ScenarioError` if there is no such model or cluster."""
+    from scenarios.scenario import Scenario
+    from simulator.lookup import is_path
+
+    one = {"cluster": ONE_GPU, "model": {"preset": model}, "training": {"global_batch_size": 1}}
+    made = Scenario.model_validate({"version": 1, **one}).model
+    assert made is not None
+    network = {"cluster": {"preset": cluster, "nodes": nodes}, "collective": {"kind": "all_reduce", "size": "1 MB"}}
+    machine = Scenario.model_validate({"version": 1, **network}).cluster()
+    peaks = machine.accelerator(machine.gpus[0]).peak_flops
+    known = peaks if isinstance(peaks, dict) else {}
+    tokens = made.tokens_per_sample
+    return TEXT.format(
+        model=os.path.relpath(model, folder) if is_path(model) else model,
+        name=made.name,
+        cluster=cluster,
+        nodes=nodes,
+        gpus=len(machine.gpus),
+        batch=SAMPLES_PER_GPU * len(machine.gpus),
+        sequence=f"seq_length: {tokens}   # tokens of a sample" if tokens else "# a sample is an image",
+        precision=next((precision for precision in ("bf16", "fp16") if precision in known), "fp32"),
+        method="fsdp" if made.parameters >= LARGE else "ddp",
+    )
