@@ -56,6 +56,9 @@ class Software:
       gather.
     - *accumulation*: how gradients of micro-batches are added up, one of
       `workloads.gradients.accumulation.ACCUMULATIONS`.
+    - *zero_gradients*: how ZeRO's stages 1 and 2 reduce gradients: ``reduce_scatter`` or ``all_reduce``.
+    - *zero_parameters*: how their ranks get updated parameters: by an ``all_gather`` of equal shards, or by a
+      ``broadcast`` of each rank's tensors.
     - *cross_entropy*: how the loss is computed, one of `workloads.operators.loss.LOSSES`; "": by *fused*.
     """
 
@@ -80,6 +83,8 @@ class Software:
     scatter_gather: bool = False
     cross_entropy: str = ""
     accumulation: str = "fused"
+    zero_gradients: str = "reduce_scatter"
+    zero_parameters: str = "all_gather"
 
     @property
     def host_seconds_per_tensor(self) -> float:

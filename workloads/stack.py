@@ -48,6 +48,8 @@ class SoftwareSpecification(Section):
     scatter_gather: Flag = False
     cross_entropy: Literal["", "fused", "vocab_parallel", "eager"] = ""
     accumulation: Literal["fused", "added", "cast"] = "fused"
+    zero_gradients: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
+    zero_parameters: Literal["all_gather", "broadcast"] = "all_gather"
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
@@ -81,6 +83,8 @@ class SoftwareSpecification(Section):
             scatter_gather=self.scatter_gather,
             cross_entropy=self.cross_entropy,
             accumulation=self.accumulation,
+            zero_gradients=self.zero_gradients,
+            zero_parameters=self.zero_parameters,
         )
 
 

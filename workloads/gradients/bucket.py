@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from simulator.accelerator import Software
 from simulator.schedule import Op
 from simulator.schedule.order import Action
+from workloads.model import Model
 from workloads.operators.parameter import REPLICAS, ParameterTensor
 
 
@@ -49,6 +51,20 @@ class Bucket:
     name: str = ""
     action: Action | None = None
     filled_by: str = ""
+
+
+BUCKET_PASSES: Mapping[str, float] = {"copies": 4.0, "two": 6.0, "none": 2.0}
+"""How often the bytes of a bucket are read or written around its reduction, by `Software.gradient_buffers`.
+
+``copies``: gradients are divided into the bucket, and copied back (torch, csrc/distributed/c10d/reducer.cpp,
+``mark_variable_ready_dense`` and ``finalize_bucket_dense``). ``two``: they are flattened, divided and copied back
+(DeepSpeed, runtime/engine.py, ``allreduce_and_copy``; runtime/zero/stage_1_and_2.py likewise). ``none``: the buffer is
+divided (Megatron-LM, megatron/model/distributed.py, ``allreduce_gradients``)."""
+
+
+def bucket_passes(software: Software, model: Model) -> float:
+    """The passes of *software*; none if *model* has measured durations, which contain them."""
+    return BUCKET_PASSES[software.gradient_buffers] if model.optimizer_seconds is None else 0.0
 
 
 Reduction = Callable[[Bucket], Iterable[Op]]

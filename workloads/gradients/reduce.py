@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from simulator.errors import ScheduleError
+from simulator.kernel import Kernel
 from simulator.schedule import Compute, Op, Program, Schedule
 from simulator.schedule.order import PLACEHOLDER, Action
 from workloads.gradients.bucket import Bucket, Reduction, Weights
@@ -57,12 +58,18 @@ def map_replicas(schedule: Schedule, model: Model, change: Callable[[Program, Ma
 
 
 def reduce_gradients(
-    program: Program, buckets: Mapping[int, Sequence[Bucket]], reduction: Reduction, *, every: bool = False
+    program: Program,
+    buckets: Mapping[int, Sequence[Bucket]],
+    reduction: Reduction,
+    *,
+    every: bool = False,
+    passes: float = 0.0,
 ) -> Program:
     """*program* with a *reduction* of each of its *buckets* (by stage), after the op that completes the bucket.
 
     It happens in the backward pass of the last micro-batch before an optimizer step, or of *every* micro-batch. The
-    optimizer step waits for the reductions of the stages that it updates.
+    optimizer step waits for the reductions of the stages that it updates. The bytes of a bucket pass *passes* times
+    through memory (`bucket_passes`); this is priced with the op that completes the bucket.
     """
     updates = updated_stages(program)
     final = None if every else _final_backwards(program, updates)
@@ -76,16 +83,25 @@ def reduce_gradients(
             awaited = [key for key in pending if key[0] in updates[op.name]]
             yield replace(op, after=(*op.after, *dict.fromkeys(pending.pop(key) for key in awaited)))
             return
-        yield op
-        if op.action and op.name in completing:
-            for number, bucket in enumerate(buckets[op.action.stage]):
-                if bucket.layer == op.layer:
-                    name = f"{op.action}.bucket{number}"
-                    for reduced in reduction(replace(bucket, name=name, action=op.action, filled_by=op.name)):
-                        yield reduced
-                        pending[op.action.stage, reduced.stream] = reduced.name
+        if not op.action or op.name not in completing:
+            yield op
+            return
+        own = {n: bucket for n, bucket in enumerate(buckets[op.action.stage]) if bucket.layer == op.layer}
+        yield _with_traffic(op, passes * sum(bucket.nbytes for bucket in own.values()))
+        for number, bucket in own.items():
+            name = f"{op.action}.bucket{number}"
+            for reduced in reduction(replace(bucket, name=name, action=op.action, filled_by=op.name)):
+                yield reduced
+                pending[op.action.stage, reduced.stream] = reduced.name
 
     return program.map_ops(change)
+
+
+def _with_traffic(op: Op, nbytes: float) -> Op:
+    """*op* with a kernel that moves *nbytes*; the host's time for it is that of the tensors of an optimizer step."""
+    if not nbytes or not isinstance(op, Compute):
+        return op
+    return replace(op, kernels=(*op.kernels, Kernel(nbytes=nbytes, launches=0)))
 
 
 def updated_stages(program: Program) -> dict[str, frozenset[int]]:
