@@ -41,11 +41,13 @@ class Software:
     - *tensor_operators*: operators that the optimizer step launches for each parameter tensor of a rank, one by one.
     - *tensor_seconds*: further host time of each step for each parameter tensor.
     - *load_seconds*: host time of each step for loading data and logging.
-    - *exchange_seconds*: time lost by a pipeline stage for each message for which it waits: the host waits too, and
-      must launch again afterwards.
+    - *message_operators*: operators that the host launches between the arrival of a pipeline message and the first
+      kernel that needs it: it synchronises with the GPU, so none of them is launched ahead.
+    - *exchange_seconds*: further time lost by a pipeline stage for each message for which it waits.
     - *context_bytes*: GPU memory of a process without tensors: CUDA's context and the loaded kernels.
     - *async_tensor*: backward passes overlap tensor-parallel exchanges of gradients with independent products.
-    - *unfused_update*: the operations around an optimizer's update have kernels of their own.
+    - *unfused_update*: the operations around an optimizer's update have kernels of their own; with *flat_update* also
+      a check of fp32 copies of fp16 gradients, and a flat copy of them.
     - *slice_seconds*: host time for each rank's slice of each tensor, if ZeRO's third stage communicates lists of
       tensors; 0 for flat buffers.
     - *flash_forward*, *flash_backward*: speed of its fused attention relative to that of an `Accelerator`'s shares.
@@ -69,10 +71,12 @@ class Software:
     tensor_operators: int = 0
     tensor_seconds: float = 0.0
     load_seconds: float = 0.0
+    message_operators: int = 0
     exchange_seconds: float = 0.0
     context_bytes: float = 0.0
     async_tensor: bool = False
     unfused_update: bool = False
+    flat_update: bool = False
     slice_seconds: float = 0.0
     flash_forward: float = 1.0
     flash_backward: float = 1.0
@@ -90,6 +94,11 @@ class Software:
     def host_seconds_per_tensor(self) -> float:
         """Host time of each optimizer step for each parameter tensor of a rank."""
         return self.tensor_operators * OPERATOR_SECONDS + self.tensor_seconds
+
+    @property
+    def host_seconds_per_message(self) -> float:
+        """Time that a pipeline stage loses with each message for which it waits."""
+        return self.message_operators * OPERATOR_SECONDS + self.exchange_seconds
 
     def gradient_dtype(self, precision: str) -> str:
         """In which gradients are accumulated and reduced when a model trains in *precision*."""

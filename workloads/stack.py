@@ -17,11 +17,12 @@ class SoftwareSpecification(Section):
 
     *torch_compile*: TorchInductor fuses pointwise operators, norms, softmax and loss into a kernel each; the kernels of
     matrix products and of fused attention stay (Ansel et al. 2024, "PyTorch 2", ASPLOS, section 4).
-    *operators*: those that a step launches for each parameter tensor, one by one; *tensor*: further host time for each
-    tensor; *load*: host time of each step for loading data and logging; *exchange*: time lost with each message of a
-    pipeline; *context*: memory of the GPU; *slice*: time for each rank's slice of each tensor of a list that ZeRO-3
-    communicates; *flash_forward*, *flash_backward*: speed of fused attention over the first FlashAttention; the other
-    keys are habits, as `Software` has them.
+    *operators*: those that a step launches for each parameter tensor, one by one; *tensor*: further host time for
+    each tensor; *load*: host time of each step for loading data and logging; *message_operators*: those that the
+    host launches after each message of a pipeline; *exchange*: further time lost with each message; *context*:
+    memory of the GPU; *slice*: time for each rank's slice of each tensor of a list that ZeRO-3 communicates;
+    *flash_forward*, *flash_backward*: speed of fused attention over the first FlashAttention; the other keys are
+    habits, as `Software` has them.
     """
 
     name: str
@@ -34,10 +35,12 @@ class SoftwareSpecification(Section):
     operators: Index = 0
     tensor: Time = 0.0
     load: Time = 0.0
+    message_operators: Index = 0
     exchange: Time = 0.0
     context: Amount = 0.0
     async_tensor: Flag = False
     unfused_update: Flag = False
+    flat_update: Flag = False
     softmax_group: Count = 1
     slice: Time = 0.0
     flash_forward: Ratio = 1.0
@@ -47,7 +50,7 @@ class SoftwareSpecification(Section):
     gradient_buffers: Literal["copies", "two", "none"] = "copies"
     scatter_gather: Flag = False
     cross_entropy: Literal["", "fused", "vocab_parallel", "eager"] = ""
-    accumulation: Literal["fused", "added", "cast"] = "fused"
+    accumulation: Literal["fused", "added", "cast", "autocast"] = "fused"
     zero_gradients: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
     zero_parameters: Literal["all_gather", "broadcast"] = "all_gather"
 
@@ -69,10 +72,12 @@ class SoftwareSpecification(Section):
             tensor_operators=self.operators,
             tensor_seconds=self.tensor,
             load_seconds=self.load,
+            message_operators=self.message_operators,
             exchange_seconds=self.exchange,
             context_bytes=self.context,
             async_tensor=self.async_tensor,
             unfused_update=self.unfused_update,
+            flat_update=self.flat_update,
             slice_seconds=self.slice,
             flash_forward=self.flash_forward,
             flash_backward=self.flash_backward,

@@ -13,7 +13,7 @@ from simulator.errors import ScheduleError
 from simulator.kernel import Kernel
 from simulator.schedule import Compute, Op, Program, Schedule
 from simulator.schedule.order import PLACEHOLDER, Action
-from workloads.gradients.bucket import Bucket, Reduction, Weights
+from workloads.gradients.bucket import NO_COPIES, Bucket, BucketCopies, Reduction, Weights
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS, parameter_tensors
 
@@ -63,13 +63,13 @@ def reduce_gradients(
     reduction: Reduction,
     *,
     every: bool = False,
-    passes: float = 0.0,
+    copies: BucketCopies = NO_COPIES,
 ) -> Program:
     """*program* with a *reduction* of each of its *buckets* (by stage), after the op that completes the bucket.
 
     It happens in the backward pass of the last micro-batch before an optimizer step, or of *every* micro-batch. The
-    optimizer step waits for the reductions of the stages that it updates. The bytes of a bucket pass *passes* times
-    through memory (`bucket_passes`); this is priced with the op that completes the bucket.
+    optimizer step waits for the reductions of the stages that it updates. The kernels of *copies* are
+    part of the op that completes a bucket.
     """
     updates = updated_stages(program)
     final = None if every else _final_backwards(program, updates)
@@ -87,7 +87,7 @@ def reduce_gradients(
             yield op
             return
         own = {n: bucket for n, bucket in enumerate(buckets[op.action.stage]) if bucket.layer == op.layer}
-        yield _with_traffic(op, passes * sum(bucket.nbytes for bucket in own.values()))
+        yield _with_kernel(op, copies.kernel(own.values()))
         for number, bucket in own.items():
             name = f"{op.action}.bucket{number}"
             for reduced in reduction(replace(bucket, name=name, action=op.action, filled_by=op.name)):
@@ -97,11 +97,9 @@ def reduce_gradients(
     return program.map_ops(change)
 
 
-def _with_traffic(op: Op, nbytes: float) -> Op:
-    """*op* with a kernel that moves *nbytes*; the host's time for it is that of the tensors of an optimizer step."""
-    if not nbytes or not isinstance(op, Compute):
-        return op
-    return replace(op, kernels=(*op.kernels, Kernel(nbytes=nbytes, launches=0)))
+def _with_kernel(op: Op, kernel: Kernel) -> Op:
+    """*op* with *kernel* at its end, if that moves any bytes."""
+    return replace(op, kernels=(*op.kernels, kernel)) if kernel.nbytes and isinstance(op, Compute) else op
 
 
 def updated_stages(program: Program) -> dict[str, frozenset[int]]:

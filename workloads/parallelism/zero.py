@@ -36,7 +36,7 @@ from simulator.errors import ScenarioError
 from simulator.kernel import BYTES
 from simulator.schedule import Op, Program, Schedule
 from workloads.compute import PIPELINE
-from workloads.gradients.bucket import Bucket, Reduction, Weights, bucket_passes
+from workloads.gradients.bucket import NO_COPIES, Bucket, BucketCopies, Reduction, Weights, bucket_copies
 from workloads.gradients.norm import sharded_gradient_norm
 from workloads.gradients.per_tensor import reduced_per_tensor
 from workloads.gradients.reduce import (
@@ -158,7 +158,7 @@ class Zero(ReducingMethod):
             all_reduced=software.zero_gradients == "all_reduce",
             broadcasts=software.zero_parameters == "broadcast",
             hybrid=self.hybrid,
-            passes=bucket_passes(software, step.model),
+            copies=bucket_copies(software, step.model),
             compressed=self.compressed,
         )
 
@@ -179,7 +179,7 @@ def zero(
     all_reduced: bool = False,
     broadcasts: bool = False,
     hybrid: int | None = None,
-    passes: float = 0.0,
+    copies: BucketCopies = NO_COPIES,
     compressed: Callable[[Reduction], Reduction] | None = None,
 ) -> Schedule:
     """Return *schedule* with its states sharded over the axis ``dp`` as in *stage* 0, 1, 2 or 3.
@@ -198,7 +198,7 @@ def zero(
     and 1 buckets are parts of the gradients and need no buffers (Megatron-LM,
     core/distributed/param_and_grad_buffer.py). With *all_reduced* stages 1 and 2 all-reduce gradients; with
     *broadcasts* the owner of each parameter tensor broadcasts it after the optimizer step. *hybrid*: so many replicas
-    share the states, and gradients are all-reduced over all. *passes*: as in `reduce_gradients`, up to stage 2.
+    share the states, and gradients are all-reduced over all. *copies*: as in `reduce_gradients`, up to stage 2.
     *compressed* wraps the reduction.
     """
     if stage not in SHARDED:
@@ -227,7 +227,7 @@ def zero(
         in_place and stage < 2,
         broadcasts,
         hybrid if cut else None,
-        passes if stage < 3 else 0.0,
+        copies if stage < 3 else NO_COPIES,
     )
     return map_replicas(schedule, model, sharding.applied)
 
@@ -248,7 +248,7 @@ class _Sharding:
     in_place: bool
     broadcasts: bool
     hybrid: int | None
-    passes: float
+    copies: BucketCopies
 
     def applied(self, program: Program, degrees: Mapping[str, int]) -> Program:
         """Return *program* with sharded states; *degrees*: the number of replicas by axis."""
@@ -267,7 +267,7 @@ class _Sharding:
         sharding = {axis: SHARD if self.hybrid and axis == REPLICAS else axis for axis in degrees}
         shards = {axis: (over == SHARD and self.hybrid) or degrees[axis] for axis, over in sharding.items()}
         program = sharded_states(program, SHARDED[self.stage], shards, stages)
-        program = reduce_gradients(program, buckets, reduce, every=self.stage > 1, passes=self.passes)
+        program = reduce_gradients(program, buckets, reduce, every=self.stage > 1, copies=self.copies)
         if in_backward and not self.in_place:
             program = double_buffered(program, stages, self.gradient_dtype)
         for axis in degrees:
