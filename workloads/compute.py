@@ -48,8 +48,8 @@ def compute(
     *gradient_dtype*: default is the model's precision. Where the order does not say when the optimizer runs, each
     program ends with the step over its own parameters; *unfused_update* and *flat_update* as in `optimizer_kernels`.
     *weight_versions*: of an asynchronous order; default one. *overlap* as in `lowered`. *replicas*: the number of ranks
-    that share the micro-batches of each row, round-robin; each has a program of its own, and the axis ``dp`` joins them.
-    Raises `ScheduleError`.
+    that share the micro-batches of each row, round-robin; each has a program of its own, and the axis ``dp`` joins
+    them. Raises `ScheduleError`.
     """
     stages = stages or [model.layers]
     if order.stages != len(stages):
