@@ -18,6 +18,7 @@ from simulator.schedule.program import Program, TemplatedOps
 from workloads.memory.activations import with_activations
 from workloads.memory.optimizer import copied_gradient_bytes, optimizer_kernels, state_bytes
 from workloads.model import Layer, Model
+from workloads.operators.fusion import fuses
 from workloads.operators.lowering import Overlap, lowered
 from workloads.operators.parameter import REPLICAS
 
@@ -164,7 +165,12 @@ def update_op(
     kernels: tuple[Kernel, ...]
     if model.optimizer_seconds is None:
         kernels = optimizer_kernels(
-            parameters, optimizer, model.precision, gradient_dtype, fused=model.fused, unfused_update=unfused_update
+            parameters,
+            optimizer,
+            model.precision,
+            gradient_dtype,
+            fused=fuses(model.fused, "optimizer"),
+            unfused_update=unfused_update,
         )
     else:
         kernels = (Kernel(seconds=model.optimizer_seconds),) if model.optimizer_seconds else ()
