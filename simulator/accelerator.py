@@ -35,7 +35,8 @@ OPERATOR_SECONDS = 8e-6
 class Software:
     """Costs and options of a software stack.
 
-    - *launch_seconds*: host time to launch a kernel. *fused*: elementwise kernels are fused.
+    - *launch_seconds*: host time to launch a kernel. *fused*: operators other than products that have one kernel each:
+      all, none, or those of `workloads.operators.fusion.FUSIBLE` that are named.
     - *softmax_group*: the fused softmax needs heads x samples to be a multiple; else each operator has a kernel.
     - *sharpness* q of the smooth maximum of host time h and GPU time g: (h^q + g^q)^(1/q).
     - *tensor_operators*: operators that the optimizer step launches for each parameter tensor of a rank, one by one.
@@ -62,11 +63,13 @@ class Software:
     - *zero_parameters*: how their ranks get updated parameters: by an ``all_gather`` of equal shards, or by a
       ``broadcast`` of each rank's tensors.
     - *cross_entropy*: how the loss is computed, one of `workloads.operators.loss.LOSSES`; "": by *fused*.
+    - *gather_logits*: tensor-parallel ranks gather the logits, and each computes the whole loss.
+    - *separate_gate*: the two products of SwiGLU's input are two kernels, each with exchanges of its own.
     """
 
     name: str = "ideal"
     launch_seconds: float = 0.0
-    fused: bool = True
+    fused: bool | frozenset[str] = True
     sharpness: float = 4.0
     tensor_operators: int = 0
     tensor_seconds: float = 0.0
@@ -86,6 +89,8 @@ class Software:
     gradient_buffers: str = "copies"
     scatter_gather: bool = False
     cross_entropy: str = ""
+    gather_logits: bool = False
+    separate_gate: bool = False
     accumulation: str = "fused"
     zero_gradients: str = "reduce_scatter"
     zero_parameters: str = "all_gather"

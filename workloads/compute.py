@@ -18,6 +18,7 @@ from simulator.schedule.program import Program, TemplatedOps
 from workloads.memory.activations import with_activations
 from workloads.memory.optimizer import copied_gradient_bytes, optimizer_kernels, state_bytes
 from workloads.model import Layer, Model
+from workloads.operators.fusion import fuses
 from workloads.operators.lowering import Overlap, lowered
 from workloads.operators.parameter import REPLICAS
 
@@ -172,7 +173,7 @@ def update_op(
             optimizer,
             model.precision,
             gradient_dtype,
-            fused=model.fused,
+            fused=fuses(model.fused, "optimizer"),
             unfused_update=unfused_update,
             flat_update=flat_update,
         )

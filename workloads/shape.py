@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from simulator.kernel import BYTES
+from workloads.operators.fusion import Fused, fuses
 from workloads.operators.sharded import WHOLE, Cut
 
 
@@ -22,7 +23,8 @@ class Shape:
     (GPT-J, PaLM). *cut*: how tensor parallelism cuts each layer; all
     counts are then of one rank. *degrees*: of further axes that share the model, for the user's own operators.
     *activation*: ``gelu`` is one kernel; ``gelu_new`` is its tanh form, written out unless kernels are fused; or
-    ``swiglu``. *cross_entropy*: how the loss is computed; "": in one kernel if kernels are fused, else in eager torch.
+    ``swiglu``. *cross_entropy*: how the loss is computed; "": in one kernel if it is *fused*, else in eager torch.
+    *gather_logits*, *separate_gate*: as `Software` has them; the latter for a serial *block*.
     """
 
     num_layers: int
@@ -45,9 +47,11 @@ class Shape:
     block: str = "serial"
     attention_window: int = 0
     precision: str = "fp32"
-    fused: bool = True
+    fused: Fused = True
     softmax_group: int = 1
     cross_entropy: str = ""
+    gather_logits: bool = False
+    separate_gate: bool = False
     cut: Cut = WHOLE
     degrees: Mapping[str, int] = field(default_factory=dict)
 
@@ -59,7 +63,7 @@ class Shape:
     @property
     def loss(self) -> str:
         """How the loss is computed."""
-        return self.cross_entropy or ("fused" if self.fused else "eager")
+        return self.cross_entropy or ("fused" if fuses(self.fused, "cross_entropy") else "eager")
 
     @property
     def head_size(self) -> int:

@@ -10,11 +10,13 @@ from pydantic import Field, model_validator
 from simulator.accelerator import Software
 from simulator.document import Amount, Count, Fault, Flag, Index, Ratio, Section, Time, read, validated
 from simulator.lookup import data_file
+from workloads.operators.fusion import Fused, Fusible
 
 
 class SoftwareSpecification(Section):
-    """The keys of such a file: *launch*, host time per kernel; *fused*; *sharpness* of the smooth maximum.
+    """The keys of such a file: *launch*, host time per kernel; *fused*, true, false or a list of operators.
 
+    *sharpness*: of the smooth maximum of host time and GPU time.
     *torch_compile*: TorchInductor fuses pointwise operators, norms, softmax and loss into a kernel each; the kernels of
     matrix products and of fused attention stay (Ansel et al. 2024, "PyTorch 2", ASPLOS, section 4).
     *operators*: those that a step launches for each parameter tensor, one by one; *tensor*: further host time for
@@ -29,7 +31,7 @@ class SoftwareSpecification(Section):
     description: str = ""
     source: str
     launch: Time
-    fused: Flag | None = None
+    fused: Flag | list[Fusible] | None = None
     torch_compile: Flag = False
     sharpness: Ratio = Software().sharpness
     operators: Index = 0
@@ -50,6 +52,8 @@ class SoftwareSpecification(Section):
     gradient_buffers: Literal["copies", "two", "none"] = "copies"
     scatter_gather: Flag = False
     cross_entropy: Literal["", "fused", "vocab_parallel", "eager"] = ""
+    gather_logits: Flag = False
+    separate_gate: Flag = False
     accumulation: Literal["fused", "added", "cast", "autocast"] = "fused"
     zero_gradients: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
     zero_parameters: Literal["all_gather", "broadcast"] = "all_gather"
@@ -57,17 +61,24 @@ class SoftwareSpecification(Section):
     @model_validator(mode="after")
     def _sound(self) -> Self:
         if self.fused is None and not self.torch_compile:
-            raise Fault("fused", "is missing; true or false, or torch_compile: true, which fuses")
-        if self.fused is False and self.torch_compile:
-            raise Fault("fused", "false contradicts torch_compile: true, which fuses elementwise kernels")
+            raise Fault("fused", "is missing; true, false or a list of operators, or torch_compile: true, which fuses")
+        if self.fused not in (None, True) and self.torch_compile:
+            given = "false" if self.fused is False else "a list"
+            raise Fault("fused", f"{given} contradicts torch_compile: true, which fuses elementwise kernels")
         return self
+
+    @property
+    def _fused(self) -> Fused:
+        if isinstance(self.fused, list):
+            return frozenset(self.fused)
+        return bool(self.fused) or self.torch_compile
 
     def build(self) -> Software:
         """The parameter set that an accelerator takes."""
         return Software(
             self.name,
             self.launch,
-            bool(self.fused) or self.torch_compile,
+            self._fused,
             self.sharpness,
             tensor_operators=self.operators,
             tensor_seconds=self.tensor,
@@ -87,6 +98,8 @@ class SoftwareSpecification(Section):
             gradient_buffers=self.gradient_buffers,
             scatter_gather=self.scatter_gather,
             cross_entropy=self.cross_entropy,
+            gather_logits=self.gather_logits,
+            separate_gate=self.separate_gate,
             accumulation=self.accumulation,
             zero_gradients=self.zero_gradients,
             zero_parameters=self.zero_parameters,

@@ -11,16 +11,24 @@ from typing import Any
 
 from simulator import lookup
 from simulator.accelerator import Software
+from simulator.kernel import BYTES
 from workloads.model import Model
 from workloads.operators.attention import CoreAttention, FlashAttention
 from workloads.operators.elementwise import dropout, gelu, residual, rotary, swiglu, tanh
 from workloads.operators.embedding import embedding, vocabulary_parallel_embedding
+from workloads.operators.fusion import fuses
 from workloads.operators.layer import OperatorLayer
 from workloads.operators.linear import Linear
 from workloads.operators.loss import cross_entropy, vocabulary_parallel_loss
 from workloads.operators.norm import layer_norm, rms_norm
 from workloads.operators.operator import Operator
-from workloads.operators.sharded import column_parallel, on_the_sequence, second_parallel, sequence_gathered
+from workloads.operators.sharded import (
+    column_parallel,
+    gathered_output,
+    on_the_sequence,
+    second_parallel,
+    sequence_gathered,
+)
 from workloads.operators.side_by_side import SharedInput, SummedOutput
 from workloads.shape import Shape
 
@@ -39,8 +47,9 @@ class Transformer(Model):
         return transformer(replace(self.shape, **changes), self.name, self.notes)
 
     def with_software(self, software: Software) -> Transformer:
-        """The model with the fused softmax and the loss of *software*."""
-        return self.reshaped(softmax_group=software.softmax_group, cross_entropy=software.cross_entropy)
+        """The model with the fused softmax, the loss and the products of *software*."""
+        keys = "softmax_group", "cross_entropy", "gather_logits", "separate_gate"
+        return self.reshaped(**{key: getattr(software, key) for key in keys})
 
 
 def transformer(shape: Shape, name: str = "transformer", notes: tuple[str, ...] = ()) -> Transformer:
@@ -115,15 +124,29 @@ def head_operators(shape: Shape) -> tuple[Operator, ...]:
         shared=shape.tie_embeddings,
         kept_share=shape.cut.sequence_shards,
     )
-    loss = cross_entropy(rows, shape.vocabulary, precision, shape.loss)
     next_sentence = (Linear(1, hidden, 2, precision=precision),) if shape.head == "pretraining" else ()
-    return (*before, column_parallel(logits, cut), vocabulary_parallel_loss(loss, cut, rows), *next_sentence)
+    return (*before, *_logits_and_loss(shape, logits), *next_sentence)
+
+
+def _logits_and_loss(shape: Shape, logits: Linear) -> tuple[Operator, Operator]:
+    """The product *logits* of one rank, and the loss: of the rank's classes, or of all if it gathers the logits."""
+    rows, precision, cut = shape.seq_length, shape.precision, shape.cut
+    product = column_parallel(logits, cut)
+    if shape.gather_logits:
+        classes = shape.vocabulary * cut.ranks
+        return gathered_output(product, cut, float(rows * classes * BYTES[precision])), cross_entropy(
+            rows, classes, precision, shape.loss
+        )
+    loss = cross_entropy(rows, shape.vocabulary, precision, shape.loss)
+    return product, vocabulary_parallel_loss(loss, cut, rows)
 
 
 def _norm(shape: Shape) -> Operator:
     rows = shape.seq_length // shape.cut.sequence_shards
     if shape.normalization == "rmsnorm":
-        return on_the_sequence(rms_norm(rows, shape.hidden_size, shape.precision, fused=shape.fused), shape.cut)
+        return on_the_sequence(
+            rms_norm(rows, shape.hidden_size, shape.precision, fused=fuses(shape.fused, "rms_norm")), shape.cut
+        )
     return on_the_sequence(layer_norm(rows, shape.hidden_size, shape.precision), shape.cut)
 
 
@@ -139,7 +162,10 @@ def _attention(shape: Shape) -> tuple[Operator, ...]:
 
 def _feed_forward(shape: Shape) -> tuple[Operator, ...]:
     up, inner, down = _feed_forward_parts(shape)
-    return (column_parallel(up, shape.cut), *inner, second_parallel(down, shape.cut), _residual(shape))
+    first = column_parallel(up, shape.cut)
+    if shape.separate_gate and up.splits:
+        first = column_parallel(SharedInput(up.apart()), shape.cut, summed_first=False)
+    return (first, *inner, second_parallel(down, shape.cut), _residual(shape))
 
 
 def _parallel_block(shape: Shape) -> tuple[Operator, ...]:
@@ -170,7 +196,7 @@ def _attention_parts(shape: Shape) -> tuple[Linear, tuple[Operator, ...], Linear
         splits=(queries, keys, keys) if apart else (),
         kept_share=shape.cut.sequence_shards,
     )
-    turned = (rotary(rows * (queries + keys), precision, fused=shape.fused),)
+    turned = (rotary(rows * (queries + keys), precision, fused=fuses(shape.fused, "rope")),)
     output = Linear(rows, queries, shape.hidden_size, shape.add_bias_linear, precision)
     position = turned if shape.position_embedding_type == "rope" else ()
     return columns, (*position, *_core(shape)), output
@@ -178,13 +204,12 @@ def _attention_parts(shape: Shape) -> tuple[Linear, tuple[Operator, ...], Linear
 
 def _core(shape: Shape) -> tuple[Operator, ...]:
     sizes = (shape.seq_length, shape.heads, shape.key_value_heads, shape.head_size)
+    soft = fuses(shape.fused, "softmax")
     if shape.attention == "unfused":
-        return (CoreAttention(*sizes, shape.dropout, shape.fused, shape.precision, shape.softmax_group),)
+        return (CoreAttention(*sizes, shape.dropout, soft, shape.precision, shape.softmax_group),)
     if shape.attention == "flash":
         window = shape.attention_window
-        return (
-            FlashAttention(*sizes, shape.dropout, shape.fused, shape.precision, causal=shape.causal, window=window),
-        )
+        return (FlashAttention(*sizes, shape.dropout, soft, shape.precision, causal=shape.causal, window=window),)
     made = lookup.function("workloads.operators", shape.attention)(shape)
     return (made,) if isinstance(made, Operator) else tuple(made)
 
@@ -202,15 +227,20 @@ def _feed_forward_parts(shape: Shape) -> tuple[Linear, tuple[Operator, ...], Lin
         splits=(width, width) if gated else (),
         kept_share=shape.cut.sequence_shards,
     )
-    between = swiglu(rows * width, precision, fused=shape.fused) if gated else _gelu(shape, rows * width)
+    between = (
+        swiglu(rows * width, precision, fused=fuses(shape.fused, "swiglu"), separate=shape.separate_gate)
+        if gated
+        else _gelu(shape, rows * width)
+    )
     down = Linear(rows, width, shape.hidden_size, shape.add_bias_linear, precision)
     return up, (between,), down
 
 
 def _gelu(shape: Shape, elements: int) -> Operator:
-    return gelu(elements, shape.precision, written_out=shape.activation == "gelu_new" and not shape.fused)
+    written_out = shape.activation == "gelu_new" and not fuses(shape.fused, "gelu_new")
+    return gelu(elements, shape.precision, written_out=written_out)
 
 
 def _residual(shape: Shape) -> Operator:
     elements = shape.seq_length * shape.hidden_size // shape.cut.sequence_shards
-    return residual(elements, shape.precision, drop=shape.dropout, fused=shape.fused)
+    return residual(elements, shape.precision, drop=shape.dropout, fused=fuses(shape.fused, "bias_dropout_add"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.kernel import BYTES, Kernel, matmul, memory_bound
 from workloads.operators.operator import Operator
@@ -32,6 +32,10 @@ class Linear(Operator):
         """Weight, then bias, of each split."""
         pairs = (((0 if self.shared else out * self.inputs), out * self.bias) for out in self.splits or (self.outputs,))
         return parameter_tensors(*(count for pair in pairs for count in pair if count))
+
+    def apart(self) -> tuple[Linear, ...]:
+        """A product for each of the *splits*."""
+        return tuple(replace(self, outputs=outputs, splits=()) for outputs in self.splits)
 
     def forward(self, samples: int) -> tuple[Kernel, ...]:
         """One product."""
