@@ -51,7 +51,8 @@ class Linear(Operator):
 
     def backward_weights(self, samples: int) -> tuple[Kernel, ...]:
         """dW = dy^T x."""
-        return (matmul(self.outputs, self.inputs, samples * self.rows, precision=self.precision),)
+        sides = self.outputs, self.inputs
+        return (matmul(*sides, samples * self.rows, precision=self.precision, rows=sides),)
 
     def kept_bytes(self, samples: int) -> float:
         """Its input."""
