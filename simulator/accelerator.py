@@ -22,6 +22,12 @@ NVIDIA's guide, section "Tile Quantization". It says that larger tiles are more 
 efficiencies are first estimates."""
 
 
+UNALIGNED = 0.5
+"""Speed of a product on tensor cores if its rows are not aligned, relative to aligned ones. nanoGPT's step became 25 %
+faster when its vocabulary of 50,257 was padded to 50,304 (github.com/karpathy/nanoGPT, model.py, vocab_size; the figure
+is its author's): the logits, a quarter of the FLOPs, ran twice as fast."""
+
+
 SPLIT_DEPTH = 256
 """The inner dimension below which a product is not split further. CUTLASS ("Efficient GEMM in CUDA", section
 "Parallelized Reductions") splits if m and n are small and k is large, without a number: a first estimate."""
@@ -35,17 +41,20 @@ OPERATOR_SECONDS = 8e-6
 class Software:
     """Costs and options of a software stack.
 
-    - *launch_seconds*: host time to launch a kernel. *fused*: elementwise kernels are fused.
+    - *launch_seconds*: host time to launch a kernel. *fused*: operators other than products that have one kernel each:
+      all, none, or those of `workloads.operators.fusion.FUSIBLE` that are named.
     - *softmax_group*: the fused softmax needs heads x samples to be a multiple; else each operator has a kernel.
     - *sharpness* q of the smooth maximum of host time h and GPU time g: (h^q + g^q)^(1/q).
     - *tensor_operators*: operators that the optimizer step launches for each parameter tensor of a rank, one by one.
     - *tensor_seconds*: further host time of each step for each parameter tensor.
     - *load_seconds*: host time of each step for loading data and logging.
-    - *exchange_seconds*: time lost by a pipeline stage for each message for which it waits: the host waits too, and
-      must launch again afterwards.
+    - *message_operators*: operators that the host launches between the arrival of a pipeline message and the first
+      kernel that needs it: it synchronises with the GPU, so none of them is launched ahead.
+    - *exchange_seconds*: further time lost by a pipeline stage for each message for which it waits.
     - *context_bytes*: GPU memory of a process without tensors: CUDA's context and the loaded kernels.
     - *async_tensor*: backward passes overlap tensor-parallel exchanges of gradients with independent products.
-    - *unfused_update*: the operations around an optimizer's update have kernels of their own.
+    - *unfused_update*: the operations around an optimizer's update have kernels of their own; with *flat_update* also
+      a check of fp32 copies of fp16 gradients, and a flat copy of them.
     - *slice_seconds*: host time for each rank's slice of each tensor, if ZeRO's third stage communicates lists of
       tensors; 0 for flat buffers.
     - *flash_forward*, *flash_backward*: speed of its fused attention relative to that of an `Accelerator`'s shares.
@@ -56,20 +65,27 @@ class Software:
       gather.
     - *accumulation*: how gradients of micro-batches are added up, one of
       `workloads.gradients.accumulation.ACCUMULATIONS`.
+    - *zero_gradients*: how ZeRO's stages 1 and 2 reduce gradients: ``reduce_scatter`` or ``all_reduce``.
+    - *zero_parameters*: how their ranks get updated parameters: by an ``all_gather`` of equal shards, or by a
+      ``broadcast`` of each rank's tensors.
     - *cross_entropy*: how the loss is computed, one of `workloads.operators.loss.LOSSES`; "": by *fused*.
+    - *gather_logits*: tensor-parallel ranks gather the logits, and each computes the whole loss.
+    - *separate_gate*: the two products of SwiGLU's input are two kernels, each with exchanges of its own.
     """
 
     name: str = "ideal"
     launch_seconds: float = 0.0
-    fused: bool = True
+    fused: bool | frozenset[str] = True
     sharpness: float = 4.0
     tensor_operators: int = 0
     tensor_seconds: float = 0.0
     load_seconds: float = 0.0
+    message_operators: int = 0
     exchange_seconds: float = 0.0
     context_bytes: float = 0.0
     async_tensor: bool = False
     unfused_update: bool = False
+    flat_update: bool = False
     slice_seconds: float = 0.0
     flash_forward: float = 1.0
     flash_backward: float = 1.0
@@ -79,12 +95,21 @@ class Software:
     gradient_buffers: str = "copies"
     scatter_gather: bool = False
     cross_entropy: str = ""
+    gather_logits: bool = False
+    separate_gate: bool = False
     accumulation: str = "fused"
+    zero_gradients: str = "reduce_scatter"
+    zero_parameters: str = "all_gather"
 
     @property
     def host_seconds_per_tensor(self) -> float:
         """Host time of each optimizer step for each parameter tensor of a rank."""
         return self.tensor_operators * OPERATOR_SECONDS + self.tensor_seconds
+
+    @property
+    def host_seconds_per_message(self) -> float:
+        """Time that a pipeline stage loses with each message for which it waits."""
+        return self.message_operators * OPERATOR_SECONDS + self.exchange_seconds
 
     def gradient_dtype(self, precision: str) -> str:
         """In which gradients are accumulated and reduced when a model trains in *precision*."""
@@ -176,7 +201,7 @@ class Accelerator:
         memory = kernel.nbytes / (self.memory_bandwidth * self.memory_efficiency)
         if not kernel.flops:
             return memory
-        peak = self.peak(kernel.precision) * self.matmul_efficiency
+        peak = self._product_peak(kernel) * self.matmul_efficiency
         if kernel.shape is None or not self.sms:
             return max(kernel.flops / peak, memory)
         if kernel.attention:
@@ -188,6 +213,19 @@ class Accelerator:
         if kernel.winograd is not None and self._lacks_tf32(kernel.precision):
             shapes.append(kernel.winograd)
         return max(min(_quantised_flops(*shape, self.sms, self.k_half) for shape in shapes) / peak, memory)
+
+    def _product_peak(self, kernel: Kernel) -> float:
+        """Return the dense peak for a product, FLOP/s.
+
+        A batched product of 16 bits with unaligned rows has no tensor cores: with head size 108 in place of 216, 182
+        billion parameters took 42 % longer on A100 (bigscience-workshop/bigscience, train/tr11-176B-ml/
+        chronicles-prequel.md, 26 February 2022).
+        """
+        peak = self.peak(kernel.precision)
+        if kernel.aligned or kernel.precision == "fp32":
+            return peak
+        several = kernel.shape is not None and kernel.shape[0] > 1
+        return min(peak * UNALIGNED, self.peak("fp32")) if several else peak * UNALIGNED
 
     def _attention_share(self, which: str, software: Software) -> float:
         if which == "backward":

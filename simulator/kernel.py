@@ -19,6 +19,7 @@ class Kernel:
     *launches*: the number of kernels that the host launches for it. *winograd*, for a convolution in tf32: the shape of
     the products of Winograd's algorithm, with fewer multiplications, used if there is no tf32. *attention*: ``forward``
     or ``backward`` of fused attention; its *shape* is (batch x heads x products, rows, columns, head size).
+    *aligned*: the rows of its matrices begin at multiples of `ALIGNMENT` bytes.
     """
 
     flops: float = 0.0
@@ -29,21 +30,32 @@ class Kernel:
     launches: int = 1
     winograd: tuple[int, int, int, int] | None = None
     attention: Literal["", "forward", "backward"] = ""
+    aligned: bool = True
 
+
+ALIGNMENT = 16
+"""Bytes of the widest load of a thread. Tensor cores want rows of this alignment (NVIDIA, "Matrix Multiplication
+Background User's Guide", section "Tensor Core Requirements": multiples of 16 bytes)."""
 
 BYTES = {"bf16": 2, "fp16": 2, "tf32": 4, "fp32": 4}
 """Bytes of one element by precision."""
 
 
-def matmul(m: int, n: int, k: int, *, batch: int = 1, precision: str = "fp32") -> Kernel:
+def matmul(
+    m: int, n: int, k: int, *, batch: int = 1, precision: str = "fp32", rows: tuple[int, int] | None = None
+) -> Kernel:
     """Return the product of an m x k and a k x n matrix, *batch* times in one launch.
 
-    >>> matmul(2, 3, 4).flops
-    48
+    *rows*: the lengths of the rows of its matrices as they lie in memory; n and k unless given.
+
+    >>> matmul(2, 3, 4).flops, matmul(64, 64, 108, precision="bf16").aligned
+    (48, False)
     """
     flops = 2 * batch * m * n * k
-    nbytes = BYTES[precision] * batch * (m * k + k * n + m * n)
-    return Kernel(flops, nbytes, (batch, m, n, k), precision)
+    width = BYTES[precision]
+    nbytes = width * batch * (m * k + k * n + m * n)
+    aligned = all(width * length % ALIGNMENT == 0 for length in rows or (n, k))
+    return Kernel(flops, nbytes, (batch, m, n, k), precision, aligned=aligned)
 
 
 def memory_bound(nbytes: float, *, precision: str = "fp32", launches: int = 1) -> Kernel:

@@ -18,6 +18,7 @@ from simulator.schedule.program import Program, TemplatedOps
 from workloads.memory.activations import with_activations
 from workloads.memory.optimizer import copied_gradient_bytes, optimizer_kernels, state_bytes
 from workloads.model import Layer, Model
+from workloads.operators.fusion import fuses
 from workloads.operators.lowering import Overlap, lowered
 from workloads.operators.parameter import REPLICAS
 
@@ -38,6 +39,7 @@ def compute(
     gradient_dtype: str | None = None,
     weight_versions: WeightVersions | None = None,
     unfused_update: bool = False,
+    flat_update: bool = False,
     overlap: Mapping[str, Overlap] | None = None,
     replicas: Sequence[int] | None = None,
 ) -> Schedule:
@@ -45,10 +47,10 @@ def compute(
 
     *model* has its layers as one rank holds them. *stages*: the layers of each stage; default: one stage.
     *gradient_dtype*: default is the model's precision. Where the order does not say when the optimizer runs, each
-    program ends with the step over its own parameters; *unfused_update* as in `optimizer_kernels`. *weight_versions*:
-    of an asynchronous order; default one. *overlap* as in `lowered`. *replicas*: the number of ranks that share the
-    micro-batches of each row, round-robin; each has a program of its own, and the axis ``dp`` joins them. Raises
-    `ScheduleError`.
+    program ends with the step over its own parameters; *unfused_update* and *flat_update* as in `optimizer_kernels`.
+    *weight_versions*: of an asynchronous order; default one. *overlap* as in `lowered`. *replicas*: the number of ranks
+    that share the micro-batches of each row, round-robin; each has a program of its own, and the axis ``dp`` joins
+    them. Raises `ScheduleError`.
     """
     stages = stages or [model.layers]
     if order.stages != len(stages):
@@ -58,7 +60,7 @@ def compute(
         raise ScheduleError(f"the layers of {model.name} must have names of their own")
     dtype = gradient_dtype or model.precision
     stage_programs = _StagePrograms(
-        model, stages, micro_batch_size, optimizer, dtype, weight_versions, unfused_update, overlap or {}
+        model, stages, micro_batch_size, optimizer, dtype, weight_versions, unfused_update, flat_update, overlap or {}
     )
     if replicas is None:
         programs = tuple(stage_programs.program(f"stage {rank}", row) for rank, row in enumerate(order.rows))
@@ -98,6 +100,7 @@ class _StagePrograms:
     gradient_dtype: str
     weight_versions: WeightVersions | None
     unfused_update: bool
+    flat_update: bool
     overlap: Mapping[str, Overlap]
 
     def program(self, role: str, row: Sequence[Action]) -> Program:
@@ -134,6 +137,7 @@ class _StagePrograms:
             self.optimizer,
             self.gradient_dtype,
             unfused_update=self.unfused_update,
+            flat_update=self.flat_update,
         )
 
     def _resident(self, own: Sequence[int]) -> dict[str, float]:
@@ -159,12 +163,19 @@ def update_op(
     gradient_dtype: str,
     *,
     unfused_update: bool = False,
+    flat_update: bool = False,
 ) -> Compute:
     """The optimizer step *action* over *parameters* (a count). It holds `copied_gradient_bytes` while it runs."""
     kernels: tuple[Kernel, ...]
     if model.optimizer_seconds is None:
         kernels = optimizer_kernels(
-            parameters, optimizer, model.precision, gradient_dtype, fused=model.fused, unfused_update=unfused_update
+            parameters,
+            optimizer,
+            model.precision,
+            gradient_dtype,
+            fused=fuses(model.fused, "optimizer"),
+            unfused_update=unfused_update,
+            flat_update=flat_update,
         )
     else:
         kernels = (Kernel(seconds=model.optimizer_seconds),) if model.optimizer_seconds else ()

@@ -12,6 +12,7 @@ from functools import cached_property
 
 from simulator.accelerator import Software
 from simulator.kernel import Kernel
+from workloads.operators.fusion import Fused
 from workloads.operators.parameter import ParameterTensor
 from workloads.operators.segment import Segment
 
@@ -85,7 +86,7 @@ class Model:
 
     *sample_bytes*: one input sample on the GPU. *tokens_per_sample*: the sequence length, 0 if samples are not
     sequences. *precision*: of parameters and activations. *optimizer_seconds*: the given duration of the optimizer step
-    of a unit model; None: it is priced from bytes. *fused*: elementwise kernels are fused. *tied_parameters*: how many
+    of a unit model; None: it is priced from bytes. *fused*: operators that are. *tied_parameters*: how many
     parameters the last layer shares with the first; a pipeline holds them on both ends. *notes*: what a reader of
     results should know about how the model was made. *boundary_axis*: the axis whose ranks hold equal outputs of a
     layer; "" if there is none.
@@ -97,7 +98,7 @@ class Model:
     tokens_per_sample: int = 0
     precision: str = "fp32"
     optimizer_seconds: float | None = None
-    fused: bool = True
+    fused: Fused = True
     tied_parameters: int = 0
     notes: tuple[str, ...] = field(default=())
     boundary_axis: str = ""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from simulator.kernel import BYTES
+from workloads.operators.fusion import Fused, fuses
 from workloads.operators.sharded import WHOLE, Cut
 
 
@@ -22,12 +23,13 @@ class Shape:
     or ``parallel_two_norms``, each of its own norm (GPT-NeoX). *cut*: how tensor parallelism cuts each layer; all
     counts are then of one rank. *degrees*: of further axes that share the model, for the user's own operators.
     *activation*: ``gelu``, ``relu`` and ``squared_relu`` are one kernel; ``gelu_new`` is the tanh form of gelu, written
-    out unless kernels are fused; ``swiglu`` and ``geglu`` multiply it by a second product. *cross_entropy*: how the
-    loss is computed; "": in one kernel if kernels are fused, else in eager torch. *head_dim*: features of an attention
-    head, 0: an equal part of the hidden size. *norm_placement*: norms ``before`` each block of a causal model,
-    ``after`` it (of its output, before the residual sum: OLMo 2), or ``both`` (Gemma 2). *qk_norm*: RMS norms of
-    queries and keys, ``none``, ``per_head`` (Qwen 3) or ``all_heads`` (over the features of all heads: OLMo 2).
-    *position_rows*: rows of the learned table of positions, 0: one for each position.
+    out unless it is *fused*; ``swiglu`` and ``geglu`` multiply it by a second product. *cross_entropy*: how the loss is
+    computed; "": in one kernel if it is *fused*, else in eager torch. *gather_logits*, *separate_gate*: as `Software`
+    has them; the latter for a serial *block*. *head_dim*: features of an attention head, 0: an equal part of the hidden
+    size. *norm_placement*: norms ``before`` each block of a causal model, ``after`` it (of its output, before the
+    residual sum: OLMo 2), or ``both`` (Gemma 2). *qk_norm*: RMS norms of queries and keys, ``none``, ``per_head``
+    (Qwen 3) or ``all_heads`` (over the features of all heads: OLMo 2). *position_rows*: rows of the learned table of
+    positions, 0: one for each position.
     """
 
     num_layers: int
@@ -50,9 +52,11 @@ class Shape:
     block: str = "serial"
     attention_window: int = 0
     precision: str = "fp32"
-    fused: bool = True
+    fused: Fused = True
     softmax_group: int = 1
     cross_entropy: str = ""
+    gather_logits: bool = False
+    separate_gate: bool = False
     cut: Cut = WHOLE
     degrees: Mapping[str, int] = field(default_factory=dict)
     head_dim: int = 0
@@ -71,7 +75,7 @@ class Shape:
     @property
     def loss(self) -> str:
         """How the loss is computed."""
-        return self.cross_entropy or ("fused" if self.fused else "eager")
+        return self.cross_entropy or ("fused" if fuses(self.fused, "cross_entropy") else "eager")
 
     @property
     def head_size(self) -> int:

@@ -22,6 +22,7 @@ from workloads.huggingface import with_plain_keys
 from workloads.model import Model
 from workloads.operators.attention import ATTENTIONS
 from workloads.operators.convolution import Image
+from workloads.operators.fusion import Fused, fuses
 from workloads.profile import profile
 from workloads.shape import Shape, nearest_divisors
 from workloads.transformer import transformer
@@ -153,7 +154,7 @@ class TransformerSpecification(_Named):
                 raise Fault("norm_placement", f"belongs to serial causal models, not to {key}: {getattr(self, key)}")
         return self
 
-    def build(self, precision: str = "fp32", fused: bool = True, folder: Path | None = None) -> Model:
+    def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
         """The model with products in *precision*, its elementwise kernels *fused* or not."""
         given = self.model_dump(exclude={"preset", "name", "description", "source", "kind"})
         given |= {
@@ -189,9 +190,9 @@ class ConvolutionalSpecification(_Named):
             raise Fault("layers", str(error)) from None
         return self
 
-    def build(self, precision: str = "fp32", fused: bool = True, folder: Path | None = None) -> Model:
+    def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
         """The model with products in *precision*, norms fused with what follows them or not."""
-        builder = ConvolutionalBuilder(Image(*self.image), precision, fused)
+        builder = ConvolutionalBuilder(Image(*self.image), precision, fuses(fused, "batch_norm"))
         numbers: dict[type, int] = {}
         for entry in self.layers:
             numbers[type(entry)] = numbers.get(type(entry), 0) + 1
@@ -212,7 +213,7 @@ class ProfileSpecification(_Named):
     batch_size: Count | None = None
     """Samples on which the layers were measured, where the file does not say."""
 
-    def build(self, precision: str = "fp32", fused: bool = True, folder: Path | None = None) -> Model:
+    def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
         """The model; durations are as measured, whatever *precision* and *fused*. Paths are relative to *folder*."""
         return profile((folder or Path()) / self.profile, self.model, self.batch_size, precision)
 
@@ -240,7 +241,7 @@ class UnitSpecification(_Named):
             raise Fault("parameters", f"must be a whole number, not {self.parameters}")
         return self
 
-    def build(self, precision: str = "fp32", fused: bool = True, folder: Path | None = None) -> Model:
+    def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
         """The model; durations are as given, whatever *precision* and *fused*."""
         sizes = int(self.parameters), self.activations
         return unit_model(self.num_layers, self.forward, self.backward, *sizes, precision=precision, name=_name(self))
@@ -274,7 +275,7 @@ def specification(name: str) -> ModelSpecification:
     return validated(Document({"model": document.data}, positions), _Holder).model
 
 
-def model(name: str, precision: str = "fp32", fused: bool = True) -> Model:
+def model(name: str, precision: str = "fp32", fused: Fused = True) -> Model:
     """The model *name* of `workloads.models`, as it stands there.
 
     >>> model("gpt2").parameters

@@ -10,34 +10,39 @@ from pydantic import Field, model_validator
 from simulator.accelerator import Software
 from simulator.document import Amount, Count, Fault, Flag, Index, Ratio, Section, Time, read, validated
 from simulator.lookup import data_file
+from workloads.operators.fusion import Fused, Fusible
 
 
 class SoftwareSpecification(Section):
-    """The keys of such a file: *launch*, host time per kernel; *fused*; *sharpness* of the smooth maximum.
+    """The keys of such a file: *launch*, host time per kernel; *fused*, true, false or a list of operators.
 
+    *sharpness*: of the smooth maximum of host time and GPU time.
     *torch_compile*: TorchInductor fuses pointwise operators, norms, softmax and loss into a kernel each; the kernels of
     matrix products and of fused attention stay (Ansel et al. 2024, "PyTorch 2", ASPLOS, section 4).
-    *operators*: those that a step launches for each parameter tensor, one by one; *tensor*: further host time for each
-    tensor; *load*: host time of each step for loading data and logging; *exchange*: time lost with each message of a
-    pipeline; *context*: memory of the GPU; *slice*: time for each rank's slice of each tensor of a list that ZeRO-3
-    communicates; *flash_forward*, *flash_backward*: speed of fused attention over the first FlashAttention; the other
-    keys are habits, as `Software` has them.
+    *operators*: those that a step launches for each parameter tensor, one by one; *tensor*: further host time for
+    each tensor; *load*: host time of each step for loading data and logging; *message_operators*: those that the
+    host launches after each message of a pipeline; *exchange*: further time lost with each message; *context*:
+    memory of the GPU; *slice*: time for each rank's slice of each tensor of a list that ZeRO-3 communicates;
+    *flash_forward*, *flash_backward*: speed of fused attention over the first FlashAttention; the other keys are
+    habits, as `Software` has them.
     """
 
     name: str
     description: str = ""
     source: str
     launch: Time
-    fused: Flag | None = None
+    fused: Flag | list[Fusible] | None = None
     torch_compile: Flag = False
     sharpness: Ratio = Software().sharpness
     operators: Index = 0
     tensor: Time = 0.0
     load: Time = 0.0
+    message_operators: Index = 0
     exchange: Time = 0.0
     context: Amount = 0.0
     async_tensor: Flag = False
     unfused_update: Flag = False
+    flat_update: Flag = False
     softmax_group: Count = 1
     slice: Time = 0.0
     flash_forward: Ratio = 1.0
@@ -47,30 +52,43 @@ class SoftwareSpecification(Section):
     gradient_buffers: Literal["copies", "two", "none"] = "copies"
     scatter_gather: Flag = False
     cross_entropy: Literal["", "fused", "vocab_parallel", "eager"] = ""
-    accumulation: Literal["fused", "added", "cast"] = "fused"
+    gather_logits: Flag = False
+    separate_gate: Flag = False
+    accumulation: Literal["fused", "added", "cast", "autocast"] = "fused"
+    zero_gradients: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
+    zero_parameters: Literal["all_gather", "broadcast"] = "all_gather"
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
         if self.fused is None and not self.torch_compile:
-            raise Fault("fused", "is missing; true or false, or torch_compile: true, which fuses")
-        if self.fused is False and self.torch_compile:
-            raise Fault("fused", "false contradicts torch_compile: true, which fuses elementwise kernels")
+            raise Fault("fused", "is missing; true, false or a list of operators, or torch_compile: true, which fuses")
+        if self.fused not in (None, True) and self.torch_compile:
+            given = "false" if self.fused is False else "a list"
+            raise Fault("fused", f"{given} contradicts torch_compile: true, which fuses elementwise kernels")
         return self
+
+    @property
+    def _fused(self) -> Fused:
+        if isinstance(self.fused, list):
+            return frozenset(self.fused)
+        return bool(self.fused) or self.torch_compile
 
     def build(self) -> Software:
         """The parameter set that an accelerator takes."""
         return Software(
             self.name,
             self.launch,
-            bool(self.fused) or self.torch_compile,
+            self._fused,
             self.sharpness,
             tensor_operators=self.operators,
             tensor_seconds=self.tensor,
             load_seconds=self.load,
+            message_operators=self.message_operators,
             exchange_seconds=self.exchange,
             context_bytes=self.context,
             async_tensor=self.async_tensor,
             unfused_update=self.unfused_update,
+            flat_update=self.flat_update,
             slice_seconds=self.slice,
             flash_forward=self.flash_forward,
             flash_backward=self.flash_backward,
@@ -80,7 +98,11 @@ class SoftwareSpecification(Section):
             gradient_buffers=self.gradient_buffers,
             scatter_gather=self.scatter_gather,
             cross_entropy=self.cross_entropy,
+            gather_logits=self.gather_logits,
+            separate_gate=self.separate_gate,
             accumulation=self.accumulation,
+            zero_gradients=self.zero_gradients,
+            zero_parameters=self.zero_parameters,
         )
 
 

@@ -11,10 +11,12 @@ from typing import Any
 
 from simulator import lookup
 from simulator.accelerator import Software
+from simulator.kernel import BYTES
 from workloads.model import Model
 from workloads.operators.attention import CoreAttention, FlashAttention
 from workloads.operators.elementwise import dropout, gelu, residual, rotary, swiglu, tanh
 from workloads.operators.embedding import embedding, vocabulary_parallel_embedding
+from workloads.operators.fusion import fuses
 from workloads.operators.layer import OperatorLayer
 from workloads.operators.linear import Linear
 from workloads.operators.loss import cross_entropy, vocabulary_parallel_loss
@@ -23,6 +25,7 @@ from workloads.operators.operator import Operator
 from workloads.operators.sharded import (
     ShardedOperator,
     column_parallel,
+    gathered_output,
     norm_of_columns,
     on_the_sequence,
     second_parallel,
@@ -47,8 +50,9 @@ class Transformer(Model):
         return transformer(replace(self.shape, **changes), self.name, self.notes)
 
     def with_software(self, software: Software) -> Transformer:
-        """The model with the fused softmax and the loss of *software*."""
-        return self.reshaped(softmax_group=software.softmax_group, cross_entropy=software.cross_entropy)
+        """The model with the fused softmax, the loss and the products of *software*."""
+        keys = "softmax_group", "cross_entropy", "gather_logits", "separate_gate"
+        return self.reshaped(**{key: getattr(software, key) for key in keys})
 
 
 def transformer(shape: Shape, name: str = "transformer", notes: tuple[str, ...] = ()) -> Transformer:
@@ -126,15 +130,28 @@ def head_operators(shape: Shape) -> tuple[Operator, ...]:
         shared=shape.tie_embeddings,
         kept_share=shape.cut.sequence_shards,
     )
-    loss = cross_entropy(rows, shape.vocabulary, precision, shape.loss)
     next_sentence = (Linear(1, hidden, 2, precision=precision),) if shape.head == "pretraining" else ()
-    return (*before, column_parallel(logits, cut), vocabulary_parallel_loss(loss, cut, rows), *next_sentence)
+    return (*before, *_logits_and_loss(shape, logits), *next_sentence)
+
+
+def _logits_and_loss(shape: Shape, logits: Linear) -> tuple[Operator, Operator]:
+    """The product *logits* of one rank, and the loss: of the rank's classes, or of all if it gathers the logits."""
+    rows, precision, cut = shape.seq_length, shape.precision, shape.cut
+    product = column_parallel(logits, cut)
+    if shape.gather_logits:
+        classes = shape.vocabulary * cut.ranks
+        return gathered_output(product, cut, float(rows * classes * BYTES[precision])), cross_entropy(
+            rows, classes, precision, shape.loss
+        )
+    loss = cross_entropy(rows, shape.vocabulary, precision, shape.loss)
+    return product, vocabulary_parallel_loss(loss, cut, rows)
 
 
 def _norm(shape: Shape) -> Operator:
     rows = shape.seq_length // shape.cut.sequence_shards
     if shape.normalization == "rmsnorm":
-        return on_the_sequence(rms_norm(rows, shape.hidden_size, shape.precision, fused=shape.fused), shape.cut)
+        fused = fuses(shape.fused, "rms_norm")
+        return on_the_sequence(rms_norm(rows, shape.hidden_size, shape.precision, fused=fused), shape.cut)
     return on_the_sequence(layer_norm(rows, shape.hidden_size, shape.precision, bias=shape.norm_bias), shape.cut)
 
 
@@ -142,6 +159,9 @@ def _sequence_bytes(shape: Shape) -> float:
     """Bytes of the hidden state of a whole sequence."""
     return shape.hidden_bytes * shape.cut.sequence_shards
 
+
+GATE_AND_UP = 2
+"""Splits of the product before a gated activation; that of attention has three."""
 
 Parts = tuple[Linear, tuple[Operator, ...], Linear]
 """The first product of a block, what is between, and its second product."""
@@ -151,8 +171,15 @@ def _block(shape: Shape, parts: Parts, *, before: bool = False, after: bool = Fa
     """The operators of *parts* and the residual sum, with a norm *before* and *after* the products or none."""
     first, inner, second = parts
     norm = (_norm(shape),)
-    columns, rows = column_parallel(first, shape.cut), second_parallel(second, shape.cut)
+    columns, rows = _columns(shape, first), second_parallel(second, shape.cut)
     return (*norm * before, columns, *inner, rows, *norm * after, _residual(shape))
+
+
+def _columns(shape: Shape, first: Linear) -> Operator:
+    """The first product of a block; of a gated activation two products if the software has the gate apart."""
+    if shape.separate_gate and len(first.splits) == GATE_AND_UP:
+        return column_parallel(SharedInput(first.apart()), shape.cut, summed_first=False)
+    return column_parallel(first, shape.cut)
 
 
 def _parallel_block(shape: Shape) -> tuple[Operator, ...]:
@@ -185,7 +212,7 @@ def _attention_parts(shape: Shape) -> Parts:
         splits=(queries, keys, keys) if apart else (),
         kept_share=shape.cut.sequence_shards,
     )
-    turned = (rotary(rows * (queries + keys), precision, fused=shape.fused),)
+    turned = (rotary(rows * (queries + keys), precision, fused=fuses(shape.fused, "rope")),)
     output = Linear(rows, queries, shape.hidden_size, shape.add_bias_linear, precision)
     position = turned if shape.position_embedding_type == "rope" else ()
     return columns, (*_query_key_norms(shape), *position, *_core(shape)), output
@@ -193,28 +220,27 @@ def _attention_parts(shape: Shape) -> Parts:
 
 def _query_key_norms(shape: Shape) -> tuple[Operator, ...]:
     """RMS norms of queries and of keys. Ranks that hold the same weights sum their gradients."""
-    rows, cut = shape.seq_length, shape.cut
+    rows, cut, fused = shape.seq_length, shape.cut, fuses(shape.fused, "rms_norm")
     made: list[Operator] = []
     for heads in (shape.heads, shape.key_value_heads) if shape.qk_norm != "none" else ():
         if shape.qk_norm == "per_head":
-            norm = rms_norm(rows * heads, shape.head_size, shape.precision, fused=shape.fused)
+            norm = rms_norm(rows * heads, shape.head_size, shape.precision, fused=fused)
             tensors = summed_over(norm.tensors, cut.over) if cut.ranks > 1 else norm.tensors
             made.append(ShardedOperator(norm, tensors))
         else:
-            norm = rms_norm(rows, heads * shape.head_size, shape.precision, fused=shape.fused)
+            norm = rms_norm(rows, heads * shape.head_size, shape.precision, fused=fused)
             made.append(norm_of_columns(norm, rows, cut))
     return tuple(made)
 
 
 def _core(shape: Shape) -> tuple[Operator, ...]:
     sizes = (shape.seq_length, shape.heads, shape.key_value_heads, shape.head_size)
+    soft = fuses(shape.fused, "softmax")
     if shape.attention == "unfused":
-        return (CoreAttention(*sizes, shape.dropout, shape.fused, shape.precision, shape.softmax_group),)
+        return (CoreAttention(*sizes, shape.dropout, soft, shape.precision, shape.softmax_group),)
     if shape.attention == "flash":
         window = shape.attention_window
-        return (
-            FlashAttention(*sizes, shape.dropout, shape.fused, shape.precision, causal=shape.causal, window=window),
-        )
+        return (FlashAttention(*sizes, shape.dropout, soft, shape.precision, causal=shape.causal, window=window),)
     made = lookup.function("workloads.operators", shape.attention)(shape)
     return (made,) if isinstance(made, Operator) else tuple(made)
 
@@ -232,15 +258,20 @@ def _feed_forward_parts(shape: Shape) -> Parts:
         splits=(width, width) if gated else (),
         kept_share=shape.cut.sequence_shards,
     )
-    between = swiglu(rows * width, precision, fused=shape.fused) if gated else _gelu(shape, rows * width)
+    between = (
+        swiglu(rows * width, precision, fused=fuses(shape.fused, "swiglu"), separate=shape.separate_gate)
+        if gated
+        else _gelu(shape, rows * width)
+    )
     down = Linear(rows, width, shape.hidden_size, shape.add_bias_linear, precision)
     return up, (between,), down
 
 
 def _gelu(shape: Shape, elements: int) -> Operator:
-    return gelu(elements, shape.precision, written_out=shape.activation == "gelu_new" and not shape.fused)
+    written_out = shape.activation == "gelu_new" and not fuses(shape.fused, "gelu_new")
+    return gelu(elements, shape.precision, written_out=written_out)
 
 
 def _residual(shape: Shape) -> Operator:
     elements = shape.seq_length * shape.hidden_size // shape.cut.sequence_shards
-    return residual(elements, shape.precision, drop=shape.dropout, fused=shape.fused)
+    return residual(elements, shape.precision, drop=shape.dropout, fused=fuses(shape.fused, "bias_dropout_add"))

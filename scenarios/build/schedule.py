@@ -59,7 +59,7 @@ def training_schedule(
     if not order.asynchronous:
         schedule = gradient_norm(schedule, inner_axes(derived.layouts), synchronous=parallelism.synchronous_update)
     if model.optimizer_seconds is None:
-        schedule = fixed_costs(schedule, share, HostTime.of(software), software.exchange_seconds)
+        schedule = fixed_costs(schedule, share, HostTime.of(software), software.host_seconds_per_message)
     with _faults_at(document, "parallelism"):
         return with_neighbours(schedule)
 
@@ -136,6 +136,7 @@ def _computation(
         gradient_dtype=step.gradient_dtype,
         weight_versions=parallelism.weight_versions,
         unfused_update=step.software.unfused_update,
+        flat_update=step.software.flat_update,
         overlap=overlap,
         replicas=derived.by_stage,
     )

@@ -44,8 +44,9 @@ def of_gpu(name: str, files: tuple[str, ...], *, matmul: float = 0.75) -> tuple[
             0.25,
         ),
         parameter("attention_backward", 0.25, 0.05, 0.95, "the same in its backward pass"),
-        # Sinha et al. 2022 (arXiv:2208.11035): 8 % between GPUs of one cluster, a few standard deviations
-        parameter("spread", 0.015, 0.002, 0.06, "coefficient of variation of the speed of products among GPUs", 0.7),
+        # Sinha et al. 2022 (arXiv:2208.11035): 8 % between GPUs of one cluster, a few standard deviations; 3 % if only
+        # three
+        parameter("spread", 0.015, 0.002, 0.03, "coefficient of variation of the speed of products among GPUs", 0.7),
     )
 
 
@@ -63,10 +64,10 @@ ALIKE = {
 }
 """Further entries of a stack: they differ in what is overlapped, not in host time, and have its fitted parameters."""
 
-# first estimates: ten milliseconds of host work for a step, a few lines of Python for a tensor; a synchronisation and
-# about ten launches for a message
+# first estimates: ten milliseconds of host work for a step, a few lines of Python for a tensor; as much beside the
+# operators after a message as these take
 STACKS = (
-    _stack("megatron", "exchange", 4e-4, 2e-5, 3e-3, "lost with each message that a pipeline stage waits for", 0.7),
+    _stack("megatron", "exchange", 1e-4, 1e-6, 3e-3, "lost with each message beside its operators", 1.0),
     _stack("megatron_deepspeed", "launch", 4e-5, 5e-6, 2e-4, "host time to launch a kernel that is priced"),
     _stack("megatron_deepspeed", "tensor", 2e-5, 1e-7, 1e-3, "of a step for each tensor beside its operators", 1.0),
     _stack("fsdp", "load", 1e-2, 1e-4, 0.1, "host time of each step for loading data and logging", 0.7),

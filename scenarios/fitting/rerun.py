@@ -49,7 +49,7 @@ def _computing(program: Program, tensors: int, gpu: Accelerator, software: Softw
                 kernels = [kernel for kernel in op.kernels if kernel.seconds is None]
                 seconds += times * gpu.seconds(kernels, software)
             elif isinstance(op, Recv):
-                seconds += times * software.exchange_seconds
+                seconds += times * software.host_seconds_per_message
     return seconds
 
 
@@ -145,7 +145,7 @@ class Rerun:
         return specification(name).model_copy(update=landed(self.parameters, values, f"{SOFTWARE}.{name}")).build()
 
     def _schedule(self, software: Software) -> Schedule:
-        key = software.host_seconds_per_tensor, software.load_seconds, software.exchange_seconds
+        key = software.host_seconds_per_tensor, software.load_seconds, software.host_seconds_per_message
         if key not in self._schedules:
             scenario = self.scenario
             assert scenario.model is not None

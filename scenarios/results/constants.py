@@ -30,8 +30,8 @@ def large_constants(scenario: BuiltScenario, step: float) -> Iterator[str]:
         "loading data and logging": (software.load_seconds, "once a step"),
         "the host's work for parameter tensors": (each * tensors, f"{tensors} x {show(each, 'time')}"),
         "waiting for messages": (
-            software.exchange_seconds * messages,
-            f"{messages} x {show(software.exchange_seconds, 'time')}",
+            software.host_seconds_per_message * messages,
+            f"{messages} x {show(software.host_seconds_per_message, 'time')}",
         ),
     }
     for name, (seconds, how) in terms.items():

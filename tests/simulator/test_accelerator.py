@@ -71,3 +71,30 @@ def test_a_stack_brings_its_own_fused_attention(which: Literal["forward", "backw
     stack = Software(flash_forward=1.5, flash_backward=3.0)
     assert gpu.seconds([fused]) == pytest.approx(gain * gpu.seconds([fused], stack))
     assert gpu.seconds([product]) == gpu.seconds([product], stack)
+
+
+@pytest.mark.parametrize(
+    ("shape", "slower"),
+    [
+        ((1, 4096, 50304, 768), 1.0),
+        ((1, 4096, 50257, 768), 2.0),
+        ((1, 4096, 768, 50257), 2.0),
+        ((1, 4095, 768, 768), 1.0),
+        ((64, 2048, 2048, 112), 1.0),
+        ((64, 2048, 2048, 108), 16.0),
+    ],
+)
+def test_unaligned_rows_cost_tensor_cores(shape: tuple[int, int, int, int], slower: float) -> None:
+    """A vocabulary that is not padded halves the speed; a head size that is none takes the tensor cores from batches."""
+    batch, m, n, k = shape
+    gpu = Accelerator(peak_flops={"bf16": 16e12, "fp32": 1e12}, sms=1)
+    kernel = matmul(m, n, k, batch=batch, precision="bf16")
+    aligned = Kernel(kernel.flops, kernel.nbytes, kernel.shape, "bf16")
+    assert gpu.seconds([kernel]) == pytest.approx(slower * gpu.seconds([aligned]))
+
+
+def test_the_rows_of_a_weight_gradient_are_its_sides() -> None:
+    """The product of a weight gradient runs over samples, which may be any number."""
+    assert not matmul(768, 768, 197, precision="bf16").aligned
+    assert matmul(768, 768, 197, precision="bf16", rows=(768, 768)).aligned
+    assert matmul(64, 12, 12, precision="tf32").aligned and not matmul(64, 12, 12, precision="bf16").aligned

@@ -120,12 +120,13 @@ def test_an_unknown_model_is_answered_with_the_nearest_first() -> None:
 
 
 def test_software_stacks() -> None:
-    asynchronous = {"megatron", "megatron_2023", "megatron_core"}
+    asynchronous = {"megatron", "megatron_2023", "megatron_core", "nanotron"}
     asynchronous |= {"megascale", "megascale_overlap", "megascale_pp_overlap"}
     fused = {*asynchronous, "megatron_2021", "megatron_deepspeed", "megatron_deepspeed_2021"}
-    fused |= {"ddp_compile", "fsdp_compile"}
+    fused |= {"ddp_compile", "fsdp_compile", "nanotron", "aa_scaling", "aa_scaling_flash1", "aa_scaling_flash2"}
+    fused |= {"internlm"}
     stacks = {name: software(name) for name in names("workloads.software")}
-    assert set(stacks) == {"ddp", "fsdp", "fsdp_sdpa", "ideal", *fused}
+    assert set(stacks) == {"ddp", "fsdp", "fsdp_sdpa", "aa_scaling_torch", "ideal", *fused}
     assert stacks["ideal"].launch_seconds == 0.0
     assert {name for name, stack in stacks.items() if stack.fused} == {"ideal", *fused}
     assert {name for name, stack in stacks.items() if stack.slice_seconds} == {"megatron_deepspeed_2021"}

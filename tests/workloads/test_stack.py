@@ -8,6 +8,7 @@ import pytest
 from scenarios import Scenario
 from simulator import lookup
 from simulator.errors import ScenarioError
+from workloads.operators.fusion import fuses
 from workloads.operators.layer import OperatorLayer
 from workloads.specification import model
 from workloads.stack import software
@@ -47,8 +48,10 @@ def test_a_compiled_step_is_faster() -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ("", "fused: is missing; true or false, or torch_compile: true"),
+        ("", "fused: is missing; true, false or a list of operators, or torch_compile: true"),
         ("fused: false\ntorch_compile: true\n", "false contradicts torch_compile: true"),
+        ("fused: [rope]\ntorch_compile: true\n", "a list contradicts torch_compile: true"),
+        ("fused: [rmsnorm]\n", "rms_norm"),
     ],
 )
 def test_a_stack_says_whether_it_fuses(
@@ -60,3 +63,14 @@ def test_a_stack_says_whether_it_fuses(
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ScenarioError, match=message):
         software("stacks.own")
+
+
+def test_fusion_is_stated_by_operator() -> None:
+    """Megatron-LM of 2023 fuses GPT's operators, and composes those that LLaMA has in their place."""
+    counts = {}
+    for operator in ("none", "swiglu", "rope", "rms_norm"):
+        layer = model("llama2_7b", "bf16", frozenset({"softmax", operator} - {"none"})).layers[1]
+        counts[operator] = sum(kernel.nbytes for kernel in (*layer.forward(1), *layer.backward(1)))
+    assert all(counts[operator] < counts["none"] for operator in ("swiglu", "rope", "rms_norm"))
+    assert not fuses(software("megatron_2023").fused, "swiglu")
+    assert software("megatron_core").fused is True

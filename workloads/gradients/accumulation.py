@@ -4,7 +4,8 @@ The traffic depends on where gradients are accumulated. Autograd adds to a tenso
 csrc/autograd/functions/accumulate_grad.h). Where 16-bit gradients are accumulated in fp32, Megatron-LM adds each to a
 buffer in a hook (megatron/model/distributed.py, ``_make_param_hook``); DeepSpeed casts it first
 (runtime/bf16_optimizer.py, ``_update_hp_grad``). Megatron-LM since 2022 does so within the product
-(``gradient_accumulation_fusion``).
+(``gradient_accumulation_fusion``). Under torch's autocast weights are fp32: each forward pass casts them to 16 bits
+once (ATen/autocast_mode.cpp, ``cached_cast``), and autograd casts their gradients back and adds them.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from simulator.kernel import BYTES, Kernel
 from simulator.schedule import Compute, Op, Program, Schedule
 from workloads.model import Model
 
-ACCUMULATIONS = ("fused", "added", "cast")
-"""How 16-bit gradients are accumulated in fp32: by the product, by an addition, or after a cast."""
+ACCUMULATIONS = ("fused", "added", "cast", "autocast")
+"""How 16-bit gradients are accumulated in fp32: by the product, by an addition, after a cast, or by autograd."""
 
 FP32 = 4
 
@@ -25,19 +26,19 @@ FP32 = 4
 def accumulated_bytes(how: str, precision: str, gradient_dtype: str, micro_batches: int) -> float:
     """Bytes that are read and written for each parameter and micro-batch, the mean over *micro_batches*.
 
-    Autograd does not add the gradients of the first micro-batch.
+    Autograd does not add the gradients of the first micro-batch. A buffer in fp32 is set to zero once a step
+    (``zero_grad_buffer``, ``clear_hp_grads``).
 
     >>> accumulated_bytes("cast", "bf16", "fp32", 8), accumulated_bytes("cast", "fp16", "fp16", 4)
-    (18.0, 4.5)
+    (18.5, 4.5)
     """
     width = BYTES[precision]
-    if how == "fused":
-        return 0.0
     if BYTES[gradient_dtype] == width:
-        return 3.0 * width * (micro_batches - 1) / micro_batches
-    if how == "cast":
-        return float(width + FP32 + 3 * FP32)
-    return float(width + 2 * FP32)
+        return 0.0 if how == "fused" else 3.0 * width * (micro_batches - 1) / micro_batches
+    if how == "autocast":
+        return 2.0 * (width + FP32) + 3.0 * FP32 * (micro_batches - 1) / micro_batches
+    added = {"fused": 0.0, "added": width + 2.0 * FP32, "cast": (width + FP32) + 3.0 * FP32}
+    return added[how] + FP32 / micro_batches
 
 
 def accumulated(schedule: Schedule, model: Model, nbytes: float) -> Schedule:

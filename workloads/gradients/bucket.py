@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from simulator.accelerator import Software
+from simulator.kernel import Kernel
 from simulator.schedule import Op
 from simulator.schedule.order import Action
+from workloads.model import Model
 from workloads.operators.parameter import REPLICAS, ParameterTensor
 
 
@@ -49,6 +52,45 @@ class Bucket:
     name: str = ""
     action: Action | None = None
     filled_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketCopies:
+    """The kernels around the reduction of a bucket: they read or write its bytes *passes* times.
+
+    The host launches so many for each tensor of the bucket (*by_tensor*), and for the bucket (*by_bucket*).
+    """
+
+    passes: float = 0.0
+    by_tensor: int = 0
+    by_bucket: int = 0
+
+    def kernel(self, buckets: Iterable[Bucket]) -> Kernel:
+        """All that *buckets* need, as one kernel."""
+        own = list(buckets)
+        launches = self.by_bucket * len(own) + self.by_tensor * sum(len(bucket.tensors) for bucket in own)
+        return Kernel(nbytes=self.passes * sum(bucket.nbytes for bucket in own), launches=launches)
+
+
+NO_COPIES = BucketCopies()
+"""Nothing is done to a bucket but its reduction."""
+
+BUCKET_COPIES: Mapping[str, BucketCopies] = {
+    "copies": BucketCopies(passes=4.0, by_tensor=2),
+    "two": BucketCopies(passes=6.0, by_tensor=1, by_bucket=2),
+    "none": BucketCopies(passes=2.0, by_bucket=1),
+}
+"""By `Software.gradient_buffers`, what a bucket costs beside its reduction.
+
+``copies``: each gradient is divided into the bucket, and copied back (torch, csrc/distributed/c10d/reducer.cpp,
+``mark_variable_ready_dense`` and ``finalize_bucket_dense``). ``two``: gradients are flattened, divided and copied back
+one by one (DeepSpeed, runtime/engine.py, ``allreduce_and_copy``; runtime/zero/stage_1_and_2.py likewise). ``none``: the
+buffer is divided (Megatron-LM, megatron/model/distributed.py, ``allreduce_gradients``)."""
+
+
+def bucket_copies(software: Software, model: Model) -> BucketCopies:
+    """Those of *software*; none if *model* has measured durations, which contain them."""
+    return BUCKET_COPIES[software.gradient_buffers] if model.optimizer_seconds is None else NO_COPIES
 
 
 Reduction = Callable[[Bucket], Iterable[Op]]

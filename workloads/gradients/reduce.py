@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from simulator.errors import ScheduleError
+from simulator.kernel import Kernel
 from simulator.schedule import Compute, Op, Program, Schedule
 from simulator.schedule.order import PLACEHOLDER, Action
-from workloads.gradients.bucket import Bucket, Reduction, Weights
+from workloads.gradients.bucket import NO_COPIES, Bucket, BucketCopies, Reduction, Weights
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS, parameter_tensors
 
@@ -57,12 +58,18 @@ def map_replicas(schedule: Schedule, model: Model, change: Callable[[Program, Ma
 
 
 def reduce_gradients(
-    program: Program, buckets: Mapping[int, Sequence[Bucket]], reduction: Reduction, *, every: bool = False
+    program: Program,
+    buckets: Mapping[int, Sequence[Bucket]],
+    reduction: Reduction,
+    *,
+    every: bool = False,
+    copies: BucketCopies = NO_COPIES,
 ) -> Program:
     """*program* with a *reduction* of each of its *buckets* (by stage), after the op that completes the bucket.
 
     It happens in the backward pass of the last micro-batch before an optimizer step, or of *every* micro-batch. The
-    optimizer step waits for the reductions of the stages that it updates.
+    optimizer step waits for the reductions of the stages that it updates. The kernels of *copies* are
+    part of the op that completes a bucket.
     """
     updates = updated_stages(program)
     final = None if every else _final_backwards(program, updates)
@@ -76,16 +83,23 @@ def reduce_gradients(
             awaited = [key for key in pending if key[0] in updates[op.name]]
             yield replace(op, after=(*op.after, *dict.fromkeys(pending.pop(key) for key in awaited)))
             return
-        yield op
-        if op.action and op.name in completing:
-            for number, bucket in enumerate(buckets[op.action.stage]):
-                if bucket.layer == op.layer:
-                    name = f"{op.action}.bucket{number}"
-                    for reduced in reduction(replace(bucket, name=name, action=op.action, filled_by=op.name)):
-                        yield reduced
-                        pending[op.action.stage, reduced.stream] = reduced.name
+        if not op.action or op.name not in completing:
+            yield op
+            return
+        own = {n: bucket for n, bucket in enumerate(buckets[op.action.stage]) if bucket.layer == op.layer}
+        yield _with_kernel(op, copies.kernel(own.values()))
+        for number, bucket in own.items():
+            name = f"{op.action}.bucket{number}"
+            for reduced in reduction(replace(bucket, name=name, action=op.action, filled_by=op.name)):
+                yield reduced
+                pending[op.action.stage, reduced.stream] = reduced.name
 
     return program.map_ops(change)
+
+
+def _with_kernel(op: Op, kernel: Kernel) -> Op:
+    """*op* with *kernel* at its end, if that moves any bytes."""
+    return replace(op, kernels=(*op.kernels, kernel)) if kernel.nbytes and isinstance(op, Compute) else op
 
 
 def updated_stages(program: Program) -> dict[str, frozenset[int]]:

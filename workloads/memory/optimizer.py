@@ -89,13 +89,17 @@ def optimizer_kernels(
     *,
     fused: bool = True,
     unfused_update: bool = False,
+    flat_update: bool = False,
 ) -> tuple[Kernel, ...]:
     """The kernels of one optimizer step over *parameters* (how many), none if there are none.
 
     *fused*: every value is read and written once; else as often as torch's foreach implementation does.
     *unfused_update*: the work around a fused update has kernels of its own, as in Megatron-LM (optimizer/optimizer.py):
     gradients are copied to fp32 unless they are fp32, unscaled and checked in fp16, and read for their norm; weights
-    are copied back. Raises `ScenarioError` for an unknown optimizer.
+    are copied back. *flat_update*: an fp32 copy of each 16-bit gradient is made and summed first to find an overflow,
+    and gradients are copied once more to a flat tensor, as in DeepSpeed (runtime/utils.py, ``CheckOverflow``;
+    runtime/fp16/fused_optimizer.py, ``step``). A norm above the limit costs Megatron-LM one more pass, which is not
+    counted. Raises `ScenarioError` for an unknown optimizer.
     """
     kind = _find(optimizer)
     if not parameters:
@@ -107,8 +111,9 @@ def optimizer_kernels(
     if unfused_update:
         casts = (gradient + 4 if gradient != 4 else 0) + (4 + copy if copy else 0)
         check = 8 if precision == "fp16" else 0
-        passes = 2 + (gradient != 4) + bool(copy) + bool(check)
-        return (memory_bound(parameters * (4.0 + 4.0 + update + casts + check), launches=passes * launches),)
+        flat = (gradient + 4) + 4 + 2 * 4 if flat_update and gradient != 4 else 0
+        passes = 2 + (gradient != 4) + bool(copy) + bool(check) + 3 * bool(flat)
+        return (memory_bound(parameters * (4.0 + 4.0 + update + casts + check + flat), launches=passes * launches),)
     if fused or not kind.unfused:
         # the gradient is read; weights and states are read and written; the 16-bit copy is written
         return (memory_bound(parameters * (gradient + update + copy), launches=launches),)

@@ -76,12 +76,16 @@ def tanh(elements: int, precision: str) -> Elementwise:
     return gelu(elements, precision)
 
 
-def swiglu(elements: int, precision: str, *, fused: bool = True) -> Elementwise:
-    """silu(gate) * up for *elements* outputs. Unfused: two kernels, and silu(gate) is kept too."""
+def swiglu(elements: int, precision: str, *, fused: bool = True, separate: bool = True) -> Elementwise:
+    """silu(gate) * up for *elements* outputs. Unfused: two kernels, and silu(gate) is kept too.
+
+    If gate and up are not *separate* tensors but halves of one, the backward pass joins their gradients.
+    """
     width = BYTES[precision]
     if fused:
         return Elementwise(elements, 3 * width, 5 * width, kept=2 * width, precision=precision)
-    return Elementwise(elements, 5 * width, 9 * width, kept=3 * width, launches=(2, 3), precision=precision)
+    passes, launches = (9, 3) if separate else (13, 4)
+    return Elementwise(elements, 5 * width, passes * width, kept=3 * width, launches=(2, launches), precision=precision)
 
 
 def dropout(elements: int, precision: str) -> Elementwise:
@@ -103,8 +107,9 @@ def residual(elements: int, precision: str, *, drop: bool, fused: bool = True) -
 def rotary(elements: int, precision: str, *, fused: bool = True) -> Elementwise:
     """Rotary embedding of queries and keys, in place of position vectors (Su et al. 2021, arXiv:2104.09864).
 
-    Unfused as Hugging Face writes it: negate, concatenate, two products, sum. Keeps nothing.
+    Unfused as Hugging Face writes it, queries and keys apart: negate a half, concatenate, two products, sum. Backward
+    there are two products, the gradients of two halves padded with zeros, and sums. Keeps nothing.
     """
     width = BYTES[precision]
-    passes, launches = (2, 1) if fused else (2 + 2 + 2 * 2 + 3, 5)
-    return Elementwise(elements, passes * width, passes * width, launches=(launches, launches), precision=precision)
+    forwards, backwards, launches = (2, 2, (1, 1)) if fused else (10, 14, (10, 14))
+    return Elementwise(elements, forwards * width, backwards * width, launches=launches, precision=precision)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.kernel import BYTES, Kernel, matmul, memory_bound
 from workloads.operators.operator import Operator
@@ -33,6 +33,10 @@ class Linear(Operator):
         pairs = (((0 if self.shared else out * self.inputs), out * self.bias) for out in self.splits or (self.outputs,))
         return parameter_tensors(*(count for pair in pairs for count in pair if count))
 
+    def apart(self) -> tuple[Linear, ...]:
+        """A product for each of the *splits*."""
+        return tuple(replace(self, outputs=outputs, splits=()) for outputs in self.splits)
+
     def forward(self, samples: int) -> tuple[Kernel, ...]:
         """One product."""
         return (matmul(samples * self.rows, self.outputs, self.inputs, precision=self.precision),)
@@ -47,7 +51,8 @@ class Linear(Operator):
 
     def backward_weights(self, samples: int) -> tuple[Kernel, ...]:
         """dW = dy^T x."""
-        return (matmul(self.outputs, self.inputs, samples * self.rows, precision=self.precision),)
+        sides = self.outputs, self.inputs
+        return (matmul(*sides, samples * self.rows, precision=self.precision, rows=sides),)
 
     def kept_bytes(self, samples: int) -> float:
         """Its input."""

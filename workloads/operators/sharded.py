@@ -109,18 +109,28 @@ def _of(given: Iterable[tuple[str, Exchange]], phase: str, samples: int) -> tupl
     return tuple(exchange.times(samples) for when, exchange in given if when == phase)
 
 
-def column_parallel(linear: Linear | SharedInput, cut: Cut) -> Operator:
+def column_parallel(linear: Linear | SharedInput, cut: Cut, *, summed_first: bool = True) -> Operator:
     """A product cut by its outputs. Every rank has the whole input, or gathers it from the shards of the sequence.
 
-    Products of one input exchange it, and the sum of its gradients, once.
+    Products of one input exchange it, and the sum of its gradients, once; without shards of the sequence, the gradient
+    from each product if they are not *summed_first*.
     """
     if cut.ranks == 1:
         return linear
     nbytes = float(linear.rows * linear.inputs * BYTES[linear.precision])
     if not cut.sequence:
-        return ShardedOperator(linear, linear.tensors, after=(("I", _divisible("all_reduce", nbytes, cut)),))
+        times = 1 if summed_first or isinstance(linear, Linear) else len(linear.products)
+        exchange = _divisible("all_reduce", nbytes, cut)
+        return ShardedOperator(linear, linear.tensors, after=(("I", exchange),) * times)
     gather, scatter = _divisible("all_gather", nbytes, cut), _divisible("reduce_scatter", nbytes, cut)
     return ShardedOperator(linear, linear.tensors, (("F", gather), ("W", gather)), (("I", scatter),))
+
+
+def gathered_output(operator: Operator, cut: Cut, nbytes: float) -> Operator:
+    """An operator cut by its outputs; every rank gathers all of them, *nbytes* a sample."""
+    if cut.ranks == 1:
+        return operator
+    return ShardedOperator(operator, operator.tensors, after=(("F", Exchange("all_gather", nbytes, cut.over)),))
 
 
 def second_parallel(linear: Linear | SummedOutput, cut: Cut) -> Operator:

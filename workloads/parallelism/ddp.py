@@ -14,7 +14,7 @@ from simulator.document import Flag, Size
 from simulator.kernel import BYTES
 from simulator.schedule import Collective, Program, Schedule
 from simulator.units import show
-from workloads.gradients.bucket import Bucket, Reduction, Weights
+from workloads.gradients.bucket import NO_COPIES, Bucket, BucketCopies, Reduction, Weights, bucket_copies
 from workloads.gradients.reduce import actions, backward_ops, map_replicas, reduce_gradients, weights_by_stage
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
@@ -58,6 +58,7 @@ class DistributedDataParallel(ReducingMethod):
             first_bucket=self.first_bucket,
             no_sync=self.no_sync,
             copies=step.software.gradient_buffers == "copies",
+            around=bucket_copies(step.software, step.model),
             compressed=self.compressed,
         )
 
@@ -80,6 +81,7 @@ def data_parallel(
     first_bucket: float | None = None,
     no_sync: bool = True,
     copies: bool = True,
+    around: BucketCopies = NO_COPIES,
     compressed: Callable[[Reduction], Reduction] | None = None,
 ) -> Schedule:
     """*schedule* with gradients that are averaged over the axis ``dp``.
@@ -88,7 +90,7 @@ def data_parallel(
     With *no_sync*, gradient accumulation communicates only in the backward pass of the last micro-batch; else in each.
     Without *overlap*, one all-reduce of all gradients follows the backward pass. *bucket*, *first_bucket*: bytes.
     *copies*: buckets are copies of gradients, as torch's are with *overlap*; else parts of them, as Megatron-LM's are.
-    *compressed* wraps the reduction.
+    *around*: as *copies* of `reduce_gradients`. *compressed* wraps the reduction.
     """
     dtype = gradient_dtype or model.precision
     reduction = all_reduce(REPLICAS if overlap else None)
@@ -101,7 +103,7 @@ def data_parallel(
             for stage, own in stages.items()
         }
         parts = parts if overlap else _whole(program, parts, no_sync)
-        program = reduce_gradients(program, parts, reduction, every=not no_sync)
+        program = reduce_gradients(program, parts, reduction, every=not no_sync, copies=around)
         # torch keeps the buckets beside the gradients unless gradient_as_bucket_view is set
         copied = sum(part.nbytes for own in parts.values() for part in own) if overlap and copies else 0.0
         resident = {**program.resident, "buffers": program.resident.get("buffers", 0.0) + copied}

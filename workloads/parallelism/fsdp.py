@@ -15,7 +15,6 @@ from simulator.document import Count, Flag, Index
 from simulator.errors import ScenarioError
 from simulator.kernel import BYTES
 from simulator.schedule import Program, Schedule
-from simulator.schedule.mesh import Axis
 from workloads.gradients.bucket import Bucket, Reduction, Weights
 from workloads.gradients.norm import sharded_gradient_norm
 from workloads.gradients.reduce import map_replicas, reduce_gradients, weights_by_stage
@@ -24,13 +23,10 @@ from workloads.memory.unshard import unsharded
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
 from workloads.parallelism import ReducingMethod, TrainingStep
+from workloads.parallelism._hybrid import REPLICA, SHARD, check_hybrid, with_hybrid_axes
 from workloads.reductions.reduce_scatter import Across, reduce_scatter
-from workloads.shape import nearest_divisors
 
 STATES = ("parameters", "gradients", "optimizer")
-
-SHARD, REPLICA = "dp.shard", "dp.replica"
-"""The axes of a hybrid: within a group of shards, and across the groups."""
 
 
 class FullyShardedDataParallel(ReducingMethod):
@@ -103,7 +99,9 @@ def fsdp(
     """
     schedule = schedule if replicas is None else schedule.replicate(REPLICAS, replicas)
     world = max(schedule.degrees(REPLICAS))
-    _validate(world, prefetch, hybrid)
+    if prefetch < 0:
+        raise ScenarioError(f"prefetch = {prefetch} layers; it must be 0 or more")
+    check_hybrid(world, hybrid)
     cut = hybrid is not None and 1 < hybrid < world
     if hybrid is not None and cut:
         schedule = with_hybrid_axes(schedule, hybrid)
@@ -166,24 +164,3 @@ def unit_buckets(layers: Sequence[Weights], gradient_dtype: str, over: str = REP
     units = [layer.over(over) for layer in reversed(layers)]
     sizes = {unit.name: float(unit.parameters * width) for unit in units if unit.parameters}
     return [Bucket(nbytes, name, (nbytes,), over, buffer=nbytes) for name, nbytes in sizes.items()]
-
-
-def with_hybrid_axes(schedule: Schedule, shards: int) -> Schedule:
-    """Return *schedule* with ``dp`` divided into ``dp.shard`` (groups of *shards* neighbours) and ``dp.replica``."""
-    groups = schedule.mesh.axes[REPLICAS].groups
-    inner = tuple(group[i : i + shards] for group in groups for i in range(0, len(group), shards))
-    outer = tuple(group[i::shards] for group in groups for i in range(shards))
-    axes = {SHARD: Axis(inner), REPLICA: Axis(outer)}
-    return replace(schedule, mesh=schedule.mesh.extended(0, axes))
-
-
-def _validate(replicas: int, prefetch: int, hybrid: int | None) -> None:
-    if prefetch < 0:
-        raise ScenarioError(f"prefetch = {prefetch} layers; it must be 0 or more")
-    if hybrid is None or replicas == 1:
-        return
-    if hybrid < 2:
-        raise ScenarioError(f"hybrid = {hybrid} shards nothing; give 2 or more ranks to share the states, or use ddp")
-    if replicas % hybrid:
-        good = " or ".join(str(n) for n in nearest_divisors(replicas, hybrid) if n > 1)
-        raise ScenarioError(f"hybrid = {hybrid} does not divide dp = {replicas}; try {good}")

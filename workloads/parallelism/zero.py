@@ -4,20 +4,21 @@ Rajbhandari et al., "ZeRO", SC 2020 (arXiv:1910.02054), as DeepSpeed runs it: st
 stage 2 the gradients too, stage 3 also the parameters.
 
 Stage 0 all-reduces and stage 1 reduce-scatters gradients once, in the backward pass of the last micro-batch or after
-it; stages 2 and 3 reduce-scatter them in every backward pass. Stages 1 and 2 gather the updated parameters after the
-optimizer step. Stage 3 gathers each layer before its forward pass and again before its backward pass, one layer ahead,
-on the stream ``dp.gather``; beyond `LIMITS` a layer is also gathered between its recomputation and its backward pass,
-and not ahead.
+it; stages 2 and 3 reduce-scatter them in every backward pass. Some stacks all-reduce them in stages 1 and 2: DeepSpeed
+since November 2023 (v0.12.4, ``use_multi_rank_bucket_allreduce``, on by default) and its bf16 optimizer always, since a
+bucket has gradients of several ranks. Stages 1 and 2 gather the updated parameters after the optimizer step, or each
+rank broadcasts those that it owns. Stage 3 gathers each layer before its forward pass and again before its backward
+pass, one layer ahead, on the stream ``dp.gather``; beyond `LIMITS` a layer is also gathered between its recomputation
+and its backward pass, and not ahead.
 
 Bytes that each rank sends, by rings over d ranks and m micro-batches, as multiples of the parameters' bytes, if
 gradients are as wide as parameters: 2 (d - 1) / d in stages 0 and 1, (m + 1) (d - 1) / d in stage 2, 3 m (d - 1) / d in
-stage 3. Each rank holds the states of `zero_state_bytes`, and buffers unless they are part of the gradients: unreduced
-gradients of two buckets and a layer (of one bucket if they are reduced after the backward pass) and, in stage 3, two
-gathered layers.
+stage 3. All-reduced gradients add (d - 1) / d in stage 1 and m times that in stage 2. Each rank holds the states of
+`zero_state_bytes`, and buffers unless they are part of the gradients: unreduced gradients of two buckets and a layer
+(of one bucket if they are reduced after the backward pass) and, in stage 3, two gathered layers.
 
 Not modelled: parameters below ``stage3_param_persistence_threshold``, which stage 3 leaves whole; the split of a layer
-by ``stage3_prefetch_bucket_size``; DeepSpeed's ``use_multi_rank_bucket_allreduce``, which replaces stage 1's
-reduce-scatter by an all-reduce of each bucket.
+by ``stage3_prefetch_bucket_size``; the rank with the largest tensor, if whole tensors are assigned to ranks.
 """
 
 from __future__ import annotations
@@ -29,14 +30,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from simulator.accelerator import Software
-from simulator.document import Fault, Flag, Size
+from simulator.document import Count, Fault, Flag, Size
 from simulator.document.quantities import whole_number
 from simulator.errors import ScenarioError
 from simulator.kernel import BYTES
-from simulator.schedule import Collective, Compute, Op, Program, Schedule
-from simulator.schedule.program import Block, TemplatedOps
+from simulator.schedule import Op, Program, Schedule
 from workloads.compute import PIPELINE
-from workloads.gradients.bucket import Bucket, Reduction, Weights
+from workloads.gradients.bucket import NO_COPIES, Bucket, BucketCopies, Reduction, Weights, bucket_copies
 from workloads.gradients.norm import sharded_gradient_norm
 from workloads.gradients.per_tensor import reduced_per_tensor
 from workloads.gradients.reduce import (
@@ -53,6 +53,8 @@ from workloads.memory.unshard import Limits, PerTensor, unsharded
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
 from workloads.parallelism import Parallelism, ReducingMethod, TrainingStep
+from workloads.parallelism._gathers import broadcast_after, gathered_after, gathered_ahead, suffix
+from workloads.parallelism._hybrid import SHARD, check_hybrid, with_hybrid_axes
 from workloads.reductions.all_reduce import all_reduce
 from workloads.reductions.reduce_scatter import reduce_scatter
 
@@ -65,10 +67,7 @@ SHARDED: Mapping[int, tuple[str, ...]] = {
 """The states that are divided among the d ranks, by stage (arXiv:1910.02054, section 5 and figure 1)."""
 
 BUCKET_ELEMENTS = 500_000_000
-"""DeepSpeed, runtime/zero/config.py: ``reduce_bucket_size`` and ``allgather_bucket_size`` of 5e8 elements."""
-
-MOST_GATHERS = 10_000
-"""All-gathers of a rank after an optimizer step at most: 5e12 parameters in one rank, more than any GPU holds."""
+"""DeepSpeed, runtime/zero/config.py: ``reduce_bucket_size`` of 5e8 elements."""
 
 LIMITS = Limits(reuse=1e9, live=1e9)
 """DeepSpeed's defaults (runtime/zero/config.py)."""
@@ -89,6 +88,9 @@ class Zero(ReducingMethod):
     """Exchanges run beside the computation; by default only in stage 3, as in DeepSpeed."""
     bucket: Size | None = None
     """Bytes of a bucket of gradients; by default 5e8 elements, as in DeepSpeed."""
+    hybrid: Count | None = None
+    """Replicas that share the optimizer states, in stage 1; gradients are then all-reduced over all replicas. By
+    default all of them share."""
     allow: list[Literal["zero_with_pipeline"]] = Field(default_factory=list)
     """zero_with_pipeline: simulate stages 2 and 3 with a pipeline, which DeepSpeed refuses."""
 
@@ -131,12 +133,18 @@ class Zero(ReducingMethod):
                 "the same",
             )
 
+        if self.hybrid is not None and self.stage != 1:
+            raise Fault(
+                ("data", "hybrid"), f"belongs to stage 1, where gradients stay whole, but stage is {self.stage}"
+            )
+
     def facts(self) -> Mapping[str, Any]:
         """Whether exchanges overlap."""
         return {"overlap": self.overlaps}
 
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
         """Shard the states over the replicas, and reduce the gradients."""
+        software = step.software
         return zero(
             schedule,
             step.model,
@@ -144,9 +152,13 @@ class Zero(ReducingMethod):
             gradient_dtype=step.gradient_dtype,
             overlap=self.overlaps,
             bucket=self.bucket,
-            slice_seconds=step.software.slice_seconds,
-            gather_ahead=step.software.gather_ahead,
-            in_place=step.software.gradient_buffers == "none",
+            slice_seconds=software.slice_seconds,
+            gather_ahead=software.gather_ahead,
+            in_place=software.gradient_buffers == "none",
+            all_reduced=software.zero_gradients == "all_reduce",
+            broadcasts=software.zero_parameters == "broadcast",
+            hybrid=self.hybrid,
+            copies=bucket_copies(software, step.model),
             compressed=self.compressed,
         )
 
@@ -164,6 +176,10 @@ def zero(
     slice_seconds: float = 0.0,
     gather_ahead: bool = False,
     in_place: bool = False,
+    all_reduced: bool = False,
+    broadcasts: bool = False,
+    hybrid: int | None = None,
+    copies: BucketCopies = NO_COPIES,
     compressed: Callable[[Reduction], Reduction] | None = None,
 ) -> Schedule:
     """Return *schedule* with its states sharded over the axis ``dp`` as in *stage* 0, 1, 2 or 3.
@@ -180,13 +196,23 @@ def zero(
     tensor, and the host takes *slice_seconds* for each rank's slice of each tensor (`gradients.per_tensor`). With
     *gradient_norm* sharded stages all-reduce the norm (`NORM_BYTES`) before the optimizer step. *in_place*: in stages 0
     and 1 buckets are parts of the gradients and need no buffers (Megatron-LM,
-    core/distributed/param_and_grad_buffer.py). *compressed* wraps the reduction.
+    core/distributed/param_and_grad_buffer.py). With *all_reduced* stages 1 and 2 all-reduce gradients; with
+    *broadcasts* the owner of each parameter tensor broadcasts it after the optimizer step. *hybrid*: so many replicas
+    share the states, and gradients are all-reduced over all. *copies*: as in `reduce_gradients`, up to stage 2.
+    *compressed* wraps the reduction.
     """
     if stage not in SHARDED:
         raise ScenarioError(f"ZeRO has the stages 0, 1, 2 and 3, not {stage}")
+    schedule = schedule if replicas is None else schedule.replicate(REPLICAS, replicas)
+    world = max(schedule.degrees(REPLICAS))
+    check_hybrid(world, hybrid)
+    cut = hybrid is not None and hybrid < world
+    if hybrid is not None and cut:
+        schedule = with_hybrid_axes(schedule, hybrid)
     dtype = gradient_dtype or model.precision
     stream = "dp.reduce" if overlap else None
-    plain = reduce_scatter(stream) if stage else all_reduce(stream)
+    whole = not stage or cut or (all_reduced and stage < 3)
+    plain = all_reduce(stream) if whole else reduce_scatter(stream)
     reduction = compressed(plain) if compressed else plain
     sharding = _Sharding(
         stage,
@@ -199,10 +225,11 @@ def zero(
         slice_seconds if stage == 3 else 0.0,
         gather_ahead,
         in_place and stage < 2,
+        broadcasts,
+        hybrid if cut else None,
+        copies if stage < 3 else NO_COPIES,
     )
-    return map_replicas(
-        schedule if replicas is None else schedule.replicate(REPLICAS, replicas), model, sharding.applied
-    )
+    return map_replicas(schedule, model, sharding.applied)
 
 
 @dataclass(frozen=True)
@@ -219,6 +246,9 @@ class _Sharding:
     slice_seconds: float
     gather_ahead: bool
     in_place: bool
+    broadcasts: bool
+    hybrid: int | None
+    copies: BucketCopies
 
     def applied(self, program: Program, degrees: Mapping[str, int]) -> Program:
         """Return *program* with sharded states; *degrees*: the number of replicas by axis."""
@@ -233,29 +263,35 @@ class _Sharding:
         in_backward = self.overlap or self.stage > 1
         buckets = buckets if in_backward else _after_backward(program, buckets)
         reduce = reduced_per_tensor(self.reduction, slices) if slices else self.reduction
-        program = sharded_states(program, SHARDED[self.stage], degrees, stages)
-        program = reduce_gradients(program, buckets, reduce, every=self.stage > 1)
+        # the axis over which the states of each axis of replicas are sharded, and into how many shards
+        sharding = {axis: SHARD if self.hybrid and axis == REPLICAS else axis for axis in degrees}
+        shards = {axis: (over == SHARD and self.hybrid) or degrees[axis] for axis, over in sharding.items()}
+        program = sharded_states(program, SHARDED[self.stage], shards, stages)
+        program = reduce_gradients(program, buckets, reduce, every=self.stage > 1, copies=self.copies)
         if in_backward and not self.in_place:
             program = double_buffered(program, stages, self.gradient_dtype)
         for axis in degrees:
             own = {number: [weights.over(axis) for weights in several] for number, several in stages.items()}
-            program = self._with_gathers(program, own, axis, slices)
-        return sharded_gradient_norm(program, REPLICAS) if self.gradient_norm and self.stage else program
+            program = self._with_gathers(program, own, sharding[axis], shards[axis], slices)
+        over = sharding.get(REPLICAS, REPLICAS)
+        return sharded_gradient_norm(program, over) if self.gradient_norm and self.stage else program
 
     def _with_gathers(
-        self, program: Program, own: Mapping[int, Sequence[Weights]], axis: str, slices: float
+        self, program: Program, own: Mapping[int, Sequence[Weights]], axis: str, shards: int, slices: float
     ) -> Program:
-        """Return *program* with all-gathers of the parameters *own*, by pipeline stage, over *axis*."""
+        """Return *program* with what brings the parameters *own*, by pipeline stage, from the *shards* on *axis*."""
         width = BYTES[self.model.precision]
         if self.stage == 3:
             held = {weights.name: weights for several in own.values() for weights in several}
             tensors = PerTensor(PERSISTENT_ELEMENTS, slices) if slices else None
             return unsharded(
-                program, held, width, axis, overlap=self.overlap, limits=LIMITS, tensors=tensors, suffix=_suffix(axis)
+                program, held, width, axis, overlap=self.overlap, limits=LIMITS, tensors=tensors, suffix=suffix(axis)
             )
         if not self.stage:
             return program
-        gathered = _gathered_ahead if self.gather_ahead else _gathered_after
+        if self.broadcasts:
+            return broadcast_after(program, own, width, axis, shards)
+        gathered = gathered_ahead if self.gather_ahead else gathered_after
         return gathered(program, own, width, axis)
 
 
@@ -314,61 +350,3 @@ def _flattened(reduction: Reduction) -> Reduction:
             yield replace(op, allocates={**op.allocates, "buffers": held}) if held else op
 
     return reduce
-
-
-def _gathered_ahead(program: Program, stages: Mapping[int, Sequence[Weights]], width: int, over: str) -> Program:
-    """Return *program* with an all-gather of each layer at its begin; the layer's first forward pass waits for it."""
-    own = [weights for stage in stages.values() for weights in stage if weights.parameters]
-    if not own:
-        return program
-    gathers = tuple(
-        Collective(
-            name=f"{weights.name}.gather{_suffix(over)}",
-            kind="all_gather",
-            over=over,
-            nbytes=float(weights.parameters * width),
-            stream="dp.gather",
-        )
-        for weights in own
-    )
-    awaited = {weights.name: gather.name for weights, gather in zip(own, gathers, strict=True)}
-
-    def awaiting(op: Op) -> Op:
-        name = awaited.pop(op.layer, None) if isinstance(op, Compute) and op.layer else None
-        return op if name is None else replace(op, after=(*op.after, name))
-
-    blocks = [Block(gathers)]
-    for block in program.blocks:
-        first = any(op.layer in awaited for op in block.ops) if awaited else False
-        blocks.append(Block(tuple(map(awaiting, block.materialise().ops)), block.micro_batch) if first else block)
-    return replace(program, ops=TemplatedOps(blocks))
-
-
-def _gathered_after(program: Program, stages: Mapping[int, Sequence[Weights]], width: int, over: str) -> Program:
-    """Return *program* with all-gathers of the updated parameters after each optimizer step."""
-    updates = updated_stages(program)
-
-    def change(op: Op) -> Iterator[Op]:
-        yield op
-        if op.name in updates:
-            elements = sum(weights.parameters for stage in updates[op.name] for weights in stages.get(stage, ()))
-            _check_gathers(elements)
-            for number, begin in enumerate(range(0, elements, BUCKET_ELEMENTS)):
-                nbytes = float(min(BUCKET_ELEMENTS, elements - begin) * width)
-                name = f"{op.name}.gather{number}{_suffix(over)}"
-                yield Collective(name=name, action=op.action, kind="all_gather", over=over, nbytes=nbytes)
-
-    return program.map_ops(change)
-
-
-def _check_gathers(elements: int) -> None:
-    if elements > MOST_GATHERS * BUCKET_ELEMENTS:
-        raise ScenarioError(
-            f"a rank gathers {elements:.3g} updated parameters, {BUCKET_ELEMENTS:.3g} at a time; at most "
-            f"{MOST_GATHERS:,} gathers are simulated: divide the model further with tp or pp, or take stage 3"
-        )
-
-
-def _suffix(axis: str) -> str:
-    """Return the end of the names of gathers over *axis*; empty for the axis of the replicas."""
-    return "" if axis == REPLICAS else f" over {axis}"

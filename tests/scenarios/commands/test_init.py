@@ -13,8 +13,14 @@ from scenarios.scenario import Scenario
 from simulator.lookup import names
 
 LLAMA = {
-    "model_type": "llama", "num_hidden_layers": 4, "hidden_size": 512, "num_attention_heads": 8,
-    "num_key_value_heads": 2, "intermediate_size": 1024, "max_position_embeddings": 1024, "vocab_size": 32000,
+    "model_type": "llama",
+    "num_hidden_layers": 4,
+    "hidden_size": 512,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "intermediate_size": 1024,
+    "max_position_embeddings": 1024,
+    "vocab_size": 32000,
 }
 
 

@@ -13,7 +13,9 @@ from simulator.document import read
 
 PUBLISHED = SHIPPED / "published"
 ROWS = {
+    "bloom_a100_scan": 27,
     "fsdp_mpt_a100_40gb": 78,
+    "hagemann_llama_layouts": 86,
     "korthikanti_22b_layer": 5,
     "megascale_175b": 16,
     "megascale_ablation": 9,
@@ -21,6 +23,7 @@ ROWS = {
     "nccl_allreduce_ml_engineering": 40,
     "nccl_allreduce_one_node": 66,
     "ptd_p_against_zero_3": 12,
+    "ultrascale_playbook_runs": 24,
     "vtrain_3_6b_64a100": 26,
     "vtrain_layers": 12,
     "zero_bubble": 48,

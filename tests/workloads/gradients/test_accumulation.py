@@ -19,11 +19,13 @@ MODEL = transformer(Shape(4, 64, 8, 8, 256, 64, 512))
 @pytest.mark.parametrize(
     ("how", "precision", "gradients", "expected"),
     [
-        ("fused", "bf16", "fp32", 0.0),
-        ("added", "bf16", "fp32", 2 + 4 + 4),  # read the gradient, read and write the sum
-        ("cast", "bf16", "fp32", (2 + 4) + (4 + 4 + 4)),
+        ("fused", "bf16", "fp32", 4 / 8),  # the buffer is set to zero once a step
+        ("fused", "bf16", "bf16", 0.0),
+        ("added", "bf16", "fp32", 2 + 4 + 4 + 4 / 8),  # read the gradient, read and write the sum
+        ("cast", "bf16", "fp32", (2 + 4) + (4 + 4 + 4) + 4 / 8),
         ("cast", "fp16", "fp16", 6 * 7 / 8),  # the first micro-batch adds nothing
         ("added", "fp32", "fp32", 12 * 7 / 8),
+        ("autocast", "bf16", "fp32", (4 + 2) + (2 + 4) + 12 * 7 / 8),
     ],
 )
 def test_bytes_for_each_parameter(how: str, precision: str, gradients: str, expected: float) -> None:

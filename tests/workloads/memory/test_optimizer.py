@@ -86,3 +86,15 @@ def test_unknown_names() -> None:
     assert str(error.value) == 'unknown optimizer "adamw"; there are: adam, adam8bit, sgd, momentum'
     with pytest.raises(ScenarioError, match='unknown precision "fp8"; there are: bf16, fp16, tf32, fp32'):
         optimizer_kernels(1, "sgd", "fp8")
+
+
+def test_deepspeed_checks_and_flattens_gradients_of_16_bits() -> None:
+    def bytes_for_each(precision: str, gradients: str, *, flat: bool) -> float:
+        own = optimizer_kernels(1000, "adam", precision, gradients, unfused_update=True, flat_update=flat)
+        return sum(kernel.nbytes for kernel in own) / 1000
+
+    # cast 2 + 4, check and unscale 4 + 4, norm 4, update 4 + 12 + 12, weights back 4 + 2
+    assert bytes_for_each("fp16", "fp16", flat=False) == 6 + 8 + 4 + 28 + 6
+    # an fp32 copy 2 + 4 and its sum 4, a flat copy 4 + 4
+    assert bytes_for_each("fp16", "fp16", flat=True) == 6 + 8 + 4 + 28 + 6 + 10 + 8
+    assert bytes_for_each("bf16", "fp32", flat=True) == bytes_for_each("bf16", "fp32", flat=False) == 4 + 28 + 6

@@ -9,8 +9,9 @@ import pytest
 from simulator.analysis.memory import bound
 from simulator.schedule.order import Order
 from workloads.compute import compute
-from workloads.operators.elementwise import gelu
+from workloads.operators.elementwise import gelu, rotary, swiglu
 from workloads.operators.loss import cross_entropy
+from workloads.operators.norm import rms_norm
 from workloads.shape import Shape
 from workloads.specification import model
 from workloads.stack import software
@@ -86,6 +87,79 @@ def test_gelu_is_what_torch_does(torch, precision, written_out):
     backward = watched(torch, lambda: torch.autograd.grad(made[0], x, gradient), least=x.numel())
     for kernel, seen in zip((*operator.forward(1), *operator.backward_input(1)), (forward, backward), strict=True):
         assert (kernel.launches, kernel.nbytes) == (seen.kernels, seen.moved)
+
+
+def rms_norm_written_out(torch):
+    """The operators of Hugging Face's LlamaRMSNorm and of Megatron-LM's RMSNorm, in their order."""
+
+    def run(x, weight):
+        wide = x.to(torch.float32)
+        normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return weight * normed.to(x.dtype)
+
+    return run
+
+
+def rope_written_out(torch):
+    """Rotary embedding of queries and keys in the order of Hugging Face's apply_rotary_pos_emb."""
+
+    def turned(x):
+        half = x.shape[-1] // 2
+        return torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+
+    def run(queries, keys):
+        cos, sin = (torch.ones(ROWS, 1, queries.shape[-1], dtype=queries.dtype) for _ in range(2))
+        return tuple(x * cos + turned(x) * sin for x in (queries, keys))
+
+    return run
+
+
+def swiglu_written_out(torch, *, separate):
+    """silu(gate) * up of two tensors, or of the halves of one (Megatron-LM, transformer.py, swiglu)."""
+
+    def run(*given):
+        gate, up = given if separate else torch.chunk(given[0], 2, dim=-1)
+        return torch.nn.functional.silu(gate) * up
+
+    return run
+
+
+@pytest.mark.parametrize("precision", WIDTHS)
+@pytest.mark.parametrize("operator", ["rms_norm", "rope", "swiglu of two", "swiglu of halves"])
+def test_what_is_not_fused_is_what_torch_does(torch, operator, precision):
+    """Kernels, traffic and kept bytes of compositions; small tensors (a number a row, a weight) are left out."""
+    kind, rows, width = getattr(torch, {"bf16": "bfloat16", "fp32": "float32"}[precision]), ROWS, 1024
+    wide = torch.randn(rows, width, dtype=kind, requires_grad=True)
+    heads = [torch.randn(rows, 8, width // 8, dtype=kind, requires_grad=True) for _ in range(2)]
+    function, given, made = {
+        "rms_norm": (
+            rms_norm_written_out(torch),
+            [wide, torch.ones(width, dtype=kind, requires_grad=True)],
+            rms_norm(rows, width, precision, fused=False),
+        ),
+        "rope": (rope_written_out(torch), heads, rotary(2 * rows * width, precision, fused=False)),
+        "swiglu of two": (
+            swiglu_written_out(torch, separate=True),
+            [wide, torch.randn_like(wide, requires_grad=True)],
+            swiglu(rows * width, precision, fused=False),
+        ),
+        "swiglu of halves": (
+            swiglu_written_out(torch, separate=False),
+            [torch.randn(rows, 2 * width, dtype=kind, requires_grad=True)],
+            swiglu(rows * width, precision, fused=False, separate=False),
+        ),
+    }[operator]
+    saved, results = {}, []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.setdefault(t.data_ptr(), t), lambda t: t):
+        forward = watched(torch, lambda: results.append(function(*given)), least=rows * width // 2)
+    outputs = results[0] if isinstance(results[0], tuple) else (results[0],)
+    gradients = [torch.ones_like(one) for one in outputs]
+    backward = watched(torch, lambda: torch.autograd.grad(outputs, given, gradients), least=rows * width // 2)
+    kept = sum(t.numel() * t.element_size() for t in saved.values() if t.numel() >= rows * width)
+    assert kept == made.kept_bytes(1)
+    for kernels, seen in ((made.forward(1), forward), (made.backward_input(1), backward)):
+        assert sum(kernel.launches for kernel in kernels) == seen.kernels
+        assert sum(kernel.nbytes for kernel in kernels) == pytest.approx(seen.moved, rel=0.01)
 
 
 def in_place(torch):

@@ -20,6 +20,7 @@ from workloads.compute import compute
 from workloads.gradients.bucket import Weights
 from workloads.model import Model
 from workloads.operators.parameter import parameter_tensors
+from workloads.parallelism._gathers import owned_elements
 from workloads.parallelism.pipeline import pipeline_parallel
 from workloads.parallelism.zero import SHARDED, zero, zero_buckets, zero_state_bytes
 from workloads.pipelines.one_f_one_b import one_f_one_b
@@ -298,3 +299,54 @@ def test_parameters_may_be_gathered_beside_the_forward_pass_that_they_are_for(st
     # the second layer's gather is hidden behind the first layer's forward pass
     if stages == 1:
         assert slow.makespan - quick.makespan == pytest.approx(3000 * 4 / 2 / 1e6, rel=1e-6)
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_a_stack_may_all_reduce_gradients(stage, micro_batches):
+    # all-reduced gradients pass twice as often: 2 (d - 1) / d of a step's reductions, and the gather of parameters
+    what = model(700, 300)
+    timeline = run(zero(one_stage(what, micro_batches), what, 4, stage=stage, all_reduced=True, gradient_norm=False))
+    reductions = micro_batches if stage == 2 else 1
+    assert timeline.axis_bytes["dp"] / 4 == pytest.approx((2 * reductions + 1) * 3 / 4 * 4 * 1000)
+
+
+@given(tensors=st.lists(st.integers(1, 1000), min_size=1, max_size=30), ranks=st.integers(1, 40))
+def test_tensors_go_one_by_one_to_the_rank_that_has_the_least(tensors, ranks):
+    held = [0] * ranks
+    for count in sorted(tensors, reverse=True):
+        held[held.index(min(held))] += count
+    found = owned_elements(tensors, ranks)
+    assert found == [elements for elements in held if elements]
+    assert len(found) == min(ranks, len(tensors))
+
+
+@pytest.mark.parametrize(("replicas", "broadcasts"), [(2, 2), (4, 3)])
+def test_owners_broadcast_what_they_updated(replicas, broadcasts):
+    what = model(700, 300, 500, precision="fp16")
+    schedule = zero(one_stage(what), what, replicas, stage=1, broadcasts=True)
+    own = collectives(schedule.programs[0], "broadcast")
+    assert len(own) == broadcasts
+    assert sum(op.nbytes for op in own) == 2 * 1500
+    assert not collectives(schedule.programs[0], "all_gather")
+    run(schedule)
+
+
+def test_groups_of_a_hybrid_share_states_and_all_reduce_gradients():
+    what = model(700, 300, precision="fp16")
+    schedule = zero(one_stage(what, optimizer="adam"), what, 8, stage=1, hybrid=2)
+    program = schedule.programs[0]
+    assert program.resident["optimizer"] == 12 * 1000 / 2
+    (reduced,) = collectives(program, "all_reduce")[:1]
+    assert (reduced.over, reduced.nbytes) == ("dp", 2 * 1000)
+    assert {op.over for op in collectives(program, "all_gather")} == {"dp.shard"}
+    assert len(schedule.mesh.axes["dp.shard"].groups) == 4
+    check(schedule)
+    with pytest.raises(ScenarioError, match="hybrid = 3 does not divide dp = 8; try 2 or 4"):
+        zero(one_stage(what), what, 8, stage=1, hybrid=3)
+
+
+def test_a_group_of_all_replicas_is_no_hybrid():
+    what = model(700, 300)
+    base = one_stage(what)
+    assert zero(base, what, 4, stage=1, hybrid=4) == zero(base, what, 4, stage=1)

@@ -1,0 +1,37 @@
+"""Operators that run as one kernel each, or as a composition of torch's operators, which read and write memory between.
+
+A software stack names those that it fuses. Compositions also keep more for the backward pass. Layer norm, GELU of one
+operator, dropout and sums are one kernel in torch itself.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+Fusible = Literal[
+    "batch_norm",
+    "bias_dropout_add",
+    "cross_entropy",
+    "gelu_new",
+    "optimizer",
+    "rms_norm",
+    "rope",
+    "softmax",
+    "swiglu",
+]
+"""Operators that some stacks fuse and others do not. *batch_norm*: with the activation and the sum that follow it."""
+
+FUSIBLE: tuple[str, ...] = get_args(Fusible)
+
+Fused = bool | frozenset[str]
+"""All operators (true), none of them (false), or those named."""
+
+
+def fuses(fused: Fused, operator: str) -> bool:
+    """Return whether *fused* includes *operator*, one of `FUSIBLE`.
+
+    >>> fuses(True, "rope"), fuses(frozenset({"swiglu"}), "rope")
+    (True, False)
+    """
+    assert operator in FUSIBLE, operator
+    return fused if isinstance(fused, bool) else operator in fused
