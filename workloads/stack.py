@@ -50,6 +50,7 @@ class SoftwareSpecification(Section):
     scatter_gather: Flag = False
     cross_entropy: Literal["", "fused", "vocab_parallel", "eager"] = ""
     gather_logits: Flag = False
+    keep_gathered: Flag = False
     separate_gate: Flag = False
     accumulation: Literal["fused", "added", "cast"] = "fused"
 
@@ -92,6 +93,7 @@ class SoftwareSpecification(Section):
             scatter_gather=self.scatter_gather,
             cross_entropy=self.cross_entropy,
             gather_logits=self.gather_logits,
+            keep_gathered=self.keep_gathered,
             separate_gate=self.separate_gate,
             accumulation=self.accumulation,
         )
