@@ -24,8 +24,8 @@ class Shape:
     counts are then of one rank. *degrees*: of further axes that share the model, for the user's own operators.
     *activation*: ``gelu``, ``relu`` and ``squared_relu`` are one kernel; ``gelu_new`` is the tanh form of gelu, written
     out unless it is *fused*; ``swiglu`` and ``geglu`` multiply it by a second product. *cross_entropy*: how the loss is
-    computed; "": in one kernel if it is *fused*, else in eager torch. *gather_logits*, *separate_gate*: as `Software`
-    has them; the latter for a serial *block*. *head_dim*: features of an attention head, 0: an equal part of the hidden
+    computed; "": in one kernel if it is *fused*, else in eager torch. *gather_logits*, *keep_gathered*,
+    *separate_gate*: as `Software` has them; the last for a serial *block*. *head_dim*: features of an attention head, 0: an equal part of the hidden
     size. *norm_placement*: norms ``before`` each block of a causal model, ``after`` it (of its output, before the
     residual sum: OLMo 2), or ``both`` (Gemma 2). *qk_norm*: RMS norms of queries and keys, ``none``, ``per_head``
     (Qwen 3) or ``all_heads`` (over the features of all heads: OLMo 2). *position_rows*: rows of the learned table of
@@ -56,6 +56,7 @@ class Shape:
     softmax_group: int = 1
     cross_entropy: str = ""
     gather_logits: bool = False
+    keep_gathered: bool = False
     separate_gate: bool = False
     cut: Cut = WHOLE
     degrees: Mapping[str, int] = field(default_factory=dict)
@@ -96,6 +97,11 @@ class Shape:
     def key_value_heads(self) -> int:
         """Key and value heads of one rank. If there are fewer than ranks, several ranks hold the same one."""
         return max(1, self.num_key_value_heads // self.cut.ranks)
+
+    @property
+    def kept_share(self) -> int:
+        """A product keeps one part in so many of an input that is gathered from the shards of the sequence."""
+        return 1 if self.keep_gathered else self.cut.sequence_shards
 
     @property
     def vocabulary(self) -> int:

@@ -51,7 +51,7 @@ class Transformer(Model):
 
     def with_software(self, software: Software) -> Transformer:
         """The model with the fused softmax, the loss and the products of *software*."""
-        keys = "softmax_group", "cross_entropy", "gather_logits", "separate_gate"
+        keys = "softmax_group", "cross_entropy", "gather_logits", "keep_gathered", "separate_gate"
         return self.reshaped(**{key: getattr(software, key) for key in keys})
 
 
@@ -128,7 +128,7 @@ def head_operators(shape: Shape) -> tuple[Operator, ...]:
         bias=not shape.causal or shape.head_bias,
         precision=precision,
         shared=shape.tie_embeddings,
-        kept_share=shape.cut.sequence_shards,
+        kept_share=shape.kept_share,
     )
     next_sentence = (Linear(1, hidden, 2, precision=precision),) if shape.head == "pretraining" else ()
     return (*before, *_logits_and_loss(shape, logits), *next_sentence)
@@ -210,7 +210,7 @@ def _attention_parts(shape: Shape) -> Parts:
         shape.add_bias_linear or shape.add_qkv_bias,
         precision,
         splits=(queries, keys, keys) if apart else (),
-        kept_share=shape.cut.sequence_shards,
+        kept_share=shape.kept_share,
     )
     turned = (rotary(rows * (queries + keys), precision, fused=fuses(shape.fused, "rope")),)
     output = Linear(rows, queries, shape.hidden_size, shape.add_bias_linear, precision)
@@ -256,7 +256,7 @@ def _feed_forward_parts(shape: Shape) -> Parts:
         shape.add_bias_linear,
         precision,
         splits=(width, width) if gated else (),
-        kept_share=shape.cut.sequence_shards,
+        kept_share=shape.kept_share,
     )
     between = (
         swiglu(rows * width, precision, fused=fuses(shape.fused, "swiglu"), separate=shape.separate_gate)
