@@ -88,8 +88,16 @@ V100_PARAMETERS = (
     _v100("fp32_efficiency", 0.85, 0.3, 0.99, "the same of products in fp32", 0.3),
     _v100("convolution_efficiency", 0.75, 0.3, 0.95, "the same of convolutions in fp32", 0.3),
     _v100(
-        "convolution_k_half", 64.0, 4.0, 512.0, "inner dimension at which a convolution reaches half of it", 0.5, "elements"
+        "convolution_k_half",
+        64.0,
+        4.0,
+        512.0,
+        "inner dimension at which a convolution reaches half of it",
+        0.5,
+        "elements",
     ),
-    _v100("memory_efficiency", 0.88, 0.3, 0.98, "share of the memory's bandwidth that memory-bound kernels reach", 0.07),
+    _v100(
+        "memory_efficiency", 0.88, 0.3, 0.98, "share of the memory's bandwidth that memory-bound kernels reach", 0.07
+    ),
 )
 """The parameters that published runs and layer profiles on V100 determine."""
