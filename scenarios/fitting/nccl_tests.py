@@ -69,13 +69,13 @@ PARAMETERS = (
         spread=1.0,
     ),
     Parameter(
-        "nvls_ceiling",
-        0.85 * 18 * 20.6e9,
-        200e9,
-        450e9,
-        "bytes/s",
-        "what all channels of an H100 carry together by NVLS",
-        (LANDS + "ceilings.nvls.Simple.nvlink4",),
+        "nvls_share",
+        0.85,
+        0.5,
+        1.0,
+        "",
+        "share of the NVLinks' bandwidth that all-reduces in the NVSwitches get",
+        (LANDS + "shares.nvls.Simple.inside",),
         spread=0.1,
     ),
     Parameter(
@@ -125,7 +125,7 @@ USES = {
     "V100": ("ll128_share", "handover", "issue", "issue_channel", "nvlink_share"),
     "A100": ("ll128_share", "handover", "issue", "issue_channel", "ampere_channels"),
     "4 nodes": ("ll128_share", "handover", "net_share", "ampere_channels"),
-    "H100": ("ll128_share", "nvlink_share", "nvls_base", "nvls_round", "nvls_ceiling"),
+    "H100": ("ll128_share", "nvlink_share", "nvls_base", "nvls_round", "nvls_share"),
 }
 """By machine the parameters on which its rows depend, beside the launch."""
 
@@ -171,10 +171,13 @@ def laid(shipped: Transport, values: Values) -> Transport:
         issue_channel=values["issue_channel"],
         base_latency={**shipped.base_latency, NVLS: values["nvls_base"]},
         round_latency={**shipped.round_latency, NVLS: values["nvls_round"]},
-        ceilings={**shipped.ceilings, (*NVLS, "nvlink4"): values["nvls_ceiling"]},
         efficiency={**shipped.efficiency, NVLINK: values["nvlink_share"], NET: values["net_share"]},
         limits={**shipped.limits, "nvlink3": values["ampere_channels"]},
-        shares={**shipped.shares, ("ring", "LL128", False): values["ll128_share"]},
+        shares={
+            **shipped.shares,
+            ("ring", "LL128", False): values["ll128_share"],
+            (*NVLS, False): values["nvls_share"],
+        },
     )
 
 

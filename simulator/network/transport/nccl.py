@@ -49,7 +49,8 @@ NVLS_CEILINGS = {
 }
 """nvlsEfficiency of Hopper and Blackwell, "2.30", times the bandwidth of their 18 links.
 
-Versions with these GPUs have NVLS.
+Versions with these GPUs have NVLS. The times that it takes have a share of the links and a latency for each round of
+chunks instead, which are fitted to Hopper: rounds are as long on Blackwell, and so weigh more there.
 """
 
 NVLS_LATENCY = 25e-6
@@ -129,7 +130,10 @@ def nccl(version: str = "2.10") -> Transport:
     """NCCL of *version*. Raises `SimulatorError` for a version without tables."""
     model = tuning_model(version)
     bare = replace(model, tuning_model=model, large_message_factor={}, corrections={}, ring_ceilings={})
-    library = replace(bare, overlapped_latency=True, fills=True, copies=COPIES, limits=AMPERE_LIMIT, slices=SLICES)
+    ceilings = {key: limit for key, limit in bare.ceilings.items() if key not in NVLS_CEILINGS}
+    library = replace(
+        bare, ceilings=ceilings, overlapped_latency=True, fills=True, copies=COPIES, limits=AMPERE_LIMIT, slices=SLICES
+    )
     return overridden(library, validated(read(FITTED), section(), ("transport",)))
 
 
