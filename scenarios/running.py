@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from simulator.errors import ClusterError
 from simulator.gc_paused import gc_paused
 from simulator.network.transport.calibration import transport
 from simulator.network.transport.communicator import Communicator
+from simulator.network.transport.transport import Transport
 from simulator.schedule import Schedule
 from simulator.schedule.check import check
 from simulator.timeline import Timeline
@@ -64,7 +66,7 @@ def _run(scenario: BuiltScenario, watch: Watch | None) -> Result:
         simulation = _simulation(scenario, scenario.schedule(), watch, network)
         timeline = simulation.run()
         if scenario.specification.collective is not None:
-            return CollectiveResult(scenario, timeline, perf_counter() - begin)
+            return CollectiveResult(scenario, timeline, perf_counter() - begin, _host_seconds(scenario, network))
         options = scenario.specification.simulation
         others = step_times(simulation, range(options.seed + 1, options.seed + options.repeats))
     first = scenario.initial()
@@ -114,7 +116,24 @@ def communicator(scenario: BuiltScenario, cluster: Cluster | None = None) -> Com
     devices, network = scenario.derived.devices, scenario.specification.network
     on = at_slowest_clock(cluster or scenario.cluster(), devices)
     with _cluster_faults(scenario):
-        return Communicator(on, devices, transport(network.transport), network.fidelity, network.algorithms)
+        return Communicator(on, devices, library(scenario, on), network.fidelity, network.algorithms)
+
+
+def library(scenario: BuiltScenario, cluster: Cluster) -> Transport:
+    """Return the communication library of *scenario* on *cluster*; of a benchmark by processes without the handover."""
+    found, benchmark = transport(scenario.specification.network.transport, cluster), scenario.specification.collective
+    own = benchmark is not None and benchmark.driver == "processes"
+    return replace(found, handover=0.0) if own else found
+
+
+def _host_seconds(scenario: BuiltScenario, network: Communicator) -> dict[float, float]:
+    """By size of the vector, the time in which one process launches the collective on all GPUs; empty for processes."""
+    benchmark = scenario.specification.collective
+    if benchmark is None or benchmark.driver != "one_process":
+        return {}
+    ranks, sms = tuple(range(scenario.derived.ranks)), network.cluster.accelerator(network.devices[0]).sms
+    plans = {size: network.collective(benchmark.kind, "all", ranks, size, benchmark.root) for size in benchmark.size}
+    return {size: network.transport.host_seconds(len(ranks), plan.sms * sms) for size, plan in plans.items()}
 
 
 def at_slowest_clock(cluster: Cluster, devices: Sequence[str]) -> Cluster:

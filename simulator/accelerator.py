@@ -33,6 +33,15 @@ SPLIT_DEPTH = 256
 "Parallelized Reductions") splits if m and n are small and k is large, without a number: a first estimate."""
 
 
+OF_CLOCKS = (
+    "matmul_efficiency",
+    "fp32_efficiency",
+    "convolution_efficiency",
+    "attention_efficiency",
+    "attention_backward",
+)
+"""The shares of an `Accelerator` that scale with its clock."""
+
 OPERATOR_SECONDS = 8e-6
 """Host time of an eager operator of PyTorch, dispatched from Python: 5 to 10 us (the `launch` of the stack ``ddp``)."""
 
@@ -124,7 +133,9 @@ class Accelerator:
 
     *peak_flops*: dense FLOP/s by precision, or one number for all; *memory_bandwidth* in bytes/s and *memory_bytes*;
     *sms* (0: products are not quantised); *matmul_efficiency* and *memory_efficiency*: share of the peak that the best
-    kernels reach; *k_half*: the inner dimension at which a product reaches half of that; *attention_efficiency*: share
+    kernels reach; *k_half*: the inner dimension at which a product reaches half of that; *fp32_efficiency*,
+    *fp32_k_half*: the same of products in fp32, and *convolution_efficiency*, *convolution_k_half* of convolutions in
+    fp32, if tensor cores do not take part in them (None: as other products); *attention_efficiency*: share
     of the peak that the products of fused attention reach, *attention_backward* in the backward pass; *spread*:
     coefficient of variation of the speed of products among GPUs of this type; *power* in W.
 
@@ -140,6 +151,10 @@ class Accelerator:
     matmul_efficiency: float = 1.0
     memory_efficiency: float = 1.0
     k_half: float = 0.0
+    fp32_efficiency: float | None = None
+    fp32_k_half: float | None = None
+    convolution_efficiency: float | None = None
+    convolution_k_half: float | None = None
     attention_efficiency: float = 1.0
     attention_backward: float = 1.0
     spread: float = 0.0
@@ -189,12 +204,8 @@ class Accelerator:
         if not self.spread or count == 1:
             return self
         slowdown = 1.0 + self.spread * NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
-        return replace(
-            self,
-            matmul_efficiency=self.matmul_efficiency / slowdown,
-            attention_efficiency=self.attention_efficiency / slowdown,
-            attention_backward=self.attention_backward / slowdown,
-        )
+        shares: dict[str, float] = {name: share for name in OF_CLOCKS if (share := getattr(self, name)) is not None}
+        return replace(self, **{name: share / slowdown for name, share in shares.items()})  # type: ignore[arg-type]
 
     def kernel_seconds(self, kernel: Kernel, software: Software | None = None) -> float:
         """Return the GPU time of a kernel without its launch, s: the longer of arithmetic and memory traffic."""
@@ -203,7 +214,8 @@ class Accelerator:
         memory = kernel.nbytes / (self.memory_bandwidth * self.memory_efficiency)
         if not kernel.flops:
             return memory
-        peak = self._product_peak(kernel) * self.matmul_efficiency
+        efficiency, k_half = self._of_products(kernel.precision)
+        peak = self._product_peak(kernel) * efficiency
         if kernel.shape is None or not self.sms:
             return max(kernel.flops / peak, memory)
         if kernel.attention:
@@ -214,7 +226,7 @@ class Accelerator:
         shapes = [kernel.shape]
         if kernel.winograd is not None and self._lacks_tf32(kernel.precision):
             shapes.append(kernel.winograd)
-        return max(min(_quantised_flops(*shape, self.sms, self.k_half) for shape in shapes) / peak, memory)
+        return max(min(_quantised_flops(*shape, self.sms, k_half) for shape in shapes) / peak, memory)
 
     def _product_peak(self, kernel: Kernel) -> float:
         """Return the dense peak for a product, FLOP/s.
@@ -233,6 +245,15 @@ class Accelerator:
         if which == "backward":
             return self.attention_backward * software.flash_backward
         return self.attention_efficiency * software.flash_forward
+
+    def _of_products(self, precision: str) -> tuple[float, float]:
+        """Return the efficiency and the half depth of products. Convolutions in fp32 say tf32 (`Kernel`)."""
+        efficiency, k_half = None, None
+        if precision == "fp32":
+            efficiency, k_half = self.fp32_efficiency, self.fp32_k_half
+        elif self._lacks_tf32(precision):
+            efficiency, k_half = self.convolution_efficiency, self.convolution_k_half
+        return efficiency or self.matmul_efficiency, self.k_half if k_half is None else k_half
 
     def _lacks_tf32(self, precision: str) -> bool:
         return precision == "tf32" and isinstance(self.peak_flops, Mapping) and "tf32" not in self.peak_flops

@@ -106,6 +106,10 @@ class Device(Sourced):
     matmul_efficiency: Fraction = 1.0
     memory_efficiency: Fraction = 1.0
     k_half: Number = 0.0
+    fp32_efficiency: Fraction | None = None
+    fp32_k_half: Number | None = None
+    convolution_efficiency: Fraction | None = None
+    convolution_k_half: Number | None = None
     attention_efficiency: Fraction = 1.0
     attention_backward: Fraction = 1.0
     spread: Number = 0.0
@@ -143,6 +147,10 @@ class Device(Sourced):
             matmul_efficiency=self.matmul_efficiency,
             memory_efficiency=self.memory_efficiency,
             k_half=self.k_half,
+            fp32_efficiency=self.fp32_efficiency,
+            fp32_k_half=self.fp32_k_half,
+            convolution_efficiency=self.convolution_efficiency,
+            convolution_k_half=self.convolution_k_half,
             attention_efficiency=self.attention_efficiency,
             attention_backward=self.attention_backward,
             spread=self.spread,

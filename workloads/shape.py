@@ -25,11 +25,11 @@ class Shape:
     *activation*: ``gelu``, ``relu`` and ``squared_relu`` are one kernel; ``gelu_new`` is the tanh form of gelu, written
     out unless it is *fused*; ``swiglu`` and ``geglu`` multiply it by a second product. *cross_entropy*: how the loss is
     computed; "": in one kernel if it is *fused*, else in eager torch. *gather_logits*, *keep_gathered*,
-    *separate_gate*: as `Software` has them; the last for a serial *block*. *head_dim*: features of an attention head, 0: an equal part of the hidden
-    size. *norm_placement*: norms ``before`` each block of a causal model, ``after`` it (of its output, before the
-    residual sum: OLMo 2), or ``both`` (Gemma 2). *qk_norm*: RMS norms of queries and keys, ``none``, ``per_head``
-    (Qwen 3) or ``all_heads`` (over the features of all heads: OLMo 2). *position_rows*: rows of the learned table of
-    positions, 0: one for each position.
+    *separate_gate*: as `Software` has them; the last for a serial *block*. *head_dim*: features of an attention head,
+    0: an equal part of the hidden size. *norm_placement*: norms ``before`` each block of a causal model, ``after`` it
+    (of its output, before the residual sum: OLMo 2), or ``both`` (Gemma 2). *qk_norm*: RMS norms of queries and keys,
+    ``none``, ``per_head`` (Qwen 3) or ``all_heads`` (over the features of all heads: OLMo 2). *position_rows*: rows of
+    the learned table of positions, 0: one for each position.
     """
 
     num_layers: int

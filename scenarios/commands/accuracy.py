@@ -31,11 +31,16 @@ def accuracy(
     left_out: Annotated[
         list[str] | None, typer.Option("--except", metavar="NAME", help="A published run to leave out; repeatable.")
     ] = None,
+    intervals: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.yaml", help="Write the intervals of step times by regime, which reports print."),
+    ] = None,
     jobs: Jobs = 1,
 ) -> int:
     """Evaluate published runs, and write every figure and the errors by category as a page.
 
-    Until all runs are done, the finished ones stand in FILE.partial.md.
+    Until all runs are done, the finished ones stand in FILE.partial.md. After a fit, --intervals
+    scenarios/results/intervals.yaml makes the intervals of all reports anew.
     """
     from datetime import date
 
@@ -66,9 +71,28 @@ def accuracy(
     partial.unlink(missing_ok=True)
     print(comparisons.groups_text(evaluations))
     print(f"wrote {output}")
+    if intervals is not None:
+        _write_intervals(evaluations, command, intervals)
+        print(f"wrote {intervals}")
     for path in _drawn(evaluations, figures) if figures is not None else ():
         print(f"wrote {path}")
     return print_failures(evaluations)
+
+
+def _write_intervals(evaluations: Sequence[Evaluation], command: str, output: Path) -> None:
+    """Write the intervals by the residuals of *evaluations*. Raises `ScenarioError` if there are too few."""
+    from datetime import date
+
+    from scenarios.evaluate.intervals import contents, residuals
+    from scenarios.results.interval import FEWEST
+    from simulator.document.yaml_text import yaml_text
+    from simulator.errors import ScenarioError
+    from simulator.files import write_text
+
+    rows = list(residuals(comparison for one in evaluations for comparison in one.comparisons))
+    if len(rows) < FEWEST:
+        raise ScenarioError(f"{output}: intervals need {FEWEST} step times that nothing was fitted to, not {len(rows)}")
+    write_text(output, yaml_text(contents(rows, command, date.today())))
 
 
 def _drawn(evaluations: Sequence[Evaluation], folder: Path) -> Iterator[Path]:

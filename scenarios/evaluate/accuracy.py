@@ -8,6 +8,7 @@ from datetime import date
 from scenarios.evaluate import comparisons
 from scenarios.evaluate.categories import ORDER
 from scenarios.evaluate.evaluation import Comparison, Evaluation, error_statistics
+from scenarios.evaluate.intervals import coverage, residuals
 from scenarios.evaluate.layer_classes import COLUMNS, LayerClass
 
 KINDS = {
@@ -53,6 +54,7 @@ def page(
         "accuracy that was reached. Two clusters that run the same configuration differ by 1 to 7 %.",
         _overview(evaluations, everything),
         *_categories(everything),
+        *_intervals(everything),
         *_layer_classes(classes),
         "## What is not modelled\n\n" + "\n".join(f"- {one}" for one in NOT_MODELLED),
         *_left_out(evaluations, waiting),
@@ -99,6 +101,21 @@ def _statistics(title: str, groups: Mapping[str, Sequence[Comparison]]) -> str:
             shares = f"{one.mean:.1%}", f"{one.middle:.1%}", f"{one.worst:.1%}", f"{one.slower:+.1%}"
             rows.append([name, str(one.count), str(met), *shares])
     return _table([title, "figures", "within tolerance", "mean", "median", "worst", "time"], rows)
+
+
+def _intervals(everything: Sequence[Comparison]) -> Iterator[str]:
+    rows = [
+        [kind, name, str(own.rows), str(own.sources), f"{own.share:.0%}", f"{own.width:.0%}"]
+        for (kind, name), own in coverage(list(residuals(everything))).items()
+    ]
+    if rows:
+        yield (
+            "## Intervals of step times\n\n"
+            "The interval that a report prints holds 95 % of the published runs that nothing was fitted to, by regime. "
+            "Inside: the share of a regime's runs in the interval, each source with an interval made of all other "
+            "sources. Width: the mean, over the predicted step time.\n\n"
+            + _table(["kind", "regime", "runs", "sources", "inside", "width"], rows)
+        )
 
 
 def _layer_classes(classes: Sequence[LayerClass]) -> Iterator[str]:

@@ -7,6 +7,8 @@ from scenarios.fitting.parameter import Parameter
 A100 = ("topologies.gpus.a100_40gb", "topologies.gpus.a100_80gb")
 """One type of GPU with two sizes of memory: all fitted parameters are common to both."""
 
+V100 = ("topologies.gpus.v100_16gb", "topologies.gpus.v100_32gb")
+
 
 def of_gpu(name: str, files: tuple[str, ...], *, matmul: float = 0.75) -> tuple[Parameter, ...]:
     """Return the parameters of the GPU *name*, whose values go to *files*; *matmul*: start of its efficiency."""
@@ -58,7 +60,7 @@ def _stack(
 
 
 ALIKE = {
-    "megatron": ("megatron_2021", "megatron_core"),
+    "megatron": ("megatron_2021", "megatron_early_2021", "megatron_core"),
     "megatron_deepspeed": ("megatron_deepspeed_2021",),
     "fsdp": ("fsdp_sdpa",),
 }
@@ -75,3 +77,28 @@ STACKS = (
 
 PARAMETERS = (*of_gpu("a100", A100), *STACKS)
 """The parameters that the published runs on A100 determine."""
+
+
+def _v100(key: str, start: float, low: float, high: float, meaning: str, spread: float, unit: str = "") -> Parameter:
+    lands = tuple(f"{file}:{key}" for file in V100)
+    return Parameter(f"v100.{key}", start, low, high, unit, meaning, lands, spread=spread)
+
+
+V100_PARAMETERS = (
+    _v100("matmul_efficiency", 0.75, 0.3, 0.95, "share of the fp16 peak that long products of full waves reach", 0.3),
+    _v100("fp32_efficiency", 0.85, 0.3, 0.99, "the same of products in fp32", 0.3),
+    _v100("convolution_efficiency", 0.75, 0.3, 0.95, "the same of convolutions in fp32", 0.3),
+    _v100(
+        "convolution_k_half",
+        64.0,
+        4.0,
+        512.0,
+        "inner dimension at which a convolution reaches half of it",
+        0.5,
+        "elements",
+    ),
+    _v100(
+        "memory_efficiency", 0.88, 0.3, 0.98, "share of the memory's bandwidth that memory-bound kernels reach", 0.07
+    ),
+)
+"""The parameters that published runs and layer profiles on V100 determine."""

@@ -13,7 +13,11 @@ from simulator.document.validation import listed
 from simulator.errors import CalibrationError
 from simulator.files import UnreadableFile
 
-ALL_REDUCES = ({"gpu", "ngpus", "size_bytes", "in_place_us"}, {"nodes", "gpus_total", "size_bytes", "time_us"})
+ALL_REDUCES = (
+    {"gpu", "ngpus", "size_bytes", "in_place_us"},
+    {"nodes", "gpus_total", "size_bytes", "time_us"},
+    {"size_bytes", "in_place_us"},
+)
 """Columns of tables of all-reduces."""
 
 COMMUNICATION, COMPUTATION = "communication", "computation"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scenarios.fitting import profiles, published
-from scenarios.fitting.computation import PARAMETERS
+from scenarios.fitting.computation import PARAMETERS, V100_PARAMETERS
 from scenarios.fitting.folds import FOLDS, HeldOut, cross_validated
 from scenarios.fitting.least_squares import Fit, least_squares
 from scenarios.fitting.parameter import Parameter
@@ -32,13 +32,17 @@ def calibration(paths: Sequence[Path]) -> tuple[dict[str, Any], str]:
     """
     rows = [row for path in paths for row in _rows(path)]
     used = frozenset().union(*(row.uses for row in rows))
-    fit = least_squares([p for p in (*PARAMETERS, *profiles.PARAMETERS) if p.name in used], rows)
+    known = dict.fromkeys((*PARAMETERS, *V100_PARAMETERS, *profiles.PARAMETERS))
+    fit = least_squares([p for p in known if p.name in used], rows)
     held_out = {f"one in {FOLDS} at a time": cross_validated(fit)}
     return contents(fit, held_out, paths), fit_report(fit, held_out)
 
 
 def _rows(path: Path) -> list[Row]:
-    return profiles.rows(path) if path.stem == PROFILES else published.rows(path, PARAMETERS)
+    """Return the rows of *path*. Rows on V100 determine nothing of a software stack: the A100's, which are more, do."""
+    if path.stem == PROFILES:
+        return profiles.rows(path)
+    return published.rows(path, V100_PARAMETERS if path.stem in published.ON_V100 else PARAMETERS)
 
 
 def _covered(paths: Sequence[Path]) -> dict[str, Extent]:

@@ -1,8 +1,9 @@
-"""All-reduces measured by nccl-tests: the rows and the parameters of the fit of NCCL.
+"""All-reduces measured by nccl-tests and by torch: the rows and the parameters of the fit of NCCL.
 
-One-node sweeps drive all GPUs from one process. Their times of small vectors are those of the host, which launches a
-kernel on each GPU in turn; the launch takes longer for more channels. Nothing else explains that 8 A100 take the same
-time for 1 MiB as for 4 MiB, and that fewer GPUs take less in proportion (vTrain's full tables).
+Sweeps with a process for each GPU show NCCL's own latency. torch, and a process that drives several GPUs, add to it:
+the sweeps of both fit one figure. With one process the times of small vectors on many GPUs are those of the host, which
+launches a kernel on each GPU in turn; the launch takes longer for more channels. Nothing else explains that 8 A100 take
+the same time for 1 MiB as for 4 MiB, and that fewer GPUs take less in proportion (vTrain's full tables).
 """
 
 from __future__ import annotations
@@ -22,17 +23,60 @@ from simulator.network.transport.communicator import Communicator
 from simulator.network.transport.nccl import nccl
 from simulator.network.transport.transport import NET, NVLINK, Transport
 
+NVLS = "nvls", "Simple"
+
 LANDS = "simulator.network.transport.nccl_fitted:transport."
 
+# starts of NVLS: NCCL's table ("2.30") and its efficiency of Hopper; of a round, a few flags that GPUs wait for
 PARAMETERS = (
     Parameter(
         "launch",
-        20e-6,
-        1e-6,
+        2e-6,
+        1e-7,
         100e-6,
         "s",
         "what a collective takes on the GPU beside NCCL's own latencies: its kernel is started and drained",
         (LANDS + "launch",),
+        spread=1.0,
+    ),
+    Parameter(
+        "handover",
+        20e-6,
+        1e-6,
+        100e-6,
+        "s",
+        "what torch.distributed, or one process for several GPUs, adds to that",
+        (LANDS + "handover",),
+    ),
+    Parameter(
+        "nvls_base",
+        25e-6,
+        1e-6,
+        50e-6,
+        "s",
+        "what an all-reduce in the NVSwitches takes beside its chunks",
+        (LANDS + "base_latency.nvls.Simple",),
+        spread=0.3,
+    ),
+    Parameter(
+        "nvls_round",
+        2e-6,
+        1e-7,
+        20e-6,
+        "s",
+        "what each round of chunks in the NVSwitches adds",
+        (LANDS + "round_latency.nvls.Simple",),
+        spread=1.0,
+    ),
+    Parameter(
+        "nvls_share",
+        0.85,
+        0.5,
+        1.0,
+        "",
+        "share of the NVLinks' bandwidth that all-reduces in the NVSwitches get",
+        (LANDS + "shares.nvls.Simple.inside",),
+        spread=0.1,
     ),
     Parameter(
         "nvlink_share",
@@ -70,18 +114,29 @@ PARAMETERS = (
         "share of a NIC's bandwidth that rings between servers get",
         (LANDS + "efficiency.NET",),
     ),
-    Parameter("issue", 5e-6, 1e-6, 30e-6, "s", "what the host of a test takes to launch on one more GPU"),
-    Parameter("issue_channel", 0.3e-6, 0.01e-6, 3e-6, "s", "and for one more channel there"),
+    Parameter("issue", 5e-6, 1e-6, 30e-6, "s", "what the host takes to launch on one more GPU", (LANDS + "issue",)),
+    Parameter(
+        "issue_channel", 0.3e-6, 0.01e-6, 3e-6, "s", "and for one more channel there", (LANDS + "issue_channel",)
+    ),
 )
+
+
+USES = {
+    "V100": ("ll128_share", "handover", "issue", "issue_channel", "nvlink_share"),
+    "A100": ("ll128_share", "handover", "issue", "issue_channel", "ampere_channels"),
+    "4 nodes": ("ll128_share", "handover", "net_share", "ampere_channels"),
+    "H100": ("ll128_share", "nvlink_share", "nvls_base", "nvls_round", "nvls_share"),
+}
+"""By machine the parameters on which its rows depend, beside the launch."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The *cluster* of a sweep and its NCCL *version*. *one_process*: one process drives all GPUs; else one each."""
+    """The *cluster* of a sweep, its NCCL *version*, and its *driver*, as in a scenario's collective."""
 
     cluster: Cluster
     version: str
-    one_process: bool
+    driver: str
 
 
 @lru_cache
@@ -92,11 +147,13 @@ def machine(name: str) -> Machine:
     the four nodes only the numbers of nodes and GPUs are published; 800 Gb/s each is inferred from a busbw of 92 GB/s.
     """
     if name == "V100":
-        return Machine(topologies.cluster("dgx1"), "2.10", True)
+        return Machine(topologies.cluster("dgx1"), "2.10", "one_process")
     if name == "A100":
-        return Machine(topologies.cluster("dgx_a100_80gb"), "2.10", True)
+        return Machine(topologies.cluster("dgx_a100_80gb"), "2.10", "one_process")
+    if name == "H100":
+        return Machine(topologies.cluster("dgx_h100"), "2.30", "processes")
     four = {"preset": "dgx_a100_80gb", "nodes": 4, "node": {"nics": 4}}
-    return Machine(topologies.cluster(four), "2.30", False)
+    return Machine(topologies.cluster(four), "2.30", "torch")
 
 
 def library(version: str, values: Values) -> Transport:
@@ -109,22 +166,33 @@ def laid(shipped: Transport, values: Values) -> Transport:
     return replace(
         shipped,
         launch=values["launch"],
+        handover=values["handover"],
+        issue=values["issue"],
+        issue_channel=values["issue_channel"],
+        base_latency={**shipped.base_latency, NVLS: values["nvls_base"]},
+        round_latency={**shipped.round_latency, NVLS: values["nvls_round"]},
         efficiency={**shipped.efficiency, NVLINK: values["nvlink_share"], NET: values["net_share"]},
         limits={**shipped.limits, "nvlink3": values["ampere_channels"]},
-        shares={**shipped.shares, ("ring", "LL128", False): values["ll128_share"]},
+        shares={
+            **shipped.shares,
+            ("ring", "LL128", False): values["ll128_share"],
+            (*NVLS, False): values["nvls_share"],
+        },
     )
 
 
 def predicted(machine: Machine, ranks: int, nbytes: float, values: Values) -> float:
     """Return the seconds of one all-reduce of *nbytes* among the first *ranks* GPUs, as nccl-tests measures it."""
     transport = library(machine.version, values)
+    if machine.driver == "processes":
+        transport = replace(transport, handover=0.0)
     communicator = Communicator(machine.cluster, machine.cluster.gpus, transport)
     group = tuple(range(ranks))
     plan = communicator.collective("all_reduce", "dp", group, nbytes)
-    if not machine.one_process:
+    if machine.driver != "one_process":
         return plan.alone
     channels = plan.sms * machine.cluster.accelerator(machine.cluster.gpus[0]).sms
-    return max(plan.alone, ranks * (values["issue"] + channels * values["issue_channel"]))
+    return max(plan.alone, transport.host_seconds(ranks, channels))
 
 
 def rows(path: Path) -> Iterator[Row]:
@@ -151,13 +219,14 @@ def _reader(path: Path, columns: set[str]) -> Callable[[dict[str, str]], tuple[s
             float(line["size_bytes"]),
             float(line["time_us"]),
         )
+    if {"size_bytes", "in_place_us"} == columns - {"source", "licence"}:
+        return lambda line: ("H100", 8, float(line["size_bytes"]), float(line["in_place_us"]))
     raise CalibrationError(f"{path} is no table of all-reduces: it lacks gpu, ngpus, size_bytes, in_place_us")
 
 
 def _row(data: str, name: str, ranks: int, nbytes: float, measured: float) -> Row:
     ran_on = machine(name)
-    uses = {"launch", "ll128_share", *({"issue", "issue_channel"} if ran_on.one_process else {"net_share"})}
-    uses.add("nvlink_share" if name == "V100" else "ampere_channels")
+    uses = {"launch", *USES[name]}
     size = "< 16 MiB" if nbytes < 2**24 else ">= 16 MiB"
     return Row(
         f"{data}: {ranks} GPUs of {name}, {nbytes:.0f} B",

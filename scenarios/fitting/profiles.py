@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from scenarios.fitting.computation import of_gpu
+from scenarios.fitting.computation import V100, V100_PARAMETERS
 from scenarios.fitting.parameter import Parameter, Values
 from scenarios.fitting.rerun import landed
 from scenarios.fitting.row import Row
@@ -26,13 +26,11 @@ from workloads.operators.elementwise import Elementwise
 from workloads.operators.layer import OperatorLayer
 from workloads.specification import model
 
-V100 = (f"{GPUS}.v100_16gb", f"{GPUS}.v100_32gb")
-
 PARAMETERS = (
     *(
         p
-        for p in of_gpu("v100", V100)
-        if p.name.rpartition(".")[2] in ("matmul_efficiency", "k_half", "memory_efficiency")
+        for p in V100_PARAMETERS
+        if p.name.rpartition(".")[2] in ("convolution_efficiency", "convolution_k_half", "memory_efficiency")
     ),
     *(
         Parameter(f"profiler.{phase}", 2e-4, 1e-6, 2e-3, "s", f"what the profiler takes of each layer's {phase} pass")

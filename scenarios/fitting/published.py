@@ -54,10 +54,29 @@ PUBLICATIONS: Mapping[str, Publication] = {
         0.03,
         dict.fromkeys(("39.1B", "76.1B", "145.6B", "310.1B", "529.6B", "1008B"), "too large for a fit, evaluated only"),
     ),
+    "dlperf_gpt_v100": Publication(
+        "dlperf_gpt_v100",
+        0.05,
+        {
+            **dict.fromkeys(("DP_16", "1x16", "PP"), "limited by the network between nodes"),
+            "2D_8x1x1": "the same run as DP_8x1x1",
+        },
+    ),
+    "dlperf_ddp_v100": Publication(
+        "dlperf_ddp_v100",
+        0.05,
+        {
+            "resnet50": "convolutions, which the layer profiles determine; evaluated only",
+            "each of 32": "limited by the network between nodes",
+        },
+    ),
 }
 """By the stem of the file's name. Noise: rounding to the printed digits (22B layer), otherwise the difference between
 neighbouring runs; some of vTrain's layer times fall with the micro-batch where they must rise, and its single-node
 steps are composed of such layer times."""
+
+ON_V100 = ("dlperf_gpt_v100", "dlperf_ddp_v100")
+"""The files that were measured on V100."""
 
 
 def rows(file: Path, parameters: Sequence[Parameter]) -> list[Row]:

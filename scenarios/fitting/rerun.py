@@ -116,7 +116,7 @@ class Rerun:
         timeline = simulate(
             self._schedule(software),
             self._cluster(values),
-            transport=transport(network.transport),
+            transport=transport(network.transport, scenario.cluster()),
             fidelity=network.fidelity,
             algorithms=network.algorithms,
             software=software,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ class CollectiveResult(Result):
 
     _timeline: Timeline
     wall_seconds: float
+    host_seconds: Mapping[float, float] = field(default_factory=dict)
+    """By size, the time in which one process launches it on all GPUs, if one does."""
 
     @property
     def timelines(self) -> Mapping[str, Timeline]:
@@ -42,7 +44,8 @@ class CollectiveResult(Result):
         for number, size in enumerate(benchmark.size):
             columns = timeline.columns.values()
             begins, ends = ([getattr(own, name)[own.op == number] for own in columns] for name in ("begin", "end"))
-            seconds = float(np.concatenate(ends).max() - np.concatenate(begins).min())
+            elapsed = float(np.concatenate(ends).max() - np.concatenate(begins).min())
+            seconds = max(elapsed, self.host_seconds.get(size, 0.0))
             algorithm, protocol = timeline.algorithms.get(("all", benchmark.kind, size), ("", ""))
             rows.append(
                 {

@@ -28,7 +28,7 @@ def reserved_memory(
     """
     network = scenario.specification.network
     devices = scenario.derived.devices if devices is None else devices
-    communicator = Communicator(scenario.cluster(), devices, transport(network.transport))
+    communicator = Communicator(scenario.cluster(), devices, transport(network.transport, scenario.cluster()))
     used = dict.fromkeys(op.over for op in schedule.program(rank).distinct() if isinstance(op, Collective))
     groups = (schedule.mesh.axes[name] for name in used)
     places = ((axis, axis.place(rank)) for axis in groups)

@@ -72,9 +72,7 @@ class StepNumbers(Result):
     @cached_property
     def uncertainty(self) -> Uncertainty:
         """The uncertainty of the step time."""
-        parts = self.breakdown
-        exposed = sum(seconds for part, seconds in parts.items() if part.startswith("exposed_"))
-        return Uncertainty(self.scenario, self._timeline.schedule, self._timeline.step_time, parts["bubble"], exposed)
+        return Uncertainty(self.scenario, self._timeline.schedule, self._timeline.step_time)
 
     @cached_property
     def outside(self) -> list[str]:

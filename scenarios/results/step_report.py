@@ -51,7 +51,7 @@ def _times(result: StepNumbers) -> str:
     lines = [f"step time {show(result.timeline.step_time, 'time')}{_window(result)}"]
     if result.uncertainty.interval:
         low, high = (show(seconds, "time") for seconds in result.uncertainty.interval)
-        lines.append(f"  {low} to {high} by the uncertainty of the fitted parameters (95 %)")
+        lines.append(f"  {low} to {high} holds 95 % of measured runs of its kind (see the accuracy page)")
     if result.percentiles:
         shown = ", ".join(f"{name} {show(seconds, 'time')}" for name, seconds in result.percentiles.items())
         lines.append(f"  {shown} of {len(result.step_times)} repeats; what follows is of the first")

@@ -1,108 +1,79 @@
-"""The uncertainty of a step time: an interval from the covariance of the fits, and what is outside their range.
-
-The interval covers the uncertainty of the fitted parameters of GPU, software stack and NCCL. It does not cover the
-error of the model itself, which the accuracy page shows.
-"""
+"""The uncertainty of a step time: an interval by the errors of published runs, and what is outside the fits' range."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from math import exp
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from scenarios.build.built import BuiltScenario
 from scenarios.results.calibrated_range import MESSAGE, Beyond, Extent, distinct, joined, outside
-from scenarios.results.constants import received
-from simulator.accelerator import Accelerator, Software
+from scenarios.results.interval import regimes
+from scenarios.results.interval import shipped as intervals
+from simulator.accelerator import Accelerator
 from simulator.document import read
 from simulator.kernel import Kernel
-from simulator.network.transport.nccl import FITTED
 from simulator.schedule import Collective, Compute, Program, Schedule, Send
-from topologies.catalogue import GPUS, device
-from workloads.fixed_cost import tensors_by_stage
-from workloads.stack import specification
+from topologies.catalogue import GPUS
 
 FITS = ("a100", "v100")
 """The shipped calibration files in `scenarios/fitting`."""
 
+IDEAL = "ideal"
+"""The stack that is a lower bound of all others, and so no prediction of a run."""
+
 MESSAGES = (2.0**15, 2.0**30)
 """Bytes of the measured messages of NCCL's fit (simulator/network/transport/nccl_fitted.yaml): 32 KiB to 1 GiB."""
-
-NORMAL_95 = 1.96
-"""Standard deviations about the mean that contain 95 % of normal values."""
-
-STEP = 0.01
-"""Relative change of a parameter for the slope by finite differences."""
 
 
 @dataclass(frozen=True)
 class Shipped:
-    """A fit of the catalogue: the entries to which each parameter goes (*lands*), the *covariance* of logarithms
-    (k x k), and the calibrated range (*covered*)."""
+    """A fit of the catalogue: the entries to which its parameters go (*places*, ``package.file``), and the calibrated
+    range (*covered*)."""
 
-    lands: Mapping[str, Sequence[str]]
-    covariance: np.ndarray
+    places: Set[str]
     covered: Mapping[str, Extent]
-
-    def keys(self, place: str) -> dict[str, str]:
-        """Return the parameters that go to *place*, ``package.file``, by key there."""
-        spots = ((spot.partition(":"), name) for name, lands in self.lands.items() for spot in lands)
-        return {key: name for (where, _, key), name in spots if where == place}
 
 
 @lru_cache
 def shipped(name: str) -> Shipped:
     """Return the shipped fit of that name."""
     data: dict[str, Any] = read(Path(__file__).parents[1] / "fitting" / f"{name}.yaml").data
-    parameters = data["parameters"]
     covered = {quantity: (low, high) for quantity, (low, high) in data["covered"].items()}
-    return Shipped(
-        {parameter: entry["lands"] for parameter, entry in parameters.items()},
-        np.array(data["covariance"]),
-        covered,
-    )
+    places = {spot.partition(":")[0] for entry in data["parameters"].values() for spot in entry["lands"]}
+    return Shipped(frozenset(places), covered)
 
 
-@lru_cache
-def nccl_variance() -> float:
-    """Return the sum of the relative variances of NCCL's fitted parameters, which are taken as independent."""
-    return float(sum(deviation**2 for deviation in read(FITTED).data["uncertainty"].values()))
+def regimes_of(scenario: BuiltScenario, step: float) -> dict[str, str]:
+    """Return the regime of the training step *scenario*, of *step* seconds, by kind."""
+    fitted = set().union(*(shipped(name).places for name in FITS))
+    gpus = scenario.cluster().count(scenario.derived.devices)
+    return regimes(all(f"{GPUS}.{gpu.name}" in fitted for gpu in gpus), scenario.stack, scenario.derived.ranks, step)
 
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """The uncertainty of the step time *step* (s) of *schedule*, the schedule of *scenario*.
-
-    *bubble* and *exposed* are the seconds of the step without computation and communication, and with communication
-    alone.
-    """
+    """The uncertainty of the step time *step* (s) of *schedule*, the schedule of *scenario*."""
 
     scenario: BuiltScenario
     schedule: Schedule
     step: float
-    bubble: float
-    exposed: float = 0.0
 
-    @cached_property
+    @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the step time, s, by the fitted parameters; None if there is no fit of the GPU."""
-        variances = [self._variance(fit) for fit in map(shipped, FITS) if self._fitted(fit)]
-        if not variances:
+        """The empirical 95 % interval of the step time, s; None for given durations and the stack that is a bound."""
+        if not self._priced or self.scenario.software.name == IDEAL:
             return None
-        width = NORMAL_95 * (sum(variances) + self._network_variance) ** 0.5
-        return self.step * exp(-width), self.step * exp(width)
+        return intervals().limits(regimes_of(self.scenario, self.step)).about(self.step)
 
     def outside(self) -> list[str]:
         """Return a line for each GPU without fitted rows, and for each quantity outside the calibrated range."""
         lines = []
         for gpu in self._gpus:
-            fits = [fit for fit in map(shipped, FITS) if fit.keys(f"{GPUS}.{gpu.name}")]
+            fits = [fit for fit in map(shipped, FITS) if f"{GPUS}.{gpu.name}" in fit.places]
             if not fits and self._priced:
                 lines.append(f"GPU {gpu.name}: no fitted row was measured on it; see the sources of its entry")
             for fit in fits:
@@ -149,73 +120,10 @@ class Uncertainty:
         """The types of the GPUs in use, with their counts."""
         return self.scenario.cluster().count(self.scenario.derived.devices)
 
-    @property
-    def _network_variance(self) -> float:
-        """An upper bound of the variance due to NCCL: all exposed time is taken to scale with each parameter."""
-        by_nccl = self.scenario.specification.network.transport == "nccl"
-        return (self.exposed / self.step) ** 2 * nccl_variance() if by_nccl else 0.0
-
-    def _fitted(self, fit: Shipped) -> bool:
-        return any(fit.keys(f"{GPUS}.{gpu.name}") for gpu in self._gpus)
-
-    def _variance(self, fit: Shipped) -> float:
-        """Return the variance of the logarithm of the step time due to the parameters of *fit*."""
-        slopes = np.zeros(len(fit.lands))
-        places = {name: place for place, name in enumerate(fit.lands)}
-        for gpu, count in self._gpus.items():
-            for key, name in fit.keys(f"{GPUS}.{gpu.name}").items():
-                entry = device(GPUS, gpu.name)
-                moved = entry.model_copy(update={key: getattr(entry, key) * (1 + STEP)}).accelerator()
-                slopes[places[name]] += self._slope(gpu, moved, count)
-        stack = self.scenario.stack
-        for key, name in fit.keys(f"workloads.software.{stack}").items():
-            slopes[places[name]] += self._stack_slope(key)
-        return float(slopes @ fit.covariance @ slopes)
-
-    def _slope(self, gpu: Accelerator, moved: Accelerator, count: int) -> float:
-        """Return d log(step time) / d log(parameter); *moved* is *gpu* with the parameter changed by `STEP`."""
-        software = self.scenario.software
-        before, after = (self._computing(one.slowest_of(count), software) for one in (gpu, moved))
-        return self._share(before) * (after / before - 1.0) / STEP if before else 0.0
-
-    def _stack_slope(self, key: str) -> float:
-        entry = specification(self.scenario.stack)
-        value: float = getattr(entry, key)
-        if key == "load":
-            return value / self.step
-        if key == "tensor":
-            return max(self._tensors) * value / self.step
-        if key == "exchange":
-            return max(map(received, self.schedule.programs)) * value / self.step
-        changed = entry.model_copy(update={key: value * (1 + STEP)})
-        (gpu, count), *_ = self._gpus.items()
-        before = self._computing(gpu.slowest_of(count), self.scenario.software)
-        after = self._computing(gpu.slowest_of(count), changed.build())
-        return self._share(before) * (after / before - 1.0) / STEP if before else 0.0
-
-    @cached_property
-    def _tensors(self) -> list[int]:
-        """The number of parameter tensors of each program."""
-        model = self.scenario.model
-        assert model is not None
-        return [sum(tensors_by_stage(program, model).values()) for program in self.schedule.programs]
-
-    def _computing(self, gpu: Accelerator, software: Software) -> float:
-        """Return the seconds that the busiest program computes in a step."""
-        seconds = {kernels: gpu.seconds(kernels, software) for work in self._work for kernels in work}
-        return max(sum(times * seconds[kernels] for kernels, times in work.items()) for work in self._work)
-
     @cached_property
     def _work(self) -> list[dict[tuple[Kernel, ...], int]]:
         """How often each program launches the same kernels in a step, by program."""
         return [_work(program) for program in self.schedule.programs]
-
-    def _share(self, computing: float) -> float:
-        """Return the share of the step that scales with computation: computation and bubble.
-
-        A bubble is a wait for the computation of another rank.
-        """
-        return min(1.0, (computing + self.bubble) / self.step)
 
 
 def _percent(share: float) -> str:

@@ -20,11 +20,13 @@ from typing import Any
 
 from pydantic import Field
 
+from simulator.cluster import Cluster
 from simulator.document import Document, Fault, Section, read, validated
 from simulator.document.quantities import Version, written
 from simulator.document.validation import listed, near
 from simulator.errors import SimulatorError
 from simulator.lookup import function, is_path
+from simulator.network.transport import nccl
 from simulator.network.transport.parameters import overridden, section
 from simulator.network.transport.transport import Transport
 
@@ -49,14 +51,17 @@ class Calibration(Section):
     provenance: dict[str, Any] = Field(default_factory=dict)
 
 
-def transport(name: str) -> Transport:
+def transport(name: str, cluster: Cluster | None = None) -> Transport:
     """Return the transport *name*: a library, a calibration file at that path, or a function of the user's if it is
     dotted.
 
-    Raises `UnknownName`, or `ScenarioError` with the place of the fault in the file.
+    NCCL is of the version that knows the GPUs of *cluster*. Raises `UnknownName`, or `ScenarioError` with the place of
+    the fault in the file.
     """
     if is_path(name):
         return loaded(name)
+    if name == "nccl" and cluster is not None:
+        return nccl.nccl(nccl.version_for(link.kind for link in cluster.links.distinct))
     made: Transport = function("simulator.network.transport", name)()
     return made
 

@@ -83,7 +83,9 @@ def candidate(
             latency = step.latency(alphas)
         if step.pipelined and transport.fills:
             chunk = transport.chunk(algorithm, protocol, step.nbytes, step.repeat, step.rounds)
-            latency += step.fill([chunk * beta for beta in topology.seconds_per_byte(step, flows[0])])
+            busy = [chunk * beta for beta in topology.seconds_per_byte(step, flows[0])]
+            latency += step.fill(busy) + transport.copies.get((algorithm, protocol), 0) * max(busy)
+            latency += transport.round_latency.get((algorithm, protocol), 0.0) * step.nbytes * step.repeat / chunk
         return PlacedStep(step, latency, flows, round_busy * step.repeat)
 
     latency_factor = transport.latency_factor(kind, algorithm, protocol, nbytes, properties)

@@ -7,7 +7,7 @@ file written by ``clustersim calibrate``. The factors and limits by which NCCL c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -49,7 +49,8 @@ NVLS_CEILINGS = {
 }
 """nvlsEfficiency of Hopper and Blackwell, "2.30", times the bandwidth of their 18 links.
 
-Versions with these GPUs have NVLS.
+Versions with these GPUs have NVLS. The times that it takes have a share of the links and a latency for each round of
+chunks instead, which are fitted to Hopper: rounds are as long on Blackwell, and so weigh more there.
 """
 
 NVLS_LATENCY = 25e-6
@@ -72,15 +73,26 @@ CHUNK_BYTES: Mapping[tuple[str, str], tuple[float, ...]] = {
     **{(name, "LL128"): (120.0,) for name in ("ring", "tree")},
     ("ring", "Simple"): (2.0**19,),
     ("tree", "Simple"): (2.0**19, 2.0**17, 2.0**16, 2.0**15),
-    ("nvls", "Simple"): (2.0**17,),
+    ("nvls", "Simple"): (2.0**21, 2.0**20, 2.0**19, 2.0**18),
 }
 """What a channel passes on at once. LL and LL128 pass on every line when it comes: 8 B of data, 15/16 of 128 B
 (src/collectives/device/prims_ll.h, prims_ll128.h). Simple passes on a slot of its buffer, 4 MiB over NCCL_STEPS
 (BROADCAST_CHUNKSTEPS and REDUCE_CHUNKSTEPS are 1: src/include/collectives.h), of a tree what computeColl halves it to
-(src/enqueue.cc, v2.10.3). NVLS: NCCL_NVLS_CHUNKSIZE (src/transport/nvls.cc, v2.18)."""
+(src/enqueue.cc, v2.10.3). NVLS: NCCL_NVLS_CHUNKSIZE (src/transport/nvls.cc, v2.18) and what computeColl halves it to
+(src/enqueue.cc, v2.18.5), 128 to 16 KiB, for all of its 16 channels together."""
 
-CHUNKS_FOR_DEPTH: Mapping[tuple[str, str], tuple[float, ...]] = {("tree", "Simple"): (8, 4, 1)}
-"""computeColl, as above."""
+CHUNKS_FOR_DEPTH: Mapping[tuple[str, str], tuple[float, ...]] = {
+    ("tree", "Simple"): (8, 4, 1),
+    ("nvls", "Simple"): (32, 4, 1),
+}
+"""computeColl, as above. Of NVLS it has 64, 8 and 2 chunks of every GPU, whose depth is 2 here."""
+
+COPIES = {("nvls", "Simple"): 1}
+"""Scatter, reduction in the switch and gather are three stages of a chunk, run by warps of their own (src/device/
+all_reduce.h, RunWorkColl of NVLS, "2.30"): one more than the two hops."""
+
+HOPPER = "nvlink4", "nvlink5"
+"""NVLinks of GPUs that versions before 2.18 do not know."""
 
 SLICES = {"ring": 2}
 """NCCL cuts a ring's chunk in two: ALLREDUCE_CHUNKSTEPS / ALLREDUCE_SLICESTEPS, NCCL_STEPS / 2 over NCCL_STEPS / 4
@@ -108,12 +120,20 @@ NCCL_LL128_..., NCCL_SIMPLE_...): enqueue.cc, getAlgoInfo; devcomm.h and enqueue
 """
 
 
+def version_for(links: Iterable[str]) -> str:
+    """Return the version of the tables for a cluster with *links* of these kinds: the first that knows its GPUs."""
+    return "2.30" if set(links) & set(HOPPER) else "2.10"
+
+
 @cache
 def nccl(version: str = "2.10") -> Transport:
     """NCCL of *version*. Raises `SimulatorError` for a version without tables."""
     model = tuning_model(version)
     bare = replace(model, tuning_model=model, large_message_factor={}, corrections={}, ring_ceilings={})
-    library = replace(bare, overlapped_latency=True, fills=True, limits=AMPERE_LIMIT, slices=SLICES)
+    ceilings = {key: limit for key, limit in bare.ceilings.items() if key not in NVLS_CEILINGS}
+    library = replace(
+        bare, ceilings=ceilings, overlapped_latency=True, fills=True, copies=COPIES, limits=AMPERE_LIMIT, slices=SLICES
+    )
     return overridden(library, validated(read(FITTED), section(), ("transport",)))
 
 

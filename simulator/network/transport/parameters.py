@@ -22,6 +22,10 @@ from simulator.units import show
 
 UNITS: Mapping[str, tuple[Any, str]] = {
     "launch": (Time, "time"),
+    "handover": (Time, "time"),
+    "issue": (Time, "time"),
+    "issue_channel": (Time, "time"),
+    "round_latency": (Time, "time"),
     "base_latency": (Time, "time"),
     "hop_latency": (Time, "time"),
     "plateau_bytes": (Amount, "size"),

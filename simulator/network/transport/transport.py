@@ -60,15 +60,21 @@ class Transport:
     matched by tag.
 
     Latency. *launch*: for each collective or message, the time on the GPU before its kernel starts and after it ends.
-    *base_latency*: (algorithm, protocol) -> once for each collective. *hop_latency*: (link class, algorithm, protocol)
-    -> for each message. *wired*: link classes whose figures include the latency of the wire. *overlapped_latency*:
-    whether the slowest hop of a ring overlaps latencies; else they always add. *intra_node_penalty*: protocol -> factor
-    on hops inside a server while other hops go between servers. *large_message_factor*: (algorithm, protocol) -> factor
-    on the latency of an all-reduce across servers from *large_message_bytes* per rank.
+    *handover*: what torch.distributed adds to that, which hands work from the stream of computations to that of the
+    library and back by events; benchmarks of the library with a process for each GPU do not have it. *issue*,
+    *issue_channel*: host time to launch a collective on one GPU, and for each of its channels; it counts where one
+    process drives several GPUs. *base_latency*: (algorithm, protocol) -> once for each collective. *hop_latency*: (link
+    class, algorithm, protocol) -> for each message. *wired*: link classes whose figures include the latency of the
+    wire. *overlapped_latency*: whether the slowest hop of a ring overlaps latencies; else they always add.
+    *intra_node_penalty*: protocol -> factor on hops inside a server while other hops go between servers.
+    *large_message_factor*: (algorithm, protocol) -> factor on the latency of an all-reduce across servers from
+    *large_message_bytes* per rank.
 
     Chunks of chains and trees. *fills*: whether the time to fill a pipeline with chunks counts. *chunk_bytes*:
     (algorithm, protocol) -> bytes that a channel passes on at once, then what they are halved to while a channel has
     fewer chunks for each hop of its depth than *chunks_for_depth*. Without an entry the algorithm cuts the chunks.
+    *copies*: (algorithm, protocol) -> passes between the user's and the library's buffers, which fill the pipeline like
+    hops. *round_latency*: the same -> seconds for each round of chunks.
 
     Bandwidth of links. *efficiency*: kind or class of link -> share of its bandwidth. *attainable*: kind of link ->
     bytes/s at most. *limits*: where -> bytes/s of all channels of a rank together, on the wire. "Where" is the kind of
@@ -94,11 +100,16 @@ class Transport:
     protocols: tuple[str, ...] = ("simple",)
     messages: tuple[str, ...] = ()
     launch: float = 0.0
+    handover: float = 0.0
+    issue: float = 0.0
+    issue_channel: float = 0.0
     base_latency: Mapping[tuple[str, str], float] = field(default_factory=dict)
     hop_latency: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     wired: frozenset[str] = frozenset({NVLINK, PCI})
     overlapped_latency: bool = False
     fills: bool = True
+    round_latency: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    copies: Mapping[tuple[str, str], int] = field(default_factory=dict)
     chunk_bytes: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
     chunks_for_depth: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
     intra_node_penalty: Mapping[str, float] = field(default_factory=dict)
@@ -132,7 +143,7 @@ class Transport:
     def base(self, algorithm: str, protocol: str) -> float:
         """Return the seconds that every collective costs. An algorithm without an entry costs as much as the ring."""
         table = self.base_latency
-        return self.launch + table.get((algorithm, protocol), table.get(("ring", protocol), 0.0))
+        return self.launch + self.handover + table.get((algorithm, protocol), table.get(("ring", protocol), 0.0))
 
     def message(self, wire: float, hop: str, algorithm: str, protocol: str, group: GroupProperties) -> float:
         """Return the seconds of latency of one message over links of latency *wire* (s).
@@ -193,6 +204,10 @@ class Transport:
             while nbytes * count < factor * depth * chunk and chunk > least:
                 chunk /= 2
         return min(chunk, nbytes * count)
+
+    def host_seconds(self, ranks: int, channels: float) -> float:
+        """Return the seconds in which one process launches a collective of *channels* on *ranks* GPUs in turn."""
+        return ranks * (self.issue + channels * self.issue_channel)
 
     def channels_used(self, algorithm: str, protocol: str, nbytes: float, ranks: int, most: int) -> int:
         """Return the number of channels, out of *most*, for a vector of *nbytes* among *ranks*."""

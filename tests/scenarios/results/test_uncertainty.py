@@ -1,85 +1,47 @@
 """A step time has an interval and a list of what is outside the calibrated range."""
 
-from dataclasses import replace
-from pathlib import Path
-
-import numpy as np
-import pytest
-
 from scenarios import Scenario
-from scenarios.fitting.computation import PARAMETERS
-from scenarios.fitting.rerun import Rerun
-from scenarios.results import uncertainty as uncertainties
 from scenarios.results.calibrated_range import calibrated_range, joined, outside
-from scenarios.results.uncertainty import Shipped, Uncertainty, shipped
-from simulator.document import read
+from scenarios.results.interval import regimes
+from scenarios.results.interval import shipped as intervals
+from scenarios.results.uncertainty import Uncertainty
 from simulator.kernel import matmul, memory_bound
 from simulator.schedule import Compute
 
 GPT = {"num_layers": 2, "hidden_size": 2048, "num_attention_heads": 16, "seq_length": 1024, "vocab_size": 51200}
 
 
-def scenario(preset="dgx_a100_80gb", **model):
+def scenario(preset="dgx_a100_80gb", software="megatron", **model):
     return Scenario.model_validate(
         {
             "version": 1,
             "cluster": {"preset": preset, "nodes": 1},
             "model": GPT | model,
             "training": {"global_batch_size": 1024, "micro_batch_size": 4, "precision": "fp16"},
-            "software": "megatron",
+            "software": software,
         }
     )
 
 
 def uncertainty_of(of):
     timeline = of.run().timeline
-    return Uncertainty(of, timeline.schedule, timeline.step_time, 0.0)
+    return Uncertainty(of, timeline.schedule, timeline.step_time)
 
 
-def test_the_interval_holds_the_step_time_and_is_not_idle():
+def test_the_interval_is_that_of_the_regimes_of_the_run():
     one = uncertainty_of(scenario())
-    low, high = one.interval
-    assert 0.7 * one.step < low < 0.995 * one.step
-    assert low * high == pytest.approx(one.step**2)
+    own = intervals().limits(regimes(True, "megatron", 8, one.step))
+    assert one.interval == own.about(one.step)
+    assert one.interval[0] < one.step < one.interval[1]
 
 
-def test_what_is_exposed_of_the_network_widens_the_interval():
-    """NCCL's five parameters, 1.1 to 4.6 % each, come to 6.3 % of what is exposed."""
-    deviation = uncertainties.nccl_variance() ** 0.5
-    assert deviation == pytest.approx(0.063, abs=1e-3)
-
-    def width(exposed, transport="nccl"):
-        of = scenario()
-        moved = of.specification.model_copy(
-            update={"network": of.specification.network.model_copy(update={"transport": transport})}
-        )
-        schedule = of.schedule()
-        low, high = Uncertainty(replace(of, specification=moved), schedule, 1.0, 0.0, exposed).interval
-        return np.log(high / low) / 2 / uncertainties.NORMAL_95
-
-    assert width(1.0) ** 2 - width(0.0) ** 2 == pytest.approx(deviation**2)
-    assert width(0.5) ** 2 - width(0.0) ** 2 == pytest.approx(deviation**2 / 4)
-    assert width(1.0, "ideal") == width(0.0)
-
-
-def test_slopes_are_those_of_simulating_again():
-    one, of = uncertainty_of(scenario()), scenario()
-    fit = shipped("a100")
-    names = list(fit.lands)
-    place = names.index("a100.matmul_efficiency")
-    alone = np.zeros_like(fit.covariance)
-    alone[place, place] = 1.0
-    slope = one._variance(Shipped(fit.lands, alone, {})) ** 0.5
-    parameters = read(Path(uncertainties.__file__).parents[1] / "fitting/a100.yaml").data["parameters"]
-    values = {name: entry["value"] for name, entry in parameters.items()}
-    rerun, name = Rerun(of, PARAMETERS), "a100.matmul_efficiency"
-    before, after = (rerun.value("step_time_s", values | {name: factor * values[name]}) for factor in (1.0, 1.01))
-    assert slope == pytest.approx(-np.log(after / before) / np.log(1.01), rel=0.1)
+def test_a_bound_and_given_durations_have_no_interval():
+    assert uncertainty_of(scenario(software="ideal")).interval is None
+    assert uncertainty_of(Scenario.load("hello")).interval is None
 
 
 def test_a_gpu_without_rows_is_named():
     of = scenario("dgx_h100")
-    assert uncertainty_of(of).interval is None
     assert [line for line in uncertainty_of(of).outside() if line.startswith("GPU h100: no fitted row")]
 
 

@@ -12,12 +12,13 @@ import topologies
 from simulator.cluster import Cluster
 from simulator.network.collectives import ring, tree
 from simulator.network.plan import TransferPlan
+from simulator.network.transport.calibration import transport
 from simulator.network.transport.candidate import candidate
 from simulator.network.transport.communicator import Communicator
 from simulator.network.transport.group_topology import GroupTopology
-from simulator.network.transport.nccl import PCIE, nccl, tuning_model
+from simulator.network.transport.nccl import PCIE, nccl, tuning_model, version_for
 from simulator.network.transport.nccl_tables import LL_CEILINGS, RING_LL128, TREE, TREE_CORRECTION, TREE_LL128, VERSIONS
-from simulator.network.transport.transport import NVLINK, Transport
+from simulator.network.transport.transport import NET, NVLINK, GroupProperties, Transport
 from topologies.uniform import uniform
 
 DATA = Path(__file__).parents[4] / "../shared/data"
@@ -156,15 +157,16 @@ def test_small_vectors_open_few_channels() -> None:
 
 def test_a_message_between_servers_pays_launch_and_library() -> None:
     """v2.10.3, Simple: 8.4 us once and 9.6 us for the network, which include the wire unless it is longer."""
+    once = nccl().launch + nccl().handover
     cluster = topologies.cluster({"preset": "zhores", "nodes": 2})
     plan = Communicator(cluster, cluster.gpus, nccl()).send(0, 4, 1.0)
     assert cluster.latency(cluster.route("gpu 0", "gpu 4")) < 9.6e-6
-    assert plan.phases[0].latency + plan.delivery == pytest.approx(nccl().launch + 18.0e-6)
+    assert plan.phases[0].latency + plan.delivery == pytest.approx(once + 18.0e-6)
     inside = Communicator(cluster, cluster.gpus, nccl()).send(0, 1, 1.0)
-    assert inside.phases[0].latency + inside.delivery == pytest.approx(nccl().launch + 11.8e-6)
+    assert inside.phases[0].latency + inside.delivery == pytest.approx(once + 11.8e-6)
     far = uniform(2, 10e9, 50e-6)
     plan = Communicator(far, far.gpus, nccl()).send(0, 1, 1.0)
-    assert plan.phases[0].latency == pytest.approx(nccl().launch + 8.4e-6)
+    assert plan.phases[0].latency == pytest.approx(once + 8.4e-6)
     assert plan.delivery == far.latency(far.route(*far.gpus))
 
 
@@ -206,3 +208,33 @@ def test_a_chain_of_nccl_passes_on_slots_of_its_buffer() -> None:
             times.append(plan.alone - transport.base("ring", "Simple"))
         chunk = times[0] / (7 + max(slots, 1) - 1)
         assert times[1] == pytest.approx(chunk * (127 + max(slots, 1) - 1))
+
+
+def test_chunks_in_the_switch_fill_two_hops_and_a_copy_and_wait_each_round() -> None:
+    """Eight H100, closed form: 16 channels pass 16 KiB each for every GPU, from 8 MiB on 32 KiB, and so on."""
+    cluster, library = topologies.cluster("dgx_h100"), replace(nccl("2.30"), handover=0.0)
+    communicator = Communicator(cluster, cluster.gpus, library, "alpha_beta")
+    rate = 18 * 20.6e9 * library.shares["nvls", "Simple", False]
+    once = library.launch + library.base_latency["nvls", "Simple"]
+    for size, chunk in ((2**22, 2**14), (2**25, 2**15), (2**28, 2**16), (2**32, 2**17)):
+        # a link carries a rank's vector and its own part of the sum
+        busy, whole = 9 / 8 * size / rate, 16 * chunk
+        rounds = size / 8 / whole
+        expected = once + busy + 2 * busy / rounds + rounds * library.round_latency["nvls", "Simple"]
+        plan = communicator.collective("all_reduce", "dp", tuple(range(8)), float(size), algorithm="nvls")
+        assert plan.alone == pytest.approx(expected, rel=0.02), size
+
+
+def test_clusters_have_the_first_version_that_knows_their_gpus() -> None:
+    assert version_for(["nvlink3", "ib_hdr"]) == "2.10"
+    assert version_for(["nvlink4", "ib_ndr"]) == "2.30"
+    assert transport("nccl", topologies.cluster("dgx_h100")).version == "2.30"
+    assert transport("nccl", topologies.cluster("dgx_a100_80gb")).version == transport("nccl").version == "2.10"
+
+
+def test_amazons_fabric_takes_its_own_latency_where_it_is_longer() -> None:
+    """15.5 us from NIC to NIC (AWS, first EFA), where NCCL's own hop of LL over a network takes 2.7 us."""
+    cluster = topologies.cluster({"preset": "p4d_24xlarge", "nodes": 2})
+    wire = cluster.latency(cluster.route("gpu 0", "gpu 8"))
+    assert 15e-6 < wire < 18e-6
+    assert nccl().message(wire, NET, "ring", "LL", GroupProperties(2, 2)) == wire

@@ -6,6 +6,8 @@ all_reduce_bench on servers of eight H200 or B200, NCCL 2.27. An H200 has the NV
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import topologies
@@ -116,11 +118,12 @@ def test_three_servers_of_a100_with_800_gbit() -> None:
 
 
 def test_small_vectors_on_thirty_two_servers() -> None:
-    """NVIDIA/nccl, issue 652 (2022): 63 us for 8 to 128 B among 256 A100. The model takes nearly 1.5 times as long."""
+    """NVIDIA/nccl, issue 652 (2022): 63 us for 8 to 128 B among 256 A100, by nccl-tests with a process for each GPU."""
     servers = topologies.cluster({"preset": "dgx_a100_40gb", "nodes": 32, "node": {"nics": 4}})
-    found = Communicator(servers, servers.gpus, nccl()).collective("all_reduce", "dp", tuple(range(256)), 128.0)
+    library = replace(nccl(), handover=0.0)
+    found = Communicator(servers, servers.gpus, library).collective("all_reduce", "dp", tuple(range(256)), 128.0)
     assert (found.algorithm, found.protocol) == ("tree", "LL")
-    assert found.alone == pytest.approx(63e-6, rel=0.5)
+    assert found.alone == pytest.approx(63e-6, rel=0.1)
 
 
 def test_nvls_needs_its_switches() -> None:
