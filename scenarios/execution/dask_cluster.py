@@ -10,7 +10,7 @@ import logging
 import pickle
 import socket
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -40,7 +40,7 @@ SUBMITTED = 4096
 INSTALL = 'a Dask cluster needs dask[distributed], which is not installed: pip install "clustersim[cluster]"'
 
 
-def on_cluster(jobs: Iterable[Job[A, R]], address: str) -> Iterator[tuple[int, R | Failure]]:
+def on_cluster(jobs: Iterable[Job[A, R]], address: str) -> Generator[tuple[int, R | Failure], None, None]:
     """Yield (index, result or failure) for each of *jobs*, executed by the workers of the scheduler at *address*.
 
     Raises `ExecutionError` if the scheduler does not answer or is lost, or if versions differ.

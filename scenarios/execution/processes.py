@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -40,7 +40,7 @@ BEGUN = b"begun"
 """First message of a process."""
 
 
-def in_processes(jobs: Iterable[Job[A, R]], processes: int) -> Iterator[tuple[int, R | Failure]]:
+def in_processes(jobs: Iterable[Job[A, R]], processes: int) -> Generator[tuple[int, R | Failure], None, None]:
     """Yield (index, result or failure) for each of *jobs*, executed in *processes* at a time, as they end.
 
     Raises `ExecutionError` if processes cannot start.
