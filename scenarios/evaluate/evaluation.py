@@ -101,10 +101,10 @@ def _measured(run: Scenario) -> Measured:
     return summary, categories(run, summary)
 
 
-def _evaluated(scenario: Scenario, outcomes: Sequence[Measured | Failure]) -> Evaluation:
-    """Return the evaluation of *scenario* from the *outcomes* of its runs."""
+def _evaluated(scenario: Scenario, results: Sequence[Measured | Failure]) -> Evaluation:
+    """Return the evaluation of *scenario* from the *results* of its runs."""
     summaries, found, failures = {}, {}, {}
-    for name, ended in zip(scenario.variants or (scenario.name,), outcomes, strict=True):
+    for name, ended in zip(scenario.variants or (scenario.name,), results, strict=True):
         if isinstance(ended, Failure):
             failures[name] = ended.message
         else:
