@@ -55,7 +55,7 @@ def sweep(
     chosen = axes.of_options(over)
     drawn = Plot.of_text(plot) if plot is not None else None
     if drawn is not None:
-        chart.check(drawn, [axis.key for axis in chosen])
+        chart.check(drawn, chosen)
     if output is not None:
         writing.check(output)
     loaded = Scenario.load(scenario, options=settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -12,6 +13,9 @@ from scenarios.specification.loading import split
 from scenarios.specification.table import NOT_SET, NOT_SET_FAULT
 from simulator.document import read_value
 from simulator.errors import ScenarioError
+
+EMPTY = re.compile(r"(^|,)\s*(,|$)")
+"""Two commas without a value between them, or one at an end."""
 
 FORM = "--over parallelism.tp=1,2,4"
 
@@ -55,13 +59,14 @@ def of_options(options: Sequence[str]) -> tuple[Axis, ...]:
         key, equals, text = option.partition("=")
         if not equals:
             raise ScenarioError(f"--over {option}: needs values; write it as in {FORM}")
-        if text.rstrip().endswith(","):
-            raise ScenarioError(f"--over {option}: has an empty value at its end")
         try:
             # the values between the brackets of a list in YAML may be lists and mappings themselves
             values = read_value(f"[{text}]")
+            if text.rstrip().endswith(","):
+                raise ValueError
         except ValueError as error:
-            raise ScenarioError(f"--over {option}: {error}") from None
+            reason = "has an empty value" if EMPTY.search(text) else str(error)
+            raise ScenarioError(f"--over {option}: {reason}") from None
         axes.append(Axis(key.strip(), tuple(values), "--over"))
     return _distinct(axes)
 

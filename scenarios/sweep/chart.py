@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scenarios.results.sweep import number_of
 from scenarios.specification.specification import RESULT
-from scenarios.sweep.axes import as_text
+from scenarios.sweep.axes import Axis, as_text
 from scenarios.sweep.quantities import dimension, less_is_better
 from scenarios.sweep.report import best
 from scenarios.sweep.rows import Row, columns
@@ -39,8 +39,12 @@ class Plot:
         return Plot(*parts)
 
 
-def check(chosen: Plot, keys: Sequence[str]) -> None:
-    """Raise `SimulatorError` if *chosen* names a column that no sweep over *keys* has; results are not known yet."""
+def check(chosen: Plot, axes: Sequence[Axis]) -> None:
+    """Raise `SimulatorError` if a sweep over *axes* has no chart as *chosen*; its results are not known yet."""
+    keys = [axis.key for axis in axes]
+    for axis in axes:
+        if axis.key == chosen.x and len(axis.values) < 2 and chosen.y not in (*keys, VARIANT):
+            raise SimulatorError(f"nothing to draw: {chosen.x} has one value")
     for column in filter(None, (chosen.x, chosen.y, chosen.hue)):
         if column not in (*keys, VARIANT) and column.partition(".")[0] not in (
             *RESULT,
@@ -51,10 +55,11 @@ def check(chosen: Plot, keys: Sequence[str]) -> None:
             _refuse(column, [*keys, *RESULT])
 
 
-def draw(name: str, keys: Sequence[str], rows: Sequence[Row], chosen: Plot, path: Path) -> None:
-    """Draw what is *chosen* of the *rows* of a sweep of the scenario *name* over *keys* to *path*."""
+def draw(name: str, axes: Sequence[Axis], rows: Sequence[Row], chosen: Plot, path: Path) -> None:
+    """Draw what is *chosen* of the *rows* of a sweep of the scenario *name* over *axes* to *path*."""
+    keys = [axis.key for axis in axes]
     chosen = _complete(chosen, keys)
-    check(chosen, keys)
+    check(chosen, axes)
     known = columns(rows)
     for column in filter(None, (chosen.x, chosen.y, chosen.hue)):
         if column not in known:

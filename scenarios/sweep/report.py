@@ -31,7 +31,8 @@ def text(name: str, rows: Sequence[Row]) -> str:
     ]
     failed = [row for row in rows if row.error is not None]
     told = [
-        f"{name}: {len(rows)} runs" + (f", {len(failed)} without a result" if failed else ""),
+        f"{name}: {len(rows)} run{'s' if len(rows) > 1 else ''}"
+        + (f", {len(failed)} without a result" if failed else ""),
         table(lines, header, "r"),
     ]
     if first is not None:
@@ -39,7 +40,7 @@ def text(name: str, rows: Sequence[Row]) -> str:
         told.append(f"{MARK} best {quantity}{among}")
     told += [f"{', '.join(_named(row))}: {str(row.error).splitlines()[0]}" for row in failed[:MOST_FAILURES]]
     if len(failed) > MOST_FAILURES:
-        told.append(f"and {len(failed) - MOST_FAILURES} more runs without a result")
+        told.append(f"and {len(failed) - MOST_FAILURES} more without a result")
     return "\n".join(told)
 
 
@@ -58,16 +59,22 @@ def best(rows: Sequence[Row], quantity: str) -> Row | None:
 
 def _ranked(numbers: Numbers) -> str:
     """Return the quantity by which runs are ranked: throughput, because the step of a small batch is short."""
-    return "samples_per_s" if "samples_per_s" in numbers else "collective.0.busbw"
+    return "samples_per_s" if "samples_per_s" in numbers else f"{_largest(numbers)}.busbw"
+
+
+def _largest(numbers: Numbers) -> str:
+    """Return the begin of the names of the largest size of a collective."""
+    sizes = {key: float(value or 0) for key, value in numbers.items() if key.endswith(".size_bytes")}
+    return max(sizes, key=lambda key: sizes[key]).removesuffix(".size_bytes")
 
 
 def _columns(numbers: Numbers) -> dict[str, Callable[[Numbers], str]]:
     """Return for each column of the report the function that prints its cell."""
     if "step_time_s" not in numbers:
-        size = show(_number(numbers, "collective.0.size_bytes"), "size", 3)
         return {
-            f"time of {size}": lambda row: show(_number(row, "collective.0.time_s"), "time"),
-            "busbw": lambda row: show(_number(row, "collective.0.busbw"), "bandwidth"),
+            "size": lambda row: show(_number(row, f"{_largest(row)}.size_bytes"), "size", 3),
+            "time": lambda row: show(_number(row, f"{_largest(row)}.time_s"), "time"),
+            "busbw": lambda row: show(_number(row, f"{_largest(row)}.busbw"), "bandwidth"),
         }
     return {
         "step time": lambda row: show(_number(row, "step_time_s"), "time"),

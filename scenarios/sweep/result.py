@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,5 +70,4 @@ class Sweep:
         # matplotlib is loaded only to draw
         from scenarios.sweep import chart
 
-        keys: Sequence[str] = [axis.key for axis in self.axes]
-        chart.draw(self.name, keys, self.rows, chart.Plot(x, y, hue), Path(path))
+        chart.draw(self.name, self.axes, self.rows, chart.Plot(x, y, hue), Path(path))
