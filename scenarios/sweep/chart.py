@@ -52,7 +52,7 @@ def check(chosen: Plot, axes: Sequence[Axis]) -> None:
             "simulation",
             "error",
         ):
-            _refuse(column, [*keys, *RESULT])
+            _refuse(column, [*keys, *(key for key in RESULT if key != "variants")])
 
 
 def draw(name: str, axes: Sequence[Axis], rows: Sequence[Row], chosen: Plot, path: Path) -> None:
