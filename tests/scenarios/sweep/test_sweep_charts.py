@@ -44,7 +44,7 @@ def texts(figure: Figure) -> list[str]:
 
 
 def points(line: Line2D) -> list[list[float]]:
-    return np.asarray(line.get_xydata()).tolist()  # type: ignore[no-any-return]
+    return np.asarray(line.get_xydata()).tolist()
 
 
 def legend(figure: Figure) -> list[str]:
@@ -73,9 +73,9 @@ def test_one_key_is_a_line_for_each_value_of_the_other(drawn: list[Figure]) -> N
     grid().plot("x.png", TP, "step_time_s")
     axes = drawn[0].axes[0]
     lines = {line.get_label(): line for line in axes.lines if len(points(line)) > 1}
-    assert points([line) for line in lines.values()] == [[[1.0, 8.0], [2.0, 2.0]]]
+    assert [points(line) for line in lines.values()] == [[[1.0, 8.0], [2.0, 2.0]]]
     assert legend(drawn[0]) == ["micro_batch_size 1", "micro_batch_size 2", "does not fit in memory", "best"]
-    marks = points([line) for line in axes.lines if line.get_markersize() == 14]
+    marks = [points(line) for line in axes.lines if line.get_markersize() == 14]
     assert marks == [[[1.0, 4.0]]]
 
 
