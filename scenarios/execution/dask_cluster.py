@@ -37,7 +37,10 @@ CLOSE = 2.0
 SUBMITTED = 4096
 """Jobs at the scheduler at a time: more than most clusters have processors; their arguments take some 10 MB there."""
 
-INSTALL = 'a Dask cluster needs dask[distributed], which is not installed: pip install "clustersim[cluster]"'
+INSTALL = (
+    "a Dask cluster needs dask[distributed], which is not installed: "
+    'run pip install -e ".[cluster]" in a clone of clustersim'
+)
 
 
 def on_cluster(jobs: Iterable[Job[A, R]], address: str) -> Generator[tuple[int, R | Failure], None, None]:

@@ -38,14 +38,24 @@ def text(name: str, rows: Sequence[Row]) -> str:
     if first is not None:
         among = "" if all(row.fits for row in done) else " of the runs that fit in memory"
         told.append(f"{MARK} best {quantity}{among}")
-    told += [f"{', '.join(_named(row))}: {str(row.error).splitlines()[0]}" for row in failed[:MOST_FAILURES]]
-    if len(failed) > MOST_FAILURES:
-        told.append(f"and {len(failed) - MOST_FAILURES} more without a result")
-    return "\n".join(told)
+    return "\n".join([*told, *_failures(failed)])
+
+
+def _failures(failed: Sequence[Row]) -> list[str]:
+    """Return a line for each message of *failed* runs, with the first run that has it."""
+    by_message: dict[str, list[Row]] = {}
+    for row in failed:
+        by_message.setdefault(str(row.error).splitlines()[0], []).append(row)
+    lines = [
+        f"{', '.join(_named(same[0]))}{f' and {len(same) - 1} more' if len(same) > 1 else ''}: {message}"
+        for message, same in by_message.items()
+    ]
+    more = len(lines) - MOST_FAILURES
+    return lines[:MOST_FAILURES] + [f"and {more} other messages; a file and --json have all"] * (more > 0)
 
 
 MOST_FAILURES = 10
-"""Messages of failed runs that are printed; a file and --json have all."""
+"""Messages of failed runs that are printed."""
 
 
 def best(rows: Sequence[Row], quantity: str) -> Row | None:

@@ -61,7 +61,7 @@ def test_an_address_without_a_scheduler_is_one_line(capsys: pytest.CaptureFixtur
 
 def test_without_dask_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(ExecutionError, match=r"dask\[distributed\], which is not installed: pip install"):
+    with pytest.raises(ExecutionError, match=r"dask\[distributed\], which is not installed: run pip install"):
         list(execute([(abs, 1)], on="tcp://127.0.0.1:1"))
 
 
