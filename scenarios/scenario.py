@@ -39,7 +39,7 @@ class Scenario(BuiltScenario):
 
         All combinations are run, or, *zipped*, the first values together, then the second. A run that fails is a row
         with its message. *processes* of this machine share the runs, or the workers of the Dask scheduler *on*, such
-        as ``tcp://host:8786``. A script that uses several processes needs ``if __name__ == "__main__":``.
+        as ``tcp://host:8786``.
 
         >>> rows = Scenario.load("hello").sweep({"training.global_batch_size": [64, 128]}).table()
         >>> [(row["training.global_batch_size"], row["memory.fits"]) for row in rows]

@@ -2,6 +2,8 @@
 
 import operator
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from multiprocessing import active_children
@@ -14,6 +16,8 @@ from scenarios import Scenario
 from scenarios.execution import Failure, execute
 from scenarios.execution.job import outcome
 from simulator.errors import DeadlockError, ExecutionError, ScenarioError
+
+ROOT = Path(__file__).parents[3]
 
 
 def sorted_outcomes(jobs: Any, processes: int) -> list[Any]:
@@ -77,6 +81,17 @@ def test_closing_ends_the_processes() -> None:
     assert len(set(active_children()) - before) == 3
     ended.close()
     assert set(active_children()) == before
+
+
+def test_a_script_is_not_executed_again_in_each_process(tmp_path: Path) -> None:
+    script = "from scenarios.execution import execute\nprint(sorted(execute([(abs, -1), (abs, -2)], 2)))\n"
+    path = tmp_path / "script.py"
+    path.write_text(script)
+    for arguments, text in (([str(path)], ""), (["-"], script)):
+        command = [sys.executable, *arguments]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, input=text, env=environment, capture_output=True, text=True, check=False)
+        assert (done.stdout, done.stderr) == ("[(0, 1), (1, 2)]\n", "")
 
 
 def test_processes_work_in_the_same_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
