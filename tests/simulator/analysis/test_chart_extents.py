@@ -16,7 +16,7 @@ from simulator.analysis.plot.beside import variants_chart
 from simulator.analysis.plot.gantt import timeline_chart
 from simulator.analysis.plot.memory import memory_chart
 from simulator.analysis.plot.states import Held, states_chart
-from simulator.analysis.plot.sweep import Sweep, sweep_chart
+from simulator.analysis.plot.sweep import Point, Sweep, sweep_chart
 from simulator.errors import SimulatorError
 from simulator.kernel import measured
 from simulator.schedule import Compute
@@ -106,7 +106,7 @@ def test_ranks_are_joined_only_if_all_their_spans_are_near(ddp: Callable[[int], 
 
 
 def test_a_sweep_draws_each_point_once_and_a_panel_for_each_quantity() -> None:
-    series = {name: [(2.0**n, {"step time": n + 1.0, "MFU": 0.5}) for n in range(6)] for name in ("ring", "tree")}
+    series = {name: [Point(2.0**n, {"step time": n + 1.0, "MFU": 0.5}) for n in range(6)] for name in ("ring", "tree")}
     figure = sweep_chart(Sweep("cluster.nodes", "", series), "sweep")
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["step time", "MFU"]
     assert [len(np.asarray(line.get_xdata())) for axes in figure.axes for line in axes.lines] == [6] * 4
@@ -114,4 +114,4 @@ def test_a_sweep_draws_each_point_once_and_a_panel_for_each_quantity() -> None:
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ring", "tree"]
     assert inside(figure)
     with pytest.raises(SimulatorError, match=r"cluster\.nodes has one value"):
-        sweep_chart(Sweep("cluster.nodes", "", {"": [(1.0, {"step time": 1.0})]}), "sweep")
+        sweep_chart(Sweep("cluster.nodes", "", {"": [Point(1.0, {"step time": 1.0})]}), "sweep")
