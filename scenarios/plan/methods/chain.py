@@ -5,7 +5,7 @@ Methods are pure functions of these types. `scenarios.plan.methods.from_scenario
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 
@@ -24,7 +24,8 @@ class ChainLayer:
     the weights. *state_bytes*: weights, gradients and optimizer states. *activation_bytes* are kept from forward to
     backward. With recomputation, *recompute* s are added and only *recomputed_bytes* are kept. *end*: an embedding or
     a head, which an even division into stages does not count. *channelwise*: each channel of its output needs only
-    that channel of its input, as in an activation, a norm or a pooling.
+    that channel of its input, as in an activation, a norm or a pooling. *gathered*: all tensor ranks hold its whole
+    output, and its times include the exchanges for that.
     """
 
     name: str
@@ -39,6 +40,7 @@ class ChainLayer:
     recomputed_bytes: float = 0.0
     end: bool = False
     channelwise: bool = False
+    gathered: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,18 @@ class Chain:
         return self._totals[column]
 
     _totals: dict[str, Floats] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def divided(self, ranks: int) -> Chain:
+        """Return the chain with each layer divided over *ranks* by its output channels, without loss of efficiency.
+
+        That is for measured layers, of which no other time is known. Each rank keeps its part of the output only.
+        """
+        costs = ("forward", "backward", "gradient_bytes", "parameter_bytes", "state_bytes", "recompute")
+        layers = (
+            replace(layer, **{name: getattr(layer, name) / ranks for name in costs}, gathered=False)
+            for layer in self.layers
+        )
+        return Chain(tuple(layers), self.micro_batch_size, self.tp * ranks)
 
 
 @dataclass(frozen=True, slots=True)
