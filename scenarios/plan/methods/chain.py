@@ -85,7 +85,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """*count* units, each a machine of the level below (or a GPU), with *bandwidth* bytes/s between two of them."""
+    """*count* units, each a machine of the level below (or a GPU), each with *bandwidth* bytes/s to the others."""
 
     count: int
     bandwidth: float
@@ -103,23 +103,31 @@ class Machine:
         """The number of all GPUs."""
         return prod(level.count for level in self.levels)
 
-    @property
-    def bandwidth(self) -> float:
-        """Bytes/s from each GPU when all send to other units of the outermost level that has several."""
-        return self.group_bandwidth(self.gpus)
+    def message_bandwidth(self, gpus: int) -> float:
+        """Return bytes/s of each of so many neighbouring *gpus* if each sends as far as the group reaches.
 
-    def group_bandwidth(self, gpus: int) -> float:
-        """Bytes/s of each GPU in a group of so many neighbouring *gpus*, all of which send at the same time.
-
-        >>> Machine((Level(8, 300e9), Level(4, 200e9))).group_bandwidth(8)
-        300000000000.0
-        >>> Machine((Level(8, 300e9), Level(4, 200e9))).group_bandwidth(16)
-        25000000000.0
+        >>> machine = Machine((Level(8, 300e9), Level(4, 200e9)))
+        >>> machine.message_bandwidth(8) / 1e9, machine.message_bandwidth(16) / 1e9
+        (300.0, 25.0)
         """
+        return self._bandwidth(gpus, 1, shared_by_all=True)
+
+    def ring_bandwidth(self, ranks: int, stride: int = 1) -> float:
+        """Return bytes/s along a ring of *ranks*, every *stride*-th GPU, if the rings beside it are busy too.
+
+        A ring enters and leaves each unit once, so only rings share the links of a unit.
+
+        >>> machine = Machine((Level(8, 300e9), Level(4, 200e9)))
+        >>> machine.ring_bandwidth(16) / 1e9, machine.ring_bandwidth(4, 8) / 1e9, machine.ring_bandwidth(2, 2) / 1e9
+        (200.0, 25.0, 300.0)
+        """
+        return self._bandwidth(ranks, stride, shared_by_all=False)
+
+    def _bandwidth(self, ranks: int, stride: int, *, shared_by_all: bool) -> float:
         least, inside = float("inf"), 1
         for level in self.levels:
-            if gpus > inside and level.count > 1:
-                least = min(least, level.bandwidth / inside)
+            if ranks * stride > inside and level.count > 1:
+                least = min(least, level.bandwidth / (inside if shared_by_all else min(stride, inside)))
             inside *= level.count
         return least
 

@@ -66,12 +66,12 @@ def seconds_per_sample(
     time = chain.total("forward") + chain.total("backward") + (chain.total("recompute") if recompute else 0.0)
     gradients, outputs = chain.total("gradient_bytes"), chain.outputs
     m = batch / (width * chain.micro_batch_size)
-    between = machine.group_bandwidth(width * chain.tp * len(cuts))
+    between = machine.message_bandwidth(width * chain.tp * len(cuts))
     slowest = 0.0
     for i, j in cuts:
         received = (outputs[i - 1] if i else 0.0) + outputs[j - 1]
         # a ring passes each byte of the other replicas' shares twice
-        summed = 2 * (width - 1) / width * (gradients[j] - gradients[i]) / machine.group_bandwidth(width * chain.tp)
+        summed = 2 * (width - 1) / width * (gradients[j] - gradients[i]) / machine.ring_bandwidth(width, chain.tp)
         slowest = max(slowest, time[j] - time[i] + received / between, summed / m)
     return slowest / (width * chain.micro_batch_size)
 

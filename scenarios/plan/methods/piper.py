@@ -56,8 +56,8 @@ def stage_seconds(
     p = sum(float(chain.total(column)[j] - chain.total(column)[i]) for column in columns)
     c = (chain.outputs[i - 1] if i else 0.0) + chain.outputs[j - 1]
     w = chain.total("gradient_bytes")[j] - chain.total("gradient_bytes")[i]
-    resync = 4 * (d - 1) / d * w / (micro_batches * machine.group_bandwidth(d * chain.tp))
-    return float(p / d + 2 * c / (d * machine.bandwidth) + resync)
+    resync = 4 * (d - 1) / d * w / (micro_batches * machine.ring_bandwidth(d, chain.tp))
+    return float(p / d + 2 * c / (d * machine.message_bandwidth(machine.gpus)) + resync)
 
 
 @dataclass(frozen=True)
