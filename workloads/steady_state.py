@@ -22,20 +22,18 @@ class SteadyState(NamedTuple):
         return self.filling + self.measured + self.draining
 
 
-def steady_state(
-    stages: int, micro_batches: int, steps: int = 1, replicas: Sequence[int] | None = None
-) -> SteadyState:
+def steady_state(stages: int, micro_batches: int, steps: int = 1, replicas: Sequence[int] | None = None) -> SteadyState:
     """The batches, of *micro_batches* each, that an order over *stages* runs through to measure at least *steps*.
 
     *replicas*: the ranks that share the micro-batches of each stage, by default one. Stage 0 has so many micro-batches
     in flight as it runs forward before its first backward, and one more for each replica. The measured micro-batches
-    are a multiple of these: where messages take time, 1F1B repeats after so many. (Unequal stages with such messages may
-    repeat after fewer; the mean is then a little off, less with more *steps*.)
+    are a multiple of these: where messages take time, 1F1B repeats after so many. (Unequal stages with such messages
+    may repeat after fewer; the mean is then a little off, less with more *steps*.)
 
-    Until the measured ones are over, every stage must do what it would do in an endless run. All micro-batches in flight
-    but one, and one for each further replica of a stage, may be ahead of the one that stage 0 runs backward. After the
-    last forward pass, a stage may run as many backward passes early. So at least twice as many micro-batches drain the
-    pipeline.
+    Until the measured ones are over, every stage must do what it would do in an endless run. All micro-batches in
+    flight but one, and one for each further replica of a stage, may be ahead of the one that stage 0 runs backward.
+    After the last forward pass, a stage may run as many backward passes early. So at least twice as many micro-batches
+    drain the pipeline.
 
     >>> steady_state(4, 8), steady_state(4, 6, steps=3)
     (SteadyState(filling=2, measured=1, draining=1), SteadyState(filling=2, measured=4, draining=1))

@@ -130,9 +130,9 @@ class Pipeline(Parallelism):
     ) -> Order:
         """The order of the pipeline ranks over *micro_batches*; *recompute*: it recomputes whole stages by itself.
 
-        An asynchronous order runs through the global batches of *steady* (default: `steady_state`). *replicas*: how many
-        ranks share the micro-batches of each pipeline rank, for orders that take notice. Raises `ScheduleError` for an
-        order that runs through other micro-batches.
+        An asynchronous order runs through the global batches of *steady* (default: `steady_state`). *replicas*: how
+        many ranks share the micro-batches of each pipeline rank, for orders that take notice. Raises `ScheduleError`
+        for an order that runs through other micro-batches.
         """
         shared = self._shared(replicas)
         order = self._made(micro_batches, **({"recompute": True} if recompute else {}), **shared)

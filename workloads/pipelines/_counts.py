@@ -18,9 +18,9 @@ def at_least_one(**counts: int) -> None:
 def warm_ups(stages: int, replicas: Sequence[int] | None = None) -> list[int]:
     """By stage, the forwards before the first backward, of all replicas of the stage together.
 
-    *replicas*: the ranks that share the micro-batches of each stage, by default one. A replica needs as many forwards as
-    keep the ranks of all later stages busy (msr-fiddle/pipedream, runtime/runtime.py, ``num_warmup_minibatches``). With
-    the one after them, the first stage has PipeDream's NOAM micro-batches in flight, ceil(ranks / replicas).
+    *replicas*: the ranks that share the micro-batches of each stage, by default one. A replica needs as many forwards
+    as keep the ranks of all later stages busy (msr-fiddle/pipedream, runtime/runtime.py, ``num_warmup_minibatches``).
+    With the one after them, the first stage has PipeDream's NOAM micro-batches in flight, ceil(ranks / replicas).
 
     >>> warm_ups(4), warm_ups(2, [15, 1]), warm_ups(3, [1, 3, 1])
     ([3, 2, 1, 0], [15, 0], [4, 3, 0])

@@ -28,8 +28,8 @@ LEAST_BYTES = 2**20
 def chain_of(scenario: BuiltScenario, *, micro_batch_size: int | None = None, tp: int = 1) -> Chain:
     """Return the layers of the model of *scenario*, priced for a micro-batch on one of *tp* neighbouring GPUs.
 
-    A step of one micro-batch without pipeline and replicas is simulated. *micro_batch_size*: default as in the scenario.
-    Raises `ScenarioError` if the scenario trains no model, or *tp* does not divide it.
+    A step of one micro-batch without pipeline and replicas is simulated. *micro_batch_size*: default as in the
+    scenario. Raises `ScenarioError` if the scenario trains no model, or *tp* does not divide it.
     """
     if scenario.specification.training is None:
         raise ScenarioError(f"{scenario.name} measures a collective; there is no model to plan for")

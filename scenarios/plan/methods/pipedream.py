@@ -2,18 +2,19 @@
 
 Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training", SOSP 2019 (arXiv:1806.03377, section
 3.1). T_l is the time of layer l forward and backward, a_l its output, w_l its weights; level k joins m_k units by the
-bandwidth B_k, and a unit is a machine of level k - 1. A stage of the layers i to j on m units takes for each micro-batch
+bandwidth B_k, and a unit is a machine of level k - 1. A stage of the layers i to j on m units takes for each
+micro-batch
 
-    T^k(i->j, m) = 1/m (A^(k-1)(i->j, m_(k-1)) + 4 (m - 1)/m sum |w_l| / B_k),    A^0(i->j) = sum T_l
+    T^k(i->j, m) = 1/m max(A^(k-1)(i->j, m_(k-1)), 4 (m - 1)/m sum |w_l| / B_k),    A^0(i->j) = sum T_l
 
 The slowest stage or transfer of the best division takes
 
     A^k(i->j, m) = min over s, m' of max(A^k(i->s, m - m'), 2 a_s / (B_k m'), T^k(s+1->j, m'))    or    T^k(i->j, m)
 
-The formulas are those of the published optimizer (msr-fiddle/pipedream, optimizer_graph_hierarchical.py), which made the
-published configurations: computation and the sum of gradients are added. In the paper they overlap: *overlap* takes the
-larger. A transfer 2 a_s / B_k is shared by the replicas of the receiving stage, and, as here, by those of the sending
-stage: the fewer bound it. Memory is no constraint of the method; the simulation tells whether a plan fits.
+In the paper the sum of gradients overlaps with computation, so the larger counts. The published optimizer
+(msr-fiddle/pipedream, optimizer_graph_hierarchical.py), of which the bytes of the sum are, adds the two: *overlap*
+false. A transfer is shared by the replicas of the receiving stage, and here by those of the sending stage too: the
+fewer bound it. Memory is no constraint of the method; the simulation tells whether a plan fits.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ EQUAL = 1 - 1e-12
 """A division with more stages must be faster by more than the rounding of a sum."""
 
 
-def pipedream(chain: Chain, machine: Machine, *, overlap: bool = False) -> Plan:
+def pipedream(chain: Chain, machine: Machine, *, overlap: bool = True) -> Plan:
     """Return the division of *chain* over all GPUs of *machine* with the shortest bottleneck.
 
-    Stages run 1F1B round-robin: replica k of a stage with n takes the micro-batches k, k + n ... *overlap*: gradients are
-    summed beside the computation.
+    Stages run 1F1B round-robin: replica k of a stage with n takes the micro-batches k, k + n ... *overlap*: gradients
+    are summed beside the computation.
 
     >>> from scenarios.plan.methods.chain import ChainLayer
     >>> layers = [ChainLayer("a", 1, 2, 1.0), ChainLayer("b", 1, 2, 1.0), ChainLayer("c", 1, 2, gradient_bytes=1e9)]
@@ -53,7 +54,7 @@ def pipedream(chain: Chain, machine: Machine, *, overlap: bool = False) -> Plan:
     return Plan("pipedream", stages, float(unit[0, -1]) / chain.micro_batch_size, chain.micro_batch_size)
 
 
-def stage_seconds(unit: Floats, weights: Floats, units: int, bandwidth: float, *, overlap: bool = False) -> Floats:
+def stage_seconds(unit: Floats, weights: Floats, units: int, bandwidth: float, *, overlap: bool) -> Floats:
     """Return T^k(i->j, m) for m *units*: *unit* is A^(k-1)(i->j), *weights* the sum of |w_l|."""
     summed = 4 * (units - 1) / units * weights / bandwidth
     return np.asarray((np.maximum(unit, summed) if overlap else unit + summed) / units)
@@ -75,9 +76,7 @@ class _Level:
     def solved(cls, chain: Chain, level: Level, unit: Floats, *, overlap: bool, rows: int) -> _Level:
         """Solve for the first *rows* layers as first layer."""
         weights = _between(chain.total("gradient_bytes"), nothing=0.0)
-        stage = [
-            stage_seconds(unit, weights, m, level.bandwidth, overlap=overlap) for m in range(1, level.count + 1)
-        ]
+        stage = [stage_seconds(unit, weights, m, level.bandwidth, overlap=overlap) for m in range(1, level.count + 1)]
         transfer = 2 * chain.outputs / level.bandwidth
         cut: list[Floats] = []  # the bottleneck of m units, with the transfer behind layer j
         choices: list[tuple[_Choice, _Choice]] = []
@@ -94,7 +93,7 @@ class _Level:
         return cls(level.count, choices[-1][0].seconds, tuple(choices))
 
     def stages(self, first: int, last: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield (first layer, last layer, first unit, units) of each stage of *first* to *last*, the last stage first."""
+        """Yield (first layer, last layer, first unit, units) of each stage of *first* to *last*, last stage first."""
         m, crosses = self.units, 0
         while m:
             choice = self.choices[m - 1][crosses]

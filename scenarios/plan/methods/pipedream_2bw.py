@@ -1,14 +1,14 @@
 """PipeDream-2BW: exhaustive over width and depth, with equal stages that are replicated equally.
 
-Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021 (arXiv:2006.09503, section 3). The width w
-is the number of replicas of each stage, the depth d that of stages, b the micro-batch. A replica accumulates gradients
-over m = B / (w b) micro-batches of the batch B. Stage i takes for each micro-batch
+Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021 (arXiv:2006.09503, section 3). The width
+w is the number of replicas of each stage, the depth d that of stages, b the micro-batch. A replica accumulates
+gradients over m = B / (w b) micro-batches of the batch B. Stage i takes for each micro-batch
 
     t_i = max(T_i^comp(b, d) + sum_j T_(j->i)^comm(b, d),  T_i^comm(w, d) / m)
 
-because the sum of gradients overlaps with the next batch: weights are double-buffered. The throughput is w b / max_i t_i.
-T_i^comp has the forward pass twice if all layers are recomputed. Stage i of d holds two versions of its weights, the
-states of the optimizer, and the activations of d - i micro-batches.
+because the sum of gradients overlaps with the next batch: weights are double-buffered. The throughput is w b / max_i
+t_i. T_i^comp has the forward pass twice if all layers are recomputed. Stage i of d holds two versions of its weights,
+the states of the optimizer, and the activations of d - i micro-batches.
 """
 
 from __future__ import annotations

@@ -90,7 +90,9 @@ class _Search:
         if not np.isfinite(self.dp[0, self.gpus, s]):
             return None
         chain = self.options[0][0]
-        return Plan("piper", self._stages(s), float(self.dp[0, self.gpus, s]) / chain.micro_batch_size, chain.micro_batch_size)
+        return Plan(
+            "piper", self._stages(s), float(self.dp[0, self.gpus, s]) / chain.micro_batch_size, chain.micro_batch_size
+        )
 
     def _degrees(self) -> list[tuple[Option, int]]:
         return [

@@ -18,8 +18,8 @@ def overrides(plan: Plan, scenario: BuiltScenario) -> dict[str, Any]:
     """Return what to change in *scenario* so that it executes *plan*, by dotted key.
 
     The global batch is the next multiple of the replicas of all stages, where they do not divide it. That is a free
-    choice for PipeDream, which updates weights after each micro-batch. Raises `ScenarioError` for a plan that a scenario
-    cannot execute: one tensor degree and one choice of recomputation hold for all stages.
+    choice for PipeDream, which updates weights after each micro-batch. Raises `ScenarioError` for a plan that a
+    scenario cannot execute: one tensor degree and one choice of recomputation hold for all stages.
     """
     training, given = scenario.specification.training, scenario.specification.parallelism
     if training is None:
@@ -51,8 +51,8 @@ def _of_all(plan: Plan) -> tuple[int, bool]:
     """Return the tensor degree and the recomputation of all stages. Raises `ScenarioError` if they differ."""
     if not plan.pipelined and len(plan.stages) > 1:
         raise ScenarioError(
-            f"{plan.method} gives operators different parts; a scenario executes one number of parts by sample (dp) and "
-            "one by parameter (tp), try uniform"
+            f"{plan.method} gives operators different parts; a scenario executes one number of parts by sample (dp) "
+            "and one by parameter (tp), try uniform"
         )
     for key in ("tp", "recompute"):
         found = sorted({getattr(stage, key) for stage in plan.stages})
