@@ -126,7 +126,7 @@ class _Search:
         free = self.machine.memory_bytes - b
         if free < a:
             return 0
-        return int(min(free // a, self.most)) if a else self.most
+        return int(free / a) if free < a * self.most else self.most
 
     def _stages(self, s: int) -> tuple[Stage, ...]:
         stages, i, k = [], 0, self.gpus
