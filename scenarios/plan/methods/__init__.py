@@ -1,1 +1,4 @@
-"""Published planning methods: each is one file with one pure function from layers and a machine to a `Plan`."""
+"""Published planning methods: each is one file with a pure function of its name, and `propose`, which all have.
+
+``propose(problem: Problem) -> Plan`` raises `ScheduleError` if nothing fits.
+"""

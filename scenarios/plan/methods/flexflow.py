@@ -20,7 +20,8 @@ from itertools import groupby
 from math import exp
 from random import Random
 
-from scenarios.plan.methods.chain import Chain, ChainLayer, Machine, Plan, Stage
+from scenarios.plan.chains.chain import Chain, ChainLayer, Machine, Plan, Stage
+from scenarios.plan.chains.problem import Problem
 from simulator.errors import ScheduleError
 
 Configuration = tuple[int, int]
@@ -38,6 +39,23 @@ BETA = 10_000.0
 A first estimate: of four seeds, all find the best known strategy of AlexNet on 16 GPUs within 20,000 proposals; with
 1,000 one does.
 """
+
+
+def propose(problem: Problem) -> Plan:
+    """Return the best plan over the micro-batches. Raises `ScheduleError` if none fits."""
+    found: list[Plan] = []
+    faults: list[ScheduleError] = []
+    for chains in problem.by_micro_batch:
+        parts = chains if problem.uniform else _all_parts(chains, problem.machine)
+        try:
+            plan = flexflow(parts, problem.machine, problem.batch, seed=problem.seed, uniform=problem.uniform)
+        except ScheduleError as error:
+            faults.append(error)
+        else:
+            found.append(plan)
+    if not found:
+        raise faults[0]
+    return min(found, key=lambda plan: plan.seconds)
 
 
 def flexflow(
@@ -75,6 +93,13 @@ def flexflow(
         raise ScheduleError(f"flexflow: nothing fits {machine.gpus} GPUs of {machine.memory_bytes / 1e9:.4g} GB")
     stages = tuple(Stage(len([*own]), s, p) for (s, p), own in groupby(best))
     return Plan("flexflow", stages, seconds(best) / batch, chains[0].micro_batch_size, pipelined=False)
+
+
+def _all_parts(chains: Sequence[Chain], machine: Machine) -> list[Chain]:
+    """Return a chain for each number of parts by parameter; where none is priced, the layers are simply divided."""
+    priced = {chain.tp: chain for chain in chains}
+    every = [parts for parts in range(1, machine.gpus + 1) if machine.gpus % parts == 0]
+    return [priced[parts] if parts in priced else chains[0].divided(parts) for parts in every]
 
 
 def held_bytes(chains: Sequence[Chain]) -> Callable[[Strategy], float]:

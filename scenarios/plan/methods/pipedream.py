@@ -24,10 +24,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scenarios.plan.methods.chain import Chain, Floats, Level, Machine, Plan, Stage
+from scenarios.plan.chains.chain import Chain, Floats, Level, Machine, Plan, Stage
+from scenarios.plan.chains.problem import Problem
 
 EQUAL = 1 - 1e-12
 """A division with more stages must be faster by more than the rounding of a sum."""
+
+
+def propose(problem: Problem) -> Plan:
+    """Return the best plan over the micro-batches."""
+    return min((pipedream(chain, problem.machine) for chain in problem.undivided), key=lambda plan: plan.seconds)
 
 
 def pipedream(chain: Chain, machine: Machine, *, overlap: bool = True) -> Plan:
@@ -36,8 +42,8 @@ def pipedream(chain: Chain, machine: Machine, *, overlap: bool = True) -> Plan:
     Stages run 1F1B round-robin: replica k of a stage with n takes the micro-batches k, k + n ... *overlap*: gradients
     are summed beside the computation.
 
-    >>> from scenarios.plan.methods.chain import ChainLayer
-    >>> layers = [ChainLayer("a", 1, 2, 1.0), ChainLayer("b", 1, 2, 1.0), ChainLayer("c", 1, 2, gradient_bytes=1e9)]
+    >>> from scenarios.plan.chains.chain import ChainLayer
+    >>> layers = [ChainLayer("a", 1, 2, 1.0), ChainLayer("b", 1, 2, 1.0), ChainLayer("c", 1, 2, gradient_bytes=9e9)]
     >>> pipedream(Chain(tuple(layers)), Machine((Level(3, 1e9),))).replicas
     '2-1'
     """

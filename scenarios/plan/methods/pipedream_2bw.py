@@ -16,9 +16,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from scenarios.plan.methods.chain import Chain, Machine, Plan, Stage
-from scenarios.plan.methods.stage_memory import held_bytes
+from scenarios.plan.chains.chain import Chain, Machine, Plan, Stage
+from scenarios.plan.chains.problem import Problem
+from scenarios.plan.chains.stage_memory import held_bytes
 from simulator.errors import ScheduleError
+
+
+def propose(problem: Problem) -> Plan:
+    """Return the best plan over the micro-batches; the method has no tensor parallelism."""
+    return pipedream_2bw(problem.undivided, problem.machine, problem.batch)
 
 
 def pipedream_2bw(chains: Sequence[Chain], machine: Machine, batch: int) -> Plan:

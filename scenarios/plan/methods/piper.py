@@ -24,12 +24,22 @@ from itertools import product
 
 import numpy as np
 
-from scenarios.plan.methods.chain import Chain, Machine, Plan, Stage
-from scenarios.plan.methods.stage_memory import held_bytes
+from scenarios.plan.chains.chain import Chain, Machine, Plan, Stage
+from scenarios.plan.chains.problem import Problem
+from scenarios.plan.chains.stage_memory import held_bytes
 from simulator.errors import ScheduleError
 
 Option = tuple[Chain, bool]
 """The layers by the tensor degree of a stage, and whether it recomputes."""
+
+
+def propose(problem: Problem) -> Plan:
+    """Return the best plan over the micro-batches. Raises `ScheduleError` if nothing fits."""
+    plans = []
+    for chains in problem.by_micro_batch:
+        micro_batches = problem.batch // chains[0].micro_batch_size
+        plans += _solved(chains, problem.machine, micro_batches, uniform=problem.uniform)
+    return _fastest(plans, problem.machine)
 
 
 def piper(chains: Sequence[Chain], machine: Machine, micro_batches: int, *, uniform: bool = False) -> Plan:
@@ -39,10 +49,19 @@ def piper(chains: Sequence[Chain], machine: Machine, micro_batches: int, *, unif
     multiple of each d. *uniform*: all stages have the same tensor degree and recomputation, as a scenario can execute.
     Raises `ScheduleError` if nothing fits.
     """
+    return _fastest(_solved(chains, machine, micro_batches, uniform=uniform), machine)
+
+
+def _solved(chains: Sequence[Chain], machine: Machine, micro_batches: int, *, uniform: bool) -> list[Plan]:
+    """Return the best plan of all options, or one for each option if *uniform*; none where nothing fits."""
     options: list[Option] = [*product(chains, (False, True))]
     several = [[option] for option in options] if uniform else [options]
     solved = [_Search(own, machine, micro_batches).plan() for own in several]
-    found = min((plan for plan in solved if plan), key=lambda plan: plan.seconds, default=None)
+    return [plan for plan in solved if plan]
+
+
+def _fastest(plans: Sequence[Plan], machine: Machine) -> Plan:
+    found = min(plans, key=lambda plan: plan.seconds, default=None)
     if found is None:
         raise ScheduleError(f"piper: nothing fits {machine.gpus} GPUs of {machine.memory_bytes / 1e9:.4g} GB")
     return found

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from random import Random
 
 import pytest
 
 from scenarios import Scenario
-from scenarios.plan.methods.chain import Chain, ChainLayer, Level, Machine
+from scenarios.plan.chains.chain import Chain, ChainLayer, Level, Machine
+from scenarios.plan.chains.from_scenario import chain_of
 from scenarios.plan.methods.flexflow import configurations, flexflow, held_bytes, iteration_seconds
-from scenarios.plan.methods.from_scenario import chain_of
 from simulator.errors import ScheduleError
-from tests.scenarios.plan.methods.random_problems import random_chain
+from tests.scenarios.plan.chains.random_problems import random_chain
 
 INSTANCES = 200
 
 
-def test_the_search_reaches_the_optimum_of_small_problems(record_property: pytest.RecordProperty) -> None:
+def test_the_search_reaches_the_optimum_of_small_problems(record_property: Callable[[str, object], None]) -> None:
     reached = 0
     for seed in range(INSTANCES):
         random = Random(seed)

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scenarios import Scenario
-from scenarios.plan.methods.chain import Chain, ChainLayer, Level, Machine, Plan
-from scenarios.plan.methods.from_scenario import chain_of
+from scenarios.plan.chains.chain import Chain, ChainLayer, Level, Machine, Plan
+from scenarios.plan.chains.from_scenario import chain_of
 from scenarios.plan.methods.pipedream import pipedream
+from tests.scenarios.plan.chains.random_problems import compositions, random_chain, random_machine
 from workloads.pipelines._counts import warm_ups
-from tests.scenarios.plan.methods.random_problems import compositions, random_chain, random_machine
 
 GIB = 2.0**30
 
@@ -123,7 +123,7 @@ def test_vgg_is_cut_and_priced_as_by_the_published_optimizer(profiled: dict[str,
 def test_without_communication_the_estimate_is_the_simulated_steady_state(data: st.DataObject) -> None:
     """By Little's law, if a stage has in flight what the next one has, and one more for each of its own replicas.
 
-    PipeDream's number of micro-batches in flight can be less where a stage is replicated behind another; ranks wait then.
+    PipeDream's number of micro-batches in flight can be less where a replicated stage follows; ranks wait then.
     """
     stages = data.draw(st.integers(1, 4))
     replicas = data.draw(st.lists(st.integers(1, 3), min_size=stages, max_size=stages).filter(lambda n: sum(n) <= 8))

@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from scenarios.plan.methods.chain import Chain, ChainLayer, Level, Machine
+from scenarios.plan.chains.chain import Chain, ChainLayer, Level, Machine
 from scenarios.plan.methods.pipedream_2bw import even_cuts, pipedream_2bw
 from simulator.errors import ScheduleError
-from tests.scenarios.plan.methods.random_problems import random_chain
+from tests.scenarios.plan.chains.random_problems import random_chain
 
 
 def seconds(chain: Chain, machine: Machine, width: int, depth: int, batch: int, recompute: bool) -> float:

@@ -9,10 +9,10 @@ from random import Random
 
 import pytest
 
-from scenarios.plan.methods.chain import Chain, Level, Machine
+from scenarios.plan.chains.chain import Chain, Level, Machine
 from scenarios.plan.methods.piper import piper
 from simulator.errors import ScheduleError
-from tests.scenarios.plan.methods.random_problems import compositions, random_chain
+from tests.scenarios.plan.chains.random_problems import compositions, random_chain
 
 Choice = tuple[Chain, bool, int]
 """(layers by the tensor degree, recomputation, data-parallel degree) of a stage."""

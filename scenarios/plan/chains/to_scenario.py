@@ -6,7 +6,7 @@ from math import ceil, lcm
 from typing import Any
 
 from scenarios.build.built import BuiltScenario
-from scenarios.plan.methods.chain import Plan
+from scenarios.plan.chains.chain import Plan
 from simulator.errors import ScenarioError
 from workloads.stages import ENDS
 

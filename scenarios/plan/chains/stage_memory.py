@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scenarios.plan.methods.chain import Chain
+from scenarios.plan.chains.chain import Chain
 
 
 def held_bytes(chain: Chain, i: int, j: int, in_flight: int, *, recompute: bool = False, versions: int = 1) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
-from scenarios.plan.methods.chain import Chain, ChainLayer, Level, Machine
+from scenarios.plan.chains.chain import Chain, ChainLayer, Level, Machine
 
 
 def random_chain(random: Random, layers: int, *, micro_batch_size: int = 1, tp: int = 1) -> Chain:

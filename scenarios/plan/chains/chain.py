@@ -1,6 +1,6 @@
 """What a planning method reads: a chain of layers with their costs, and a machine with levels of bandwidth.
 
-Methods are pure functions of these types. `scenarios.plan.methods.from_scenario` makes them from a scenario.
+Methods are pure functions of these types. `scenarios.plan.chains.from_scenario` makes them from a scenario.
 """
 
 from __future__ import annotations
