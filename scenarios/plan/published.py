@@ -6,7 +6,7 @@
 >>> scenario = Scenario.load("hello")
 >>> plan = propose("piper", problem_of(scenario))
 >>> plan.replicas, overrides(plan, scenario)["parallelism.pp"]
-('4', 1)
+('1-1-1-1', 4)
 """
 
 from __future__ import annotations
