@@ -89,12 +89,19 @@ class _Step:
 
 
 class _Search:
-    """The table dp and, for each entry, the stage that made it."""
+    """The table dp and, for each entry, the stage that made it.
+
+    If all options have one tensor degree t, stages with s in all need t s GPUs. Then the table has no axis of GPUs: *gpus* is
+    0, and s is bounded instead.
+    """
 
     def __init__(self, options: Sequence[Option], machine: Machine, micro_batches: int) -> None:
         self.options, self.machine, self.micro_batches = options, machine, micro_batches
-        self.layers, self.gpus = len(options[0][0]), machine.gpus
-        self.most = min(micro_batches, machine.gpus)
+        self.layers = len(options[0][0])
+        degrees = {chain.tp for chain, _ in options}
+        self.most = min(micro_batches, machine.gpus // min(degrees))
+        self.counted = len(degrees) > 1
+        self.gpus = machine.gpus if self.counted else 0
         self.dp = np.full((self.layers + 1, self.gpus + 1, self.most + 1), np.inf)
         self.dp[self.layers, :, 0] = 0.0
         self.step = np.full(self.dp.shape, -1, np.int64)
@@ -118,7 +125,7 @@ class _Search:
             (option, d)
             for option in self.options
             for d in range(1, self.most + 1)
-            if self.micro_batches % d == 0 and d * option[0].tp <= self.gpus
+            if self.micro_batches % d == 0 and d * option[0].tp <= self.machine.gpus
         ]
 
     def _try(self, i: int, end: int, option: Option, d: int) -> None:
@@ -128,7 +135,7 @@ class _Search:
         s = min(self.most, most)
         if s < d:
             return
-        gpus = d * chain.tp
+        gpus = d * chain.tp * self.counted
         seconds = stage_seconds(chain, self.machine, i, end, d, self.micro_batches, recompute=recompute)
         behind = np.maximum(self.dp[end, : self.gpus + 1 - gpus, : s + 1 - d], seconds)
         place = np.s_[i, gpus:, d : s + 1]
@@ -153,5 +160,5 @@ class _Search:
             step = self.steps[self.step[i, k, s]]
             chain, recompute = step.option
             stages.append(Stage(step.end - i, step.d, chain.tp, recompute))
-            i, k, s = step.end, k - step.d * chain.tp, s - step.d
+            i, k, s = step.end, k - step.d * chain.tp * self.counted, s - step.d
         return tuple(stages)
