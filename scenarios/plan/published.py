@@ -15,21 +15,23 @@ from collections.abc import Callable
 
 from scenarios.plan.chains.chain import Plan
 from scenarios.plan.chains.problem import Problem
-from simulator.lookup import attribute, function, names
+from simulator.lookup import UnknownName, find, names, nearest
 
 METHODS = "scenarios.plan.methods"
 
 
 def methods() -> list[str]:
-    """Return the names of the methods: the files of `scenarios.plan.methods`.
+    """Return the names of the published methods: the files of `scenarios.plan.methods` with a function ``propose``.
 
     >>> methods()
     ['flexflow', 'pipedream', 'pipedream_2bw', 'piper']
     """
-    return names(METHODS)
+    return [name for name in names(METHODS) if hasattr(find(METHODS, name), "propose")]
 
 
 def propose(method: str, problem: Problem) -> Plan:
     """Return the plan of *method* for *problem*. Raises `ScheduleError` if nothing fits, `UnknownName` for a name."""
-    proposed: Callable[[Problem], Plan] = attribute(function(METHODS, method), "propose")
+    if method not in methods():
+        raise UnknownName(method, nearest(method, methods()))
+    proposed: Callable[[Problem], Plan] = find(METHODS, method).propose
     return proposed(problem)

@@ -60,7 +60,7 @@ def machine_of(scenario: BuiltScenario) -> Machine:
         if count > 1
     ]
     memory = min(cluster.accelerator(gpu).memory_bytes for gpu in cluster.gpus)
-    return Machine(tuple(levels) or (Level(1, float("inf")),), memory - scenario.software.context_bytes)
+    return Machine(tuple(levels) or (Level(1, float("inf")),), max(0.0, memory - scenario.software.context_bytes))
 
 
 def _alone(scenario: BuiltScenario, size: int, tp: int) -> BuiltScenario:

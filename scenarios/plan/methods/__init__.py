@@ -1,4 +1,5 @@
-"""Published planning methods: each is one file with a pure function of its name, and `propose`, which all have.
+"""Methods of `clustersim plan`: one file each, with a function ``candidates(space)`` that yields what is to be judged.
 
-``propose(problem: Problem) -> Plan`` raises `ScheduleError` if nothing fits.
+`space` is a `scenarios.plan.space.Space`. The candidates of all methods are priced, checked and simulated in one way. A
+published method also has ``propose(problem: Problem) -> Plan``, and a pure function of its name.
 """

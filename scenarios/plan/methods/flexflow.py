@@ -14,14 +14,16 @@ tasks of its link run in the order in which they are ready (`iteration_seconds`)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
 from math import exp
 from random import Random
+from typing import Any
 
 from scenarios.plan.chains.chain import Chain, ChainLayer, Machine, Plan, Stage
 from scenarios.plan.chains.problem import Problem
+from scenarios.plan.chains.search import Space, candidates_of
 from simulator.errors import ScheduleError
 
 Configuration = tuple[int, int]
@@ -39,6 +41,11 @@ BETA = 10_000.0
 A first estimate: of four seeds, all find the best known strategy of AlexNet on 16 GPUs within 20,000 proposals; with
 1,000 one does.
 """
+
+
+def candidates(space: Space) -> Iterator[Any]:
+    """Yield the plan for each micro-batch."""
+    return candidates_of(propose, space)
 
 
 def propose(problem: Problem) -> Plan:
@@ -90,7 +97,9 @@ def flexflow(
             first = first[:1] * operators
         best = min(best, _search(first, choices, cost, random, proposals // len(starts), uniform=uniform), key=cost)
     if needed(best) > machine.memory_bytes:
-        raise ScheduleError(f"flexflow: nothing fits {machine.gpus} GPUs of {machine.memory_bytes / 1e9:.4g} GB")
+        raise ScheduleError(
+            f"flexflow: nothing fits {machine.gpus} GPUs with {machine.memory_bytes / 1e9:.4g} GB left each"
+        )
     stages = tuple(Stage(len([*own]), s, p) for (s, p), own in groupby(best))
     return Plan("flexflow", stages, seconds(best) / batch, chains[0].micro_batch_size, pipelined=False)
 

@@ -21,14 +21,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from scenarios.plan.chains.chain import Chain, Floats, Level, Machine, Plan, Stage
 from scenarios.plan.chains.problem import Problem
+from scenarios.plan.chains.search import Space, candidates_of
 
 EQUAL = 1 - 1e-12
 """A division with more stages must be faster by more than the rounding of a sum."""
+
+
+def candidates(space: Space) -> Iterator[Any]:
+    """Yield the plan for each micro-batch."""
+    return candidates_of(propose, space)
 
 
 def propose(problem: Problem) -> Plan:

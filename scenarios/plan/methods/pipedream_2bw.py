@@ -15,11 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import product
+from typing import Any
 
 from scenarios.plan.chains.chain import Chain, Machine, Plan, Stage
 from scenarios.plan.chains.problem import Problem
+from scenarios.plan.chains.search import Space, candidates_of
 from scenarios.plan.chains.stage_memory import held_bytes
 from simulator.errors import ScheduleError
+
+
+def candidates(space: Space) -> Iterator[Any]:
+    """Yield the plan for each micro-batch."""
+    return candidates_of(propose, space)
 
 
 def propose(problem: Problem) -> Plan:
@@ -47,7 +54,9 @@ def pipedream_2bw(chains: Sequence[Chain], machine: Machine, batch: int) -> Plan
                 stages = tuple(Stage(j - i, width, chain.tp, recompute) for i, j in cuts)
                 best = Plan("pipedream_2bw", stages, seconds, chain.micro_batch_size)
     if best is None:
-        raise ScheduleError(f"pipedream_2bw: nothing fits {machine.gpus} GPUs of {machine.memory_bytes / 1e9:.4g} GB")
+        raise ScheduleError(
+            f"pipedream_2bw: nothing fits {machine.gpus} GPUs with {machine.memory_bytes / 1e9:.4g} GB left each"
+        )
     return best
 
 

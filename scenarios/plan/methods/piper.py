@@ -18,19 +18,26 @@ layers or none, chosen exactly.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import numpy as np
 
 from scenarios.plan.chains.chain import Chain, Machine, Plan, Stage
 from scenarios.plan.chains.problem import Problem
+from scenarios.plan.chains.search import Space, candidates_of
 from scenarios.plan.chains.stage_memory import held_bytes
 from simulator.errors import ScheduleError
 
 Option = tuple[Chain, bool]
 """The layers by the tensor degree of a stage, and whether it recomputes."""
+
+
+def candidates(space: Space) -> Iterator[Any]:
+    """Yield the plan for each micro-batch."""
+    return candidates_of(propose, space)
 
 
 def propose(problem: Problem) -> Plan:
@@ -63,7 +70,9 @@ def _solved(chains: Sequence[Chain], machine: Machine, micro_batches: int, *, un
 def _fastest(plans: Sequence[Plan], machine: Machine) -> Plan:
     found = min(plans, key=lambda plan: plan.seconds, default=None)
     if found is None:
-        raise ScheduleError(f"piper: nothing fits {machine.gpus} GPUs of {machine.memory_bytes / 1e9:.4g} GB")
+        raise ScheduleError(
+            f"piper: nothing fits {machine.gpus} GPUs with {machine.memory_bytes / 1e9:.4g} GB left each"
+        )
     return found
 
 
@@ -91,8 +100,8 @@ class _Step:
 class _Search:
     """The table dp and, for each entry, the stage that made it.
 
-    If all options have one tensor degree t, stages with s in all need t s GPUs. Then the table has no axis of GPUs: *gpus* is
-    0, and s is bounded instead.
+    If all options have one tensor degree t, stages with s in all need t s GPUs. Then the table has no axis of GPUs:
+    *gpus* is 0, and s is bounded instead.
     """
 
     def __init__(self, options: Sequence[Option], machine: Machine, micro_batches: int) -> None:

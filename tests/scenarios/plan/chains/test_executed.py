@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,11 +15,11 @@ from scenarios.plan.chains.problem import problem_of
 from scenarios.plan.chains.stage_memory import held_bytes
 from scenarios.plan.chains.to_scenario import overrides
 from scenarios.plan.methods.pipedream_2bw import even_cuts
-from scenarios.plan.published import methods, propose
+from scenarios.plan.published import METHODS, methods, propose
 from scenarios.results.memory_need import memory_need
 from scenarios.results.step_numbers import StepNumbers
 from simulator.errors import ScenarioError
-from simulator.lookup import UnknownName
+from simulator.lookup import UnknownName, find
 
 UNIT = {"kind": "unit", "num_layers": 6, "forward": "10 ms", "backward": "20 ms", "parameters": 12e6}
 PORTS = {"preset": "uniform", "gpus": 4, "bandwidth": "10 GB/s", "latency": "0 s", "accelerator": "unit"}
@@ -154,6 +155,41 @@ def test_a_problem_has_the_degrees_that_divide_the_model() -> None:
         problem_of(gpt(), tensor_degrees=(3,))
 
 
+@dataclass(frozen=True)
+class Given:
+    """A candidate."""
+
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Searched:
+    """A space of a scenario and what to search."""
+
+    scenario: Scenario
+    search: Mapping[str, Any]
+
+    def as_given(self) -> Given:
+        return Given({})
+
+
+@pytest.mark.parametrize("method", methods())
+def test_candidates_are_changes_of_the_scenario(method: str) -> None:
+    space = Searched(unit(), {"micro_batch_size": [1, 2, 3], "tp": "auto"})
+    found = [candidate.values for candidate in find(METHODS, method).candidates(space)]
+    assert [values["training.micro_batch_size"] for values in found] == [1, 2]
+    for values in found:
+        assert unit().changed(values, method).derived.gpus == 4
+
+
+def test_where_nothing_fits_there_is_no_candidate() -> None:
+    gpu = {"name": "small", "peak_flops": "1 TFLOP/s", "memory_bandwidth": "1 TB/s", "memory": "1 MB"}
+    small = unit(cluster={**PORTS, "accelerator": gpu})
+    for method in ("pipedream_2bw", "piper", "flexflow"):
+        with pytest.raises(ScenarioError, match=f"{method}: nothing fits 4 GPUs with 0 GB left"):
+            [*find(METHODS, method).candidates(Searched(small, {}))]
+
+
 def test_an_unknown_method_is_answered_with_the_names() -> None:
     with pytest.raises(UnknownName, match="pipedream"):
         propose("pipedraem", problem_of(unit()))
@@ -161,9 +197,9 @@ def test_an_unknown_method_is_answered_with_the_names() -> None:
 
 def test_a_collective_has_no_layers() -> None:
     scenario = Scenario.load("allreduce_dgx_a100")
-    for function in (chain_of, machine_of):
+    for made in (chain_of, machine_of):
         with pytest.raises(ScenarioError, match="there is no model to plan for"):
-            function(scenario)
+            made(scenario)
 
 
 def test_a_batch_that_the_replicas_do_not_divide_becomes_larger() -> None:
