@@ -85,7 +85,7 @@ def flexflow(
     seconds, needed = iteration_seconds(chains, machine, batch), held_bytes(chains)
 
     def cost(strategy: Strategy) -> float:
-        excess = max(0.0, needed(strategy) / machine.memory_bytes - 1)
+        excess = max(0.0, needed(strategy) / max(1.0, machine.memory_bytes) - 1)
         return seconds(strategy) * (1 + excess * TOO_LARGE)
 
     choices, operators, random = configurations(chains, machine), len(chains[0]), Random(seed)
