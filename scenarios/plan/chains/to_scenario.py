@@ -8,18 +8,23 @@ from typing import Any
 from scenarios.build.built import BuiltScenario
 from scenarios.plan.chains.chain import Plan
 from simulator.errors import ScenarioError
+from workloads.composition import RANK_ORDER
 from workloads.stages import ENDS
 
 ORDERS = {"pipedream": "pipedream", "pipedream_2bw": "pipedream_2bw"}
 """The pipeline order of a method; 1F1B of the others."""
 
+WITHOUT_TENSORS = {"sequence_parallel": False, "tp_overlap": False, "tp_split": "column_row"}
+"""Keys that belong to tensor parallelism, and their defaults."""
+
 
 def overrides(plan: Plan, scenario: BuiltScenario) -> dict[str, Any]:
-    """Return what to change in *scenario* so that it executes *plan*, by dotted key.
+    """Return what to set in *scenario* so that it executes *plan*, by dotted key.
 
-    The global batch is the next multiple of the replicas of all stages, where they do not divide it. That is a free
-    choice for PipeDream, which updates weights after each micro-batch. Raises `ScenarioError` for a plan that a
-    scenario cannot execute: one tensor degree and one choice of recomputation hold for all stages.
+    What follows from the plan is among it only where the scenario has another value. The global batch is the next
+    multiple of the replicas of all stages, where they do not divide it. That is a free choice for PipeDream, which
+    updates weights after each micro-batch. Raises `ScenarioError` for a plan that a scenario cannot execute: one tensor
+    degree and one choice of recomputation hold for all stages.
     """
     training, given = scenario.specification.training, scenario.specification.parallelism
     if training is None:
@@ -27,24 +32,26 @@ def overrides(plan: Plan, scenario: BuiltScenario) -> dict[str, Any]:
     tp, recompute = _of_all(plan)
     stages, replicas = len(plan.stages), [stage.replicas for stage in plan.stages]
     unit = lcm(*replicas) * plan.micro_batch_size
-    changes: dict[str, Any] = {
-        "training.global_batch_size": ceil(training.global_batch_size / unit) * unit,
-        "training.micro_batch_size": plan.micro_batch_size,
-        "training.recompute": "full" if recompute else "none",
+    chosen: dict[str, Any] = {
         "parallelism.tp": tp,
         "parallelism.pp": stages,
         "parallelism.dp": replicas[0] if len(set(replicas)) == 1 else replicas,
         "parallelism.schedule": ORDERS.get(plan.method, "1f1b"),
-        "parallelism.virtual_stages": None,
-        "parallelism.scatter_gather": None,
-        "parallelism.layout": _layout(plan, scenario) if stages > 1 else None,
-        "parallelism.rank_order": ["tp", "dp", "pp"],
-        "parallelism.placement": _placement(plan, scenario),
+        "training.micro_batch_size": plan.micro_batch_size,
+        "training.recompute": "full" if recompute else "none",
     }
-    if tp == 1:
-        off = {"sequence_parallel": False, "tp_overlap": False, "tp_split": "column_row"}
-        changes |= {f"parallelism.{key}": value for key, value in off.items() if getattr(given, key) != value}
-    return changes
+    follows: dict[str, Any] = {
+        "layout": _layout(plan, scenario) if stages > 1 else None,
+        "placement": _placement(plan, scenario),
+        "rank_order": list(RANK_ORDER),
+        "virtual_stages": None,
+        "scatter_gather": None,
+        **(WITHOUT_TENSORS if tp == 1 else {}),
+    }
+    batch = ceil(training.global_batch_size / unit) * unit
+    if batch != training.global_batch_size:
+        chosen["training.global_batch_size"] = batch
+    return chosen | {f"parallelism.{key}": value for key, value in follows.items() if getattr(given, key) != value}
 
 
 def _of_all(plan: Plan) -> tuple[int, bool]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from scenarios import Scenario
+from scenarios.build.built import BuiltScenario
 from scenarios.plan.chains.chain import Machine, Plan, Stage
 from scenarios.plan.chains.from_scenario import chain_of, machine_of
 from scenarios.plan.chains.problem import problem_of
@@ -55,16 +56,20 @@ def measured() -> Scenario:
     return scenario.changed({"cluster.nodes": 1, "training.global_batch_size": 512}, "four GPUs")
 
 
+def batch(scenario: BuiltScenario) -> int:
+    assert scenario.specification.training is not None
+    return scenario.specification.training.global_batch_size
+
+
 @pytest.mark.parametrize("method", methods())
 @pytest.mark.parametrize("made", [unit, gpt, measured])
 def test_a_plan_runs_and_takes_about_as_long_as_estimated(method: str, made: Callable[[], Scenario]) -> None:
     """`pytest -s` prints each estimate beside the simulation."""
     scenario = made()
     plan = propose(method, problem_of(scenario))
-    changes = overrides(plan, scenario)
-    result = scenario.changed(changes, method).run()
+    result = scenario.changed(overrides(plan, scenario), method).run()
     assert isinstance(result, StepNumbers)
-    estimate, simulated = plan.seconds * changes["training.global_batch_size"], result.timeline.step_time
+    estimate, simulated = plan.seconds * batch(result.scenario), result.timeline.step_time
     update = result.breakdown["optimizer"]
     print(
         f"{made.__name__:8} {method:13} {plan.replicas:8} estimate {estimate:.4f} s, "
@@ -193,6 +198,18 @@ def test_where_nothing_fits_there_is_no_candidate() -> None:
 def test_an_unknown_method_is_answered_with_the_names() -> None:
     with pytest.raises(UnknownName, match="pipedream"):
         propose("pipedraem", problem_of(unit()))
+
+
+def test_only_what_differs_is_set_beside_the_degrees() -> None:
+    plan = Plan("piper", (Stage(6, 4),), 0.01)
+    degrees = {"parallelism.tp", "parallelism.pp", "parallelism.dp", "parallelism.schedule"}
+    assert set(overrides(plan, unit())) == {*degrees, "training.micro_batch_size", "training.recompute"}
+    given = unit(
+        parallelism={"pp": 2, "schedule": "interleaved", "virtual_stages": 3, "rank_order": ["tp", "pp", "dp"]}
+    )
+    changes = overrides(plan, given)
+    assert changes["parallelism.virtual_stages"] is None
+    assert given.changed(changes, "plan").derived.described == "tp 1 x pp 1 x dp 4"
 
 
 def test_a_collective_has_no_layers() -> None:
