@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil, gcd
 from typing import NamedTuple
+
+from workloads.pipelines._counts import warm_ups
 
 
 class SteadyState(NamedTuple):
@@ -19,21 +22,24 @@ class SteadyState(NamedTuple):
         return self.filling + self.measured + self.draining
 
 
-def steady_state(stages: int, micro_batches: int, steps: int = 1, replicas: int = 1) -> SteadyState:
+def steady_state(stages: int, micro_batches: int, steps: int = 1, replicas: Sequence[int] | None = None) -> SteadyState:
     """The batches, of *micro_batches* each, that an order over *stages* runs through to measure at least *steps*.
 
-    The measured micro-batches are a multiple of *stages*: 1F1B has so many in flight, and where messages take time it
-    repeats after so many. (Unequal stages with such messages may repeat after fewer; the mean is then a little off,
-    less with more *steps*.)
+    *replicas*: the ranks that share the micro-batches of each stage, by default one. Stage 0 has so many micro-batches
+    in flight as it runs forward before its first backward, and one more for each replica. The measured micro-batches
+    are a multiple of these: where messages take time, 1F1B repeats after so many. (Unequal stages with such messages
+    may repeat after fewer; the mean is then a little off, less with more *steps*.)
 
-    Until the measured ones are over, every stage must do what it would do in an endless run. Up to *stages* +
-    *replicas* - 2 micro-batches are ahead of the one that stage 0 runs backward (*replicas*: the most that share the
-    micro-batches of a stage). After the last forward pass, a stage may run as many backward passes early. So at least
-    twice as many micro-batches drain the pipeline.
+    Until the measured ones are over, every stage must do what it would do in an endless run. All micro-batches in
+    flight but one, and one for each further replica of a stage, may be ahead of the one that stage 0 runs backward.
+    After the last forward pass, a stage may run as many backward passes early. So at least twice as many micro-batches
+    drain the pipeline.
 
     >>> steady_state(4, 8), steady_state(4, 6, steps=3)
     (SteadyState(filling=2, measured=1, draining=1), SteadyState(filling=2, measured=4, draining=1))
     """
-    whole = stages // gcd(stages, micro_batches)
-    ahead = ceil(2 * (stages + replicas - 2) / micro_batches)
+    shared = replicas or [1] * stages
+    in_flight = warm_ups(stages, shared)[0] + shared[0]
+    whole = in_flight // gcd(in_flight, micro_batches)
+    ahead = ceil(2 * (in_flight + max(shared) - 2) / micro_batches)
     return SteadyState(ahead + 1, ceil(steps / whole) * whole, ahead)

@@ -87,6 +87,7 @@ def pipeline_order(specification: Specification, derived: Derived, document: Doc
             derived.micro_batches,
             recompute=_recomputes_stages(specification),
             steady=_steady_state(specification, derived),
+            replicas=derived.by_stage,
         )
 
 
@@ -106,8 +107,7 @@ def _steady_state(specification: Specification, derived: Derived) -> SteadyState
     """The global batches that an asynchronous order runs through; it measures at least as many as there are steps."""
     training = specification.training
     assert training is not None
-    replicas = max(derived.by_stage or (1,))
-    return steady_state(specification.parallelism.pp, derived.micro_batches, training.steps, replicas)
+    return steady_state(specification.parallelism.pp, derived.micro_batches, training.steps, derived.by_stage)
 
 
 def _recomputes_stages(specification: Specification) -> bool:
@@ -134,7 +134,7 @@ def _computation(
         stages=stages,
         optimizer=step.optimizer,
         gradient_dtype=step.gradient_dtype,
-        weight_versions=parallelism.weight_versions,
+        weight_versions=parallelism.weight_versions(derived.by_stage),
         unfused_update=step.software.unfused_update,
         flat_update=step.software.flat_update,
         overlap=overlap,

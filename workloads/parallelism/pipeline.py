@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from inspect import signature
 from typing import Any, ClassVar, Literal, Self
 
@@ -114,32 +115,43 @@ class Pipeline(Parallelism):
         """True if the order can recompute whole stages by itself, as GPipe's does."""
         return "recompute" in self._options
 
-    @property
-    def weight_versions(self) -> WeightVersions | None:
-        """How many versions of its weights a stage keeps, for an asynchronous order."""
+    def weight_versions(self, replicas: Sequence[int] | None = None) -> WeightVersions | None:
+        """How many versions of its weights a stage keeps, for an asynchronous order; *replicas* as in `order`."""
         versions: WeightVersions | None = attribute(self._function, "weight_versions")
-        return versions
+        return partial(versions, **self._shared(replicas)) if versions else None
 
-    def order(self, micro_batches: int, *, recompute: bool = False, steady: SteadyState | None = None) -> Order:
+    def order(
+        self,
+        micro_batches: int,
+        *,
+        recompute: bool = False,
+        steady: SteadyState | None = None,
+        replicas: Sequence[int] | None = None,
+    ) -> Order:
         """The order of the pipeline ranks over *micro_batches*; *recompute*: it recomputes whole stages by itself.
 
-        An asynchronous order runs through the global batches of *steady* (default: `steady_state`). Raises
-        `ScheduleError` for an order that runs through others.
+        An asynchronous order runs through the global batches of *steady* (default: `steady_state`). *replicas*: how
+        many ranks share the micro-batches of each pipeline rank, for orders that take notice. Raises `ScheduleError`
+        for an order that runs through other micro-batches.
         """
-        order = self._made(micro_batches, **({"recompute": True} if recompute else {}))
+        shared = self._shared(replicas)
+        order = self._made(micro_batches, **({"recompute": True} if recompute else {}), **shared)
         if not order.asynchronous:
             return order
         batches = (steady or steady_state(self.pp, micro_batches)).batches
         if "batches" in self._options:
-            order = self._made(micro_batches, batches=batches)
+            order = self._made(micro_batches, batches=batches, **shared)
         else:
-            order = self._made(batches * micro_batches)
+            order = self._made(batches * micro_batches, **shared)
         if order.micro_batches != batches * micro_batches:
             raise ScheduleError(
                 f"{self.schedule} runs {order.micro_batches} micro-batches; asked for {batches} global batches of "
                 f"{micro_batches}, an asynchronous order must run {batches * micro_batches}"
             )
         return order
+
+    def _shared(self, replicas: Sequence[int] | None) -> dict[str, Sequence[int]]:
+        return {"replicas": replicas} if replicas and "replicas" in self._options else {}
 
     def _made(self, micro_batches: int, **options: object) -> Order:
         if self.virtual_stages is not None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import ceil
+
 from simulator.errors import ScheduleError
 
 
@@ -10,6 +13,23 @@ def at_least_one(**counts: int) -> None:
     for name, count in counts.items():
         if count < 1:
             raise ScheduleError(f"{name} = {count}: must be 1 or more")
+
+
+def warm_ups(stages: int, replicas: Sequence[int] | None = None) -> list[int]:
+    """By stage, the forwards before the first backward, of all replicas of the stage together.
+
+    *replicas*: the ranks that share the micro-batches of each stage, by default one. A replica needs as many forwards
+    as keep the ranks of all later stages busy (msr-fiddle/pipedream, runtime/runtime.py, ``num_warmup_minibatches``).
+    With the one after them, the first stage has PipeDream's NOAM micro-batches in flight, ceil(ranks / replicas).
+
+    >>> warm_ups(4), warm_ups(2, [15, 1]), warm_ups(3, [1, 3, 1])
+    ([3, 2, 1, 0], [15, 0], [4, 3, 0])
+    """
+    at_least_one(stages=stages)
+    counts = replicas or [1] * stages
+    if len(counts) != stages:
+        raise ScheduleError(f"{len(counts)} numbers of replicas are given for {stages} pipeline ranks")
+    return [ceil(sum(counts[stage + 1 :]) / own) * own for stage, own in enumerate(counts)]
 
 
 def in_rounds(order: str, stages: int, micro_batches: int) -> int:

@@ -7,19 +7,23 @@ at most p - s micro-batches alive; the bubble is (p-1)/(m+p-1).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from simulator.schedule.order import Action, Order
 from workloads.pipelines._alternation import alternate
-from workloads.pipelines._counts import at_least_one
+from workloads.pipelines._counts import at_least_one, warm_ups
 
 
-def one_f_one_b(stages: int, micro_batches: int) -> Order:
+def one_f_one_b(stages: int, micro_batches: int, *, replicas: Sequence[int] | None = None) -> Order:
     """The order of *stages* pipeline ranks over *micro_batches*. Raises `ScheduleError` for counts below 1.
+
+    *replicas*: how many ranks share the micro-batches of each stage, round-robin; the row of a stage is that of all.
 
     >>> print(one_f_one_b(2, 3).csv(), end="")
     0F0,0F1,0B0,0F2,0B1,0B2
     1F0,1B0,1F1,1B1,1F2,1B2
     """
-    return warmed_up(stages, micro_batches, [stages - stage - 1 for stage in range(stages)])
+    return warmed_up(stages, micro_batches, warm_ups(stages, replicas))
 
 
 def warmed_up(stages: int, micro_batches: int, warm_up: list[int]) -> Order:

@@ -1,0 +1,68 @@
+"""The candidates of a published method for `clustersim plan`: its plan for each micro-batch that may be chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from scenarios.build.built import BuiltScenario
+from scenarios.plan.chains.chain import Plan
+from scenarios.plan.chains.problem import Problem, problem_of
+from scenarios.plan.chains.to_scenario import overrides
+from simulator.errors import ScenarioError, ScheduleError
+
+AUTO = "auto"
+
+
+class Space(Protocol):
+    """What the candidates of a method are made from: the *scenario*, and what to *search* by key, a list or auto."""
+
+    @property
+    def scenario(self) -> BuiltScenario:
+        """The scenario to plan for."""
+
+    @property
+    def search(self) -> Mapping[str, Any]:
+        """What to try by key."""
+
+    def as_given(self) -> Any:
+        """Return a candidate: a dataclass with *values* by key."""
+
+
+def candidates_of(propose: Callable[[Problem], Plan], space: Space) -> Iterator[Any]:
+    """Yield the plan of each micro-batch as a candidate, with values by dotted key.
+
+    Raises `ScenarioError` if nothing fits with any.
+    """
+    faults: list[ScheduleError] = []
+    sizes = _micro_batch_sizes(space)
+    for size in sizes:
+        seed = space.scenario.specification.simulation.seed
+        problem = problem_of(space.scenario, micro_batch_sizes=[size], tensor_degrees=_tensor_degrees(space), seed=seed)
+        try:
+            plan = propose(problem)
+        except ScheduleError as error:
+            faults.append(error)
+        else:
+            yield replace(space.as_given(), values=overrides(plan, space.scenario))
+    if len(faults) == len(sizes):
+        raise ScenarioError(str(faults[0]))
+
+
+def _micro_batch_sizes(space: Space) -> Sequence[int]:
+    """Return the micro-batches to try; auto: powers of two that divide the batch."""
+    training, listed = space.scenario.specification.training, space.search.get("micro_batch_size")
+    assert training is not None
+    batch = training.global_batch_size
+    if listed == AUTO:
+        return [2**n for n in range(batch.bit_length()) if batch % 2**n == 0]
+    return [size for size in listed if batch % size == 0] if listed else [space.scenario.derived.micro_batch_size]
+
+
+def _tensor_degrees(space: Space) -> Sequence[int]:
+    """Return the tensor degrees to try; none for auto."""
+    listed = space.search.get("tp")
+    if listed == AUTO:
+        return ()
+    return listed or [space.scenario.derived.degree("tp")]
