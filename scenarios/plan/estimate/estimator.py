@@ -48,7 +48,7 @@ from workloads.operators.lowering import Overlap
 from workloads.operators.parameter import REPLICAS
 from workloads.operators.shift import with_neighbours
 
-WARM_UP = 2
+WARM_UP = 1
 """Micro-batches for each pipeline rank until a pipeline is in its steady state: 1F1B is after one."""
 
 
