@@ -27,3 +27,7 @@ class CalibrationError(SimulatorError):
 
 class ReplayError(SimulatorError):
     """A replay on real devices did not end: a rank died, the time ran out, or torch is missing."""
+
+
+class ExecutionError(SimulatorError):
+    """Runs cannot be executed where the user wants them: no process starts, or a cluster does not answer."""

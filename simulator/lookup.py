@@ -55,9 +55,12 @@ def attribute(function: Callable[..., Any], name: str) -> Any:
     return getattr(module(function.__module__), name, None)
 
 
-def version() -> str:
-    """Return the version of clustersim that is installed."""
-    return importlib.metadata.version("clustersim")
+def version(distribution: str = "clustersim") -> str:
+    """Return the version of *distribution* that is installed; empty if it is not."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def data_file(package: str, name: str) -> Path:

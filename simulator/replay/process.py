@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from multiprocessing import connection, parent_process
 from multiprocessing.connection import Connection
 from typing import Any
 
 from simulator.errors import SimulatorError
+from simulator.processes import end_with_parent
 from simulator.replay import clock
 from simulator.replay.place import Place
 from simulator.replay.testbed import namespace
@@ -44,7 +43,7 @@ class Assignment:
 def main(assignment: Assignment, launcher: Connection) -> None:
     """Execute *assignment* and send its results to *launcher*."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_launcher, daemon=True).start()
+    end_with_parent()
     _silence()
     try:
         launcher.send(("done", _execute(assignment, launcher)))
@@ -68,14 +67,6 @@ def message_of(error: Exception) -> str:
         return str(error)
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-
-
-def _end_with_launcher() -> None:
-    """End this process when the launcher has ended, even by SIGKILL: the pipe to it closes."""
-    launcher = parent_process()
-    assert launcher is not None
-    connection.wait([launcher.sentinel])
-    os._exit(1)
 
 
 def _silence() -> None:

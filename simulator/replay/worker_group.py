@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,6 +12,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from simulator.errors import ReplayError
+from simulator.processes import death
 
 GRACE = 0.5
 """Seconds to wait for other failures after the first: ranks that lose a partner fail too, and may report earlier."""
@@ -93,7 +93,7 @@ class WorkerGroup:
         self._gone.add(rank)
         self._processes[rank].join(GRACE)
         # time 0: other ranks fail only because this one died
-        self._failures.append((0.0, rank, _death(self._processes[rank].exitcode)))
+        self._failures.append((0.0, rank, death(self._processes[rank].exitcode)))
 
     def _receive_rest(self) -> None:
         until = time.monotonic() + GRACE
@@ -103,12 +103,6 @@ class WorkerGroup:
     def _error(self) -> ReplayError:
         _, rank, text = min(self._failures)
         return ReplayError(f"rank {rank} {text}" if text.startswith("died") else f"rank {rank} failed: {text}")
-
-
-def _death(exitcode: int | None) -> str:
-    if exitcode is None or exitcode >= 0:
-        return f"died (exit status {exitcode})"
-    return f"died ({signal.Signals(-exitcode).name})"
 
 
 def _ranks(ranks: list[int]) -> str:

@@ -22,6 +22,7 @@ LAYERS = (
         "kernel",
         "hashing",
         "gc_paused",
+        "processes",
         "least_squares",
     ),
     ("accelerator", "document"),

@@ -1,0 +1,141 @@
+"""Jobs on a Dask cluster: its scheduler gives them to workers, and those of a worker that died to other workers.
+
+Scheduler and workers need the same clustersim as this process. Dask is imported only here.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from itertools import islice
+from typing import Any, TypeVar
+
+from scenarios.execution.job import Failure, Job, executed
+from scenarios.execution.versions import difference, versions
+from simulator.errors import ExecutionError
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+log = logging.getLogger(__name__)
+
+CONNECT = 10.0
+"""Seconds in which the scheduler must answer."""
+
+CLOSE = 2.0
+"""Seconds in which the connection must close."""
+
+SUBMITTED = 4096
+"""Jobs at the scheduler at a time: more than most clusters have processors; their arguments take some 10 MB there."""
+
+INSTALL = 'a Dask cluster needs dask[distributed], which is not installed: pip install "clustersim[cluster]"'
+
+
+def on_cluster(jobs: Iterable[Job[A, R]], address: str) -> Iterator[tuple[int, R | Failure]]:
+    """Yield (index, result or failure) for each of *jobs*, executed by the workers of the scheduler at *address*.
+
+    Raises `ExecutionError` if the scheduler does not answer or is lost, or if versions differ.
+    """
+    with _connected(address) as client:
+        from distributed import as_completed
+
+        tasks = enumerate(jobs)
+        pending: dict[str, int] = {}
+
+        def submitted(count: int) -> list[Any]:
+            futures = []
+            for index, job in islice(tasks, count):
+                future = client.submit(_execute, versions(), pickle.dumps(job), pure=False)
+                pending[future.key] = index
+                futures.append(future)
+            return futures
+
+        completed = as_completed(submitted(SUBMITTED), loop=client.loop)
+        while pending:
+            future = next(completed)
+            outcome = _outcome(future, address)
+            completed.update(submitted(1))
+            yield pending.pop(future.key), outcome
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[Any]:
+    """Yield a client of the scheduler at *address* whose versions are those of this process; close it at the end.
+
+    What was submitted and has not begun is then cancelled.
+    """
+    try:
+        from distributed import Client
+    except ImportError:
+        raise ExecutionError(INSTALL) from None
+    with _quiet():
+        try:
+            client = Client(address, timeout=CONNECT, set_as_default=False)
+        except (OSError, ValueError) as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise ExecutionError(f"no Dask scheduler answers at {address}: {reason}") from None
+        try:
+            _check_versions(client, address)
+            yield client
+        finally:
+            with suppress(Exception):
+                client.close(timeout=CLOSE)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Dask's own messages off stderr: a worker that dies is made good, and other faults are errors here."""
+    logger = logging.getLogger("distributed")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _check_versions(client: Any, address: str) -> None:
+    """Raise `ExecutionError` if the scheduler or a worker has other versions. Later workers check by themselves."""
+    try:
+        found = {"the scheduler": client.run_on_scheduler(versions)}
+        found |= client.run(versions, on_error="return")
+    except Exception as error:
+        raise _not_equal("the scheduler", address, str(error)) from None
+    for where, there in found.items():
+        differing = difference(versions(), there) if isinstance(there, Mapping) else str(there)
+        if differing:
+            raise _not_equal(where, address, differing)
+    if len(found) == 1:
+        log.warning("%s has no workers yet; the runs wait for the first", address)
+
+
+def _not_equal(where: str, address: str, differing: str) -> ExecutionError:
+    place = f"worker {where}" if "://" in where else where
+    return ExecutionError(f"{place} of {address} cannot share the runs, it needs the versions used here: {differing}")
+
+
+def _execute(expected: Mapping[str, str], job: bytes) -> bytes:
+    """Return the pickled outcome of a pickled *job*, on a worker. Raises `ExecutionError` for other versions."""
+    if differing := difference(expected, versions()):
+        raise ExecutionError(differing)
+    return executed(job)
+
+
+def _outcome(future: Any, address: str) -> Any:
+    """Return the result or failure of *future*, which is done. Raises `ExecutionError` if the cluster is at fault."""
+    from distributed import CancelledError, KilledWorker
+
+    try:
+        return pickle.loads(future.result())
+    except KilledWorker as error:
+        count = error.allowed_failures + 1
+        return Failure(f"its worker died, {count} times; perhaps a machine of the cluster ran out of memory")
+    except CancelledError:
+        raise ExecutionError(f"the Dask scheduler at {address} is lost") from None
+    except Exception as error:
+        raise _not_equal("a worker", address, str(error)) from None

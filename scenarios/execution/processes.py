@@ -1,0 +1,155 @@
+"""Jobs in processes of this machine.
+
+Each process has one job at a time, so that a process that dies tells which job it had. Processes come from a fork
+server, which imports clustersim once for all of them. They end with this process, however it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from multiprocessing import connection, get_context
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import TypeVar
+
+from scenarios.execution.job import Failure, Job, executed
+from simulator.errors import ExecutionError
+from simulator.processes import death, end_with_parent
+from simulator.replay.signals import blocked
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+PRELOADED = ("scenarios.scenario",)
+"""Imports of the fork server."""
+
+ATTEMPTS = 2
+"""A job that loses its process runs again: the memory may have run out because of another job."""
+
+GRACE = 5.0
+"""Seconds to wait for the exit status of a process that has closed its pipe."""
+
+BEGUN = b"begun"
+"""First message of a process."""
+
+
+def in_processes(jobs: Iterable[Job[A, R]], processes: int) -> Iterator[tuple[int, R | Failure]]:
+    """Yield (index, result or failure) for each of *jobs*, executed in *processes* at a time, as they end.
+
+    Raises `ExecutionError` if processes cannot start.
+    """
+    tasks = (_Task(index, pickle.dumps(job)) for index, job in enumerate(jobs))
+    pool = _Pool()
+    try:
+        for task in islice(tasks, processes):
+            pool.start(task)
+        while pool.busy:
+            for task, answer in pool.answers():
+                if answer is None and task.attempts < ATTEMPTS:
+                    pool.give(task)
+                    continue
+                for following in islice(tasks, 1):
+                    pool.give(following)
+                yield task.index, pool.failure() if answer is None else pickle.loads(answer)
+    finally:
+        pool.close()
+
+
+@dataclass
+class _Task:
+    """A pickled job, its index, and how often a process has begun it."""
+
+    index: int
+    job: bytes
+    attempts: int = 0
+
+
+@dataclass
+class _Pool:
+    """Processes by their pipes: *busy* ones with their tasks, and *idle* ones. *death*: how the last one died."""
+
+    busy: dict[Connection, _Task] = field(default_factory=dict)
+    idle: list[Connection] = field(default_factory=list)
+    death: str = ""
+    _processes: dict[Connection, BaseProcess] = field(default_factory=dict)
+    _begun: set[Connection] = field(default_factory=set)
+
+    def start(self, task: _Task) -> None:
+        """Start a process for *task*."""
+        context = get_context("forkserver")
+        context.set_forkserver_preload(list(PRELOADED))
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_serve, args=(theirs, Path.cwd()), daemon=True)
+        # processes inherit what is blocked: an interrupt from the terminal does not reach them
+        with blocked():
+            process.start()
+        theirs.close()
+        self._processes[ours] = process
+        self.idle.append(ours)
+        self.give(task)
+
+    def give(self, task: _Task) -> None:
+        """Let an idle process execute *task*, a new one if there is none."""
+        if not self.idle:
+            self.start(task)
+            return
+        pipe = self.idle.pop()
+        task.attempts += 1
+        self.busy[pipe] = task
+        # if the process has died, there is an end of file in place of its answer
+        with suppress(OSError):
+            pipe.send_bytes(task.job)
+
+    def answers(self) -> Iterator[tuple[_Task, bytes | None]]:
+        """Wait for answers; yield each task with its pickled outcome, or with None if its process died."""
+        for pipe in connection.wait(list(self.busy)):
+            assert isinstance(pipe, Connection)
+            try:
+                answer = pipe.recv_bytes()
+            except (EOFError, OSError):
+                self._remove(pipe)
+                yield self.busy.pop(pipe), None
+                continue
+            if pipe in self._begun:
+                self.idle.append(pipe)
+                yield self.busy.pop(pipe), answer
+            self._begun.add(pipe)
+
+    def failure(self) -> Failure:
+        """Return the failure of a task that has lost all its processes."""
+        cause = "; perhaps the machine ran out of memory" if "SIGKILL" in self.death else ""
+        return Failure(f"its process {self.death}, {ATTEMPTS} times{cause}")
+
+    def close(self) -> None:
+        """End all processes."""
+        for process in self._processes.values():
+            process.kill()
+        for pipe, process in self._processes.items():
+            process.join()
+            pipe.close()
+
+    def _remove(self, pipe: Connection) -> None:
+        process = self._processes.pop(pipe)
+        process.join(GRACE)
+        self.death = death(process.exitcode)
+        pipe.close()
+        if pipe not in self._begun:
+            raise ExecutionError(f"no process can be started to share the runs: it {self.death}; go on with -j 1")
+
+
+def _serve(pipe: Connection, folder: Path) -> None:
+    """Execute the jobs that arrive through *pipe*, in *folder*, until it closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
+    os.chdir(folder)
+    pipe.send_bytes(BEGUN)
+    with suppress(EOFError):
+        while True:
+            pipe.send_bytes(executed(pipe.recv_bytes()))
