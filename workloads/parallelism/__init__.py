@@ -17,6 +17,7 @@ from simulator.schedule.mesh import Axis, Mesh
 from workloads.gradients.bucket import Reduction
 from workloads.model import Model
 from workloads.operators.lowering import Overlap
+from workloads.parallelism.search import Choices
 from workloads.reductions import Compression
 
 
@@ -44,6 +45,9 @@ class Parallelism(Section):
 
     key: ClassVar[str] = ""
     """The key of the section that an error of this parallelism points to."""
+
+    searchable: ClassVar[Mapping[str, Choices]] = {}
+    """The keys that `plan` may vary, with the values that it tries with ``auto``; see `workloads.parallelism.search`."""
 
     def degrees(self, ranks: int) -> Mapping[str, int]:
         """The degree of each of its axes. *ranks*: what the parallelisms applied before it leave of all GPUs."""
