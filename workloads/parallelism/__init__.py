@@ -6,7 +6,7 @@ The order in which they apply is the list in `workloads.composition`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -98,6 +98,11 @@ class DataMethod(Section):
     def broadcasts(self) -> bool:
         """True if rank 0 broadcasts the model to the other replicas before the first step."""
         return False
+
+    @property
+    def sharded(self) -> Collection[str]:
+        """The states (parameters, gradients, optimizer) of which each replica holds a part only."""
+        return ()
 
     @property
     def hosts(self) -> int:

@@ -6,7 +6,7 @@ reduce-scattered after it, in every micro-batch. Zhao et al., "PyTorch FSDP", VL
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -46,6 +46,11 @@ class FullyShardedDataParallel(ReducingMethod):
     """Layers that are gathered ahead of the computation."""
     hybrid: Count | None = None
     """Shards within groups of so many ranks, replicas across the groups; by default one group."""
+
+    @property
+    def sharded(self) -> Collection[str]:
+        """All of them."""
+        return STATES
 
     def gradient_dtype(self, precision: str, software: Software) -> str:
         """*precision*: torch, ``MixedPrecisionPolicy.reduce_dtype``, is that of the computation by default."""

@@ -22,7 +22,7 @@ reduce-scatter by an all-reduce of each bucket.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -101,6 +101,11 @@ class Zero(ReducingMethod):
     def broadcasts(self) -> bool:
         """True if every rank has the whole model."""
         return self.stage < 3
+
+    @property
+    def sharded(self) -> Collection[str]:
+        """Those of the stage."""
+        return SHARDED[self.stage]
 
     @property
     def label(self) -> str:

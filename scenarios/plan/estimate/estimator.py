@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from scenarios.plan.estimate.layers import (
     priced,
     probe,
 )
+from scenarios.plan.estimate.pipelines import PipelineFacts, pipeline_facts
 from scenarios.plan.estimate.representatives import Representatives
 from scenarios.plan.estimate.transfers import Transfers
 from scenarios.results.memory_need import MemoryNeed, memory_need
@@ -55,15 +57,12 @@ from workloads.stages import ENDS, stages_of
 WARM_UP = 1
 """Micro-batches for each pipeline rank until a pipeline is in its steady state: 1F1B is after one."""
 
-ALMOST = 1 - 1e-9
-"""Factor on a lower bound, so that it stays one if sums are rounded."""
-
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The estimated step time *seconds*, and the *need* of memory of the tightest GPU."""
+    """The estimated step time *seconds* (None: not estimated), and the *need* of memory of the tightest GPU."""
 
-    seconds: float
+    seconds: float | None
     need: MemoryNeed
 
 
@@ -75,49 +74,28 @@ class Estimator:
         self._networks: dict[tuple[str, ...], Transfers] = {}
         self._shares: dict[Hashable, Model] = {}
         self._priced: dict[Hashable, Model] = {}
-        self._pipelines: dict[Hashable, _Pipeline] = {}
+        self._pipelines: dict[Hashable, PipelineFacts] = {}
         self._groups: dict[Hashable, tuple[tuple[tuple[int, ...], ...], ...]] = {}
 
-    def estimate(self, specification: Specification, derived: Derived) -> Estimate:
-        """Return the estimate of a scenario. Raises `ScenarioError` if it cannot be scheduled."""
-        priced_share = self._priced_share(specification, derived)
-        count = derived.micro_batches
-        few = self._few(specification, derived)
-        if not few:
-            return Estimate(*self._executed(specification, derived, priced_share, count))
-        one, two = (self._executed(specification, derived, priced_share, number) for number in few)
-        more = (count - few[1]) / (few[1] - few[0])
-        seconds, need = two[0] + more * (two[0] - one[0]), two[1]
-        if self._pipeline(specification).grows:
-            need = replace(need, tensors=need.tensors + more * (need.tensors - one[1].tensors))
-        return Estimate(seconds, need)
+    def estimate(self, specification: Specification, derived: Derived, within: float = inf) -> Estimate:
+        """Return the estimate of a scenario; only that of its memory if that is more than *within* bytes.
 
-    def least_seconds(self, specification: Specification, derived: Derived) -> float:
-        """Return a lower bound of the estimate: computation alone, of the rank with most of it.
-
-        A rank begins when the first micro-batch has passed the stages before its first one, and after its last backward
-        pass the gradient passes the same stages back. An asynchronous order has the bound 0.
+        Raises `ScenarioError` if it cannot be scheduled.
         """
-        parallelism, training = specification.parallelism, specification.training
-        assert training is not None
-        if parallelism.weight_versions is not None:
-            return 0.0
-        share = self._priced_share(specification, derived)
-        pipeline = self._pipeline(specification)
-        layers = stages_of(share, parallelism.pp * parallelism.stages_per_rank, parallelism.layout)
-        backward = "I" if pipeline.splits else "B"
-        forwards, backwards, totals = ([_seconds(own, phases) for own in layers] for phases in ("F", backward, pipeline.phases))
-        again = {"full": "F", "selective": AGAIN}.get(training.recompute, "")
-        if again:
-            extra = [[one for one in own if one.kind not in ENDS] for own in layers]
-            totals = [a + _seconds(own, again) for a, own in zip(totals, extra, strict=True)]
-        least = 0.0
-        for stages in pipeline.stages:
-            first, busy = min(stages), derived.micro_batches * sum(totals[stage] for stage in stages)
-            delay = sum(forwards[:first]) + (0.0 if pipeline.splits else sum(backwards[:first]))
-            least = max(least, delay + busy)
-        fixed = self.scenario.software.step_seconds if share.optimizer_seconds is None else 0.0
-        return (least + fixed) * ALMOST
+        numbers = self._few(specification, derived) or (derived.micro_batches,)
+        last = self._schedule(specification, derived, numbers[-1])
+        need = self._need(last, derived)
+        first = self._schedule(specification, derived, numbers[0]) if len(numbers) > 1 else last
+        more = (derived.micro_batches - numbers[-1]) / max(1, numbers[-1] - numbers[0])
+        if more and self.pipeline(specification).grows:
+            need = replace(need, tensors=need.tensors + more * (need.tensors - self._need(first, derived).tensors))
+        if need.nbytes > within:
+            return Estimate(None, need)
+        network = self._network(derived)
+        seconds = self._timeline(last, network).step_time
+        if more:
+            seconds += more * (seconds - self._timeline(first, network).step_time)
+        return Estimate(seconds, need)
 
     def _few(self, specification: Specification, derived: Derived) -> tuple[int, int] | None:
         """Return two numbers of micro-batches in the steady state; None if all are executed."""
@@ -129,30 +107,29 @@ class Estimator:
         second = first + stages
         return (first, second) if count > first + second else None
 
-    def _pipeline(self, specification: Specification) -> _Pipeline:
+    def pipeline(self, specification: Specification) -> PipelineFacts:
+        """Return the facts of the pipeline order."""
         parallelism, training = specification.parallelism, specification.training
         assert training is not None
         recompute = training.recompute == "full" and parallelism.recomputes_stages
         key = parallelism.schedule, parallelism.pp, parallelism.virtual_stages, recompute
         if key not in self._pipelines:
-            self._pipelines[key] = _pipeline(parallelism, recompute)
+            self._pipelines[key] = pipeline_facts(parallelism, recompute)
         return self._pipelines[key]
 
-    def _executed(
-        self, specification: Specification, derived: Derived, share: Model, micro_batches: int
-    ) -> tuple[float, MemoryNeed]:
-        """Return the step time (s) and the memory with so many micro-batches."""
-        schedule = schedule_of_share(
+    def _schedule(self, specification: Specification, derived: Derived, micro_batches: int) -> Schedule:
+        """Return the schedule of priced layers with so many micro-batches."""
+        return schedule_of_share(
             specification,
-            share,
+            self.priced_share(specification, derived),
             self.scenario.software,
             replace(derived, micro_batches=micro_batches),
             self.scenario.document,
         )
-        network = self._network(derived)
-        timeline = self._timeline(schedule, network)
-        need = memory_need(self.scenario, schedule, devices=derived.devices, network=network.communicator)
-        return timeline.step_time, need
+
+    def _need(self, schedule: Schedule, derived: Derived) -> MemoryNeed:
+        communicator = self._network(derived).communicator
+        return memory_need(self.scenario, schedule, devices=derived.devices, network=communicator)
 
     def _timeline(self, schedule: Schedule, network: Transfers) -> Timeline:
         communicator = network.communicator
@@ -192,9 +169,9 @@ class Estimator:
             )
         return self._shares[key]
 
-    def _priced_share(self, specification: Specification, derived: Derived) -> Model:
+    def priced_share(self, specification: Specification, derived: Derived) -> Model:
         """Return the model of one rank with priced layers, in the groups of the layouts of *derived*."""
-        phases = PHASES if self._pipeline(specification).splits else PHASES[:2]
+        phases = PHASES if self.pipeline(specification).splits else PHASES[:2]
         layout = derived.layouts[0]
         axes = tuple(axis for axis in layout.degrees if axis not in (REPLICAS, PIPELINE))
         degrees = tuple(layout.degrees.items())
@@ -227,52 +204,6 @@ class Estimator:
             key: priced(layer, samples, seconds[layer.name], buffers[layer.name]) for key, layer in layers.items()
         }
         return of_priced_layers(share, made)
-
-
-@dataclass(frozen=True)
-class _Pipeline:
-    """What of a pipeline order does not depend on the number of micro-batches.
-
-    *stages*: those of each rank. *phases* of a micro-batch; *splits*: backward passes are divided into I and W.
-    *grows*: the more micro-batches, the more are in flight.
-    """
-
-    stages: Sequence[Sequence[int]]
-    phases: str
-    splits: bool
-    grows: bool
-
-
-def _pipeline(parallelism: ParallelismSection, recompute: bool) -> _Pipeline:
-    """Return what the order of *parallelism* is like; *recompute*: it recomputes whole stages."""
-    try:
-        few, more = (parallelism.order(n * parallelism.pp, recompute=recompute) for n in (WARM_UP + 1, WARM_UP + 2))
-    except ScheduleError:
-        # an order for another number of micro-batches; the schedule will tell
-        return _Pipeline([[0]], "FB", False, True)
-    phases = {action.phase for row in few.rows for action in row} & set("FBIWR")
-    return _Pipeline(
-        [sorted({action.stage for action in row}) for row in few.rows],
-        "".join(sorted(phases)).replace("R", "F"),
-        "I" in phases,
-        _in_flight(more) > _in_flight(few),
-    )
-
-
-def _in_flight(order: Order) -> int:
-    """Return the most forward passes that a rank has computed without the end of their backward passes."""
-    most = 0
-    for row in order.rows:
-        running = 0
-        for action in row:
-            running += (action.phase == "F") - (action.phase in "BI")
-            most = max(most, running)
-    return most
-
-
-def _seconds(layers: Sequence[Layer], phases: str) -> float:
-    """Return the seconds of all *phases* of priced *layers*."""
-    return sum(layer.seconds[phase] for layer in layers if isinstance(layer, PricedLayer) for phase in phases)
 
 
 def _by_phase(program: Program, timeline: Timeline) -> tuple[Mapping[str, Mapping[str, float]], ...]:
