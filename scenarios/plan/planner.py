@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from scenarios.execution import Failure, execute
 from scenarios.plan import judging
@@ -31,7 +31,7 @@ ROUND = 32
 """Candidates that are estimated before the bounds of the others are looked at again."""
 
 
-class Watch:
+class Watch(Protocol):
     """What a planner reports to; `scenarios.commands.progress.Progress` shows it."""
 
     def begin(self, title: str, parts: int = 0) -> None:
@@ -39,6 +39,16 @@ class Watch:
 
     def advance(self) -> None:
         """One of them is done."""
+
+
+class Unwatched:
+    """Nobody looks on."""
+
+    def begin(self, title: str, parts: int = 0) -> None:
+        """Nothing is shown."""
+
+    def advance(self) -> None:
+        """Nothing is shown."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +77,7 @@ class Planner:
     processes: int = 1
     on: str = ""
     folder: Path | None = None
-    watch: Watch = field(default_factory=Watch)
+    watch: Watch = field(default_factory=Unwatched)
 
     def __post_init__(self) -> None:
         self.plan = self.scenario.specification.plan
@@ -122,9 +132,7 @@ class Planner:
         for one in candidates:
             result = self.journal.simulated[one.key]
             estimated = self.journal.estimated[one.key].seconds if one.key in self.journal.estimated else None
-            judged.append(
-                Judged(one, inf if estimated is None else estimated, result, self._value(result, tokens))
-            )
+            judged.append(Judged(one, inf if estimated is None else estimated, result, self._value(result, tokens)))
         return judged
 
     def _value(self, result: Mapping[str, Any], tokens: float) -> float:

@@ -291,7 +291,7 @@ def _told(error: Exception) -> str:
     """Return the message of *error* without the place in the file."""
     first = str(error).partition("\n")[0]
     for section in ("parallelism.", "training."):
-        place, found, told = first.rpartition(section)
+        _, found, told = first.rpartition(section)
         if found and ": " in told:
             return told
     return first

@@ -22,6 +22,7 @@ from simulator.timeline import Columns, Floats, Integers, Timeline, Totals
 
 _Item = TypeVar("_Item", bound=Hashable)
 
+
 @dataclass(frozen=True)
 class Curve:
     """Bytes held from each of *times* (s) to the next, by category. Frees come before allocations of one moment."""

@@ -47,7 +47,7 @@ class Parallelism(Section):
     """The key of the section that an error of this parallelism points to."""
 
     searchable: ClassVar[Mapping[str, Choices]] = {}
-    """The keys that `plan` may vary, with the values that it tries with ``auto``; see `workloads.parallelism.search`."""
+    """The keys that `plan` may vary, with the values that ``auto`` stands for (`workloads.parallelism.search`)."""
 
     def degrees(self, ranks: int) -> Mapping[str, int]:
         """The degree of each of its axes. *ranks*: what the parallelisms applied before it leave of all GPUs."""

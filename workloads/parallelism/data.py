@@ -18,7 +18,6 @@ from workloads.parallelism import DataMethod, Parallelism, TrainingStep
 from workloads.parallelism.search import Choices, Chosen, Job
 from workloads.registry import METHODS, Method, declared, default_method
 
-
 WITH_PIPELINE: Sequence[Mapping[str, Any]] = ({"method": "ddp"}, {"method": "zero", "stage": 1})
 """Methods that reduce gradients once a step, so that they go with a pipeline."""
 

@@ -27,8 +27,8 @@ from workloads.gradients.tied_embeddings import tied_embeddings
 from workloads.memory.late_recompute import late_recompute
 from workloads.model import Layer, Model
 from workloads.parallelism import Parallelism, TrainingStep
-from workloads.parallelism.search import Choices, Chosen, Job, divisors
 from workloads.parallelism._messages import Message, MessagePlan, Parts, message_plans
+from workloads.parallelism.search import Choices, Chosen, Job, divisors
 from workloads.steady_state import SteadyState, steady_state
 
 ORDERS = "workloads.pipelines"
@@ -48,7 +48,8 @@ def _schedules(job: Job, chosen: Chosen) -> Sequence[str]:
 
 def _virtual_stages(job: Job, chosen: Chosen) -> Sequence[int | None]:
     """The divisors of the layers of a rank; None for an order without virtual stages."""
-    options = signature(function(ORDERS, ALIASES.get(chosen["schedule"], chosen["schedule"]))).parameters
+    name = str(chosen["schedule"])
+    options = signature(function(ORDERS, ALIASES.get(name, name))).parameters
     if "virtual_stages" not in options:
         return (None,)
     return divisors(job.layers // chosen["pp"], job.layers)[1:] or (2,)

@@ -8,7 +8,7 @@ one adds the same time and the same memory.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -20,7 +20,6 @@ from scenarios.build.schedule import model_share, schedule_of_share
 from scenarios.plan.estimate.layers import (
     AGAIN,
     PHASES,
-    PricedLayer,
     distinct_layers,
     most_buffers,
     of_priced_layers,
@@ -32,27 +31,23 @@ from scenarios.plan.estimate.representatives import Representatives
 from scenarios.plan.estimate.transfers import Transfers
 from scenarios.results.memory_need import MemoryNeed, memory_need
 from scenarios.running import at_slowest_clock
-from scenarios.specification.parallelism import ParallelismSection
 from scenarios.specification.specification import Specification
 from simulator.engine.choice import numba_fault
 from simulator.engine.pricing import Pricing
 from simulator.engine.setup import Setup
 from simulator.engine.variation import Variation
-from simulator.errors import ScheduleError
 from simulator.network.transport.calibration import transport
 from simulator.network.transport.communicator import Communicator
 from simulator.schedule import Program, Schedule
 from simulator.schedule.matching import Matching
 from simulator.schedule.mesh import Mesh
-from simulator.schedule.order import Order
 from simulator.timeline import Timeline
 from workloads.composition import on_layouts
 from workloads.compute import PIPELINE
-from workloads.model import Layer, Model
+from workloads.model import Model
 from workloads.operators.lowering import Overlap
 from workloads.operators.parameter import REPLICAS
 from workloads.operators.shift import with_neighbours
-from workloads.stages import ENDS, stages_of
 
 WARM_UP = 1
 """Micro-batches for each pipeline rank until a pipeline is in its steady state: 1F1B is after one."""
@@ -183,9 +178,7 @@ class Estimator:
             self._priced[key] = self._price(specification, derived, self._share(specification), phases)
         return self._priced[key]
 
-    def _price(
-        self, specification: Specification, derived: Derived, share: Model, phases: tuple[str, ...]
-    ) -> Model:
+    def _price(self, specification: Specification, derived: Derived, share: Model, phases: tuple[str, ...]) -> Model:
         """Return *share* with the duration of each of *phases*, from one simulation of all its distinct layers."""
         overlap: dict[str, Overlap] = {}
         parts = list(specification.parallelism.parts.values())
@@ -200,9 +193,7 @@ class Estimator:
         schedule = replace(schedule, program_of=(0,) * schedule.mesh.world_size)
         timeline = self._timeline(schedule, self._network(derived))
         seconds, buffers = _by_phase(schedule.programs[0], timeline)
-        made = {
-            key: priced(layer, samples, seconds[layer.name], buffers[layer.name]) for key, layer in layers.items()
-        }
+        made = {key: priced(layer, samples, seconds[layer.name], buffers[layer.name]) for key, layer in layers.items()}
         return of_priced_layers(share, made)
 
 

@@ -18,6 +18,7 @@ from simulator.analysis.plot.critical import critical_chart
 from simulator.analysis.plot.gantt import pipeline_chart, timeline_chart
 from simulator.analysis.plot.links import links_chart
 from simulator.analysis.plot.memory import Reserved, memory_chart
+from simulator.analysis.plot.pareto import Point, pareto_chart
 from simulator.analysis.plot.repeats import repeats_chart
 from simulator.analysis.plot.states import Held, states_chart
 from simulator.analysis.plot.sweep import Sweep, sweep_chart
@@ -111,6 +112,13 @@ def draw_sweep(points: Sweep, path: Path | str, *, title: str) -> None:
     suffix_of(Path(path), SUFFIXES)
     with style():
         save(sweep_chart(points, title), Path(path))
+
+
+def draw_pareto(points: Sequence[Point], capacity: float, path: Path | str, *, title: str) -> None:
+    """Draw memory against time of *points*, with the *capacity* of a GPU (bytes), to *path*."""
+    suffix_of(Path(path), SUFFIXES)
+    with style():
+        save(pareto_chart(points, capacity, title), Path(path))
 
 
 def draw_repeats(step_times: Sequence[float], path: Path | str, *, title: str) -> None:
