@@ -67,12 +67,23 @@ class Task:
 
 def packed(scenario: Scenario) -> bytes:
     """Return *scenario* as bytes, equal for equal scenarios, for a `Task`."""
-    return pickle.dumps({**scenario.source.data, "name": scenario.name})
+    return pickled({**scenario.source.data, "name": scenario.name})
+
+
+def pickled(data: Mapping[str, Any]) -> bytes:
+    """Return the *data* of a scenario as bytes."""
+    return pickle.dumps(dict(data))
+
+
+@lru_cache(maxsize=8)
+def unpacked(source: bytes) -> Scenario:
+    """Return the scenario of `packed` bytes."""
+    return Scenario.model_validate(pickle.loads(source))
 
 
 @lru_cache(maxsize=2)
 def _space(source: bytes) -> tuple[Space, Estimator]:
-    scenario = Scenario.model_validate(pickle.loads(source))
+    scenario = unpacked(source)
     return Space(scenario), Estimator(scenario)
 
 
@@ -114,7 +125,7 @@ def simulations(task: Task) -> list[dict[str, Any]]:
     return [simulated(space.scenario_of(Candidate(values))) for values in task.values]
 
 
-def simulated(scenario: Any) -> dict[str, Any]:
+def simulated(scenario: Scenario) -> dict[str, Any]:
     """Return the numbers of *scenario* that a plan keeps."""
     summary = scenario.run().summary()
     told = {key: summary[key] for key in TOLD if key in summary}

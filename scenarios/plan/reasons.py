@@ -67,6 +67,10 @@ class Reasons:
         changed = dict(self.best.candidate.values) | {key: degree}
         if "sequence_parallel" in changed and key == "tp":
             changed["sequence_parallel"] = bool(changed["sequence_parallel"]) and degree > 1
+        virtual = changed.get("virtual_stages")
+        if key == "pp" and virtual and (virtual * self.best.candidate.values["pp"]) % degree == 0:
+            # as many stages as before, so that their layers divide as before
+            changed["virtual_stages"] = virtual * self.best.candidate.values["pp"] // degree
         if key == "pp" and degree == 1:
             # without a pipeline all of its keys have their defaults
             plain = {"schedule": "1f1b", "virtual_stages": None, "layout": None}

@@ -45,7 +45,10 @@ class Rejected(ScenarioError):  # noqa: N818 - it is the outcome of a check
 
 @dataclass(frozen=True)
 class Candidate:
-    """One choice of the keys that may vary, *values* by key."""
+    """One choice of the keys that may vary, *values* by key.
+
+    A key with a dot is any key of a scenario. Published methods use such keys: they also set the replicas of each stage.
+    """
 
     values: Mapping[str, Any]
 
@@ -57,8 +60,18 @@ class Candidate:
     @property
     def settings(self) -> dict[str, Any]:
         """The values by dotted key of a scenario, without those that stand for no key."""
-        named = {f"{'training' if key in TRAINING else 'parallelism'}.{key}": v for key, v in self.values.items()}
-        return {key: value for key, value in named.items() if value is not None}
+        found = {}
+        for key, value in self.values.items():
+            if "." in key:
+                found[key] = value
+            elif value is not None:
+                found[f"{'training' if key in TRAINING else 'parallelism'}.{key}"] = value
+        return found
+
+    @property
+    def free(self) -> bool:
+        """True if it sets keys with a dot."""
+        return any("." in key for key in self.values)
 
     def differences(self, other: Candidate) -> dict[str, Any]:
         """Return the values of this candidate that *other* does not have."""
@@ -75,7 +88,7 @@ class Candidate:
 
 
 def _words(values: Mapping[str, Any]) -> Iterator[str]:
-    known = dict(values)
+    known = {key.rpartition(".")[2]: value for key, value in values.items()}
     tp, pp = known.pop("tp", None), known.pop("pp", None)
     sequence, schedule = known.pop("sequence_parallel", None), known.pop("schedule", None)
     virtual, data = known.pop("virtual_stages", None), known.pop("data", None)
@@ -182,6 +195,12 @@ class Space:
 
     def variant(self, candidate: Candidate) -> Variant:
         """Return *candidate* as sections of a scenario. Raises `Rejected`."""
+        if candidate.free:
+            try:
+                changed = self.scenario_of(candidate)
+            except (ScenarioError, ScheduleError) as error:
+                raise Rejected(RULES, _told(error)) from None
+            return Variant(candidate, changed.specification, changed.derived)
         parallelism, training = self._sections(candidate)
         base = self.scenario.specification
         specification = base.model_copy(update={"parallelism": parallelism, "training": training})
@@ -229,6 +248,8 @@ class Space:
     def scenario_of(self, candidate: Candidate) -> BuiltScenario:
         """Return the scenario of *candidate*, fully validated."""
         settings = candidate.settings
+        if candidate.free:
+            return self.scenario.changed(settings, "the plan")
         if {"tp", "pp"} & set(self.search) and "dp" in self.given:
             settings["parallelism.dp"] = AUTO
         source = self.scenario.source.data

@@ -25,9 +25,9 @@ def least_seconds(estimator: Estimator, specification: Specification, derived: D
     """
     parallelism, training = specification.parallelism, specification.training
     assert training is not None
-    if parallelism.weight_versions is not None:
-        return 0.0
     share, pipeline = estimator.priced_share(specification, derived), estimator.pipeline(specification)
+    if pipeline.asynchronous or derived.by_stage:
+        return 0.0
     layers = stages_of(share, parallelism.pp * parallelism.stages_per_rank, parallelism.layout)
     forwards = [_seconds(own, "F") for own in layers]
     backwards = [0.0 if pipeline.splits else _seconds(own, "B") for own in layers]

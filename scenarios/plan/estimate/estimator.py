@@ -94,9 +94,8 @@ class Estimator:
 
     def _few(self, specification: Specification, derived: Derived) -> tuple[int, int] | None:
         """Return two numbers of micro-batches in the steady state; None if all are executed."""
-        parallelism, count = specification.parallelism, derived.micro_batches
-        stages = parallelism.pp
-        if parallelism.weight_versions is not None or derived.by_stage:
+        stages, count = specification.parallelism.pp, derived.micro_batches
+        if self.pipeline(specification).asynchronous or derived.by_stage:
             return None
         first = WARM_UP * stages + count % stages
         second = first + stages

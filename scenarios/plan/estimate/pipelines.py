@@ -20,7 +20,7 @@ class PipelineFacts:
 
     *stages*: those of each rank. *in_flight*: the most forward passes of each rank without the end of their backward
     passes. *phases* of a micro-batch; *splits*: backward passes are divided into I and W. *grows*: the more
-    micro-batches, the more are in flight.
+    micro-batches, the more are in flight. *asynchronous*: it updates weights within a batch.
     """
 
     stages: Sequence[Sequence[int]]
@@ -28,6 +28,7 @@ class PipelineFacts:
     phases: str
     splits: bool
     grows: bool
+    asynchronous: bool = False
 
 
 def pipeline_facts(parallelism: ParallelismSection, recompute: bool) -> PipelineFacts:
@@ -44,6 +45,7 @@ def pipeline_facts(parallelism: ParallelismSection, recompute: bool) -> Pipeline
         "".join(sorted(phases)).replace("R", "F"),
         "I" in phases,
         max(map(_in_flight, more.rows)) > max(map(_in_flight, few.rows)),
+        few.asynchronous,
     )
 
 

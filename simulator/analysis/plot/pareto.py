@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil, floor, log, log10
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, NullLocator
 
 from simulator.analysis.palette import SERIES_FILLS
 from simulator.analysis.plot.canvas import DPI, WIDTH, fitting
@@ -21,6 +22,13 @@ NAMED = 8
 
 LONG = 3.0
 """The greatest time over the least from which the time axis is logarithmic."""
+
+
+STEPS = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)
+"""Ticks of a decade of a logarithmic time axis."""
+
+APART = 0.02
+"""Share of the width from which two points have a number each."""
 
 
 class Point(NamedTuple):
@@ -48,7 +56,7 @@ def frontier(points: Sequence[Point]) -> list[Point]:
 def pareto_chart(points: Sequence[Point], capacity: float, title: str) -> Figure:
     """Return the picture of *points*; *capacity*: bytes that a GPU may hold, a line."""
     best = [one for one in frontier(points) if one.nbytes <= capacity]
-    shown = _spread(best)
+    shown = _spread(_apart(best, points))
     figure = Figure(figsize=(WIDTH, HEIGHT + 0.22 * len(shown)), dpi=DPI, layout="constrained")
     axes = figure.subplots()
     figure.suptitle(title, fontsize=fitting(title, 11.0))
@@ -70,8 +78,22 @@ def pareto_chart(points: Sequence[Point], capacity: float, title: str) -> Figure
     legend = "\n".join(f"{number}  {one.name}" for number, one in enumerate(shown, 1))
     handles, labels = axes.get_legend_handles_labels()
     axes.legend(handles, labels, loc="best", frameon=True, framealpha=0.9)
-    axes.set_xlabel(f"step time\n\n{legend}" if legend else "step time", fontsize=9)
+    axes.set_xlabel(f"step time\n\n{legend}" if legend else "step time", fontsize=9, loc="left", multialignment="left")
     return figure
+
+
+def _apart(best: Sequence[Point], points: Sequence[Point]) -> list[Point]:
+    """Return those of *best* that are far enough from the one before for a number of their own."""
+    wide = log(max(one.seconds for one in points) / min(one.seconds for one in points)) or 1.0
+    high = max(one.nbytes for one in points)
+    kept: list[Point] = []
+    for one in best:
+        before = kept[-1] if kept else None
+        if before is None or (
+            log(one.seconds / before.seconds) > APART * wide or before.nbytes - one.nbytes > 2 * APART * high
+        ):
+            kept.append(one)
+    return kept
 
 
 def _spread(best: Sequence[Point]) -> list[Point]:
@@ -86,7 +108,10 @@ def _scale(axes: Axes, points: Sequence[Point], capacity: float) -> None:
     times = [one.seconds for one in points]
     if times and max(times) > LONG * min(times):
         axes.set_xscale("log")
-        axes.xaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
+        axes.xaxis.set_minor_locator(NullLocator())
+        decades = range(floor(log10(min(times))), ceil(log10(max(times))) + 1)
+        ticks = [step * 10.0**decade for decade in decades for step in STEPS]
+        axes.set_xticks([tick for tick in ticks if min(times) / 1.1 <= tick <= 1.1 * max(times)])
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: show(value, "time", 3)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: show(value, "size", 3)))
     axes.set_ylim(0, 1.08 * max([capacity, *(one.nbytes for one in points)]))
