@@ -56,6 +56,11 @@ def attribute(function: Callable[..., Any], name: str) -> Any:
     return getattr(module(function.__module__), name, None)
 
 
+def attribute_of(package: str, name: str, attribute: str) -> Any:
+    """Return the *attribute* of the file *name* of *package*, or of the user's module *name*; None if it has none."""
+    return getattr(find(package, name), attribute, None)
+
+
 def version(distribution: str = "clustersim") -> str:
     """Return the version of *distribution* that is installed; empty if it is not."""
     try:

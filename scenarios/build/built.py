@@ -63,9 +63,13 @@ class BuiltScenario:
         return cls._made(_read(path, overrides, options), path.parent, path.stem)
 
     @classmethod
-    def model_validate(cls, data: Mapping[str, Any]) -> Self:
-        """Return the scenario of *data*, the content of a YAML file; paths are relative to the working directory."""
-        return cls._made(Document(dict(data)), pathlib.Path(), "scenario")
+    def model_validate(cls, data: Mapping[str, Any], options: list[str] | None = None) -> Self:
+        """Return the scenario of *data*, the content of a YAML file; paths are relative to the working directory.
+
+        *options* sets values as texts ``key.path=value``.
+        """
+        document = loading.overridden(Document(dict(data)), loading.options(options or []))
+        return cls._made(document, pathlib.Path(), "scenario")
 
     @classmethod
     def _made(cls, document: Document, folder: pathlib.Path, name: str) -> Self:

@@ -37,10 +37,20 @@ def training_schedule(
 
     Raises `ScenarioError` at the key that has to change.
     """
+    share = model_share(model, specification.parallelism.parts, document)
+    return schedule_of_share(specification, share, software, derived, document)
+
+
+def schedule_of_share(
+    specification: Specification, share: Model, software: Software, derived: Derived, document: Document
+) -> Schedule:
+    """Return the schedule of a training step; *share* is the model with its layers as one rank holds them.
+
+    Raises `ScenarioError` at the key that has to change.
+    """
     training, parallelism = specification.training, specification.parallelism
     assert training is not None
     parts = parallelism.parts
-    share = model_share(model, parts, document)
     dtype = gradient_dtype(training, parallelism.data, software)
     step = TrainingStep(share, derived.micro_batch_size, derived.micro_batches, training.optimizer, dtype, software)
     order = pipeline_order(specification, derived, document)
@@ -58,7 +68,7 @@ def training_schedule(
             schedule = part.apply(schedule, step)
     if not order.asynchronous:
         schedule = gradient_norm(schedule, inner_axes(derived.layouts), synchronous=parallelism.synchronous_update)
-    if model.optimizer_seconds is None:
+    if share.optimizer_seconds is None:
         schedule = fixed_costs(schedule, share, HostTime.of(software), software.host_seconds_per_message)
     with _faults_at(document, "parallelism"):
         return with_neighbours(schedule)

@@ -47,7 +47,7 @@ def _written(result: Result, folder: Path, ranks: Sequence[int] | None) -> Itera
     write_text(path, json.dumps(recorded(result), indent=2) + "\n")
     yield path
     path = folder / "scenario.yaml"
-    source = _anywhere({**result.scenario.source.data, "name": result.scenario.name})
+    source = anywhere({**result.scenario.source.data, "name": result.scenario.name})
     write_text(path, yaml_text(source))
     yield path
     timelines, stems = result.timelines, file_stems(result.timelines)
@@ -72,7 +72,7 @@ def _written(result: Result, folder: Path, ranks: Sequence[int] | None) -> Itera
         yield path
 
 
-def _anywhere(data: dict[str, Any]) -> dict[str, Any]:
+def anywhere(data: dict[str, Any]) -> dict[str, Any]:
     """Return *data* with absolute paths of the user's files, so that they are found from any folder."""
     for path, name in named_files(data):
         data = replaced(Document(data), path, str(Path(name).resolve()), Position()).data

@@ -15,6 +15,7 @@ import numpy as np
 from scenarios.build.built import BuiltScenario
 from scenarios.results.reserved_memory import reserved_memory
 from simulator.analysis.memory import Memory, bound, stages
+from simulator.network.transport.communicator import Communicator
 from simulator.schedule import Schedule
 from simulator.units import show
 
@@ -83,12 +84,17 @@ def _rounded(capacity: float, factor: float) -> str:
 
 
 def memory_need(
-    scenario: BuiltScenario, schedule: Schedule, memory: Memory | None = None, devices: Sequence[str] | None = None
+    scenario: BuiltScenario,
+    schedule: Schedule,
+    memory: Memory | None = None,
+    devices: Sequence[str] | None = None,
+    network: Communicator | None = None,
 ) -> MemoryNeed:
     """Return what *schedule* needs on its tightest GPU.
 
     *memory*: its peak; an upper bound of it if not given. *devices*: the GPU or host of each rank, those of *scenario*
-    if not given. On GPUs of several sizes, each stage must fit the smallest GPU among its ranks.
+    if not given. *network*: the communicator on them, if there is one. On GPUs of several sizes, each stage must fit
+    the smallest GPU among its ranks.
     """
     devices = scenario.derived.devices if devices is None else devices
     memory = bound(schedule) if memory is None else memory
@@ -97,7 +103,7 @@ def memory_need(
     rank, tensors, least = peak.rank, peak.nbytes, float(capacity.min(initial=np.inf))
     if len(capacity) and least < capacity.max():
         rank, tensors, least = _tightest(schedule, memory, capacity)
-    return MemoryNeed(rank, tensors, least, reserved_memory(scenario, schedule, rank, devices))
+    return MemoryNeed(rank, tensors, least, reserved_memory(scenario, schedule, rank, devices, network))
 
 
 def _gpu_ranks(schedule: Schedule) -> list[int]:

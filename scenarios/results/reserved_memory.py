@@ -20,15 +20,20 @@ if TYPE_CHECKING:
 
 
 def reserved_memory(
-    scenario: BuiltScenario, schedule: Schedule, rank: int, devices: Sequence[str] | None = None
+    scenario: BuiltScenario,
+    schedule: Schedule,
+    rank: int,
+    devices: Sequence[str] | None = None,
+    network: Communicator | None = None,
 ) -> dict[str, float]:
     """Return the bytes on the GPU of *rank* beyond those that *schedule* allocates: ``context``, ``communication``.
 
-    *devices*: the GPU or host of each rank, those of *scenario* if not given.
+    *devices*: the GPU or host of each rank, those of *scenario* if not given. *network*: the communicator on them, if
+    there is one.
     """
-    network = scenario.specification.network
     devices = scenario.derived.devices if devices is None else devices
-    communicator = Communicator(scenario.cluster(), devices, transport(network.transport, scenario.cluster()))
+    library, cluster = scenario.specification.network.transport, scenario.cluster()
+    communicator = network or Communicator(cluster, devices, transport(library, cluster))
     used = dict.fromkeys(op.over for op in schedule.program(rank).distinct() if isinstance(op, Collective))
     groups = (schedule.mesh.axes[name] for name in used)
     places = ((axis, axis.place(rank)) for axis in groups)

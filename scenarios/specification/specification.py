@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import Field, field_validator, model_validator
 
 from scenarios.specification.parallelism import ParallelismSection
+from scenarios.specification.plan import PlanSection
 from scenarios.specification.sections import CollectiveBenchmark, Cost, Expectation, Network, Simulation
 from scenarios.specification.table import Table
 from scenarios.specification.training import Training, indivisible
@@ -79,6 +80,8 @@ class Specification(Section):
     """How the scenario is simulated: engine, folding, random variation, stragglers."""
     cost: Cost | None = None
     """Prices, power and carbon, for the cost of a training run."""
+    plan: PlanSection = PlanSection()
+    """What `clustersim plan` searches: keys that may vary, method, objective."""
     expect: dict[str, Expectation] = Field(default_factory=dict)
     """Expected values by dotted key of the result, which run --check compares."""
     variants: dict[str, dict[str, Any]] = Field(default_factory=dict)

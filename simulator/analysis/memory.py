@@ -16,13 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.analysis.instants import snapped
-from simulator.schedule import CATEGORIES, Op, Program, Schedule
+from simulator.analysis.memory_bound import held_at_most
+from simulator.schedule import CATEGORIES, Program, Schedule
 from simulator.timeline import Columns, Floats, Integers, Timeline, Totals
 
 _Item = TypeVar("_Item", bound=Hashable)
-
-Change = tuple[float, Mapping[str, float], int]
-"""(moment, bytes by category, +1 allocated or -1 freed)."""
 
 
 @dataclass(frozen=True)
@@ -195,14 +193,13 @@ def bound(schedule: Schedule, ranks_per_host: int = 1) -> Memory:
     the next op of its stream, or a computation that waits for it. This is an upper bound if no stream runs further
     ahead of the compute stream than in program order. *ranks_per_host* ranks share the memory of one host.
     """
-    changes = [(program, list(_program_changes(program))) for program in schedule.programs]
-    held = [_highest(_curve(_resident(program, False), _in(steps, program, False))) for program, steps in changes]
-    hosts = [_highest(_curve(_resident(program, True), _in(steps, program, True)))[0] for program, steps in changes]
+    held = [held_at_most(program, host=False) for program in schedule.programs]
+    hosts = [held_at_most(program, host=True).nbytes for program in schedule.programs]
     peaks = []
     for (_, number), rank in _firsts(zip(stages(schedule).tolist(), schedule.program_of, strict=True)).items():
         if schedule.programs[number].on == "gpu":
-            nbytes, time, by_category = held[number]
-            peaks.append(Peak(nbytes, rank, time, by_category))
+            nbytes, place, by_category = held[number]
+            peaks.append(Peak(nbytes, rank, place, by_category))
     return _memory(schedule, peaks, max(hosts, default=0.0) * ranks_per_host)
 
 
@@ -235,46 +232,12 @@ def _memory(schedule: Schedule, peaks: list[Peak], host_bytes: float) -> Memory:
     return Memory(top, tuple(of_stage[stage] for stage in sorted(of_stage)), host_bytes)
 
 
-def _program_changes(program: Program) -> Iterator[Change]:
-    """Yield allocations and frees by place in the program."""
-    pending: dict[str, Op] = {}
-    for place, op in enumerate(program.ops):
-        waits = op.after if op.stream == "compute" else ()
-        over = [stream for stream, last in pending.items() if stream == op.stream or last.name in waits]
-        yield from ((float(place), pending.pop(stream).frees, -1) for stream in over)
-        yield float(place), op.allocates, 1
-        if op.stream == "compute":
-            yield place + 0.5, op.frees, -1
-        elif op.frees:
-            pending[op.stream] = op
-    yield from ((float(len(program.ops)), op.frees, -1) for op in pending.values())
-
-
 def _on_host(category: str, program: Program) -> bool:
     return program.on == "host" or category.startswith("host.")
 
 
 def _resident(program: Program, host: bool) -> Mapping[str, float]:
     return {name: nbytes for name, nbytes in program.resident.items() if _on_host(name, program) == host}
-
-
-def _in(changes: Iterable[Change], program: Program, host: bool) -> Iterator[Change]:
-    for moment, amounts, sign in changes:
-        kept = {name: nbytes for name, nbytes in amounts.items() if _on_host(name, program) == host}
-        if kept:
-            yield moment, kept, sign
-
-
-def _curve(resident: Mapping[str, float], changes: Iterable[Change]) -> Curve:
-    rows = list(changes)
-    moments = np.array([0.0, *(moment for moment, _, _ in rows)])
-    order = np.argsort(moments, kind="stable")
-    names = dict.fromkeys([*resident, *(name for _, amounts, _ in rows for name in amounts)])
-    by_category = {}
-    for name in names:
-        steps = np.array([resident.get(name, 0.0), *(sign * amounts.get(name, 0.0) for _, amounts, sign in rows)])
-        by_category[name] = np.cumsum(steps[order])
-    return Curve(moments[order], by_category)
 
 
 def _highest(held: Curve) -> tuple[float, float, Mapping[str, float]]:

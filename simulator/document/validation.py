@@ -135,6 +135,16 @@ def _message(detail: Any) -> tuple[str, str]:
     return _sentence(kind, value, context, str(detail["msg"])), ""
 
 
+def reason(detail: Any) -> str:
+    """Return the message for one of pydantic's errors.
+
+    >>> reason({"type": "literal_error", "input": "a", "ctx": {"expected": "'none' or 'full'"}})
+    'must be none or full, not "a"'
+    """
+    fault = detail.get("ctx", {}).get("error")
+    return fault.message if isinstance(fault, Fault) else _message(detail)[0]
+
+
 def _sentence(kind: str, value: Any, context: dict[str, Any], message: str) -> str:
     if kind == "value_error":
         return str(context["error"])

@@ -6,7 +6,7 @@ The order in which they apply is the list in `workloads.composition`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -17,6 +17,7 @@ from simulator.schedule.mesh import Axis, Mesh
 from workloads.gradients.bucket import Reduction
 from workloads.model import Model
 from workloads.operators.lowering import Overlap
+from workloads.parallelism.search import Choices
 from workloads.reductions import Compression
 
 
@@ -44,6 +45,9 @@ class Parallelism(Section):
 
     key: ClassVar[str] = ""
     """The key of the section that an error of this parallelism points to."""
+
+    searchable: ClassVar[Mapping[str, Choices]] = {}
+    """The keys that `plan` may vary, with the values that ``auto`` stands for (`workloads.parallelism.search`)."""
 
     def degrees(self, ranks: int) -> Mapping[str, int]:
         """The degree of each of its axes. *ranks*: what the parallelisms applied before it leave of all GPUs."""
@@ -94,6 +98,11 @@ class DataMethod(Section):
     def broadcasts(self) -> bool:
         """True if rank 0 broadcasts the model to the other replicas before the first step."""
         return False
+
+    @property
+    def sharded(self) -> Collection[str]:
+        """The states (parameters, gradients, optimizer) of which each replica holds a part only."""
+        return ()
 
     @property
     def hosts(self) -> int:

@@ -5,7 +5,7 @@ How their gradients meet is the matter of the method, a file of this folder: ``d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, ClassVar, Literal
 
@@ -14,8 +14,36 @@ from pydantic import Field
 from simulator.document import Count, Fault
 from simulator.schedule import Schedule
 from workloads.operators.parameter import REPLICAS
-from workloads.parallelism import Parallelism, TrainingStep
-from workloads.registry import Method, default_method
+from workloads.parallelism import DataMethod, Parallelism, TrainingStep
+from workloads.parallelism.search import Choices, Chosen, Job
+from workloads.registry import METHODS, Method, declared, default_method
+
+WITH_PIPELINE: Sequence[Mapping[str, Any]] = ({"method": "ddp"}, {"method": "zero", "stage": 1})
+"""Methods that reduce gradients once a step, so that they go with a pipeline."""
+
+WITHOUT_PIPELINE: Sequence[Mapping[str, Any]] = (
+    {"method": "zero", "stage": 2},
+    {"method": "zero", "stage": 3},
+    {"method": "fsdp"},
+)
+"""Methods that communicate in every micro-batch."""
+
+
+def _methods(job: Job, chosen: Chosen) -> Sequence[Mapping[str, Any]]:
+    """Each method with the keys of the scenario's own that it shares, such as the size of a bucket."""
+    methods = [*WITH_PIPELINE, *(WITHOUT_PIPELINE if chosen["pp"] == 1 else ())]
+    return [with_shared_keys(method, job.given.get("data") or {}) for method in methods]
+
+
+def with_shared_keys(method: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *method* with those keys of *given* that it has too, except for those that it sets.
+
+    >>> with_shared_keys({"method": "zero", "stage": 1}, {"bucket": "40 MB", "first_bucket": "1 MB"})
+    {'bucket': '40 MB', 'method': 'zero', 'stage': 1}
+    """
+    found = declared(str(method["method"]), DataMethod) if method["method"] in METHODS else None
+    keys = set(found.model_fields) - {"method", "stage", "allow"} if found else set()
+    return {key: value for key, value in given.items() if key in keys} | dict(method)
 
 
 class Data(Parallelism):
@@ -23,6 +51,7 @@ class Data(Parallelism):
 
     axis: ClassVar[str] = REPLICAS
     key: ClassVar[str] = "data"
+    searchable: ClassVar[Mapping[str, Choices]] = {"data": _methods}
 
     dp: Count | Literal["auto"] | list[Count] = "auto"
     """Replicas of the model; auto: as many as there are GPUs for; a list: those of each pipeline rank."""

@@ -6,7 +6,7 @@ reduce-scattered after it, in every micro-batch. Zhao et al., "PyTorch FSDP", VL
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -47,6 +47,11 @@ class FullyShardedDataParallel(ReducingMethod):
     def whole_gradients(self) -> bool:
         """False: the gradients of each micro-batch are reduced to shards."""
         return False
+
+    @property
+    def sharded(self) -> Collection[str]:
+        """All of them."""
+        return STATES
 
     def gradient_dtype(self, precision: str, software: Software) -> str:
         """*precision*: torch, ``MixedPrecisionPolicy.reduce_dtype``, is that of the computation by default."""

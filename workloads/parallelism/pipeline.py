@@ -29,6 +29,7 @@ from workloads.memory.late_recompute import late_recompute
 from workloads.model import Layer, Model
 from workloads.parallelism import Parallelism, TrainingStep
 from workloads.parallelism._messages import Message, MessagePlan, Parts, message_plans
+from workloads.parallelism.search import Choices, Chosen, Job, divisors
 from workloads.steady_state import SteadyState, steady_state
 
 ORDERS = "workloads.pipelines"
@@ -37,11 +38,41 @@ ALIASES = {"1f1b": "one_f_one_b"}
 """Names of orders that cannot be the name of a function."""
 
 
+def _degrees(job: Job, chosen: Chosen) -> Sequence[int]:
+    return divisors(job.gpus, job.layers)
+
+
+def _schedules(job: Job, chosen: Chosen) -> Sequence[str]:
+    """Synchronous orders that common stacks run; all orders without a pipeline are one."""
+    return ("1f1b",) if chosen["pp"] == 1 else ("1f1b", "interleaved")
+
+
+def _virtual_stages(job: Job, chosen: Chosen) -> Sequence[int | None]:
+    """The divisors of the layers of a rank; None for an order without virtual stages."""
+    name = str(chosen["schedule"])
+    options = signature(function(ORDERS, ALIASES.get(name, name))).parameters
+    if "virtual_stages" not in options:
+        return (None,)
+    return divisors(job.layers // chosen["pp"], job.layers)[1:] or (2,)
+
+
+def _layouts(job: Job, chosen: Chosen) -> Sequence[Any]:
+    """As given, and equal stages if the layers divide; else as equal as possible."""
+    given = job.given.get("layout")
+    return (None,) if chosen["pp"] == 1 else tuple(dict.fromkeys((given, "embedding_as_layer")))
+
+
 class Pipeline(Parallelism):
     """Pipeline parallelism: ranks hold the stages, and micro-batches pass through them in an order."""
 
     axis: ClassVar[str] = PIPELINE
     key: ClassVar[str] = "pp"
+    searchable: ClassVar[Mapping[str, Choices]] = {
+        "pp": _degrees,
+        "schedule": _schedules,
+        "virtual_stages": _virtual_stages,
+        "layout": _layouts,
+    }
 
     pp: Count = 1
     """Pipeline ranks."""

@@ -10,7 +10,7 @@ Shoeybi et al. 2019, "Megatron-LM" (arXiv:1909.08053); sequence parallelism as i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
@@ -24,10 +24,20 @@ from workloads.model import Model
 from workloads.operators.lowering import Overlap
 from workloads.operators.sharded import Cut
 from workloads.parallelism import Parallelism, TrainingStep
+from workloads.parallelism.search import Choices, Chosen, Job, divisors
 from workloads.shape import nearest_divisors
 from workloads.transformer import Transformer
 
 TENSOR = "tp"
+
+
+def _degrees(job: Job, chosen: Chosen) -> Sequence[int]:
+    """Tensor parallelism communicates in every layer, so it stays in a node."""
+    return divisors(job.node, job.node)
+
+
+def _on_sequences(job: Job, chosen: Chosen) -> Sequence[bool]:
+    return (True, False) if chosen["tp"] > 1 else (False,)
 
 
 class Tensor(Parallelism):
@@ -35,6 +45,7 @@ class Tensor(Parallelism):
 
     axis: ClassVar[str] = TENSOR
     key: ClassVar[str] = "tp"
+    searchable: ClassVar[Mapping[str, Choices]] = {"tp": _degrees, "sequence_parallel": _on_sequences}
 
     tp: Count = 1
     """Ranks that share every layer; they must divide the heads."""

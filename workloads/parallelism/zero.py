@@ -23,7 +23,7 @@ by ``stage3_prefetch_bucket_size``; the rank with the largest tensor, if whole t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -108,6 +108,11 @@ class Zero(ReducingMethod):
     def whole_gradients(self) -> bool:
         """Up to stage 1; later stages reduce the gradients of each micro-batch to shards."""
         return self.stage < 2
+
+    @property
+    def sharded(self) -> Collection[str]:
+        """Those of the stage."""
+        return SHARDED[self.stage]
 
     @property
     def label(self) -> str:

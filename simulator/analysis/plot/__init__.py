@@ -19,6 +19,7 @@ from simulator.analysis.plot.gantt import pipeline_chart, timeline_chart
 from simulator.analysis.plot.heat_map import HeatMap, heat_map_chart
 from simulator.analysis.plot.links import links_chart
 from simulator.analysis.plot.memory import Reserved, memory_chart
+from simulator.analysis.plot.pareto import Point, pareto_chart
 from simulator.analysis.plot.repeats import repeats_chart
 from simulator.analysis.plot.states import Held, states_chart
 from simulator.analysis.plot.sweep import Sweep, sweep_chart
@@ -119,6 +120,13 @@ def draw_heat_map(cells: HeatMap, path: Path | str, *, title: str) -> None:
     suffix_of(Path(path), SUFFIXES)
     with style():
         save(heat_map_chart(cells, title), Path(path))
+
+
+def draw_pareto(points: Sequence[Point], capacity: float, path: Path | str, *, title: str) -> None:
+    """Draw memory against time of *points*, with the *capacity* of a GPU (bytes), to *path*."""
+    suffix_of(Path(path), SUFFIXES)
+    with style():
+        save(pareto_chart(points, capacity, title), Path(path))
 
 
 def draw_repeats(step_times: Sequence[float], path: Path | str, *, title: str) -> None:

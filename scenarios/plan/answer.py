@@ -1,0 +1,179 @@
+"""The answer of a plan: the best candidates with their numbers, why the first is best, and what was rejected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from scenarios.plan.planner import Judged, Planner
+from scenarios.plan.reasons import Miss, Neighbour, Reasons, miss_line, sentence
+from scenarios.results.memory_need import of_capacity
+from simulator.analysis import text
+from simulator.errors import ScenarioError
+from simulator.units import show
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The *best* candidates of *planner*, simulated, with the reasons for the first: *neighbours*, *binding*, *misses*.
+
+    *rejected*: how many by kind.
+    """
+
+    planner: Planner
+    best: Sequence[Judged]
+    rejected: Mapping[str, int]
+    neighbours: Sequence[Neighbour]
+    binding: Neighbour | None
+    misses: Sequence[Miss]
+
+    @cached_property
+    def why(self) -> str:
+        """Why the first is best."""
+        return sentence(self.best[0], self.neighbours, self.binding, self.planner.within)
+
+    def tied(self, one: Judged) -> bool:
+        """Return whether *one* is closer to the first than the interval of the calibration; False if there is none."""
+        interval = self.best[0].result.get("step_time_interval_s")
+        return interval is not None and one is not self.best[0] and one.seconds <= interval[1]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many candidates there were, were priced by a bound or an estimate, were estimated and simulated."""
+        planner = self.planner
+        own = {one.key for one in planner.candidates}
+        return {
+            "candidates": len(planner.candidates),
+            "priced": sum(not planner.bounds[key].kind for key in own),
+            "estimated": sum(key in own for key in planner.journal.estimated),
+            "simulated": sum(key in own for key in planner.journal.simulated),
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """Return the answer as `plan --json` prints it."""
+        listed = self.best if self.planner.plan.simulate == "all" else self.best[: self.planner.plan.top]
+        return {
+            "name": self.planner.scenario.name,
+            **self.counts,
+            "method": self.planner.plan.method,
+            "objective": self.planner.plan.objective,
+            "best": [self._row(one) for one in listed],
+            "rejected": dict(self.rejected),
+            "misses": [_miss_numbers(miss) for miss in self.misses],
+        }
+
+    def _row(self, one: Judged) -> dict[str, Any]:
+        result = one.result
+        return {
+            "set": one.candidate.settings,
+            "estimate_s": one.estimate,
+            "step_time_s": one.seconds,
+            "step_time_interval_s": result.get("step_time_interval_s"),
+            "tied": self.tied(one),
+            "mfu": result["mfu"],
+            "memory": {**result["memory"], "need_bytes": result["need_bytes"]},
+            "bubble_fraction": result["bubble_fraction"],
+            "exposed_s": result["exposed_s"],
+            **({"training": result["training"]} if "training" in result else {}),
+            "why": self.why if one is self.best[0] else None,
+            "compared": [_numbers(n) for n in self._quoted] if one is self.best[0] else [],
+        }
+
+    @property
+    def _quoted(self) -> list[Neighbour]:
+        return [*self.neighbours, *([self.binding] if self.binding else [])]
+
+    def report(self) -> str:
+        """Return the answer as text."""
+        counts, rejected = self.counts, sum(self.rejected.values())
+        head = (
+            f"{self.planner.scenario.name}: {counts['candidates']:,} candidates, {rejected:,} rejected, "
+            f"{counts['estimated']:,} estimated, {len(self.best):,} simulated; best by {self.planner.plan.objective}"
+        )
+        told = [head, self._table(), f"Why: {self.why}"]
+        if any(self.tied(one) for one in self.best):
+            told.append("~ closer to the first than the interval of the calibration: tied")
+        if self.misses:
+            lines = [miss_line(miss, self.rejected[miss.kind]) for miss in self.misses]
+            told.append("\n".join(["Rejected, with the nearest of each kind", *(f"  {line}" for line in lines)]))
+        return "\n\n".join(told)
+
+    def _table(self) -> str:
+        shown = self.best[: self.planner.plan.top]
+        cost = any((one.result.get("training") or {}).get("cost") is not None for one in shown)
+        days = any("training" in one.result for one in shown)
+        columns = ["", "plan", "step time", "estimate", "MFU", "memory", "bubble", "exposed"]
+        columns += ["days"] * days + ["cost"] * cost
+        rows = []
+        for place, one in enumerate(shown, 1):
+            result = one.result
+            row = [
+                f"{place}{'~' if self.tied(one) else ''}",
+                one.candidate.name,
+                show(one.seconds, "time"),
+                f"{100 * (one.estimate / one.seconds - 1):+.1f} %",
+                f"{result['mfu']:.1%}",
+                of_capacity(result["need_bytes"], self.planner.within),
+                f"{result['bubble_fraction']:.1%}",
+                show(result["exposed_s"], "time"),
+            ]
+            whole = result.get("training") or {}
+            row += [f"{whole['days']:.3g}"] * days + [f"{whole['cost']:,.0f}" if cost else ""] * cost
+            rows.append(row)
+        return text.table(rows, columns, "ll" + "r" * (len(columns) - 2))
+
+    def points(self) -> list[tuple[str, float, float, bool]]:
+        """Return (name, seconds, bytes, simulated) of all candidates that have an estimate, or a simulation."""
+        journal, found = self.planner.journal, list[tuple[str, float, float, bool]]()
+        for one in self.planner.candidates:
+            priced, result = journal.estimated.get(one.key), journal.simulated.get(one.key)
+            if result is not None:
+                found.append((one.name, result["step_time_s"], result["need_bytes"], True))
+            elif priced is not None and priced.seconds is not None:
+                found.append((one.name, priced.seconds, priced.nbytes, False))
+        return found
+
+
+def _numbers(one: Neighbour) -> dict[str, Any]:
+    judged = one.judged
+    return {
+        "change": one.change,
+        "set": one.candidate.settings,
+        "step_time_s": judged.seconds if judged else None,
+        "need_bytes": judged.result["need_bytes"] if judged else None,
+        "rejected": one.rejected or None,
+    }
+
+
+def _miss_numbers(miss: Miss) -> dict[str, Any]:
+    judged = miss.judged
+    return {
+        "kind": miss.kind,
+        "set": miss.candidate.settings,
+        "why": miss.why,
+        "step_time_s": judged.seconds if judged else None,
+        "need_bytes": judged.result["need_bytes"] if judged else None,
+        "fix": _numbers(miss.fix) if miss.fix else None,
+    }
+
+
+def answer(planner: Planner) -> Answer:
+    """Return the answer of *planner*. Raises `ScenarioError` if no candidate fits."""
+    best = planner.best()
+    rejected = {kind: len(several) for kind, several in planner.rejected().items()}
+    if not best:
+        raise ScenarioError(_nothing(planner, rejected))
+    planner.watch.begin("simulating neighbours of the best")
+    reasons = Reasons(planner, best[0])
+    return Answer(planner, best, rejected, reasons.neighbours(), reasons.binding(), reasons.misses())
+
+
+def _nothing(planner: Planner, rejected: Mapping[str, int]) -> str:
+    counted = ", ".join(f"{kind} {count:,}" for kind, count in rejected.items())
+    least = min((bound.nbytes for bound in planner.bounds.values() if not bound.kind), default=0.0)
+    told = f"no candidate of {len(planner.candidates):,} can run ({counted})"
+    if not least:
+        return told
+    return f"{told}; the least memory that one needs is over {of_capacity(least, planner.within)}: more GPUs are needed"

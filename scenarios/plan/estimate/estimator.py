@@ -1,0 +1,217 @@
+"""The estimate of a scenario: its step time and its memory, from prices that candidates share.
+
+The schedule is made by the passes of the scenario itself, on priced layers (`layers`), so it has the same pipeline
+order, buckets, updates and allocations. One rank of each program is executed by the engine on transfers of known
+duration (`transfers`). Of many micro-batches only a few are executed: in the steady state of a pipeline each further
+one adds the same time and the same memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+from math import inf
+
+import numpy as np
+
+from scenarios.build.built import BuiltScenario
+from scenarios.build.derived import Derived
+from scenarios.build.schedule import model_share, schedule_of_share
+from scenarios.plan.estimate.layers import (
+    AGAIN,
+    PHASES,
+    distinct_layers,
+    most_buffers,
+    of_priced_layers,
+    priced,
+    probe,
+)
+from scenarios.plan.estimate.pipelines import PipelineFacts, pipeline_facts
+from scenarios.plan.estimate.representatives import Representatives
+from scenarios.plan.estimate.transfers import Transfers
+from scenarios.results.memory_need import MemoryNeed, memory_need
+from scenarios.running import at_slowest_clock
+from scenarios.specification.specification import Specification
+from simulator.engine.choice import numba_fault
+from simulator.engine.pricing import Pricing
+from simulator.engine.setup import Setup
+from simulator.engine.variation import Variation
+from simulator.network.transport.calibration import transport
+from simulator.network.transport.communicator import Communicator
+from simulator.schedule import Program, Schedule
+from simulator.schedule.matching import Matching
+from simulator.schedule.mesh import Mesh
+from simulator.timeline import Timeline
+from workloads.composition import on_layouts
+from workloads.compute import PIPELINE
+from workloads.model import Model
+from workloads.operators.lowering import Overlap
+from workloads.operators.parameter import REPLICAS
+from workloads.operators.shift import with_neighbours
+
+WARM_UP = 1
+"""Micro-batches for each pipeline rank until a pipeline is in its steady state: 1F1B is after one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The estimated step time *seconds* (None: not estimated), and the *need* of memory of the tightest GPU."""
+
+    seconds: float | None
+    need: MemoryNeed
+
+
+class Estimator:
+    """Estimates of *scenario* and of scenarios that differ from it in `parallelism` and `training` only."""
+
+    def __init__(self, scenario: BuiltScenario) -> None:
+        self.scenario = scenario
+        self._networks: dict[tuple[str, ...], Transfers] = {}
+        self._shares: dict[Hashable, Model] = {}
+        self._priced: dict[Hashable, Model] = {}
+        self._pipelines: dict[Hashable, PipelineFacts] = {}
+        self._groups: dict[Hashable, tuple[tuple[tuple[int, ...], ...], ...]] = {}
+
+    def estimate(self, specification: Specification, derived: Derived, within: float = inf) -> Estimate:
+        """Return the estimate of a scenario; only that of its memory if that is more than *within* bytes.
+
+        Raises `ScenarioError` if it cannot be scheduled.
+        """
+        numbers = self._few(specification, derived) or (derived.micro_batches,)
+        last = self._schedule(specification, derived, numbers[-1])
+        need = self._need(last, derived)
+        first = self._schedule(specification, derived, numbers[0]) if len(numbers) > 1 else last
+        more = (derived.micro_batches - numbers[-1]) / max(1, numbers[-1] - numbers[0])
+        if more and self.pipeline(specification).grows:
+            need = replace(need, tensors=need.tensors + more * (need.tensors - self._need(first, derived).tensors))
+        if need.nbytes > within:
+            return Estimate(None, need)
+        network = self._network(derived)
+        seconds = self._timeline(last, network).step_time
+        if more:
+            seconds += more * (seconds - self._timeline(first, network).step_time)
+        return Estimate(seconds, need)
+
+    def _few(self, specification: Specification, derived: Derived) -> tuple[int, int] | None:
+        """Return two numbers of micro-batches in the steady state; None if all are executed."""
+        stages, count = specification.parallelism.pp, derived.micro_batches
+        if self.pipeline(specification).asynchronous or derived.by_stage:
+            return None
+        first = WARM_UP * stages + count % stages
+        second = first + stages
+        return (first, second) if count > first + second else None
+
+    def pipeline(self, specification: Specification) -> PipelineFacts:
+        """Return the facts of the pipeline order."""
+        parallelism, training = specification.parallelism, specification.training
+        assert training is not None
+        recompute = training.recompute == "full" and parallelism.recomputes_stages
+        key = parallelism.schedule, parallelism.pp, parallelism.virtual_stages, recompute
+        if key not in self._pipelines:
+            self._pipelines[key] = pipeline_facts(parallelism, recompute)
+        return self._pipelines[key]
+
+    def _schedule(self, specification: Specification, derived: Derived, micro_batches: int) -> Schedule:
+        """Return the schedule of priced layers with so many micro-batches."""
+        return schedule_of_share(
+            specification,
+            self.priced_share(specification, derived),
+            self.scenario.software,
+            replace(derived, micro_batches=micro_batches),
+            self.scenario.document,
+        )
+
+    def _need(self, schedule: Schedule, derived: Derived) -> MemoryNeed:
+        communicator = self._network(derived).communicator
+        return memory_need(self.scenario, schedule, devices=derived.devices, network=communicator)
+
+    def _timeline(self, schedule: Schedule, network: Transfers) -> Timeline:
+        communicator = network.communicator
+        classes = Representatives(schedule, network)
+        pricing = Pricing(schedule, communicator.cluster, communicator.devices, self.scenario.software, Variation())
+        setup = Setup(schedule, classes, pricing, Matching(schedule))
+        if numba_fault():
+            from simulator.engine.reference import run
+        else:
+            from simulator.engine.execution import run
+        outcome = run(setup)
+        return Timeline(schedule, communicator.cluster, outcome.columns, classes.representative, communicator.devices)
+
+    def _network(self, derived: Derived) -> Transfers:
+        if derived.devices not in self._networks:
+            network = self.scenario.specification.network
+            cluster = at_slowest_clock(self.scenario.cluster(), derived.devices)
+            self._networks[derived.devices] = Transfers(
+                Communicator(
+                    cluster, derived.devices, transport(network.transport), network.fidelity, network.algorithms
+                )
+            )
+        return self._networks[derived.devices]
+
+    # Layers.
+
+    def _inner(self, specification: Specification) -> tuple[str, ...]:
+        parts = specification.parallelism.parts.values()
+        return tuple(repr(part) for part in parts if part.axis not in (REPLICAS, PIPELINE))
+
+    def _share(self, specification: Specification) -> Model:
+        key = self._inner(specification)
+        if key not in self._shares:
+            assert self.scenario.model is not None
+            self._shares[key] = model_share(
+                self.scenario.model, specification.parallelism.parts, self.scenario.document
+            )
+        return self._shares[key]
+
+    def priced_share(self, specification: Specification, derived: Derived) -> Model:
+        """Return the model of one rank with priced layers, in the groups of the layouts of *derived*."""
+        phases = PHASES if self.pipeline(specification).splits else PHASES[:2]
+        layout = derived.layouts[0]
+        axes = tuple(axis for axis in layout.degrees if axis not in (REPLICAS, PIPELINE))
+        degrees = tuple(layout.degrees.items())
+        if (degrees, axes) not in self._groups:
+            self._groups[degrees, axes] = tuple(layout.groups(axis) for axis in axes)
+        inner = self._groups[degrees, axes]
+        key = self._inner(specification), derived.micro_batch_size, phases, inner, derived.devices
+        if key not in self._priced:
+            self._priced[key] = self._price(specification, derived, self._share(specification), phases)
+        return self._priced[key]
+
+    def _price(self, specification: Specification, derived: Derived, share: Model, phases: tuple[str, ...]) -> Model:
+        """Return *share* with the duration of each of *phases*, from one simulation of all its distinct layers."""
+        overlap: dict[str, Overlap] = {}
+        parts = list(specification.parallelism.parts.values())
+        for part in parts:
+            overlap |= part.overlap(self.scenario.software)
+        samples = derived.micro_batch_size
+        layers = distinct_layers(share)
+        program = probe(list(layers.values()), samples, overlap, phases)
+        layout = derived.layouts[0]
+        alone = Schedule(Mesh.regular({PIPELINE: 1}), (program,), (0,))
+        schedule = with_neighbours(on_layouts(alone, [layout], parts))
+        schedule = replace(schedule, program_of=(0,) * schedule.mesh.world_size)
+        timeline = self._timeline(schedule, self._network(derived))
+        seconds, buffers = _by_phase(schedule.programs[0], timeline)
+        made = {key: priced(layer, samples, seconds[layer.name], buffers[layer.name]) for key, layer in layers.items()}
+        return of_priced_layers(share, made)
+
+
+def _by_phase(program: Program, timeline: Timeline) -> tuple[Mapping[str, Mapping[str, float]], ...]:
+    """Return by layer and phase of a probe the seconds and the most bytes of buffers."""
+    own = timeline.of(0)
+    ends = np.empty(len(program.ops))
+    ends[own.op] = own.end
+    seconds: dict[str, dict[str, float]] = {}
+    buffers: dict[str, dict[str, float]] = {}
+    begin = 0
+    for number, op in enumerate(program.ops):
+        assert op.action is not None
+        assert op.layer is not None
+        if op.name.endswith(".begin"):
+            begin = number
+        elif op.name == f"{op.action}.{op.layer}":
+            of_layer = seconds.setdefault(op.layer, dict.fromkeys((*PHASES, AGAIN), 0.0))
+            of_layer[op.action.phase] = float(ends[number] - ends[begin])
+            held = most_buffers(program.ops[begin : number + 1])
+            buffers.setdefault(op.layer, {})["F" if op.action.phase == "F" else "I"] = held
+    return seconds, buffers

@@ -1,0 +1,109 @@
+"""Prices of transfers: the duration of each communication when all groups of its axis communicate at once.
+
+The plan is that of the engine. Groups of an axis share links, so a phase takes longer than on idle links by a factor,
+which is the fair share of the slowest group when all groups run the same phase. The factor does not depend on the
+bytes, so it is found once for each algorithm. Contention between axes is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from simulator.engine.folding.folding import Folding
+from simulator.engine.rank_classes import plan_of
+from simulator.engine.variation import Variation
+from simulator.network.plan import Phase, TransferPlan
+from simulator.network.transport.communicator import Communicator
+from simulator.schedule import Collective, Op, Program, Recv, Schedule, Send
+from simulator.schedule.matching import request_of
+from simulator.schedule.mesh import Axis, Mesh, family
+
+AXIS = "priced"
+"""The axis of the schedule in which all groups communicate at once."""
+
+
+class Transfers:
+    """The prices of transfers on the devices of *communicator*."""
+
+    def __init__(self, communicator: Communicator) -> None:
+        self.communicator = communicator
+        self._plans: dict[Hashable, TransferPlan] = {}
+        self._factors: dict[Hashable, float] = {}
+
+    def plan(self, op: Op, axis: Axis | None, ranks: tuple[int, ...]) -> TransferPlan:
+        """Return the plan of *op* between *ranks* as one delay; *axis*: that of the op, None for a copy."""
+        key = type(op), request_of(op), ranks
+        if key not in self._plans:
+            alone = plan_of(self.communicator, op, ranks)
+            self._plans[key] = self._delayed(alone, self._factor(op, axis, ranks, alone) if axis else 1.0)
+        return self._plans[key]
+
+    def _delayed(self, plan: TransferPlan, factor: float) -> TransferPlan:
+        latency = sum(phase.latency for phase in plan.phases)
+        seconds = latency + factor * _transferring(plan)
+        phases = (Phase(seconds, contended=False),) if plan.phases else ()
+        return TransferPlan(plan.algorithm, plan.protocol, phases, plan.sent_bytes, plan.sms, plan.delivery)
+
+    def _factor(self, op: Op, axis: Axis, ranks: tuple[int, ...], alone: TransferPlan) -> float:
+        """Return how many times longer the transfers of *alone* take when all groups of *axis* communicate."""
+        seconds = _transferring(alone)
+        if not seconds or self.communicator.fidelity == "alpha_beta":
+            return 1.0
+        kind = op.kind if isinstance(op, Collective) else ("message", *_ends(axis, ranks))
+        key = axis.groups, kind, alone.algorithm, alone.protocol
+        if key not in self._factors:
+            slowest = max(map(_transferring, self._at_once(op, axis, ranks)), default=seconds)
+            self._factors[key] = max(1.0, slowest / seconds)
+        return self._factors[key]
+
+    def _at_once(self, op: Op, axis: Axis, ranks: tuple[int, ...]) -> list[TransferPlan]:
+        """Return the plans of all groups of *axis*, each with the share of the links that it then has."""
+        world = len(self.communicator.devices)
+        mesh = Mesh(world, {AXIS: axis})
+        idle = Program("idle", ())
+        program_of = [0] * world
+        assert isinstance(op, Collective | Send | Recv)
+        if isinstance(op, Collective):
+            own: Op = Collective(
+                name="op",
+                kind=op.kind,
+                over=AXIS,
+                nbytes=op.nbytes,
+                root=op.root,
+                algorithm=self.communicator.algorithms.get(f"{family(op.over)}.{op.kind}", op.algorithm),
+                per_peer=op.per_peer,
+            )
+            programs = [idle, Program("all", (own,))]
+            members = [(rank, 1) for group in axis.groups for rank in group if len(group) == len(ranks)]
+        else:
+            sender, receiver = _ends(axis, ranks)
+            own = Send(name="send", over=AXIS, peer=receiver, nbytes=op.nbytes)
+            back = Recv(name="receive", over=AXIS, peer=sender, nbytes=op.nbytes)
+            programs = [idle, Program("sender", (own,)), Program("receiver", (back,))]
+            groups = [group for group in axis.groups if len(group) > max(sender, receiver)]
+            members = [
+                pair for group in groups for pair in ((group[sender], 1), (group[receiver], 2)) if sender != receiver
+            ]
+        for rank, number in members:
+            program_of[rank] = number
+        schedule = Schedule(mesh, tuple(programs), tuple(program_of))
+        folding = Folding(schedule, self.communicator, Variation(), {})
+        firsts = [rank for rank in sorted(set(folding.representative.tolist())) if program_of[rank] == 1]
+        return [folding.plan(folding.communication(rank, own), own) for rank in firsts]
+
+
+def _transferring(plan: TransferPlan) -> float:
+    """Return the seconds of *plan* without its latencies."""
+    return sum(
+        max(phase.nbytes / flow.alone for flow in phase.flows)
+        for phase in plan.phases
+        if phase.contended and phase.nbytes and phase.flows
+    )
+
+
+def _ends(axis: Axis, ranks: tuple[int, ...]) -> tuple[int, int]:
+    """Return the coordinates of the sender and the receiver *ranks* on *axis*."""
+    places = [axis.place(rank) for rank in ranks]
+    assert places[0] is not None
+    assert places[1] is not None
+    return places[0][1], places[1][1]

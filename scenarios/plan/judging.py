@@ -1,0 +1,176 @@
+"""Judging candidates: rules, lower bounds, estimate and simulation of each, as jobs of an executor.
+
+A process keeps the space and the prices of a scenario, so that candidates share them.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
+from typing import Any
+
+from scenarios.plan.estimate.bounds import least_bytes, least_seconds
+from scenarios.plan.estimate.estimator import Estimator
+from scenarios.plan.space import ORDER, Candidate, Rejected, Space
+from scenarios.scenario import Scenario
+from scenarios.specification.plan import PlanSection
+from simulator.errors import ScenarioError, ScheduleError
+from simulator.gc_paused import gc_paused
+
+Values = Mapping[str, Any]
+
+TOLD = (
+    "step_time_s",
+    "step_time_interval_s",
+    "breakdown_s",
+    "bubble_fraction",
+    "samples_per_s",
+    "tokens_per_s",
+    "mfu",
+    "memory",
+    "training",
+)
+"""The keys of a result that a plan keeps of each simulation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The lower bounds of a candidate: *seconds* of a step and *nbytes* of memory; or why it is rejected."""
+
+    seconds: float = 0.0
+    nbytes: float = 0.0
+    kind: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """The estimate of a candidate: *seconds* (None if memory does not suffice), *nbytes*; or why it is rejected."""
+
+    seconds: float | None = None
+    nbytes: float = 0.0
+    kind: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Some candidates of the scenario in *source*, `packed`, by their *values*. *within*: bytes of a GPU."""
+
+    source: bytes
+    values: tuple[Values, ...]
+    within: float = inf
+
+
+def packed(scenario: Scenario) -> bytes:
+    """Return *scenario* as bytes, equal for equal scenarios, for a `Task`."""
+    return pickled({**scenario.source.data, "name": scenario.name})
+
+
+def pickled(data: Mapping[str, Any]) -> bytes:
+    """Return the *data* of a scenario as bytes."""
+    return pickle.dumps(dict(data))
+
+
+@lru_cache(maxsize=8)
+def unpacked(source: bytes) -> Scenario:
+    """Return the scenario of `packed` bytes."""
+    return Scenario.model_validate(pickle.loads(source))
+
+
+@lru_cache(maxsize=2)
+def _space(source: bytes) -> tuple[Space, Estimator]:
+    scenario = unpacked(source)
+    return Space(scenario), Estimator(scenario)
+
+
+def bounds(task: Task) -> list[Bound]:
+    """Return the lower bounds of each candidate of *task*."""
+    with gc_paused():
+        return [_bound(*_space(task.source), Candidate(values)) for values in task.values]
+
+
+def _bound(space: Space, estimator: Estimator, candidate: Candidate) -> Bound:
+    try:
+        variant = space.variant(candidate)
+        both = variant.specification, variant.derived
+        return Bound(least_seconds(estimator, *both), least_bytes(estimator, *both))
+    except Rejected as rejected:
+        return Bound(kind=rejected.kind, why=rejected.why)
+    except (ScenarioError, ScheduleError) as error:
+        return Bound(kind=ORDER, why=str(error).partition("\n")[0])
+
+
+def estimates(task: Task) -> list[Priced]:
+    """Return the estimate of each candidate of *task*, which must obey the rules."""
+    space, estimator = _space(task.source)
+    found = []
+    with gc_paused():
+        for values in task.values:
+            variant = space.variant(Candidate(values))
+            try:
+                one = estimator.estimate(variant.specification, variant.derived, task.within)
+                found.append(Priced(one.seconds, one.need.nbytes))
+            except (ScenarioError, ScheduleError) as error:
+                found.append(Priced(kind=ORDER, why=str(error).partition("\n")[0]))
+    return found
+
+
+def simulations(task: Task) -> list[dict[str, Any]]:
+    """Return the result of each candidate of *task*, simulated: the keys `TOLD`, and ``need_bytes``."""
+    space, _ = _space(task.source)
+    return [simulated(space.scenario_of(Candidate(values))) for values in task.values]
+
+
+def simulated(scenario: Scenario) -> dict[str, Any]:
+    """Return the numbers of *scenario* that a plan keeps."""
+    summary = scenario.run().summary()
+    told = {key: summary[key] for key in TOLD if key in summary}
+    memory = told["memory"]
+    parts: Mapping[str, float] = told["breakdown_s"]
+    exposed = sum(seconds for part, seconds in parts.items() if part.startswith("exposed_"))
+    return {**told, "exposed_s": exposed, "need_bytes": memory["peak_bytes"] + memory["reserved_bytes"]}
+
+
+def objective_fault(scenario: Scenario, plan: PlanSection) -> str:
+    """Return why the objective of *plan* cannot be computed for *scenario*; empty if it can."""
+    training, cost = scenario.specification.training, scenario.specification.cost
+    if plan.objective in ("step_time", "memory") or training is None:
+        return ""
+    if not training.tokens and not training.samples:
+        return f"{plan.objective} is of a whole training run: give training.tokens, or samples"
+    if plan.objective == "energy":
+        powers = [gpu.power for gpu in scenario.cluster().count(scenario.derived.devices)]
+        known = (cost is not None and cost.gpu_power) or all(powers)
+        return "" if known else "energy needs the power of a GPU: give cost.gpu_power, e.g. 700 W"
+    if cost is None or not cost.gpu_hour:
+        return f"{plan.objective} needs a price: give cost.gpu_hour"
+    if plan.objective == "tokens_per_currency" and not training.tokens:
+        return "tokens_per_currency counts tokens: give training.tokens"
+    return ""
+
+
+def value(objective: str, result: Mapping[str, Any], tokens: float = 0.0) -> float:
+    """Return what *objective* makes least of a simulated *result*.
+
+    >>> value("tokens_per_currency", {"training": {"cost": 2.0}}, 8.0)
+    -4.0
+    """
+    match objective:
+        case "memory":
+            return float(result["need_bytes"])
+        case "cost":
+            return float(result["training"]["cost"])
+        case "energy":
+            return float(result["training"]["energy_mwh"])
+        case "tokens_per_currency":
+            return -tokens / float(result["training"]["cost"])
+    return float(result["step_time_s"])
+
+
+def chunks(values: Sequence[Values], size: int) -> list[tuple[Values, ...]]:
+    """Return *values* in runs of *size*."""
+    return [tuple(values[begin : begin + size]) for begin in range(0, len(values), size)]

@@ -1,0 +1,218 @@
+"""The planner: candidates of a method, their bounds, the estimates of the promising ones, simulations of the best.
+
+Candidates are estimated in order of their lower bounds, until no bound is below the estimates of the best so many. So
+the best by estimate are the same as if all were estimated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import inf
+from pathlib import Path
+from typing import Any, Protocol
+
+from scenarios.execution import Failure, execute
+from scenarios.plan import judging
+from scenarios.plan.journal import Journal
+from scenarios.plan.judging import Bound, Priced, Task, chunks
+from scenarios.plan.space import MEMORY, Candidate, Space
+from scenarios.scenario import Scenario
+from scenarios.specification.plan import ALL, METHODS
+from simulator.errors import ScenarioError
+from simulator.lookup import attribute_of
+
+BOUNDED_AT_ONCE, ESTIMATED_AT_ONCE = 500, 8
+"""Candidates of a job. They do not depend on the number of processes, so that every number gives the same answer."""
+
+ROUND = 32
+"""Candidates that are estimated before the bounds of the others are looked at again."""
+
+
+class Watch(Protocol):
+    """What a planner reports to; `scenarios.commands.progress.Progress` shows it."""
+
+    def begin(self, title: str, parts: int = 0) -> None:
+        """A part of the work begins, in *parts*."""
+
+    def advance(self) -> None:
+        """One of them is done."""
+
+
+class Unwatched:
+    """Nobody looks on."""
+
+    def begin(self, title: str, parts: int = 0) -> None:
+        """Nothing is shown."""
+
+    def advance(self) -> None:
+        """Nothing is shown."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A simulated *candidate*: its *estimate* (s) and the *result* of its simulation, with the objective's *value*."""
+
+    candidate: Candidate
+    estimate: float
+    result: Mapping[str, Any]
+    value: float
+
+    @property
+    def seconds(self) -> float:
+        """The simulated step time, s."""
+        return float(self.result["step_time_s"])
+
+
+@dataclass
+class Planner:
+    """Plans for *scenario* by its section ``plan``, in *processes*, or *on* a cluster.
+
+    *folder*: where the journal is.
+    """
+
+    scenario: Scenario
+    processes: int = 1
+    on: str = ""
+    folder: Path | None = None
+    watch: Watch = field(default_factory=Unwatched)
+
+    def __post_init__(self) -> None:
+        self.plan = self.scenario.specification.plan
+        self.space = Space(self.scenario)
+        if fault := judging.objective_fault(self.scenario, self.plan):
+            raise self.scenario.document.error(("plan", "objective"), fault)
+        self.source = judging.packed(self.scenario)
+        self.journal = Journal(self.folder, self.source)
+        cluster = self.scenario.cluster()
+        capacity = min(cluster.accelerator(gpu).memory_bytes for gpu in cluster.gpus)
+        self.within = capacity * (1.0 - self.plan.memory_margin)
+        self.bounds: dict[str, Bound] = {}
+
+    @cached_property
+    def candidates(self) -> list[Candidate]:
+        """The candidates of the method, each once."""
+        method = attribute_of(METHODS, self.plan.method, "candidates")
+        if method is None:
+            raise ScenarioError(f"plan.method {self.plan.method} has no function candidates(space)")
+        found = {candidate.key: candidate for candidate in method(self.space)}
+        if not found:
+            raise ScenarioError("there is nothing to plan: no candidate")
+        return list(found.values())
+
+    # The three stages; each does what the journal does not have.
+
+    def bound(self, candidates: Sequence[Candidate]) -> None:
+        """Find the lower bounds of *candidates*."""
+        new = [candidate for candidate in candidates if candidate.key not in self.bounds]
+        for some, found in self._run(judging.bounds, new, BOUNDED_AT_ONCE):
+            self.bounds |= {one.key: bound for one, bound in zip(some, found, strict=True)}
+
+    def estimate(self, candidates: Sequence[Candidate], within: float | None = None) -> None:
+        """Estimate *candidates*, the time of those that need at most *within* bytes."""
+        limit = self.within if within is None else within
+        new = [one for one in candidates if self._must_estimate(one, limit)]
+        for some, found in self._run(judging.estimates, new, ESTIMATED_AT_ONCE, limit):
+            for candidate, priced in zip(some, found, strict=True):
+                self.journal.estimate(candidate, priced)
+
+    def _must_estimate(self, candidate: Candidate, limit: float) -> bool:
+        known = self.journal.estimated.get(candidate.key)
+        return known is None or (known.seconds is None and not known.kind and known.nbytes <= limit)
+
+    def simulate(self, candidates: Sequence[Candidate]) -> list[Judged]:
+        """Return *candidates* simulated, in their order."""
+        new = [one for one in candidates if one.key not in self.journal.simulated]
+        for some, found in self._run(judging.simulations, new, 1):
+            self.journal.simulation(some[0], found[0])
+        tokens = self.scenario.specification.training.tokens or 0.0  # type: ignore[union-attr]
+        judged = []
+        for one in candidates:
+            result = self.journal.simulated[one.key]
+            estimated = self.journal.estimated[one.key].seconds if one.key in self.journal.estimated else None
+            judged.append(Judged(one, inf if estimated is None else estimated, result, self._value(result, tokens)))
+        return judged
+
+    def _value(self, result: Mapping[str, Any], tokens: float) -> float:
+        return judging.value(self.plan.objective, result, tokens)
+
+    def _run(
+        self,
+        function: Callable[[Task], Sequence[Any]],
+        candidates: Sequence[Candidate],
+        size: int,
+        within: float = inf,
+    ) -> Iterable[tuple[Sequence[Candidate], Sequence[Any]]]:
+        """Yield some of *candidates* with what *function* returns for them, as jobs end."""
+        parts = chunks([one.values for one in candidates], size)
+        jobs = [(function, Task(self.source, values, within)) for values in parts]
+        with closing(execute(jobs, min(self.processes, len(jobs)), self.on)) as outcomes:  # type: ignore[type-var]
+            for index, found in outcomes:
+                if isinstance(found, Failure):
+                    raise ScenarioError(f"a candidate failed: {found.message}")
+                yield candidates[index * size : (index + 1) * size], found
+                self.watch.advance()
+
+    # The search.
+
+    def best(self) -> list[Judged]:
+        """Return the best candidates, simulated, the best first."""
+        self.watch.begin(f"checking {len(self.candidates):,} candidates", -(-len(self.candidates) // BOUNDED_AT_ONCE))
+        self.bound(self.candidates)
+        chosen = self._estimated_best()
+        self.watch.begin(f"simulating the best {len(chosen)}", len(chosen))
+        judged = [one for one in self.simulate(chosen) if one.result["need_bytes"] <= self.within]
+        return sorted(judged, key=lambda one: one.value)
+
+    @property
+    def open(self) -> list[Candidate]:
+        """The candidates that neither a rule nor the bound of memory rejects, in order of their bounds."""
+        found = [one for one in self.candidates if not self.bounds[one.key].kind]
+        found = [one for one in found if self.bounds[one.key].nbytes <= self.within]
+        return sorted(found, key=lambda one: self._least(self.bounds[one.key]))
+
+    def _least(self, bound: Bound) -> float:
+        return bound.nbytes if self.plan.objective == "memory" else bound.seconds
+
+    def _estimated(self, priced: Priced) -> float:
+        assert priced.seconds is not None
+        return priced.nbytes if self.plan.objective == "memory" else priced.seconds
+
+    def _estimated_best(self) -> list[Candidate]:
+        """Return the best candidates by estimate, as many as are simulated."""
+        left = self.open
+        wanted = len(left) if self.plan.simulate == ALL else int(self.plan.simulate)
+        self.watch.begin(f"estimating the best of {len(left):,} candidates")
+        fitting: list[tuple[float, Candidate]] = []
+        while left:
+            worst = sorted(value for value, _ in fitting)[wanted - 1] if len(fitting) >= wanted else inf
+            if self._least(self.bounds[left[0].key]) > worst:
+                break
+            some, left = left[:ROUND], left[ROUND:]
+            self.estimate(some)
+            for one in some:
+                priced = self.journal.estimated[one.key]
+                if priced.seconds is not None:
+                    fitting.append((self._estimated(priced), one))
+        return [one for _, one in sorted(fitting, key=lambda pair: pair[0])[:wanted]]
+
+    def rejected(self) -> dict[str, list[Candidate]]:
+        """Return the rejected candidates by kind."""
+        found: dict[str, list[Candidate]] = {}
+        for one in self.candidates:
+            if kind := self.kind(one):
+                found.setdefault(kind, []).append(one)
+        return found
+
+    def kind(self, candidate: Candidate) -> str:
+        """Return why *candidate* is rejected; empty if it is not."""
+        bound, priced = self.bounds[candidate.key], self.journal.estimated.get(candidate.key)
+        if bound.kind:
+            return bound.kind
+        if bound.nbytes > self.within:
+            return MEMORY
+        if priced is None:
+            return ""
+        return priced.kind or (MEMORY if priced.nbytes > self.within else "")
