@@ -3,6 +3,6 @@
 The signature of a command lists its options; therefore some of these functions are over 40 lines long.
 """
 
-from scenarios.commands import accuracy, calibrate, check, compare, listing, plot, run, schema, show, validate
+from scenarios.commands import accuracy, calibrate, campaign, check, compare, listing, plot, run, schema, show, validate
 
-__all__ = ["accuracy", "calibrate", "check", "compare", "listing", "plot", "run", "schema", "show", "validate"]
+__all__ = ["accuracy", "calibrate", "campaign", "check", "compare", "listing", "plot", "run", "schema", "show", "validate"]

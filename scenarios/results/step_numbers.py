@@ -9,6 +9,7 @@ from functools import cached_property
 from math import isfinite
 from typing import Any
 
+from scenarios.cost.energy import Power, account, power
 from scenarios.results.layer_time import layer_seconds
 from scenarios.results.memory_need import MemoryNeed, memory_need
 from scenarios.results.result import Result
@@ -19,9 +20,6 @@ from simulator.analysis.critical.path import COMPUTATION, CriticalPath, critical
 from simulator.analysis.percentiles import percentiles
 from simulator.timeline import Timeline
 from workloads.composition import PARALLELISMS
-
-SECONDS_PER_DAY = 86_400.0
-JOULES_PER_MWH = 3.6e9
 
 AXES = tuple(cls.axis for cls in PARALLELISMS)
 """Axes that every result names, also without such an axis in the mesh, so that scripts find the keys."""
@@ -199,27 +197,21 @@ class StepNumbers(Result):
     def whole_training(self) -> dict[str, float | None]:
         """Return days, GPU-hours, energy, cost and CO2 of training on all tokens or samples; None if not known."""
         specification, model = self.scenario.specification, self.scenario.model
-        training, cost = specification.training, specification.cost
+        training = specification.training
         assert training is not None
         assert model is not None
         samples = training.samples or (training.tokens or 0.0) / (model.tokens_per_sample or 1)
         seconds = samples / training.global_batch_size * self._timeline.step_time
-        gpus = len(self._timeline.gpu_ranks)
-        hours = gpus * seconds / 3600
-        power = sum(count * self._power(gpu) for gpu, count in self._gpus.items()) * (cost.pue if cost else 1.0)
-        energy = power * seconds / JOULES_PER_MWH if power else None
-        return {
-            "days": seconds / SECONDS_PER_DAY,
-            "gpu_hours": hours,
-            "energy_mwh": energy,
-            "cost": cost.gpu_hour * hours if cost else None,
-            # kWh x kg/kWh: one MWh at 1 kg/kWh is one tonne
-            "co2_t": energy * cost.carbon if cost and energy is not None else None,
-        }
+        watts = self.power
+        joules = watts.of_step(self.breakdown) * seconds if watts else None
+        return account(seconds, len(self._timeline.gpu_ranks), joules, specification.cost)
 
-    def _power(self, gpu: Accelerator) -> float:
-        cost = self.scenario.specification.cost
-        return (cost.gpu_power if cost and cost.gpu_power else None) or float(gpu.power)
+    @cached_property
+    def power(self) -> Power | None:
+        """Watts of the GPUs in use and their nodes by state; None if no GPU's power is known."""
+        cluster, timeline = self.scenario.cluster(), self._timeline
+        nodes = {cluster.node_of(timeline.devices[rank]) for rank in timeline.gpu_ranks}
+        return power(self._gpus, len(nodes), self.scenario.specification.cost)
 
 
 def _in_order(breakdown: Mapping[str, float]) -> dict[str, float]:

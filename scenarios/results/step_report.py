@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from scenarios.build.notes import notes
+from scenarios.cost.energy import SECONDS_PER_DAY
 from scenarios.results import theory
 from scenarios.results.remedies import remedy_line
-from scenarios.results.step_numbers import SECONDS_PER_DAY, StepNumbers
+from scenarios.results.step_numbers import StepNumbers
 from scenarios.results.text import batch, engine_line, heading
 from simulator.analysis import bubble, metrics, report, text, traffic
 from simulator.analysis.critical import table
@@ -169,6 +170,8 @@ def _whole(training: Mapping[str, float | None]) -> str:
         parts.append(f"{_scaled(training['co2_t'], 't', 'kg')} CO2")
     if training["cost"]:
         parts.append(f"cost {figure(training['cost'])}")
+    if training.get("cost_reserved"):
+        parts.append(f"reserved {figure(training['cost_reserved'] or 0.0)}")
     return f"whole training: {', '.join(parts)}"
 
 

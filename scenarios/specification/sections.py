@@ -1,4 +1,4 @@
-"""The other sections of a scenario: network, simulation, cost, expectations, and the collective to measure."""
+"""The other sections of a scenario: network, simulation, expectations, and the collective to measure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
-from simulator.document import Count, Fault, Flag, Index, Number, Power, Section, Size
+from simulator.document import Count, Fault, Flag, Index, Section, Size
 from simulator.document.names import known
 from simulator.document.quantities import number, written
 from simulator.document.validation import listed, near
@@ -135,19 +135,6 @@ class Simulation(Section):
             if rank in ranks[:place]:
                 raise ValueError(f"rank {rank} stands twice")
         return stragglers
-
-
-class Cost(Section):
-    """What a training run costs, in money, energy and carbon."""
-
-    gpu_hour: Number = 0.0
-    """Price of a GPU for an hour, in any currency."""
-    gpu_power: Power | None = None
-    """Power of a GPU under load; by default that of its data sheet."""
-    pue: Slowdown = 1.0
-    """Power usage effectiveness of the data centre: its power over that of the computers, at least 1."""
-    carbon: Number = 0.0
-    """Carbon intensity of the electricity, kg of CO2 per kWh."""
 
 
 class Expectation(Section):

@@ -9,8 +9,10 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
+from scenarios.specification.campaign import Campaign
+from scenarios.specification.cost import Cost
 from scenarios.specification.parallelism import ParallelismSection
-from scenarios.specification.sections import CollectiveBenchmark, Cost, Expectation, Network, Simulation
+from scenarios.specification.sections import CollectiveBenchmark, Expectation, Network, Simulation
 from scenarios.specification.table import Table
 from scenarios.specification.training import Training, indivisible
 from simulator.document import Fault, Section
@@ -78,6 +80,8 @@ class Specification(Section):
     """How the scenario is simulated: engine, folding, random variation, stragglers."""
     cost: Cost | None = None
     """Prices, power and carbon, for the cost of a training run."""
+    campaign: Campaign | None = None
+    """The whole training run with checkpoints, failures and spare nodes, for clustersim campaign."""
     expect: dict[str, Expectation] = Field(default_factory=dict)
     """Expected values by dotted key of the result, which run --check compares."""
     variants: dict[str, dict[str, Any]] = Field(default_factory=dict)
@@ -118,6 +122,8 @@ class Specification(Section):
             for key in ("model", "training", "parallelism"):
                 if key in self.model_fields_set:
                     raise Fault(key, "stands beside collective, which takes the place of model, training, parallelism")
+            if self.campaign is not None:
+                raise Fault("campaign", "stands beside collective, which trains nothing")
             if self.simulation.repeats > 1:
                 raise Fault(
                     ("simulation", "repeats"), "must be 1 beside collective, which computes nothing that varies"
