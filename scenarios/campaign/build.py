@@ -125,6 +125,18 @@ def _host_copy(scenario: BuiltScenario, size: float) -> float:
     return size / len(gpus) / min(cluster.links[link].bandwidth for link in route)
 
 
+def check(scenario: BuiltScenario) -> None:
+    """Check what the campaign of *scenario* needs, without a simulation. Raises `ScenarioError` for each fault."""
+    given = scenario.specification.campaign
+    if given is None:
+        return
+    amount(scenario)
+    times = writing(scenario)
+    failures = breakdowns(scenario, 0.0)
+    if given.checkpoint is not None and times is not None:
+        _interval(scenario, given.checkpoint, times, failures.mtbf if failures else inf)
+
+
 def nodes(scenario: BuiltScenario) -> int:
     """Return the number of nodes of the job."""
     cluster = scenario.cluster()
@@ -180,7 +192,7 @@ def job(scenario: BuiltScenario, phases: Sequence[Phase]) -> Job:
     checkpoints = None
     if policy is not None and times is not None:
         seconds = _interval(scenario, policy, times, failures.mtbf if failures else inf)
-        checkpoints = Checkpoints(max(1, round(seconds / found[-1].seconds)), times.copy, times.write)
+        checkpoints = Checkpoints(seconds, times.copy, times.write)
     made = Job(
         found,
         nodes(scenario),
@@ -199,8 +211,8 @@ def _interval(scenario: BuiltScenario, policy: CheckpointPolicy, times: Writing,
         if times.write > policy.every:
             raise scenario.document.error(
                 (*AT, "checkpoint", "every"),
-                f"a checkpoint takes {show_long(times.write)} to write, longer than the {show_long(policy.every)} between "
-                "two; give a longer time, or more storage bandwidth",
+                f"a checkpoint takes {show_long(times.write)} to write, longer than the {show_long(policy.every)} "
+                "between two; give a longer time, or more storage bandwidth",
             )
         return policy.every
     if not times.copy:
@@ -211,8 +223,8 @@ def _interval(scenario: BuiltScenario, policy: CheckpointPolicy, times: Writing,
 
 
 def _check_ends(scenario: BuiltScenario, made: Job) -> None:
-    """Raise `ScenarioError` if the campaign would take `SLOWEST` times as long as without failures, or `MOST_EVENTS`."""
-    tau, mean = expected_interval(made), made.failures.mtbf if made.failures else inf
+    """Raise `ScenarioError` for a campaign of `SLOWEST` times its time without failures, or of `MOST_EVENTS`."""
+    tau, mean = made.interval, made.failures.mtbf if made.failures else inf
     factor = intervals.cost(tau, made.checkpoints.stall if made.checkpoints else 0.0, made.mean_restart, mean)
     between = f"a failure comes every {show_long(mean)}, and {show_long(tau)} of training must go without one"
     if factor > SLOWEST:
@@ -224,10 +236,3 @@ def _check_ends(scenario: BuiltScenario, made: Job) -> None:
         raise scenario.document.error(
             AT, f"{events:.2g} checkpoints and failures are too many to simulate; the most is {MOST_EVENTS:.0e}"
         )
-
-
-def expected_interval(made: Job) -> float:
-    """Return the seconds of training between two checkpoints of *made* in its last stage; all without checkpoints."""
-    if made.checkpoints is None:
-        return made.productive
-    return min(made.productive, made.checkpoints.interval * made.stages[-1].seconds)

@@ -27,7 +27,7 @@ FEW = 10
 
 @dataclass(frozen=True)
 class Simulated:
-    """A campaign of *scenario*: its *phases*, its *job*, its *samples*; `FEW` of them are compared with alternatives."""
+    """A campaign of *scenario*: its *phases*, its *job* and its *samples*."""
 
     scenario: BuiltScenario
     phases: tuple[Phase, ...]
@@ -43,11 +43,6 @@ class Simulated:
     def seed(self) -> int:
         """The seed of the first sample."""
         return self.scenario.specification.simulation.seed
-
-    @cached_property
-    def tau(self) -> float:
-        """Seconds of training between two checkpoints."""
-        return build.expected_interval(self.job)
 
     @property
     def mtbf(self) -> float | None:
@@ -76,14 +71,16 @@ class Simulated:
         policy = self.job.checkpoints
         if not self.estimates or policy is None:
             return []
-        step = self.job.stages[-1].seconds
         least = policy.write if policy.write > policy.stall else 0.0
-        steps = sorted({max(1, round(factor * policy.interval)) for factor in FACTORS})
-        return [(n * step, self._times(self.job.every(n))) for n in steps if n * step >= least and self._quick(n * step)]
+        jobs = {one.interval: one for one in (self.job.every(factor * policy.interval) for factor in FACTORS)}
+        return [(tau, self._times(one)) for tau, one in jobs.items() if tau >= least and self._quick(tau)]
 
     def _quick(self, tau: float) -> bool:
         """True if a campaign with this interval ends soon enough to be worth a comparison."""
-        return self.expected(tau) < 4 * self.expected(self.tau) and self.job.productive / tau < build.MOST_EVENTS / FEW
+        return (
+            self.expected(tau) < 4 * self.expected(self.job.interval)
+            and self.job.productive / tau < build.MOST_EVENTS / FEW
+        )
 
     @cached_property
     def without_spare(self) -> dict[str, float]:

@@ -24,12 +24,12 @@ class Stage:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """A checkpoint after each *interval* steps.
+    """A checkpoint after each *interval* seconds of training, rounded to whole steps.
 
     Training stops for *stall* seconds. The checkpoint is complete *write* seconds after the begin of the stall.
     """
 
-    interval: int
+    interval: float
     stall: float
     write: float
 
@@ -123,7 +123,27 @@ class Job:
         failures = self.failures or Breakdowns()
         return failures.detect + failures.broken * failures.replace + failures.restart
 
-    def every(self, interval: int) -> Job:
-        """Return the job with a checkpoint after each *interval* steps."""
+    def next_checkpoint(self, begin: int) -> int:
+        """Return the step after which the next checkpoint is written, if the last one was after step *begin*."""
+        if self.checkpoints is None:
+            return self.steps
+        stage = next(s for s, first in zip(self.stages, self._firsts, strict=False) if begin < first + s.steps)
+        return min(self.steps, begin + whole_steps(self.checkpoints.interval, stage.seconds))
+
+    @property
+    def interval(self) -> float:
+        """Seconds of training between two checkpoints in the last stage; the whole campaign without checkpoints."""
+        if self.checkpoints is None:
+            return self.productive
+        last = self.stages[-1]
+        return min(self.productive, last.seconds * whole_steps(self.checkpoints.interval, last.seconds))
+
+    def every(self, interval: float) -> Job:
+        """Return the job with a checkpoint after each *interval* seconds of training."""
         assert self.checkpoints is not None
         return replace(self, checkpoints=replace(self.checkpoints, interval=interval))
+
+
+def whole_steps(interval: float, step: float) -> int:
+    """Return the number of steps of *step* seconds that comes nearest to *interval*, at least 1."""
+    return max(1, round(interval / step)) if step else 1

@@ -68,6 +68,11 @@ class _Campaign:
         sample.lost["rework"] = self.training - self.job.productive if sample.interruptions else 0.0
         return sample
 
+    @property
+    def short(self) -> int:
+        """Nodes that the job lacks and no spare replaces."""
+        return int(max(0, self.missing - self.spares))
+
     def _main(self) -> Steps:
         while self.steps < self.job.steps:
             try:
@@ -78,7 +83,7 @@ class _Campaign:
     def _segment(self) -> Steps:
         """Train up to the next checkpoint, write it, and stop if maintenance is due or a node has come back."""
         policy, job = self.job.checkpoints, self.job
-        yield from self._train(min(job.steps, self.steps + policy.interval) if policy else job.steps)
+        yield from self._train(job.next_checkpoint(self.steps))
         if self.steps == job.steps or policy is None:
             return
         yield from self._write(policy.stall, policy.write)
@@ -159,10 +164,12 @@ class _Campaign:
 
     def _take_nodes(self) -> Steps:
         """Replace missing nodes by spares; wait for repairs if there are too few, unless fewer replicas can train."""
-        while self.missing > self.spares and not (self.failures.elastic and self.job.speed(self.missing)):
+        while self.short > 0 and not (self.failures.elastic and self.job.speed(self.short)):
             begin = self.env.now
-            yield self.repaired
-            self.sample.lost["waiting"] += self.env.now - begin
+            try:
+                yield self.repaired
+            finally:
+                self.sample.lost["waiting"] += self.env.now - begin
         taken = int(min(self.missing, self.spares))
         self.missing -= taken
         self.spares -= taken
@@ -190,10 +197,9 @@ class _Campaign:
 
     def _fails(self) -> bool:
         """True if a failure of the full job hits the nodes that run now."""
-        short = self.missing - self.spares
-        if not self.vulnerable or short <= 0:
+        if not self.vulnerable or self.short == 0:
             return self.vulnerable
-        return self.failures.elastic and self.random.random() < self.job.speed(short)
+        return self.failures.elastic and self.random.random() < self.job.speed(self.short)
 
     def _repair(self) -> Steps:
         yield self.env.timeout(self.random.exponential(self.failures.repair))

@@ -77,15 +77,16 @@ def _checkpoints(campaign: Simulated, numbers: dict[str, Any]) -> Iterator[str]:
     stall = "" if policy.stall == policy.write else f", of which training stops for {show_long(policy.stall)}"
     yield (
         f"{figure(numbers['checkpoints'])} checkpoints of {size}, {show_long(policy.write)} to write{stall}; one every "
-        f"{show_long(campaign.tau)} of training ({policy.interval} steps)"
+        f"{show_long(campaign.job.interval)} of training"
     )
-    rows = [
-        [rule, show_long(tau), f"{cost:.4f}", f"{100 * (cost / campaign.estimates['optimal'][1] - 1):.2g} %"]
-        for rule, (tau, cost) in campaign.estimates.items()
-    ]
-    if rows:
-        header = ["rule", "interval", "time for each of work", "above the least"]
-        yield indented(table(rows, header, "lrrr"))
+    if campaign.estimates:
+        best, least = campaign.estimates["optimal"]
+        rows = [
+            [rule, show_long(tau), f"{tau / best - 1:+.2%}", f"{cost:.5f}", f"{abs(cost / least - 1):.4%}"]
+            for rule, (tau, cost) in campaign.estimates.items()
+        ]
+        header = ["rule", "interval", "from optimal", "time for each of work", "above the least"]
+        yield indented(table(rows, header, "lrrrr"))
         yield indented("\n".join(_tried(campaign)))
 
 
@@ -109,13 +110,13 @@ def _nodes(campaign: Simulated, numbers: dict[str, Any]) -> Iterator[str]:
     waited = numbers["lost_s"]["waiting"] / (numbers["days"] * SECONDS_PER_DAY)
     yield (
         f"{told['given']} spare nodes beside {campaign.job.nodes}, {busy:.3g} in repair on average: the job waits "
-        f"{waited:.2%} of the time, {told['waiting_in_theory']:.2%} by the birth-death chain of machine repair"
+        f"{waited:.2%} of the time, {told['waiting_in_theory']:.2%} in the long run by the chain of machine repair"
     )
     yield (
         f"  worth having: {told['cheapest']} spares, where one more costs more node time than it saves "
         f"(waiting {told['waiting_with_cheapest']:.2%})"
     )
-    shares = [f"{count}: {spares.waiting_share(count, busy):.1%}" for count in range(0, told["cheapest"] + 1)][-6:]
+    shares = [f"{count}: {spares.waiting_share(count, busy):.1%}" for count in range(told["cheapest"] + 1)][-6:]
     yield f"  waiting by spares: {', '.join(shares)}"
     days = {way: seconds / SECONDS_PER_DAY for way, seconds in campaign.without_spare.items()}
     if days:

@@ -36,7 +36,7 @@ def summary(campaign: Simulated) -> dict[str, Any]:
         "checkpoint_bytes": written.size if written else None,
         "checkpoint_s": written.write if written else None,
         "checkpoint_stall_s": policy.stall if policy else None,
-        "checkpoint_interval_s": campaign.tau if policy else None,
+        "checkpoint_interval_s": job.interval if policy else None,
         "intervals_s": {rule: tau for rule, (tau, _) in campaign.estimates.items()},
         "expected_cost": {rule: cost for rule, (_, cost) in campaign.estimates.items()},
         "lost_s": {cause: fmean(sample.lost[cause] for sample in samples) for cause in LOST},

@@ -5,4 +5,16 @@ The signature of a command lists its options; therefore some of these functions 
 
 from scenarios.commands import accuracy, calibrate, campaign, check, compare, listing, plot, run, schema, show, validate
 
-__all__ = ["accuracy", "calibrate", "campaign", "check", "compare", "listing", "plot", "run", "schema", "show", "validate"]
+__all__ = [
+    "accuracy",
+    "calibrate",
+    "campaign",
+    "check",
+    "compare",
+    "listing",
+    "plot",
+    "run",
+    "schema",
+    "show",
+    "validate",
+]

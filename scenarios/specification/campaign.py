@@ -194,5 +194,3 @@ class Campaign(Section):
                     ("checkpoint", "every"), f"{self.checkpoint.every} needs a mean time, but {why}; give e.g. 1 h"
                 )
         return self
-
-

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 from simulator.analysis.files import suffix_of
 from simulator.analysis.palette import SERIES_FILLS
@@ -21,6 +21,7 @@ GREY = "#4D4D4D"
 LEAST_SHARE = 0.0005
 """Share of the time below which a cause is not drawn; it would be thinner than a line."""
 DAY = 86_400.0
+UNITS = ((DAY, "days"), (3600.0, "hours"), (60.0, "minutes"), (1.0, "s"))
 
 Curve = Sequence[tuple[float, float]]
 """(seconds, amount trained) where the course changes."""
@@ -84,7 +85,7 @@ def _progress(axes: Axes, course: Course) -> None:
         times, amounts = np.array(curve).T
         axes.plot(times / scale, amounts, color=fill, linewidth=1.2, label=f"{name}, {times[-1] / scale:.4g} {unit}")
     axes.set(xlabel=f"time ({unit})", ylabel=f"{course.unit} trained", title="Progress; a step down is work lost")
-    axes.yaxis.set_major_formatter(EngFormatter())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda amount, _: _counted(amount)))
     axes.set_xlim(0)
     axes.set_ylim(0)
     axes.legend(loc="lower right", frameon=False)
@@ -103,14 +104,33 @@ def _shares(axes: Axes, shares: Mapping[str, float]) -> None:
 
 
 def _intervals(axes: Axes, intervals: Intervals) -> None:
+    longest = max(tau for tau, _ in intervals.curve)
+    scale, unit = next((length, name) for length, name in UNITS if longest >= length or length == 1.0)
     taus, costs = np.array(intervals.curve).T
-    axes.semilogx(taus, costs, color=SERIES_FILLS[0], label="exponential failures, by formula")
+    axes.semilogx(taus / scale, costs, color=SERIES_FILLS[0], label="exponential failures, by formula")
     if intervals.tried:
         tried, means, errors = np.array(intervals.tried).T
-        axes.errorbar(tried, means, 2 * errors, fmt="o", color=GREY, markersize=4, capsize=3, label="simulated, ± 2 s.e.")
+        axes.errorbar(
+            tried / scale, means, 2 * errors, fmt="o", color=GREY, markersize=4, capsize=3, label="simulated, ± 2 s.e."
+        )
     for (rule, (tau, cost)), marker in zip(intervals.rules.items(), "v^*", strict=False):
-        axes.plot(tau, cost, marker, color=SERIES_FILLS[5], markersize=8, label=f"{rule}, {show_long(tau)}")
-    axes.xaxis.set_major_formatter(lambda tau, _: show_long(tau))
-    axes.xaxis.set_minor_formatter(lambda tau, _: "")
-    axes.set(xlabel="training between checkpoints", ylabel="time for each of work", title="Interval of checkpoints")
+        axes.plot(tau / scale, cost, marker, color=SERIES_FILLS[5], markersize=8, label=f"{rule}, {show_long(tau)}")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda tau, _: f"{tau:g}"))
+    axes.xaxis.set_minor_locator(LogLocator(subs=(2.0, 5.0)))
+    axes.xaxis.set_minor_formatter(FuncFormatter(lambda tau, _: f"{tau:g}"))
+    axes.set(
+        xlabel=f"training between checkpoints ({unit})", ylabel="time for each of work", title="Interval of checkpoints"
+    )
     axes.legend(frameon=False, fontsize=8)
+
+
+def _counted(amount: float) -> str:
+    """Return a number of tokens or samples as papers write it.
+
+    >>> _counted(1.5e12), _counted(0.0)
+    ('1.5T', '0')
+    """
+    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
+        if amount >= size:
+            return f"{amount / size:.4g}{letter}"
+    return f"{amount:.4g}"
