@@ -90,6 +90,12 @@ class BuiltScenario:
         document = loading.overridden(self.source, {key: (value, shown) for key, value in values.items()})
         return replace(self._made(document, pathlib.Path(), self.name), name=self.name)
 
+    def with_software(self, software: Software) -> Self:
+        """Return the scenario with *software* in place of the stack that it names."""
+        other = replace(self)
+        other.__dict__["software"] = software
+        return other
+
     def check(self) -> None:
         """Check what depends on the cluster and the model. Raises `ScenarioError` with the place of the fault."""
         _ = self.derived  # checks degrees, batches and placement

@@ -3,7 +3,20 @@
 The signature of a command lists its options; therefore some of these functions are over 40 lines long.
 """
 
-from scenarios.commands import accuracy, calibrate, campaign, check, compare, listing, plot, run, schema, show, validate
+from scenarios.commands import (
+    accuracy,
+    calibrate,
+    campaign,
+    check,
+    compare,
+    listing,
+    plot,
+    run,
+    schema,
+    sensitivity,
+    show,
+    validate,
+)
 
 __all__ = [
     "accuracy",
@@ -15,6 +28,7 @@ __all__ = [
     "plot",
     "run",
     "schema",
+    "sensitivity",
     "show",
     "validate",
 ]
