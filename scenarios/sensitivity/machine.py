@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from scenarios.build.built import BuiltScenario
-from scenarios.running import Watch, at_slowest_clock, variation
+from scenarios.running import Watch, at_slowest_clock, conditions, variation
 from simulator.accelerator import Accelerator, Software
 from simulator.analysis import traffic
 from simulator.cluster import Cluster, Link
@@ -42,7 +42,13 @@ class Machine:
             at_slowest_clock(self.cluster, devices), devices, self.transport, network.fidelity, network.algorithms
         )
         return Simulation(
-            scenario.schedule(), communicator, self.software, self.variation, fold=options.fold, engine=options.engine
+            scenario.schedule(),
+            communicator,
+            self.software,
+            self.variation,
+            fold=options.fold,
+            engine=options.engine,
+            conditions=conditions(scenario, communicator.cluster),
         )
 
     def step_time(self, watch: Watch | None = None) -> float:
