@@ -13,6 +13,7 @@ from scenarios.results.collective_result import CollectiveResult
 from scenarios.results.result import Result
 from scenarios.results.step_result import StepResult
 from scenarios.results.variants_result import VariantsResult
+from simulator.analysis.critical.blame import blamed
 from simulator.cluster import Cluster
 from simulator.engine.conditions import BandwidthChange, Conditions
 from simulator.engine.distribution import Distribution
@@ -69,10 +70,24 @@ def _run(scenario: BuiltScenario, watch: Watch | None) -> Result:
             return CollectiveResult(scenario, timeline, perf_counter() - begin)
         options = scenario.specification.simulation
         others = step_times(simulation, range(options.seed + 1, options.seed + options.repeats))
+        blame = _blamed(simulation, timeline, options.repeats)
     first = scenario.initial()
     broadcast = simulated(scenario, first, watch, network).makespan if first is not None else 0.0
     times = (timeline.step_time, *others)
-    return StepResult(scenario, timeline, perf_counter() - begin, broadcast, times)
+    return StepResult(scenario, timeline, perf_counter() - begin, broadcast, times, blame)
+
+
+MOST_BLAMED, MOST_BLAMED_OPS = 10, 100_000
+"""Repeats of which the critical path is found, and the size of a simulation up to which it is."""
+
+
+def _blamed(simulation: Simulation, first: Timeline, repeats: int) -> dict[int, int]:
+    """Return the ranks that the others wait for in the first repeats; none without repeats, and of large runs."""
+    if repeats == 1 or simulation.ops > MOST_BLAMED_OPS:
+        return {}
+    seed = simulation.variation.seed
+    seeds = range(seed + 1, seed + min(repeats, MOST_BLAMED))
+    return blamed([first, *(simulation.with_seed(one).run() for one in seeds)])
 
 
 def simulated(

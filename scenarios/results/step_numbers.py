@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import isfinite
 from typing import Any
@@ -29,13 +29,15 @@ AXES = tuple(cls.axis for cls in PARALLELISMS)
 class StepNumbers(Result):
     """A training step: its timeline, *wall_seconds* of the simulation, and the broadcast before the first step, s.
 
-    *step_times* (s): those of all repeats; the first is that of the timeline.
+    *step_times* (s): those of all repeats; the first is that of the timeline. *blame*: in how many of the first repeats
+    each rank has the most time on the critical path.
     """
 
     _timeline: Timeline
     wall_seconds: float
     initial_broadcast: float = 0.0
     step_times: Sequence[float] = ()
+    blame: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def timelines(self) -> Mapping[str, Timeline]:
@@ -144,6 +146,7 @@ class StepNumbers(Result):
             "step_time_s": step,
             "step_time_interval_s": list(self.uncertainty.interval or ()) or None,
             **({"step_time_percentiles_s": self.percentiles} if self.percentiles else {}),
+            **({"ranks_to_blame": {str(rank): count for rank, count in self.blame.items()}} if self.blame else {}),
             "breakdown_s": _in_order(self.breakdown),
             "bubble_fraction": metrics.bubble_fraction(self.breakdown),
             "critical_path_s": self._critical_summary(),

@@ -17,6 +17,9 @@ from simulator.analysis.pipeline import box_lengths
 from simulator.analysis.text import figure, indented
 from simulator.units import show, show_long
 
+MOST_BLAMED = 5
+"""Ranks with most time on the critical path that a report shows."""
+
 LINKS = 6
 """Kinds of link that a report shows, the busiest first."""
 
@@ -54,6 +57,10 @@ def _times(result: StepNumbers) -> str:
     if result.percentiles:
         shown = ", ".join(f"{name} {show(seconds, 'time')}" for name, seconds in result.percentiles.items())
         lines.append(f"  {shown} of {len(result.step_times)} repeats; what follows is of the first")
+    if result.blame:
+        told = [f"rank {rank} in {count}" for rank, count in list(result.blame.items())[:MOST_BLAMED]]
+        more = f" and {len(result.blame) - MOST_BLAMED} more" if len(result.blame) > MOST_BLAMED else ""
+        lines.append(f"  most on the critical path: {', '.join(told)}{more}, of {sum(result.blame.values())} repeats")
     lines.append(indented(report.breakdown_table(result.breakdown)))
     expected = theory.bubble(result.scenario)
     if expected is not None:

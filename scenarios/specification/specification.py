@@ -27,6 +27,7 @@ RESULT = (
     "step_time_s",
     "step_time_interval_s",
     "step_time_percentiles_s",
+    "ranks_to_blame",
     "breakdown_s",
     "bubble_fraction",
     "initial_broadcast_s",

@@ -192,6 +192,14 @@ def test_percentiles_of_bytedances_job_of_eight_gpus(tmp_path):
     assert (apart[2] - apart[0]) < 0.4 * (found[4] - found[0])
 
 
+def test_the_slowest_rank_is_to_blame():
+    spread = {"gpu": {"distribution": "normal", "variation": 0.01}, "stragglers": [{"rank": 5, "slowdown": 1.2}]}
+    result = computing(8, variation=spread, repeats=6).run()
+    assert result.summary()["ranks_to_blame"] == {"5": 6}
+    assert "most on the critical path: rank 5 in 6, of 6 repeats" in result.report()
+    assert "ranks_to_blame" not in computing(8).run().summary()
+
+
 BAD = [
     ({"jitter": 0.1, "variation": {"op": {"variation": 0.1}}}, "give variation.op in place of it"),
     ({"spread": 0.1, "variation": {"preset": "bytedance_8gpu"}}, "give variation.gpu in place of it"),
