@@ -8,6 +8,7 @@ from math import ceil, inf, isfinite
 from statistics import fmean
 
 from scenarios.build.built import BuiltScenario
+from scenarios.build.input_pipeline import loading
 from scenarios.campaign import intervals
 from scenarios.campaign.job import Breakdowns, Checkpoints, Job, Stage
 from scenarios.campaign.trace import failure_times
@@ -34,9 +35,15 @@ class Phase:
     amount: float | None = None
 
     @property
-    def step_time(self) -> float:
+    def simulated(self) -> float:
         """Mean step time of the repeats, s."""
         return fmean(self.result.step_times or (self.result.timeline.step_time,))
+
+    @property
+    def step_time(self) -> float:
+        """Mean time from step to step, s, with the wait for data."""
+        loading = self.result.loading
+        return self.simulated + (loading.wait(self.simulated) if loading else 0.0)
 
     @property
     def each(self) -> float:
@@ -92,7 +99,7 @@ def checkpoint_bytes(scenario: BuiltScenario) -> float:
 
 @dataclass(frozen=True)
 class Writing:
-    """Bytes of a checkpoint, and the seconds to copy it to the host, to write it and to load it."""
+    """Bytes of a checkpoint, and the seconds that training stops for it, to write it and to load it."""
 
     size: float
     copy: float
@@ -100,8 +107,11 @@ class Writing:
     load: float
 
 
-def writing(scenario: BuiltScenario) -> Writing | None:
-    """Return the times of a checkpoint of *scenario*; None if it writes none."""
+def writing(scenario: BuiltScenario, step: float = 0.0) -> Writing | None:
+    """Return the times of a checkpoint of *scenario*; None if it writes none.
+
+    *step*: the step time, s, beside which samples are read from the same storage; 0 if that is not known.
+    """
     policy = section(scenario).checkpoint
     if policy is None:
         return None
@@ -110,8 +120,13 @@ def writing(scenario: BuiltScenario) -> Writing | None:
     if write is None:
         assert policy.storage is not None
         write = size / policy.storage.aggregate
-    copy = min(write, _host_copy(scenario, size)) if policy.asynchronous else write
-    return Writing(size, copy, write, write if policy.load is None else policy.load)
+    load = write if policy.load is None else policy.load
+    if not policy.asynchronous:
+        return Writing(size, write, write, load)
+    copy, lost, reading = min(write, _host_copy(scenario, size)), 0.0, loading(scenario)
+    if reading is not None and reading.shared and step and policy.write is None:
+        write, lost = reading.writing(size, step)
+    return Writing(size, copy + lost, write + lost, load)
 
 
 def _host_copy(scenario: BuiltScenario, size: float) -> float:
@@ -186,7 +201,7 @@ def job(scenario: BuiltScenario, phases: Sequence[Phase]) -> Job:
 
     Raises `ScenarioError` where it could not be simulated or would hardly ever end.
     """
-    found, times = stages(scenario, phases), writing(scenario)
+    found, times = stages(scenario, phases), writing(scenario, phases[-1].simulated)
     failures = breakdowns(scenario, times.load if times else 0.0)
     policy, maintenance = section(scenario).checkpoint, section(scenario).maintenance
     checkpoints = None

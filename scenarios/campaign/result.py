@@ -17,7 +17,7 @@ def summary(campaign: Simulated) -> dict[str, Any]:
     """Return the numbers of *campaign*; times without percentiles are means over the samples."""
     job, samples = campaign.job, campaign.samples
     seconds = fmean(sample.seconds for sample in samples)
-    policy, written = job.checkpoints, build.writing(campaign.scenario)
+    policy, written = job.checkpoints, build.writing(campaign.scenario, campaign.phases[-1].simulated)
     days = [sample.seconds / SECONDS_PER_DAY for sample in samples]
     paid = money(campaign)
     return {

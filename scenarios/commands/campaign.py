@@ -58,7 +58,8 @@ def campaign(
         path = output or Path(f"{stems[one.name]}_campaign.png")
         _draw(simulated, path if len(runs) == 1 else path.with_name(f"{path.stem}_{stems[one.name]}{path.suffix}"))
     if as_json:
-        print(json.dumps(found[0] if not loaded.variants else {"name": loaded.name, "variants": found}, indent=2))
+        several = {"name": loaded.name, "variants": {one["name"]: one for one in found}}
+        print(json.dumps(several if loaded.variants else found[0], indent=2))
 
 
 def _draw(simulated: Simulated, path: Path) -> None:

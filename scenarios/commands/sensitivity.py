@@ -56,7 +56,8 @@ def sensitivity(
             path = output or Path(f"{stems[one.name]}_sensitivity.png")
             _draw(found, path if len(runs) == 1 else path.with_name(f"{path.stem}_{stems[one.name]}{path.suffix}"))
     if as_json:
-        print(json.dumps(numbers[0] if not loaded.variants else {"name": loaded.name, "variants": numbers}, indent=2))
+        several = {"name": loaded.name, "variants": {one["name"]: one for one in numbers}}
+        print(json.dumps(several if loaded.variants else numbers[0], indent=2))
 
 
 def _found(scenario: Scenario, samples: int, shown: Progress) -> Found:

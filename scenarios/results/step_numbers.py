@@ -9,6 +9,7 @@ from functools import cached_property
 from math import isfinite
 from typing import Any
 
+from scenarios.build.input_pipeline import Loading, loading
 from scenarios.cost.energy import Power, account, power
 from scenarios.results.layer_time import layer_seconds
 from scenarios.results.memory_need import MemoryNeed, memory_need
@@ -19,6 +20,7 @@ from simulator.analysis import memory, metrics, traffic
 from simulator.analysis.critical.path import COMPUTATION, CriticalPath, critical_path
 from simulator.analysis.percentiles import percentiles
 from simulator.timeline import Timeline
+from workloads.batch_size import data_factor
 from workloads.composition import PARALLELISMS
 
 AXES = tuple(cls.axis for cls in PARALLELISMS)
@@ -163,6 +165,7 @@ class StepNumbers(Result):
             "traffic_bytes": dict.fromkeys(AXES, 0.0) | traffic.by_axis(timeline),
             "link_traffic_bytes": traffic.by_link_kind(timeline),
             "link_utilisation": traffic.utilisation(timeline),
+            **({"input": self._input} if self.loading else {}),
             **({"training": self.whole_training()} if training.tokens or training.samples else {}),
             "outside_calibration": self.outside,
             "idle_gpus": len(self.scenario.derived.idle),
@@ -198,16 +201,37 @@ class StepNumbers(Result):
         }
 
     def whole_training(self) -> dict[str, float | None]:
-        """Return days, GPU-hours, energy, cost and CO2 of training on all tokens or samples; None if not known."""
+        """Return days, GPU-hours, energy, cost and CO2 of training on all tokens or samples; None if not known.
+
+        With a critical batch size, ``days_to_loss``: until the loss that a small batch reaches with these tokens.
+        """
         specification, model = self.scenario.specification, self.scenario.model
         training = specification.training
         assert training is not None
         assert model is not None
         samples = training.samples or (training.tokens or 0.0) / (model.tokens_per_sample or 1)
-        seconds = samples / training.global_batch_size * self._timeline.step_time
+        step = self._timeline.step_time
+        wait = self.loading.wait(step) if self.loading else 0.0
+        seconds = samples / training.global_batch_size * (step + wait)
         watts = self.power
-        joules = watts.of_step(self.breakdown) * seconds if watts else None
-        return account(seconds, len(self._timeline.gpu_ranks), joules, specification.cost)
+        busy = seconds * step / (step + wait) if step else 0.0
+        joules = watts.of_step(self.breakdown) * busy + watts.idle * (seconds - busy) if watts else None
+        paid = account(seconds, len(self._timeline.gpu_ranks), joules, specification.cost)
+        if training.critical_batch_size is None:
+            return paid
+        batch = training.global_batch_size * (model.tokens_per_sample or 1)
+        return {**paid, "days_to_loss": (paid["days"] or 0.0) * data_factor(batch, training.critical_batch_size)}
+
+    @cached_property
+    def loading(self) -> Loading | None:
+        """The loading of a step's samples; None if nothing is said of it."""
+        return loading(self.scenario)
+
+    @property
+    def _input(self) -> dict[str, float]:
+        assert self.loading is not None
+        step = self._timeline.step_time
+        return {"bytes": self.loading.nbytes, "load_s": self.loading.seconds, "wait_s": self.loading.wait(step)}
 
     @cached_property
     def power(self) -> Power | None:

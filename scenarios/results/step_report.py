@@ -68,7 +68,20 @@ def _times(result: StepNumbers) -> str:
         lines += _causes(result, expected)
     if result.initial_broadcast:
         lines.append(f"  before the first step: broadcast of the model, {show(result.initial_broadcast, 'time')}")
-    return "\n".join([*lines, *_critical(result)])
+    return "\n".join([*lines, *_input(result), *_critical(result)])
+
+
+def _input(result: StepNumbers) -> Iterator[str]:
+    """Yield how long the samples of a step take to load, if that is known."""
+    if result.loading is None:
+        return
+    load, wait = result.loading.seconds, result.loading.wait(result.timeline.step_time)
+    size = show(result.loading.nbytes, "size", 3)
+    if wait:
+        more = f"each step waits {show(wait, 'time')} more for its data"
+        yield f"  input: {size} a step load in {show(load, 'time')}: {more}"
+    else:
+        yield f"  input: {size} a step load in {show(load, 'time')}, beside the step before"
 
 
 def _window(result: StepNumbers) -> str:
@@ -179,7 +192,11 @@ def _whole(training: Mapping[str, float | None]) -> str:
         parts.append(f"cost {figure(training['cost'])}")
     if training.get("cost_reserved"):
         parts.append(f"reserved {figure(training['cost_reserved'] or 0.0)}")
-    return f"whole training: {', '.join(parts)}"
+    whole = f"whole training: {', '.join(parts)}"
+    if training.get("days_to_loss"):
+        more = show_long((training["days_to_loss"] or 0.0) * SECONDS_PER_DAY)
+        whole += f"\nto the loss that a small batch reaches with these data: {more} (critical batch size)"
+    return whole
 
 
 def _scaled(number: float, unit: str, thousandth: str) -> str:

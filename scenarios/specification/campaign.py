@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
-from simulator.document import Bandwidth, Count, Duration, Fault, Flag, Fraction, Index, Quantity, Section, Size, Time
-from simulator.document.quantities import written
+from scenarios.specification.input import StorageEntry
+from simulator.document import Count, Duration, Fault, Flag, Fraction, Index, Quantity, Section, Size, Time
 from simulator.units import EXAMPLES, parse
 
 RULES = ("optimal", "daly", "young")
@@ -43,32 +43,6 @@ def _some(tokens: float) -> float:
 
 Some = Annotated[Quantity, AfterValidator(_some)]
 """Tokens, above 0."""
-
-
-class Storage(Section):
-    """The storage that checkpoints are written to and samples are read from."""
-
-    bandwidth: Bandwidth
-    """Bytes/s of one storage node in each direction. Required."""
-    nodes: Count = 1
-    """Storage nodes; a checkpoint is written to all of them at once."""
-
-    @property
-    def aggregate(self) -> float:
-        """Bytes/s of all storage nodes together."""
-        return self.bandwidth * self.nodes
-
-
-def _storage(value: Any) -> Any:
-    """Return a bandwidth as the storage that has it."""
-    if isinstance(value, dict | Storage):
-        return value
-    if not isinstance(value, str):
-        raise ValueError(f'must be a bandwidth, e.g. "200 GB/s", or a mapping with bandwidth, not {written(value)}')
-    return {"bandwidth": value}
-
-
-StorageEntry = Annotated[Storage, BeforeValidator(_storage)]
 
 
 class CheckpointPolicy(Section):

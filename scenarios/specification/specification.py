@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from scenarios.specification.campaign import Campaign
 from scenarios.specification.cost import Cost
+from scenarios.specification.input import InputPipeline
 from scenarios.specification.parallelism import ParallelismSection
 from scenarios.specification.sections import CollectiveBenchmark, Expectation, Network, Simulation
 from scenarios.specification.table import Table
@@ -44,6 +45,7 @@ RESULT = (
     "link_traffic_bytes",
     "link_utilisation",
     "training",
+    "input",
     "outside_calibration",
     "idle_gpus",
     "collective",
@@ -81,6 +83,8 @@ class Specification(Section):
     """How the scenario is simulated: engine, folding, random variation, stragglers."""
     cost: Cost | None = None
     """Prices, power and carbon, for the cost of a training run."""
+    input: InputPipeline | None = None
+    """How samples are read and prepared; by default they are there at once."""
     campaign: Campaign | None = None
     """The whole training run with checkpoints, failures and spare nodes, for clustersim campaign."""
     expect: dict[str, Expectation] = Field(default_factory=dict)
@@ -123,8 +127,9 @@ class Specification(Section):
             for key in ("model", "training", "parallelism"):
                 if key in self.model_fields_set:
                     raise Fault(key, "stands beside collective, which takes the place of model, training, parallelism")
-            if self.campaign is not None:
-                raise Fault("campaign", "stands beside collective, which trains nothing")
+            for key in ("campaign", "input"):
+                if getattr(self, key) is not None:
+                    raise Fault(key, "stands beside collective, which trains nothing")
             if self.simulation.repeats > 1:
                 raise Fault(
                     ("simulation", "repeats"), "must be 1 beside collective, which computes nothing that varies"
