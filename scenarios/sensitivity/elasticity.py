@@ -8,7 +8,7 @@ computation that scales with the parameter, which is exact while the path and th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import log
 
@@ -25,6 +25,9 @@ STEP = 1.1
 
 OF_DURATIONS = ("gpu.peak", "gpu.memory_bandwidth", "gpu.speed", "software.launch")
 """Parameters that change durations of computations and nothing else."""
+
+SLOWER, MOST_SLOW = 1.1, 8
+"""Factor on the computing times of one straggler, and how many are tried one after the other."""
 
 WIDE = 2.0
 """Factor by which a parameter is raised and lowered to see what a large change does."""
@@ -82,6 +85,22 @@ class Sensitivities:
         """The sensitivities by parameter, the largest change first."""
         found = {name: self._of(name, scale) for name, scale in self.parameters.items()}
         return dict(sorted(found.items(), key=lambda item: -item[1].swing))
+
+    @cached_property
+    def stragglers(self) -> dict[int, float]:
+        """The step time (s) if one GPU is slower by `SLOWER`: the first rank of each program, the first `MOST_SLOW`.
+
+        Ranks of one program do the same work, so each stands for the others of its stage.
+        """
+        schedule = self.timeline.schedule
+        first = {program: rank for rank, program in reversed(list(enumerate(schedule.program_of)))}
+        gpus = sorted(rank for program, rank in first.items() if schedule.programs[program].on == "gpu")
+        return {rank: self._slowed(rank).step_time(self.watch) for rank in gpus[:MOST_SLOW]}
+
+    def _slowed(self, rank: int) -> Machine:
+        varied = self.base.variation
+        slow = {**varied.stragglers, rank: varied.stragglers.get(rank, 1.0) * SLOWER}
+        return replace(self.base, variation=replace(varied, stragglers=slow))
 
     def at(self, name: str, factor: float) -> float:
         """Return the step time with the parameter *name* multiplied by *factor*, by simulation, s."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from scenarios.results.text import batch, heading
 from scenarios.sensitivity.changes import Change
-from scenarios.sensitivity.elasticity import Sensitivities, Sensitivity, largest
+from scenarios.sensitivity.elasticity import SLOWER, Sensitivities, Sensitivity, largest
 from simulator.analysis.percentiles import percentiles
 from simulator.analysis.text import indented, table
 from simulator.units import show
@@ -57,6 +57,7 @@ def summary(found: Found) -> dict[str, Any]:
         "critical_path_elasticity": {name: one.critical for name, one in each.items() if one.critical is not None},
         "halved_s": {name: one.halved for name, one in each.items()},
         "doubled_s": {name: one.doubled for name, one in each.items()},
+        "stragglers_s": {str(rank): seconds for rank, seconds in found.sensitivities.stragglers.items()},
         "changes": [{"set": dict(one.values), "step_time_s": one.step_time, "fits": one.fits} for one in found.changes],
         "uncertainty_s": percentiles(found.uncertainty) if found.uncertainty else None,
     }
@@ -69,6 +70,7 @@ def report(found: Found) -> str:
         f"{heading(scenario)}; {batch(scenario)}",
         f"step time {show(found.step_time, 'time')}",
         _table(found),
+        _stragglers(found),
         "\n".join(_helps(found)),
         _uncertain(found),
     ]
@@ -89,6 +91,15 @@ def _table(found: Found) -> str:
     if still:
         lines.append(f"  without influence: {', '.join(still)}")
     return "change of the step time with each parameter\n" + "\n".join(lines)
+
+
+def _stragglers(found: Found) -> str:
+    """Return what one slow GPU costs: all of it where others wait for it, little where its stage has time left."""
+    costs = {rank: seconds / found.step_time - 1.0 for rank, seconds in found.sensitivities.stragglers.items()}
+    if not costs:
+        return ""
+    told = [f"rank {rank} {cost:+.1%}" for rank, cost in costs.items()]
+    return f"price of one GPU that computes {SLOWER - 1:.0%} slower, by the first rank of each stage: {', '.join(told)}"
 
 
 def _helps(found: Found) -> Iterator[str]:

@@ -88,6 +88,16 @@ def test_elasticities_of_hello_are_shares_of_its_step():
     assert each["port.bandwidth"].doubled == pytest.approx(0.12753)
 
 
+def test_one_slow_gpu_costs_all_where_others_wait_for_it():
+    """Data parallelism waits for any GPU; of a pipeline's stages the others' slack takes some of it."""
+    (found,) = sensitivities("hello")
+    assert found.stragglers == {0: pytest.approx(0.13503 + 0.1 * 0.12)}
+    pipelines = {one.base.scenario.name: one for one in sensitivities("gpipe_vs_varuna")}
+    gpipe = pipelines["gpipe"]
+    assert len(gpipe.stragglers) == gpipe.base.scenario.derived.degree("pp")
+    assert all(gpipe.step_time < seconds <= 1.1 * gpipe.step_time for seconds in gpipe.stragglers.values())
+
+
 def test_jitter_is_a_parameter_and_repeats_are_averaged():
     (found,) = sensitivities("hello", {"simulation.jitter": 0.1, "simulation.repeats": 10})
     assert 0 < found.each["simulation.jitter"].elasticity < 0.2
