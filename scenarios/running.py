@@ -14,10 +14,13 @@ from scenarios.results.collective_result import CollectiveResult
 from scenarios.results.result import Result
 from scenarios.results.step_result import StepResult
 from scenarios.results.variants_result import VariantsResult
+from simulator.analysis.critical.blame import blamed
 from simulator.cluster import Cluster
+from simulator.engine.conditions import BandwidthChange, Conditions
+from simulator.engine.distribution import Distribution
 from simulator.engine.repeats import step_times
 from simulator.engine.simulate import Simulation
-from simulator.engine.variation import Variation
+from simulator.engine.variation import Pauses, Spells, Variation
 from simulator.errors import ClusterError
 from simulator.gc_paused import gc_paused
 from simulator.network.transport.calibration import transport
@@ -69,10 +72,24 @@ def _run(scenario: BuiltScenario, watch: Watch | None) -> Result:
             return CollectiveResult(scenario, timeline, perf_counter() - begin, _host_seconds(scenario, network))
         options = scenario.specification.simulation
         others = step_times(simulation, range(options.seed + 1, options.seed + options.repeats))
+        blame = _blamed(simulation, timeline, options.repeats)
     first = scenario.initial()
     broadcast = simulated(scenario, first, watch, network).makespan if first is not None else 0.0
     times = (timeline.step_time, *others)
-    return StepResult(scenario, timeline, perf_counter() - begin, broadcast, times)
+    return StepResult(scenario, timeline, perf_counter() - begin, broadcast, times, blame)
+
+
+MOST_BLAMED, MOST_BLAMED_OPS = 10, 100_000
+"""Repeats of which the critical path is found, and the size of a simulation up to which it is."""
+
+
+def _blamed(simulation: Simulation, first: Timeline, repeats: int) -> dict[int, int]:
+    """Return the ranks that the others wait for in the first repeats; none without repeats, and of large runs."""
+    if repeats == 1 or simulation.ops > MOST_BLAMED_OPS:
+        return {}
+    seed = simulation.variation.seed
+    seeds = range(seed + 1, seed + min(repeats, MOST_BLAMED))
+    return blamed([first, *(simulation.with_seed(one).run() for one in seeds)])
 
 
 def simulated(
@@ -93,7 +110,13 @@ def _simulation(scenario: BuiltScenario, schedule: Schedule, watch: Watch | None
     check(schedule)
     options = scenario.specification.simulation
     simulation = Simulation(
-        schedule, network, scenario.software, variation(scenario), fold=options.fold, engine=options.engine
+        schedule,
+        network,
+        scenario.software,
+        variation(scenario),
+        fold=options.fold,
+        engine=options.engine,
+        conditions=conditions(scenario, network.cluster),
     )
     if simulation.ops > MANY_OPS:
         seconds = simulation.ops / OPS_PER_SECOND
@@ -148,7 +171,36 @@ def at_slowest_clock(cluster: Cluster, devices: Sequence[str]) -> Cluster:
 
 
 def variation(scenario: BuiltScenario) -> Variation:
-    """Return the stragglers, the spread and the jitter of *scenario*."""
+    """Return how computing times of *scenario* vary."""
     options = scenario.specification.simulation
-    stragglers = {straggler.rank: straggler.slowdown for straggler in options.stragglers}
-    return Variation(options.seed, options.jitter, stragglers, options.spread)
+    stragglers = {straggler.rank: straggler.slowdown for straggler in options.slow_ranks}
+    section = options.variation
+    if section is None:
+        return Variation(options.seed, options.jitter, stragglers, options.spread)
+    spells, pauses = section.spells, section.pauses
+    return Variation(
+        options.seed,
+        section.op.build() if section.op else 0.0,
+        stragglers,
+        section.gpu.build() if section.gpu else 0.0,
+        section.step.build() if section.step else Distribution(),
+        Spells(spells.probability, spells.steps, spells.slowdown) if spells else None,
+        Pauses(pauses.probability, pauses.duration) if pauses else None,
+    )
+
+
+def conditions(scenario: BuiltScenario, cluster: Cluster) -> Conditions:
+    """Return the changes of links of *cluster*. Raises `ScenarioError` for a link that there is not."""
+    section, found = scenario.specification.simulation.variation, []
+    for place, one in enumerate(section.links if section else ()):
+        for ends in (one.link, one.link[::-1]):
+            try:
+                normal = cluster.links[cluster.number(*ends)].bandwidth
+            except KeyError:
+                path = ("simulation", "variation", "links", place, "link")
+                raise scenario.document.error(path, f"there is no link from {ends[0]} to {ends[1]}") from None
+            for number in range(one.times):
+                begin = one.begin + number * (one.every or 0.0)
+                found.append(BandwidthChange(begin, *ends, normal * one.bandwidth))
+                found.append(BandwidthChange(begin + one.duration, *ends, normal))
+    return Conditions(found)

@@ -61,7 +61,7 @@ def test_equal_seeds_give_equal_timelines_and_different_seeds_different_ones():
 
 
 def test_jitter_has_mean_1_and_the_given_coefficient_of_variation():
-    factors = Variation(seed=1, jitter=0.2).factors(0, 200_000)
+    factors = Variation(seed=1, jitter=0.2).factors(0, 1, 200_000)
     assert factors.mean() == pytest.approx(1.0, abs=3e-3)
     assert factors.std() == pytest.approx(0.2, rel=2e-2)
 

@@ -105,6 +105,12 @@ class BuiltScenario:
         document = with_plain_keys(loading.overridden(self.source, changes), ("model",))
         validated(loading.expanded(loading.found_from(document, pathlib.Path())), Specification)
 
+    def with_software(self, software: Software) -> Self:
+        """Return the scenario with *software* in place of the stack that it names."""
+        other = replace(self)
+        other.__dict__["software"] = software
+        return other
+
     def check(self) -> None:
         """Check what depends on the cluster and the model. Raises `ScenarioError` with the place of the fault."""
         _ = self.derived  # checks degrees, batches and placement

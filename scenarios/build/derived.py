@@ -76,9 +76,10 @@ def derive(specification: Specification, cluster: Cluster, document: Document) -
     gpus = _gpus(specification, cluster, sum(layout.size for layout in several), document)
     hosts = _hosts(specification, cluster, document)
     ranks = len(gpus) + len(hosts)
-    for place, straggler in enumerate(specification.simulation.stragglers):
+    for place, straggler in enumerate(specification.simulation.slow_ranks):
         if straggler.rank >= ranks:
-            path = ("simulation", "stragglers", place, "rank")
+            long = ("variation",) if specification.simulation.variation else ()
+            path = ("simulation", *long, "stragglers", place, "rank")
             raise document.error(path, f"there is no rank {straggler.rank}; ranks go from 0 to {ranks - 1}")
     used = set(gpus)
     idle = tuple(gpu for gpu in cluster.gpus if gpu not in used)

@@ -6,6 +6,7 @@ The signature of a command lists its options; therefore some of these functions 
 from scenarios.commands import (
     accuracy,
     calibrate,
+    campaign,
     check,
     compare,
     init,
@@ -14,6 +15,7 @@ from scenarios.commands import (
     plot,
     run,
     schema,
+    sensitivity,
     show,
     sweep,
     validate,
@@ -22,6 +24,7 @@ from scenarios.commands import (
 __all__ = [
     "accuracy",
     "calibrate",
+    "campaign",
     "check",
     "compare",
     "init",
@@ -30,6 +33,7 @@ __all__ = [
     "plot",
     "run",
     "schema",
+    "sensitivity",
     "show",
     "sweep",
     "validate",

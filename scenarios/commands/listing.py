@@ -19,22 +19,24 @@ PACKAGES = {
     "schedules": "workloads.pipelines",
     "software": "workloads.software",
 }
+TABLES = ("regions", "accounts")
+"""Tables with sources: carbon intensity by region, and published accounts of training runs."""
 
 
 @app.command("list")
 def list_names(
     kind: Annotated[
-        str | None, typer.Argument(help=f"{', '.join(PACKAGES)} or scenarios; all of them if none.")
+        str | None, typer.Argument(help=f"{', '.join([*PACKAGES, *TABLES])} or scenarios; all names if none.")
     ] = None,
 ) -> None:
-    """List models, GPUs, clusters, links, fabrics, schedules, software stacks and scenarios."""
-    kinds = [*PACKAGES, "scenarios"]
+    """List models, GPUs, clusters, links, fabrics, schedules, software, scenarios, or a table of carbon or accounts."""
+    kinds = [*PACKAGES, *TABLES, "scenarios"]
     if kind is not None and kind not in kinds:
         from simulator.document.validation import listed
         from simulator.errors import ScenarioError
 
         raise ScenarioError(f'there is no list of "{kind}"; ask for {listed(kinds)}')
-    for one in [kind] if kind else kinds:
+    for one in [kind] if kind else [*PACKAGES, "scenarios"]:
         if not kind:
             print(f"{one}:")
         for line in _lines(one):
@@ -49,6 +51,14 @@ def _lines(kind: str) -> list[str]:
     if kind == "scenarios":
         folders = {name: folder for folder in ("", *loading.FOLDERS) for name in loading.shipped(folder)}
         return table([[name, _described(name, folder)] for name, folder in folders.items()], align="ll").splitlines()
+    if kind == "regions":
+        from scenarios.cost.regions import regions
+
+        return table([[name, f"{kg:g} kg/kWh"] for name, kg in regions().items()], align="lr").splitlines()
+    if kind == "accounts":
+        from scenarios.cost.accounts import accounts_table
+
+        return accounts_table().splitlines()
     if kind in ROWS:
         row, align = ROWS[kind]
         return table([row(name) for name in names(PACKAGES[kind])], align=align).splitlines()

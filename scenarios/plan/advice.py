@@ -21,6 +21,7 @@ from scenarios.results.remedies import remedy_line
 from simulator.analysis import text
 from simulator.errors import ScenarioError
 from simulator.units import show
+from workloads.batch_size import rules
 from workloads.memory.optimizer import state_bytes
 from workloads.model import Layer
 from workloads.parallelism.tensor import sharded
@@ -41,7 +42,13 @@ def advice(scenario: BuiltScenario) -> str:
     rows = [_row(f"as given: {scenario.derived.described}", given)]
     rows += [_row(candidate.name, candidate.need) for candidate in tried]
     lines += [text.table(rows, ["", "needs at most, a GPU", ""], "lrl"), ""]
-    return "\n".join([*lines, *_as_given(scenario, given), *_sentences(known, tried), "", COUNTED])
+    batch = rules(
+        known.training.global_batch_size,
+        known.training.optimizer,
+        known.model.tokens_per_sample or 1,
+        known.training.critical_batch_size,
+    )
+    return "\n".join([*lines, *_as_given(scenario, given), *_sentences(known, tried), *batch, "", COUNTED])
 
 
 COUNTED = (

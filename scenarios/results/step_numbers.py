@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import isfinite
 from typing import Any
 
+from scenarios.build.input_pipeline import Loading, loading
+from scenarios.cost.energy import Power, account, power
 from scenarios.results.layer_time import layer_seconds
 from scenarios.results.memory_need import MemoryNeed, memory_need
 from scenarios.results.result import Result
@@ -18,10 +20,8 @@ from simulator.analysis import memory, metrics, traffic
 from simulator.analysis.critical.path import COMPUTATION, CriticalPath, critical_path
 from simulator.analysis.percentiles import percentiles
 from simulator.timeline import Timeline
+from workloads.batch_size import data_factor
 from workloads.composition import PARALLELISMS
-
-SECONDS_PER_DAY = 86_400.0
-JOULES_PER_MWH = 3.6e9
 
 AXES = tuple(cls.axis for cls in PARALLELISMS)
 """Axes that every result names, also without such an axis in the mesh, so that scripts find the keys."""
@@ -31,13 +31,15 @@ AXES = tuple(cls.axis for cls in PARALLELISMS)
 class StepNumbers(Result):
     """A training step: its timeline, *wall_seconds* of the simulation, and the broadcast before the first step, s.
 
-    *step_times* (s): those of all repeats; the first is that of the timeline.
+    *step_times* (s): those of all repeats; the first is that of the timeline. *blame*: in how many of the first repeats
+    each rank has the most time on the critical path.
     """
 
     _timeline: Timeline
     wall_seconds: float
     initial_broadcast: float = 0.0
     step_times: Sequence[float] = ()
+    blame: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def timelines(self) -> Mapping[str, Timeline]:
@@ -144,6 +146,7 @@ class StepNumbers(Result):
             "step_time_s": step,
             "step_time_interval_s": list(self.uncertainty.interval or ()) or None,
             **({"step_time_percentiles_s": self.percentiles} if self.percentiles else {}),
+            **({"ranks_to_blame": {str(rank): count for rank, count in self.blame.items()}} if self.blame else {}),
             "breakdown_s": _in_order(self.breakdown),
             "bubble_fraction": metrics.bubble_fraction(self.breakdown),
             "critical_path_s": self._critical_summary(),
@@ -160,6 +163,7 @@ class StepNumbers(Result):
             "traffic_bytes": dict.fromkeys(AXES, 0.0) | traffic.by_axis(timeline),
             "link_traffic_bytes": traffic.by_link_kind(timeline),
             "link_utilisation": traffic.utilisation(timeline),
+            **({"input": self._input} if self.loading else {}),
             **({"training": self.whole_training()} if training.tokens or training.samples else {}),
             "outside_calibration": self.outside,
             "idle_gpus": len(self.scenario.derived.idle),
@@ -195,29 +199,44 @@ class StepNumbers(Result):
         }
 
     def whole_training(self) -> dict[str, float | None]:
-        """Return days, GPU-hours, energy, cost and CO2 of training on all tokens or samples; None if not known."""
+        """Return days, GPU-hours, energy, cost and CO2 of training on all tokens or samples; None if not known.
+
+        With a critical batch size, ``days_to_loss``: until the loss that a small batch reaches with these tokens.
+        """
         specification, model = self.scenario.specification, self.scenario.model
-        training, cost = specification.training, specification.cost
+        training = specification.training
         assert training is not None
         assert model is not None
         samples = training.samples or (training.tokens or 0.0) / (model.tokens_per_sample or 1)
-        seconds = samples / training.global_batch_size * self._timeline.step_time
-        gpus = len(self._timeline.gpu_ranks)
-        hours = gpus * seconds / 3600
-        power = sum(count * self._power(gpu) for gpu, count in self._gpus.items()) * (cost.pue if cost else 1.0)
-        energy = power * seconds / JOULES_PER_MWH if power else None
-        return {
-            "days": seconds / SECONDS_PER_DAY,
-            "gpu_hours": hours,
-            "energy_mwh": energy,
-            "cost": cost.gpu_hour * hours if cost else None,
-            # kWh x kg/kWh: one MWh at 1 kg/kWh is one tonne
-            "co2_t": energy * cost.carbon if cost and energy is not None else None,
-        }
+        step = self._timeline.step_time
+        wait = self.loading.wait(step) if self.loading else 0.0
+        seconds = samples / training.global_batch_size * (step + wait)
+        watts = self.power
+        busy = seconds * step / (step + wait) if step else 0.0
+        joules = watts.of_step(self.breakdown) * busy + watts.idle * (seconds - busy) if watts else None
+        paid = account(seconds, len(self._timeline.gpu_ranks), joules, specification.cost)
+        if training.critical_batch_size is None:
+            return paid
+        batch = training.global_batch_size * (model.tokens_per_sample or 1)
+        return {**paid, "days_to_loss": (paid["days"] or 0.0) * data_factor(batch, training.critical_batch_size)}
 
-    def _power(self, gpu: Accelerator) -> float:
-        cost = self.scenario.specification.cost
-        return (cost.gpu_power if cost and cost.gpu_power else None) or float(gpu.power)
+    @cached_property
+    def loading(self) -> Loading | None:
+        """The loading of a step's samples; None if nothing is said of it."""
+        return loading(self.scenario)
+
+    @property
+    def _input(self) -> dict[str, float]:
+        assert self.loading is not None
+        step = self._timeline.step_time
+        return {"bytes": self.loading.nbytes, "load_s": self.loading.seconds, "wait_s": self.loading.wait(step)}
+
+    @cached_property
+    def power(self) -> Power | None:
+        """Watts of the GPUs in use and their nodes by state; None if no GPU's power is known."""
+        cluster, timeline = self.scenario.cluster(), self._timeline
+        nodes = {cluster.node_of(timeline.devices[rank]) for rank in timeline.gpu_ranks}
+        return power(self._gpus, len(nodes), self.scenario.specification.cost)
 
 
 def _in_order(breakdown: Mapping[str, float]) -> dict[str, float]:

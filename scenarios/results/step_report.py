@@ -6,16 +6,20 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from scenarios.build.notes import notes
+from scenarios.cost.energy import SECONDS_PER_DAY
 from scenarios.results import theory
 from scenarios.results.constants import large_constants
 from scenarios.results.remedies import remedy_line
-from scenarios.results.step_numbers import SECONDS_PER_DAY, StepNumbers
+from scenarios.results.step_numbers import StepNumbers
 from scenarios.results.text import batch, engine_line, heading
 from simulator.analysis import bubble, metrics, report, text, traffic
 from simulator.analysis.critical import table
 from simulator.analysis.pipeline import box_lengths
 from simulator.analysis.text import figure, indented
 from simulator.units import show, show_long
+
+MOST_BLAMED = 5
+"""Ranks with most time on the critical path that a report shows."""
 
 LINKS = 6
 """Kinds of link that a report shows, the busiest first."""
@@ -55,6 +59,10 @@ def _times(result: StepNumbers) -> str:
     if result.percentiles:
         shown = ", ".join(f"{name} {show(seconds, 'time')}" for name, seconds in result.percentiles.items())
         lines.append(f"  {shown} of {len(result.step_times)} repeats; what follows is of the first")
+    if result.blame:
+        told = [f"rank {rank} in {count}" for rank, count in list(result.blame.items())[:MOST_BLAMED]]
+        more = f" and {len(result.blame) - MOST_BLAMED} more" if len(result.blame) > MOST_BLAMED else ""
+        lines.append(f"  most on the critical path: {', '.join(told)}{more}, of {sum(result.blame.values())} repeats")
     lines.append(indented(report.breakdown_table(result.breakdown)))
     expected = theory.bubble(result.scenario)
     if expected is not None:
@@ -62,7 +70,20 @@ def _times(result: StepNumbers) -> str:
         lines += _causes(result, expected)
     if result.initial_broadcast:
         lines.append(f"  before the first step: broadcast of the model, {show(result.initial_broadcast, 'time')}")
-    return "\n".join([*lines, *_critical(result)])
+    return "\n".join([*lines, *_input(result), *_critical(result)])
+
+
+def _input(result: StepNumbers) -> Iterator[str]:
+    """Yield how long the samples of a step take to load, if that is known."""
+    if result.loading is None:
+        return
+    load, wait = result.loading.seconds, result.loading.wait(result.timeline.step_time)
+    size = show(result.loading.nbytes, "size", 3)
+    if wait:
+        more = f"each step waits {show(wait, 'time')} more for its data"
+        yield f"  input: {size} a step load in {show(load, 'time')}: {more}"
+    else:
+        yield f"  input: {size} a step load in {show(load, 'time')}, beside the step before"
 
 
 def _window(result: StepNumbers) -> str:
@@ -171,7 +192,13 @@ def _whole(training: Mapping[str, float | None]) -> str:
         parts.append(f"{_scaled(training['co2_t'], 't', 'kg')} CO2")
     if training["cost"]:
         parts.append(f"cost {figure(training['cost'])}")
-    return f"whole training: {', '.join(parts)}"
+    if training.get("cost_reserved"):
+        parts.append(f"reserved {figure(training['cost_reserved'] or 0.0)}")
+    whole = f"whole training: {', '.join(parts)}"
+    if training.get("days_to_loss"):
+        more = show_long((training["days_to_loss"] or 0.0) * SECONDS_PER_DAY)
+        whole += f"\nto the loss that a small batch reaches with these data: {more} (critical batch size)"
+    return whole
 
 
 def _scaled(number: float, unit: str, thousandth: str) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from scenarios.build.built import BuiltScenario
 from scenarios.results.calibrated_range import MESSAGE, Beyond, Extent, distinct, joined, outside
@@ -31,11 +33,22 @@ MESSAGES = (2.0**15, 2.0**30)
 
 @dataclass(frozen=True)
 class Shipped:
-    """A fit of the catalogue: the entries to which its parameters go (*places*, ``package.file``), and the calibrated
-    range (*covered*)."""
+    """A fit of the catalogue: the entries to which each parameter goes (*lands*, ``package.file:key``), the
+    *covariance* of logarithms (k x k), and the calibrated range (*covered*)."""
 
-    places: Set[str]
+    lands: Mapping[str, Sequence[str]]
+    covariance: np.ndarray
     covered: Mapping[str, Extent]
+
+    @property
+    def places(self) -> Set[str]:
+        """The entries, ``package.file``, to which parameters go."""
+        return {spot.partition(":")[0] for spots in self.lands.values() for spot in spots}
+
+    def keys(self, place: str) -> dict[str, str]:
+        """Return the parameters that go to *place*, ``package.file``, by key there."""
+        spots = ((spot.partition(":"), name) for name, lands in self.lands.items() for spot in lands)
+        return {key: name for (where, _, key), name in spots if where == place}
 
 
 @lru_cache
@@ -43,8 +56,8 @@ def shipped(name: str) -> Shipped:
     """Return the shipped fit of that name."""
     data: dict[str, Any] = read(Path(__file__).parents[1] / "fitting" / f"{name}.yaml").data
     covered = {quantity: (low, high) for quantity, (low, high) in data["covered"].items()}
-    places = {spot.partition(":")[0] for entry in data["parameters"].values() for spot in entry["lands"]}
-    return Shipped(frozenset(places), covered)
+    lands = {parameter: entry["lands"] for parameter, entry in data["parameters"].items()}
+    return Shipped(lands, np.array(data["covariance"]), covered)
 
 
 def regimes_of(scenario: BuiltScenario, step: float) -> dict[str, str]:

@@ -28,7 +28,9 @@ NO_SCENARIO = ("split",)
 PRESETS = {"cluster": "topologies.clusters", "model": "workloads.models"}
 """Sections that take a preset, and the package of the presets' files."""
 
-FILES = re.compile(r"cluster\.graph|model\.profile|table\.file")
+FILES = re.compile(
+    r"cluster\.graph|model\.profile|table\.file|campaign\.failures\.trace|simulation\.variation\.(op|gpu|step)\.file"
+)
 """Keys that name a file of the user's, relative to the folder of the scenario."""
 
 NAMES = re.compile(r"network\.transport|(cluster|model)\.preset|cluster\.(node\.)?(\d+\.)?accelerator(\.preset)?")

@@ -1,4 +1,4 @@
-"""The other sections of a scenario: network, simulation, cost, expectations, and the collective to measure."""
+"""The other sections of a scenario: network, simulation, expectations, and the collective to measure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
-from simulator.document import Count, Fault, Flag, Index, Number, Power, Section, Size
+from scenarios.specification.variation import Straggler, VariationSection
+from simulator.document import Count, Fault, Flag, Index, Section, Size
 from simulator.document.names import known
 from simulator.document.quantities import number, written
 from simulator.document.validation import listed, near
@@ -19,7 +20,6 @@ from simulator.units import UNITS, parse
 
 Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all"]
 
-Slowdown = Annotated[float, BeforeValidator(number(1.0, 1e6)), WithJsonSchema({"type": "number", "minimum": 1})]
 Variation = Annotated[float, BeforeValidator(number(0.0, 10.0)), WithJsonSchema({"type": "number", "minimum": 0})]
 
 
@@ -87,15 +87,6 @@ class Network(Section):
         return plain
 
 
-class Straggler(Section):
-    """A rank that computes slowly."""
-
-    rank: Index
-    """The rank that is slow, from 0. Required."""
-    slowdown: Slowdown
-    """Factor on the time of its computation, at least 1. Required."""
-
-
 class Simulation(Section):
     """How the scenario is simulated."""
 
@@ -113,6 +104,8 @@ class Simulation(Section):
     """Simulations with the seeds from seed on, one each; needs jitter or spread."""
     stragglers: list[Straggler] = Field(default_factory=list)
     """Ranks that compute more slowly."""
+    variation: VariationSection | None = None
+    """Distributions, slow times, pauses and links that degrade, in place of jitter, spread and stragglers."""
 
     @field_validator("engine")
     @classmethod
@@ -123,31 +116,27 @@ class Simulation(Section):
 
     @model_validator(mode="after")
     def _varied(self) -> Simulation:
-        if self.repeats > 1 and not (self.jitter or self.spread):
+        for key in ("jitter", "spread", "stragglers"):
+            if self.variation is not None and getattr(self, key):
+                long = {"jitter": "op", "spread": "gpu"}.get(key, key)
+                raise Fault(key, f"stands beside variation; give variation.{long} in place of it")
+        if self.repeats > 1 and not (self.jitter or self.spread or (self.variation and self.variation.random)):
             raise Fault("repeats", "all runs would be equal; give simulation.jitter or simulation.spread too")
         return self
 
+    @property
+    def slow_ranks(self) -> list[Straggler]:
+        """The stragglers, in the short form or the long one."""
+        return self.variation.stragglers if self.variation else self.stragglers
+
     @field_validator("stragglers")
     @classmethod
-    def _distinct(cls, stragglers: list[Straggler]) -> list[Straggler]:
+    def _once(cls, stragglers: list[Straggler]) -> list[Straggler]:
         ranks = [straggler.rank for straggler in stragglers]
         for place, rank in enumerate(ranks):
             if rank in ranks[:place]:
                 raise ValueError(f"rank {rank} stands twice")
         return stragglers
-
-
-class Cost(Section):
-    """What a training run costs, in money, energy and carbon."""
-
-    gpu_hour: Number = 0.0
-    """Price of a GPU for an hour, in any currency."""
-    gpu_power: Power | None = None
-    """Power of a GPU under load; by default that of its data sheet."""
-    pue: Slowdown = 1.0
-    """Power usage effectiveness of the data centre: its power over that of the computers, at least 1."""
-    carbon: Number = 0.0
-    """Carbon intensity of the electricity, kg of CO2 per kWh."""
 
 
 class Expectation(Section):

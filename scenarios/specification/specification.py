@@ -9,9 +9,12 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
+from scenarios.specification.campaign import Campaign
+from scenarios.specification.cost import Cost
+from scenarios.specification.input import InputPipeline
 from scenarios.specification.parallelism import ParallelismSection
 from scenarios.specification.plan import PlanSection
-from scenarios.specification.sections import CollectiveBenchmark, Cost, Expectation, Network, Simulation
+from scenarios.specification.sections import CollectiveBenchmark, Expectation, Network, Simulation
 from scenarios.specification.table import Table
 from scenarios.specification.training import Training, indivisible
 from simulator.document import Fault, Section
@@ -27,6 +30,7 @@ RESULT = (
     "step_time_s",
     "step_time_interval_s",
     "step_time_percentiles_s",
+    "ranks_to_blame",
     "breakdown_s",
     "bubble_fraction",
     "initial_broadcast_s",
@@ -43,6 +47,7 @@ RESULT = (
     "link_traffic_bytes",
     "link_utilisation",
     "training",
+    "input",
     "outside_calibration",
     "idle_gpus",
     "collective",
@@ -82,6 +87,10 @@ class Specification(Section):
     """Prices, power and carbon, for the cost of a training run."""
     plan: PlanSection = PlanSection()
     """What `clustersim plan` searches: keys that may vary, method, objective."""
+    input: InputPipeline | None = None
+    """How samples are read and prepared; by default they are there at once."""
+    campaign: Campaign | None = None
+    """The whole training run with checkpoints, failures and spare nodes, for clustersim campaign."""
     expect: dict[str, Expectation] = Field(default_factory=dict)
     """Expected values by dotted key of the result, which run --check compares."""
     variants: dict[str, dict[str, Any]] = Field(default_factory=dict)
@@ -122,6 +131,9 @@ class Specification(Section):
             for key in ("model", "training", "parallelism"):
                 if key in self.model_fields_set:
                     raise Fault(key, "stands beside collective, which takes the place of model, training, parallelism")
+            for key in ("campaign", "input"):
+                if getattr(self, key) is not None:
+                    raise Fault(key, "stands beside collective, which trains nothing")
             if self.simulation.repeats > 1:
                 raise Fault(
                     ("simulation", "repeats"), "must be 1 beside collective, which computes nothing that varies"

@@ -24,6 +24,12 @@ def _not_endless(steps: int) -> int:
     return steps
 
 
+def _some(size: float) -> float:
+    if not size:
+        raise ValueError("must be above 0, not 0")
+    return size
+
+
 class Training(Section):
     """How the model is trained. Batch sizes count samples."""
 
@@ -44,6 +50,9 @@ class Training(Section):
     """Tokens of the whole training run, e.g. 300e9 or 300B; gives days, GPU-hours and cost. In place of samples."""
     samples: Quantity | None = None
     """Samples of the whole training run, e.g. 1.28M; gives days, GPU-hours and cost. In place of tokens."""
+    critical_batch_size: Annotated[Quantity, AfterValidator(_some)] | None = None
+    """Gradient noise scale in tokens (samples of a model without tokens): beyond it a bigger batch needs more data for
+    the same loss; gives days to that loss."""
     steps: Annotated[Count, AfterValidator(_not_endless)] = 1
     """Optimizer steps that are simulated."""
 

@@ -169,6 +169,8 @@ Amount = Annotated[float, BeforeValidator(_quantity("size", zero=True)), _schema
 """bytes, 0 allowed: a measured or unit model may have none."""
 Time = Annotated[float, BeforeValidator(_quantity("time", zero=True)), _schema("time"), _shown("time")]
 """s, 0 allowed."""
+Duration = Annotated[float, BeforeValidator(_quantity("time")), _schema("time"), _shown("time")]
+"""s, above 0: an interval, a mean time between failures."""
 Rate = Annotated[float, BeforeValidator(_quantity("rate")), _schema("rate"), _shown("rate")]
 """FLOP/s, above 0."""
 Power = Annotated[float, BeforeValidator(_quantity("power")), _schema("power"), _shown("power")]

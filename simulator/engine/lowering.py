@@ -244,7 +244,7 @@ def _durations(setup: Setup, simulated: Sequence[int], ranks: Array) -> npt.NDAr
     used = {schedule.program_of[rank] for rank in simulated}
     timed = {number: schedule.programs[number].column(_kind, np.int32) < COMMUNICATION for number in used}
     counts = np.array([timed[schedule.program_of[rank]].sum() for rank in simulated], np.int64)
-    varies = pricing.variation.jitter > 0
+    varies = pricing.variation.changes
     # the size for ranks that share nothing; what is not written to takes no memory
     durations = np.empty(int(counts.sum()) * (schedule.steps if varies else 1))
     known: dict[Hashable, int] = {}

@@ -48,20 +48,22 @@ class Pricing:
     def durations(self, rank: int) -> Floats:
         """The duration of each op of *rank*, s, of shape ``(steps, ops)``; 0 for a communication.
 
-        Stragglers, spread and jitter are included; a `Delay` does not vary. If all steps take the same, the array is a
+        Variation is included; a `Delay` does not vary. If all steps take the same, the array is a
         read-only view of one step.
         """
         program, steps = self.schedule.program(rank), self.schedule.steps
         modelled, constant = self._modelled_durations(rank)
-        factors = self.variation.factors(rank, len(program.ops) * steps)
+        factors = self.variation.factors(rank, steps, len(program.ops))
         if factors is not None:
-            return np.where(constant, modelled, modelled * factors.reshape(steps, len(program.ops)))
+            varied = np.where(constant, modelled, modelled * factors)
+            pauses = self.variation.paused(rank, steps, np.flatnonzero((modelled > 0) & ~constant), len(program.ops))
+            return varied if pauses is None else varied + pauses
         varied = np.where(constant, modelled, modelled * self.variation.slowdown(rank))
         return np.broadcast_to(varied, (steps, len(program.ops)))
 
     def durations_key(self, rank: int) -> Hashable:
         """A key that is equal for ranks with equal `durations`."""
-        if self.variation.jitter:
+        if self.variation.changes and self.variation.varies:
             return rank
         return id(self._modelled_durations(rank)), self.variation.slowdown(rank)
 

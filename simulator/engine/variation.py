@@ -1,53 +1,127 @@
-"""Variation of computing times: between GPUs (stragglers, spread) and from op to op (jitter)."""
+"""Variation of computing times: between GPUs, from op to op, from step to step, and for a while.
+
+Each rank has random sequences of its own, so its times do not depend on which other ranks are simulated.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import log, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
-SPREAD_STREAM = 1
-"""Part of the seed of `spread`, so that its draws differ from those of `jitter`."""
+from simulator.engine.distribution import Distribution, Floats
+
+SPREAD_STREAM, STEP_STREAM, SPELL_STREAM, PAUSE_STREAM = 1, 2, 3, 4
+"""Parts of seeds, so that the draws differ from those of `Variation.jitter`."""
+
+
+NONE = Distribution()
+"""No variation."""
+
+
+@dataclass(frozen=True)
+class Spells:
+    """Times in which a rank is slow: one begins in a step with *probability*, and ends after *steps* on average."""
+
+    probability: float
+    steps: float
+    slowdown: float
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """Pauses of the host of a rank, such as garbage collection: in a step with *probability*, for *seconds*."""
+
+    probability: float
+    seconds: float
 
 
 @dataclass(frozen=True)
 class Variation:
     """Factors on the computing times of ranks.
 
-    *stragglers*: the factor of a rank, 1 if not given. *spread*: the coefficient of variation of a factor that is drawn
-    once for each GPU. *jitter*: that of a factor that is drawn for each op. Both factors are log-normal with mean 1:
-    positive, and skewed to the slow side. *seed* is the seed of all draws. Each rank has sequences of its own, so its
-    times do not depend on which other ranks are simulated.
+    *stragglers*: the factor of a rank, 1 if not given. *spread*: of a factor that is drawn once for each GPU. *jitter*:
+    of a factor that is drawn for each op. Both are a `Distribution`, or the coefficient of variation of a log-normal
+    one: positive, and skewed to the slow side. *step*: of a factor for each step, common to all ranks. *spells* and
+    *pauses*: slow times and pauses of single ranks. *seed* is the seed of all draws.
     """
 
     seed: int = 0
-    jitter: float = 0.0
+    jitter: float | Distribution = 0.0
     stragglers: Mapping[int, float] = field(default_factory=dict)
-    spread: float = 0.0
+    spread: float | Distribution = 0.0
+    step: Distribution = NONE
+    spells: Spells | None = None
+    pauses: Pauses | None = None
 
     @property
     def varies(self) -> bool:
         """True if all ranks have different times."""
-        return self.jitter > 0 or self.spread > 0
+        return bool(self.jitter or self.spread or self.spells or self.pauses)
+
+    @property
+    def random(self) -> bool:
+        """True if times depend on the seed."""
+        return self.varies or bool(self.step)
+
+    @property
+    def changes(self) -> bool:
+        """True if the times of a rank change from op to op or from step to step."""
+        return bool(self.jitter or self.step or self.spells or self.pauses)
 
     def slowdown(self, rank: int) -> float:
         """The factor on all computing times of *rank*."""
         slowdown = self.stragglers.get(rank, 1.0)
         if self.spread:
-            slowdown *= float(_log_normal(np.random.default_rng([self.seed, rank, SPREAD_STREAM]), self.spread, 1)[0])
+            slowdown *= float(_distribution(self.spread).draw(self._generator(rank, SPREAD_STREAM), 1)[0])
         return slowdown
 
-    def factors(self, rank: int, ops: int) -> NDArray[np.float64] | None:
-        """The factors on the next *ops* computing times of *rank*, all steps; None if there is no jitter."""
-        if not self.jitter:
+    def factors(self, rank: int, steps: int, ops: int) -> Floats | None:
+        """The factors on the computing times of *rank*, of shape ``(steps, ops)``; None if they are all the same."""
+        if not self.changes:
             return None
-        return _log_normal(np.random.default_rng([self.seed, rank]), self.jitter, ops) * self.slowdown(rank)
+        each = np.ones((steps, ops))
+        if self.jitter:
+            each = _distribution(self.jitter).draw(self._generator(rank), steps * ops).reshape(steps, ops)
+        each = each * self.slowdown(rank)
+        if self.step:
+            each = (
+                each * self.step.draw(np.random.default_rng([self.seed, STEP_STREAM, STEP_STREAM, 0]), steps)[:, None]
+            )
+        if self.spells:
+            each = np.where(self._slow(rank, self.spells, steps)[:, None], each * self.spells.slowdown, each)
+        return each
+
+    def paused(self, rank: int, steps: int, computing: NDArray[np.intp], ops: int) -> Floats | None:
+        """The seconds of pauses before each op of *rank*, of shape ``(steps, ops)``; None without pauses.
+
+        A pause hits a random one of the ops at the indices *computing*.
+        """
+        if self.pauses is None or not len(computing):
+            return None
+        generator = self._generator(rank, PAUSE_STREAM)
+        hit = generator.random(steps) < self.pauses.probability
+        where = computing[generator.integers(0, len(computing), steps)]
+        seconds = np.zeros((steps, ops))
+        seconds[np.flatnonzero(hit), where[hit]] = self.pauses.seconds
+        return seconds
+
+    def _slow(self, rank: int, spells: Spells, steps: int) -> NDArray[np.bool_]:
+        """The steps in which *rank* is slow; the first step is one of a long run."""
+        generator = self._generator(rank, SPELL_STREAM)
+        draws, slow = generator.random(steps + 1), np.zeros(steps, np.bool_)
+        ends = 1.0 / spells.steps
+        now = draws[-1] < spells.probability / (spells.probability + ends)
+        for step in range(steps):
+            slow[step] = now
+            now = draws[step] >= ends if now else draws[step] < spells.probability
+        return slow
+
+    def _generator(self, rank: int, *stream: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, rank, *stream])
 
 
-def _log_normal(generator: np.random.Generator, variation: float, count: int) -> NDArray[np.float64]:
-    """*count* draws of mean 1 with the coefficient of variation *variation*."""
-    variance = log(1.0 + variation**2)
-    return np.asarray(generator.lognormal(-variance / 2, sqrt(variance), count))
+def _distribution(given: float | Distribution) -> Distribution:
+    return given if isinstance(given, Distribution) else Distribution("lognormal", given)

@@ -35,6 +35,7 @@ def test_percentiles_are_those_of_runs_with_seeds_in_turn(engine, variation):
     found = repeated.pop("step_time_percentiles_s")
     assert found == dict(zip(["p5", "p50", "p95"], np.percentile(times, [5, 50, 95]), strict=True))
     assert found["p50"] == sorted(times)[3]
+    assert sum(repeated.pop("ranks_to_blame").values()) == 7
     assert repeated == summary(changes), "all else is of the first run"
     assert repeated["simulation"]["engine"] == engine
 

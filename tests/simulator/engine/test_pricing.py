@@ -41,7 +41,7 @@ def test_a_straggler_is_slower_in_all_that_it_computes():
 def test_jitter_draws_a_factor_for_each_op_and_step_in_order(stragglers):
     variation = {"jitter": 0.1, "seed": 4, "stragglers": stragglers}
     durations = pricing(**variation).durations(1)
-    factors = Variation(**variation).factors(1, 12).reshape(3, 4)
+    factors = Variation(**variation).factors(1, 3, 4)
     expected = np.array([3.0, 1.0, 0.0, 5.0]) * factors
     expected[:, 3] = 5.0
     assert durations.tolist() == expected.tolist()

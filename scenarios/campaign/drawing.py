@@ -1,0 +1,68 @@
+"""The chart of a simulated campaign."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import fmean, stdev
+
+import numpy as np
+
+from scenarios.campaign.campaign import Simulated
+from scenarios.campaign.process import Sample
+from scenarios.campaign.report import CAUSES
+from scenarios.campaign.result import summary
+from simulator.analysis.plot.campaign import Course, Intervals, draw_campaign
+
+POINTS = 200
+"""Points of the curve of costs."""
+
+WIDER = 2.0
+"""How far the curve goes beyond the intervals that are marked, as a factor."""
+
+SHOWN = (5, 50, 95)
+"""Percentiles of the time that are drawn."""
+
+
+def draw(campaign: Simulated, path: Path) -> None:
+    """Draw *campaign* to *path*, whose suffix gives the format."""
+    job, numbers, scenario = campaign.job, summary(campaign), campaign.scenario
+    whole = sum(sample.seconds for sample in campaign.samples)
+    lost = {CAUSES[cause]: sum(one.lost[cause] for one in campaign.samples) / whole for cause in numbers["lost_s"]}
+    model = scenario.model
+    course = Course(
+        {name: [(time, job.tokens(steps)) for time, steps in one.progress] for name, one in _shown(campaign).items()},
+        job.tokens(job.steps),
+        "tokens" if model is not None and model.tokens_per_sample else "samples",
+        job.productive,
+        lost,
+        _intervals(campaign),
+    )
+    title = (
+        f"{scenario.name} on {scenario.derived.ranks:,} GPUs of {scenario.cluster().name}, "
+        f"{numbers['days']:.4g} days, goodput {numbers['goodput']:.1%}"
+    )
+    draw_campaign(course, path, title=title)
+
+
+def _shown(campaign: Simulated) -> dict[str, Sample]:
+    """Return the samples nearest to percentiles of the time; the one sample if there is no other."""
+    ordered = sorted(campaign.samples, key=lambda sample: sample.seconds)
+    if len(ordered) < len(SHOWN):
+        return {"sample": ordered[0]}
+    return {f"p{share}": ordered[round(share / 100 * (len(ordered) - 1))] for share in SHOWN}
+
+
+def _intervals(campaign: Simulated) -> Intervals | None:
+    """Return the costs of intervals; those of simulations have everything that the formula leaves out."""
+    if not campaign.estimates or not campaign.tried:
+        return None
+    tried = [(tau, [t / campaign.job.productive for t in times]) for tau, times in campaign.tried]
+    marked = [tau for tau, _ in tried] + [tau for tau, _ in campaign.estimates.values()]
+    taus = np.geomspace(min(marked) / WIDER, max(marked) * WIDER, POINTS)
+    curve = [(float(tau), campaign.expected(float(tau))) for tau in taus]
+    highest = 1.2 * max(cost for _, costs in tried for cost in costs)
+    return Intervals(
+        [point for point in curve if point[1] < highest],
+        campaign.estimates,
+        [(tau, fmean(costs), stdev(costs) / len(costs) ** 0.5) for tau, costs in tried],
+    )

@@ -1,0 +1,149 @@
+"""The job of a campaign: what `scenarios.campaign.process` simulates, in steps and seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+from math import ceil, inf
+
+LOST = ("rework", "checkpoint", "detect", "waiting", "restart", "shrunk", "maintenance")
+"""Causes of time that is not productive: work done again, writing checkpoints, noticing a failure, waiting for a node,
+restarting and loading, training with fewer replicas, planned stops."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """*steps* of *seconds* and *tokens* each."""
+
+    steps: int
+    seconds: float
+    tokens: float = 0.0
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """A checkpoint after each *interval* seconds of training, rounded to whole steps.
+
+    Training stops for *stall* seconds. The checkpoint is complete *write* seconds after the begin of the stall.
+    """
+
+    interval: float
+    stall: float
+    write: float
+
+
+@dataclass(frozen=True)
+class Breakdowns:
+    """Failures and repairs; all times in s.
+
+    *mtbf*: mean time between failures of the whole job; or the *times* of failures since the begin. *broken*: share
+    of the failures after which a node is repaired. *restart*: the loading of the checkpoint included. *spares*: None if
+    there is always one. *lost_work*: the most work that a failure loses.
+    """
+
+    mtbf: float = inf
+    times: tuple[float, ...] = ()
+    detect: float = 0.0
+    replace: float = 0.0
+    restart: float = 0.0
+    spares: int | None = None
+    repair: float = 0.0
+    broken: float = 1.0
+    elastic: bool = False
+    lost_work: float = inf
+
+
+@dataclass(frozen=True)
+class Job:
+    """Training of *stages* in turn on *nodes* with *replicas*.
+
+    *maintenance*: (time between planned stops, duration of a stop) in s.
+    """
+
+    stages: tuple[Stage, ...]
+    nodes: int = 1
+    replicas: int = 1
+    checkpoints: Checkpoints | None = None
+    failures: Breakdowns | None = None
+    maintenance: tuple[float, float] | None = None
+
+    @property
+    def steps(self) -> int:
+        """All steps of the campaign."""
+        return sum(stage.steps for stage in self.stages)
+
+    @cached_property
+    def productive(self) -> float:
+        """Seconds of the campaign if nothing fails and nothing is written: steps x step time."""
+        return self.seconds(0, self.steps)
+
+    def seconds(self, begin: int, end: int) -> float:
+        """Return the seconds of the steps from *begin* up to *end*."""
+        return self._at(end, "seconds") - (self._at(begin, "seconds") if begin else 0.0)
+
+    def tokens(self, steps: int) -> float:
+        """Return the tokens of the first *steps*."""
+        return self._at(steps, "tokens")
+
+    def _at(self, steps: int, what: str) -> float:
+        total = 0.0
+        for stage, first in zip(self.stages, self._firsts, strict=False):
+            if steps <= first:
+                break
+            total += min(stage.steps, steps - first) * float(getattr(stage, what))
+        return total
+
+    @cached_property
+    def _firsts(self) -> Sequence[int]:
+        """The number of steps before each stage, and before the end."""
+        return list(accumulate((stage.steps for stage in self.stages), initial=0))
+
+    def steps_within(self, begin: int, seconds: float) -> int:
+        """Return how many whole steps from step *begin* on end within *seconds*."""
+        done = 0
+        for stage, first in zip(self.stages, self._firsts, strict=False):
+            left = first + stage.steps - begin - done
+            if left <= 0 or not stage.seconds:
+                continue
+            whole = min(left, int(seconds / stage.seconds))
+            done, seconds = done + whole, seconds - whole * stage.seconds
+            if whole < left:
+                break
+        return done
+
+    def speed(self, missing: int) -> float:
+        """Return the share of the replicas that run on all nodes but *missing*, each as fast as before."""
+        return max(0, self.replicas - ceil(missing * self.replicas / self.nodes)) / self.replicas
+
+    @property
+    def mean_restart(self) -> float:
+        """Mean seconds from a failure until training goes on, if there is a spare and no further failure comes."""
+        failures = self.failures or Breakdowns()
+        return failures.detect + failures.broken * failures.replace + failures.restart
+
+    def next_checkpoint(self, begin: int) -> int:
+        """Return the step after which the next checkpoint is written, if the last one was after step *begin*."""
+        if self.checkpoints is None:
+            return self.steps
+        stage = next(s for s, first in zip(self.stages, self._firsts, strict=False) if begin < first + s.steps)
+        return min(self.steps, begin + whole_steps(self.checkpoints.interval, stage.seconds))
+
+    @property
+    def interval(self) -> float:
+        """Seconds of training between two checkpoints in the last stage; the whole campaign without checkpoints."""
+        if self.checkpoints is None:
+            return self.productive
+        last = self.stages[-1]
+        return min(self.productive, last.seconds * whole_steps(self.checkpoints.interval, last.seconds))
+
+    def every(self, interval: float) -> Job:
+        """Return the job with a checkpoint after each *interval* seconds of training."""
+        assert self.checkpoints is not None
+        return replace(self, checkpoints=replace(self.checkpoints, interval=interval))
+
+
+def whole_steps(interval: float, step: float) -> int:
+    """Return the number of steps of *step* seconds that comes nearest to *interval*, at least 1."""
+    return max(1, round(interval / step)) if step else 1

@@ -1,0 +1,142 @@
+"""The report of a simulated campaign."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import fmean, stdev
+from typing import Any
+
+from scenarios.campaign import spares
+from scenarios.campaign.build import section
+from scenarios.campaign.campaign import FEW, Simulated
+from scenarios.campaign.result import load, money, summary
+from scenarios.cost.energy import SECONDS_PER_DAY
+from scenarios.results.text import batch, heading
+from simulator.analysis.percentiles import TAIL_FROM
+from simulator.analysis.text import figure, indented, table
+from simulator.units import show, show_long
+
+CAUSES = {
+    "rework": "work done again",
+    "checkpoint": "writing checkpoints",
+    "detect": "noticing failures",
+    "waiting": "waiting for a node",
+    "restart": "restarting and loading",
+    "shrunk": "training with fewer replicas",
+    "maintenance": "maintenance",
+}
+
+
+def report(campaign: Simulated) -> str:
+    """Return the text that `campaign` prints."""
+    numbers = summary(campaign)
+    parts = [
+        f"{heading(campaign.scenario)}; {batch(campaign.scenario)}",
+        _time(campaign, numbers),
+        _lost(numbers),
+        "\n".join(_checkpoints(campaign, numbers)),
+        "\n".join(_nodes(campaign, numbers)),
+        _money(campaign),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _time(campaign: Simulated, numbers: dict[str, Any]) -> str:
+    job, count = campaign.job, len(campaign.samples)
+    ways = ", then ".join(f"{stage.steps:,} steps of {show(stage.seconds, 'time')}" for stage in job.stages)
+    lines = [f"campaign of {show_long(numbers['days'] * SECONDS_PER_DAY)}: goodput {numbers['goodput']:.1%}"]
+    if count > 1:
+        shown = ", ".join(f"{name} {days:.4g}" for name, days in numbers["days_percentiles"].items())
+        tail = "" if count >= TAIL_FROM else f"; p99 from {TAIL_FROM} samples on"
+        lines.append(f"  days: {shown} of {count} samples{tail}")
+    lines.append(f"  without failures {show_long(job.productive)}: {ways}")
+    if job.failures is not None:
+        every = f", one every {show_long(campaign.mtbf)} of running" if campaign.mtbf else " of the trace"
+        lines.append(f"  {figure(numbers['interruptions'])} interruptions by failures{every}")
+    return "\n".join(lines)
+
+
+def _lost(numbers: dict[str, Any]) -> str:
+    whole = numbers["days"] * SECONDS_PER_DAY
+    lost = {cause: seconds for cause, seconds in numbers["lost_s"].items() if seconds > 0}
+    if not lost:
+        return ""
+    rows = [["training", show_long(whole - sum(lost.values())), f"{numbers['goodput']:.2%}"]]
+    by_size = sorted(lost.items(), key=lambda one: -one[1])
+    rows += [[CAUSES[cause], show_long(seconds), f"{seconds / whole:.2%}"] for cause, seconds in by_size]
+    return f"where the time goes, mean of the samples\n{indented(table(rows, align='lrr'))}"
+
+
+def _checkpoints(campaign: Simulated, numbers: dict[str, Any]) -> Iterator[str]:
+    policy = campaign.job.checkpoints
+    if policy is None:
+        if campaign.job.failures is not None:
+            yield "no checkpoints: each failure begins the campaign anew; give campaign.checkpoint"
+        return
+    size = show(numbers["checkpoint_bytes"], "size", 3)
+    stall = "" if policy.stall == policy.write else f", of which training stops for {show_long(policy.stall)}"
+    yield (
+        f"{figure(numbers['checkpoints'])} checkpoints of {size}, {show_long(policy.write)} to write{stall}; one every "
+        f"{show_long(campaign.job.interval)} of training"
+    )
+    if campaign.estimates:
+        best, least = campaign.estimates["optimal"]
+        rows = [
+            [rule, show_long(tau), f"{tau / best - 1:+.2%}", f"{cost:.5f}", f"{abs(cost / least - 1):.4%}"]
+            for rule, (tau, cost) in campaign.estimates.items()
+        ]
+        header = ["rule", "interval", "from optimal", "time for each of work", "above the least"]
+        yield indented(table(rows, header, "lrrrr"))
+        yield indented("\n".join(_tried(campaign)))
+
+
+def _tried(campaign: Simulated) -> Iterator[str]:
+    """Yield the simulated time of other intervals, the least first named."""
+    times = {tau: seconds for tau, seconds in campaign.tried if len(seconds) > 1}
+    if not times:
+        return
+    best = min(times, key=lambda tau: fmean(times[tau]))
+    error = stdev(times[best]) / len(times[best]) ** 0.5
+    yield (
+        f"by simulation, {FEW} samples each, the least is at {show_long(best)}: "
+        f"{fmean(times[best]) / SECONDS_PER_DAY:.4g} days, standard error {error / SECONDS_PER_DAY:.2g}"
+    )
+
+
+def _nodes(campaign: Simulated, numbers: dict[str, Any]) -> Iterator[str]:
+    busy, told = load(campaign), numbers["spares"]
+    if busy is None or told is None:
+        return
+    waited = numbers["lost_s"]["waiting"] / (numbers["days"] * SECONDS_PER_DAY)
+    yield (
+        f"{told['given']} spare nodes beside {campaign.job.nodes}, {busy:.3g} in repair on average: the job waits "
+        f"{waited:.2%} of the time, {told['waiting_in_theory']:.2%} in the long run by the chain of machine repair"
+    )
+    yield (
+        f"  worth having: {told['cheapest']} spares, where one more costs more node time than it saves "
+        f"(waiting {told['waiting_with_cheapest']:.2%})"
+    )
+    shares = [f"{count}: {spares.waiting_share(count, busy):.1%}" for count in range(told["cheapest"] + 1)][-6:]
+    yield f"  waiting by spares: {', '.join(shares)}"
+    days = {way: seconds / SECONDS_PER_DAY for way, seconds in campaign.without_spare.items()}
+    if days:
+        yield (
+            f"  without a spare: to wait takes {days['wait']:.4g} days in all, to go on with fewer replicas "
+            f"{days['shrink']:.4g} ({FEW} samples each)"
+        )
+
+
+def _money(campaign: Simulated) -> str:
+    paid, cost = money(campaign), campaign.scenario.specification.cost
+    parts = [f"{figure(paid['gpu_hours'] or 0.0)} GPU-hours, spares included"]
+    if paid["energy_mwh"] is not None:
+        parts.append(f"{figure(paid['energy_mwh'])} MWh")
+    if paid["co2_t"]:
+        parts.append(f"{figure(paid['co2_t'])} t CO2")
+    if paid["cost"]:
+        parts.append(f"cost {figure(paid['cost'])} on demand")
+    if paid.get("cost_reserved"):
+        parts.append(f"{figure(paid['cost_reserved'] or 0.0)} reserved")
+    idle = "" if cost and cost.idle_power else "; GPUs that wait take full power: give cost.idle_power"
+    known = section(campaign.scenario).failures is not None and paid["energy_mwh"] is not None
+    return f"{', '.join(parts)}{idle if known else ''}"

@@ -1,0 +1,89 @@
+"""`clustersim sensitivity` shows how the step time changes with each parameter, and what would help most."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scenarios.application import app
+from scenarios.commands.arguments import OneScenario, Settings
+from scenarios.commands.terminal import say
+
+if TYPE_CHECKING:
+    from scenarios.commands.progress import Progress
+    from scenarios.scenario import Scenario
+    from scenarios.sensitivity.report import Found
+
+
+@app.command()
+def sensitivity(
+    scenario: OneScenario,
+    settings: Settings = None,
+    samples: Annotated[
+        int, typer.Option(min=0, max=10_000, help="Draws of the fitted parameters, for the uncertainty.")
+    ] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("-o", metavar="FILE", help="The tornado chart: a .png, .svg or .pdf file.")
+    ] = None,
+) -> None:
+    """Simulate a step with each parameter changed: elasticities, a tornado chart, and what would help most."""
+    import json
+
+    from scenarios.build.explanation import check_trains
+    from scenarios.commands.progress import progress
+    from scenarios.files.finite import check_finite
+    from scenarios.scenario import Scenario
+    from scenarios.sensitivity.report import report, summary
+    from simulator.analysis.files import file_stems, suffix_of
+
+    if output is not None:
+        suffix_of(output, (".png", ".svg", ".pdf"))
+    loaded = Scenario.load(scenario, options=settings)
+    runs = list(loaded.variants.values()) or [loaded]
+    for one in runs:
+        check_trains(one, "sensitivity")
+    stems, numbers = file_stems([one.name for one in runs]), []
+    for place, one in enumerate(runs):
+        with progress(f"simulating {one.name} with each parameter changed") as shown:
+            found = _found(one, samples, shown)
+            numbers.append(summary(found))
+        check_finite(numbers[-1])
+        if not as_json:
+            say(("\n" if place else "") + report(found))
+            path = output or Path(f"{stems[one.name]}_sensitivity.png")
+            _draw(found, path if len(runs) == 1 else path.with_name(f"{path.stem}_{stems[one.name]}{path.suffix}"))
+    if as_json:
+        several = {"name": loaded.name, "variants": {one["name"]: one for one in numbers}}
+        print(json.dumps(several if loaded.variants else numbers[0], indent=2))
+
+
+def _found(scenario: Scenario, samples: int, shown: Progress) -> Found:
+    from scenarios.sensitivity.changes import changes
+    from scenarios.sensitivity.elasticity import Sensitivities
+    from scenarios.sensitivity.machine import machine
+    from scenarios.sensitivity.report import Found
+    from scenarios.sensitivity.uncertainty import sampled
+
+    base = machine(scenario)
+    simulation = base.simulation()
+    shown(simulation)
+    sensitivities = Sensitivities(base, simulation.run(), shown)
+    seed = scenario.specification.simulation.seed
+    return Found(sensitivities, list(changes(scenario, shown)), sampled(base, samples, seed, shown))
+
+
+def _draw(found: Found, path: Path) -> None:
+    from simulator.analysis.plot.tornado import draw_tornado
+    from simulator.units import show
+
+    scenario = found.sensitivities.base.scenario
+    gpus = len(found.sensitivities.timeline.gpu_ranks)
+    title = (
+        f"{scenario.name} on {gpus:,} GPUs of {scenario.cluster().name}, step {show(found.step_time, 'time')}: "
+        "each parameter halved and doubled"
+    )
+    draw_tornado(found.relative, path, title=title, what="step time")
+    print(f"wrote {path}")
