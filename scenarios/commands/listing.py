@@ -16,6 +16,7 @@ PACKAGES = {
     "links": "topologies.links",
     "fabrics": "topologies.fabrics",
     "schedules": "workloads.pipelines",
+    "software": "workloads.software",
 }
 
 
@@ -25,7 +26,7 @@ def list_names(
         str | None, typer.Argument(help=f"{', '.join(PACKAGES)} or scenarios; all of them if none.")
     ] = None,
 ) -> None:
-    """List models, GPUs, clusters, links, fabrics, schedules and scenarios."""
+    """List models, GPUs, clusters, links, fabrics, schedules, software stacks and scenarios."""
     kinds = [*PACKAGES, "scenarios"]
     if kind is not None and kind not in kinds:
         from simulator.document.validation import listed

@@ -43,6 +43,13 @@ def draw_result(
     yield path
 
 
+def files_of(result: Result, chart: str) -> int:
+    """Return how many files `draw_result` draws at most; 0 for one, whose progress is not known."""
+    several = len(result.runs)
+    joined = chart in ("sweep", "states", "breakdown") or (chart in PANELS and several <= MOST_PANELS)
+    return 0 if several == 1 or joined else several
+
+
 def _each(result: Result, chart: str, path: Path, ranks: Sequence[int] | None, window: Window | None) -> Iterator[Path]:
     """Draw *chart* of each run of *result* into a file of its own."""
     runs = {name: one for name, one in result.runs.items() if chart != "repeats" or one.repeats}

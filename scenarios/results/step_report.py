@@ -33,7 +33,7 @@ def step_report(result: StepNumbers) -> str:
         sections.append(f"{report.pipeline_chart(result.timeline)}\n  {box_lengths(result.timeline)}".rstrip())
     sections.append(engine_line(result.timeline))
     sections += [f"note: {note}" for note in notes(result.scenario)]
-    sections += ["\n".join(f"warning: outside the calibrated range: {line}" for line in result.outside)]
+    sections += ["\n".join(f"not calibrated: {line}" for line in result.outside)]
     return "\n\n".join(section for section in sections if section)
 
 

@@ -21,7 +21,7 @@ def heading(scenario: BuiltScenario) -> str:
 
 
 def batch(scenario: BuiltScenario) -> str:
-    """Return the model, the batch and its division into replicas and micro-batches."""
+    """Return the model, the software stack unless durations are given, and the batch with its division."""
     training, derived = scenario.specification.training, scenario.derived
     assert training is not None
     micro = "1 micro-batch" if derived.micro_batches == 1 else f"{derived.micro_batches} micro-batches"
@@ -29,7 +29,9 @@ def batch(scenario: BuiltScenario) -> str:
     cut = f"{shares}{micro} of {derived.micro_batch_size}"
     if derived.ranks > derived.replicas:
         cut += f"; {derived.described}"
-    return f"{model_title(scenario)}, {training.precision}, batch {training.global_batch_size} = {cut}"
+    section = scenario.specification.model
+    stack = "" if section is None or section.kind == "unit" else f", software {scenario.specification.software}"
+    return f"{model_title(scenario)}, {training.precision}{stack}, batch {training.global_batch_size} = {cut}"
 
 
 def engine_line(timeline: Timeline) -> str:

@@ -49,7 +49,9 @@ def _slices(
     """Yield the packets of *content*, each slice with the wait before it; *ops*: the encoded ops of its program."""
     place = form.event(track_uuid=_uuid(track.rank, track.number + 1))
     stop = form.event(type=form.stop) + place
-    moments = (np.rint(column / NANOSECOND).astype(np.int64).tolist() for column in (content.waits, content.begin, content.end))
+    moments = (
+        np.rint(column / NANOSECOND).astype(np.int64).tolist() for column in (content.waits, content.begin, content.end)
+    )
     waited = ((content.begin - content.ready) * 1e6).tolist()
     arrows = (column.tolist() for column in content[6:])
     numbered = {

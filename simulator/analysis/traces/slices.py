@@ -110,7 +110,8 @@ def slices(timeline: Timeline, ranks: Sequence[int]) -> Iterator[tuple[Track, Sl
 def _waits(ready: Floats, begin: Floats, end: Floats) -> Floats:
     """Return *ready*, or the end of all earlier slices of the track if that is later, but not after *begin*."""
     before = np.append(-np.inf, np.maximum.accumulate(end))[: len(end)]
-    return np.minimum(np.maximum(ready, before), begin)
+    waits: Floats = np.minimum(np.maximum(ready, before), begin)
+    return waits
 
 
 def _args(op: Op) -> Args:
