@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from scenarios.files.titles import chart_title
+from scenarios.files.titles import chart_title, place_title
 from scenarios.results.reserved_memory import reserved_memory
 from scenarios.results.result import Result
 from scenarios.results.step_numbers import StepNumbers
@@ -61,7 +61,7 @@ def _each(result: Result, chart: str, path: Path, ranks: Sequence[int] | None, w
     for name, one in runs.items():
         target = path if len(runs) == 1 else path.with_name(f"{path.stem}_{stems[name]}{path.suffix}")
         if chart == "repeats":
-            plot.draw_repeats(one.repeats[name], target, title=name)
+            plot.draw_repeats(one.repeats[name], target, title=place_title(one, result.scenario.name))
         else:
             draw_run(one, chart, target, ranks, window, of=result.scenario.name)
         yield target

@@ -13,17 +13,26 @@ def chart_title(result: Result, of: str = "") -> str:
 
     Of several runs the cluster is named if they share it.
     """
-    name = result.scenario.name
-    name = f"{of}: {name}" if of and of != name else name
     if isinstance(result, VariantsResult):
         places = {_place(one) for one in result.variants.values()}
+        name = _name(result, of)
         return f"{name} on {places.pop()}" if len(places) == 1 else name
-    parts = [f"{name} on {_place(result)}"]
+    parts = [place_title(result, of)]
     if isinstance(result, StepNumbers):
         parts.append(f"step {show(result.timeline.step_time, 'time')}")
         mfu = result.summary()["mfu"]
         parts += [f"MFU {mfu:.1%}"] if mfu else []
     return ", ".join(parts)
+
+
+def place_title(result: Result, of: str = "") -> str:
+    """Return the name of *result*, a run of the file *of* if that is not the same, and its cluster."""
+    return f"{_name(result, of)} on {_place(result)}"
+
+
+def _name(result: Result, of: str) -> str:
+    name = result.scenario.name
+    return f"{of}: {name}" if of and of != name else name
 
 
 def _place(result: Result) -> str:
