@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scenarios.build.names import cluster_title
 from scenarios.results.result import Result
 from scenarios.results.step_numbers import StepNumbers
 from scenarios.results.variants_result import VariantsResult
@@ -37,4 +38,4 @@ def _name(result: Result, of: str) -> str:
 
 def _place(result: Result) -> str:
     gpus = len(result.timeline.gpu_ranks)
-    return f"{gpus:,} GPU{'s' if gpus != 1 else ''} of {result.scenario.cluster().name}"
+    return cluster_title(result.scenario, gpus)

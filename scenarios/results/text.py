@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scenarios.build.built import BuiltScenario
-from scenarios.build.names import model_title
+from scenarios.build.names import cluster_title, model_title
 from simulator.timeline import Timeline
 
 
@@ -15,9 +15,9 @@ def title(scenario: BuiltScenario) -> str:
 
 def heading(scenario: BuiltScenario) -> str:
     """Return name, description, number of GPUs and cluster."""
-    derived, cluster = scenario.derived, scenario.cluster()
+    derived = scenario.derived
     idle = f"; {len(derived.idle)} idle" if derived.idle else ""
-    return f"{title(scenario)}\n{derived.ranks} of {derived.gpus} GPUs of {cluster.name}{idle}"
+    return f"{title(scenario)}\n{derived.ranks} of {cluster_title(scenario, derived.gpus)}{idle}"
 
 
 def batch(scenario: BuiltScenario) -> str:
