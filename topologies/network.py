@@ -98,6 +98,7 @@ class Network:
         self.ports, self.cable, self.radix, self.begin = ports, cable, radix, begin
         self.switches: list[tuple[str, int]] = []
         self._counts: dict[str, int] = {}
+        self._kinds_below: dict[int, set[str]] = {}
         self._links: Table[Link] = Table(ports.links)
         self._source: list[int] = []
         self._target: list[int] = []
@@ -126,13 +127,20 @@ class Network:
         if not isinstance(ports, np.ndarray):
             ports = np.array([port.number for port in ports], np.int64)
         nics, which = self.ports.nic[ports].tolist(), self.ports.which[ports].tolist()
+        self._kinds_below.setdefault(switch, set()).update(self.ports.links[place].kind for place in set(which))
         self._source += nics + [switch] * len(nics)
         self._target += [switch] * len(nics) + nics
         self._which += which + which
 
     def join(self, a: int, b: int, bandwidth: float) -> None:
-        """Join two switches, each way, by cables of *bandwidth* in all (bytes/s)."""
-        which = self._links.number(replace(self.cable, bandwidth=bandwidth))
+        """Join two switches, each way, by cables of *bandwidth* in all (bytes/s).
+
+        Cables have the kind of the ports below *a*, or that of the network's cable if these are of several kinds.
+        """
+        below = self._kinds_below.get(a, set())
+        self._kinds_below.setdefault(b, set()).update(below)
+        kind = next(iter(below)) if len(below) == 1 else self.cable.kind
+        which = self._links.number(replace(self.cable, kind=kind, bandwidth=bandwidth))
         self._source += (a, b)
         self._target += (b, a)
         self._which += (which, which)

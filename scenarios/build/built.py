@@ -79,15 +79,15 @@ class BuiltScenario:
         name = specification.name or name
         if fault := name_fault(name):
             raise whole.error(("name",), f"{fault}; a file's own name is that of a scenario without one")
-        several = {}
+        checked = {}
         runs = variants.documents(source)
         if len(runs) > MANY_VARIANTS:
             log.warning("%s variants are checked one by one, about %.0f s", f"{len(runs):,}", len(runs) * EACH)
         for variant, changed in runs.items():
             document = loading.expanded(changed)
-            several[variant] = cls(validated(document, Specification), document, variant, changed)
-        scenario = cls(specification, whole, name, source, several)
-        for one in several.values() if several else (scenario,):
+            checked[variant] = cls(validated(document, Specification), document, variant, changed)
+        scenario = cls(specification, whole, name, source, checked)
+        for one in checked.values() if checked else (scenario,):
             one.check()
         return scenario
 
@@ -206,9 +206,9 @@ def clusters(scenario: str | os.PathLike[str], options: list[str] | None = None)
     """
     path = loading.located(scenario)
     source = loading.found_from(_read(path, None, options), path.parent)
-    several = variants.documents(source) or {path.stem: source}
+    runs = variants.documents(source) or {path.stem: source}
     made = {}
-    for name, document in several.items():
+    for name, document in runs.items():
         whole = loading.expanded(document)
         section = {key: value for key, value in whole.data.items() if key == "cluster"}
         made[name] = _built(validated(Document(section, whole.positions), ClusterHolder).cluster, whole)

@@ -60,20 +60,20 @@ class Derived:
 
 def derive(specification: Specification, cluster: Cluster, document: Document) -> Derived:
     """Derive degrees, batches and devices. Raises `ScenarioError` at the key to change if that is impossible."""
-    there = len(cluster.gpus)
-    if there == 0:
+    gpu_count = len(cluster.gpus)
+    if gpu_count == 0:
         raise document.error(("cluster",), "has no GPU")
     micro_batch_size = micro_batches = 0
-    found: Mapping[str, int] = {}
+    degree_of: Mapping[str, int] = {}
     by_stage: tuple[int, ...] | None = None
     if specification.training is None:
-        several: tuple[Layout, ...] = (Layout({"all": _benchmarked(specification, there, document)}),)
+        rank_layouts: tuple[Layout, ...] = (Layout({"all": _collective_ranks(specification, gpu_count, document)}),)
     else:
         by_stage = specification.parallelism.replicas_by_stage
-        found, several = _layouts(specification, there, document)
-        _check_auto_replicas(specification, there, found, document)
-        micro_batch_size, micro_batches = _batches(specification, found[REPLICAS], by_stage, document)
-    gpus = _gpus(specification, cluster, sum(layout.size for layout in several), document)
+        degree_of, rank_layouts = _layouts(specification, gpu_count, document)
+        _check_auto_replicas(specification, gpu_count, degree_of, document)
+        micro_batch_size, micro_batches = _batches(specification, degree_of[REPLICAS], by_stage, document)
+    gpus = _gpus(specification, cluster, sum(layout.size for layout in rank_layouts), document)
     hosts = _hosts(specification, cluster, document)
     ranks = len(gpus) + len(hosts)
     for place, straggler in enumerate(specification.simulation.slow_ranks):
@@ -83,16 +83,16 @@ def derive(specification: Specification, cluster: Cluster, document: Document) -
             raise document.error(path, f"there is no rank {straggler.rank}; ranks go from 0 to {ranks - 1}")
     used = set(gpus)
     idle = tuple(gpu for gpu in cluster.gpus if gpu not in used)
-    return Derived(there, found, several, micro_batch_size, micro_batches, gpus + hosts, idle, by_stage)
+    return Derived(gpu_count, degree_of, rank_layouts, micro_batch_size, micro_batches, gpus + hosts, idle, by_stage)
 
 
-def _benchmarked(specification: Specification, there: int, document: Document) -> int:
+def _collective_ranks(specification: Specification, gpu_count: int, document: Document) -> int:
     """Return the number of ranks of a collective."""
     benchmark = specification.collective
     assert benchmark is not None
-    ranks = benchmark.ranks or there
-    if ranks > there:
-        raise document.error(("collective", "ranks"), f"{ranks} ranks need {ranks} GPUs, but there are {there}")
+    ranks = benchmark.ranks or gpu_count
+    if ranks > gpu_count:
+        raise document.error(("collective", "ranks"), f"{ranks} ranks need {ranks} GPUs, but there are {gpu_count}")
     if benchmark.root >= ranks:
         raise document.error(
             ("collective", "root"), f"there is no rank {benchmark.root}; ranks go from 0 to {ranks - 1}"
@@ -101,42 +101,42 @@ def _benchmarked(specification: Specification, there: int, document: Document) -
 
 
 def _layouts(
-    specification: Specification, there: int, document: Document
+    specification: Specification, gpu_count: int, document: Document
 ) -> tuple[Mapping[str, int], tuple[Layout, ...]]:
-    """Return the degree of each parallelism, and the layouts of the ranks on *there* GPUs."""
+    """Return the degree of each parallelism, and the layouts of the ranks on *gpu_count* GPUs."""
     parallelism = specification.parallelism
     parts = parallelism.parts
     try:
-        several = layouts(list(parts.values()), there, parallelism.numbering)
+        rank_layouts = layouts(list(parts.values()), gpu_count, parallelism.numbering)
     except ScheduleError as error:
         raise document.error(("parallelism", "dp"), str(error)) from None
-    found = degrees(list(parts.values()), there)
-    needed = sum(layout.size for layout in several)
-    if needed > there:
-        given = [key for key, part in parts.items() if found[part.axis] > 1 and part.axis != REPLICAS]
+    degree_of = degrees(list(parts.values()), gpu_count)
+    needed = sum(layout.size for layout in rank_layouts)
+    if needed > gpu_count:
+        given = [key for key, part in parts.items() if degree_of[part.axis] > 1 and part.axis != REPLICAS]
         key = REPLICAS if parallelism.dp != "auto" else given[-1]
-        shown = " x ".join(f"{axis} {degree}" for axis, degree in found.items())
-        raise document.error(("parallelism", key), f"{shown} needs {needed} GPUs, but there are {there}")
-    return found, several
+        shown = " x ".join(f"{axis} {degree}" for axis, degree in degree_of.items())
+        raise document.error(("parallelism", key), f"{shown} needs {needed} GPUs, but there are {gpu_count}")
+    return degree_of, rank_layouts
 
 
 def _check_auto_replicas(
-    specification: Specification, there: int, found: Mapping[str, int], document: Document
+    specification: Specification, gpu_count: int, degree_of: Mapping[str, int], document: Document
 ) -> None:
     """Raise `ScenarioError` at a degree that leaves GPUs over and a number of replicas that cannot share the batch."""
     parallelism, training = specification.parallelism, specification.training
     assert training is not None
-    others = {key: found[part.axis] for key, part in parallelism.parts.items() if part.axis != REPLICAS}
+    others = {key: degree_of[part.axis] for key, part in parallelism.parts.items() if part.axis != REPLICAS}
     given = {key: degree for key, degree in others.items() if degree > 1}
-    inner, replicas = prod(given.values()), found[REPLICAS]
-    if parallelism.dp != "auto" or there % inner == 0 or training.global_batch_size % replicas == 0:
+    inner, replicas = prod(given.values()), degree_of[REPLICAS]
+    if parallelism.dp != "auto" or gpu_count % inner == 0 or training.global_batch_size % replicas == 0:
         return
     shown = " x ".join(f"{key} {degree}" for key, degree in given.items())
-    good = " or ".join(map(str, nearest_divisors(there, inner)))
+    good = " or ".join(map(str, nearest_divisors(gpu_count, inner)))
     what = next(iter(given)) if len(given) == 1 else " x ".join(given)
     raise document.error(
-        ("parallelism", next((key for key, degree in given.items() if there % degree), list(given)[-1])),
-        f"{shown} does not divide the {there} GPUs: dp would be {replicas}, of which global_batch_size "
+        ("parallelism", next((key for key, degree in given.items() if gpu_count % degree), list(given)[-1])),
+        f"{shown} does not divide the {gpu_count} GPUs: dp would be {replicas}, of which global_batch_size "
         f"{training.global_batch_size} is no multiple; try {what} = {good}, or give dp",
     )
 
@@ -148,10 +148,10 @@ def _batches(
     training = specification.training
     assert training is not None
     batch, micro = training.global_batch_size, training.micro_batch_size
-    for shares in by_stage or (replicas,):
-        if batch % (shares * (micro or 1)):
-            name = f"dp {shares}" if micro is None else f"micro_batch_size {micro} x dp {shares} = {micro * shares}"
-            message = indivisible(batch, shares * (micro or 1), name)
+    for degree in by_stage or (replicas,):
+        if batch % (degree * (micro or 1)):
+            name = f"dp {degree}" if micro is None else f"micro_batch_size {micro} x dp {degree} = {micro * degree}"
+            message = indivisible(batch, degree * (micro or 1), name)
             raise document.error(("training", "global_batch_size"), message)
     micro = micro or batch // max(by_stage or (replicas,))
     return micro, batch // (replicas * micro)
@@ -182,10 +182,10 @@ def _round_robin(cluster: Cluster) -> tuple[str, ...]:
 
 def _hosts(specification: Specification, cluster: Cluster, document: Document) -> tuple[str, ...]:
     """Return the host of each parameter server; they are spread evenly over the cluster."""
-    needed, there = specification.parallelism.data.hosts, len(cluster.hosts)
+    needed, host_count = specification.parallelism.data.hosts, len(cluster.hosts)
     if specification.collective is not None or not needed:
         return ()
-    if needed > there:
-        message = f"{needed} servers need as many hosts, but the cluster has {there}"
+    if needed > host_count:
+        message = f"{needed} servers need as many hosts, but the cluster has {host_count}"
         raise document.error(("parallelism", "data", "servers"), message)
-    return tuple(cluster.hosts[server * there // needed] for server in range(needed))
+    return tuple(cluster.hosts[server * host_count // needed] for server in range(needed))

@@ -1,4 +1,7 @@
-"""The name of a model as reports print it: a preset with its changed sizes, so that it is not taken for the preset."""
+"""The names of a model and of a cluster as reports print them.
+
+A preset of a model is told with its changed sizes, so that it is not taken for the preset.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,9 @@ SIZES = {
 
 MOST_TOLD = 3
 """Changed keys that are told one by one; of more only the number is."""
+
+UNNAMED = "cluster"
+"""The name of a cluster without a preset."""
 
 NOT_SIZES = ("preset", "name", "description", "source", "sources", "kind")
 
@@ -54,3 +60,17 @@ def _changed(scenario: BuiltScenario, given: dict[str, Any]) -> dict[str, Any]:
         for key, value in scenario.document.data["model"].items()
         if key in given and key not in NOT_SIZES and preset.get(key) != value
     }
+
+
+def cluster_title(scenario: BuiltScenario, number: int) -> str:
+    """Return *number* GPUs of *scenario*: ``100 GPUs of zhores``, or ``28 GPUs (16 h100, 12 l40s)``.
+
+    A cluster without a preset has no name; its kinds of GPU are told instead.
+    """
+    cluster = scenario.cluster()
+    gpus = f"{number:,} GPU{'s' if number != 1 else ''}"
+    if cluster.name != UNNAMED:
+        return f"{gpus} of {cluster.name}"
+    counts = cluster.count(cluster.gpus)
+    told = [f"{count:,} {gpu.name}" if len(counts) > 1 else gpu.name for gpu, count in counts.items()]
+    return f"{gpus} ({', '.join(told)})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import inf
 from statistics import median
 from typing import Any
 
@@ -24,6 +25,12 @@ HEADER = (
 
 BUSY = 0.5
 """Median spread of the rows above which the machine was busy; on idle cores it is below 0.2."""
+
+RANGES = (("up to 8 KiB", 0.0, 2.0**13), ("8 KiB to 1 MiB", 2.0**13, 2.0**20), ("above 1 MiB", 2.0**20, inf))
+"""Ranges of sizes, bytes: bound by latency, between, and bound by bandwidth on common links."""
+
+POOR = 0.25
+"""Median error of a range of sizes from which the fit does not follow it; NCCL's measured sweeps are below 0.1."""
 
 
 def calibration_report(outcome: Outcome) -> str:
@@ -111,12 +118,35 @@ def _doubts(outcome: Outcome) -> Iterator[str]:
     left_out = [f"{one.kind} of {one.nbytes:.0f} B ({show(one.seconds, 'time', 3)})" for one in outcome.disturbed]
     if left_out:
         yield f"left out, since more bytes took less time: {', '.join(left_out)}"
-    spreads = [one.spread for one in (*outcome.calibrated.measurements, *outcome.disturbed)]
-    busy = float(median(spreads))
+    every = (*outcome.calibrated.measurements, *outcome.disturbed)
+    spreads = [one.spread for one in every if one.spread]
+    busy = float(median(spreads)) if spreads else 0.0
     if busy > BUSY:
         yield (
             f"not sure: other work disturbed the ranks, and the median batch took {1 + busy:.1f} times as long as the "
             "shortest; measure again on an idle machine, or with a longer --budget"
+        )
+    once = len(every) - len(spreads)
+    if spreads and once:
+        # measurements of files have no spread at all
+        yield f"{once} rows were measured in one batch only, for lack of time; give a longer --budget"
+    yield from _by_size(outcome)
+
+
+def _by_size(outcome: Outcome) -> Iterator[str]:
+    """Yield the errors by range of sizes, and which ranges the fit does not follow."""
+    rows = zip(outcome.calibrated.measurements, outcome.calibrated.seconds, strict=True)
+    sized = [(one.nbytes, abs(seconds / one.seconds - 1)) for one, seconds in rows]
+    ranges = {name: [error for nbytes, error in sized if low < nbytes <= high] for name, low, high in RANGES}
+    ranges = {name: errors for name, errors in ranges.items() if errors}
+    if len(ranges) > 1:
+        told = [f"{name} median {median(errors):.0%}, worst {max(errors):.0%}" for name, errors in ranges.items()]
+        yield f"errors by size: {'; '.join(told)}"
+    poor = [name for name, errors in ranges.items() if median(errors) > POOR]
+    if poor:
+        yield (
+            f"not sure {' and '.join(poor)}: one latency and one bandwidth do not follow all sizes; "
+            "fit only the sizes that the scenario sends (-b and -e measure no others)"
         )
 
 

@@ -30,7 +30,7 @@ def plot(
     from scenarios.build.explanation import check_trains
     from scenarios.commands.evaluating import print_warnings
     from scenarios.commands.progress import progress
-    from scenarios.files.drawing import draw_result
+    from scenarios.files.drawing import draw_result, files_of
     from scenarios.scenario import Scenario
     from simulator.analysis.files import file_stems, suffix_of
     from simulator.document.validation import listed, near
@@ -56,8 +56,14 @@ def plot(
     beside = Path(scenario) / f"{chart}.png"
     stem = file_stems([loaded.name])[loaded.name]
     path = output or (beside if beside.parent.is_dir() else Path(f"{stem}_{chart}.png"))
-    for drawn in draw_result(result, chart, path, chosen, between):
-        print(drawn)
+    with progress("drawing") as shown:
+        shown.begin(f"drawing {path}", files_of(result, chart))
+        drawn = []
+        for file in draw_result(result, chart, path, chosen, between):
+            drawn.append(file)
+            shown.advance()
+    for file in drawn:
+        print(file)
 
 
 def _window(text: str) -> tuple[float, float]:

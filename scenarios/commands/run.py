@@ -67,6 +67,7 @@ def run(
     """Simulate scenarios, report, and write results under runs/NAME."""
     from scenarios.scenario import Scenario
     from simulator.errors import ScenarioError
+    from simulator.plain_text import name_fault
 
     if jobs > 1 and not check:
         raise ScenarioError("--jobs shares the runs of --check; give that too")
@@ -74,6 +75,8 @@ def run(
         raise ScenarioError(f"--name {name}: names one run, not {len(scenarios)}")
     _check_suffixes(trace, spans)
     files = _Files(output, trace, spans, numbers(ranks) if ranks else None)
+    if name is not None and (fault := name_fault(name)):
+        raise ScenarioError(f"--name {name}: {fault}")
     renamed = {"name": name} if name is not None else None
     loaded = [Scenario.load(scenario, renamed, settings) for scenario in scenarios]
     several = len(loaded) > 1 or any(scenario.variants for scenario in loaded)

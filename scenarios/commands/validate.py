@@ -42,9 +42,12 @@ def validate(
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Give up after so long.")] = 300.0,
     settings: Settings = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")] = False,
-    output: Annotated[Path | None, typer.Option("-o", metavar="DIR", help="Where to write (runs/NAME).")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", metavar="DIR", help="Where to write. Else runs/NAME, or runs/NAME-2 ...")
+    ] = None,
 ) -> None:
     """Replay a scenario on real torch.distributed; print simulated beside measured, and draw both."""
+    from scenarios.files.run_folder import free_folder
     from scenarios.scenario import Scenario
     from scenarios.validate.validation import ReplayOptions
 
@@ -55,8 +58,9 @@ def validate(
     loaded = Scenario.load(scenario, options=settings)
     options = ReplayOptions(backend, compute, repeat, scale, timeout)
     done: list[Validation] = []
+    own = Path("runs") / loaded.name
+    folder = output or free_folder(own)
     for one in _sized(loaded, ranks):
-        folder = output or Path("runs") / loaded.name
         validation = _validated(one, options, testbed, folder)
         if validation is None:
             # under torchrun only rank 0 reports
@@ -65,6 +69,8 @@ def validate(
         _tell(validation, loaded, folder if output or not as_json else None, quietly=as_json)
     if as_json:
         _print_json(done, loaded)
+    elif folder not in (output, own):
+        print(f"{own} holds another run and stays as it is")
 
 
 def _tell(validation: Validation, scenario: Scenario, folder: Path | None, *, quietly: bool) -> None:

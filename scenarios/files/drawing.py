@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from scenarios.files.titles import chart_title
+from scenarios.files.titles import chart_title, place_title
 from scenarios.results.reserved_memory import reserved_memory
 from scenarios.results.result import Result
 from scenarios.results.step_numbers import StepNumbers
@@ -43,6 +43,13 @@ def draw_result(
     yield path
 
 
+def files_of(result: Result, chart: str) -> int:
+    """Return how many files `draw_result` draws at most; 0 for one, whose progress is not known."""
+    several = len(result.runs)
+    joined = chart in ("sweep", "states", "breakdown") or (chart in PANELS and several <= MOST_PANELS)
+    return 0 if several == 1 or joined else several
+
+
 def _each(result: Result, chart: str, path: Path, ranks: Sequence[int] | None, window: Window | None) -> Iterator[Path]:
     """Draw *chart* of each run of *result* into a file of its own."""
     runs = {name: one for name, one in result.runs.items() if chart != "repeats" or one.repeats}
@@ -54,7 +61,7 @@ def _each(result: Result, chart: str, path: Path, ranks: Sequence[int] | None, w
     for name, one in runs.items():
         target = path if len(runs) == 1 else path.with_name(f"{path.stem}_{stems[name]}{path.suffix}")
         if chart == "repeats":
-            plot.draw_repeats(one.repeats[name], target, title=name)
+            plot.draw_repeats(one.repeats[name], target, title=place_title(one, result.scenario.name))
         else:
             draw_run(one, chart, target, ranks, window, of=result.scenario.name)
         yield target

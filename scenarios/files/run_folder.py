@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -71,16 +72,22 @@ def _staging(target: Path, *, inside: bool) -> Iterator[Path]:
                 empty.rmdir()
 
 
+def free_folder(target: Path) -> Path:
+    """Return *target*, or the first of *target*-2, -3 ... that does not exist."""
+    return next(name for name in _numbered(target) if not name.exists())
+
+
+def _numbered(target: Path) -> Iterator[Path]:
+    yield target
+    yield from (target.with_name(f"{target.name}-{number}") for number in count(2))
+
+
 def _renamed(folder: Path, target: Path) -> Path:
     """Rename *folder* to *target*, or to the first of *target*-2, -3 ... that does not exist; return the name."""
-    number, name = 1, target
     while True:
-        if not name.exists():
-            # another run may take the name at the same moment
-            with suppress(FileExistsError, NotADirectoryError):
-                return _without_overwriting(folder, name)
-        number += 1
-        name = target.with_name(f"{target.name}-{number}")
+        # another run may take the name at the same moment
+        with suppress(FileExistsError, NotADirectoryError):
+            return _without_overwriting(folder, free_folder(target))
 
 
 def _without_overwriting(folder: Path, name: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scenarios.build.names import cluster_title
 from scenarios.results.result import Result
 from scenarios.results.step_numbers import StepNumbers
 from scenarios.results.variants_result import VariantsResult
@@ -13,12 +14,11 @@ def chart_title(result: Result, of: str = "") -> str:
 
     Of several runs the cluster is named if they share it.
     """
-    name = result.scenario.name
-    name = f"{of}: {name}" if of and of != name else name
     if isinstance(result, VariantsResult):
         places = {_place(one) for one in result.variants.values()}
+        name = _name(result, of)
         return f"{name} on {places.pop()}" if len(places) == 1 else name
-    parts = [f"{name} on {_place(result)}"]
+    parts = [place_title(result, of)]
     if isinstance(result, StepNumbers):
         parts.append(f"step {show(result.timeline.step_time, 'time')}")
         mfu = result.summary()["mfu"]
@@ -26,6 +26,16 @@ def chart_title(result: Result, of: str = "") -> str:
     return ", ".join(parts)
 
 
+def place_title(result: Result, of: str = "") -> str:
+    """Return the name of *result*, a run of the file *of* if that is not the same, and its cluster."""
+    return f"{_name(result, of)} on {_place(result)}"
+
+
+def _name(result: Result, of: str) -> str:
+    name = result.scenario.name
+    return f"{of}: {name}" if of and of != name else name
+
+
 def _place(result: Result) -> str:
     gpus = len(result.timeline.gpu_ranks)
-    return f"{gpus:,} GPU{'s' if gpus != 1 else ''} of {result.scenario.cluster().name}"
+    return cluster_title(result.scenario, gpus)

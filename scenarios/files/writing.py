@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scenarios.files.recorded import recorded
-from scenarios.files.titles import chart_title
+from scenarios.files.titles import chart_title, place_title
 from scenarios.results.result import Result
 from scenarios.specification.loading import named_files
 from simulator.analysis import spans
@@ -63,7 +63,7 @@ def _written(result: Result, folder: Path, ranks: Sequence[int] | None) -> Itera
         yield path
     for name, times in result.repeats.items():
         path = folder / ("repeats.png" if len(timelines) == 1 else f"repeats_{stems[name]}.png")
-        draw_repeats(times, path, title=name)
+        draw_repeats(times, path, title=place_title(result.runs[name], result.scenario.name))
         yield path
     breakdowns = result.breakdowns
     if len(breakdowns) > 1:

@@ -92,9 +92,9 @@ class Beyond:
     def __str__(self) -> str:
         """What is outside, where, and what was measured, in units of the quantity."""
         several = f" and {len(self.names) - 1} more" if len(self.names) > 1 else ""
-        fitted = f"{self._extent(self.covered)} were measured" if self.covered else "none was measured"
+        fitted = f"measured: {self._extent(self.covered)}" if self.covered else "none was measured"
         what = f"{NOUNS.get(self.quantity, self.quantity)} {self._extent(self.values)}"
-        return f"{what} ({next(iter(self.names))}{several}), {fitted}"
+        return f"{what} ({next(iter(self.names))}{several}); {fitted}"
 
     def _extent(self, values: Iterable[float]) -> str:
         unit = self.quantity in (MESSAGE, MEMORY_BOUND)

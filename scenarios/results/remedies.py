@@ -1,74 +1,115 @@
-"""What to change if memory does not suffice: values that the scenario does not have yet."""
+"""What to change if memory does not suffice: values that the scenario does not have yet, and what each would need."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from scenarios.build.built import BuiltScenario
 from scenarios.build.notes import selective_saves
-from simulator.errors import ScenarioError
+from scenarios.results.memory_need import MemoryNeed, memory_need
+from simulator.errors import ScenarioError, SimulatorError
 from workloads.parallelism.fsdp import FullyShardedDataParallel
 from workloads.parallelism.tensor import sharded
 from workloads.parallelism.zero import Zero
 
 
-def remedies(scenario: BuiltScenario) -> list[str]:
+class Remedy(NamedTuple):
+    """*text* names the change, and *values* has it by dotted key."""
+
+    text: str
+    values: Mapping[str, Any]
+
+
+def remedies(scenario: BuiltScenario) -> list[Remedy]:
     """Return changes of *scenario* that need less memory; those that cost least time come first."""
     return [*_precision(scenario), *_sharding(scenario), *_batch(scenario), *_recompute(scenario), *_cut(scenario)]
 
 
 def remedy_line(scenario: BuiltScenario) -> str:
-    """Return the `remedies` of *scenario* as one sentence; a larger GPU is always among them."""
-    *others, last = [*remedies(scenario), "a GPU with more memory"]
-    return "try " + " or ".join(filter(None, (", ".join(others), last)))
+    """Return the `remedies` of *scenario* that suffice, as one sentence, each with what it needs by an upper bound.
+
+    If none suffices alone, it has all that help. A larger GPU is always among them.
+    """
+    now = memory_need(scenario, scenario.schedule())
+    needs = {
+        one.text: need for one in remedies(scenario) if (need := _need(scenario, one)) and need.nbytes < now.nbytes
+    }
+    enough = {text: need for text, need in needs.items() if need.fits}
+    told = [f"{text} ({need.amount})" for text, need in (enough or needs).items()]
+    if not told:
+        return "try a GPU with more memory"
+    if enough:
+        return f"try {', '.join(told)} or a GPU with more memory"
+    return f"nothing suffices alone; try several of {', '.join(told)}, or a GPU with more memory"
 
 
-def _precision(scenario: BuiltScenario) -> Iterator[str]:
+def _need(scenario: BuiltScenario, remedy: Remedy) -> MemoryNeed | None:
+    """Return an upper bound of what *scenario* needs with *remedy*; None if it cannot be so."""
+    try:
+        changed = scenario.changed(remedy.values, remedy.text)
+        return memory_need(changed, changed.schedule())
+    except SimulatorError:
+        return None
+
+
+def _precision(scenario: BuiltScenario) -> Iterator[Remedy]:
     training = scenario.specification.training
     if training is not None and training.precision == "fp32":
-        yield "precision: bf16"
+        yield Remedy("precision: bf16", {"training.precision": "bf16"})
 
 
-def _batch(scenario: BuiltScenario) -> Iterator[str]:
+def _batch(scenario: BuiltScenario) -> Iterator[Remedy]:
+    """Yield the largest smaller micro-batch that fits, or one sample."""
     size = scenario.derived.micro_batch_size
-    if size > 1:
-        smaller = next(number for number in range(size // 2, 0, -1) if size % number == 0)
-        yield f"micro_batch_size: {smaller} (now {size})"
+    smaller = [
+        Remedy(f"micro_batch_size: {number} (now {size})", {"training.micro_batch_size": number})
+        for number in range(size // 2, 0, -1)
+        if size % number == 0
+    ]
+    fitting = (one for one in smaller if (need := _need(scenario, one)) and need.fits)
+    yield from [one] if (one := next(fitting, smaller[-1] if smaller else None)) else []
 
 
-def _recompute(scenario: BuiltScenario) -> Iterator[str]:
+def _recompute(scenario: BuiltScenario) -> Iterator[Remedy]:
     training = scenario.specification.training
     if training is None or training.recompute == "full":
         return
     if training.recompute == "none" and selective_saves(scenario):
-        yield "recompute: selective"
-    yield "recompute: full"
+        yield Remedy("recompute: selective", {"training.recompute": "selective"})
+    yield Remedy("recompute: full", {"training.recompute": "full"})
 
 
-def _sharding(scenario: BuiltScenario) -> Iterator[str]:
+def _sharding(scenario: BuiltScenario) -> Iterator[Remedy]:
     """Yield the next stage of ZeRO; stages 2 and 3 do not go with a pipeline."""
     data, derived = scenario.specification.parallelism.data, scenario.derived
     if isinstance(data, FullyShardedDataParallel):
         if not data.reshard:
-            yield "data: {reshard: true}"
+            yield Remedy("data: {reshard: true}", {"parallelism.data.reshard": True})
         return
     stage = data.stage if isinstance(data, Zero) else 0
     if derived.replicas > 1 and stage < (1 if derived.degree("pp") > 1 else 3):
-        yield f"ZeRO-{stage + 1} (data: {{method: zero, stage: {stage + 1}}})"
+        section = {"method": "zero", "stage": stage + 1}
+        yield Remedy(f"ZeRO-{stage + 1} (data: {{method: zero, stage: {stage + 1}}})", {"parallelism.data": section})
 
 
-def _cut(scenario: BuiltScenario) -> Iterator[str]:
-    """Yield more tensor or pipeline parallelism, where replicas can be given up for it."""
+def _cut(scenario: BuiltScenario) -> Iterator[Remedy]:
+    """Yield more tensor or pipeline parallelism, where replicas can be given up for it; micro-batches stay."""
     derived, model = scenario.derived, scenario.model
     if derived.replicas % 2 or derived.by_stage or model is None:
         return
+    # without a size a micro-batch is all that a replica has, and grows as replicas become fewer
+    kept = {"training.micro_batch_size": derived.micro_batch_size, "parallelism.dp": "auto"}
+    given = scenario.specification.training and scenario.specification.training.micro_batch_size
+    told = "" if given else f" and micro_batch_size: {derived.micro_batch_size}"
     tp = derived.degree("tp")
     if tp * 2 <= _node(scenario) and _divides(scenario, tp * 2):
-        yield f"tp: {tp * 2}"
+        yield Remedy(f"tp: {tp * 2}{told}", {"parallelism.tp": tp * 2, **kept})
     data = scenario.specification.parallelism.data
     gathers = isinstance(data, FullyShardedDataParallel) or (isinstance(data, Zero) and data.stage > 1)
     if not gathers and len(model.layers) > 2 * derived.degree("pp"):
-        yield f"pp: {2 * derived.degree('pp')}"
+        pp = 2 * derived.degree("pp")
+        yield Remedy(f"pp: {pp}{told}", {"parallelism.pp": pp, **kept})
 
 
 def _node(scenario: BuiltScenario) -> int:

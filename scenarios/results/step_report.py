@@ -39,7 +39,7 @@ def step_report(result: StepNumbers) -> str:
     sections.append(engine_line(result.timeline))
     sections += [f"note: {note}" for note in notes(result.scenario)]
     sections += [f"note: {line}" for line in large_constants(result.scenario, result.timeline.step_time)]
-    sections += ["\n".join(f"warning: outside the calibrated range: {line}" for line in result.outside)]
+    sections += ["\n".join(f"not calibrated: {line}" for line in result.outside)]
     return "\n\n".join(section for section in sections if section)
 
 

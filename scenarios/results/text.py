@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scenarios.build.built import BuiltScenario
-from scenarios.build.names import model_title
+from scenarios.build.names import cluster_title, model_title
 from simulator.timeline import Timeline
 
 
@@ -15,13 +15,13 @@ def title(scenario: BuiltScenario) -> str:
 
 def heading(scenario: BuiltScenario) -> str:
     """Return name, description, number of GPUs and cluster."""
-    derived, cluster = scenario.derived, scenario.cluster()
+    derived = scenario.derived
     idle = f"; {len(derived.idle)} idle" if derived.idle else ""
-    return f"{title(scenario)}\n{derived.ranks} of {derived.gpus} GPUs of {cluster.name}{idle}"
+    return f"{title(scenario)}\n{derived.ranks} of {cluster_title(scenario, derived.gpus)}{idle}"
 
 
 def batch(scenario: BuiltScenario) -> str:
-    """Return the model, the batch and its division into replicas and micro-batches."""
+    """Return the model, the software stack unless durations are given, and the batch with its division."""
     training, derived = scenario.specification.training, scenario.derived
     assert training is not None
     micro = "1 micro-batch" if derived.micro_batches == 1 else f"{derived.micro_batches} micro-batches"
@@ -29,7 +29,9 @@ def batch(scenario: BuiltScenario) -> str:
     cut = f"{shares}{micro} of {derived.micro_batch_size}"
     if derived.ranks > derived.replicas:
         cut += f"; {derived.described}"
-    return f"{model_title(scenario)}, {training.precision}, batch {training.global_batch_size} = {cut}"
+    section = scenario.specification.model
+    stack = "" if section is None or section.kind == "unit" else f", software {scenario.stack}"
+    return f"{model_title(scenario)}, {training.precision}{stack}, batch {training.global_batch_size} = {cut}"
 
 
 def engine_line(timeline: Timeline) -> str:

@@ -88,18 +88,18 @@ class Uncertainty:
         for gpu in self._gpus:
             fits = [fit for fit in map(shipped, FITS) if f"{GPUS}.{gpu.name}" in fit.places]
             if not fits and self._priced:
-                lines.append(f"GPU {gpu.name}: no fitted row was measured on it; see the sources of its entry")
+                lines.append(f"GPU {gpu.name} was not measured: its kernels are scaled from data sheets")
             for fit in fits:
                 covered = joined(fit.covered, {MESSAGE: MESSAGES})
-                lines += [f"{one}: {self._weight(one)}" for one in outside(distinct(self.schedule), covered)]
+                lines += [f"{self._weight(one)}: {one}" for one in outside(distinct(self.schedule), covered)]
         return lines
 
     def _weight(self, beyond: Beyond) -> str:
         """What *beyond* means for the step time: the share of the computation, or of the bytes, that it is."""
         if beyond.quantity == MESSAGE:
             share = self._share_of_messages(beyond.values)
-            return f"the network model extrapolates {_percent(share)} of the bytes sent"
-        return f"prices are extrapolated for {_percent(self._share_of_kernels(beyond.kernels))} of the computation"
+            return f"{_percent(share)} of the bytes sent are priced by extrapolation"
+        return f"{_percent(self._share_of_kernels(beyond.kernels))} of the computation is priced by extrapolation"
 
     def _share_of_messages(self, sizes: Set[float]) -> float:
         """Return the share of the bytes of all messages that is in messages of these *sizes* (bytes)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +10,12 @@ from scenarios.build.notes import notes
 from scenarios.results import theory
 from scenarios.results.collective_result import CollectiveResult
 from scenarios.results.result import Result
-from scenarios.results.step_numbers import StepNumbers
+from scenarios.results.step_numbers import SECONDS_PER_DAY, StepNumbers
 from scenarios.results.text import title
 from simulator.analysis import report, text
 from simulator.analysis.text import figure, indented
 from simulator.timeline import Timeline
-from simulator.units import show
+from simulator.units import show, show_long
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,7 @@ def _numbers(results: Mapping[str, StepNumbers]) -> list[list[str]]:
         ["fits", *("yes" if s["memory"]["fits"] else "NO" for s in summaries.values())],
         ["GPUs", *(f"{len(result.timeline.gpu_ranks)}" for result in results.values())],
     ]
+    rows += _whole_training(summaries.values())
     forms = [theory.bubble(result.scenario) for result in results.values()]
     if any(forms):
         rows.append(["bubble", *(f"{s['bubble_fraction']:.1%}" for s in summaries.values())])
@@ -97,6 +98,18 @@ def _numbers(results: Mapping[str, StepNumbers]) -> list[list[str]]:
         uses = [s["link_utilisation"].get(kind, {"max": 0.0})["max"] for s in summaries.values()]
         if any(uses):
             rows.append([f"busiest {kind}", *(f"{use:.0%}" for use in uses)])
+    return rows
+
+
+def _whole_training(summaries: Collection[Mapping[str, Any]]) -> list[list[str]]:
+    """Return rows of the time and the cost of the whole training, where any of *summaries* has them."""
+    wholes = [s.get("training") for s in summaries]
+    rows = []
+    if any(wholes):
+        days = [whole["days"] if whole else None for whole in wholes]
+        rows.append(["whole training", *(show_long(one * SECONDS_PER_DAY) if one else "" for one in days)])
+    if any(whole and whole["cost"] for whole in wholes):
+        rows.append(["  cost", *(figure(whole["cost"]) if whole and whole["cost"] else "" for whole in wholes)])
     return rows
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from scenarios.specification.specification import Specification
 from simulator.document.descriptions import with_descriptions
-from workloads.huggingface import ALIASES
+from workloads.huggingface import ACTIVATIONS, ALIASES
 
 
 def json_schema() -> dict[str, Any]:
@@ -15,12 +15,13 @@ def json_schema() -> dict[str, Any]:
 
 
 def with_aliases(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return *schema* with the keys of Hugging Face in the section of transformers."""
+    """Return *schema* with the keys and activations of Hugging Face in the section of transformers."""
     section = schema["$defs"]["TransformerSpecification"]
-    properties = section["properties"]
+    activation = section["properties"]["activation"]
+    named = {**activation, "enum": [*activation["enum"], *ACTIVATIONS]}
+    properties = {**section["properties"], "activation": named}
     added = {
-        alias: {**({} if key == "activation" else properties[key]), "description": f"Hugging Face's name of {key}."}
-        for alias, key in ALIASES.items()
+        alias: {**properties[key], "description": f"Hugging Face's name of {key}."} for alias, key in ALIASES.items()
     }
     changed = {**section, "properties": {**properties, **added}}
     return {**schema, "$defs": {**schema["$defs"], "TransformerSpecification": changed}}

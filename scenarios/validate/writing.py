@@ -12,6 +12,7 @@ from simulator.analysis.files import file_stems
 from simulator.errors import ReplayError
 from simulator.files import write_text
 from simulator.replay.replay import BrokenReplayError
+from simulator.units import show
 
 
 def write(validation: Validation, folder: Path, variant_of: str = "") -> Iterator[Path]:
@@ -27,7 +28,8 @@ def write(validation: Validation, folder: Path, variant_of: str = "") -> Iterato
     spans.write(validation.measured, path)
     yield path
     path = folder / f"validation{ending}.png"
-    draw_beside(validation.timelines, path, title=title)
+    times = ", ".join(f"{what} {show(line.step_time, 'time')}" for what, line in validation.timelines.items())
+    draw_beside(validation.timelines, path, title=f"{title}: step {times}")
     yield path
 
 

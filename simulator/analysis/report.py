@@ -36,9 +36,13 @@ def label_of(part: str) -> str:
     return part.replace("_", " ")
 
 
+LEAST_PART = 1e-6
+"""Of the step time; a shorter part of a breakdown changes no printed figure of the step time."""
+
+
 def breakdown_table(parts: Mapping[str, float], width: int = 40) -> str:
-    """Return a line for each part of a breakdown above 0: seconds, share, and its segment of a bar."""
-    shown = [part for part in parts_in_order(parts) if parts[part] > 0]
+    """Return a line for each part of a breakdown above `LEAST_PART`: seconds, share, and its segment of a bar."""
+    shown = [part for part in parts_in_order(parts) if _seen(part, parts)]
     total = sum(parts.values())
     bars = text.waterfall([parts[part] for part in shown], width)
     rows = [
@@ -49,17 +53,24 @@ def breakdown_table(parts: Mapping[str, float], width: int = 40) -> str:
 
 
 def comparison(breakdowns: Mapping[str, Mapping[str, float]]) -> str:
-    """Return a table with a column for each breakdown; of two also the difference, second less first."""
+    """Return a table with a column for each breakdown; of two also the difference, second less first.
+
+    Parts below `LEAST_PART` of every step time are left out.
+    """
     parts = parts_in_order(part for one in breakdowns.values() for part in one)
     columns = list(breakdowns.values())
     rows = [
         [label_of(part), *_cells([one.get(part, 0.0) for one in columns])]
         for part in parts
-        if any(one.get(part, 0.0) > 0 for one in columns)
+        if any(_seen(part, one) for one in columns)
     ]
     rows.append(["step time", *_cells([sum(one.values()) for one in columns])])
     header = ["", *breakdowns, *(["difference"] if len(columns) == 2 else [])]
     return text.table(rows, header, "lr")
+
+
+def _seen(part: str, parts: Mapping[str, float]) -> bool:
+    return parts.get(part, 0.0) > LEAST_PART * sum(parts.values())
 
 
 def _cells(values: Sequence[float]) -> list[str]:

@@ -20,7 +20,7 @@ from simulator.timeline import Floats, Integers
 
 LEAST_BOX = 3.0
 """Least width in pixels of a box; the edges of a narrower one would hide its neighbours."""
-LEAST_EDGED = 10.0
+LEAST_EDGED = 6.0
 """Least width in pixels of the median box for boxes with edges; boxes without edges merge where they touch."""
 TOUCHING = 1e-9
 """Largest gap between touching boxes, as a share of the window: rounding."""

@@ -283,3 +283,15 @@ def test_a_pair_that_is_joined_twice_is_reported() -> None:
     net.join(spine, leaf, 2e9)
     with pytest.raises(ClusterError, match="the fabric joins leaf 0 and spine 0 twice; join them by one link"):
         _ = net.links
+
+
+def test_cables_above_a_leaf_have_the_kind_of_its_ports() -> None:
+    # two nodes with one kind of NIC, two with another: an uplink is of the kind of what it carries
+    slow, number = Link("eth_25", 3.125e9, 1e-6), np.arange(4)
+    net = Network(Ports(number, number, np.zeros_like(number), (LINK, slow), np.array([0, 0, 1, 1])), LINK, 40, 4)
+    fat_tree(net)
+    links, source, target, which = net.links
+    kinds = {(int(a), int(b)): links[place].kind for a, b, place in zip(source, target, which, strict=True)}
+    leaf_of = {port: switch for (port, switch) in kinds if port < 4}
+    uplinks = {a: kind for (a, b), kind in kinds.items() if a in leaf_of.values() and b >= 4}
+    assert uplinks == {leaf_of[0]: "ib_hdr", leaf_of[3]: "eth_25"}

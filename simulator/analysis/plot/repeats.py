@@ -39,7 +39,7 @@ def repeats_chart(step_times: Sequence[float], title: str) -> Figure:
     entries = []
     for name, value in percentiles(times.tolist()).items():
         axes.axvline(value, color="#4D4D4D", linestyle=LINES[name], linewidth=1.2)
-        entries.append(Line2D([], [], color="#4D4D4D", linestyle=LINES[name], label=f"{name} {value:.5g} {unit}"))
+        entries.append(Line2D([], [], color="#4D4D4D", linestyle=LINES[name], label=f"{name} {value:#.5g} {unit}"))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.tick_params(axis="x", pad=8)
     axes.set(xlabel=f"step time ({unit})", ylabel="repeats")

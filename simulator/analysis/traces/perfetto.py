@@ -49,19 +49,21 @@ def _slices(
     """Yield the packets of *content*, each slice with the wait before it; *ops*: the encoded ops of its program."""
     place = form.event(track_uuid=_uuid(track.rank, track.number + 1))
     stop = form.event(type=form.stop) + place
-    moments = (np.rint(column / NANOSECOND).astype(np.int64).tolist() for column in content[2:5])
+    moments = (
+        np.rint(column / NANOSECOND).astype(np.int64).tolist() for column in (content.waits, content.begin, content.end)
+    )
     waited = ((content.begin - content.ready) * 1e6).tolist()
-    arrows = (column.tolist() for column in content[5:])
+    arrows = (column.tolist() for column in content[6:])
     numbered = {
         step: form.event(debug_annotations=[form.annotation("step", step)]) for step in np.unique(content.step).tolist()
     }
     rows = zip(content.op.tolist(), content.step.tolist(), waited, *moments, *arrows, strict=True)
-    for op, step, waits, ready, begin, end, sends, receives, leaves, enters, critical in rows:
+    for op, step, waited_us, waits, begin, end, sends, receives, leaves, enters, critical in rows:
         whole, wait = ops[op]
-        if waits:
-            yield form.packet(ready, wait + place)
+        if begin > waits:
+            yield form.packet(waits, wait + place)
             yield form.packet(begin, stop)
-        event = whole + place + form.waited + _DOUBLE.pack(waits)
+        event = whole + place + form.waited + _DOUBLE.pack(waited_us)
         if steps:
             event += numbered[step]
         if critical:

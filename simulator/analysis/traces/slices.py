@@ -35,12 +35,15 @@ class Slices(NamedTuple):
     """The slices of a track in order of time, as arrays of one length.
 
     *op* is the index in the rank's program, *step* the training step. From *ready* to *begin* (s) it waited, from
-    *begin* to *end* it worked. The others are those of `Arrows`.
+    *begin* to *end* it worked. *waits* (s) is when the wait is drawn from: a viewer nests slices of a track that
+    overlap, and a message waits from when the one before was sent, before that has arrived. The others are those of
+    `Arrows`.
     """
 
     op: Integers
     step: Integers
     ready: Floats
+    waits: Floats
     begin: Floats
     end: Floats
     sends: Integers
@@ -100,8 +103,15 @@ def slices(timeline: Timeline, ranks: Sequence[int]) -> Iterator[tuple[Track, Sl
             mine = np.flatnonzero(streams == track.stream)
             mine = mine[np.lexsort((own.end[mine], own.begin[mine], own.ready[mine]))]
             op, step, ready, begin, end, _ = own
-            times = ready[mine], begin[mine], end[mine]
+            times = ready[mine], _waits(ready[mine], begin[mine], end[mine]), begin[mine], end[mine]
             yield track, Slices(op[mine], step[mine], *times, *(column[mine] for column in drawn))
+
+
+def _waits(ready: Floats, begin: Floats, end: Floats) -> Floats:
+    """Return *ready*, or the end of all earlier slices of the track if that is later, but not after *begin*."""
+    before = np.append(-np.inf, np.maximum.accumulate(end))[: len(end)]
+    waits: Floats = np.minimum(np.maximum(ready, before), begin)
+    return waits
 
 
 def _args(op: Op) -> Args:

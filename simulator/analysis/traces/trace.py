@@ -86,14 +86,14 @@ def _chrome_texts(program: Program) -> list[tuple[str, str, str]]:
 def _chrome_slices(track: Track, content: Slices, texts: Sequence[tuple[str, str, str]], steps: bool) -> Iterator[str]:
     place = f'"pid":{track.rank},"tid":{track.number + 1}'
     message, path = (f'"name":"{name}","cat":"{name}",{place}' for name in ("message", "critical path"))
-    micro = ((column * 1e6).tolist() for column in (content.ready, content.begin, content.end))
-    arrows = (column.tolist() for column in content[5:])
+    micro = ((column * 1e6).tolist() for column in content[2:6])
+    arrows = (column.tolist() for column in content[6:])
     rows = zip(content.op.tolist(), content.step.tolist(), *micro, *arrows, strict=True)
-    for op, step, ready, begin, end, sends, receives, leaves, enters, critical in rows:
+    for op, step, ready, waits, begin, end, sends, receives, leaves, enters, critical in rows:
         name, named, args = texts[op]
-        if begin > ready:
+        if begin > waits:
             yield (
-                f'{{"ph":"X","name":"wait","cat":"wait",{place},"ts":{ready!r},"dur":{begin - ready!r},'
+                f'{{"ph":"X","name":"wait","cat":"wait",{place},"ts":{waits!r},"dur":{begin - waits!r},'
                 f'"args":{{"for":{name}}}}}'
             )
         details = (f',"step":{step}' if steps else "") + (',"critical_path":true' if critical else "")

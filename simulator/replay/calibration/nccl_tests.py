@@ -171,7 +171,9 @@ def _json_rows(data: Mapping[str, Any], ranks: int, name: str) -> Iterator[Measu
         microseconds, nbytes = next((time for time in times if time), None), _number(row.get("size"))
         if nbytes and microseconds:
             if ranks < 2:
-                raise CalibrationError(f"{where}: config has {ranks} rank; there must be two or more")
+                raise CalibrationError(
+                    f"{where}: {ranks} rank by config (nthreads x ngpus, or devices); there must be two or more"
+                )
             cells = {**row, "algbw": timed[0].get("alg_bw"), "busbw": timed[0].get("bus_bw")}
             kind = _kind(program[1] if program else None, cells, ranks, where)
             yield Measurement(kind, tuple(range(ranks)), nbytes, microseconds * 1e-6)
@@ -191,7 +193,7 @@ def _kind(program: str | None, row: Mapping[str, Any], ranks: int, where: str) -
         return "all_gather"
     if not alg or not bus:
         raise CalibrationError(
-            f"{where}: the collective is unknown; include the line with the program's name, e.g. all_reduce_perf"
+            f"{where}: the collective is unknown; write the program's name on the first line, e.g. # all_reduce_perf"
         )
     return "all_reduce" if bus / alg > 1.5 * (ranks - 1) / ranks else "reduce_scatter"
 

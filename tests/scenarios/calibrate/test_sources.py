@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -196,3 +197,30 @@ def test_the_report_says_if_the_machine_was_busy(spread, sure, files):
     report = read([Path("rows.json")], Path("x.yaml"), None, Overrides())
     told = "not sure: other work disturbed the ranks, and the median batch took 4.0 times as long as the shortest"
     assert (told in report) is not sure
+
+
+def _report_of(rows: list[dict[str, Any]]) -> str:
+    Path("rows.json").write_text(json.dumps({"version": 1, "backend": "gloo", "measurements": rows}))
+    return read([Path("rows.json")], Path("x.yaml"), None, Overrides())
+
+
+def test_the_report_says_which_sizes_the_fit_does_not_follow(files):
+    sizes = [8 * 4**power for power in range(13)]
+    # 10 GB/s in the cache, up to 256 KiB, and 500 MB/s beyond: no latency and bandwidth follow both
+    slow = [max(0.0, n - 2**18) / 5e8 for n in sizes]
+    rows = [
+        {"kind": "send", "ranks": [0, 1], "nbytes": n, "seconds": 2e-5 + n / 1e10 + more, "spread": 0.1}
+        for n, more in zip(sizes, slow, strict=True)
+    ]
+    report = _report_of(rows)
+    assert "errors by size: up to 8 KiB median " in report
+    assert "not sure 8 KiB to 1 MiB: one latency and one bandwidth do not follow all sizes" in report
+    fast = [{**row, "seconds": 2e-5 + row["nbytes"] / 1e10} for row in rows]
+    assert "not sure" not in _report_of(fast)
+
+
+def test_rows_of_a_single_batch_are_counted(files):
+    rows = [{"kind": "send", "ranks": [0, 1], "nbytes": n, "seconds": 2e-5 + n / 1e9, "spread": 0.1} for n in SIZES]
+    told = "1 rows were measured in one batch only"
+    assert told not in _report_of(rows)
+    assert told in _report_of([*rows[:-1], {**rows[-1], "spread": 0.0}])

@@ -14,8 +14,11 @@ import pytest
 
 from scenarios import command
 from scenarios.command import run
+from scenarios.scenario import Scenario
 from scenarios.specification.loading import located
+from simulator.analysis.text import figure
 from simulator.document import read
+from simulator.units import show_long
 
 ROOT = Path(__file__).parents[3]
 
@@ -399,3 +402,57 @@ def test_a_fault_of_the_house_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(command, "app", broken)
     with pytest.raises(ZeroDivisionError):
         run(["list"])
+
+
+def test_plot_shows_the_progress_of_drawing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from scenarios.commands.progress import Progress
+
+    begun: list[tuple[str, int]] = []
+    done: list[str] = []
+    monkeypatch.setattr(Progress, "begin", lambda self, title, parts=0: begun.append((title, parts)))
+    monkeypatch.setattr(Progress, "advance", lambda self: done.append("file"))
+    assert run(["plot", "gpt2_xl_zero_zhores", "memory", "-o", "m.svg"]) == 0
+    assert begun[-1] == ("drawing m.svg", 4)
+    assert done[-4:] == ["file"] * 4
+
+
+def test_variants_are_compared_by_the_time_and_cost_of_the_whole_training(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "two.yaml").write_text(
+        "version: 1\ncluster: {preset: zhores, nodes: 2}\nmodel: {preset: resnet50}\n"
+        "training: {global_batch_size: 64, samples: 1e6}\ncost: {gpu_hour: 2.0}\n"
+        "variants: {a: {}, b: {parallelism.data.overlap: false}}\n"
+    )
+    lines = {line.strip().split("  ")[0]: line for line in answer(capsys, "compare", "two.yaml").splitlines()}
+    summary = Scenario.load("two.yaml").run().summary()["variants"]
+    for name in ("a", "b"):
+        assert show_long(summary[name]["training"]["days"] * 86_400) in lines["whole training"]
+    assert figure(summary["a"]["training"]["cost"]) in lines["cost"]
+
+
+ODD = """
+version: 1
+cluster:
+  nodes: [1, 2]
+  node:
+    - {accelerator: h100, accelerators: 2, intra: {kind: nvlink4, shape: switch}, host: {kind: pcie5}, nics: 1,
+       nic: {kind: roce, bandwidth: 25 GB/s, latency: 2 us}}
+    - {accelerator: l40s, accelerators: 1, intra: {kind: pcie4, shape: pcie}, nics: 1, nic: {kind: eth_25}}
+model: {preset: resnet50}
+training: {global_batch_size: 64}
+"""
+
+
+def test_a_cluster_without_a_name_is_told_by_its_gpus(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "odd.yaml").write_text(ODD)
+    out = answer(capsys, "run", "odd.yaml")
+    assert "4 of 4 GPUs (2 h100, 2 l40s); resnet50, fp32, software ddp, batch 64" in out
+    answer(capsys, "plot", "odd.yaml", "timeline", "-o", "t.svg")
+    assert ">odd on 4 GPUs (2 h100, 2 l40s), step" in (tmp_path / "t.svg").read_text()
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", ".."])
+def test_a_name_that_is_no_folder_is_told_with_its_option(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["run", "hello", "--name", name]) == 2
+    assert capsys.readouterr().err.startswith(f"--name {name}: must be the name of a folder below runs/")

@@ -37,3 +37,9 @@ def test_only_scenarios_are_listed_as_scenarios(capsys: pytest.CaptureFixture[st
             or "table" in data
         )
     assert Scenario.load(listed_names[0]).name == listed_names[0]
+
+
+def test_software_stacks_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = listed(capsys, "software")
+    assert {"ddp", "fsdp", "megatron", "megatron_core"} <= set(lines)
+    assert lines == names("workloads.software")

@@ -55,6 +55,11 @@ def test_simulated_stands_beside_measured(capsys):
         "validation.json",
         "validation.png",
     ]
+    before = Path("runs/tiny/validation.json").read_bytes()
+    again = answer(capsys, "tiny.yaml", "--ranks", "2", "--repeat", "1")
+    assert "wrote runs/tiny-2/validation.json" in again
+    assert again.endswith("runs/tiny holds another run and stays as it is\n")
+    assert Path("runs/tiny/validation.json").read_bytes() == before
 
 
 def test_json_is_the_contract_and_nothing_is_written(capsys):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scenarios import Scenario
 from scenarios.command import run
 from scenarios.results.memory_need import MemoryNeed, memory_need, of_capacity
-from scenarios.results.remedies import remedies
+from scenarios.results.remedies import remedies, remedy_line
 from scenarios.results.step_numbers import StepNumbers
 
 
@@ -100,6 +100,26 @@ def test_a_need_without_bound_has_no_verdict() -> None:
 def test_remedies_name_nothing_that_is_so_already(
     name: str, overrides: dict[str, Any], absent: tuple[str, ...], present: str
 ) -> None:
-    told = ", ".join(remedies(Scenario.load(name, overrides)))
+    told = ", ".join(one.text for one in remedies(Scenario.load(name, overrides)))
     assert present in told
     assert not [word for word in absent if word in told]
+
+
+def test_a_remedy_that_does_not_suffice_is_not_told_as_one() -> None:
+    # a micro-batch of 2 still needs 126.9 GB, and tp 2 alone would double the micro-batch: 277.8 GB
+    scenario = Scenario.model_validate(
+        {
+            "version": 1,
+            "cluster": {"preset": "dgx_h100", "nodes": 4},
+            "model": {"preset": "llama3_8b"},
+            "training": {"global_batch_size": 128, "precision": "bf16"},
+            "parallelism": {"data": {"method": "fsdp"}},
+        }
+    )
+    told = remedy_line(scenario)
+    assert "micro_batch_size: 1 (now 4) (68.0 of 85.9 GB)" in told
+    assert "recompute: full (76.0 of 85.9 GB)" in told
+    assert "tp" not in told.removesuffix("or a GPU with more memory")
+    for remedy in remedies(scenario):
+        changed = scenario.changed(remedy.values, remedy.text)
+        assert memory_need(changed, changed.schedule()).fits == (remedy.text in told)

@@ -120,3 +120,9 @@ def test_other_charts_need_the_first_run_only(monkeypatch, capsys):
     settings = ["--set", "simulation.jitter=0.05", "--set", "simulation.repeats=500"]
     assert run(["plot", "hello", "timeline", "-o", "one.png", *settings]) == 0
     assert capsys.readouterr().out == "one.png\n"
+
+
+def test_the_title_names_the_cluster(tmp_path, capsys):
+    settings = ["--set", "simulation.jitter=0.05", "--set", "simulation.repeats=3"]
+    assert run(["plot", "hello", "repeats", "-o", str(tmp_path / "r.svg"), *settings]) == 0
+    assert ">hello on 4 GPUs of uniform: step times of 3 repeats<" in (tmp_path / "r.svg").read_text()

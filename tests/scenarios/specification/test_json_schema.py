@@ -62,3 +62,9 @@ def test_editors_know_the_keys_of_hugging_face() -> None:
     section = for_editors()["$defs"]["TransformerSpecification"]["properties"]
     assert section.keys() >= ALIASES.keys()
     assert section["num_hidden_layers"]["type"] == "integer"
+
+
+def test_names_of_hugging_face_are_completed_for_activations() -> None:
+    section = for_editors()["$defs"]["TransformerSpecification"]["properties"]
+    for key in ("activation", "hidden_act", "activation_function"):
+        assert section[key]["enum"] == ["gelu", "gelu_new", "swiglu", "silu", "gelu_pytorch_tanh"]

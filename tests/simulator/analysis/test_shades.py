@@ -67,6 +67,10 @@ def test_each_of_many_narrow_boxes_is_seen() -> None:
 def test_wide_boxes_are_boxes_with_edges_and_middling_ones_without() -> None:
     (one,), shades = drawn([Boxes(F, np.array([0.0, 20.0]), np.array([20.0, 40.0]))], (0.0, 50.0), COLUMNS)
     assert (one.edged, len(one.boxes.begin), len(shades.columns)) == (True, 2, 0)
+    # eight forwards of a warm-up are told apart
+    begin = np.arange(0.0, 48.0, 6.0)
+    (one,), _ = drawn([Boxes(F, begin, begin + 6.0)], (0.0, 50.0), COLUMNS)
+    assert (one.edged, len(one.boxes.begin)) == (True, 8)
     begin = np.arange(0.0, 50.0, 5.0)
     (one,), shades = drawn([Boxes(F, begin, begin + 5.0)], (0.0, 50.0), COLUMNS)
     # nine seams between boxes of one paint would show as lines

@@ -3,6 +3,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -222,3 +223,36 @@ def test_of_a_large_run_the_first_of_all_equal_ranks_is_written(
     assert {e["pid"] for e in events_of(tmp_path / "t.json")} == {2}
     trace.write(equal, tmp_path / "t.json", ranks=[3])
     assert {e["pid"] for e in events_of(tmp_path / "t.json")} == {3}
+
+
+@pytest.mark.parametrize("suffix", [".json", ".pftrace"])
+def test_slices_of_a_track_never_overlap(suffix: str, tmp_path: Path) -> None:
+    # a message waits for its partner from when the one before was sent, which arrives later: viewers would nest it
+    line = simulate(pipeline(3, 4), uniform(3, bandwidth=1e9, latency=1e-3))
+    assert any(
+        after.ready < before.end
+        for rank in range(3)
+        for before, after in pairwise(s for s in line.spans(rank) if s.op.stream == "pp 1>0")
+    )
+    trace.write(line, tmp_path / f"t{suffix}")
+    for slices in slices_of(tmp_path / f"t{suffix}").values():
+        assert all(end <= begin + 1e-6 for (_, end), (begin, _) in pairwise(sorted(slices)))
+
+
+def slices_of(path: Path) -> dict[Any, list[tuple[float, float]]]:
+    """Begin and end of each slice of each track, in us; Perfetto's ends close the slice that began last."""
+    found: dict[Any, list[tuple[float, float]]] = {}
+    if path.suffix == ".json":
+        for event in events_of(path):
+            if event["ph"] == "X":
+                found.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
+        return found
+    began: dict[int, list[int]] = {}
+    for packet in packets_of(path):
+        event = packet.track_event
+        if event.type == event.TYPE_SLICE_BEGIN:
+            began.setdefault(event.track_uuid, []).append(packet.timestamp)
+        elif event.type == event.TYPE_SLICE_END:
+            begin = began[event.track_uuid].pop()
+            found.setdefault(event.track_uuid, []).append((begin / 1e3, packet.timestamp / 1e3))
+    return found

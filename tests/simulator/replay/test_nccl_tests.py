@@ -137,7 +137,7 @@ def test_json():
         ({"results": [3]}, r"x\.json: results\[0\]: must be an object, not 3"),
         ({"results": []}, r"x\.json: has no result with a time"),
         ({"args": ["alltoallv_perf"]}, r"x\.json: results\[0\]: alltoallv_perf is unknown"),
-        ({"config": {"ngpus": 1}}, r"x\.json: results\[0\]: config has 1 rank"),
+        ({"config": {"ngpus": 1}}, r"x\.json: results\[0\]: 1 rank by config"),
     ],
 )
 def test_invalid_json(changes, message):
