@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from scenarios.build.notes import notes
+from scenarios.cost.energy import SECONDS_PER_DAY
 from scenarios.results import theory
 from scenarios.results.collective_result import CollectiveResult
 from scenarios.results.result import Result
-from scenarios.results.step_numbers import SECONDS_PER_DAY, StepNumbers
+from scenarios.results.step_numbers import StepNumbers
 from scenarios.results.text import title
 from simulator.analysis import report, text
 from simulator.analysis.text import figure, indented

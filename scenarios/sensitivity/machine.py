@@ -110,7 +110,7 @@ def _of_links(base: Machine, timeline: Timeline) -> Iterator[tuple[str, Scale]]:
 
 
 def _of_software(base: Machine) -> Iterator[tuple[str, Scale]]:
-    for key, name in (("launch_seconds", "launch"), ("step_seconds", "step"), ("exchange_seconds", "exchange")):
+    for key, name in (("launch_seconds", "launch"), ("load_seconds", "load"), ("exchange_seconds", "exchange")):
         if getattr(base.software, key):
             yield f"software.{name}", _software(key)
     for key in ("jitter", "spread"):

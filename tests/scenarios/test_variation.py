@@ -173,7 +173,7 @@ def job(tmp_path, preset, repeats):
             "simulation": {"variation": {"preset": preset}, "repeats": repeats},
         }
     )
-    return scenario.with_software(replace(scenario.software, step_seconds=FIXED + LAUNCH_DELAYS))
+    return scenario.with_software(replace(scenario.software, load_seconds=FIXED + LAUNCH_DELAYS))
 
 
 def test_percentiles_of_bytedances_job_of_eight_gpus(tmp_path):
