@@ -89,12 +89,13 @@ def _picture(output: Path | None, name: str) -> Path:
 
 
 def _swept(scenario: Scenario, axes: tuple[Axis, ...], zipped: bool, jobs: int, on: str, output: Path | None) -> Sweep:
-    """Return the sweep of *scenario*. Interrupted, it writes the rows that are done beside *output*."""
+    """Return the sweep of *scenario*. Cut off, it writes the rows that are done beside *output*."""
     from contextlib import closing
 
     from scenarios.commands.progress import progress
     from scenarios.sweep.result import Sweep
     from scenarios.sweep.runs import executed, runs
+    from simulator.errors import ExecutionError
 
     several = list(runs(scenario, axes, zipped, remote=bool(on)))
     rows: dict[int, Row] = {}
@@ -106,14 +107,17 @@ def _swept(scenario: Scenario, axes: tuple[Axis, ...], zipped: bool, jobs: int, 
             for index, row in ended:
                 rows[index] = row
                 shown.advance()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, ExecutionError) as error:
         kept = Sweep(scenario.name, axes, tuple(rows[index] for index in sorted(rows)))
-        raise InterruptedRunError(_keep(kept, len(several), output)) from None
+        done = _keep(kept, len(several), output)
+        if isinstance(error, KeyboardInterrupt):
+            raise InterruptedRunError(done) from None
+        raise ExecutionError(f"{error}; {done}" if rows else str(error)) from None
     return Sweep(scenario.name, axes, tuple(rows[index] for index in range(len(several))))
 
 
 def _keep(rows: Sweep, count: int, output: Path | None) -> str:
-    """Write the *rows* of an interrupted sweep beside *output*; return what is missing."""
+    """Write the *rows* of a sweep that was cut off beside *output*; return what is missing."""
     done = f"{len(rows.rows)} of {count} runs were done"
     if output is None or not rows.rows:
         return done

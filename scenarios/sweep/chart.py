@@ -20,6 +20,8 @@ from simulator.errors import SimulatorError
 
 VARIANT = "variant"
 STEP_TIME = "step_time_s"
+LONGEST = 40
+"""Characters of a value beside an axis."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def _places(rows: Sequence[Row], column: str) -> tuple[dict[str, float], Sequenc
     if len(numbers) == len(values) and len({unit for _, unit in numbers.values()}) == 1:
         unit = next(iter(numbers.values()))[1] or dimension(column)
         return {text: number for text, (number, _) in numbers.items()}, (), unit
-    return {text: float(place) for place, text in enumerate(values)}, list(values), ""
+    return {text: float(place) for place, text in enumerate(values)}, list(map(_label, values)), ""
 
 
 def _heat_map(rows: Sequence[Row], chosen: Plot) -> HeatMap:
@@ -146,11 +148,17 @@ def _heat_map(rows: Sequence[Row], chosen: Plot) -> HeatMap:
     }
     shared = max(map(len, groups.values()))
     told = f"each cell is the best of {shared} runs" if shared > 1 else ""
-    return HeatMap(chosen.x, across, chosen.y, down, cells, quantity, dimension(quantity), told)
+    labels = [_label(text) for text in across], [_label(text) for text in down]
+    return HeatMap(chosen.x, labels[0], chosen.y, labels[1], cells, quantity, dimension(quantity), told)
 
 
 def _cell(row: Row, quantity: str, first: Row | None) -> Cell:
     return Cell(_value(row, quantity), row.fits, row is first)
+
+
+def _label(text: str) -> str:
+    """Return *text* as it fits beside an axis."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
 def _text(row: Row, column: str) -> str:

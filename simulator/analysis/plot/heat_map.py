@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from simulator.analysis.plot.canvas import AXIS, DPI, LINE, TEXT, TITLE, WIDTH, fitting, text_width
+from simulator.analysis.plot.canvas import AXIS, DPI, LINE, TEXT, TITLE, WIDTH, fitting, text_width, upright
 from simulator.errors import SimulatorError
 from simulator.units import show
 
@@ -60,16 +60,17 @@ def heat_map_chart(cells: HeatMap, title: str) -> Figure:
         if len(several) > MOST_CELLS:
             raise SimulatorError(f"{len(several)} values of {key} do not fit into a heat map; at most {MOST_CELLS} do")
     left = 0.5 + max(text_width(name) for name in cells.rows)
-    below, above = AXIS + LINE + 0.1, 0.42 + 0.2 * bool(cells.told)
+    width = WIDTH - left - BAR
+    labels = upright(cells.columns, width / len(cells.columns))
+    below, above = AXIS + labels + LINE + 0.1, 0.42 + 0.2 * bool(cells.told)
     inner = max(CELL * len(cells.rows), 1.0)
     height = above + inner + below
     figure = Figure(figsize=(WIDTH, height), dpi=DPI)
     figure.text(0.5, 1 - 0.07 / height, title, ha="center", va="top", fontsize=fitting(title, TITLE))
     figure.text(0.5, 1 - 0.3 / height, cells.told, ha="center", va="top", fontsize=TEXT, color="#4D4D4D")
-    width = WIDTH - left - BAR
     axes = figure.add_axes((left / WIDTH, below / height, width / WIDTH, inner / height))
     norm = _draw_cells(axes, cells, width / len(cells.columns))
-    axes.set_xticks(range(len(cells.columns)), cells.columns)
+    axes.set_xticks(range(len(cells.columns)), cells.columns, rotation=90 if labels else 0)
     axes.set_yticks(range(len(cells.rows)), cells.rows)
     axes.set_xlabel(cells.x)
     axes.set_ylabel(cells.y)

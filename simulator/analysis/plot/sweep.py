@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator, PercentFormatter
 
 from simulator.analysis.palette import SERIES_FILLS
-from simulator.analysis.plot.canvas import columns_beside, stacked
+from simulator.analysis.plot.canvas import DPI, columns_beside, stacked, upright
 from simulator.errors import SimulatorError
 from simulator.units import UNITS, show
 
@@ -22,6 +22,8 @@ HEIGHT = 2.6
 LOG_FROM = 8.0
 """Greatest value over the least from which an axis is logarithmic."""
 MOST_TICKS = 12
+MOST_LABELS = 70
+"""Labels that stand upright beside one another in the width of a chart."""
 UNFIT: dict[str, Any] = {"linestyle": "", "marker": "x", "markersize": 9, "markeredgewidth": 2, "color": "#B00020"}
 """The mark of a run that does not fit in memory."""
 BEST: dict[str, Any] = {
@@ -67,7 +69,8 @@ def sweep_chart(points: Sweep, title: str) -> Figure:
     entries += [Line2D([], [], label="does not fit in memory", **UNFIT)] * any(not point.fits for point in all_points)
     entries += [Line2D([], [], label="best", **BEST)] * any(point.best for point in all_points)
     columns = columns_beside(["0" * 12])
-    figure, panels = stacked([HEIGHT] * len(quantities), columns, title, "", entries, headed=True)
+    labels = upright(points.labels, columns / DPI / max(1, len(points.labels)))
+    figure, panels = stacked([HEIGHT] * len(quantities), columns, title, "", entries, headed=True, labels=labels)
     for axes, quantity in zip(panels, quantities, strict=True):
         heights = []
         for name, several in points.series.items():
@@ -77,6 +80,7 @@ def sweep_chart(points: Sweep, title: str) -> Figure:
             heights += [point.quantities[quantity] for point in own]
         _y_axis(axes, quantity, points.dimensions.get(quantity, ""), heights)
     _x_axis(panels[-1], points, every)
+    panels[-1].tick_params(axis="x", labelrotation=90 if labels else 0)
     return figure
 
 
@@ -112,7 +116,7 @@ def _x_axis(axes: Axes, points: Sweep, every: Sequence[float]) -> None:
     """Give the shared x axis ticks at the values, or at some of many."""
     if not points.labels and _logarithmic(every):
         axes.set_xscale("log")
-    shown = every[:: -(-len(every) // MOST_TICKS)]
+    shown = every[:: -(-len(every) // (MOST_LABELS if points.labels else MOST_TICKS))]
     axes.set_xticks(shown, [_x_text(x, points) for x in shown])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel(points.x)

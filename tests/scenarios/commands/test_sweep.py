@@ -13,6 +13,8 @@ import pytest
 
 from scenarios import Scenario
 from scenarios.command import run
+from scenarios.sweep import runs
+from simulator.errors import ExecutionError
 
 ROOT = Path(__file__).parents[3]
 
@@ -160,6 +162,21 @@ def test_an_interrupt_keeps_the_rows_that_are_done(jobs: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", told)
     assert [path.name for path in Path().iterdir()] == ["r.partial.csv"]
     assert len(Path("r.partial.csv").read_text().splitlines()) == 1 + 3
+
+
+def test_a_lost_cluster_keeps_the_rows_that_are_done(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executed = runs.executed
+
+    def lost(*arguments: Any) -> Any:
+        yield next(executed(*arguments))
+        raise ExecutionError("the Dask scheduler at tcp://host:8786 is lost")
+
+    monkeypatch.setattr(runs, "executed", lost)
+    told = "the Dask scheduler at tcp://host:8786 is lost; 1 of 2 runs were done; their rows are in r.partial.csv\n"
+    assert answer(capsys, "hello", "--over", "cluster.gpus=2,4", "-o", "r.csv", status=2) == ("", told)
+    assert len(Path("r.partial.csv").read_text().splitlines()) == 1 + 1
 
 
 def test_processes_change_nothing_in_a_comparison(capsys: pytest.CaptureFixture[str]) -> None:
