@@ -82,6 +82,23 @@ def test_stages_with_unequal_replicas_have_a_steady_state_too():
     assert one.breakdown == pytest.approx(several.breakdown)
 
 
+@pytest.mark.parametrize("schedule", ORDERS)
+def test_equal_replicas_given_one_by_one_are_replicas(schedule):
+    model = {"kind": "unit", "num_layers": 4, "forward": "1 s", "backward": "2 s", "parameters": 4e6}
+    given_ = {"batch": 8, "model": model, "pp": 2, "layout": [2, 2]}
+    together, one_by_one = (summary(schedule, dp=dp, **given_) for dp in (2, [2, 2]))
+    assert one_by_one.timeline.step_time == pytest.approx(together.timeline.step_time)
+    assert one_by_one.summary()["traffic_bytes"] == pytest.approx(together.summary()["traffic_bytes"])
+
+
+def test_replicas_of_a_stage_each_update_once_a_batch_in_pipedream_2bw():
+    model = {"kind": "unit", "num_layers": 4, "forward": "1 s", "backward": "2 s"}
+    result = summary("pipedream_2bw", batch=12, model=model, pp=2, layout=[3, 1], dp=[3, 1])
+    assert result.timeline.step_time == pytest.approx(12 * 3.0)
+    with pytest.raises(Exception, match="as many micro-batches as in flight; try 6"):
+        scenario("pipedream_2bw", batch=3, model=model, pp=2, layout=[3, 1], dp=[3, 1]).schedule()
+
+
 GPT2 = {"preset": "gpt2", "num_layers": 6, "vocab_size": 8000, "seq_length": 128}
 
 

@@ -33,7 +33,8 @@ class Space(Protocol):
 def candidates_of(propose: Callable[[Problem], Plan], space: Space) -> Iterator[Any]:
     """Yield the plan of each micro-batch as a candidate, with values by dotted key.
 
-    Raises `ScenarioError` if nothing fits with any.
+    A plan with replicas that do not divide the batch is left out: steps of other batches do not compare. Raises
+    `ScenarioError` if nothing is left.
     """
     faults: list[ScheduleError] = []
     sizes = _micro_batch_sizes(space)
@@ -44,10 +45,21 @@ def candidates_of(propose: Callable[[Problem], Plan], space: Space) -> Iterator[
             plan = propose(problem)
         except ScheduleError as error:
             faults.append(error)
+            continue
+        changes = overrides(plan, space.scenario)
+        if batch := changes.get("training.global_batch_size"):
+            faults.append(ScheduleError(_uneven(plan, batch)))
         else:
-            yield replace(space.as_given(), values=overrides(plan, space.scenario))
+            yield replace(space.as_given(), values=changes)
     if len(faults) == len(sizes):
         raise ScenarioError(str(faults[0]))
+
+
+def _uneven(plan: Plan, batch: int) -> str:
+    return (
+        f"{plan.method}: stages with {plan.replicas} replicas do not divide the global batch into micro-batches of "
+        f"{plan.micro_batch_size}; try training.global_batch_size {batch}"
+    )
 
 
 def _micro_batch_sizes(space: Space) -> Sequence[int]:

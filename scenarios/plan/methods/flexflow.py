@@ -89,6 +89,8 @@ def flexflow(
         return seconds(strategy) * (1 + excess * TOO_LARGE)
 
     choices, operators, random = configurations(chains, machine), len(chains[0]), Random(seed)
+    if uniform:  # a scenario divides its batch evenly
+        choices = [(s, p) for s, p in choices if batch % (s * chains[0].micro_batch_size) == 0]
     starts = [max(choices), min(choices), None]
     best: Strategy = (max(choices),) * operators
     for start in starts:

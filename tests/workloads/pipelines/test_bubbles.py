@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
+from math import ceil, lcm
 
 import pytest
 from hypothesis import given
@@ -132,6 +133,20 @@ def test_asynchronous_orders_update_without_a_bubble(p: int) -> None:
 def test_a_stage_of_pipedream_stashes_a_version_for_each_micro_batch_in_flight(p: int) -> None:
     for stage, row in enumerate(pipedream.pipedream(p, 3 * p).rows):
         assert stashed(row, version=lambda _, newest: newest) == pipedream.weight_versions(stage, p) == p - stage
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=5), st.integers(2, 4))
+def test_replicas_have_pipedream_s_micro_batches_in_flight(replicas: list[int], rounds: int) -> None:
+    stages, micro_batches = len(replicas), rounds * sum(replicas) * lcm(*replicas)
+    rows = pipedream.pipedream(stages, micro_batches, replicas=replicas).rows
+    for stage, (row, count) in enumerate(zip(rows, replicas, strict=True)):
+        versions = pipedream.weight_versions(stage, stages, replicas=replicas)
+        for replica in range(count):
+            own = [a for a in row if a.micro_batch is not None and a.micro_batch % count == replica]
+            # msr-fiddle/pipedream, runtime/runtime.py: (ranks from this stage on - 1) // replicas forwards, then 1F1B
+            assert in_flight(own) == (sum(replicas[stage:]) - 1) // count + 1 == versions
+    # section 3.3: NOAM = ceil(ranks / replicas of the input stage)
+    assert pipedream.weight_versions(0, stages, replicas=replicas) == ceil(sum(replicas) / replicas[0])
 
 
 @pytest.mark.parametrize(("p", "m"), [(2, 2), (4, 4), (4, 6), (7, 9)])

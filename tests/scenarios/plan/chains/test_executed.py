@@ -13,6 +13,7 @@ from scenarios.build.built import BuiltScenario
 from scenarios.plan.chains.chain import Machine, Plan, Stage
 from scenarios.plan.chains.from_scenario import chain_of, machine_of
 from scenarios.plan.chains.problem import problem_of
+from scenarios.plan.chains.search import candidates_of
 from scenarios.plan.chains.stage_memory import held_bytes
 from scenarios.plan.chains.to_scenario import overrides
 from scenarios.plan.methods.pipedream_2bw import even_cuts
@@ -193,6 +194,15 @@ def test_where_nothing_fits_there_is_no_candidate() -> None:
     for method in ("pipedream_2bw", "piper", "flexflow"):
         with pytest.raises(ScenarioError, match=f"{method}: nothing fits 4 GPUs with 0 GB left"):
             [*find(METHODS, method).candidates(Searched(small, {}))]
+
+
+def test_a_plan_that_does_not_divide_the_batch_is_no_candidate() -> None:
+    plan = Plan("pipedream", (Stage(3, 3), Stage(3)), 0.01)
+    with pytest.raises(ScenarioError, match=r"stages with 3-1 replicas .* try training.global_batch_size 18"):
+        [*candidates_of(lambda problem: plan, Searched(unit(), {}))]
+    larger = unit(training={"global_batch_size": 24, "micro_batch_size": 1})
+    (found,) = candidates_of(lambda problem: plan, Searched(larger, {}))
+    assert found.values["parallelism.dp"] == [3, 1]
 
 
 def test_an_unknown_method_is_answered_with_the_names() -> None:

@@ -108,6 +108,23 @@ def test_the_optimizer_s_formula_gives_the_kept_configurations(
     assert planned(profiled[model], gpus, 4 * GIB, overlap=False).replicas == replicas
 
 
+@pytest.mark.parametrize(
+    ("model", "gpus", "replicas"),
+    [
+        ("resnet50", 16, "6-4-2-3-1"),
+        ("resnet50", 8, "5-1-1-1"),
+        ("alexnet", 16, "14-1-1"),
+        ("alexnet", 4, "2-1-1"),
+        ("gnmt", 12, "1-1-1-1-1-1-1-4-1"),
+    ],
+)
+def test_where_a_kept_configuration_differs_the_published_optimizer_differs_too(
+    profiled: dict[str, Chain], model: str, gpus: int, replicas: str
+) -> None:
+    # printed by optimizer_graph_hierarchical.py -n <gpus> -b 4294967296 --activation_compression_ratio 1
+    assert planned(profiled[model], gpus, 4 * GIB, overlap=False).replicas == replicas
+
+
 def test_vgg_is_cut_and_priced_as_by_the_published_optimizer(profiled: dict[str, Chain]) -> None:
     # optimizer_graph_hierarchical.py -n 16 -b 4294967296 --activation_compression_ratio 1, and -b 1250000000
     fast = planned(profiled["vgg16"], 16, 4 * GIB, overlap=False)
