@@ -34,7 +34,7 @@ def young(delta: float, mtbf: float) -> float:
 
 
 def daly(delta: float, mtbf: float) -> float:
-    """Return Daly's higher-order interval (equation 37 of his paper).
+    """Return Daly's higher-order interval.
 
     >>> round(daly(300.0, 86_400.0))
     7001

@@ -25,7 +25,7 @@ Steps = Generator[Event, Any, None]
 class Sample:
     """What happened in one campaign: *seconds* in all and by cause of loss, and counts.
 
-    *progress*: (time in s, steps that are trained) where either changes its course.
+    *progress*: (time in s, steps that are trained) where the course changes; checkpoints are smoothed.
     """
 
     seconds: float = 0.0
@@ -85,6 +85,7 @@ class _Campaign:
         policy, job = self.job.checkpoints, self.job
         yield from self._train(job.next_checkpoint(self.steps))
         if self.steps == job.steps or policy is None:
+            self._mark()
             return
         yield from self._write(policy.stall, policy.write)
         if self.env.now >= self.stop:
@@ -105,7 +106,7 @@ class _Campaign:
             self.sample.lost["shrunk"] += spent * (1.0 - speed)
             if self.steps != end:
                 self.steps += self.job.steps_within(self.steps, spent * speed)
-            self._mark()
+                self._mark()
 
     def _write(self, stall: float, write: float) -> Steps:
         """Write a checkpoint, in the background where *stall* is less than *write*."""
@@ -115,7 +116,6 @@ class _Campaign:
         self.writing = self.env.now + write, self.steps
         yield from self._spend("checkpoint", stall)
         self.sample.checkpoints += 1
-        self._mark()
 
     def _complete(self) -> None:
         """Note the checkpoint that was being written as complete if it is."""
@@ -127,6 +127,7 @@ class _Campaign:
         assert self.job.maintenance
         every, duration = self.job.maintenance
         self.vulnerable = False
+        self._mark()
         yield from self._spend("maintenance", duration)
         self.vulnerable = True
         while self.stop <= self.env.now:
@@ -146,6 +147,7 @@ class _Campaign:
 
     def _resume(self) -> Steps:
         """Take the nodes that are missing, and start the job on them."""
+        self._mark()
         if self.missing:
             yield from self._take_nodes()
         yield from self._spend("restart", self.failures.restart)

@@ -128,7 +128,9 @@ def _nodes(campaign: Simulated, numbers: dict[str, Any]) -> Iterator[str]:
 
 def _money(campaign: Simulated) -> str:
     paid, cost = money(campaign), campaign.scenario.specification.cost
-    parts = [f"{figure(paid['gpu_hours'] or 0.0)} GPU-hours, spares included"]
+    failures = campaign.job.failures
+    spare = ", spares included" if failures and failures.spares else ""
+    parts = [f"{figure(paid['gpu_hours'] or 0.0)} GPU-hours{spare}"]
     if paid["energy_mwh"] is not None:
         parts.append(f"{figure(paid['energy_mwh'])} MWh")
     if paid["co2_t"]:

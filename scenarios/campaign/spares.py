@@ -2,7 +2,7 @@
 
 State k is the number of broken nodes. A job on n nodes breaks them at the rate n / M while it runs, and each is
 repaired at the rate 1 / r. With s spares the job stops in state s + 1, and nodes that do not run do not break. The
-probability of that state is Erlang's loss formula with s + 1 servers (Kleinrock, "Queueing Systems", volume 1, 3.5); it
+probability of that state is Erlang's loss formula with s + 1 servers (Kleinrock, "Queueing Systems", volume 1); it
 depends on the repair times by their mean alone.
 """
 

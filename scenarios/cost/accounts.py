@@ -17,7 +17,7 @@ from simulator.comma_separated import read_rows
 TABLE = Path(__file__).with_name("accounts.csv")
 
 ROUBLES_PER_GPU_MINUTE = 5.0
-"""Price of the lecture: Zhores and clouds of its time."""
+"""The price of a GPU-minute that the lecture takes."""
 
 FLOPS_PER_PARAMETER_AND_TOKEN = 8
 """With full recomputation: forward twice and backward (Narayanan et al. 2021, equation 4)."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from simulator.document import Bandwidth, Count, Section, Size, Time
 from simulator.document.quantities import written
@@ -33,7 +35,15 @@ def _storage(value: Any) -> Any:
     return {"bandwidth": value}
 
 
-StorageEntry = Annotated[Storage, BeforeValidator(_storage)]
+class _OrBandwidth:
+    """The JSON schema of a mapping that may also be written as a bandwidth."""
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [handler(core), {"type": "string", "description": "a bandwidth, e.g. 200 GB/s"}]}
+
+
+StorageEntry = Annotated[Storage, BeforeValidator(_storage), _OrBandwidth()]
+"""Storage, or its bandwidth alone."""
 
 
 class InputPipeline(Section):

@@ -161,6 +161,8 @@ class LinkChange(Section):
     def _apart(self) -> LinkChange:
         if self.times > 1 and (self.every is None or self.every <= self.duration):
             raise Fault("every", "must be longer than duration if it happens more than once")
+        if self.times == 1 and self.every is not None:
+            raise Fault("every", "needs times: how often it happens")
         return self
 
 

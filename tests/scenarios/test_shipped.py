@@ -27,6 +27,7 @@ Results = dict[str, Result]
 LARGE = {
     "bloom_176b_384a100": 384,
     "gpt3_175b_1024a100": 1024,
+    "llama3_405b_campaign": 16_384,
     "megascale_175b_12288a100": 12_288,
     "megatron_1t_3072a100": 3072,
     "mt_nlg_530b": 2240,

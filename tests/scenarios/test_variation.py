@@ -222,6 +222,10 @@ BAD = [
         {"variation": {"links": [{"link": ["gpu 0", "switch 0"], "bandwidth": 0.5, "duration": "1 s", "times": 2}]}},
         "must be longer than duration",
     ),
+    (
+        {"variation": {"links": [{"link": ["gpu 0", "switch 0"], "bandwidth": 2, "duration": "1 s", "every": "2 s"}]}},
+        "needs times: how often it happens",
+    ),
 ]
 
 

@@ -62,15 +62,16 @@ def draw_campaign(course: Course, path: Path | str, *, title: str) -> None:
 
 def campaign_chart(course: Course, title: str) -> Figure:
     """Return the figure: progress above; below shares of the time, and intervals if there are any."""
-    figure = Figure(figsize=(WIDTH, 8.2), layout="constrained")
+    lost = {name: share for name, share in course.shares.items() if share >= LEAST_SHARE}
+    below = bool(lost) + bool(course.intervals)
+    figure = Figure(figsize=(WIDTH, 8.2 if below else 5.2), layout="constrained")
     figure.suptitle(title, fontsize=fitting(title, TITLE))
-    grid = GridSpec(2, 2, figure=figure, height_ratios=(1.5, 1.0))
+    grid = GridSpec(2 if below else 1, max(1, below), figure=figure, height_ratios=(1.5, 1.0) if below else None)
     _progress(figure.add_subplot(grid[0, :]), course)
+    if lost:
+        _shares(figure.add_subplot(grid[1, 0]), lost, sum(course.shares.values()))
     if course.intervals:
-        _shares(figure.add_subplot(grid[1, 0]), course.shares)
-        _intervals(figure.add_subplot(grid[1, 1]), course.intervals)
-    else:
-        _shares(figure.add_subplot(grid[1, :]), course.shares)
+        _intervals(figure.add_subplot(grid[1, below - 1]), course.intervals)
     return figure
 
 
@@ -78,12 +79,14 @@ def _progress(axes: Axes, course: Course) -> None:
     longest = max(curve[-1][0] for curve in course.curves.values())
     scale, unit = (DAY, "days") if longest >= DAY else (3600.0, "hours")
     axes.plot(
-        [0, course.ideal / scale], [0, course.amount], color=GREY, linestyle="--", linewidth=1.2,
+        [0, course.ideal / scale], [0, course.amount], color=GREY, linestyle="--", linewidth=1.2, zorder=3,
         label=f"without failures, {course.ideal / scale:.4g} {unit}",
     )  # fmt: skip
-    for (name, curve), fill in zip(course.curves.items(), SERIES_FILLS, strict=False):
+    # the first are wider, so that equal curves are all seen
+    widths = [1.2 + 1.6 * place for place in reversed(range(len(course.curves)))]
+    for (name, curve), fill, width in zip(course.curves.items(), SERIES_FILLS, widths, strict=False):
         times, amounts = np.array(curve).T
-        axes.plot(times / scale, amounts, color=fill, linewidth=1.2, label=f"{name}, {times[-1] / scale:.4g} {unit}")
+        axes.plot(times / scale, amounts, color=fill, linewidth=width, label=f"{name}, {times[-1] / scale:.4g} {unit}")
     axes.set(xlabel=f"time ({unit})", ylabel=f"{course.unit} trained", title="Progress; a step down is work lost")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda amount, _: _counted(amount)))
     axes.set_xlim(0)
@@ -91,16 +94,13 @@ def _progress(axes: Axes, course: Course) -> None:
     axes.legend(loc="lower right", frameon=False)
 
 
-def _shares(axes: Axes, shares: Mapping[str, float]) -> None:
-    """Draw the lost shares as bars, largest first; training is told in the title."""
-    lost = {name: share for name, share in shares.items() if share >= LEAST_SHARE}
+def _shares(axes: Axes, lost: Mapping[str, float], total: float) -> None:
+    """Draw the *lost* shares as bars, the largest on top; their *total* is told in the title."""
     names = sorted(lost, key=lambda name: lost[name])
     bars = axes.barh(names, [100 * lost[name] for name in names], color=SERIES_FILLS[1])
     axes.bar_label(bars, fmt="%.2f %%", padding=3)
     axes.margins(x=0.18)
-    axes.set(xlabel="share of the time (%)", title=f"Lost time, {sum(shares.values()):.1%} in all")
-    if not names:
-        axes.set(xlim=(0, 1), yticks=[])
+    axes.set(xlabel="share of the time (%)", title=f"Lost time, {total:.1%} in all")
 
 
 def _intervals(axes: Axes, intervals: Intervals) -> None:
@@ -111,13 +111,21 @@ def _intervals(axes: Axes, intervals: Intervals) -> None:
     if intervals.tried:
         tried, means, errors = np.array(intervals.tried).T
         axes.errorbar(
-            tried / scale, means, 2 * errors, fmt="o", color=GREY, markersize=4, capsize=3, label="simulated, ± 2 s.e."
+            tried / scale,
+            means,
+            2 * errors,
+            fmt="o",
+            color=GREY,
+            markersize=4,
+            capsize=3,
+            label="simulated, all causes, ± 2 s.e.",
         )
     for (rule, (tau, cost)), marker in zip(intervals.rules.items(), "v^*", strict=False):
         axes.plot(tau / scale, cost, marker, color=SERIES_FILLS[5], markersize=8, label=f"{rule}, {show_long(tau)}")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda tau, _: f"{tau:g}"))
     axes.xaxis.set_minor_locator(LogLocator(subs=(2.0, 5.0)))
     axes.xaxis.set_minor_formatter(FuncFormatter(lambda tau, _: f"{tau:g}"))
+    axes.ticklabel_format(axis="y", useOffset=False)
     axes.set(
         xlabel=f"training between checkpoints ({unit})", ylabel="time for each of work", title="Interval of checkpoints"
     )

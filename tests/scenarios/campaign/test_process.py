@@ -37,7 +37,7 @@ def test_checkpoints_add_their_time_except_after_the_last_step():
 
 
 def test_the_mean_time_is_that_of_exponential_failures():
-    """E = n M e^(R/M) (e^((tau + delta)/M) - 1), the last segment without a checkpoint (Daly 2006, equation 20)."""
+    """E = n M e^(R/M) (e^((tau + delta)/M) - 1), the last segment without a checkpoint (Daly 2006)."""
     mean, restart, tau, delta, segments = 2 * HOUR, 600.0, 1800.0, 120.0, 50
     job = Job((Stage(segments * 180, 10.0),), checkpoints=Checkpoints(tau, delta, delta))
     job = replace(job, failures=Breakdowns(mean, detect=100.0, restart=restart - 100.0))

@@ -17,6 +17,7 @@ RSC_1, RSC_2 = 6.5e-3, 2.34e-3
 """Failures of a node of eight GPUs in a day."""
 
 LLAMA_NODES, LLAMA_DAYS = 2048, 54
+SAMPLES = 5
 
 
 def llama(rate, down=10 * MINUTE):
@@ -26,7 +27,7 @@ def llama(rate, down=10 * MINUTE):
     job = Job((Stage(round(LLAMA_DAYS * DAY / 6), 6.0),), LLAMA_NODES, 128)
     every = intervals.optimal(delta, mean)
     failing = Job(job.stages, job.nodes, 128, Checkpoints(every, delta, delta), Breakdowns(mean, restart=down))
-    samples = [simulate(failing, 0, number) for number in range(10)]
+    samples = [simulate(failing, 0, number) for number in range(SAMPLES)]
     goodput = fmean(job.productive / sample.seconds for sample in samples)
     return goodput, fmean(sample.interruptions / sample.seconds for sample in samples) * LLAMA_DAYS * DAY
 
@@ -36,8 +37,8 @@ def test_interruptions_of_llama_3_from_other_fleets(rate, expected):
     """419 happened, between the counts that the two fleets of A100 predict."""
     assert rate * LLAMA_NODES * LLAMA_DAYS == pytest.approx(expected, abs=0.5)
     _, simulated = llama(rate)
-    # three standard errors of ten samples
-    assert simulated == pytest.approx(expected, abs=3 * (expected / 10) ** 0.5)
+    # three standard errors
+    assert simulated == pytest.approx(expected, abs=3 * (expected / SAMPLES) ** 0.5)
 
 
 def test_effective_time_of_llama_3_is_above_90_per_cent():

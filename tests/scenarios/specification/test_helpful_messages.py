@@ -109,9 +109,8 @@ def test_any_word_is_a_kind_beside_bandwidth_and_latency(capsys: pytest.CaptureF
 
 def test_both_batch_sizes_are_suggested(capsys: pytest.CaptureFixture[str]) -> None:
     told = refusal(capsys, TRANSFORMER.replace("global_batch_size", "batch_size"))
-    assert (
-        'training.batch_size: unknown key\n     help: did you mean "global_batch_size" or "micro_batch_size"?' in told
-    )
+    hint = 'did you mean "global_batch_size", "micro_batch_size" or "critical_batch_size"?'
+    assert f"training.batch_size: unknown key\n     help: {hint}" in told
 
 
 @pytest.mark.parametrize(
