@@ -47,7 +47,7 @@ class Rejected(ScenarioError):  # noqa: N818 - it is the outcome of a check
 class Candidate:
     """One choice of the keys that may vary, *values* by key.
 
-    A key with a dot is any key of a scenario. Published methods use such keys: they also set the replicas of each stage.
+    A key with a dot is any key of a scenario. Published methods use them: they also set the replicas of each stage.
     """
 
     values: Mapping[str, Any]
