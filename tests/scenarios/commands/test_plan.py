@@ -57,16 +57,16 @@ def test_a_plan_from_a_configuration_of_hugging_face(capsys: pytest.CaptureFixtu
 
 
 def test_the_largest_that_fits(capsys: pytest.CaptureFixture[str]) -> None:
-    common = ["plan", "gpt_6_7b_64a100", "--search", "recompute=none,full", "--json"]
-    assert run([*common, "--largest", "micro_batch_size"]) == 0
+    long = {"model.seq_length": 8192}
+    search = ["--search", "recompute=none", "--set", "model.seq_length=8192"]
+    assert run(["plan", "gpt_6_7b_64a100", *search, "--json", "--largest", "micro_batch_size"]) == 0
     found = json.loads(capsys.readouterr().out)
-    changed = {**found["set"], "training.global_batch_size": 64}
-    need = Scenario.load("gpt_6_7b_64a100", changed).run()
-    assert need.fits
-    assert (
-        found["size"] == 64 // 8
-        or not Scenario.load("gpt_6_7b_64a100", {**changed, "training.micro_batch_size": 2 * found["size"]}).run().fits
-    )
+    assert 1 <= found["size"] < 32
+    fitting = Scenario.load("gpt_6_7b_64a100", {**long, **found["set"]}).run()
+    assert fitting.fits
+    assert fitting.timeline.step_time == found["step_time_s"]
+    more = {"training.micro_batch_size": 2 * found["size"], "training.recompute": "none"}
+    assert not Scenario.load("gpt_6_7b_64a100", {**long, **more}).run().fits
 
 
 def test_the_fewest_nodes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,8 +84,8 @@ def test_the_fewest_nodes(capsys: pytest.CaptureFixture[str]) -> None:
         (["plan", "hello", "--model", "gpt2"], "not both"),
         (["plan", "--model", "gpt2", "--cluster", "dgx1"], "give a scenario, or --model"),
         (["plan", "hello", "--search", "tp"], "--search tp: write it as in --search tp=1,2,4"),
-        (["plan", "hello", "--search", "tq=1"], "plan.search.tq: cannot be searched"),
-        (["plan", "hello", "--objective", "cost"], "plan.objective: cost is of a whole training run"),
+        (["plan", "hello", "--search", "tq=1"], "plan.search.tq=[1]: cannot be searched"),
+        (["plan", "hello", "--objective", "cost"], "plan.objective=cost: cost is of a whole training run"),
         (["plan", "hello", "--largest", "layers"], "--largest layers: must be micro_batch_size, batch, sequence"),
         (["plan", "hello", "--days", "2"], "gives no length of the run: give tokens"),
         (["plan", "allreduce_dgx_a100"], "measures a collective"),

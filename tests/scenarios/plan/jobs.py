@@ -46,7 +46,7 @@ def job(search: dict[str, Any] | None = None, **changes: Any) -> Scenario:
 
 
 def random_job(seed: int) -> Scenario:
-    """A job of random sizes, cluster, batch and bandwidth, with a search over degrees, micro-batch and recomputation."""
+    """A job of random sizes, cluster, batch and bandwidth, with a search over degrees, schedule and micro-batch."""
     draw = random.Random(seed)
     heads = draw.choice([4, 8, 16])
     model = {

@@ -10,6 +10,7 @@ from scenarios.plan.answer import Answer, answer
 from scenarios.plan.planner import Planner
 from scenarios.plan.ranking import rank
 from scenarios.plan.reasons import relative
+from scenarios.results.memory_need import of_capacity
 from simulator.errors import ScenarioError
 from tests.scenarios.plan.jobs import job
 
@@ -25,7 +26,7 @@ SEARCH: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def found() -> Answer:
     """The answer for a job of which memory rejects some candidates."""
-    plan = {"simulate": 5, "memory_margin": 0.85}
+    plan = {"simulate": 5, "memory_margin": 0.88}
     return answer(Planner(job(SEARCH, plan=plan, model={"seq_length": 1024, "vocab_size": 16384})))
 
 
@@ -57,7 +58,7 @@ def test_the_numbers_of_why_are_simulated(found: Answer) -> None:
         if again["need_bytes"] <= found.planner.within:
             assert f"{one['change']} takes {relative(again['step_time_s'], first['step_time_s'])}" in first["why"]
         else:
-            assert f"{again['need_bytes'] / 1e9:.1f} of" in first["why"]
+            assert of_capacity(again["need_bytes"], found.planner.within) in first["why"]
 
 
 def test_the_numbers_of_the_nearest_misses_are_simulated(found: Answer) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,14 +23,14 @@ def programs(draw: st.DrawFn) -> Program:
         names = [f"{PLACEHOLDER_TEXT}.{number}.{place}" for place in range(draw(st.integers(1, 5)))]
         ops: list[Op] = []
         for place, name in enumerate(names):
-            held = {"allocates": draw(BYTES), "frees": draw(BYTES)}
+            held: dict[str, Any] = {"allocates": draw(BYTES), "frees": draw(BYTES)}
             after = tuple(draw(st.lists(st.sampled_from(names[:place]), max_size=2, unique=True))) if place else ()
             stream = draw(st.sampled_from(["compute", "compute", "dp.reduce", "dp.gather"]))
             if stream == "compute":
                 ops.append(Compute(name=name, kernels=(), after=after, **held))
             else:
-                kind = {"kind": "all_reduce", "over": "dp", "nbytes": 1.0}
-                ops.append(Collective(name=name, stream=stream, after=after, **kind, **held))  # type: ignore[arg-type]
+                kind: dict[str, Any] = {"kind": "all_reduce", "over": "dp", "nbytes": 1.0}
+                ops.append(Collective(name=name, stream=stream, after=after, **kind, **held))
         templates.append(tuple(ops))
     which = draw(st.lists(st.integers(0, len(templates) - 1), min_size=1, max_size=8))
     blocks = [Block(templates[one], micro_batch) for micro_batch, one in enumerate(which)]
