@@ -28,6 +28,16 @@ def _accuracy() -> int:
     return run(["accuracy", "-j", JOBS, "-o", str(DOCS.parent / "ACCURACY.md"), "--figures", str(DOCS)])
 
 
+def _plan() -> int:
+    """Plan Llama 3 8B on 32 H100 and copy the picture."""
+    with tempfile.TemporaryDirectory() as folder:
+        job = ["--model", "llama3_8b", "--cluster", "dgx_h100", "--nodes", "4", "--batch", "512", "--tokens", "1T"]
+        status = run(["plan", *job, "-j", JOBS, "-o", folder])
+        if status == 0:
+            shutil.copyfile(Path(folder) / "plan.png", DOCS / "plan.png")
+    return status
+
+
 def _validation() -> int:
     """Replay 1F1B on a testbed and copy the chart."""
     with tempfile.TemporaryDirectory() as folder:
@@ -52,6 +62,7 @@ PICTURES: dict[str, Callable[[], int]] = {
     "timeline": _plotted("timeline", "zhores_resnet50_ddp", "timeline", "--ranks", "0:4"),
     "links": _plotted("links", "zhores_resnet50_ddp", "links"),
     "sweep": _sweep,
+    "plan": _plan,
     "validation": _validation,
     "accuracy": _accuracy,
 }

@@ -120,7 +120,8 @@ class Answer:
                 show(result["exposed_s"], "time"),
             ]
             whole = result.get("training") or {}
-            row += [f"{whole['days']:.3g}"] * days + [f"{whole['cost']:,.0f}" if cost else ""] * cost
+            row += [f"{whole['days']:.3g}"] if days else []
+            row += [f"{whole['cost']:,.0f}"] if cost else []
             rows.append(row)
         return text.table(rows, columns, "ll" + "r" * (len(columns) - 2))
 

@@ -12,6 +12,8 @@ from functools import lru_cache
 from math import inf
 from typing import Any
 
+from scenarios import running
+from scenarios.build.built import BuiltScenario
 from scenarios.plan.estimate.bounds import least_bytes, least_seconds
 from scenarios.plan.estimate.estimator import Estimator
 from scenarios.plan.space import ORDER, Candidate, Rejected, Space
@@ -125,9 +127,9 @@ def simulations(task: Task) -> list[dict[str, Any]]:
     return [simulated(space.scenario_of(Candidate(values))) for values in task.values]
 
 
-def simulated(scenario: Scenario) -> dict[str, Any]:
+def simulated(scenario: BuiltScenario) -> dict[str, Any]:
     """Return the numbers of *scenario* that a plan keeps."""
-    summary = scenario.run().summary()
+    summary = running.run(scenario).summary()
     told = {key: summary[key] for key in TOLD if key in summary}
     memory = told["memory"]
     parts: Mapping[str, float] = told["breakdown_s"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scenarios.plan.planner import Judged, Planner, Unwatched, Watch
-from scenarios.plan.space import Candidate
+from scenarios.plan.space import Candidate, Space
 from scenarios.results.memory_need import of_capacity
 from scenarios.scenario import Scenario
 from simulator.errors import ScenarioError
@@ -146,8 +146,7 @@ def _fitting(
     """Return a candidate that fits with that *size*; None if none does."""
     changes: dict[str, Any] = {KEYS[what]: size}
     if what == "micro_batch_size":
-        search = Planner(scenario).space.search
-        changes["plan.search"] = {key: values for key, values in search.items() if key != what}
+        changes = {"plan.search": {**Space(scenario).search, what: [size]}}
     planner = Planner(scenario.changed(changes, f"--largest {what}"), processes, watch=watch or Unwatched())
     planner.watch.begin(f"trying {KEYS[what]} {size:,}")
     planner.bound(planner.candidates)
@@ -224,12 +223,27 @@ def fewest(scenario: Scenario, days: float, processes: int = 1, watch: Watch | N
     return Fewest(planner.scenario, days, nodes, gpus, judged, slower)
 
 
+def _on_nodes(scenario: Scenario, nodes: int) -> Scenario:
+    """Return *scenario* on *nodes* for a plan with the same search; its own degrees need not fit there."""
+    space = Space(scenario)
+    search = dict(space.search)
+    for key in space.varying | {"pp"}:
+        search.setdefault(key, [space.given.get(key, 1)] if key == "pp" or key in space.given else None)
+    kept = {key: value for key, value in space.given.items() if key not in search}
+    changes = {
+        "cluster.nodes": nodes,
+        "parallelism": {**kept, "dp": 1},
+        "plan.search": {key: values for key, values in search.items() if values is not None},
+        "plan.simulate": 1,
+    }
+    return scenario.changed(changes, "--days")
+
+
 def _in_days(
     scenario: Scenario, nodes: int, days: float, slower: dict[int, float], processes: int, watch: Watch | None
 ) -> tuple[Planner, Judged] | None:
     """Return the best candidate on *nodes* if it trains in *days*; else add its days to *slower*."""
-    changed = scenario.changed({"cluster.nodes": nodes, "parallelism.dp": "auto", "plan.simulate": 1}, "--days")
-    planner = Planner(changed, processes, watch=watch or Unwatched())
+    planner = Planner(_on_nodes(scenario, nodes), processes, watch=watch or Unwatched())
     best = planner.best()
     if not best:
         return None

@@ -47,7 +47,7 @@ class Rejected(ScenarioError):  # noqa: N818 - it is the outcome of a check
 class Candidate:
     """One choice of the keys that may vary, *values* by key.
 
-    A key with a dot is any key of a scenario. Published methods also set the replicas of each stage by one.
+    A key with a dot is any key of a scenario. Published methods use them: they also set the replicas of each stage.
     """
 
     values: Mapping[str, Any]
@@ -162,21 +162,21 @@ class Space:
         specification = self.scenario.specification
         assert specification.training is not None
         dumped = specification.parallelism.model_dump(mode="json", exclude_none=False)
-        found = {key: dumped[key] for key in SEARCHABLE if key not in TRAINING and key in self._varying}
-        found |= {key: getattr(specification.training, key) for key in TRAINING if key in self._varying}
+        found = {key: dumped[key] for key in SEARCHABLE if key not in TRAINING and key in self.varying}
+        found |= {key: getattr(specification.training, key) for key in TRAINING if key in self.varying}
         if "data" in found:
             found["data"] = {"method": specification.parallelism.data.method, **(self.given.get("data") or {})}
         return Candidate(found)
 
     @cached_property
-    def _varying(self) -> set[str]:
+    def varying(self) -> set[str]:
         """The keys of candidates: those that are searched, and others of the same parallelism that follow from them."""
         related = {key for cls in PARALLELISMS if set(cls.searchable) & set(self.search) for key in cls.searchable}
         return {*self.search, *related}
 
     def _chosen(self, chosen: dict[str, Any], keys: list[str]) -> Iterator[dict[str, Any]]:
         if not keys:
-            yield {key: value for key, value in chosen.items() if key in self._varying}
+            yield {key: value for key, value in chosen.items() if key in self.varying}
             return
         key, *others = keys
         for value in self._values(key, chosen):
@@ -185,7 +185,7 @@ class Space:
     def _values(self, key: str, chosen: Chosen) -> Sequence[Any]:
         """Return the values of *key* after those *chosen*; one where there is nothing to choose."""
         given = (self.training if key in TRAINING else self.given).get(key, _default(key))
-        if key not in self._varying:
+        if key not in self.varying:
             return (given,)
         auto = list(CHOICES[key](self.job, chosen))
         if len(auto) == 1:

@@ -8,9 +8,9 @@ from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, fi
 
 from scenarios.specification.parallelism import ParallelismSection
 from scenarios.specification.training import Training
-from simulator.document import Count, Fault, Fraction, Section
+from simulator.document import Count, Fault, Section
 from simulator.document.names import known
-from simulator.document.quantities import written
+from simulator.document.quantities import number, written
 from simulator.document.validation import listed, near, reason
 from workloads.composition import PARALLELISMS
 
@@ -64,7 +64,7 @@ class PlanSection(Section):
     objective: Objective = "step_time"
     """What is best: the least step_time, cost, energy or memory, or the most tokens_per_currency. Cost, energy and
     tokens_per_currency need training.tokens and the prices in the section cost."""
-    memory_margin: Fraction = 0.0
+    memory_margin: Annotated[float, BeforeValidator(number(0.0, 1.0))] = 0.0
     """Share of a GPU's memory that is left free, e.g. 0.1."""
     simulate: Simulated = 20
     """How many of the best candidates are simulated, or all."""

@@ -3,7 +3,8 @@
 The schedule is made by the passes of the scenario itself, on priced layers (`layers`), so it has the same pipeline
 order, buckets, updates and allocations. One rank of each program is executed by the engine on transfers of known
 duration (`transfers`). Of many micro-batches only a few are executed: in the steady state of a pipeline each further
-one adds the same time and the same memory.
+one adds the same time and no memory. An order that holds more activations the more micro-batches there are, such as
+GPipe's, has no steady state: all of them are executed.
 """
 
 from __future__ import annotations
@@ -80,22 +81,21 @@ class Estimator:
         numbers = self._few(specification, derived) or (derived.micro_batches,)
         last = self._schedule(specification, derived, numbers[-1])
         need = self._need(last, derived)
-        first = self._schedule(specification, derived, numbers[0]) if len(numbers) > 1 else last
-        more = (derived.micro_batches - numbers[-1]) / max(1, numbers[-1] - numbers[0])
-        if more and self.pipeline(specification).grows:
-            need = replace(need, tensors=need.tensors + more * (need.tensors - self._need(first, derived).tensors))
         if need.nbytes > within:
             return Estimate(None, need)
         network = self._network(derived)
         seconds = self._timeline(last, network).step_time
-        if more:
-            seconds += more * (seconds - self._timeline(first, network).step_time)
+        if len(numbers) > 1:
+            first = self._timeline(self._schedule(specification, derived, numbers[0]), network).step_time
+            more = (derived.micro_batches - numbers[1]) / (numbers[1] - numbers[0])
+            seconds += more * (seconds - first)
         return Estimate(seconds, need)
 
     def _few(self, specification: Specification, derived: Derived) -> tuple[int, int] | None:
         """Return two numbers of micro-batches in the steady state; None if all are executed."""
         stages, count = specification.parallelism.pp, derived.micro_batches
-        if self.pipeline(specification).asynchronous or derived.by_stage:
+        pipeline = self.pipeline(specification)
+        if pipeline.asynchronous or pipeline.grows or derived.by_stage:
             return None
         first = WARM_UP * stages + count % stages
         second = first + stages

@@ -1,17 +1,17 @@
 """Prices of transfers: the duration of each communication when all groups of its axis communicate at once.
 
-The plan is that of the engine. Groups of an axis share links, so a phase takes longer than on idle links by a factor,
-which is the fair share of the slowest group when all groups run the same phase. The factor does not depend on the
-bytes, so it is found once for each algorithm. Contention between axes is not counted.
+The plan is that of the engine. Groups of an axis share links, so their transfers take longer than on idle links by a
+factor. It does not depend on the bytes, so one simulation of all groups finds it for each algorithm. Contention between
+axes is not counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import replace
 
-from simulator.engine.folding.folding import Folding
 from simulator.engine.rank_classes import plan_of
-from simulator.engine.variation import Variation
+from simulator.engine.simulate import Simulation
 from simulator.network.plan import Phase, TransferPlan
 from simulator.network.transport.communicator import Communicator
 from simulator.schedule import Collective, Op, Program, Recv, Schedule, Send
@@ -47,49 +47,34 @@ class Transfers:
     def _factor(self, op: Op, axis: Axis, ranks: tuple[int, ...], alone: TransferPlan) -> float:
         """Return how many times longer the transfers of *alone* take when all groups of *axis* communicate."""
         seconds = _transferring(alone)
-        if not seconds or self.communicator.fidelity == "alpha_beta":
+        if not seconds or len(axis.groups) == 1 or self.communicator.fidelity == "alpha_beta":
             return 1.0
         kind = op.kind if isinstance(op, Collective) else ("message", *_ends(axis, ranks))
         key = axis.groups, kind, alone.algorithm, alone.protocol
         if key not in self._factors:
-            slowest = max(map(_transferring, self._at_once(op, axis, ranks)), default=seconds)
-            self._factors[key] = max(1.0, slowest / seconds)
+            together = Simulation(self._at_once(op, axis, ranks), self.communicator).run().makespan
+            self._factors[key] = max(1.0, (together - (alone.alone - seconds)) / seconds)
         return self._factors[key]
 
-    def _at_once(self, op: Op, axis: Axis, ranks: tuple[int, ...]) -> list[TransferPlan]:
-        """Return the plans of all groups of *axis*, each with the share of the links that it then has."""
+    def _at_once(self, op: Op, axis: Axis, ranks: tuple[int, ...]) -> Schedule:
+        """Return the schedule in which all groups of *axis* as large as that of *ranks* do *op* at once."""
         world = len(self.communicator.devices)
-        mesh = Mesh(world, {AXIS: axis})
-        idle = Program("idle", ())
         program_of = [0] * world
         assert isinstance(op, Collective | Send | Recv)
         if isinstance(op, Collective):
-            own: Op = Collective(
-                name="op",
-                kind=op.kind,
-                over=AXIS,
-                nbytes=op.nbytes,
-                root=op.root,
-                algorithm=self.communicator.algorithms.get(f"{family(op.over)}.{op.kind}", op.algorithm),
-                per_peer=op.per_peer,
-            )
-            programs = [idle, Program("all", (own,))]
-            members = [(rank, 1) for group in axis.groups for rank in group if len(group) == len(ranks)]
+            named = self.communicator.algorithms.get(f"{family(op.over)}.{op.kind}", op.algorithm)
+            roles = [Program("all", (replace(op, over=AXIS, algorithm=named, after=()),))]
+            places = [(rank, 1) for group in axis.groups if len(group) == len(ranks) for rank in group]
         else:
             sender, receiver = _ends(axis, ranks)
-            own = Send(name="send", over=AXIS, peer=receiver, nbytes=op.nbytes)
-            back = Recv(name="receive", over=AXIS, peer=sender, nbytes=op.nbytes)
-            programs = [idle, Program("sender", (own,)), Program("receiver", (back,))]
+            send = Send(name="send", over=AXIS, peer=receiver, nbytes=op.nbytes)
+            receive = Recv(name="receive", over=AXIS, peer=sender, nbytes=op.nbytes)
+            roles = [Program("sender", (send,)), Program("receiver", (receive,))]
             groups = [group for group in axis.groups if len(group) > max(sender, receiver)]
-            members = [
-                pair for group in groups for pair in ((group[sender], 1), (group[receiver], 2)) if sender != receiver
-            ]
-        for rank, number in members:
+            places = [pair for group in groups for pair in ((group[sender], 1), (group[receiver], 2))]
+        for rank, number in places:
             program_of[rank] = number
-        schedule = Schedule(mesh, tuple(programs), tuple(program_of))
-        folding = Folding(schedule, self.communicator, Variation(), {})
-        firsts = [rank for rank in sorted(set(folding.representative.tolist())) if program_of[rank] == 1]
-        return [folding.plan(folding.communication(rank, own), own) for rank in firsts]
+        return Schedule(Mesh(world, {AXIS: axis}), (Program("idle", ()), *roles), tuple(program_of))
 
 
 def _transferring(plan: TransferPlan) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, floor, log, log10
+from math import ceil, floor, isfinite, log, log10
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
@@ -54,7 +54,7 @@ def frontier(points: Sequence[Point]) -> list[Point]:
 
 
 def pareto_chart(points: Sequence[Point], capacity: float, title: str) -> Figure:
-    """Return the picture of *points*; *capacity*: bytes that a GPU may hold, a line."""
+    """Return the picture of *points*; *capacity*: bytes that a GPU may hold, a line unless it is infinite."""
     best = [one for one in frontier(points) if one.nbytes <= capacity]
     shown = _spread(_apart(best, points))
     figure = Figure(figsize=(WIDTH, HEIGHT + 0.22 * len(shown)), dpi=DPI, layout="constrained")
@@ -71,7 +71,9 @@ def pareto_chart(points: Sequence[Point], capacity: float, title: str) -> Figure
     if best:
         xs, ys = [one.seconds for one in best], [one.nbytes for one in best]
         axes.step(xs, ys, where="post", color="#333333", linewidth=1.0, label="no other is better in both", zorder=2.5)
-    axes.axhline(capacity, color="#B03030", linewidth=1.0, linestyle="--", label=f"limit {show(capacity, 'size', 3)}")
+    if isfinite(capacity):
+        limit = f"limit {show(capacity, 'size', 3)}"
+        axes.axhline(capacity, color="#B03030", linewidth=1.0, linestyle="--", label=limit)
     for number, one in enumerate(shown, 1):
         axes.annotate(str(number), (one.seconds, one.nbytes), (4, 4), textcoords="offset points", fontsize=9, zorder=5)
     _scale(axes, points, capacity)
@@ -114,6 +116,7 @@ def _scale(axes: Axes, points: Sequence[Point], capacity: float) -> None:
         axes.set_xticks([tick for tick in ticks if min(times) / 1.1 <= tick <= 1.1 * max(times)])
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: show(value, "time", 3)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: show(value, "size", 3)))
-    axes.set_ylim(0, 1.08 * max([capacity, *(one.nbytes for one in points)]))
+    highest = max([one.nbytes for one in points] + ([capacity] if isfinite(capacity) else []))
+    axes.set_ylim(0, 1.08 * highest or 1.0)
     axes.set_ylabel("memory of the tightest GPU")
     axes.grid(color="#E4E4E4", linewidth=0.6)

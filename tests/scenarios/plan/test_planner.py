@@ -1,0 +1,164 @@
+"""The search: the same best as by brute force, whatever the number of processes, and after an interrupt."""
+
+from __future__ import annotations
+
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scenarios import Scenario
+from scenarios.plan import judging
+from scenarios.plan.planner import Judged, Planner
+from simulator.errors import ScenarioError
+from tests.scenarios.plan.jobs import job, random_job
+
+SMALL: dict[str, Any] = {
+    "tp": [1, 2, 4],
+    "pp": [1, 2],
+    "data": ["ddp", {"method": "zero", "stage": 1}],
+    "micro_batch_size": [1, 4],
+    "recompute": ["none", "full"],
+}
+
+
+def brute_force(scenario: Scenario) -> list[Judged]:
+    """All candidates that fit, simulated, the best first."""
+    planner = Planner(scenario)
+    planner.bound(planner.candidates)
+    valid = [one for one in planner.candidates if not planner.bounds[one.key].kind]
+    judged = [one for one in planner.simulate(valid) if one.result["need_bytes"] <= planner.within]
+    return sorted(judged, key=lambda one: one.value)
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        job(SMALL, plan={"simulate": 5}),
+        job(SMALL, plan={"simulate": 5}, model={"seq_length": 2048, "vocab_size": 32768, "attention": "unfused"}),
+        job(
+            {**SMALL, "data": ["ddp", "fsdp", {"method": "zero", "stage": 3}], "pp": [1]},
+            plan={"simulate": 5},
+            training={"global_batch_size": 64},
+        ),
+    ],
+    ids=["small", "memory", "sharded"],
+)
+def test_the_best_is_that_of_brute_force(scenario: Scenario) -> None:
+    best, all_of_them = Planner(scenario).best(), brute_force(scenario)
+    assert len(best) == 5 < len(all_of_them)
+    assert best[0].candidate.key == all_of_them[0].candidate.key
+    assert best[0].seconds == all_of_them[0].seconds
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_best_of_a_random_job_is_among_those_simulated(seed: int) -> None:
+    planner = Planner(random_job(seed))
+    planner.bound(planner.candidates)
+    best = {one.candidate.key for one in planner.best()}
+    quickest = sorted(planner.open, key=lambda one: planner.bounds[one.key].seconds)[:40]
+    planner.estimate(quickest)
+    fitting = [one for one in quickest if not planner.kind(one)]
+    assert min(planner.simulate(fitting), key=lambda one: one.value).candidate.key in best
+
+
+def test_pruning_by_bounds_changes_nothing() -> None:
+    pruned, whole = Planner(job(SMALL, plan={"simulate": 4})), Planner(job(SMALL, plan={"simulate": 4}))
+    whole.bound(whole.candidates)
+    whole.estimate(whole.open)
+    assert [one.candidate.key for one in pruned.best()] == [one.candidate.key for one in whole.best()]
+    assert len(pruned.journal.estimated) <= len(whole.journal.estimated)
+
+
+def told(planner: Planner) -> list[tuple[str, float, float]]:
+    return [(one.candidate.key, one.estimate, one.seconds) for one in planner.best()]
+
+
+def test_every_number_of_processes_gives_the_same_answer() -> None:
+    scenario = job({"tp": [1, 2], "micro_batch_size": [1, 2]}, plan={"simulate": 3})
+    assert told(Planner(scenario)) == told(Planner(scenario, processes=2))
+
+
+def test_a_plan_goes_on_from_its_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = job(SMALL, plan={"simulate": 6})
+    whole = told(Planner(scenario))
+    simulated: list[str] = []
+    original = judging.simulated
+
+    def counting(one: Any) -> dict[str, Any]:
+        if len(simulated) == 3:
+            raise KeyboardInterrupt
+        simulated.append(one.name)
+        return original(one)
+
+    monkeypatch.setattr(judging, "simulated", counting)
+    with pytest.raises(KeyboardInterrupt):
+        Planner(scenario, folder=tmp_path).best()
+    with (tmp_path / "journal.jsonl").open("a") as file:
+        file.write('{"simulation": {"tp": 1}, "resu')  # a line that an interrupt has cut off
+    monkeypatch.setattr(judging, "simulated", original)
+    again = Planner(scenario, folder=tmp_path)
+    assert len(again.journal.simulated) == 3
+    assert told(again) == whole
+    done = Planner(scenario, folder=tmp_path)
+    monkeypatch.setattr(judging, "simulated", lambda one: pytest.fail("simulated again"))
+    monkeypatch.setattr(judging, "estimates", lambda task: pytest.fail("estimated again"))
+    assert told(done) == whole
+
+
+def test_the_journal_of_another_plan_is_refused(tmp_path: Path) -> None:
+    Planner(job({"tp": [1]}), folder=tmp_path).best()
+    with pytest.raises(ScenarioError, match="journal of another plan"):
+        Planner(job({"tp": [1, 2]}), folder=tmp_path)
+
+
+def test_a_margin_leaves_memory_free() -> None:
+    plain = Planner(job(SMALL, plan={"simulate": 2}))
+    careful = Planner(job(SMALL, plan={"memory_margin": 0.94, "simulate": 2}))
+    assert careful.within == pytest.approx(0.06 * plain.within)
+    plain.bound(plain.candidates)
+    assert all(one.result["need_bytes"] <= careful.within for one in careful.best())
+    assert len(careful.rejected()["memory"]) > len(plain.rejected().get("memory", []))
+
+
+def test_the_objective_orders_the_answer() -> None:
+    cost = {"gpu_hour": 2.0}
+    search = {"tp": [1, 2], "micro_batch_size": [1, 4], "recompute": ["none", "full"]}
+    by_memory = Planner(job(search, plan={"objective": "memory", "simulate": 3})).best()
+    least = min(one.result["need_bytes"] for one in brute_force(job(search)))
+    assert by_memory[0].result["need_bytes"] == least
+    training = {"tokens": 1e9}
+    for objective in ("cost", "energy", "tokens_per_currency"):
+        plan = {"objective": objective, "simulate": 3}
+        best = Planner(job({"tp": [1, 2]}, plan=plan, cost=cost, training=training)).best()
+        times = [one.seconds for one in best]
+        assert times == sorted(times), "on equal GPUs they are proportional to the time"
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"plan": {"objective": "cost"}}, "plan.objective: cost is of a whole training run: give training.tokens"),
+        ({"plan": {"objective": "cost"}, "training": {"tokens": 1e9}}, "cost needs a price: give cost.gpu_hour"),
+        (
+            {"plan": {"objective": "tokens_per_currency"}, "training": {"samples": 1e9}, "cost": {"gpu_hour": 1}},
+            "tokens_per_currency counts tokens",
+        ),
+    ],
+)
+def test_an_objective_without_prices_is_refused(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(ScenarioError) as error:
+        Planner(job(**changes))
+    assert told in str(error.value)
+
+
+def test_all_means_every_candidate_that_fits() -> None:
+    planner = Planner(job({"tp": [1, 2, 4], "micro_batch_size": [1, 2]}, plan={"simulate": "all"}))
+    assert len(planner.best()) == len([one for one in planner.candidates if not planner.kind(one)])
+
+
+def test_estimates_stand_beside_simulations() -> None:
+    for one in Planner(job(SMALL, plan={"simulate": 6})).best():
+        assert one.estimate < inf
+        assert one.estimate == pytest.approx(one.seconds, rel=0.10)
