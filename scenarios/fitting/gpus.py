@@ -34,6 +34,8 @@ def calibration(paths: Sequence[Path]) -> tuple[dict[str, Any], str]:
     used = frozenset().union(*(row.uses for row in rows))
     fit = least_squares([p for p in (*PARAMETERS, *profiles.PARAMETERS) if p.name in used], rows)
     held_out = {f"one in {FOLDS} at a time": cross_validated(fit)}
+    if len(paths) > 1:
+        held_out["one source at a time"] = cross_validated(fit, lambda _, row: row.groups["data"])
     return contents(fit, held_out, paths), fit_report(fit, held_out)
 
 
