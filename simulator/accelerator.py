@@ -70,6 +70,7 @@ class Software:
       ``broadcast`` of each rank's tensors.
     - *cross_entropy*: how the loss is computed, one of `workloads.operators.loss.LOSSES`; "": by *fused*.
     - *gather_logits*: tensor-parallel ranks gather the logits, and each computes the whole loss.
+    - *keep_gathered*: inputs gathered from the shards of a sequence are kept whole, not gathered again.
     - *separate_gate*: the two products of SwiGLU's input are two kernels, each with exchanges of its own.
     """
 
@@ -96,6 +97,7 @@ class Software:
     scatter_gather: bool = False
     cross_entropy: str = ""
     gather_logits: bool = False
+    keep_gathered: bool = False
     separate_gate: bool = False
     accumulation: str = "fused"
     zero_gradients: str = "reduce_scatter"

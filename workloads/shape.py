@@ -24,7 +24,7 @@ class Shape:
     counts are then of one rank. *degrees*: of further axes that share the model, for the user's own operators.
     *activation*: ``gelu`` is one kernel; ``gelu_new`` is its tanh form, written out unless kernels are fused; or
     ``swiglu``. *cross_entropy*: how the loss is computed; "": in one kernel if it is *fused*, else in eager torch.
-    *gather_logits*, *separate_gate*: as `Software` has them; the latter for a serial *block*.
+    *gather_logits*, *keep_gathered*, *separate_gate*: as `Software` has them; the last for a serial *block*.
     """
 
     num_layers: int
@@ -51,6 +51,7 @@ class Shape:
     softmax_group: int = 1
     cross_entropy: str = ""
     gather_logits: bool = False
+    keep_gathered: bool = False
     separate_gate: bool = False
     cut: Cut = WHOLE
     degrees: Mapping[str, int] = field(default_factory=dict)
@@ -79,6 +80,11 @@ class Shape:
     def key_value_heads(self) -> int:
         """Key and value heads of one rank. If there are fewer than ranks, several ranks hold the same one."""
         return max(1, self.num_key_value_heads // self.cut.ranks)
+
+    @property
+    def kept_share(self) -> int:
+        """A product keeps one part in so many of an input that is gathered from the shards of the sequence."""
+        return 1 if self.keep_gathered else self.cut.sequence_shards
 
     @property
     def vocabulary(self) -> int:

@@ -53,6 +53,7 @@ class SoftwareSpecification(Section):
     scatter_gather: Flag = False
     cross_entropy: Literal["", "fused", "vocab_parallel", "eager"] = ""
     gather_logits: Flag = False
+    keep_gathered: Flag = False
     separate_gate: Flag = False
     accumulation: Literal["fused", "added", "cast", "autocast"] = "fused"
     zero_gradients: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
@@ -99,6 +100,7 @@ class SoftwareSpecification(Section):
             scatter_gather=self.scatter_gather,
             cross_entropy=self.cross_entropy,
             gather_logits=self.gather_logits,
+            keep_gathered=self.keep_gathered,
             separate_gate=self.separate_gate,
             accumulation=self.accumulation,
             zero_gradients=self.zero_gradients,

@@ -48,7 +48,7 @@ class Transformer(Model):
 
     def with_software(self, software: Software) -> Transformer:
         """The model with the fused softmax, the loss and the products of *software*."""
-        keys = "softmax_group", "cross_entropy", "gather_logits", "separate_gate"
+        keys = "softmax_group", "cross_entropy", "gather_logits", "keep_gathered", "separate_gate"
         return self.reshaped(**{key: getattr(software, key) for key in keys})
 
 
@@ -122,7 +122,7 @@ def head_operators(shape: Shape) -> tuple[Operator, ...]:
         bias=not shape.causal,
         precision=precision,
         shared=shape.tie_embeddings,
-        kept_share=shape.cut.sequence_shards,
+        kept_share=shape.kept_share,
     )
     next_sentence = (Linear(1, hidden, 2, precision=precision),) if shape.head == "pretraining" else ()
     return (*before, *_logits_and_loss(shape, logits), *next_sentence)
@@ -194,7 +194,7 @@ def _attention_parts(shape: Shape) -> tuple[Linear, tuple[Operator, ...], Linear
         shape.add_bias_linear,
         precision,
         splits=(queries, keys, keys) if apart else (),
-        kept_share=shape.cut.sequence_shards,
+        kept_share=shape.kept_share,
     )
     turned = (rotary(rows * (queries + keys), precision, fused=fuses(shape.fused, "rope")),)
     output = Linear(rows, queries, shape.hidden_size, shape.add_bias_linear, precision)
@@ -225,7 +225,7 @@ def _feed_forward_parts(shape: Shape) -> tuple[Linear, tuple[Operator, ...], Lin
         shape.add_bias_linear,
         precision,
         splits=(width, width) if gated else (),
-        kept_share=shape.cut.sequence_shards,
+        kept_share=shape.kept_share,
     )
     between = (
         swiglu(rows * width, precision, fused=fuses(shape.fused, "swiglu"), separate=shape.separate_gate)

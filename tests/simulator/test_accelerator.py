@@ -85,7 +85,7 @@ def test_a_stack_brings_its_own_fused_attention(which: Literal["forward", "backw
     ],
 )
 def test_unaligned_rows_cost_tensor_cores(shape: tuple[int, int, int, int], slower: float) -> None:
-    """A vocabulary that is not padded halves the speed; a head size that is none leaves batches no tensor cores."""
+    """A vocabulary that is not padded halves the speed; batches with such a head size have no tensor cores."""
     batch, m, n, k = shape
     gpu = Accelerator(peak_flops={"bf16": 16e12, "fp32": 1e12}, sms=1)
     kernel = matmul(m, n, k, batch=batch, precision="bf16")

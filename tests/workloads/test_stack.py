@@ -1,6 +1,7 @@
 """Software stacks: every file loads, and torch.compile fuses elementwise kernels but leaves products as they are."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,11 @@ from simulator import lookup
 from simulator.errors import ScenarioError
 from workloads.operators.fusion import fuses
 from workloads.operators.layer import OperatorLayer
+from workloads.operators.sharded import Cut
+from workloads.shape import Shape
 from workloads.specification import model
 from workloads.stack import software
+from workloads.transformer import transformer
 
 
 @pytest.mark.parametrize("name", lookup.names("workloads.software"))
@@ -74,3 +78,35 @@ def test_fusion_is_stated_by_operator() -> None:
     assert all(counts[operator] < counts["none"] for operator in ("swiglu", "rope", "rms_norm"))
     assert not fuses(software("megatron_2023").fused, "swiglu")
     assert software("megatron_core").fused is True
+
+
+@pytest.mark.parametrize("tp", [2, 8])
+def test_gathered_inputs_are_kept_or_gathered_again(tp: int) -> None:
+    """Two products of a layer gather their input; kept whole, each costs 2 (1 - 1/t) bytes an element more."""
+    shape = Shape(2, 1024, 16, 16, 4096, 512, 1000, precision="bf16", cut=Cut("tp", tp, sequence=True))
+    again, kept = (transformer(replace(shape, keep_gathered=keep)).layers[1] for keep in (False, True))
+    more = kept.activation_bytes(1) - again.activation_bytes(1)
+    assert more == pytest.approx(2 * 2 * 512 * 1024 * (1 - 1 / tp))
+    gathers = [sum(one.kind == "all_gather" for s in x.segments("B", 1) for one in s.exchanges) for x in (again, kept)]
+    assert gathers[0] - gathers[1] == 2
+
+
+def test_the_whole_loss_on_every_rank() -> None:
+    """Ranks that gather the logits hold and move those of all classes."""
+    shape = Shape(1, 1024, 16, 16, 4096, 512, 1024, precision="bf16", cross_entropy="eager", cut=Cut("tp", 4))
+    own, whole = (transformer(replace(shape, gather_logits=gather)).layers[-1] for gather in (False, True))
+    assert whole.transient_bytes("F", 1) == 4 * own.transient_bytes("F", 1)
+    assert [one.kind for s in whole.segments("F", 1) for one in s.exchanges] == ["all_gather"]
+    assert [one.kind for s in own.segments("F", 1) for one in s.exchanges] == ["all_reduce"] * 3
+
+
+def test_a_separate_gate_exchanges_the_gradient_of_its_input_twice() -> None:
+    """Each of the two products all-reduces; with shards of the sequence their sum is scattered once."""
+    for sequence, times in ((False, (2, 3)), (True, (2, 2))):
+        shape = Shape(1, 1024, 16, 16, 4096, 512, 1024, precision="bf16", activation="swiglu")
+        shape = replace(shape, cut=Cut("tp", 4, sequence=sequence))
+        kind = "reduce_scatter" if sequence else "all_reduce"
+        for separate, count in zip((False, True), times, strict=True):
+            layer = transformer(replace(shape, separate_gate=separate)).layers[1]
+            assert sum(one.kind == kind for s in layer.segments("B", 1) for one in s.exchanges) == count
+            assert layer.parameters == transformer(shape).layers[1].parameters

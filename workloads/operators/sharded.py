@@ -123,7 +123,8 @@ def column_parallel(linear: Linear | SharedInput, cut: Cut, *, summed_first: boo
         exchange = _divisible("all_reduce", nbytes, cut)
         return ShardedOperator(linear, linear.tensors, after=(("I", exchange),) * times)
     gather, scatter = _divisible("all_gather", nbytes, cut), _divisible("reduce_scatter", nbytes, cut)
-    return ShardedOperator(linear, linear.tensors, (("F", gather), ("W", gather)), (("I", scatter),))
+    again = (("W", gather),) if linear.kept_share > 1 else ()
+    return ShardedOperator(linear, linear.tensors, (("F", gather), *again), (("I", scatter),))
 
 
 def gathered_output(operator: Operator, cut: Cut, nbytes: float) -> Operator:

@@ -26,6 +26,11 @@ class SideBySide(Operator):
         return self.products[0].rows
 
     @property
+    def kept_share(self) -> int:
+        """That of all products."""
+        return self.products[0].kept_share
+
+    @property
     def precision(self) -> str:
         """That of all products."""
         return self.products[0].precision
