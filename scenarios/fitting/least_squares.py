@@ -71,7 +71,8 @@ class Fit:
 def least_squares(parameters: Sequence[Parameter], rows: Sequence[Row], begin: Values | None = None) -> Fit:
     """Return the values of *parameters* with the least robust loss of *rows*.
 
-    The search starts at *begin*, values of a former fit, or at the starts of the parameters. Raises `CalibrationError` if there are no rows.
+    The search starts at *begin*, values of a former fit, or at the starts of the parameters. Raises `CalibrationError`
+    if there are no rows.
     """
     if not rows:
         raise CalibrationError(f"no rows to fit {', '.join(p.name for p in parameters)} to")
