@@ -69,7 +69,8 @@ class Software:
     - *flash_forward*, *flash_backward*: speed of its fused attention relative to that of an `Accelerator`'s shares.
     - *gather_ahead*: parameters of a sharded optimizer are gathered during the next forward pass.
     - *fp32_gradients*: the 16-bit precisions under which gradients are accumulated and reduced in fp32.
-    - *gradient_buffers*: memory of gradient buckets beside the gradients: ``copies`` of all, ``two`` buckets, ``none``.
+    - *gradient_buffers*: memory of gradient buckets beside the gradients: ``copies`` of all, ``two`` buckets, ``none``;
+      ``averaged``: none, and the reduction divides, which costs nothing.
     - *scatter_gather*: ranks that hold the same boundary between pipeline stages send one part each, and the receivers
       gather.
     - *accumulation*: how gradients of micro-batches are added up, one of

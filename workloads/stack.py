@@ -49,7 +49,7 @@ class SoftwareSpecification(Section):
     flash_backward: Ratio = 1.0
     gather_ahead: Flag = False
     fp32_gradients: list[Literal["bf16", "fp16"]] = Field(default_factory=list)
-    gradient_buffers: Literal["copies", "two", "none"] = "copies"
+    gradient_buffers: Literal["copies", "two", "none", "averaged"] = "copies"
     scatter_gather: Flag = False
     cross_entropy: Literal["", "fused", "vocab_parallel", "eager"] = ""
     gather_logits: Flag = False

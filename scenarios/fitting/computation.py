@@ -55,16 +55,30 @@ def of_gpu(name: str, files: tuple[str, ...], *, matmul: float = 0.75) -> tuple[
 def _stack(
     name: str, key: str, start: float, low: float, high: float, meaning: str, spread: float | None = None
 ) -> Parameter:
-    lands = tuple(f"workloads.software.{one}:{key}" for one in (name, *ALIKE.get(name, ())))
+    alike = MESSAGES if key == "exchange" else ALIKE.get(name, ())
+    lands = tuple(f"workloads.software.{one}:{key}" for one in (name, *alike))
     return Parameter(f"{name}.{key}", start, low, high, "s", meaning, lands, spread=spread)
 
 
 ALIKE = {
-    "megatron": ("megatron_2021", "megatron_early_2021", "megatron_core"),
     "megatron_deepspeed": ("megatron_deepspeed_2021",),
     "fsdp": ("fsdp_sdpa",),
 }
 """Further entries of a stack: they differ in what is overlapped, not in host time, and have its fitted parameters."""
+
+MESSAGES = (
+    "aa_scaling",
+    "aa_scaling_flash1",
+    "aa_scaling_flash2",
+    "aa_scaling_torch",
+    "megatron_2021",
+    "megatron_2023",
+    "megatron_core",
+    "megatron_deepspeed",
+    "megatron_deepspeed_2021",
+    "nanotron",
+)
+"""Stacks that lose as much time with each message of a pipeline as Megatron-LM."""
 
 # first estimates: ten milliseconds of host work for a step, a few lines of Python for a tensor; as much beside the
 # operators after a message as these take
@@ -72,7 +86,7 @@ STACKS = (
     _stack("megatron", "exchange", 1e-4, 1e-6, 3e-3, "lost with each message beside its operators", 1.0),
     _stack("megatron_deepspeed", "launch", 4e-5, 5e-6, 2e-4, "host time to launch a kernel that is priced"),
     _stack("megatron_deepspeed", "tensor", 2e-5, 1e-7, 1e-3, "of a step for each tensor beside its operators", 1.0),
-    _stack("fsdp", "load", 1e-2, 1e-4, 0.1, "host time of each step for loading data and logging", 0.7),
+    _stack("fsdp", "load", 1e-2, 1e-4, 0.02, "host time of each step for loading data and logging", 0.7),
 )
 
 PARAMETERS = (*of_gpu("a100", A100), *STACKS)

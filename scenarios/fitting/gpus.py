@@ -35,6 +35,8 @@ def calibration(paths: Sequence[Path]) -> tuple[dict[str, Any], str]:
     known = dict.fromkeys((*PARAMETERS, *V100_PARAMETERS, *profiles.PARAMETERS))
     fit = least_squares([p for p in known if p.name in used], rows)
     held_out = {f"one in {FOLDS} at a time": cross_validated(fit)}
+    if len(paths) > 1:
+        held_out["one source at a time"] = cross_validated(fit, lambda _, row: row.groups["data"])
     return contents(fit, held_out, paths), fit_report(fit, held_out)
 
 

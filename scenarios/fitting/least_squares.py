@@ -68,16 +68,18 @@ class Fit:
         return model.values(at - np.linalg.pinv(curvature) @ gradient)
 
 
-def least_squares(parameters: Sequence[Parameter], rows: Sequence[Row]) -> Fit:
+def least_squares(parameters: Sequence[Parameter], rows: Sequence[Row], begin: Values | None = None) -> Fit:
     """Return the values of *parameters* with the least robust loss of *rows*.
 
-    Raises `CalibrationError` if there are no rows.
+    The search starts at *begin*, values of a former fit, or at the starts of the parameters. Raises `CalibrationError`
+    if there are no rows.
     """
     if not rows:
         raise CalibrationError(f"no rows to fit {', '.join(p.name for p in parameters)} to")
     model = _Model(tuple(parameters), tuple(rows))
     problem = model.problem()
-    at = problem.minimum(problem.expected, TOLERANCE, SMALLEST_STEP, EVALUATIONS)
+    start = problem.expected if begin is None else model.inner(begin)
+    at = problem.minimum(start, TOLERANCE, SMALLEST_STEP, EVALUATIONS)
     values, slopes = model.values(at), model.slopes(at)
     covariance = _covariance(problem, model.residuals(at), slopes)
     return Fit(model.parameters, model.rows, values, covariance, slopes)

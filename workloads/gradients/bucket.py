@@ -79,13 +79,15 @@ BUCKET_COPIES: Mapping[str, BucketCopies] = {
     "copies": BucketCopies(passes=4.0, by_tensor=2),
     "two": BucketCopies(passes=6.0, by_tensor=1, by_bucket=2),
     "none": BucketCopies(passes=2.0, by_bucket=1),
+    "averaged": NO_COPIES,
 }
 """By `Software.gradient_buffers`, what a bucket costs beside its reduction.
 
 ``copies``: each gradient is divided into the bucket, and copied back (torch, csrc/distributed/c10d/reducer.cpp,
 ``mark_variable_ready_dense`` and ``finalize_bucket_dense``). ``two``: gradients are flattened, divided and copied back
 one by one (DeepSpeed, runtime/engine.py, ``allreduce_and_copy``; runtime/zero/stage_1_and_2.py likewise). ``none``: the
-buffer is divided (Megatron-LM, megatron/model/distributed.py, ``allreduce_gradients``)."""
+buffer is divided (Megatron-LM, megatron/model/distributed.py, ``allreduce_gradients``). ``averaged``: the reduction
+itself divides, as NCCL's ``ncclAvg`` can."""
 
 
 def bucket_copies(software: Software, model: Model) -> BucketCopies:

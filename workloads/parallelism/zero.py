@@ -159,7 +159,7 @@ class Zero(ReducingMethod):
             bucket=self.bucket,
             slice_seconds=software.slice_seconds,
             gather_ahead=software.gather_ahead,
-            in_place=software.gradient_buffers == "none",
+            in_place=software.gradient_buffers in ("none", "averaged"),
             all_reduced=software.zero_gradients == "all_reduce",
             broadcasts=software.zero_parameters == "broadcast",
             hybrid=self.hybrid,
