@@ -44,6 +44,7 @@ class Software:
     - *launch_seconds*: host time to launch a kernel. *fused*: operators other than products that have one kernel each:
       all, none, or those of `workloads.operators.fusion.FUSIBLE` that are named.
     - *softmax_group*: the fused softmax needs heads x samples to be a multiple; else each operator has a kernel.
+    - *wide_softmax*: a softmax of several operators runs in fp32.
     - *sharpness* q of the smooth maximum of host time h and GPU time g: (h^q + g^q)^(1/q).
     - *tensor_operators*: operators that the optimizer step launches for each parameter tensor of a rank, one by one.
     - *tensor_seconds*: further host time of each step for each parameter tensor.
@@ -85,6 +86,7 @@ class Software:
     flash_backward: float = 1.0
     gather_ahead: bool = False
     softmax_group: int = 1
+    wide_softmax: bool = False
     fp32_gradients: tuple[str, ...] = ()
     gradient_buffers: str = "copies"
     scatter_gather: bool = False

@@ -24,7 +24,7 @@ class Shape:
     counts are then of one rank. *degrees*: of further axes that share the model, for the user's own operators.
     *activation*: ``gelu`` is one kernel; ``gelu_new`` is its tanh form, written out unless kernels are fused; or
     ``swiglu``. *cross_entropy*: how the loss is computed; "": in one kernel if it is *fused*, else in eager torch.
-    *gather_logits*, *keep_gathered*, *separate_gate*: as `Software` has them; the last for a serial *block*.
+    *wide_softmax*, *gather_logits*, *keep_gathered*, *separate_gate*: as in `Software`; the last for a serial *block*.
     """
 
     num_layers: int
@@ -49,6 +49,7 @@ class Shape:
     precision: str = "fp32"
     fused: Fused = True
     softmax_group: int = 1
+    wide_softmax: bool = False
     cross_entropy: str = ""
     gather_logits: bool = False
     keep_gathered: bool = False

@@ -41,6 +41,7 @@ class SoftwareSpecification(Section):
     async_tensor: Flag = False
     unfused_update: Flag = False
     softmax_group: Count = 1
+    wide_softmax: Flag = False
     slice: Time = 0.0
     flash_forward: Ratio = 1.0
     flash_backward: Ratio = 1.0
@@ -88,6 +89,7 @@ class SoftwareSpecification(Section):
             flash_backward=self.flash_backward,
             gather_ahead=self.gather_ahead,
             softmax_group=self.softmax_group,
+            wide_softmax=self.wide_softmax,
             fp32_gradients=tuple(self.fp32_gradients),
             gradient_buffers=self.gradient_buffers,
             scatter_gather=self.scatter_gather,
