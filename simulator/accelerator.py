@@ -52,6 +52,7 @@ class Software:
     - *exchange_seconds*: time lost by a pipeline stage for each message for which it waits: the host waits too, and
       must launch again afterwards.
     - *context_bytes*: GPU memory of a process without tensors: CUDA's context and the loaded kernels.
+    - *fragmentation*: share of the memory reserved for activations that holds none, since blocks are split.
     - *async_tensor*: backward passes overlap tensor-parallel exchanges of gradients with independent products.
     - *unfused_update*: the operations around an optimizer's update have kernels of their own.
     - *slice_seconds*: host time for each rank's slice of each tensor, if ZeRO's third stage communicates lists of
@@ -59,7 +60,8 @@ class Software:
     - *flash_forward*, *flash_backward*: speed of its fused attention relative to that of an `Accelerator`'s shares.
     - *gather_ahead*: parameters of a sharded optimizer are gathered during the next forward pass.
     - *fp32_gradients*: the 16-bit precisions under which gradients are accumulated and reduced in fp32.
-    - *gradient_buffers*: memory of gradient buckets beside the gradients: ``copies`` of all, ``two`` buckets, ``none``.
+    - *gradient_buffers*: memory of gradient buckets beside the gradients: ``copies`` of all, ``two`` buckets, ``half``:
+      16-bit copies of fp32 ones, ``none``.
     - *scatter_gather*: ranks that hold the same boundary between pipeline stages send one part each, and the receivers
       gather.
     - *accumulation*: how gradients of micro-batches are added up, one of
@@ -79,6 +81,7 @@ class Software:
     load_seconds: float = 0.0
     exchange_seconds: float = 0.0
     context_bytes: float = 0.0
+    fragmentation: float = 0.0
     async_tensor: bool = False
     unfused_update: bool = False
     slice_seconds: float = 0.0

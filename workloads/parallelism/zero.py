@@ -48,7 +48,7 @@ from workloads.gradients.reduce import (
     weights_by_stage,
 )
 from workloads.memory.optimizer import state_bytes
-from workloads.memory.sharding import double_buffered, sharded_states
+from workloads.memory.sharding import double_buffered, sharded_states, with_half_buckets
 from workloads.memory.unshard import Limits, PerTensor, unsharded
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
@@ -137,6 +137,8 @@ class Zero(ReducingMethod):
 
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
         """Shard the states over the replicas, and reduce the gradients."""
+        buffers = step.software.gradient_buffers
+        schedule = with_half_buckets(schedule, step.model) if buffers == "half" else schedule
         return zero(
             schedule,
             step.model,
@@ -146,7 +148,7 @@ class Zero(ReducingMethod):
             bucket=self.bucket,
             slice_seconds=step.software.slice_seconds,
             gather_ahead=step.software.gather_ahead,
-            in_place=step.software.gradient_buffers == "none",
+            in_place=buffers in ("none", "half"),
             compressed=self.compressed,
         )
 
