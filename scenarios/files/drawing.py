@@ -75,9 +75,10 @@ def draw_run(
         """All ranks are drawn with the fragmentation of the fullest one."""
         return sum(reserved_memory(result.scenario, timeline.schedule, rank, None, activations).values())
 
-    step = isinstance(result, StepNumbers)
-    activations = result.memory.peak.by_category.get("activations", 0.0) if step else 0.0
-    held = reserved if step else None
+    activations = 0.0
+    if isinstance(result, StepNumbers):
+        activations = result.memory.peak.by_category.get("activations", 0.0)
+    held = reserved if isinstance(result, StepNumbers) else None
     title = chart_title(result, of)
     plot.draw(timeline, chart, path, ranks=ranks, window=window, title=title, reserved=held)
 
