@@ -53,6 +53,7 @@ class Software:
     - *launch_seconds*: host time to launch a kernel. *fused*: operators other than products that have one kernel each:
       all, none, or those of `workloads.operators.fusion.FUSIBLE` that are named.
     - *softmax_group*: the fused softmax needs heads x samples to be a multiple; else each operator has a kernel.
+    - *wide_softmax*: a softmax of several operators runs in fp32.
     - *sharpness* q of the smooth maximum of host time h and GPU time g: (h^q + g^q)^(1/q).
     - *tensor_operators*: operators that the optimizer step launches for each parameter tensor of a rank, one by one.
     - *tensor_seconds*: further host time of each step for each parameter tensor.
@@ -61,6 +62,7 @@ class Software:
       kernel that needs it: it synchronises with the GPU, so none of them is launched ahead.
     - *exchange_seconds*: further time lost by a pipeline stage for each message for which it waits.
     - *context_bytes*: GPU memory of a process without tensors: CUDA's context and the loaded kernels.
+    - *fragmentation*: share of the memory reserved for activations that holds none, since blocks are split.
     - *async_tensor*: backward passes overlap tensor-parallel exchanges of gradients with independent products.
     - *unfused_update*: the operations around an optimizer's update have kernels of their own; with *flat_update* also
       a check of fp32 copies of fp16 gradients, and a flat copy of them.
@@ -69,8 +71,8 @@ class Software:
     - *flash_forward*, *flash_backward*: speed of its fused attention relative to that of an `Accelerator`'s shares.
     - *gather_ahead*: parameters of a sharded optimizer are gathered during the next forward pass.
     - *fp32_gradients*: the 16-bit precisions under which gradients are accumulated and reduced in fp32.
-    - *gradient_buffers*: memory of gradient buckets beside the gradients: ``copies`` of all, ``two`` buckets, ``none``;
-      ``averaged``: none, and the reduction divides, which costs nothing.
+    - *gradient_buffers*: memory of gradient buckets beside the gradients: ``copies`` of all, ``two`` buckets, ``half``:
+      16-bit copies of fp32 ones, ``none``; ``averaged``: none, and the reduction divides, which costs nothing.
     - *scatter_gather*: ranks that hold the same boundary between pipeline stages send one part each, and the receivers
       gather.
     - *accumulation*: how gradients of micro-batches are added up, one of
@@ -94,6 +96,7 @@ class Software:
     message_operators: int = 0
     exchange_seconds: float = 0.0
     context_bytes: float = 0.0
+    fragmentation: float = 0.0
     async_tensor: bool = False
     unfused_update: bool = False
     flat_update: bool = False
@@ -102,6 +105,7 @@ class Software:
     flash_backward: float = 1.0
     gather_ahead: bool = False
     softmax_group: int = 1
+    wide_softmax: bool = False
     fp32_gradients: tuple[str, ...] = ()
     gradient_buffers: str = "copies"
     scatter_gather: bool = False

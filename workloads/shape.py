@@ -24,7 +24,7 @@ class Shape:
     counts are then of one rank. *degrees*: of further axes that share the model, for the user's own operators.
     *activation*: ``gelu``, ``relu`` and ``squared_relu`` are one kernel; ``gelu_new`` is the tanh form of gelu, written
     out unless it is *fused*; ``swiglu`` and ``geglu`` multiply it by a second product. *cross_entropy*: how the loss is
-    computed; "": in one kernel if it is *fused*, else in eager torch. *gather_logits*, *keep_gathered*,
+    computed; "": in one kernel if it is *fused*, else in eager torch. *wide_softmax*, *gather_logits*, *keep_gathered*,
     *separate_gate*: as `Software` has them; the last for a serial *block*. *head_dim*: features of an attention head,
     0: an equal part of the hidden size. *norm_placement*: norms ``before`` each block of a causal model, ``after`` it
     (of its output, before the residual sum: OLMo 2), or ``both`` (Gemma 2). *qk_norm*: RMS norms of queries and keys,
@@ -54,6 +54,7 @@ class Shape:
     precision: str = "fp32"
     fused: Fused = True
     softmax_group: int = 1
+    wide_softmax: bool = False
     cross_entropy: str = ""
     gather_logits: bool = False
     keep_gathered: bool = False

@@ -51,7 +51,7 @@ class Transformer(Model):
 
     def with_software(self, software: Software) -> Transformer:
         """The model with the fused softmax, the loss and the products of *software*."""
-        keys = "softmax_group", "cross_entropy", "gather_logits", "keep_gathered", "separate_gate"
+        keys = "softmax_group", "wide_softmax", "cross_entropy", "gather_logits", "keep_gathered", "separate_gate"
         return self.reshaped(**{key: getattr(software, key) for key in keys})
 
 
@@ -237,7 +237,7 @@ def _core(shape: Shape) -> tuple[Operator, ...]:
     sizes = (shape.seq_length, shape.heads, shape.key_value_heads, shape.head_size)
     soft = fuses(shape.fused, "softmax")
     if shape.attention == "unfused":
-        return (CoreAttention(*sizes, shape.dropout, soft, shape.precision, shape.softmax_group),)
+        return (CoreAttention(*sizes, shape.dropout, soft, shape.precision, shape.softmax_group, shape.wide_softmax),)
     if shape.attention == "flash":
         window = shape.attention_window
         return (FlashAttention(*sizes, shape.dropout, soft, shape.precision, causal=shape.causal, window=window),)

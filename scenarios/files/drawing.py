@@ -79,8 +79,12 @@ def draw_run(
     timeline = result.timeline
 
     def reserved(rank: int) -> float:
-        return sum(reserved_memory(result.scenario, timeline.schedule, rank).values())
+        """All ranks are drawn with the fragmentation of the fullest one."""
+        return sum(reserved_memory(result.scenario, timeline.schedule, rank, activations=activations).values())
 
+    activations = 0.0
+    if isinstance(result, StepNumbers):
+        activations = result.memory.peak.by_category.get("activations", 0.0)
     held = reserved if isinstance(result, StepNumbers) else None
     title = chart_title(result, of)
     plot.draw(timeline, chart, path, ranks=ranks, window=window, title=title, reserved=held)

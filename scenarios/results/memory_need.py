@@ -103,7 +103,8 @@ def memory_need(
     rank, tensors, least = peak.rank, peak.nbytes, float(capacity.min(initial=np.inf))
     if len(capacity) and least < capacity.max():
         rank, tensors, least = _tightest(schedule, memory, capacity)
-    return MemoryNeed(rank, tensors, least, reserved_memory(scenario, schedule, rank, devices, network))
+    activations = min(tensors, peak.by_category.get("activations", 0.0))
+    return MemoryNeed(rank, tensors, least, reserved_memory(scenario, schedule, rank, devices, network, activations))
 
 
 def _gpu_ranks(schedule: Schedule) -> list[int]:

@@ -1,9 +1,12 @@
 """Reserved memory: bytes that a process holds on its GPU beyond the tensors of its schedule.
 
 These are CUDA's context with the loaded kernels (given by the software stack) and the buffers of the communication
-library (given by the transport); their sources are stated there. The allocator's slack is not counted: it rounds blocks
-to 2 MiB (PyTorch, ``c10/cuda/CUDACachingAllocator``), and fragmentation depends on the history of a run; Rajbhandari et
-al. 2020 (arXiv:1910.02054, section 3.2) saw out-of-memory with over 30 % of memory free in extreme cases.
+library (given by the transport); their sources are stated there. Fragmentation is what PyTorch's caching allocator
+reserves for activations beyond their bytes: free parts of blocks that it has split. States are allocated once and leave
+no gaps. Its share of the reserved memory is an average (`Software`); it depends on the history of a run.
+
+``torch.cuda.max_memory_allocated`` is the peak of the tensors, ``max_memory_reserved`` that and fragmentation, and
+nvidia-smi shows all of it.
 """
 
 from __future__ import annotations
@@ -25,11 +28,13 @@ def reserved_memory(
     rank: int,
     devices: Sequence[str] | None = None,
     network: Communicator | None = None,
+    activations: float = 0.0,
 ) -> dict[str, float]:
-    """Return the bytes on the GPU of *rank* beyond those that *schedule* allocates: ``context``, ``communication``.
+    """Return the bytes on the GPU of *rank* beyond those that *schedule* allocates.
 
-    *devices*: the GPU or host of each rank, those of *scenario* if not given. *network*: the communicator on them, if
-    there is one.
+    They are ``context``, ``communication`` and ``fragmentation``. *devices*: the GPU or host of each rank, those of
+    *scenario* if not given. *network*: the communicator on them, if there is one. *activations*: bytes of activations
+    at the peak.
     """
     devices = scenario.derived.devices if devices is None else devices
     library, cluster = scenario.specification.network.transport, scenario.cluster()
@@ -38,4 +43,9 @@ def reserved_memory(
     groups = (schedule.mesh.axes[name] for name in used)
     places = ((axis, axis.place(rank)) for axis in groups)
     held = sum(communicator.buffer_bytes(axis.groups[place[0]]) for axis, place in places if place)
-    return {"context": scenario.software.context_bytes, "communication": held}
+    share = scenario.software.fragmentation
+    return {
+        "context": scenario.software.context_bytes,
+        "communication": held,
+        "fragmentation": activations * share / (1.0 - share),
+    }

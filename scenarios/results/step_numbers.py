@@ -190,6 +190,7 @@ class StepNumbers(Result):
         return {
             "peak_bytes": peak.nbytes,
             "peak_rank": peak.rank,
+            "allocator_bytes": peak.nbytes + self.reserved.get("fragmentation", 0.0),
             "reserved_bytes": sum(self.reserved.values()),
             "capacity_bytes": self.capacity if isfinite(self.capacity) else None,
             "fits": self.fits,

@@ -1,6 +1,7 @@
 """`python -m tests.benchmarks` prints how fast the simulator is, beside the targets. It does not pass or fail.
 
-Arguments choose the tables: `processes`, `growth`, `engine`; default all. `--against REVISION` (or the folder of a
+Arguments choose the tables: `processes`, `growth`, `engine`; default these. `layouts` prints how well it predicts grids
+of layouts that were measured, in some minutes. `--against REVISION` (or the folder of a
 checkout) runs the processes with that code too and prints the ratios of CPU time. `--slow` adds the long processes.
 """
 
@@ -15,7 +16,8 @@ from tests.benchmarks.claims import BEFORE, RATIOS, Claim, claims
 from tests.benchmarks.processes import CLUSTERSIM, ROOT, Usage, checked_out, measured
 
 TABLES = ("processes", "growth", "engine")
-"""Processes are measured first: the kernel counts memory of the parent at the fork as part of the peak of a child."""
+"""Tables of speed. Processes are measured first: the kernel counts memory of the parent at the fork as part of the peak
+of a child."""
 
 QUICK = 10.0
 """A process with less CPU time, s, is measured twice, and the faster run counts."""
@@ -29,14 +31,16 @@ def main() -> None:
     parser.add_argument("--slow", action="store_true", help="also what takes more than a minute")
     parser.add_argument("--only", default="", metavar="TEXT", help="only processes whose name contains it")
     arguments = parser.parse_args()
-    unknown = set(arguments.tables) - set(TABLES)
+    unknown = set(arguments.tables) - {*TABLES, "layouts"}
     if unknown:
-        parser.error(f"there is no table {', '.join(sorted(unknown))}; there are {', '.join(TABLES)}")
+        parser.error(f"there is no table {', '.join(sorted(unknown))}; there are {', '.join(TABLES)}, layouts")
     for name in arguments.tables or TABLES:
         if name == "growth":
             growth()
         elif name == "engine":
             engine()
+        elif name == "layouts":
+            layouts()
         else:
             with checked_out(arguments.against) if arguments.against else nullcontext() as before:
                 processes(before, slow=arguments.slow, only=arguments.only)
@@ -98,6 +102,15 @@ def growth() -> None:
     for one in growth():
         sizes = f"{one.amount:>6}{one.ranks:>8,}{one.representatives:>11,}{one.ops:>18,}"
         print(f"{one.what:<16}{sizes}{one.seconds:>8.2f}", flush=True)
+
+
+def layouts() -> None:
+    """Print errors of time and memory on grids of layouts; the best plan by prediction against the best measured."""
+    from tests.benchmarks.layouts import layouts
+
+    print(f"{'grid, and its jobs':<54}{'runs':>5}{'mean':>10}{'median':>9}{'bias':>9}")
+    for line in layouts():
+        print(line, flush=True)
 
 
 def engine() -> None:

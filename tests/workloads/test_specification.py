@@ -123,8 +123,8 @@ def test_software_stacks() -> None:
     asynchronous = {"megatron", "megatron_2023", "megatron_core", "nanotron"}
     asynchronous |= {"megascale", "megascale_overlap", "megascale_pp_overlap"}
     fused = {*asynchronous, "megatron_2021", "megatron_deepspeed", "megatron_deepspeed_2021"}
-    fused |= {"ddp_compile", "fsdp_compile", "nanotron", "aa_scaling", "aa_scaling_flash1", "aa_scaling_flash2"}
-    fused |= {"internlm"}
+    fused |= {"ddp_compile", "fsdp_compile", "alpa", "nanotron", "aa_scaling", "aa_scaling_flash1", "aa_scaling_flash2"}
+    fused |= {"internlm", "megatron_early_2021"}
     stacks = {name: software(name) for name in names("workloads.software")}
     assert set(stacks) == {"ddp", "fsdp", "fsdp_sdpa", "aa_scaling_torch", "ideal", *fused}
     assert stacks["ideal"].launch_seconds == 0.0

@@ -13,10 +13,12 @@ from math import ceil
 import numpy as np
 
 from simulator.kernel import BYTES, Kernel
-from simulator.schedule import Collective, Compute, Op, Program
+from simulator.schedule import Collective, Compute, Op, Program, Schedule
 from workloads.gradients.bucket import Weights, reduced_axes
-from workloads.gradients.reduce import backward_ops, updated_stages
+from workloads.gradients.reduce import backward_ops, updated_stages, weights_by_stage
 from workloads.memory.optimizer import CHUNK
+from workloads.model import Model
+from workloads.operators.parameter import REPLICAS
 
 
 def sharded_states(
@@ -45,6 +47,22 @@ def sharded_states(
         yield op
 
     return replace(program.map_ops(change), resident=resident)
+
+
+def with_half_buckets(schedule: Schedule, model: Model) -> Schedule:
+    """*schedule* with buckets of all gradients in the precision of *model*, beside gradients that are fp32.
+
+    DistributedDataParallel makes them where it is constructed, from 16-bit parameters, whatever its hook reduces.
+    *model* has its layers as one rank holds them. A rank without replicas has none.
+    """
+
+    def change(program: Program) -> Program:
+        own = (weights for stage in weights_by_stage(program, model).values() for weights in stage)
+        held = float(sum(weights.parameters for weights in own) * BYTES[model.precision])
+        return replace(program, resident={**program.resident, "buffers": program.resident.get("buffers", 0.0) + held})
+
+    groups = schedule.mesh.axes[REPLICAS].groups if REPLICAS in schedule.mesh.axes else ()
+    return schedule.map_programs(change) if any(len(group) > 1 for group in groups) else schedule
 
 
 def _elements(

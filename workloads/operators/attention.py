@@ -22,7 +22,7 @@ class CoreAttention(Operator):
     The scores are scaled, masked, normalised and, with *drop*, dropped out. If *fused*, one kernel does all but the
     dropout; else there is one kernel for each. The fused kernel takes heads x samples in multiples of *group*;
     otherwise scores of 16 bits are normalised in fp32, one kernel each, with casts (Megatron-LM,
-    FusedScaleMaskSoftmax.forward_torch_softmax).
+    FusedScaleMaskSoftmax.forward_torch_softmax). *wide*: so are those of a softmax that is not fused.
     """
 
     length: int
@@ -33,6 +33,7 @@ class CoreAttention(Operator):
     fused: bool = True
     precision: str = "fp32"
     group: int = 1
+    wide: bool = False
 
     def forward(self, samples: int) -> tuple[Kernel, ...]:
         """Scores, softmax, dropout, context."""
@@ -60,11 +61,15 @@ class CoreAttention(Operator):
     def recomputable_bytes(self, samples: int) -> float:
         """Softmax output, dropout mask and dropout output: 5 a s^2 b in 16 bits."""
         width, soft = BYTES[self.precision], FP32 if self._falls_back(samples) else BYTES[self.precision]
-        return samples * self.heads * self.length**2 * (soft + width + 1.0 if self.drop else soft)
+        # the product takes what dropout makes, or the probabilities: those of 16 bits if the softmax is in fp32
+        after = width + 1.0 if self.drop else float(width) if self._falls_back(samples) else 0.0
+        return samples * self.heads * self.length**2 * (soft + after)
 
     def _falls_back(self, samples: int) -> bool:
-        """True if the fused softmax does not take these scores."""
-        return self.fused and BYTES[self.precision] < FP32 and samples * self.heads % self.group != 0
+        """True if scores of 16 bits are normalised in fp32, by operators of torch."""
+        if BYTES[self.precision] >= FP32:
+            return False
+        return samples * self.heads % self.group != 0 if self.fused else self.wide
 
     def _softmax(self, samples: int, fused: int, apart: int) -> tuple[Kernel, ...]:
         """Scale, mask and softmax: *fused* passes over the scores by one kernel, or *apart* passes by three.

@@ -48,7 +48,7 @@ from workloads.gradients.reduce import (
     weights_by_stage,
 )
 from workloads.memory.optimizer import state_bytes
-from workloads.memory.sharding import double_buffered, sharded_states
+from workloads.memory.sharding import double_buffered, sharded_states, with_half_buckets
 from workloads.memory.unshard import Limits, PerTensor, unsharded
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
@@ -150,6 +150,8 @@ class Zero(ReducingMethod):
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
         """Shard the states over the replicas, and reduce the gradients."""
         software = step.software
+        buffers = software.gradient_buffers
+        schedule = with_half_buckets(schedule, step.model) if buffers == "half" else schedule
         return zero(
             schedule,
             step.model,
@@ -159,7 +161,7 @@ class Zero(ReducingMethod):
             bucket=self.bucket,
             slice_seconds=software.slice_seconds,
             gather_ahead=software.gather_ahead,
-            in_place=software.gradient_buffers in ("none", "averaged"),
+            in_place=buffers in ("none", "half", "averaged"),
             all_reduced=software.zero_gradients == "all_reduce",
             broadcasts=software.zero_parameters == "broadcast",
             hybrid=self.hybrid,

@@ -13,6 +13,7 @@ from simulator.document import read
 
 PUBLISHED = SHIPPED / "published"
 ROWS = {
+    "alpa_intra_operator": 6,
     "bloom_a100_scan": 27,
     "fsdp_mpt_a100_40gb": 78,
     "hagemann_llama_layouts": 86,

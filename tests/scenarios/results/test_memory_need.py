@@ -43,7 +43,11 @@ def test_the_bound_of_check_is_no_less_than_the_need_of_run(name: str) -> None:
     for scenario in loaded.variants.values() or [loaded]:
         bound, need = memory_need(scenario, scenario.schedule()), simulated(scenario).need
         assert bound.nbytes >= need.nbytes * (1 - 1e-12)
-        assert (bound.reserved, bound.capacity) == (need.reserved, need.capacity)
+        # fragmentation is that of the activations of the bound, or of the peak
+        empty = [one.reserved["fragmentation"] for one in (bound, need)]
+        assert empty[0] >= empty[1] * (1 - 1e-12)
+        assert {**bound.reserved, "fragmentation": empty[1]} == need.reserved
+        assert bound.capacity == need.capacity
 
 
 def test_the_smallest_gpu_of_a_stage_counts() -> None:

@@ -45,3 +45,15 @@ def test_the_report_shows_it_beside_the_peak():
 @pytest.mark.parametrize("network", ["gloo", "ideal"])
 def test_only_libraries_with_channels_on_the_gpu_hold_buffers_there(network):
     assert result(**{"network.transport": network}).reserved["communication"] == 0
+
+
+@pytest.mark.parametrize("software", ["ddp", "ideal"])
+def test_fragmentation_is_a_share_of_what_is_reserved_for_activations(software):
+    """15 % of the reserved bytes hold nothing (arXiv:2401.08156, abstract); states are allocated once."""
+    told = result(software=software)
+    activations = told.memory.peak.by_category["activations"]
+    empty = told.reserved["fragmentation"]
+    assert empty / (activations + empty) == pytest.approx(0.15 if software == "ddp" else 0.0)
+    numbers = told.summary()["memory"]
+    assert numbers["allocator_bytes"] == pytest.approx(numbers["peak_bytes"] + empty)
+    assert numbers["reserved_bytes"] >= empty
