@@ -75,9 +75,9 @@ def test_a_stack_brings_its_own_fused_attention(which: Literal["forward", "backw
 
 def test_products_in_fp32_and_convolutions_have_efficiencies_of_their_own_without_tf32() -> None:
     """Long products of whole tiles; a convolution in fp32 says tf32, which a V100 does not have."""
-    shares = {"matmul_efficiency": 0.5, "fp32_efficiency": 0.8, "convolution_efficiency": 0.25}
-    old = Accelerator(peak_flops={"fp32": 1e12, "fp16": 8e12}, sms=1, **shares)
-    new = Accelerator(peak_flops={"fp32": 1e12, "tf32": 4e12, "fp16": 8e12}, sms=1, **shares)
+    peaks = {"fp32": 1e12, "fp16": 8e12}
+    old = Accelerator(peak_flops=peaks, sms=1, matmul_efficiency=0.5, fp32_efficiency=0.8, convolution_efficiency=0.25)
+    new = replace(old, peak_flops={**peaks, "tf32": 4e12})
 
     def rate(gpu: Accelerator, precision: str) -> float:
         kernel = matmul(256, 128, 2**20, precision=precision)

@@ -249,7 +249,7 @@ def test_flash_shapes_are_what_is_executed(b: int) -> None:
     assert executed(forward) == forward.flops == 4 * b * 16 * 512**2 * 64
     assert executed(backward) == 2.5 * forward.flops
     assert backward.flops == 2 * forward.flops
-    assert executed(causal.forward(b)[0]) == forward.flops * (1 + 128 / 512) / 2
+    assert executed(causal.forward(b)[0]) == forward.flops * (1 + 64 / 512) / 2
     assert causal.forward(b)[0].flops == forward.flops
 
 

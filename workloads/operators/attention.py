@@ -11,8 +11,8 @@ from workloads.operators.operator import Operator
 ATTENTIONS = ["unfused", "flash"]
 """The kinds of core attention."""
 
-TILE = 128
-"""Rows and columns of a tile of fused attention: 64 or 128 (Dao 2023, arXiv:2307.08691, section 3.3); the larger."""
+TILE = 64
+"""Rows and columns of a tile of fused attention: 64 or 128 (Dao 2023, arXiv:2307.08691, section 3.3); the smaller."""
 
 FP32 = 4
 """Bytes of the statistics (log-sum-exp) that flash attention keeps for each row of scores."""

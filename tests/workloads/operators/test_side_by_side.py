@@ -110,8 +110,8 @@ def test_a_window_computes_the_scores_within_it(length: int, window: int, causal
 
 @pytest.mark.parametrize(("causal", "window"), [(True, 0), (False, 0), (True, 1024)])
 def test_tiles_that_an_edge_cuts_are_computed_whole(causal: bool, window: int) -> None:
-    """Against counting tiles of 128 x 128 of 8,192 positions, but for those that the first rows lack."""
-    length, tile = 8192, 128
+    """Against counting tiles of 64 x 64 of 8,192 positions, but for those that the first rows lack."""
+    length, tile = 8192, 64
 
     def inside(row: int, column: int) -> bool:
         return not (causal and column > row) and not (window and row - column > window // tile)
