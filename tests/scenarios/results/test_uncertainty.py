@@ -1,7 +1,7 @@
 """A step time has an interval and a list of what is outside the calibrated range."""
 
 from scenarios import Scenario
-from scenarios.results.calibrated_range import calibrated_range, joined, outside
+from scenarios.results.calibrated_range import MEMORY_BOUND, Beyond, calibrated_range, joined, outside
 from scenarios.results.interval import regimes
 from scenarios.results.interval import shipped as intervals
 from scenarios.results.uncertainty import Uncertainty
@@ -59,12 +59,13 @@ def test_an_op_beyond_the_rows_is_named():
 
 
 def test_what_is_outside_is_told_in_units_with_its_weight():
-    of = Scenario.load("zhores_resnet50_ddp")
-    lines = uncertainty_of(of).outside()
-    assert lines == [
-        "memory-bound kernels of 256 kB (fc1), 512 kB to 4.93 GB were measured: prices are extrapolated for under "
-        "0.1 % of the computation"
-    ]
+    beyond = Beyond(MEMORY_BOUND, (512e3, 4.93e9), {256e3}, {"fc1": None})
+    assert str(beyond) == "memory-bound kernels of 256 kB (fc1), 512 kB to 4.93 GB were measured"
+    # nobody ran fused attention on a V100
+    lines = uncertainty_of(scenario("dgx1", attention="flash", num_layers=1)).outside()
+    found = [line for line in lines if "none was measured: prices are extrapolated for" in line]
+    assert len(found) == 2
+    assert all("fused attention" in line and line.endswith("% of the computation") for line in found)
 
 
 def test_given_durations_need_no_fit_of_the_gpu():
