@@ -76,15 +76,25 @@ class Lanes(Section):
     count: Count
 
 
-EFFICIENCIES = ("matmul_efficiency", "memory_efficiency", "attention_efficiency", "attention_backward", "spread")
+EFFICIENCIES = (
+    "matmul_efficiency",
+    "fp32_efficiency",
+    "convolution_efficiency",
+    "memory_efficiency",
+    "attention_efficiency",
+    "attention_backward",
+    "spread",
+)
 """Shares of a peak, which hold for similar GPUs."""
 
 
-def _peak(flops: float | Mapping[str, float]) -> float:
-    """Return the peak in 16 bits, FLOP/s; where there is none, the highest."""
-    if not isinstance(flops, Mapping):
-        return flops
-    return flops.get("bf16") or flops.get("fp16") or max(flops.values())
+HALF_DEPTHS = {"k_half": "fp16", "fp32_k_half": "fp32", "convolution_k_half": "fp32"}
+"""Inner dimensions at which products reach half of their speed, and the precision of these products."""
+
+
+def _peak(flops: float | Mapping[str, float], precision: str) -> float:
+    """Return the peak in *precision*, FLOP/s; where there is none, the highest."""
+    return flops.get(precision, max(flops.values())) if isinstance(flops, Mapping) else flops
 
 
 class Device(Sourced):
@@ -92,8 +102,8 @@ class Device(Sourced):
 
     In a scenario a mapping may begin with a *preset*, a catalogue file whose values its keys override.
     *efficiency_of*: a GPU of the catalogue on which kernels were measured. What this one does not set of `EFFICIENCIES`
-    and ``k_half`` is as there; ``k_half`` in proportion to peak over memory bandwidth, for what a tile loads and stores
-    costs as many more of its inner steps.
+    and `HALF_DEPTHS` is as there; the latter in proportion to peak over memory bandwidth, for what a tile loads and
+    stores costs as many more of its inner steps.
     """
 
     preset: str | None = None
@@ -129,8 +139,11 @@ class Device(Sourced):
             return {}
         measured = device(GPUS, self.efficiency_of).accelerator()
         made = {key: getattr(measured, key) for key in EFFICIENCIES}
-        ratio = self.memory_bandwidth / measured.memory_bandwidth
-        made["k_half"] = measured.k_half * _peak(self.peak_flops) / _peak(measured.peak_flops) / ratio
+        for key, precision in HALF_DEPTHS.items():
+            depth = getattr(measured, key)
+            if depth is not None:
+                peaks = _peak(self.peak_flops, precision) / _peak(measured.peak_flops, precision)
+                made[key] = depth * peaks * measured.memory_bandwidth / self.memory_bandwidth
         return {key: value for key, value in made.items() if key not in self.model_fields_set}
 
     def accelerator(self) -> Accelerator:

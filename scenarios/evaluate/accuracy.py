@@ -26,6 +26,8 @@ NOT_MODELLED = (
     "Gradients of several micro-batches being added up by kernels of their own.",
     "DeepSpeed's pipeline engine: MT-NLG took a fifth longer on it than the same pipeline in Megatron-LM would.",
     "Amazon's EFA below NCCL's rates, and what SageMaker adds to ZeRO-3: BloombergGPT is predicted too fast.",
+    "Tensor parallelism across nodes with one adapter each (DLPerf, MP_1x16x1): exchanges took half as long again as "
+    "NCCL's rings at the adapter's rate, which the gradients of the same cluster reached.",
     "Kernels chosen by autotuning: a product is priced by its shape with the best of a few tiles.",
     "Four-dimensional tensor parallelism (AxoNN on Frontier), "
     "context parallelism, data parallelism that differs from stage to stage; scenarios of runs that had them say so.",

@@ -98,6 +98,7 @@ PIPELINE = {"tp": 2, "pp": 2, "data": {"method": "ddp"}}
     [
         ("megatron", {}, 1),
         ("megatron_2021", {}, 1),
+        ("megatron_early_2021", {}, 2),
         ("megatron_deepspeed", {}, 1),
         ("megatron_core", {}, 2),
         ("ddp", {}, 2),

@@ -98,3 +98,26 @@ def test_the_rows_of_a_weight_gradient_are_its_sides() -> None:
     assert not matmul(768, 768, 197, precision="bf16").aligned
     assert matmul(768, 768, 197, precision="bf16", rows=(768, 768)).aligned
     assert matmul(64, 12, 12, precision="tf32").aligned and not matmul(64, 12, 12, precision="bf16").aligned
+
+
+def test_products_in_fp32_and_convolutions_have_efficiencies_of_their_own_without_tf32() -> None:
+    """Long products of whole tiles; a convolution in fp32 says tf32, which a V100 does not have."""
+    peaks = {"fp32": 1e12, "fp16": 8e12}
+    old = Accelerator(peak_flops=peaks, sms=1, matmul_efficiency=0.5, fp32_efficiency=0.8, convolution_efficiency=0.25)
+    new = replace(old, peak_flops={**peaks, "tf32": 4e12})
+
+    def rate(gpu: Accelerator, precision: str) -> float:
+        kernel = matmul(256, 128, 2**20, precision=precision)
+        return kernel.flops / gpu.kernel_seconds(kernel) / gpu.peak(precision)
+
+    assert [rate(old, precision) for precision in ("fp16", "fp32", "tf32")] == pytest.approx([0.5, 0.8, 0.25])
+    assert [rate(new, precision) for precision in ("fp16", "fp32", "tf32")] == pytest.approx([0.5, 0.8, 0.5])
+    slow = replace(old, spread=0.1).slowest_of(64)
+    assert rate(slow, "fp32") / rate(old, "fp32") == pytest.approx(rate(slow, "fp16") / rate(old, "fp16"))
+
+
+def test_half_depths_are_those_of_the_kind_of_product() -> None:
+    gpu = Accelerator(peak_flops={"fp32": 1e12, "fp16": 8e12}, sms=1, k_half=128, fp32_k_half=0, convolution_k_half=64)
+    seconds = [gpu.kernel_seconds(matmul(256, 128, 128, precision=p)) * gpu.peak(p) for p in ("fp16", "fp32", "tf32")]
+    assert seconds[0] / seconds[1] == pytest.approx(2.0)
+    assert seconds[2] / seconds[1] == pytest.approx(1.5)

@@ -11,6 +11,9 @@ from workloads.operators.operator import Operator
 ATTENTIONS = ["unfused", "flash"]
 """The kinds of core attention."""
 
+TILE = 64
+"""Rows and columns of a tile of fused attention: 64 or 128 (Dao 2023, arXiv:2307.08691, section 3.3); the smaller."""
+
 FP32 = 4
 """Bytes of the statistics (log-sum-exp) that flash attention keeps for each row of scores."""
 
@@ -104,10 +107,10 @@ class FlashAttention(CoreAttention):
     """Core attention tile by tile; the scores are never written to memory (Dao 2023, arXiv:2307.08691).
 
     The FLOPs are model FLOPs: the full square, by convention. The shape is what runs: two products forward and five
-    backward, as the scores are recomputed. A *causal* mask leaves out half of the tiles. With a *window* w of s
-    positions a position attends to itself and the w - 1 before it (Mistral 7B, arXiv:2310.06825, section 2), or to w
-    around it if not causal (Longformer, arXiv:2004.05150, section 3.1). Tiles outside are left out, and the FLOPs are
-    the same share of the square.
+    backward, as the scores are recomputed. A *causal* mask leaves out half of the scores, but tiles on the diagonal are
+    computed whole, so long sequences are faster. With a *window* w of s positions a position attends to itself and the
+    w - 1 before it (Mistral 7B, arXiv:2310.06825, section 2), or to w around it if not causal (Longformer,
+    arXiv:2004.05150, section 3.1). Tiles outside are left out, and the FLOPs are the same share of the square.
     """
 
     causal: bool = True
@@ -129,21 +132,26 @@ class FlashAttention(CoreAttention):
         self, samples: int, which: Literal["forward", "backward"], counted: int, executed: int, passes: int
     ) -> Kernel:
         """*passes* over the tensors of query size, and as many over those of key and value size."""
-        columns = self._columns()
+        scores = self._scores_of_a_row()
         whole = self.length / 2 if self.causal else self.length
-        share = columns / whole if self._windowed else 1
+        share = scores / whole if self._windowed else 1
         flops = counted * 2 * samples * self.heads * self.length**2 * self.head_size * share
         tensors = passes * (self.heads + self.key_value_heads) * self.head_size * BYTES[self.precision]
         nbytes = samples * self.length * (tensors + self.heads * FP32)
-        shape = (executed * samples * self.heads, self.length, columns, self.head_size)
+        shape = (executed * samples * self.heads, self.length, self._columns(scores), self.head_size)
         return Kernel(flops, nbytes, shape, self.precision, attention=which)
 
     @property
     def _windowed(self) -> bool:
         return 0 < self.window < (self.length if self.causal else 2 * self.length)
 
-    def _columns(self) -> int:
-        """Scores of a row that are computed, the mean over the rows: those near an end of the sequence have fewer."""
+    def _columns(self, scores: int) -> int:
+        """Columns that the tiles of a row compute for *scores*: half a tile more at each edge that cuts tiles."""
+        edges = 2 if self._windowed else 1 if self.causal else 0
+        return min(self.length, scores + edges * TILE // 2)
+
+    def _scores_of_a_row(self) -> int:
+        """Scores of a row, the mean over the rows: those near an end of the sequence have fewer."""
         if not self._windowed:
             return max(1, self.length // 2) if self.causal else self.length
         cut = self.window / (2 if self.causal else 4)

@@ -6,7 +6,7 @@ import pytest
 
 from scenarios import Scenario
 from scenarios.fitting import gpus, profiles, published
-from scenarios.fitting.computation import PARAMETERS
+from scenarios.fitting.computation import PARAMETERS, V100_PARAMETERS
 from scenarios.fitting.fit import fit
 from scenarios.fitting.rerun import Rerun, landed
 from simulator.document import read
@@ -91,10 +91,20 @@ def test_a_table_goes_to_the_scenario_that_reads_it():
 
 def test_the_fit_of_the_v100_is_written_with_what_it_covers(tmp_path):
     report = fit([measured(gpus.PROFILES)], tmp_path / "v100.yaml")
-    assert "v100.matmul_efficiency" in report
+    assert "v100.convolution_efficiency" in report
     data = read(tmp_path / "v100.yaml").data
     assert len(data["covariance"]) == len(data["parameters"]) == len(profiles.PARAMETERS)
     assert data["covered"]["depth of a product"][1] > 1e6  # pixels of a weight gradient
+
+
+def test_rows_on_v100_determine_its_products_and_nothing_of_the_stacks():
+    """Runs that a network limits, and those that others determine, are no rows."""
+    fp16, fp32 = (published.rows(measured(f"dlperf_{name}_v100"), V100_PARAMETERS) for name in ("gpt", "ddp"))
+    assert [row.name for row in fp16] == ["DP_8x1x1_16_1536x16", "MP_1x1x1_8_768x12"]
+    assert all("bert_base fp32" in row.name and row.groups["dp"] in (1, 8) for row in fp32)
+    assert len(fp32) == 3
+    assert all(name.startswith("v100.") for row in (*fp16, *fp32) for name in row.uses)
+    assert published.ON_V100 == ("dlperf_gpt_v100", "dlperf_ddp_v100")
 
 
 def test_a_value_lands_under_its_key():

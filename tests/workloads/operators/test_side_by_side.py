@@ -102,9 +102,24 @@ def test_a_window_computes_the_scores_within_it(length: int, window: int, causal
     pairs = sum(weight(row, column) for row in range(length) for column in range(length))
     flash = FlashAttention(length, 4, 4, 64, precision="bf16", causal=causal, window=window)
     (kernel,) = flash.forward(1)
-    assert kernel.shape is not None
+    # model FLOPs count the whole square where no window cuts it
+    scores = kernel.flops / (2 * 2 * 4 * 64 * length) / (2 if causal else 1)
     # the mean over the rows, in whole scores
-    assert kernel.shape[2] == pytest.approx(pairs / length, abs=1)
+    assert scores == pytest.approx(pairs / length, abs=1)
+
+
+@pytest.mark.parametrize(("causal", "window"), [(True, 0), (False, 0), (True, 1024)])
+def test_tiles_that_an_edge_cuts_are_computed_whole(causal: bool, window: int) -> None:
+    """Against counting tiles of 64 x 64 of 8,192 positions, but for those that the first rows lack."""
+    length, tile = 8192, 64
+
+    def inside(row: int, column: int) -> bool:
+        return not (causal and column > row) and not (window and row - column > window // tile)
+
+    tiles = sum(inside(row, column) for row in range(length // tile) for column in range(length // tile))
+    (kernel,) = FlashAttention(length, 4, 4, 64, precision="bf16", causal=causal, window=window).forward(1)
+    assert kernel.shape is not None
+    assert kernel.shape[2] == pytest.approx(tiles * tile**2 / length, rel=0.01)
 
 
 def test_model_flops_shrink_as_the_scores_do() -> None:
