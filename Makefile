@@ -16,8 +16,8 @@ test: $(VENV)/test.done
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 -m "not testbed" tests simulator topologies workloads scenarios
-	$(BIN)/pytest -m testbed tests
+	$(BIN)/pytest -n 2 -m "not testbed and not cluster" tests simulator topologies workloads scenarios
+	$(BIN)/pytest -m "testbed or cluster" tests
 	$(BIN)/pytest -n 2 --nbmake notebooks
 
 lint: $(VENV)/test.done

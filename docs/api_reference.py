@@ -20,7 +20,7 @@ PACKAGES = {
 }
 """What a package is for, and its names where it has no ``__all__``."""
 
-MEMBERS = {"Scenario": "load, model_validate, cluster, schedule, run"}
+MEMBERS = {"Scenario": "load, model_validate, cluster, schedule, run, sweep"}
 """The members of a class that are documented, where these are not all."""
 
 

@@ -47,9 +47,21 @@ def _validation() -> int:
     return status
 
 
+def _sweep() -> int:
+    """Sweep over the degrees of tensor and pipeline parallelism and copy the chart."""
+    over = ["--over", "parallelism.tp=1,2,4,8", "--over", "parallelism.pp=1,2,4,8", "--set", "parallelism.dp=auto"]
+    with tempfile.TemporaryDirectory() as folder:
+        table = ["-o", f"{folder}/sweep.csv", "--plot", "parallelism.tp:parallelism.pp"]
+        status = run(["sweep", "gpt_6_7b_64a100", *over, "-j", JOBS, *table])
+        if status == 0:
+            shutil.copyfile(Path(folder) / "sweep.png", DOCS / "sweep.png")
+    return status
+
+
 PICTURES: dict[str, Callable[[], int]] = {
     "timeline": _plotted("timeline", "zhores_resnet50_ddp", "timeline", "--ranks", "0:4"),
     "links": _plotted("links", "zhores_resnet50_ddp", "links"),
+    "sweep": _sweep,
     "plan": _plan,
     "validation": _validation,
     "accuracy": _accuracy,

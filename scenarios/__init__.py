@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from scenarios.results.result import Result
     from scenarios.scenario import Scenario
+    from scenarios.sweep.result import Sweep
 
-__all__ = ["Result", "Scenario"]
+__all__ = ["Result", "Scenario", "Sweep"]
 
 
 def __getattr__(name: str) -> Any:
@@ -26,4 +27,8 @@ def __getattr__(name: str) -> Any:
         from scenarios.results.result import Result
 
         return Result
+    if name == "Sweep":
+        from scenarios.sweep.result import Sweep
+
+        return Sweep
     raise AttributeError(f"module {__name__} has no attribute {name}")

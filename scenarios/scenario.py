@@ -7,12 +7,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
 from scenarios import running
 from scenarios.build.built import BuiltScenario
 from scenarios.results.result import Result
 from scenarios.running import Watch
+from scenarios.sweep.axes import of_mapping
+from scenarios.sweep.result import Sweep
+from scenarios.sweep.runs import executed, runs
 
 
 @dataclass(frozen=True)
@@ -25,3 +31,22 @@ class Scenario(BuiltScenario):
         Raises `DeadlockError` with the circle of waiting ops.
         """
         return running.run(self, watch)
+
+    def sweep(
+        self, over: Mapping[str, Sequence[Any]], *, zipped: bool = False, processes: int = 1, on: str = ""
+    ) -> Sweep:
+        """Simulate the scenario, or each of its variants, with the values *over* each dotted key; return their rows.
+
+        All combinations are run, or, *zipped*, the first values together, then the second. A run that fails is a row
+        with its message. *processes* of this machine share the runs, or the workers of the Dask scheduler *on*, such
+        as ``tcp://host:8786``.
+
+        >>> rows = Scenario.load("hello").sweep({"training.global_batch_size": [64, 128]}).table()
+        >>> [(row["training.global_batch_size"], row["memory.fits"]) for row in rows]
+        [(64, True), (128, True)]
+        """
+        axes = of_mapping(over)
+        several = list(runs(self, axes, zipped, remote=bool(on)))
+        with closing(executed(several, processes, on)) as ended:
+            rows = dict(ended)
+        return Sweep(self.name, axes, tuple(rows[index] for index in range(len(several))))

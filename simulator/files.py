@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -60,6 +61,16 @@ def write_text(path: Path, text: str) -> None:
     """Write *text* in UTF-8 to *path*, whole or not at all. Raises `SimulatorError` if the file cannot be written."""
     with written(path) as beside:
         beside.write_text(text, encoding="utf-8")
+
+
+def check_writable(path: Path) -> None:
+    """Raise `SimulatorError` if a file at *path* could not be written, before long work whose result goes there."""
+    folder = next(one for one in (path.absolute().parent, *path.absolute().parents) if os.path.lexists(one))
+    fault = errno.EISDIR if path.is_dir() else 0 if folder.is_dir() else errno.ENOTDIR
+    if not fault and not os.access(folder, os.W_OK | os.X_OK):
+        fault = errno.EACCES
+    if fault:
+        raise SimulatorError(f"cannot write {path}: {os.strerror(fault)}")
 
 
 def read_text(path: str | os.PathLike[str], most: int) -> str:

@@ -54,7 +54,7 @@ def test_commands_have_existing_options_and_names(
     page = capsys.readouterr().out
     for word in words:
         assert not word.startswith("-") or re.search(rf"(^|[ ,]){re.escape(word)}[ ,]", page, re.M), word
-    if words[0] in ("run", "plot", "compare", "check", "show", "validate"):
+    if words[0] in ("run", "plot", "compare", "check", "show", "sweep", "validate"):
         first = next(word for word in words[1:] if not word.startswith("-"))
         if first not in MADE_THERE:
             assert located(first).is_file()

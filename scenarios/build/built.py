@@ -91,8 +91,17 @@ class BuiltScenario:
 
     def changed(self, values: Mapping[str, Any], shown: str) -> Self:
         """Return the scenario with *values* by dotted key; error messages about them name *shown*."""
-        document = loading.overridden(self.source, {key: (value, shown) for key, value in values.items()})
-        return replace(self._made(document, pathlib.Path(), self.name), name=self.name)
+        return self.overridden({key: (value, shown) for key, value in values.items()})
+
+    def overridden(self, changes: Mapping[str, tuple[Any, str]], folder: pathlib.Path = pathlib.Path()) -> Self:
+        """Return the scenario with *changes*, (value, text for messages) by dotted key; files lie below *folder*."""
+        document = loading.overridden(self.source, changes)
+        return replace(self._made(document, folder, self.name), name=self.name)
+
+    def check_keys(self, changes: Mapping[str, tuple[Any, str]]) -> None:
+        """Check that the sections of the scenario can be read with *changes*; nothing is built from them."""
+        document = with_plain_keys(loading.overridden(self.source, changes), ("model",))
+        validated(loading.expanded(loading.found_from(document, pathlib.Path())), Specification)
 
     def check(self) -> None:
         """Check what depends on the cluster and the model. Raises `ScenarioError` with the place of the fault."""

@@ -3,6 +3,32 @@
 The signature of a command lists its options; therefore some of these functions are over 40 lines long.
 """
 
-from scenarios.commands import accuracy, calibrate, check, compare, listing, plan, plot, run, schema, show, validate
+from scenarios.commands import (
+    accuracy,
+    calibrate,
+    check,
+    compare,
+    listing,
+    plan,
+    plot,
+    run,
+    schema,
+    show,
+    sweep,
+    validate,
+)
 
-__all__ = ["accuracy", "calibrate", "check", "compare", "listing", "plan", "plot", "run", "schema", "show", "validate"]
+__all__ = [
+    "accuracy",
+    "calibrate",
+    "check",
+    "compare",
+    "listing",
+    "plan",
+    "plot",
+    "run",
+    "schema",
+    "show",
+    "sweep",
+    "validate",
+]

@@ -16,8 +16,10 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY.PATH=VALUE", help="Set a value of the scenario; may be given several times."),
 ]
-Jobs = Annotated[int, typer.Option("-j", "--jobs", min=1, help="Processes that share the runs of a check.")]
-
+Jobs = Annotated[int, typer.Option("-j", "--jobs", min=1, help="Processes of this machine that share the runs.")]
+On = Annotated[
+    str, typer.Option("--on", metavar="ADDRESS", help="Dask cluster that executes the runs, e.g. tcp://host:8786.")
+]
 
 MOST_RANKS = 1_000_000
 """Ranks of a simulation at most: the GPUs that a cluster may have."""

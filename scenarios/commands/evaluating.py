@@ -19,19 +19,13 @@ MISSED, DOES_NOT_FIT = 1, 3
 
 
 def evaluated(scenarios: Sequence[Scenario], jobs: int) -> Iterator[Evaluation]:
-    """Yield the evaluation of each of *scenarios* in turn, with a progress line on stderr."""
+    """Yield the evaluation of each of *scenarios* in turn, with a progress bar on stderr."""
+    from scenarios.commands.progress import progress
     from scenarios.evaluate.evaluation import evaluate
 
-    total = sum(len(scenario.variants) or 1 for scenario in scenarios)
-    done = 0
-
-    def finished(run: str) -> None:
-        nonlocal done
-        done += 1
-        if sys.stderr.isatty():
-            print(f"\r\033[K{done}/{total} {run}", end="\r\033[K" if done == total else "", file=sys.stderr, flush=True)
-
-    return evaluate(scenarios, jobs, finished)
+    runs = sum(len(scenario.variants) or 1 for scenario in scenarios)
+    with progress(f"simulating {runs} runs", parts=runs) as shown:
+        yield from evaluate(scenarios, jobs, shown.advance)
 
 
 def print_evaluations(scenarios: Sequence[Scenario], jobs: int, as_json: bool, strict_memory: bool) -> int:

@@ -19,14 +19,14 @@ class Progress:
     """How far a command is: the *title* of what it does, and the fraction of it that is done.
 
     Called with a simulation before it starts, it follows it. *simulations*: how many there will be. *ranks*: the ranks
-    whose spans are kept if a run is too large to keep all.
+    whose spans are kept if a run is too large to keep all. *parts*: of the command, 0 if simulations are all of it.
     """
 
-    def __init__(self, title: str, ranks: Sequence[int] = (), simulations: int = 1) -> None:
+    def __init__(self, title: str, ranks: Sequence[int] = (), simulations: int = 1, parts: int = 0) -> None:
         self.title = title
         self.ranks, self.simulations = ranks, simulations
         self._followed: list[Simulation] = []
-        self._parts, self._done = 0, 0
+        self._parts, self._done = parts, 0
 
     def __call__(self, simulation: Simulation) -> None:
         """Follow *simulation*."""
@@ -42,22 +42,27 @@ class Progress:
     def advance(self) -> None:
         """One part is done."""
         self._done += 1
+        self._followed = []
 
     @property
     def fraction(self) -> float | None:
         """The fraction that is done; None if it is not known."""
         if self._parts:
-            return min(1.0, self._done / self._parts)
-        if not self._followed:
-            return None
+            return min(1.0, (self._done + self._simulated()) / self._parts)
+        return self._simulated() if self._followed else None
+
+    def _simulated(self) -> float:
+        """The fraction of the simulations that is done."""
         started = len(self._followed)
-        return (started - 1 + self._followed[-1].fraction) / max(self.simulations, started)
+        return (started - 1 + self._followed[-1].fraction) / max(self.simulations, started) if started else 0.0
 
 
 @contextmanager
-def progress(title: str, ranks: Sequence[int] | None = None, simulations: int = 1) -> Iterator[Progress]:
+def progress(
+    title: str, ranks: Sequence[int] | None = None, simulations: int = 1, parts: int = 0
+) -> Iterator[Progress]:
     """Show the progress of what is done inside; see `Progress` for the arguments."""
-    shown = Progress(title, ranks or (), simulations)
+    shown = Progress(title, ranks or (), simulations, parts)
     if not sys.stderr.isatty():
         yield shown
         return

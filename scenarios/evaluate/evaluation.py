@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 from typing import Any
 
 from scenarios.evaluate.categories import categories
+from scenarios.execution import Failure, execute
 from scenarios.results.expectations import Outcome, held
 from scenarios.scenario import Scenario
-from simulator.errors import SimulatorError
+
+Measured = tuple[dict[str, Any], dict[str, str]]
+"""The summary of a run, and its categories by kind."""
 
 
 @dataclass(frozen=True)
@@ -71,40 +73,42 @@ def error_statistics(comparisons: Iterable[Comparison]) -> ErrorStatistics | Non
 
 
 def evaluate(
-    scenarios: Sequence[Scenario], jobs: int = 1, finished: Callable[[str], object] = lambda run: None
+    scenarios: Sequence[Scenario], jobs: int = 1, finished: Callable[[], object] = lambda: None
 ) -> Iterator[Evaluation]:
     """Yield the evaluation of each of *scenarios* in turn.
 
-    *jobs* processes share the runs; *finished* is called with the name of each run after it.
+    *jobs* processes share the runs; *finished* is called after each run.
     """
     # copies without the cluster that the check has built: it is too large to send between processes
     runs = [replace(run) for scenario in scenarios for run in (scenario.variants.values() or (scenario,))]
-    with ProcessPoolExecutor(jobs) if jobs > 1 else nullcontext() as pool:
-        results = map(_outcome, runs) if pool is None else pool.map(_outcome, runs)
+    outcomes: dict[int, Measured | Failure] = {}
+    with closing(execute([(_measured, run) for run in runs], jobs)) as ended:
+        begin = 0
         for scenario in scenarios:
-            yield _evaluated(scenario, results, finished)
+            own = range(begin, begin + (len(scenario.variants) or 1))
+            while not all(index in outcomes for index in own):
+                index, outcome = next(ended)
+                outcomes[index] = outcome
+                finished()
+            yield _evaluated(scenario, [outcomes.pop(index) for index in own])
+            begin = own.stop
 
 
-def _outcome(run: Scenario) -> tuple[dict[str, Any], dict[str, str]] | str:
-    """Return the summary and categories of a run, or the message of its error."""
+def _measured(run: Scenario) -> Measured:
+    """Return the summary and the categories of a run."""
     run = replace(run)  # the copy, with all that it builds, is dropped at the end
-    try:
-        summary = run.run().summary()
-    except SimulatorError as error:
-        return str(error)
+    summary = run.run().summary()
     return summary, categories(run, summary)
 
 
-def _evaluated(scenario: Scenario, results: Iterator[Any], finished: Callable[[str], object]) -> Evaluation:
-    """Return the evaluation of *scenario*; the next *results* are those of its runs."""
+def _evaluated(scenario: Scenario, results: Sequence[Measured | Failure]) -> Evaluation:
+    """Return the evaluation of *scenario* from the *results* of its runs."""
     summaries, found, failures = {}, {}, {}
-    for name in scenario.variants or (scenario.name,):
-        result = next(results)
-        finished(name)
-        if isinstance(result, str):
-            failures[name] = result
+    for name, ended in zip(scenario.variants or (scenario.name,), results, strict=True):
+        if isinstance(ended, Failure):
+            failures[name] = ended.message
         else:
-            summaries[name], found[name] = result
+            summaries[name], found[name] = ended
     summary = {"name": scenario.name, "variants": summaries} if scenario.variants else summaries.get(scenario.name, {})
     outcomes = held(scenario, summary) if summaries else []
     comparisons = [

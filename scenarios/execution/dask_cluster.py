@@ -5,13 +5,17 @@ Scheduler and workers need the same clustersim as this process. Dask is imported
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import pickle
+import socket
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from scenarios.execution.job import Failure, Job, executed
 from scenarios.execution.versions import difference, versions
@@ -22,6 +26,8 @@ R = TypeVar("R")
 
 log = logging.getLogger(__name__)
 
+SCHEMES = ("tcp", "tls")
+
 CONNECT = 10.0
 """Seconds in which the scheduler must answer."""
 
@@ -31,10 +37,13 @@ CLOSE = 2.0
 SUBMITTED = 4096
 """Jobs at the scheduler at a time: more than most clusters have processors; their arguments take some 10 MB there."""
 
-INSTALL = 'a Dask cluster needs dask[distributed], which is not installed: pip install "clustersim[cluster]"'
+INSTALL = (
+    "a Dask cluster needs dask[distributed], which is not installed: "
+    'run pip install -e ".[cluster]" in a clone of clustersim'
+)
 
 
-def on_cluster(jobs: Iterable[Job[A, R]], address: str) -> Iterator[tuple[int, R | Failure]]:
+def on_cluster(jobs: Iterable[Job[A, R]], address: str) -> Generator[tuple[int, R | Failure], None, None]:
     """Yield (index, result or failure) for each of *jobs*, executed by the workers of the scheduler at *address*.
 
     Raises `ExecutionError` if the scheduler does not answer or is lost, or if versions differ.
@@ -53,7 +62,7 @@ def on_cluster(jobs: Iterable[Job[A, R]], address: str) -> Iterator[tuple[int, R
                 futures.append(future)
             return futures
 
-        completed = as_completed(submitted(SUBMITTED), loop=client.loop)
+        completed: Any = as_completed(submitted(SUBMITTED), loop=client.loop)  # type: ignore[no-untyped-call]
         while pending:
             future = next(completed)
             outcome = _outcome(future, address)
@@ -73,9 +82,10 @@ def _connected(address: str) -> Iterator[Any]:
         raise ExecutionError(INSTALL) from None
     with _quiet():
         try:
-            client = Client(address, timeout=CONNECT, set_as_default=False)
+            _reach(address)
+            client: Any = Client(address, timeout=CONNECT, set_as_default=False)  # type: ignore[no-untyped-call]
         except (OSError, ValueError) as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            reason = getattr(error, "strerror", None) or str(error) or f"no answer within {CONNECT:g} s"
             raise ExecutionError(f"no Dask scheduler answers at {address}: {reason}") from None
         try:
             _check_versions(client, address)
@@ -85,18 +95,42 @@ def _connected(address: str) -> Iterator[Any]:
                 client.close(timeout=CLOSE)
 
 
+def _reach(address: str) -> None:
+    """Raise `OSError` or `ValueError` if no scheduler is at *address*. A client without a scheduler may never end."""
+    parts = urlsplit(address)
+    if parts.scheme not in SCHEMES or not parts.hostname or not parts.port:
+        raise ValueError("write the address as in tcp://host:8786")
+    socket.create_connection((parts.hostname, parts.port), CONNECT).close()
+    with ThreadPoolExecutor(1) as pool:
+        # in a thread, because a notebook has an event loop of its own
+        identity = pool.submit(asyncio.run, asyncio.wait_for(_identity(address), CONNECT)).result()
+    if identity.get("type") != "Scheduler":
+        raise ValueError("it is not a scheduler")
+
+
+async def _identity(address: str) -> dict[str, Any]:
+    """Return what the server at *address* says about itself."""
+    from distributed import rpc
+
+    peer: Any = rpc(address)  # type: ignore[no-untyped-call]
+    async with peer:
+        return dict(await peer.identity())
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep Dask's own messages off stderr: a worker that dies is made good, and other faults are errors here."""
-    logger = logging.getLogger("distributed")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
+    loggers = [logging.getLogger(name) for name in ("distributed", "distributed.client", "distributed.core")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _check_versions(client: Any, address: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from typing import TypeVar
 
 from scenarios.execution.job import Failure, Job, outcome
@@ -12,7 +12,9 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 
-def execute(jobs: Iterable[Job[A, R]], processes: int = 1, on: str = "") -> Iterator[tuple[int, R | Failure]]:
+def execute(
+    jobs: Iterable[Job[A, R]], processes: int = 1, on: str = ""
+) -> Generator[tuple[int, R | Failure], None, None]:
     """Yield (index of the job, its result or `Failure`) for each of *jobs*, in the order in which they end.
 
     A job is a pair (function, argument). One process is this one. For several *processes* or a cluster, the function
@@ -30,6 +32,6 @@ def execute(jobs: Iterable[Job[A, R]], processes: int = 1, on: str = "") -> Iter
     return in_processes(jobs, processes) if processes > 1 else _here(jobs)
 
 
-def _here(jobs: Iterable[Job[A, R]]) -> Iterator[tuple[int, R | Failure]]:
+def _here(jobs: Iterable[Job[A, R]]) -> Generator[tuple[int, R | Failure], None, None]:
     for index, (function, argument) in enumerate(jobs):
         yield index, outcome(function, argument)

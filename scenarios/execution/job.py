@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
-from simulator.errors import SimulatorError
+from simulator.errors import DeadlockError, ExecutionError, SimulatorError
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -18,9 +18,14 @@ Job: TypeAlias = tuple[Callable[[A], R], A]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A job without a result; *message* says why, for the user."""
+    """A job without a result; *message* says why, for the user. *kind*: the class of the error, empty if none came."""
 
     message: str
+    kind: str = ""
+
+    def error(self) -> SimulatorError:
+        """Return the error of a command that cannot go on without the result."""
+        return (DeadlockError if self.kind == DeadlockError.__name__ else ExecutionError)(self.message)
 
 
 def outcome(function: Callable[[A], R], argument: A) -> R | Failure:
@@ -46,10 +51,11 @@ def failure(error: Exception) -> Failure:
     >>> failure(ZeroDivisionError("division by zero")).message
     'unexpected ZeroDivisionError: division by zero'
     """
+    kind = type(error).__name__
     if isinstance(error, SimulatorError):
-        return Failure(str(error))
+        return Failure(str(error), kind)
     if isinstance(error, MemoryError):
-        return Failure("the memory of the machine does not suffice")
+        return Failure("the memory of the machine does not suffice", kind)
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return Failure(f"unexpected {type(error).__name__}: {error}{place}")
+    return Failure(f"unexpected {kind}: {error}{place}", kind)

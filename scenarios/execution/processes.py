@@ -9,14 +9,16 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+import sys
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from multiprocessing import connection, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import ModuleType
 from typing import TypeVar
 
 from scenarios.execution.job import Failure, Job, executed
@@ -40,7 +42,7 @@ BEGUN = b"begun"
 """First message of a process."""
 
 
-def in_processes(jobs: Iterable[Job[A, R]], processes: int) -> Iterator[tuple[int, R | Failure]]:
+def in_processes(jobs: Iterable[Job[A, R]], processes: int) -> Generator[tuple[int, R | Failure], None, None]:
     """Yield (index, result or failure) for each of *jobs*, executed in *processes* at a time, as they end.
 
     Raises `ExecutionError` if processes cannot start.
@@ -88,7 +90,7 @@ class _Pool:
         ours, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(theirs, Path.cwd()), daemon=True)
         # processes inherit what is blocked: an interrupt from the terminal does not reach them
-        with blocked():
+        with blocked(), _without_main():
             process.start()
         theirs.close()
         self._processes[ours] = process
@@ -141,7 +143,19 @@ class _Pool:
         self.death = death(process.exitcode)
         pipe.close()
         if pipe not in self._begun:
-            raise ExecutionError(f"no process can be started to share the runs: it {self.death}; go on with -j 1")
+            message = f"no process can be started to share the runs: it {self.death}; go on with -j 1"
+            raise ExecutionError(message) from None
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Hide the main module. A new process would import it, and a user's script would then begin again in there."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _serve(pipe: Connection, folder: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from scenarios.results.collective_result import CollectiveResult
 from scenarios.results.result import Result
 from scenarios.results.step_numbers import StepNumbers
-from simulator.analysis.plot.sweep import Sweep
+from simulator.analysis.plot.sweep import Point, Sweep
 from simulator.errors import ScenarioError
 from simulator.units import parse
 
@@ -32,20 +32,20 @@ def sweep(result: Result) -> Sweep:
     values = {name: _flat(_data(one)) for name, one in runs.items() if isinstance(one, StepNumbers)}
     keys = list(dict.fromkeys(key for one in values.values() for key in one))
     differing = [key for key in keys if len({repr(one.get(key)) for one in values.values()}) > 1]
-    numbers = {key: [_number(one.get(key)) for one in values.values()] for key in differing}
+    numbers = {key: [number_of(one.get(key)) for one in values.values()] for key in differing}
     numeric = [key for key, several in numbers.items() if _one_dimension(several)]
     if not numeric:
         what = f"its variants differ in {', '.join(differing)}" if differing else "it has no variants that differ"
         raise ScenarioError(f"{result.scenario.name} has no number to put on x: {what}")
     x = max(numeric, key=lambda key: len(set(numbers[key])))
     places = dict(zip(values, numbers[x], strict=True))
-    series: dict[str, list[tuple[float, Mapping[str, float]]]] = {}
+    series: dict[str, list[Point]] = {}
     for name, place in places.items():
         one = runs[name]
         assert isinstance(one, StepNumbers)
         assert place is not None
         other = _series(values, places, [key for key in differing if key != x], name)
-        series.setdefault(other, []).append((place[0], _heights(one)))
+        series.setdefault(other, []).append(Point(place[0], _heights(one)))
     first = next(place for place in places.values() if place is not None)
     return Sweep(x, first[1], series)
 
@@ -60,11 +60,11 @@ def _heights(result: StepNumbers) -> dict[str, float]:
 
 
 def _sizes(runs: Mapping[str, Result]) -> Sweep:
-    series: dict[str, list[tuple[float, Mapping[str, float]]]] = {}
+    series: dict[str, list[Point]] = {}
     for name, one in runs.items():
         assert isinstance(one, CollectiveResult)
         series[name if len(runs) > 1 else ""] = [
-            (row["size_bytes"], {"time": row["time_s"], "busbw": row["busbw"]}) for row in one.rows()
+            Point(row["size_bytes"], {"time": row["time_s"], "busbw": row["busbw"]}) for row in one.rows()
         ]
     return Sweep("collective.size", "size", series)
 
@@ -90,7 +90,8 @@ def _one_dimension(several: Sequence[Number | None]) -> bool:
     return all(one is not None for one in several) and len({one[1] for one in several if one}) == 1 < len(set(several))
 
 
-def _number(value: Any) -> Number | None:
+def number_of(value: Any) -> Number | None:
+    """Return the number and the dimension of a *value* of a scenario; None if it is no number and no quantity."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value), ""
     for dimension in DIMENSIONS if isinstance(value, str) else ():

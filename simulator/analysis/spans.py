@@ -34,7 +34,7 @@ def write(timeline: Timeline, path: Path | str) -> None:
     path = Path(path)
     write_form = FORMS[suffix_of(path, FORMS)]
     if write_form is _parquet:
-        _check_pyarrow(path)
+        check_pyarrow(path)
     with written(path) as beside:
         write_form(timeline, beside)
 
@@ -73,7 +73,8 @@ def _quoted(text: str) -> str:
     return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in ',"\r\n') else text
 
 
-def _check_pyarrow(path: Path) -> None:
+def check_pyarrow(path: Path) -> None:
+    """Raise `SimulatorError` if pyarrow, which writes the .parquet file *path*, is not installed."""
     try:
         import pyarrow  # noqa: F401
     except ImportError:

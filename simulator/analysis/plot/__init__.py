@@ -16,6 +16,7 @@ from simulator.analysis.plot.beside import beside_chart, variants_chart
 from simulator.analysis.plot.canvas import SUFFIXES, Window, save, style
 from simulator.analysis.plot.critical import critical_chart
 from simulator.analysis.plot.gantt import pipeline_chart, timeline_chart
+from simulator.analysis.plot.heat_map import HeatMap, heat_map_chart
 from simulator.analysis.plot.links import links_chart
 from simulator.analysis.plot.memory import Reserved, memory_chart
 from simulator.analysis.plot.pareto import Point, pareto_chart
@@ -112,6 +113,13 @@ def draw_sweep(points: Sweep, path: Path | str, *, title: str) -> None:
     suffix_of(Path(path), SUFFIXES)
     with style():
         save(sweep_chart(points, title), Path(path))
+
+
+def draw_heat_map(cells: HeatMap, path: Path | str, *, title: str) -> None:
+    """Draw the *cells* of a sweep over two keys to *path*, whose suffix gives the format."""
+    suffix_of(Path(path), SUFFIXES)
+    with style():
+        save(heat_map_chart(cells, title), Path(path))
 
 
 def draw_pareto(points: Sequence[Point], capacity: float, path: Path | str, *, title: str) -> None:

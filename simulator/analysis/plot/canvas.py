@@ -120,17 +120,34 @@ RIGHT = 0.22
 """Inches at the right of a chart, room for half of the last number of its axis."""
 
 
+def upright(labels: Iterable[str], width: float) -> float:
+    """Return the inches that *labels* of ticks need below an axis more than numbers do: 0 if *width* inches suffice.
+
+    Otherwise they stand upright.
+    """
+    longest = max((text_width(label) for label in labels), default=0.0)
+    return longest if longest > width - 0.08 else 0.0
+
+
 def stacked(
-    heights: Sequence[float], columns: int, title: str, told: str = "", entries: Sequence[Artist] = (), *, headed: bool
+    heights: Sequence[float],
+    columns: int,
+    title: str,
+    told: str = "",
+    entries: Sequence[Artist] = (),
+    *,
+    headed: bool,
+    labels: float = 0.0,
 ) -> tuple[Figure, list[Axes]]:
     """A figure with panels of these *heights* (inches) one below the other, so many *columns* of pixels wide.
 
     The sides of panels lie on whole pixels. Above stand the *title* and, smaller, what is *told*, below a legend of
-    *entries*. A panel has room for a title of its own if *headed*.
+    *entries*. A panel has room for a title of its own if *headed*. *labels*: inches for labels that stand
+    upright below the last panel.
     """
     beside, rows = _legend_shape(entries)
     top = round(DPI * (0.34 + 0.2 * bool(told)))
-    below = round(DPI * (AXIS + (0.12 + LINE * rows if rows else 0.0)))
+    below = round(DPI * (AXIS + labels + (0.12 + LINE * rows if rows else 0.0)))
     pixels, gap = [round(DPI * height) for height in heights], round(DPI * 0.3) * headed
     whole = top + sum(pixels) + gap * len(pixels) + below
     figure = Figure(figsize=(WIDTH, whole / DPI), dpi=DPI)

@@ -11,9 +11,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator, PercentFormatter
 
 from simulator.analysis.palette import SERIES_FILLS
-from simulator.analysis.plot.canvas import columns_beside, stacked
+from simulator.analysis.plot.canvas import DPI, columns_beside, stacked, upright
 from simulator.errors import SimulatorError
-from simulator.units import show
+from simulator.units import UNITS, show
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 MOST_SERIES = len(SERIES_FILLS) * len(MARKERS)
@@ -22,38 +22,73 @@ HEIGHT = 2.6
 LOG_FROM = 8.0
 """Greatest value over the least from which an axis is logarithmic."""
 MOST_TICKS = 12
+MOST_LABELS = 70
+"""Labels that stand upright beside one another in the width of a chart."""
+UNFIT: dict[str, Any] = {"linestyle": "", "marker": "x", "markersize": 9, "markeredgewidth": 2, "color": "#B00020"}
+"""The mark of a run that does not fit in memory."""
+BEST: dict[str, Any] = {
+    "linestyle": "", "marker": "o", "markersize": 14, "markeredgewidth": 2, "color": "black", "fillstyle": "none"
+}  # fmt: skip
+"""The mark of the best run."""
 DIMENSIONS = {"step time": "time", "time": "time", "busbw": "bandwidth", "MFU": "share"}
 
 
+class Point(NamedTuple):
+    """The *quantities* of a run by name, at *x*. *fits*: it fits in memory. *best*: it is the best of all runs."""
+
+    x: float
+    quantities: Mapping[str, float]
+    fits: bool = True
+    best: bool = False
+
+
 class Sweep(NamedTuple):
-    """For each series by name its points: x, and the quantities there by name. *x* names x, *dimension* its unit."""
+    """The points of each series by name. *x* names x, *dimension* its unit, or *labels* its places 0, 1, 2 ...
+
+    *dimensions* of the quantities: keys of `simulator.units.UNITS`, share, or empty for a plain number.
+    """
 
     x: str
     dimension: str
-    series: Mapping[str, Sequence[tuple[float, Mapping[str, float]]]]
+    series: Mapping[str, Sequence[Point]]
+    labels: Sequence[str] = ()
+    dimensions: Mapping[str, str] = DIMENSIONS
 
 
 def sweep_chart(points: Sweep, title: str) -> Figure:
     """Return a panel for each quantity of *points*, over x. Raises `SimulatorError` for fewer than two values of x."""
-    every = sorted({x for several in points.series.values() for x, _ in several})
+    every = sorted({point.x for several in points.series.values() for point in several})
     if len(every) < 2:
         raise SimulatorError(f"nothing to draw: {points.x} has one value")
     if len(points.series) > MOST_SERIES:
         raise SimulatorError(f"{len(points.series)} series do not fit into one chart; at most {MOST_SERIES} do")
-    quantities = list(dict.fromkeys(name for several in points.series.values() for _, ys in several for name in ys))
+    all_points = [point for several in points.series.values() for point in several]
+    quantities = list(dict.fromkeys(name for point in all_points for name in point.quantities))
     looks = {name: _look(number) for number, name in enumerate(points.series)}
     entries = [Line2D([], [], label=name, **look) for name, look in looks.items() if name]
+    entries += [Line2D([], [], label="does not fit in memory", **UNFIT)] * any(not point.fits for point in all_points)
+    entries += [Line2D([], [], label="best", **BEST)] * any(point.best for point in all_points)
     columns = columns_beside(["0" * 12])
-    figure, panels = stacked([HEIGHT] * len(quantities), columns, title, "", entries, headed=True)
+    labels = upright(points.labels, columns / DPI / max(1, len(points.labels)))
+    figure, panels = stacked([HEIGHT] * len(quantities), columns, title, "", entries, headed=True, labels=labels)
     for axes, quantity in zip(panels, quantities, strict=True):
         heights = []
         for name, several in points.series.items():
-            own = sorted((x, ys[quantity]) for x, ys in several if quantity in ys)
-            axes.plot(*zip(*own, strict=True), **looks[name])
-            heights += [y for _, y in own]
-        _y_axis(axes, quantity, heights)
+            own = sorted((point for point in several if quantity in point.quantities), key=lambda point: point.x)
+            axes.plot([point.x for point in own], [point.quantities[quantity] for point in own], **looks[name])
+            _mark(axes, own, quantity)
+            heights += [point.quantities[quantity] for point in own]
+        _y_axis(axes, quantity, points.dimensions.get(quantity, ""), heights)
     _x_axis(panels[-1], points, every)
+    panels[-1].tick_params(axis="x", labelrotation=90 if labels else 0)
     return figure
+
+
+def _mark(axes: Axes, points: Sequence[Point], quantity: str) -> None:
+    """Draw over *points* that do not fit, and around the best."""
+    for point in points:
+        for look in [UNFIT] * (not point.fits) + [BEST] * point.best:
+            axes.plot([point.x], [point.quantities[quantity]], zorder=3, clip_on=False, **look)
 
 
 def _look(number: int) -> dict[str, Any]:
@@ -61,8 +96,7 @@ def _look(number: int) -> dict[str, Any]:
     return {"color": color, "marker": MARKERS[(number // len(SERIES_FILLS) + number) % len(MARKERS)]}
 
 
-def _y_axis(axes: Axes, quantity: str, heights: Sequence[float]) -> None:
-    dimension = DIMENSIONS.get(quantity, "")
+def _y_axis(axes: Axes, quantity: str, dimension: str, heights: Sequence[float]) -> None:
     axes.set_title(quantity, loc="left", fontsize=9.5)
     axes.grid(color="#E4E4E4", linewidth=0.6)
     if _logarithmic(heights):
@@ -72,18 +106,26 @@ def _y_axis(axes: Axes, quantity: str, heights: Sequence[float]) -> None:
         axes.set_ylim(0, 1.08 * max(heights) or 1.0)
     if dimension == "share":
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    else:
+    elif dimension:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: show(value, dimension, 3)))
+    else:
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
 
 
 def _x_axis(axes: Axes, points: Sweep, every: Sequence[float]) -> None:
     """Give the shared x axis ticks at the values, or at some of many."""
-    if _logarithmic(every):
+    if not points.labels and _logarithmic(every):
         axes.set_xscale("log")
-    shown = every[:: -(-len(every) // MOST_TICKS)]
-    axes.set_xticks(shown, [show(x, points.dimension, 3) if points.dimension else f"{x:,.6g}" for x in shown])
+    shown = every[:: -(-len(every) // (MOST_LABELS if points.labels else MOST_TICKS))]
+    axes.set_xticks(shown, [_x_text(x, points) for x in shown])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel(points.x)
+
+
+def _x_text(x: float, points: Sweep) -> str:
+    if points.labels:
+        return points.labels[int(x)]
+    return show(x, points.dimension, 3) if points.dimension in UNITS else f"{x:,.6g}"
 
 
 def _logarithmic(values: Sequence[float]) -> bool:

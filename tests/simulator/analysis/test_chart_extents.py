@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,9 +15,10 @@ from simulator.analysis.alike import groups
 from simulator.analysis.plot.bars import breakdown_bars
 from simulator.analysis.plot.beside import variants_chart
 from simulator.analysis.plot.gantt import timeline_chart
+from simulator.analysis.plot.heat_map import Cell, HeatMap, heat_map_chart
 from simulator.analysis.plot.memory import memory_chart
 from simulator.analysis.plot.states import Held, states_chart
-from simulator.analysis.plot.sweep import Sweep, sweep_chart
+from simulator.analysis.plot.sweep import Point, Sweep, sweep_chart
 from simulator.errors import SimulatorError
 from simulator.kernel import measured
 from simulator.schedule import Compute
@@ -105,8 +107,26 @@ def test_ranks_are_joined_only_if_all_their_spans_are_near(ddp: Callable[[int], 
     assert [group.ranks.tolist() for group in groups(near, near.classes, 1e-3)] == [[0, 1, 2, 3]]
 
 
+def test_labels_of_a_sweep_do_not_overlap_and_stay_inside() -> None:
+    names = [f"a long name of an algorithm {number}" for number in range(20)]
+    points = {"": [Point(float(number), {"step time": 1.0}) for number in range(20)]}
+    cells = {
+        (row, column): Cell(1.0 + row, row != column, row + column == 0) for row in range(3) for column in range(20)
+    }
+    for figure in (
+        sweep_chart(Sweep("algorithm", "", points, names), "sweep"),
+        heat_map_chart(HeatMap("x", names, "y", ["1", "2", names[0]], cells, "step time", "time"), "sweep"),
+    ):
+        assert inside(figure)
+        assert all(label.get_window_extent().y0 >= 0 for label in figure.axes[0].get_xticklabels())
+        renderer = FigureCanvasAgg(figure).get_renderer()
+        boxes = [label.get_window_extent(renderer) for label in figure.axes[0].get_xticklabels()]
+        assert len(boxes) == 20
+        assert all(left.x1 <= right.x0 for left, right in pairwise(boxes))
+
+
 def test_a_sweep_draws_each_point_once_and_a_panel_for_each_quantity() -> None:
-    series = {name: [(2.0**n, {"step time": n + 1.0, "MFU": 0.5}) for n in range(6)] for name in ("ring", "tree")}
+    series = {name: [Point(2.0**n, {"step time": n + 1.0, "MFU": 0.5}) for n in range(6)] for name in ("ring", "tree")}
     figure = sweep_chart(Sweep("cluster.nodes", "", series), "sweep")
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["step time", "MFU"]
     assert [len(np.asarray(line.get_xdata())) for axes in figure.axes for line in axes.lines] == [6] * 4
@@ -114,4 +134,4 @@ def test_a_sweep_draws_each_point_once_and_a_panel_for_each_quantity() -> None:
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ring", "tree"]
     assert inside(figure)
     with pytest.raises(SimulatorError, match=r"cluster\.nodes has one value"):
-        sweep_chart(Sweep("cluster.nodes", "", {"": [(1.0, {"step time": 1.0})]}), "sweep")
+        sweep_chart(Sweep("cluster.nodes", "", {"": [Point(1.0, {"step time": 1.0})]}), "sweep")
