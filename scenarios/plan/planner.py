@@ -148,7 +148,7 @@ class Planner:
         """Yield some of *candidates* with what *function* returns for them, as jobs end."""
         parts = chunks([one.values for one in candidates], size)
         jobs = [(function, Task(self.source, values, within)) for values in parts]
-        with closing(execute(jobs, min(self.processes, len(jobs)), self.on)) as outcomes:  # type: ignore[type-var]
+        with closing(execute(jobs, min(self.processes, len(jobs)), self.on)) as outcomes:
             for index, found in outcomes:
                 if isinstance(found, Failure):
                     raise ScenarioError(f"a candidate failed: {found.message}")

@@ -85,7 +85,7 @@ def rank(
 def _outcomes(jobs: Sequence[Any], processes: int, on: str) -> list[Any]:
     """Return the results of *jobs* in their order; of a failed one the message."""
     found: list[Any] = [""] * len(jobs)
-    with closing(execute(jobs, min(processes, len(jobs)), on)) as outcomes:  # type: ignore[type-var]
+    with closing(execute(jobs, min(processes, len(jobs)), on)) as outcomes:
         for index, outcome in outcomes:
             found[index] = outcome.message if isinstance(outcome, Failure) else outcome
     return found
