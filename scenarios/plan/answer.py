@@ -168,7 +168,8 @@ def answer(planner: Planner) -> Answer:
         raise ScenarioError(_nothing(planner, rejected))
     planner.watch.begin("simulating neighbours of the best")
     reasons = Reasons(planner, best[0])
-    return Answer(planner, best, rejected, reasons.neighbours(), reasons.binding(), reasons.misses())
+    neighbours = reasons.neighbours()
+    return Answer(planner, best, rejected, neighbours, reasons.binding(neighbours), reasons.misses())
 
 
 def _nothing(planner: Planner, rejected: Mapping[str, int]) -> str:

@@ -90,12 +90,23 @@ class Reasons:
             return Neighbour(candidate, change, rejected=priced.why)
         return Neighbour(candidate, change, self.planner.simulate([candidate])[0])
 
-    def binding(self) -> Neighbour | None:
-        """Return the candidate that memory rejects by least of those that would be faster; None if there is none."""
+    def binding(self, neighbours: Sequence[Neighbour] = ()) -> Neighbour | None:
+        """Return the candidate that memory rejects by least of those that would be faster; None if none is found.
+
+        Looked at are *neighbours* and the candidates with the lowest bounds of memory that may be faster.
+        """
+        bounds = self.planner.bounds
         rejected = [one for one in self.planner.candidates if self.planner.kind(one) == MEMORY]
-        nearest = self._least_too_large(rejected) if rejected else None
-        if nearest is None or self.planner.journal.estimated[nearest.key].kind:
+        faster = [one for one in rejected if bounds[one.key].seconds < self.best.seconds]
+        near = sorted(faster, key=lambda one: bounds[one.key].nbytes)[:LOOKED_AT]
+        beside = [one.candidate for one in neighbours if one.judged and one.judged.result["need_bytes"] > self.capacity]
+        self.planner.estimate(near, within=inf)
+        estimated = self.planner.journal.estimated
+        timed = [one for one in {one.key: one for one in [*near, *beside]}.values() if estimated[one.key].seconds]
+        timed = [one for one in timed if (estimated[one.key].seconds or inf) < self.best.seconds]
+        if not timed:
             return None
+        nearest = min(timed, key=lambda one: estimated[one.key].nbytes)
         judged = self.planner.simulate([nearest])[0]
         change = words(nearest.differences(self.best.candidate))
         return Neighbour(nearest, change, judged) if judged.seconds < self.best.seconds else None

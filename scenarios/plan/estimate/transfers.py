@@ -47,7 +47,7 @@ class Transfers:
     def _factor(self, op: Op, axis: Axis, ranks: tuple[int, ...], alone: TransferPlan) -> float:
         """Return how many times longer the transfers of *alone* take when all groups of *axis* communicate."""
         seconds = _transferring(alone)
-        if not seconds or len(axis.groups) == 1 or self.communicator.fidelity == "alpha_beta":
+        if not seconds or self.communicator.fidelity == "alpha_beta":
             return 1.0
         kind = op.kind if isinstance(op, Collective) else ("message", *_ends(axis, ranks))
         key = axis.groups, kind, alone.algorithm, alone.protocol

@@ -75,7 +75,9 @@ def pareto_chart(points: Sequence[Point], capacity: float, title: str) -> Figure
         limit = f"limit {show(capacity, 'size', 3)}"
         axes.axhline(capacity, color="#B03030", linewidth=1.0, linestyle="--", label=limit)
     for number, one in enumerate(shown, 1):
-        axes.annotate(str(number), (one.seconds, one.nbytes), (4, 4), textcoords="offset points", fontsize=9, zorder=5)
+        axes.annotate(
+            str(number), (one.seconds, one.nbytes), (-10, -12), textcoords="offset points", fontsize=9, zorder=5
+        )
     _scale(axes, points, capacity)
     legend = "\n".join(f"{number}  {one.name}" for number, one in enumerate(shown, 1))
     handles, labels = axes.get_legend_handles_labels()
