@@ -16,7 +16,8 @@ from tests.benchmarks.claims import BEFORE, RATIOS, Claim, claims
 from tests.benchmarks.processes import CLUSTERSIM, ROOT, Usage, checked_out, measured
 
 TABLES = ("processes", "growth", "engine")
-"""Tables of speed. Processes are measured first: the kernel counts memory of the parent at the fork as part of the peak of a child."""
+"""Tables of speed. Processes are measured first: the kernel counts memory of the parent at the fork as part of the peak
+of a child."""
 
 QUICK = 10.0
 """A process with less CPU time, s, is measured twice, and the faster run counts."""
