@@ -18,7 +18,7 @@ from simulator.errors import ScenarioError
 from simulator.lookup import data_file
 from workloads.convolutional import ConvolutionalBuilder
 from workloads.entry import AveragePoolEntry, Entry, MaxPoolEntry
-from workloads.huggingface import with_plain_keys
+from workloads.huggingface.aliases import with_plain_keys
 from workloads.model import Model
 from workloads.operators.attention import ATTENTIONS
 from workloads.operators.convolution import Image

@@ -22,7 +22,7 @@ from simulator.plain_text import name_fault
 from simulator.schedule import Schedule
 from topologies.specification import ClusterHolder, ClusterSection
 from workloads.default_stack import AUTO, default_stack
-from workloads.huggingface import with_plain_keys
+from workloads.huggingface.aliases import with_plain_keys
 from workloads.model import Model
 from workloads.parallelism.ddp import initial_broadcast
 from workloads.specification import TransformerSpecification

@@ -23,7 +23,6 @@ NOT_MODELLED = (
     "its large runs are predicted a fifth too fast and more.",
     "Clocks that drop under load or heat, and nodes that are slower than others unless a scenario names them.",
     "Reading of data, checkpoints, logging, garbage collection, the memory allocator's retries.",
-    "Gradients of several micro-batches being added up by kernels of their own.",
     "DeepSpeed's pipeline engine: MT-NLG took a fifth longer on it than the same pipeline in Megatron-LM would.",
     "Amazon's EFA below NCCL's rates, and what SageMaker adds to ZeRO-3: BloombergGPT is predicted too fast.",
     "Tensor parallelism across nodes with one adapter each (DLPerf, MP_1x16x1): exchanges took half as long again as "

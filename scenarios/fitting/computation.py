@@ -76,6 +76,7 @@ MESSAGES = (
     "megatron_core",
     "megatron_deepspeed",
     "megatron_deepspeed_2021",
+    "megatron_early_2021",
     "nanotron",
 )
 """Stacks that lose as much time with each message of a pipeline as Megatron-LM."""

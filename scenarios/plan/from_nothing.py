@@ -8,7 +8,7 @@ from typing import Any
 from scenarios.scenario import Scenario
 from simulator.document import read
 from simulator.errors import ScenarioError
-from workloads.huggingface import ALIASES
+from workloads.huggingface.aliases import ALIASES
 
 SHAPE = {
     *ALIASES,

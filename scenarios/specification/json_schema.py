@@ -6,7 +6,7 @@ from typing import Any
 
 from scenarios.specification.specification import Specification
 from simulator.document.descriptions import with_descriptions
-from workloads.huggingface import ACTIVATIONS, ALIASES
+from workloads.huggingface.aliases import ACTIVATIONS, ALIASES
 
 
 def json_schema() -> dict[str, Any]:

@@ -13,8 +13,8 @@ from simulator.document.quantities import written
 from simulator.document.validation import close_matches, listed, near
 from simulator.errors import ScenarioError
 from simulator.lookup import UnknownName, data_file, is_path, names, nearest, told
-from workloads.huggingface import plain_path, with_plain_keys
-from workloads.huggingface_config import is_config, model_section
+from workloads.huggingface.aliases import plain_path, with_plain_keys
+from workloads.huggingface.config import is_config, model_section
 
 SHIPPED = pathlib.Path(__file__).parents[1]
 """The folder of the scenarios that come with clustersim."""

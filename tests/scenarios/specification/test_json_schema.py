@@ -9,7 +9,7 @@ from scenarios.commands.schema import for_editors
 from scenarios.specification.json_schema import json_schema
 from simulator.document import Section, Time
 from simulator.document.descriptions import field_docstrings, with_descriptions
-from workloads.huggingface import ALIASES
+from workloads.huggingface.aliases import ALIASES
 
 
 def properties(schema: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:

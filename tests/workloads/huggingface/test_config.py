@@ -9,7 +9,7 @@ import pytest
 from scenarios.scenario import Scenario
 from simulator.document import read
 from simulator.errors import ScenarioError
-from workloads.huggingface_config import model_section
+from workloads.huggingface.config import model_section
 from workloads.specification import model
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from scenarios.scenario import Scenario
 from simulator.errors import ScenarioError
-from workloads.huggingface import ALIASES
+from workloads.huggingface.aliases import ALIASES
 from workloads.specification import TransformerSpecification, specification
 
 OURS = """\

@@ -12,7 +12,7 @@ from typing import Any
 
 from simulator.document import Document, Path
 from simulator.document.validation import listed, near
-from workloads.huggingface import ACTIVATIONS
+from workloads.huggingface.aliases import ACTIVATIONS
 
 Values = dict[str, Any]
 
