@@ -77,6 +77,7 @@ NO_COPIES = BucketCopies()
 
 BUCKET_COPIES: Mapping[str, BucketCopies] = {
     "copies": BucketCopies(passes=4.0, by_tensor=2),
+    "half": BucketCopies(passes=2.0, by_bucket=1),
     "two": BucketCopies(passes=6.0, by_tensor=1, by_bucket=2),
     "none": BucketCopies(passes=2.0, by_bucket=1),
     "averaged": NO_COPIES,
@@ -86,7 +87,8 @@ BUCKET_COPIES: Mapping[str, BucketCopies] = {
 ``copies``: each gradient is divided into the bucket, and copied back (torch, csrc/distributed/c10d/reducer.cpp,
 ``mark_variable_ready_dense`` and ``finalize_bucket_dense``). ``two``: gradients are flattened, divided and copied back
 one by one (DeepSpeed, runtime/engine.py, ``allreduce_and_copy``; runtime/zero/stage_1_and_2.py likewise). ``none``: the
-buffer is divided (Megatron-LM, megatron/model/distributed.py, ``allreduce_gradients``). ``averaged``: the reduction
+buffer is divided (Megatron-LM, megatron/model/distributed.py, ``allreduce_gradients``). ``half``: likewise the fp32
+buffer, which a hook of DistributedDataParallel reduces in place (nanotron, parallel/data_parallel/utils.py). ``averaged``: the reduction
 itself divides, as NCCL's ``ncclAvg`` can."""
 
 
