@@ -86,10 +86,10 @@ BUCKET_COPIES: Mapping[str, BucketCopies] = {
 
 ``copies``: each gradient is divided into the bucket, and copied back (torch, csrc/distributed/c10d/reducer.cpp,
 ``mark_variable_ready_dense`` and ``finalize_bucket_dense``). ``two``: gradients are flattened, divided and copied back
-one by one (DeepSpeed, runtime/engine.py, ``allreduce_and_copy``; runtime/zero/stage_1_and_2.py likewise). ``none``: the
-buffer is divided (Megatron-LM, megatron/model/distributed.py, ``allreduce_gradients``). ``half``: likewise the fp32
-buffer, which a hook of DistributedDataParallel reduces in place (nanotron, parallel/data_parallel/utils.py). ``averaged``: the reduction
-itself divides, as NCCL's ``ncclAvg`` can."""
+one by one (DeepSpeed, runtime/engine.py, ``allreduce_and_copy``; runtime/zero/stage_1_and_2.py likewise). ``none``:
+the buffer is divided (Megatron-LM, megatron/model/distributed.py, ``allreduce_gradients``). ``half``: likewise the
+fp32 buffer, which a hook of DistributedDataParallel reduces in place (nanotron, parallel/data_parallel/utils.py).
+``averaged``: the reduction itself divides, as NCCL's ``ncclAvg`` can."""
 
 
 def bucket_copies(software: Software, model: Model) -> BucketCopies:
