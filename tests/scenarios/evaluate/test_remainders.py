@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from workloads.fixed_cost import tensors_by_stage
 LARGEST = 0.05
 """Share of a measured step."""
 
-SHORTEST = {
+SHORTEST: dict[str, dict[str, Any]] = {
     "vtrain_single_node": {},
     "fsdp_mpt_a100_40gb": {"table.where": {"model": ["125m", "350m"]}},
     "zero_bubble": {"table.where": {"schedule": "1F1B-I"}},
@@ -39,6 +40,7 @@ def test_no_fitted_remainder_is_more_than_a_twentieth_of_a_published_step(name: 
     assert runs
     for label, run in runs.items():
         stack, programs, model = run.software, run.schedule().programs, run.model
+        assert model is not None
         remainders = {
             "load": stack.load_seconds,
             "tensor": stack.tensor_seconds * max(sum(tensors_by_stage(one, model).values()) for one in programs),
