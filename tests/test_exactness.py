@@ -106,7 +106,8 @@ def test_a_straggler_slows_its_replica_and_the_others_wait_for_its_gradients() -
     # its peer in another replica waits at the exchange of gradients for as long as the step is longer
     longer = folded.step_time - equal.step_time
     assert waited(equal, other, "dp") < 1e-9 < longer < waited(folded, other, "dp")
-    assert waited(folded, other, "tp") < 1e-3 * longer
+    # its tensor group has its gradients a little earlier: the straggler copies its own buckets more slowly
+    assert waited(folded, other, "tp") < 5e-3 * longer
     # its tensor group waits for the straggler, and the straggler does not wait for the group
     assert waited(folded, STRAGGLER, "tp") < 1e-9 < longer < waited(folded, STRAGGLER - 1, "tp")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -44,11 +44,15 @@ class Overrides:
 
 @dataclass(frozen=True)
 class Sources:
-    """*sweeps* by file, and the *inventory* of a server, if any."""
+    """*sweeps* by file, and the *inventory* of a server, if any.
+
+    *by_torch*: torch.distributed was measured, not the *library* by itself.
+    """
 
     sweeps: dict[str, Sweeps]
     library: str
     inventory: Inventory | None
+    by_torch: bool = True
 
 
 def read(files: Sequence[Path], output: Path, scenario: Scenario | None, overrides: Overrides) -> str:
@@ -73,25 +77,25 @@ def read(files: Sequence[Path], output: Path, scenario: Scenario | None, overrid
 def taken(files: Sequence[Path]) -> Sources:
     """Return the contents of *files*, each read by its kind. Raises `CalibrationError` for a file of unknown kind."""
     sweeps: dict[str, Sweeps] = {}
-    inventory, library = None, "nccl"
+    inventory, library, by_torch = None, "nccl", True
     for path in files:
         content = _content(path)
         if isinstance(content, Inventory):
             inventory = content
         else:
-            sweeps[str(path)] = content[0]
-            library = content[1]
-    return Sources(sweeps, library, inventory)
+            sweeps[str(path)], library, by_torch = content
+    return Sources(sweeps, library, inventory, by_torch)
 
 
-def _content(path: Path) -> Inventory | tuple[Sweeps, str]:
+def _content(path: Path) -> Inventory | tuple[Sweeps, str, bool]:
+    """Return an inventory, or measurements with their library and whether torch.distributed ran it."""
     text, name = _text(path), str(path)
     if text.lstrip().startswith("<"):
         return nccl_topology.read(text, name)
     if text.lstrip().startswith("{"):
         return _json(text, name)
     if nccl_tests.is_text(text):
-        return nccl_tests.of_text(text, name), "nccl"
+        return nccl_tests.of_text(text, name), "nccl", False
     if nvidia_smi.is_topology(text):
         return nvidia_smi.read(text, name)
     if nccl_tests.has_rows(text):
@@ -112,18 +116,18 @@ def _text(path: Path) -> str:
         raise CalibrationError(str(error)) from None
 
 
-def _json(text: str, name: str) -> tuple[Sweeps, str]:
+def _json(text: str, name: str) -> tuple[Sweeps, str, bool]:
     try:
         data = parse_json(text)
     except Fault as fault:
         raise CalibrationError(f"{shown_at(name, fault)}: {fault.message}") from None
     if isinstance(data.get("results"), list):
-        return nccl_tests.of_json(data, name), "nccl"
+        return nccl_tests.of_json(data, name), "nccl", False
     if isinstance(data.get("measurements"), list):
         rows = tuple(_row(name, number, row) for number, row in enumerate(data["measurements"]))
         if not rows:
             raise CalibrationError(f"{name}: has no measurements")
-        return Sweeps(rows, 1 + max(max(row.ranks) for row in rows)), str(data.get("backend", "gloo"))
+        return Sweeps(rows, 1 + max(max(row.ranks) for row in rows)), str(data.get("backend", "gloo")), True
     raise CalibrationError(f"{name}: has neither results, as nccl-tests writes them (-J), nor measurements")
 
 
@@ -154,9 +158,17 @@ def _inventory_only(sources: Sources, output: Path, overrides: Overrides) -> str
 
 
 def _library(sources: Sources) -> Transport:
-    """The measured library; for NCCL the newest tables that are not newer than it."""
+    """The measured library; for NCCL the newest tables that are not newer than it.
+
+    nccl-tests measure it without torch's handover, which a training step has all the same: it is no part of the fit.
+    """
     if sources.library != "nccl":
         return transport(sources.library)
+    library = _nccl(sources)
+    return library if sources.by_torch else replace(library, handover=0.0)
+
+
+def _nccl(sources: Sources) -> Transport:
     measured = [sweeps.version for sweeps in sources.sweeps.values() if sweeps.version]
     if not measured:
         return nccl.nccl()

@@ -71,8 +71,8 @@ def by_regime(rows: Iterable[Residual]) -> dict[tuple[str, str], list[Residual]]
 def _limits(ratios: Sequence[float]) -> Limits:
     """Return the shortest range about 0 that holds `LEVEL` of *ratios* and of one unknown row more, if any does.
 
-    >>> _limits([0.01 * n for n in range(-20, 80)])
-    Limits(low=-0.17, high=0.79)
+    >>> _limits([-0.5, *(n / 128 for n in range(99))])
+    Limits(low=0.0, high=0.7421875)
     """
     ordered = sorted(ratios)
     count = min(len(ordered), ceil(LEVEL * (len(ordered) + 1)))

@@ -50,7 +50,7 @@ def drawn(base: Machine, fits: list[Shipped], by_nccl: bool, random: np.random.G
     for fit in fits:
         normal = random.multivariate_normal(np.zeros(len(fit.lands)), fit.covariance, method="eigh")
         factors = {name: exp(value) for name, value in zip(fit.lands, normal.tolist(), strict=True)}
-        base = _with_factors(base, fit, factors)
+        base = with_factors(base, fit, factors)
     if not by_nccl:
         return base
     deviations: Mapping[str, float] = read(FITTED).data["uncertainty"]
@@ -58,7 +58,9 @@ def drawn(base: Machine, fits: list[Shipped], by_nccl: bool, random: np.random.G
     return replace(base, transport=with_nccl(base.transport, factors))
 
 
-def _with_factors(base: Machine, fit: Shipped, factors: Mapping[str, float]) -> Machine:
+def with_factors(base: Machine, fit: Shipped, factors: Mapping[str, float]) -> Machine:
+    """Return *base* with the parameters of *fit* multiplied by *factors*, by name."""
+
     def change(gpu: Accelerator) -> Accelerator:
         keys = fit.keys(f"{GPUS}.{gpu.name}")
         return replace(gpu, **{key: getattr(gpu, key) * factors[name] for key, name in keys.items()})

@@ -67,12 +67,15 @@ def test_bytes_per_parameter_of_megatrons_distributed_optimizer(precision, d, ov
 def test_gradients_are_as_wide_on_the_network_as_the_stack_has_them(software, precision, method, dtype):
     """An all-reduce is a reduce-scatter and an all-gather of gradients; ZeRO gathers 16-bit parameters, FSDP twice.
 
+    DeepSpeed all-reduces gradients in ZeRO's stages too (runtime/zero/stage_1_and_2.py, allreduce_bucket).
+
     Two micro-batches: stage 2 and FSDP reduce in each, and FSDP gathers in each.
     """
     d, norm = 4, 0 if method["method"] == "ddp" else 2 * 3 * 4
     training = {"global_batch_size": 2 * d, "micro_batch_size": 1, "precision": precision}
     found = run({"software": software, "training": training, "parallelism": {"data": method}}, d)["traffic_bytes"]["dp"]
-    vectors = {"ddp": 2 * dtype, "zero": dtype * (2 if method.get("stage") == 2 else 1) + 2, "fsdp": 2 * (dtype + 4)}
+    reduced = dtype * (2 if software == "megatron_deepspeed" else 1) * (2 if method.get("stage") == 2 else 1)
+    vectors = {"ddp": 2 * dtype, "zero": reduced + 2, "fsdp": 2 * (dtype + 4)}
     assert found - norm == pytest.approx((d - 1) * PARAMETERS * vectors[method["method"]])
 
 

@@ -1,6 +1,7 @@
 """Files of measurements and inventories of other tools become a transport and a cluster."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +45,8 @@ def swept(servers, seconds, gpu="NVIDIA A100-SXM4-40GB"):
 
 
 def truth(cluster, **changes):
-    """Seconds of each size with NCCL 2.10 and *changes*."""
-    from dataclasses import replace
-
-    communicator = Communicator(cluster, cluster.gpus, replace(nccl("2.10"), **changes))
+    """Seconds of each size with NCCL 2.10 and *changes*, as nccl-tests measure it: nothing is handed over by torch."""
+    communicator = Communicator(cluster, cluster.gpus, replace(nccl("2.10"), handover=0.0, **changes))
     ranks = tuple(range(len(cluster.gpus)))
     return [communicator.collective("all_reduce", "x", ranks, size).alone for size in SIZES]
 
@@ -92,7 +91,9 @@ def test_a_sweep_on_the_cluster_of_a_scenario(files):
     (files / "sweep.txt").write_text(text)
     read([Path("sweep.txt")], Path("x.yaml"), scenario, Overrides())
     assert "cluster" not in document("x.yaml").data
-    ranks, found = tuple(range(8)), Communicator(cluster, cluster.gpus, loaded("x.yaml"))
+    assert loaded("x.yaml").handover == nccl("2.10").handover > 0.0
+    library = replace(loaded("x.yaml"), handover=0.0)
+    ranks, found = tuple(range(8)), Communicator(cluster, cluster.gpus, library)
     again = [found.collective("all_reduce", "x", ranks, size).alone for size in SIZES]
     assert again == pytest.approx(seconds, rel=0.03)
 
@@ -187,7 +188,9 @@ def test_a_row_that_took_longer_than_one_of_more_bytes_is_left_out_and_told(file
     assert f"left out, since more bytes took less time: all_reduce of {SIZES[1]} B (1.4 ms)" in report
     quiet, busy = (document(name).data for name in ("quiet.yaml", "busy.yaml"))
     assert busy["provenance"]["rows"] == quiet["provenance"]["rows"] - 1
-    assert loaded("busy.yaml").hop_latency == pytest.approx(loaded("quiet.yaml").hop_latency, rel=0.05)
+    # the row of 1.4 ms would be predicted 98 % too short, or move those of 20 us
+    assert busy["provenance"]["worst_error"] < 0.9
+    assert busy["provenance"]["median_error"] < 0.05
 
 
 @pytest.mark.parametrize(("spread", "sure"), [(0.1, True), (3.0, False)])

@@ -207,7 +207,7 @@ def test_titles_name_cluster_time_and_mfu_and_files_have_no_spaces(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     answer(capsys, "plot", "zhores_resnet50_ddp", "breakdown", "-o", "b.svg")
-    assert ">zhores_resnet50_ddp on 100 GPUs of zhores, step 201.3 ms, MFU 49.2%<" in (tmp_path / "b.svg").read_text()
+    assert ">zhores_resnet50_ddp on 100 GPUs of zhores, step 201.9 ms, MFU 49.1%<" in (tmp_path / "b.svg").read_text()
     out = answer(capsys, "plot", "gradient_rings", "links").splitlines()
     assert out == ["gradient_rings_links_without_chunks.png", "gradient_rings_links_with_chunks.png"]
     answer(capsys, "run", "gradient_rings", "-o", "rings")
@@ -262,7 +262,7 @@ def test_compare_of_runs_tells_what_was_set(capsys: pytest.CaptureFixture[str]) 
 def test_check_says_what_fits(capsys: pytest.CaptureFixture[str]) -> None:
     out = answer(capsys, "check", "zhores_resnet50_ddp", "hello")
     first, second = out.splitlines()
-    assert first == "zhores_resnet50_ddp: ok, 100 GPUs, needs 7.2 of 17.2 GB: fits"
+    assert first == "zhores_resnet50_ddp: ok, 100 GPUs, needs 8.2 of 17.2 GB: fits"
     # 2 GB of tensors and 1.3 GB of CUDA's context
     assert second == "hello: ok, 4 GPUs, needs 3.3 GB a GPU"
     out = answer(capsys, "check", "zhores_resnet50_ddp", "--set", "parallelism.dp=50")

@@ -50,12 +50,15 @@ def test_estimates_of_shipped_scenarios_are_near_the_simulation() -> None:
 
 
 def test_the_memory_of_an_estimate_is_that_of_check() -> None:
+    """The reserved memory is a little more: buffers of exchanges count as activations, which fragment."""
     from scenarios.results.memory_need import memory_need
 
     for name in ("gpt_6_7b_64a100", "lecture_3d_32gpus"):
         scenario = Scenario.load(name)
         need = Estimator(scenario).estimate(scenario.specification, scenario.derived).need
-        assert need.nbytes == pytest.approx(memory_need(scenario, scenario.schedule()).nbytes, rel=1e-9)
+        checked = memory_need(scenario, scenario.schedule())
+        assert need.tensors == pytest.approx(checked.tensors, rel=1e-9)
+        assert checked.nbytes <= need.nbytes < 1.001 * checked.nbytes
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zero_bubble_h1", "looped_bfs", "interleaved"])

@@ -110,20 +110,23 @@ def test_remedies_name_nothing_that_is_so_already(
 
 
 def test_a_remedy_that_does_not_suffice_is_not_told_as_one() -> None:
-    # a micro-batch of 2 still needs 126.9 GB, and tp 2 alone would double the micro-batch: 277.8 GB
+    # a micro-batch of 2 still needs more than the GPU has, and tp 2 alone would double the micro-batch
     scenario = Scenario.model_validate(
         {
             "version": 1,
-            "cluster": {"preset": "dgx_h100", "nodes": 4},
+            "cluster": {"preset": "dgx_h200", "nodes": 4},
             "model": {"preset": "llama3_8b"},
             "training": {"global_batch_size": 128, "precision": "bf16"},
             "parallelism": {"data": {"method": "fsdp"}},
         }
     )
     told = remedy_line(scenario)
-    assert "micro_batch_size: 1 (now 4) (68.0 of 85.9 GB)" in told
-    assert "recompute: full (76.0 of 85.9 GB)" in told
-    assert "tp" not in told.removesuffix("or a GPU with more memory")
+    assert "micro_batch_size: 1 (now 4) (88.6 of 141.0 GB)" in told
+    assert "recompute: full (88.6 of 141.0 GB)" in told
+    assert "tp: 2 and micro_batch_size: 4 (129.5 of 141.0 GB)" in told
+    assert "micro_batch_size: 2" not in told
+    smaller = scenario.changed({"cluster.preset": "dgx_h100"}, "smaller")
+    assert remedy_line(smaller).startswith("nothing suffices alone; try several of ")
     for remedy in remedies(scenario):
         changed = scenario.changed(remedy.values, remedy.text)
         assert memory_need(changed, changed.schedule()).fits == (remedy.text in told)
