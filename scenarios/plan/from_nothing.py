@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import gcd
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +33,30 @@ def scenario_from(
     *batch*: samples of a step. *tokens* of the whole run, such as ``1T``. *settings*: texts ``key.path=value``. Raises
     `ScenarioError`.
     """
+    machine = {"preset": cluster, "nodes": nodes}
+    replicas = gcd(batch, _gpus(machine, settings))
     data: dict[str, Any] = {
         "version": 1,
         "name": f"{Path(model).parent.name or 'model' if _is_json(model) else Path(model).stem}-{nodes}x{cluster}",
-        "cluster": {"preset": cluster, "nodes": nodes},
+        "cluster": machine,
         "model": _model(model),
         "training": {
             "global_batch_size": batch,
             "precision": PRECISION,
             **({"tokens": tokens} if tokens else {}),
         },
+        # a beginning that divides the batch; the candidates have degrees of their own
+        "parallelism": {"dp": replicas},
         "software": SOFTWARE,
     }
     return Scenario.model_validate(data, settings)
+
+
+def _gpus(cluster: dict[str, Any], settings: list[str] | None) -> int:
+    """Return the number of GPUs of *cluster*, with those of *settings* that change it."""
+    of_cluster = [one for one in settings or () if one.startswith("cluster.")]
+    benchmark = {"version": 1, "cluster": cluster, "collective": {"kind": "all_reduce", "size": "1 MB"}}
+    return len(Scenario.model_validate(benchmark, of_cluster).cluster().gpus)
 
 
 def _is_json(name: str) -> bool:

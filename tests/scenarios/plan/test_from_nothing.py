@@ -1,0 +1,32 @@
+"""A scenario to plan for, from a model, a cluster and a batch."""
+
+import pytest
+
+from scenarios.plan.from_nothing import scenario_from
+from scenarios.plan.space import Rejected, Space
+from simulator.errors import ScenarioError
+
+
+@pytest.mark.parametrize(("batch", "replicas"), [(48, 16), (36, 4), (7, 1)])
+def test_a_batch_need_not_be_a_multiple_of_the_gpus(batch: int, replicas: int) -> None:
+    scenario = scenario_from("gpt2_xl", "dgx_a100_80gb", 2, batch)
+    assert scenario.derived.replicas == replicas
+    # the candidates use all GPUs
+    space, found = Space(scenario), 0
+    for candidate in space.candidates():
+        try:
+            variant = space.variant(candidate)
+        except Rejected:
+            continue
+        found += 1
+        assert variant.derived.ranks == 16
+    assert found or batch == 7
+
+
+def test_settings_change_the_cluster_that_counts() -> None:
+    assert scenario_from("gpt2", "dgx_a100_80gb", 2, 48, settings=["cluster.node.accelerators=2"]).derived.replicas == 4
+
+
+def test_an_unknown_cluster_is_told() -> None:
+    with pytest.raises(ScenarioError, match='unknown cluster "dgx"'):
+        scenario_from("gpt2", "dgx", 2, 48)
