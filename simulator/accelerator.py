@@ -23,9 +23,9 @@ efficiencies are first estimates."""
 
 
 UNALIGNED = 0.5
-"""Speed of a product on tensor cores if its rows are not aligned, relative to aligned ones. nanoGPT's step became 25 %
-faster when its vocabulary of 50,257 was padded to 50,304 (github.com/karpathy/nanoGPT, model.py, vocab_size; the figure
-is its author's): the logits, a quarter of the FLOPs, ran twice as fast."""
+"""Speed of a product on tensor cores with unaligned rows, relative to aligned ones, unless the GPU's file has it.
+nanoGPT's step became 25 % faster on A100 when its vocabulary of 50,257 was padded to 50,304 (github.com/karpathy/
+nanoGPT, model.py, vocab_size; the figure is its author's): the logits, a quarter of the FLOPs, ran twice as fast."""
 
 
 SPLIT_DEPTH = 256
@@ -140,7 +140,8 @@ class Accelerator:
     *sms* (0: products are not quantised); *matmul_efficiency* and *memory_efficiency*: share of the peak that the best
     kernels reach; *k_half*: the inner dimension at which a product reaches half of that; *fp32_efficiency*,
     *fp32_k_half*: the same of products in fp32, and *convolution_efficiency*, *convolution_k_half* of convolutions in
-    fp32, if tensor cores do not take part in them (None: as other products); *attention_efficiency*: share
+    fp32, if tensor cores do not take part in them (None: as other products); *unaligned_efficiency*: speed of products
+    on tensor cores with rows that are not aligned, relative to aligned ones; *attention_efficiency*: share
     of the peak that the products of fused attention reach, *attention_backward* in the backward pass; *spread*:
     coefficient of variation of the speed of products among GPUs of this type; *power* in W.
 
@@ -160,6 +161,7 @@ class Accelerator:
     fp32_k_half: float | None = None
     convolution_efficiency: float | None = None
     convolution_k_half: float | None = None
+    unaligned_efficiency: float = UNALIGNED
     attention_efficiency: float = 1.0
     attention_backward: float = 1.0
     spread: float = 0.0
@@ -244,7 +246,8 @@ class Accelerator:
         if kernel.aligned or kernel.precision == "fp32":
             return peak
         several = kernel.shape is not None and kernel.shape[0] > 1
-        return min(peak * UNALIGNED, self.peak("fp32")) if several else peak * UNALIGNED
+        unaligned = peak * self.unaligned_efficiency
+        return min(unaligned, self.peak("fp32")) if several else unaligned
 
     def _attention_share(self, which: str, software: Software) -> float:
         if which == "backward":

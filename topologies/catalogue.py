@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from simulator import lookup
-from simulator.accelerator import Accelerator
+from simulator.accelerator import UNALIGNED, Accelerator
 from simulator.cluster import Link
 from simulator.document import (
     Bandwidth,
@@ -80,6 +80,7 @@ EFFICIENCIES = (
     "matmul_efficiency",
     "fp32_efficiency",
     "convolution_efficiency",
+    "unaligned_efficiency",
     "memory_efficiency",
     "attention_efficiency",
     "attention_backward",
@@ -120,6 +121,7 @@ class Device(Sourced):
     fp32_k_half: Number | None = None
     convolution_efficiency: Fraction | None = None
     convolution_k_half: Number | None = None
+    unaligned_efficiency: Fraction = UNALIGNED
     attention_efficiency: Fraction = 1.0
     attention_backward: Fraction = 1.0
     spread: Number = 0.0
@@ -164,6 +166,7 @@ class Device(Sourced):
             fp32_k_half=self.fp32_k_half,
             convolution_efficiency=self.convolution_efficiency,
             convolution_k_half=self.convolution_k_half,
+            unaligned_efficiency=self.unaligned_efficiency,
             attention_efficiency=self.attention_efficiency,
             attention_backward=self.attention_backward,
             spread=self.spread,

@@ -8,9 +8,23 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from simulator.accelerator import Software
-from simulator.document import Amount, Count, Fault, Flag, Index, Ratio, Section, Time, read, validated
+from simulator.document import (
+    Amount,
+    Count,
+    Document,
+    Fault,
+    Flag,
+    Index,
+    Ratio,
+    Section,
+    Time,
+    merged,
+    part,
+    read,
+    validated,
+)
 from simulator.document.quantities import number
-from simulator.lookup import data_file
+from simulator.lookup import UnknownName, data_file
 from workloads.operators.fusion import Fused, Fusible
 
 FRAGMENTATION = 0.15
@@ -18,9 +32,15 @@ FRAGMENTATION = 0.15
 A100; up to 0.33 (Guo et al. 2024, "GMLake", arXiv:2401.08156, abstract)."""
 
 
-class SoftwareSpecification(Section):
-    """The keys of such a file: *launch*, host time per kernel; *fused*, true, false or a list of operators.
+OWN = ("name", "description", "source")
+"""Keys of a stack that those built on it do not take over."""
 
+
+class SoftwareSpecification(Section):
+    """The keys of such a file.
+
+    *preset*: a stack whose values the keys of this one override; *launch*: host time per kernel; *fused*: true, false or
+    a list of operators.
     *sharpness*: of the smooth maximum of host time and GPU time.
     *torch_compile*: TorchInductor fuses pointwise operators, norms, softmax and loss into a kernel each; the kernels of
     matrix products and of fused attention stay (Ansel et al. 2024, "PyTorch 2", ASPLOS, section 4).
@@ -32,6 +52,7 @@ class SoftwareSpecification(Section):
     habits, as `Software` has them.
     """
 
+    preset: str | None = None
     name: str
     description: str = ""
     source: str
@@ -134,4 +155,17 @@ def specification(name: str) -> SoftwareSpecification:
 
 @lru_cache(maxsize=16)
 def _read(path: str, changed: int) -> SoftwareSpecification:
-    return validated(read(path), SoftwareSpecification)
+    return validated(_described(path), SoftwareSpecification)
+
+
+def _described(path: str) -> Document:
+    """The file at *path*, or its section ``software`` if it is a calibration file, with the values of its preset."""
+    entry = part(read(path), "software")
+    below = entry.data.get("preset")
+    if not isinstance(below, str):
+        return entry
+    try:
+        base = _described(str(data_file("workloads.software", below)))
+    except UnknownName as error:
+        raise entry.error(("preset",), str(error)) from None
+    return merged(Document({key: value for key, value in base.data.items() if key not in OWN}), entry)

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simulator.analysis.text import indented, table
-from simulator.replay.entry import Entry, LinkFit, entry, fit_link
+from simulator.replay.entry import Entry, LinkFit, entry, fit_link, products_of_length
 from simulator.units import show
 from topologies.catalogue import GPUS, device
 from topologies.inventory.inventory import gpu_called
 
 if TYPE_CHECKING:
-    from simulator.replay.calibration.device import Device
+    from simulator.replay.calibration.device import Device, Product
+
+EAGER = "ddp_sdpa"
+"""The stack whose launch is measured: eager PyTorch."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ def contents(found: MeasuredDevice, provenance: Mapping[str, Any]) -> dict[str, 
         "version": 1,
         "accelerator": section(found),
         **host,
-        "launch": show(found.device.launch, "time", 3),
+        **software_section(found),
         "uncertainty": {f"accelerator.{key}": _rounded(error) for key, error in found.entry.errors.items()},
         "provenance": {**provenance, **errors},
     }
@@ -56,8 +59,12 @@ def section(found: MeasuredDevice) -> dict[str, Any]:
     made = found.entry.accelerator
     k_half = {"k_half": _rounded(made.k_half)} if made.sms else {}
     if found.preset:
-        shares = {name: min(1.0, _rounded(getattr(made, name))) for name in ("matmul_efficiency", "memory_efficiency")}
-        return {"preset": found.preset, **shares, **k_half}
+        fitted = {name: _rounded(getattr(made, name)) for name in found.entry.errors}
+        return {"preset": found.preset} | {
+            name: min(1.0, value) if name.endswith("efficiency") else value for name, value in fitted.items()
+        }
+    if "unaligned_efficiency" in found.entry.errors:
+        k_half["unaligned_efficiency"] = min(1.0, _rounded(made.unaligned_efficiency))
     memory = {"memory": show(found.device.memory, "size", 6)} if found.device.memory else {}
     sms = {"sms": made.sms} if made.sms else {}
     precisions = dict.fromkeys(one.precision for one in found.device.products)
@@ -75,6 +82,12 @@ def _source(key: str) -> str:
     return "reported by the device" if key in ("memory", "sms") else "measured, see provenance"
 
 
+def software_section(found: MeasuredDevice) -> dict[str, Any]:
+    """Return the ``software`` section: a stack of the catalogue with the measured cost of a launch."""
+    launch = {"launch": show(found.device.launch, "time", 3), "source": "launch: measured, see provenance"}
+    return {"software": {"name": "measured", "preset": EAGER, **launch}}
+
+
 def host_section(found: MeasuredDevice) -> dict[str, Any]:
     """Return the ``host`` link of a node as measured. Its kind is the accelerator's bus."""
     assert found.host is not None
@@ -86,23 +99,13 @@ def host_section(found: MeasuredDevice) -> dict[str, Any]:
 def device_report(found: MeasuredDevice) -> str:
     """Return the report: measured products and copies beside the fitted times."""
     made, measured = found.entry.accelerator, found.device
-    fitted_seconds = np.exp(found.entry.fit.residuals) * np.array([one.seconds for one in measured.products])
-    rows = [
-        [
-            one.precision,
-            " x ".join(map(str, one.shape)),
-            show(one.seconds, "time", 3),
-            show(one.flops / one.seconds, "rate", 3),
-            show(float(seconds), "time", 3),
-            f"{100 * (seconds / one.seconds - 1):+.1f} %",
-        ]
-        for one, seconds in zip(measured.products, fitted_seconds, strict=True)
-    ]
+    errors = dict(zip(products_of_length(measured), np.exp(found.entry.fit.residuals), strict=True))
+    rows = [[*_measured(one), *_fitted(one, errors.get(one))] for one in measured.products]
     products = table(rows, ["", "m x n x k", "time", "rate", "fitted", "error"], "lr")
     copies = [[show(c.nbytes, "size", 3), show(c.nbytes / c.seconds, "bandwidth", 3)] for c in measured.copies]
     lines = [
         f"memory: {show(made.memory_bandwidth * made.memory_efficiency, 'bandwidth', 4)}",
-        f"launch: {show(measured.launch, 'time', 3)} for each kernel",
+        f"launch: {show(measured.launch, 'time', 3)} of the host for each kernel of eager training",
     ]
     lines += [f"{key}: +- {error:.1%}" for key, error in found.entry.errors.items()]
     if found.host:
@@ -112,6 +115,18 @@ def device_report(found: MeasuredDevice) -> str:
         "copies\n" + indented(table(copies, ["read and written", "rate"], "r")),
     ]
     return "\n\n".join([*sections, "\n".join(lines)])
+
+
+def _measured(product: Product) -> list[str]:
+    rate = show(product.flops / product.seconds, "rate", 3)
+    return [product.precision, " x ".join(map(str, product.shape)), show(product.seconds, "time", 3), rate]
+
+
+def _fitted(product: Product, ratio: float | None) -> list[str]:
+    """Return the fitted time and its error; *ratio*: fitted over measured, None if the product was not fitted."""
+    if ratio is None:
+        return ["shorter than a launch", ""]
+    return [show(product.seconds * ratio, "time", 3), f"{100 * (ratio - 1):+.1f} %"]
 
 
 def _rounded(value: float) -> float:

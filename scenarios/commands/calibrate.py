@@ -150,17 +150,17 @@ def _measure_device(name: str, output: Path) -> None:
     found = fitted(measured_device(name))
     print(device_report(found))
     file.write(contents(found, file.provenance(name, 1, {"device": found.device.name})), output)
-    print(f"wrote {output}\nnext: cluster: {{node: {{accelerator: {output}}}}}")
+    print(f"wrote {output}\nnext: cluster: {{node: {{accelerator: {output}}}}}, and software: {output}")
 
 
 def _gpu() -> dict[str, Any]:
-    """Return the part of a calibration file about the GPU of rank 0: accelerator, host link and launch."""
+    """Return the part of a calibration file about the GPU of rank 0: accelerator, host link and software."""
     from scenarios.calibrate.device import contents, device_report, fitted
     from scenarios.calibrate.measuring import measured_device
 
     found = fitted(measured_device("cuda"))
     print(device_report(found))
-    return {key: value for key, value in contents(found, {}).items() if key in ("accelerator", "host", "launch")}
+    return {key: value for key, value in contents(found, {}).items() if key in ("accelerator", "host", "software")}
 
 
 @contextmanager

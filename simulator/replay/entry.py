@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simulator.accelerator import Accelerator, Software
+from simulator.accelerator import Accelerator
 from simulator.errors import CalibrationError
-from simulator.kernel import matmul
+from simulator.kernel import Kernel, matmul
 from simulator.replay.calibration.regression import Fit, Vector, fit
 
 if TYPE_CHECKING:
-    from simulator.replay.calibration.device import Device, Transfer
+    from simulator.replay.calibration.device import Device, Product, Transfer
 
 PRIOR_DEVIATION = log(3.0)
 """Standard deviation of the logarithm of a device's values about the first estimates: a factor of three."""
@@ -61,26 +61,50 @@ def entry(device: Device, known: Accelerator | None = None) -> Entry:
     base = known or _unknown(device)
     bandwidth = base.memory_bandwidth if known else reached
     base = replace(base, memory_bandwidth=bandwidth, memory_efficiency=reached / bandwidth)
-    host = Software(launch_seconds=device.launch)
-    precisions = tuple(dict.fromkeys(product.precision for product in device.products))
+    products = products_of_length(device)
+    start = _start(base, {product.precision for product in products}, known is not None)
+    if any(not _kernel(product).aligned for product in products):
+        start["unaligned_efficiency"] = base.unaligned_efficiency
 
     def made(values: Vector) -> Accelerator:
-        peaks = {p: base.peak(p) * float(f) for p, f in zip(precisions, values, strict=False)}
-        changed = {"matmul_efficiency": float(values[0]) * base.matmul_efficiency} if known else {"peak_flops": peaks}
-        return replace(base, **changed, **({"k_half": float(values[-1]) * K_HALF} if base.sms else {}))  # type: ignore[arg-type]
+        found = dict(zip(start, map(float, values), strict=True))
+        peaks = {name.partition(".")[2]: found.pop(name) for name in start if name.startswith("peak_flops.")}
+        return replace(base, **({"peak_flops": peaks} if peaks else {}), **found)  # type: ignore[arg-type]
 
     def predict(values: Vector) -> Vector:
         accelerator = made(values)
-        return np.array(
-            [accelerator.seconds([matmul(*one.shape, precision=one.precision)], host) for one in device.products]
-        )
+        return np.array([accelerator.seconds([_kernel(one)]) for one in products])
 
-    count = (1 if known else len(precisions)) + bool(base.sms)
-    found = fit(predict, np.ones(count), np.array([one.seconds for one in device.products]), PRIOR_DEVIATION)
-    names = (["matmul_efficiency"] if known else [f"peak_flops.{p}" for p in precisions]) + ["k_half"] * bool(base.sms)
-    errors = dict(zip(names, map(float, found.errors), strict=True))
+    measured = np.array([one.seconds for one in products])
+    found = fit(predict, np.array(list(start.values())), measured, PRIOR_DEVIATION)
+    errors = dict(zip(start, map(float, found.errors), strict=True))
     errors["memory_efficiency" if known else "memory_bandwidth"] = memory_error
     return Entry(made(found.parameters), errors, found)
+
+
+def products_of_length(device: Device) -> list[Product]:
+    """Return the products that take longer than the host takes to launch one; shorter ones wait for the host."""
+    return [one for one in device.products if one.seconds > device.launch] or list(device.products)
+
+
+def _kernel(product: Product) -> Kernel:
+    return matmul(*product.shape, precision=product.precision)
+
+
+def _start(base: Accelerator, precisions: set[str], known: bool) -> dict[str, float]:
+    """Return the first estimate of each parameter by its name.
+
+    A GPU of the catalogue keeps its peaks, and products in fp32, without tensor cores, have an efficiency of their own.
+    """
+    if not known:
+        depth = {"k_half": K_HALF} if base.sms else {}
+        return {f"peak_flops.{one}": base.peak(one) for one in sorted(precisions)} | depth
+    start = {}
+    if precisions - {"fp32"} or not base.sms:
+        start = {"matmul_efficiency": base.matmul_efficiency, "k_half": K_HALF}
+    if base.sms and "fp32" in precisions:
+        start |= {"fp32_efficiency": base.fp32_efficiency or base.matmul_efficiency, "fp32_k_half": K_HALF}
+    return start if base.sms else {"matmul_efficiency": base.matmul_efficiency}
 
 
 def _memory(device: Device) -> tuple[float, float]:

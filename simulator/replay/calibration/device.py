@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -29,8 +30,26 @@ LONGEST = 0.25
 VECTORS = tuple(2**power for power in range(16, 31, 2))
 """Bytes of the copies, from vectors that fit a cache to vectors that do not."""
 
+UNALIGNED = ("bf16", "fp16")
+"""Precisions whose products are also measured with odd n and k: rows of 2 bytes alignment, as those of a vocabulary of
+50,257."""
+
+WARM_SECONDS = 3.0
+"""A GPU multiplies for so long before it is measured. Its clock falls when it reaches the power limit: an H100 from 717
+to 685 TFLOP/s in the first two seconds."""
+
+GRAPH_SECONDS = 0.005
+"""Products and copies of about this length are one CUDA graph, which launches them without the host."""
+GRAPH_KERNELS = 100
+"""Most kernels of such a graph."""
+
+LAYERS = 8
+"""Layers of the transformer whose training tells the host's time for a kernel."""
+WIDTH = 64
+"""Its hidden size and the length of its sequence: too small to keep the GPU busy."""
+
 LAUNCHES = 200
-"""Kernels of one element, issued one after the other, so that the host is the bottleneck."""
+"""Kernels of one element, issued one after the other, on a device that launches none."""
 
 ON_PROCESSORS = ("fp32",)
 """Many processors convert the other precisions to this one."""
@@ -63,8 +82,8 @@ class Transfer:
 class Device:
     """Measurements of the device *name*. The bytes of copies in its memory are bytes read plus bytes written.
 
-    *launch*: s for each kernel. *to_host* and *to_device* are empty if the device is the host. *memory* (bytes) and
-    *sms* are as the device reports them.
+    *launch*: s of the host for each kernel of eager training. *to_host* and *to_device* are empty if the device is the
+    host. *memory* (bytes) and *sms* are as the device reports them.
     """
 
     name: str
@@ -83,6 +102,7 @@ def measure_device(name: str) -> Device:
     if device.type != "cuda":
         return Device("cpu", tuple(_products(device, ON_PROCESSORS)), tuple(_copies(device, device)), _launch(device))
     properties = torch.cuda.get_device_properties(device)
+    _warm(device)
     host = torch.device("cpu")
     return Device(
         properties.name,
@@ -118,13 +138,17 @@ def _products(device: torch.device, precisions: tuple[str, ...]) -> Iterator[Pro
                 seconds = _product_seconds(device, DTYPES[precision], product.shape)
                 rate = max(rate, product.flops / seconds)
                 yield Product(precision, product.shape, seconds)
+        if device.type == "cuda" and precision in UNALIGNED:
+            for side in SIDES[-3:]:
+                shape = (side, side + 1, side + 1)
+                yield Product(precision, shape, _product_seconds(device, DTYPES[precision], shape))
 
 
 def _product_seconds(device: torch.device, dtype: torch.dtype, shape: tuple[int, int, int]) -> float:
     m, n, k = shape
     left, right = torch.randn(m, k, device=device, dtype=dtype), torch.randn(k, n, device=device, dtype=dtype)
     out = torch.empty(m, n, device=device, dtype=dtype)
-    return timed(lambda: torch.mm(left, right, out=out), device)
+    return kernel_seconds(lambda: torch.mm(left, right, out=out), device)
 
 
 def _copies(source: torch.device, target: torch.device) -> Iterator[Transfer]:
@@ -139,11 +163,43 @@ def _copies(source: torch.device, target: torch.device) -> Iterator[Transfer]:
             for one in (source, target)
         ]
         device = source if source.type == "cuda" else target
-        seconds = timed(lambda pair=tuple(vectors): pair[1].copy_(pair[0], non_blocking=pinned), device)  # type: ignore[misc]
+        copy = partial(vectors[1].copy_, vectors[0], non_blocking=pinned)
+        seconds = timed(copy, device) if pinned else kernel_seconds(copy, device)
         yield Transfer(nbytes if pinned else 2 * nbytes, seconds)
 
 
+def _warm(device: torch.device) -> None:
+    square = torch.randn(SIDES[-1], SIDES[-1], device=device, dtype=torch.bfloat16)
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < WARM_SECONDS:
+        torch.mm(square, square)
+        _finish(device)
+
+
 def _launch(device: torch.device) -> float:
+    """Return the host's time for a kernel: that of a training step that waits for the host, over its kernels."""
+    if device.type != "cuda":
+        return _issue(device)
+    layer = torch.nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, dropout=0.0, batch_first=True, device=device)
+    model = torch.nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
+    samples = torch.randn(1, WIDTH, WIDTH, device=device)
+
+    def step() -> None:
+        model(samples).sum().backward()
+
+    seconds = timed(step, device)
+    return seconds / _kernels_of(step, device)
+
+
+def _kernels_of(once: Callable[[], object], device: torch.device) -> int:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        once()
+        _finish(device)
+    on_device = [event for event in profile.events() or () if event.device_type.name == "CUDA"]
+    return max(1, len(on_device))
+
+
+def _issue(device: torch.device) -> float:
     one = torch.zeros(1, device=device)
 
     def launches() -> None:
@@ -151,6 +207,19 @@ def _launch(device: torch.device) -> float:
             one.add_(1.0)
 
     return timed(launches, device) / LAUNCHES
+
+
+def kernel_seconds(once: Callable[[], object], device: torch.device) -> float:
+    """Return the seconds of *once*, one kernel, on *device*, without the host's time to launch it."""
+    if device.type != "cuda":
+        return timed(once, device)
+    estimate = min(_batch(once, device, 3) for _ in range(2))
+    count = max(1, min(GRAPH_KERNELS, int(GRAPH_SECONDS / estimate)))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(count):
+            once()
+    return timed(graph.replay, device) / count
 
 
 def timed(once: Callable[[], object], device: torch.device) -> float:

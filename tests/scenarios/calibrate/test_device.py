@@ -6,6 +6,7 @@ import topologies
 from scenarios.calibrate.device import contents, device_report, fitted
 from scenarios.calibrate.file import write
 from simulator.document import read
+from workloads.stack import specification
 
 pytest.importorskip("torch", reason="the measurement needs torch")
 
@@ -33,7 +34,8 @@ def test_the_file_is_an_accelerator(name, sms, keys, tmp_path):
     write(contents(found, {"date": "2026-01-31"}), tmp_path / "gpu.yaml")
     data = read(tmp_path / "gpu.yaml").data
     assert set(data["accelerator"]) == keys
-    assert data["launch"] == "3.5 us"
+    assert data["software"]["launch"] == "3.5 us"
+    assert specification(str(tmp_path / "gpu.yaml")).build().launch_seconds == pytest.approx(3.5e-6)
     node = {"accelerator": str(tmp_path / "gpu.yaml"), "accelerators": 2, "host": data["host"]}
     cluster = topologies.cluster({"nodes": 1, "node": node})
     made, fit = cluster.accelerator("gpu 0"), found.entry.accelerator
@@ -48,4 +50,4 @@ def test_the_file_is_an_accelerator(name, sms, keys, tmp_path):
 def test_the_report_has_every_product(tmp_path):
     report = device_report(fitted(measured("cpu")))
     assert [line.split()[1] for line in report.splitlines() if line.startswith("  bf16")] == ["256", "1024", "4096"]
-    assert "launch: 3.5 us for each kernel" in report
+    assert "launch: 3.5 us of the host for each kernel of eager training" in report

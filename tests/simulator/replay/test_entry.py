@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulator.accelerator import Accelerator, Software
+from simulator.accelerator import Accelerator
 from simulator.errors import CalibrationError
 from simulator.kernel import matmul
 from simulator.replay.entry import entry, fit_link
@@ -21,13 +21,13 @@ LAUNCH = 4e-6
 
 def timed(accelerator, precisions, noise=0.02):
     """The measurements that *accelerator* would produce."""
-    random, host = np.random.default_rng(0), Software(launch_seconds=LAUNCH)
+    random = np.random.default_rng(0)
 
     def about(seconds):
         return float(seconds * np.exp(noise * random.standard_normal()))
 
     products = tuple(
-        Product(p, (side, side, k), about(accelerator.seconds([matmul(side, side, k, precision=p)], host)))
+        Product(p, (side, side, k), about(accelerator.seconds([matmul(side, side, k, precision=p)])))
         for p in precisions
         for side in measuring.SIDES
         for k in measuring.DEPTHS
