@@ -39,6 +39,8 @@ OF_CLOCKS = (
     "convolution_efficiency",
     "attention_efficiency",
     "attention_backward",
+    "cudnn_attention_efficiency",
+    "cudnn_attention_backward",
 )
 """The shares of an `Accelerator` that scale with its clock."""
 
@@ -68,6 +70,9 @@ class Software:
       a check of fp32 copies of fp16 gradients, and a flat copy of them.
     - *slice_seconds*: host time for each rank's slice of each tensor, if ZeRO's third stage communicates lists of
       tensors; 0 for flat buffers.
+    - *fp32_residual*: a transformer of 16 bits keeps its residual stream in fp32.
+    - *padded*: products with unaligned rows are padded.
+    - *cudnn_attention*: its fused attention is cuDNN's on GPUs for which cuDNN has one.
     - *flash_forward*, *flash_backward*: speed of its fused attention relative to that of an `Accelerator`'s shares.
     - *gather_ahead*: parameters of a sharded optimizer are gathered during the next forward pass.
     - *fp32_gradients*: the 16-bit precisions under which gradients are accumulated and reduced in fp32.
@@ -113,9 +118,17 @@ class Software:
     gather_logits: bool = False
     keep_gathered: bool = False
     separate_gate: bool = False
+    fp32_residual: bool = False
+    padded: bool = False
+    cudnn_attention: bool = False
     accumulation: str = "fused"
     zero_gradients: str = "reduce_scatter"
     zero_parameters: str = "all_gather"
+
+    @property
+    def speeds(self) -> tuple[float, ...]:
+        """All on which the GPU time of a kernel depends."""
+        return self.flash_forward, self.flash_backward, self.padded, self.cudnn_attention
 
     @property
     def host_seconds_per_tensor(self) -> float:
@@ -142,7 +155,8 @@ class Accelerator:
     *fp32_k_half*: the same of products in fp32, and *convolution_efficiency*, *convolution_k_half* of convolutions in
     fp32, if tensor cores do not take part in them (None: as other products); *unaligned_efficiency*: speed of products
     on tensor cores with rows that are not aligned, relative to aligned ones; *attention_efficiency*: share
-    of the peak that the products of fused attention reach, *attention_backward* in the backward pass; *spread*:
+    of the peak that the products of fused attention reach, *attention_backward* in the backward pass, and the same of
+    cuDNN's kernels where it has some made for this GPU; *spread*:
     coefficient of variation of the speed of products among GPUs of this type; *power* in W.
 
     >>> Accelerator(peak_flops=1).seconds([Kernel(flops=3)])
@@ -164,9 +178,11 @@ class Accelerator:
     unaligned_efficiency: float = UNALIGNED
     attention_efficiency: float = 1.0
     attention_backward: float = 1.0
+    cudnn_attention_efficiency: float | None = None
+    cudnn_attention_backward: float | None = None
     spread: float = 0.0
     power: float = 0.0
-    _prices: dict[tuple[tuple[Kernel, ...], float, float], tuple[float, float]] = field(
+    _prices: dict[tuple[object, ...], tuple[float, float]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
 
@@ -186,7 +202,7 @@ class Accelerator:
     def seconds(self, kernels: Iterable[Kernel], software: Software | None = None) -> float:
         """Return the seconds of *kernels* one after the other, launched by *software* (None: launches are free)."""
         kernels = tuple(kernels)
-        key = (kernels, 1.0, 1.0) if software is None else (kernels, software.flash_forward, software.flash_backward)
+        key = (kernels, *(software.speeds if software else ()))
         price = self._prices.get(key)
         if price is None:
             modelled = [kernel for kernel in kernels if kernel.seconds is None]
@@ -222,7 +238,7 @@ class Accelerator:
         if not kernel.flops:
             return memory
         efficiency, k_half = self._of_products(kernel.precision)
-        peak = self._product_peak(kernel) * efficiency
+        peak = self._product_peak(kernel, software) * efficiency
         if kernel.shape is None or not self.sms:
             return max(kernel.flops / peak, memory)
         if kernel.attention:
@@ -235,7 +251,7 @@ class Accelerator:
             shapes.append(kernel.winograd)
         return max(min(_quantised_flops(*shape, self.sms, k_half) for shape in shapes) / peak, memory)
 
-    def _product_peak(self, kernel: Kernel) -> float:
+    def _product_peak(self, kernel: Kernel, software: Software | None) -> float:
         """Return the dense peak for a product, FLOP/s.
 
         A batched product of 16 bits with unaligned rows has no tensor cores: with head size 108 in place of 216, 182
@@ -243,13 +259,15 @@ class Accelerator:
         chronicles-prequel.md, 26 February 2022).
         """
         peak = self.peak(kernel.precision)
-        if kernel.aligned or kernel.precision == "fp32":
+        if kernel.aligned or kernel.precision == "fp32" or (software and software.padded):
             return peak
         several = kernel.shape is not None and kernel.shape[0] > 1
         unaligned = peak * self.unaligned_efficiency
         return min(unaligned, self.peak("fp32")) if several else unaligned
 
     def _attention_share(self, which: str, software: Software) -> float:
+        if software.cudnn_attention and self.cudnn_attention_efficiency and self.cudnn_attention_backward:
+            return self.cudnn_attention_backward if which == "backward" else self.cudnn_attention_efficiency
         if which == "backward":
             return self.attention_backward * software.flash_backward
         return self.attention_efficiency * software.flash_forward

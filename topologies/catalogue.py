@@ -84,6 +84,8 @@ EFFICIENCIES = (
     "memory_efficiency",
     "attention_efficiency",
     "attention_backward",
+    "cudnn_attention_efficiency",
+    "cudnn_attention_backward",
     "spread",
 )
 """Shares of a peak, which hold for similar GPUs."""
@@ -124,6 +126,8 @@ class Device(Sourced):
     unaligned_efficiency: Fraction = UNALIGNED
     attention_efficiency: Fraction = 1.0
     attention_backward: Fraction = 1.0
+    cudnn_attention_efficiency: Fraction | None = None
+    cudnn_attention_backward: Fraction | None = None
     spread: Number = 0.0
     power: Power | None = None
     links: Lanes | None = None
@@ -169,6 +173,8 @@ class Device(Sourced):
             unaligned_efficiency=self.unaligned_efficiency,
             attention_efficiency=self.attention_efficiency,
             attention_backward=self.attention_backward,
+            cudnn_attention_efficiency=self.cudnn_attention_efficiency,
+            cudnn_attention_backward=self.cudnn_attention_backward,
             spread=self.spread,
             power=self.power or 0.0,
         )

@@ -34,4 +34,6 @@ def default_stack(method: str, degrees: Mapping[str, int], gpu: Accelerator, *, 
             return "megatron_deepspeed", f"default for zero on {gpu.name}"
         if method == "fsdp":
             return ("fsdp_sdpa" if ampere else "fsdp"), f"default for fsdp on {gpu.name}"
+        if method == "ddp" and ampere:
+            return "ddp_sdpa", f"default for ddp on {gpu.name}"
     return ("fsdp" if method == "fsdp" else "ddp"), f"default for {method} on {gpu.name}"

@@ -25,11 +25,11 @@ class Shape:
     *activation*: ``gelu``, ``relu`` and ``squared_relu`` are one kernel; ``gelu_new`` is the tanh form of gelu, written
     out unless it is *fused*; ``swiglu`` and ``geglu`` multiply it by a second product. *cross_entropy*: how the loss is
     computed; "": in one kernel if it is *fused*, else in eager torch. *wide_softmax*, *gather_logits*, *keep_gathered*,
-    *separate_gate*: as `Software` has them; the last for a serial *block*. *head_dim*: features of an attention head,
-    0: an equal part of the hidden size. *norm_placement*: norms ``before`` each block of a causal model, ``after`` it
-    (of its output, before the residual sum: OLMo 2), or ``both`` (Gemma 2). *qk_norm*: RMS norms of queries and keys,
-    ``none``, ``per_head`` (Qwen 3) or ``all_heads`` (over the features of all heads: OLMo 2). *position_rows*: rows of
-    the learned table of positions, 0: one for each position.
+    *separate_gate* (for a serial *block*), *fp32_residual*: as `Software` has them. *head_dim*: features of an
+    attention head, 0: an equal part of the hidden size. *norm_placement*: norms ``before`` each block of a causal
+    model, ``after`` it (of its output, before the residual sum: OLMo 2), or ``both`` (Gemma 2). *qk_norm*: RMS norms of
+    queries and keys, ``none``, ``per_head`` (Qwen 3) or ``all_heads`` (over the features of all heads: OLMo 2).
+    *position_rows*: rows of the learned table of positions, 0: one for each position.
     """
 
     num_layers: int
@@ -59,6 +59,7 @@ class Shape:
     gather_logits: bool = False
     keep_gathered: bool = False
     separate_gate: bool = False
+    fp32_residual: bool = False
     cut: Cut = WHOLE
     degrees: Mapping[str, int] = field(default_factory=dict)
     head_dim: int = 0
@@ -78,6 +79,11 @@ class Shape:
     def loss(self) -> str:
         """How the loss is computed."""
         return self.cross_entropy or ("fused" if fuses(self.fused, "cross_entropy") else "eager")
+
+    @property
+    def residual_precision(self) -> str:
+        """The precision of the residual stream, which layers pass on."""
+        return "fp32" if self.fp32_residual and BYTES[self.precision] < BYTES["fp32"] else self.precision
 
     @property
     def head_size(self) -> int:
@@ -112,7 +118,7 @@ class Shape:
     @property
     def hidden_bytes(self) -> float:
         """Bytes that one layer passes to the next for each sample; those of a shard with sequence parallelism."""
-        return self.seq_length * self.hidden_size * BYTES[self.precision] / self.cut.sequence_shards
+        return self.seq_length * self.hidden_size * BYTES[self.residual_precision] / self.cut.sequence_shards
 
 
 def nearest_divisors(number: int, wanted: int) -> list[int]:

@@ -39,11 +39,12 @@ OWN = ("name", "description", "source")
 class SoftwareSpecification(Section):
     """The keys of such a file.
 
-    *preset*: a stack whose values the keys of this one override; *launch*: host time per kernel; *fused*: true, false or
-    a list of operators.
+    *preset*: a stack whose values the keys of this one override; *launch*: host time per kernel; *fused*: true, false
+    or a list of operators.
     *sharpness*: of the smooth maximum of host time and GPU time.
     *torch_compile*: TorchInductor fuses pointwise operators, norms, softmax and loss into a kernel each; the kernels of
-    matrix products and of fused attention stay (Ansel et al. 2024, "PyTorch 2", ASPLOS, section 4).
+    matrix products and of fused attention stay (Ansel et al. 2024, "PyTorch 2", ASPLOS, section 4), and unaligned
+    products are padded (torch/_inductor/config.py, shape_padding).
     *operators*: those that a step launches for each parameter tensor, one by one; *tensor*: further host time for
     each tensor; *load*: host time of each step for loading data and logging; *message_operators*: those that the
     host launches after each message of a pipeline; *exchange*: further time lost with each message; *context*:
@@ -83,6 +84,9 @@ class SoftwareSpecification(Section):
     gather_logits: Flag = False
     keep_gathered: Flag = False
     separate_gate: Flag = False
+    fp32_residual: Flag = False
+    padded: Flag = False
+    cudnn_attention: Flag = False
     accumulation: Literal["fused", "added", "cast", "autocast"] = "fused"
     zero_gradients: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
     zero_parameters: Literal["all_gather", "broadcast"] = "all_gather"
@@ -132,6 +136,9 @@ class SoftwareSpecification(Section):
             gather_logits=self.gather_logits,
             keep_gathered=self.keep_gathered,
             separate_gate=self.separate_gate,
+            fp32_residual=self.fp32_residual,
+            padded=self.padded or self.torch_compile,
+            cudnn_attention=self.cudnn_attention,
             accumulation=self.accumulation,
             zero_gradients=self.zero_gradients,
             zero_parameters=self.zero_parameters,

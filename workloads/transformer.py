@@ -14,7 +14,7 @@ from simulator.accelerator import Software
 from simulator.kernel import BYTES
 from workloads.model import Model
 from workloads.operators.attention import CoreAttention, FlashAttention
-from workloads.operators.elementwise import dropout, gelu, residual, rotary, swiglu, tanh
+from workloads.operators.elementwise import cast, dropout, gelu, residual, rotary, swiglu, tanh
 from workloads.operators.embedding import embedding, vocabulary_parallel_embedding
 from workloads.operators.fusion import fuses
 from workloads.operators.layer import OperatorLayer
@@ -51,7 +51,15 @@ class Transformer(Model):
 
     def with_software(self, software: Software) -> Transformer:
         """The model with the fused softmax, the loss and the products of *software*."""
-        keys = "softmax_group", "wide_softmax", "cross_entropy", "gather_logits", "keep_gathered", "separate_gate"
+        keys = (
+            "softmax_group",
+            "wide_softmax",
+            "cross_entropy",
+            "gather_logits",
+            "keep_gathered",
+            "separate_gate",
+            "fp32_residual",
+        )
         return self.reshaped(**{key: getattr(software, key) for key in keys})
 
 
@@ -104,9 +112,9 @@ def embedding_operators(shape: Shape) -> tuple[Operator, ...]:
     learned = shape.position_embedding_type == "learned_absolute"
     positions = (shape.position_rows or shape.seq_length) * learned
     tables = (shape.vocabulary, positions, shape.type_vocab_size)
-    vectors = embedding(tuple(filter(None, tables)), shape.seq_length, shape.hidden_size, shape.precision)
+    vectors = embedding(tuple(filter(None, tables)), shape.seq_length, shape.hidden_size, shape.residual_precision)
     norm = (_norm(shape),) if shape.embedding_norm else ()
-    drop = (dropout(elements // cut.sequence_shards, shape.precision),) if shape.dropout else ()
+    drop = (dropout(elements // cut.sequence_shards, shape.residual_precision),) if shape.dropout else ()
     return (vocabulary_parallel_embedding(vectors, cut, _sequence_bytes(shape)), *norm, *drop)
 
 
@@ -117,7 +125,7 @@ def head_operators(shape: Shape) -> tuple[Operator, ...]:
     if not shape.causal:
         own = rows // cut.sequence_shards
         dense = on_the_sequence(Linear(own, hidden, hidden, precision=precision), cut)
-        before = (dense, _gelu(shape, own * hidden), _norm(shape))
+        before = (*_casts(shape, 1), dense, _gelu(shape, own * hidden), _norm(shape))
     if shape.head == "pretraining":
         pooler = sequence_gathered(Linear(1, hidden, hidden, precision=precision), cut, _sequence_bytes(shape))
         before = (pooler, tanh(hidden, precision), *before)
@@ -131,7 +139,7 @@ def head_operators(shape: Shape) -> tuple[Operator, ...]:
         kept_share=shape.kept_share,
     )
     next_sentence = (Linear(1, hidden, 2, precision=precision),) if shape.head == "pretraining" else ()
-    return (*before, *_logits_and_loss(shape, logits), *next_sentence)
+    return (*before, *_casts(shape, 1), *_logits_and_loss(shape, logits), *next_sentence)
 
 
 def _logits_and_loss(shape: Shape, logits: Linear) -> tuple[Operator, Operator]:
@@ -148,11 +156,25 @@ def _logits_and_loss(shape: Shape, logits: Linear) -> tuple[Operator, Operator]:
 
 
 def _norm(shape: Shape) -> Operator:
-    rows = shape.seq_length // shape.cut.sequence_shards
+    rows, hidden, stream = shape.seq_length // shape.cut.sequence_shards, shape.hidden_size, shape.residual_precision
+    output = shape.precision if _casts_fused(shape) else stream
     if shape.normalization == "rmsnorm":
         fused = fuses(shape.fused, "rms_norm")
-        return on_the_sequence(rms_norm(rows, shape.hidden_size, shape.precision, fused=fused), shape.cut)
-    return on_the_sequence(layer_norm(rows, shape.hidden_size, shape.precision, bias=shape.norm_bias), shape.cut)
+        return on_the_sequence(rms_norm(rows, hidden, stream, output, fused=fused), shape.cut)
+    return on_the_sequence(layer_norm(rows, hidden, stream, output, bias=shape.norm_bias), shape.cut)
+
+
+def _casts_fused(shape: Shape) -> bool:
+    """True if casts are part of the kernels before and after them."""
+    return fuses(shape.fused, "bias_dropout_add")
+
+
+def _casts(shape: Shape, products: int) -> tuple[Operator, ...]:
+    """The casts of a wide residual stream before so many *products*, none if it is not wide."""
+    if shape.residual_precision == shape.precision or _casts_fused(shape):
+        return ()
+    elements = shape.seq_length // shape.cut.sequence_shards * shape.hidden_size
+    return (on_the_sequence(cast(elements, shape.precision, shape.residual_precision, products), shape.cut),)
 
 
 def _sequence_bytes(shape: Shape) -> float:
@@ -172,7 +194,8 @@ def _block(shape: Shape, parts: Parts, *, before: bool = False, after: bool = Fa
     first, inner, second = parts
     norm = (_norm(shape),)
     columns, rows = _columns(shape, first), second_parallel(second, shape.cut)
-    return (*norm * before, columns, *inner, rows, *norm * after, _residual(shape))
+    casts = _casts(shape, max(1, len(first.splits)))
+    return (*norm * before, *casts, columns, *inner, rows, *norm * after, _residual(shape))
 
 
 def _columns(shape: Shape, first: Linear) -> Operator:
@@ -185,11 +208,12 @@ def _columns(shape: Shape, first: Linear) -> Operator:
 def _parallel_block(shape: Shape) -> tuple[Operator, ...]:
     columns, attention, output = _attention_parts(shape)
     up, feed_forward, down = _feed_forward_parts(shape)
+    one, two = _casts(shape, 1), _casts(shape, 2)
     if shape.block == "parallel":
-        made = (_norm(shape), column_parallel(SharedInput((columns, up)), shape.cut), *attention, *feed_forward)
+        made = (_norm(shape), *two, column_parallel(SharedInput((columns, up)), shape.cut), *attention, *feed_forward)
     else:
-        first = (_norm(shape), column_parallel(columns, shape.cut), *attention)
-        made = (*first, _norm(shape), column_parallel(up, shape.cut), *feed_forward)
+        first = (_norm(shape), *one, column_parallel(columns, shape.cut), *attention)
+        made = (*first, _norm(shape), *one, column_parallel(up, shape.cut), *feed_forward)
     return (
         *made,
         second_parallel(SummedOutput((output, down)), shape.cut),
@@ -274,4 +298,5 @@ def _gelu(shape: Shape, elements: int) -> Operator:
 
 def _residual(shape: Shape) -> Operator:
     elements = shape.seq_length * shape.hidden_size // shape.cut.sequence_shards
-    return residual(elements, shape.precision, drop=shape.dropout, fused=fuses(shape.fused, "bias_dropout_add"))
+    fused = fuses(shape.fused, "bias_dropout_add")
+    return residual(elements, shape.precision, shape.residual_precision, drop=shape.dropout, fused=fused)

@@ -53,7 +53,7 @@ class Kernels:
     """Executes kernels on *device*: products of their shapes, copies of their bytes. Measured kernels sleep.
 
     Operands are random numbers in memory that all kernels share: a GPU at its power limit multiplies zeros faster (an
-    H100 822 in place of 685 TFLOP/s in bf16; `scenarios.published`, h100_one_gpu). The memory grows to the size of the
+    H100 822 in place of 685 TFLOP/s in bf16). The memory grows to the size of the
     largest kernel in the warm-up.
     """
 

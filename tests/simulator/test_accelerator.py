@@ -93,6 +93,26 @@ def test_unaligned_rows_cost_tensor_cores(shape: tuple[int, int, int, int], slow
     assert gpu.seconds([kernel]) == pytest.approx(slower * gpu.seconds([aligned]))
 
 
+def test_unaligned_rows_by_gpu_and_by_software() -> None:
+    """A GPU's file has what its kernels for such rows reach; a compiler pads them."""
+    gpu = Accelerator(peak_flops={"bf16": 16e12, "fp32": 1e12}, sms=1, unaligned_efficiency=0.2)
+    kernel, aligned = (matmul(4096, n, 768, precision="bf16") for n in (50257, 50304))
+    assert gpu.seconds([kernel]) == pytest.approx(5 * gpu.seconds([aligned]))
+    assert gpu.seconds([kernel], Software(padded=True)) == gpu.seconds([aligned])
+
+
+def test_attention_of_cudnn_where_the_gpu_has_it() -> None:
+    """The stack asks for it; the GPU has shares for it, or the flash kernels of the stack run."""
+    plain = Accelerator(peak_flops=1e12, sms=1, attention_efficiency=0.25, attention_backward=0.125)
+    gpu = replace(plain, cudnn_attention_efficiency=0.5, cudnn_attention_backward=0.5)
+    stack = Software(flash_forward=1.0, flash_backward=2.0, cudnn_attention=True)
+    for which, share in (("forward", 0.25), ("backward", 0.25)):
+        kernel = Kernel(1.0, 0.0, (1, 1000, 1000, 500), "fp32", attention=which)  # type: ignore[arg-type]
+        assert plain.seconds([kernel], stack) == pytest.approx(1e9 / (share * 1e12))
+        assert gpu.seconds([kernel], stack) == pytest.approx(1e9 / (0.5 * 1e12))
+        assert gpu.seconds([kernel], replace(stack, cudnn_attention=False)) == plain.seconds([kernel], stack)
+
+
 def test_the_rows_of_a_weight_gradient_are_its_sides() -> None:
     """The product of a weight gradient runs over samples, which may be any number."""
     assert not matmul(768, 768, 197, precision="bf16").aligned

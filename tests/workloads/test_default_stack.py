@@ -15,7 +15,8 @@ STACKS = lookup.names("workloads.software")
 @pytest.mark.parametrize(
     ("method", "degrees", "gpu", "expected"),
     [
-        ("ddp", {"tp": 1, "pp": 1, "dp": 8}, "a100_80gb", "ddp"),
+        ("ddp", {"tp": 1, "pp": 1, "dp": 8}, "a100_80gb", "ddp_sdpa"),
+        ("ddp", {"dp": 8}, "v100_32gb", "ddp"),
         ("fsdp", {"dp": 8}, "v100_16gb", "fsdp"),
         ("fsdp", {"dp": 8}, "a100_80gb", "fsdp_sdpa"),
         ("fsdp", {"dp": 8}, "h100", "fsdp_sdpa"),

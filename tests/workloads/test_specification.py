@@ -126,9 +126,9 @@ def test_software_stacks() -> None:
     fused |= {"ddp_compile", "fsdp_compile", "alpa", "nanotron", "aa_scaling", "aa_scaling_flash1", "aa_scaling_flash2"}
     fused |= {"internlm", "megatron_early_2021"}
     stacks = {name: software(name) for name in names("workloads.software")}
-    assert set(stacks) == {"ddp", "fsdp", "fsdp_sdpa", "aa_scaling_torch", "ideal", *fused}
+    assert set(stacks) == {"ddp", "ddp_sdpa", "fsdp", "fsdp_sdpa", "aa_scaling_torch", "ideal", *fused}
     assert stacks["ideal"].launch_seconds == 0.0
-    assert {name for name, stack in stacks.items() if stack.fused} == {"ideal", *fused}
+    assert {name for name, stack in stacks.items() if stack.fused} == {"ideal", "ddp_sdpa", *fused}
     assert {name for name, stack in stacks.items() if stack.slice_seconds} == {"megatron_deepspeed_2021"}
     assert {name for name, stack in stacks.items() if stack.async_tensor} == {"ideal", *asynchronous}
     assert all(1e-6 <= stack.launch_seconds <= 1e-4 for name, stack in stacks.items() if name != "ideal")

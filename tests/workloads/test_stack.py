@@ -23,11 +23,11 @@ def test_every_stack_loads_under_its_name(name: str) -> None:
     assert software(name).name == name
 
 
-@pytest.mark.parametrize(("compiled", "eager"), [("ddp_compile", "ddp"), ("fsdp_compile", "fsdp_sdpa")])
+@pytest.mark.parametrize(("compiled", "eager"), [("ddp_compile", "ddp_sdpa"), ("fsdp_compile", "fsdp_sdpa")])
 def test_compiling_fuses_elementwise_kernels_and_leaves_products(compiled: str, eager: str) -> None:
     fast, slow = software(compiled), software(eager)
     assert fast.fused
-    assert not slow.fused
+    assert slow.fused in (False, frozenset({"optimizer"}))
     assert fast.launch_seconds < slow.launch_seconds
     assert (fast.load_seconds, fast.flash_backward) == (slow.load_seconds, slow.flash_backward)
     layers = [model("llama3_8b", "bf16", stack.fused).layers[1] for stack in (fast, slow)]

@@ -94,14 +94,39 @@ def dropout(elements: int, precision: str) -> Elementwise:
     return Elementwise(elements, traffic, traffic, kept=1, precision=precision)
 
 
-def residual(elements: int, precision: str, *, drop: bool, fused: bool = True) -> Elementwise:
-    """x + dropout(y), or x + y. Its backward adds the two gradients that meet at x."""
-    width = BYTES[precision]
+def residual(elements: int, precision: str, stream: str, *, drop: bool, fused: bool = True) -> Elementwise:
+    """x + dropout(y), or x + y. Its backward adds the two gradients that meet at x.
+
+    *stream*: the precision of x and of the sum; if wider than that of y, the gradient of y is cast.
+    """
+    width, wide = BYTES[precision], BYTES[stream]
+    cast = wide + width if wide > width else 0
+    launched = 1 if cast and not fused else 0
+    forward, backward = 2 * wide + width, 3 * wide + cast
     if not drop:
-        return Elementwise(elements, 3 * width, 3 * width, precision=precision)
-    forward = 3 * width + 1 if fused else 5 * width + 1
-    launches = (1 if fused else 2, 2)
-    return Elementwise(elements, forward, 5 * width + 1, kept=1, launches=launches, precision=precision)
+        return Elementwise(elements, forward, backward, launches=(1, 1 + launched), precision=precision)
+    forward += 1 if fused else 2 * width + 1
+    backward += 2 * width + 1
+    launches = (1 if fused else 2, 2 + launched)
+    return Elementwise(elements, forward, backward, kept=1, launches=launches, precision=precision)
+
+
+def cast(elements: int, precision: str, stream: str, copies: int) -> Elementwise:
+    """*copies* of the input of products, from *stream* to *precision*; the products keep one, this the others.
+
+    Under torch's autocast each product casts its input (ATen/autocast_mode.cpp: ``cached_cast`` keeps only weights).
+    Backward each gradient is cast to *stream*, and they are added up.
+    """
+    width, wide = BYTES[precision], BYTES[stream]
+    sums = 3.0 * wide * (copies - 1)
+    return Elementwise(
+        elements,
+        copies * (wide + width),
+        copies * (wide + width) + sums,
+        kept=(copies - 1) * width,
+        launches=(copies, 2 * copies - 1),
+        precision=precision,
+    )
 
 
 def rotary(elements: int, precision: str, *, fused: bool = True) -> Elementwise:

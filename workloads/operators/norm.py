@@ -4,22 +4,30 @@ from __future__ import annotations
 
 from simulator.kernel import BYTES
 from workloads.operators.elementwise import Elementwise
-from workloads.operators.parameter import parameter_tensors
+from workloads.operators.parameter import ParameterTensor, parameter_tensors
 
 FP32 = 4
 """Bytes in which Hugging Face's RMSNorm computes, whatever the precision."""
 
 
-def layer_norm(rows: int, features: int, precision: str, *, bias: bool = True) -> Elementwise:
-    """Mean and variance over *features*; read and write. Backward reads input and gradient twice, for dx and dw."""
-    width = BYTES[precision]
+def layer_norm(rows: int, features: int, precision: str, output: str = "", *, bias: bool = True) -> Elementwise:
+    """Mean and variance over *features*; read and write. Backward reads input and gradient twice, for dx and dw.
+
+    *output*: the precision of what it writes, *precision* unless given.
+    """
     tensors = parameter_tensors(features, features) if bias else parameter_tensors(features)
+    return _one_kernel(rows * features, precision, output, tensors)
+
+
+def _one_kernel(elements: int, precision: str, output: str, tensors: tuple[ParameterTensor, ...]) -> Elementwise:
+    width, written = BYTES[precision], BYTES[output or precision]
+    both = width + written
     return Elementwise(
-        rows * features, 2 * width, 3 * width, 2 * width, kept=width, parameters=tensors, precision=precision
+        elements, both, width + both, both, kept=width, parameters=tensors, precision=output or precision
     )
 
 
-def rms_norm(rows: int, features: int, precision: str, *, fused: bool = True) -> Elementwise:
+def rms_norm(rows: int, features: int, precision: str, output: str = "", *, fused: bool = True) -> Elementwise:
     """A layer norm without mean and bias; unfused as Hugging Face's LlamaRMSNorm and Megatron-LM's RMSNorm, in fp32.
 
     Unfused it has six operators: cast, square, mean, scale, cast back, weight. Autograd keeps the input in fp32 and
@@ -28,9 +36,7 @@ def rms_norm(rows: int, features: int, precision: str, *, fused: bool = True) ->
     width = BYTES[precision]
     tensors = parameter_tensors(features)
     if fused:
-        return Elementwise(
-            rows * features, 2 * width, 3 * width, 2 * width, kept=width, parameters=tensors, precision=precision
-        )
+        return _one_kernel(rows * features, precision, output, tensors)
     casts = 2 * (width + FP32) if width < FP32 else 0
     return Elementwise(
         rows * features,

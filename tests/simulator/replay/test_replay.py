@@ -5,7 +5,7 @@ import pytest
 
 from scenarios.running import simulated
 from scenarios.validate.validation import modelled
-from simulator.kernel import matmul, measured, memory_bound
+from simulator.kernel import Kernel, matmul, measured, memory_bound
 from simulator.replay import comparison
 from simulator.replay.replay import BrokenReplayError, replay, scaled
 from simulator.replay.replay import measured as timeline_of
@@ -85,6 +85,16 @@ def test_other_ways_to_compute(compute):
     ops = (Compute(name="a", kernels=kernels), Compute(name="b", kernels=kernels, on="host", after=("a",)))
     schedule = Schedule(Mesh.regular({"dp": 1}), (Program("rank", ops),), (0,))
     assert min(replayed(schedule, [[1e-3] * 2], compute=compute).step_times) >= 2e-3
+
+
+def test_fused_attention_is_executed():
+    """Forward and backward passes of torch's own, of the shape that the kernel has; a stream keeps its thread."""
+    kernels = tuple(
+        Kernel(1.0, 1.0, (heads, 16, 12, 8), "fp32", attention=which)
+        for heads, which in ((4, "forward"), (10, "backward"))
+    )
+    schedule = Schedule(Mesh.regular({"dp": 1}), (Program("rank", (Compute(name="a", kernels=kernels),)),), (0,))
+    assert all(time > 0 for time in replayed(schedule, [[0.0]], compute="kernels", repeat=3).step_times)
 
 
 def test_steps_are_repeated():

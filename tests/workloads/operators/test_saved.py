@@ -2,14 +2,14 @@
 
 import math
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from simulator.analysis.memory import bound
 from simulator.schedule.order import Order
 from workloads.compute import compute
-from workloads.operators.elementwise import gelu, rotary, swiglu
+from workloads.operators.elementwise import cast, gelu, residual, rotary, swiglu
 from workloads.operators.loss import cross_entropy
 from workloads.operators.norm import rms_norm
 from workloads.shape import Shape
@@ -160,6 +160,45 @@ def test_what_is_not_fused_is_what_torch_does(torch, operator, precision):
     for kernels, seen in ((made.forward(1), forward), (made.backward_input(1), backward)):
         assert sum(kernel.launches for kernel in kernels) == seen.kernels
         assert sum(kernel.nbytes for kernel in kernels) == pytest.approx(seen.moved, rel=0.01)
+
+
+@pytest.mark.parametrize("operator", ["cast", "residual"])
+def test_a_residual_stream_in_fp32_is_what_autocast_does(torch, operator):
+    """The stream is fp32, products are bf16: each casts its input, and the gradient of what is added is cast."""
+    stream = torch.randn(ROWS, CLASSES, requires_grad=True)
+    product = torch.randn(ROWS, CLASSES, dtype=torch.bfloat16, requires_grad=True)
+    function, given, made = {
+        "cast": (
+            lambda x: tuple(x.to(torch.bfloat16) for _ in range(3)),
+            [stream],
+            cast(ROWS * CLASSES, "bf16", "fp32", 3),
+        ),
+        "residual": (
+            lambda x, y: (x + y,),
+            [stream, product],
+            residual(ROWS * CLASSES, "bf16", "fp32", drop=False, fused=False),
+        ),
+    }[operator]
+    results = []
+    forward = watched(torch, lambda: results.append(function(*given)), least=stream.numel())
+    gradients = [torch.ones_like(one) for one in results[0]]
+    backward = watched(torch, lambda: torch.autograd.grad(results[0], given, gradients), least=stream.numel())
+    (kernel,) = made.forward(1)
+    assert (kernel.launches, kernel.nbytes) == (forward.kernels, forward.moved)
+    (kernel,) = made.backward_input(1)
+    # the sum of the two gradients that meet at x is the residual's, and no part of this graph
+    sums = (1, 3 * 4 * stream.numel()) if operator == "residual" else (0, 0)
+    assert (kernel.launches - sums[0], kernel.nbytes - sums[1]) == (backward.kernels, backward.moved)
+
+
+def test_autocast_keeps_a_copy_of_the_input_for_each_product():
+    """Llama's three products of attention and two of the MLP; norms keep the stream in fp32."""
+    shape = Shape(1, 8, 2, 2, 16, 4, 32, dropout=False, activation="swiglu", normalization="rmsnorm", precision="bf16")
+    narrow, wide = (transformer(replace(shape, fused=False, fp32_residual=on)).layers[1] for on in (False, True))
+    stream = 4 * 8
+    # a norm in bf16 keeps a copy in fp32 anyway; with a stream in fp32 what the weight multiplies is wider by 2 bytes
+    assert wide.activation_bytes(1) - narrow.activation_bytes(1) == (2 + 1) * 2 * stream + 2 * 2 * stream
+    assert wide.output_bytes(1) == 2 * narrow.output_bytes(1)
 
 
 def in_place(torch):
