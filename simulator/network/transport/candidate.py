@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from simulator.network.plan import Flow
 from simulator.network.step import Step
 from simulator.network.transport.group_topology import GroupTopology
-from simulator.network.transport.transport import Transport
+from simulator.network.transport.transport import NET, Transport
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,28 +67,51 @@ def candidate(
     """Return the *steps* of a collective of *nbytes* by *algorithm* and *protocol*, with the costs of *transport*."""
     properties = topology.properties
     correction = transport.correction(algorithm, protocol, nbytes)
-    share = transport.share(algorithm, protocol, properties) * correction
+    share = transport.share(kind, algorithm, protocol, properties) * correction
     pipelined = transport.pipeline_share(
         algorithm, sum(step.repeat for step in steps if not (step.pipelined or step.continues))
     )
-    ceiling = transport.ceiling(algorithm, protocol, properties) * correction * pipelined
+    ceiling = transport.ceiling(kind, algorithm, protocol, properties) * correction * pipelined
 
     def placed(step: Step) -> PlacedStep:
         load, flows = topology.link_load(step), topology.flows(transport, step, share, ceiling)
+        round_busy = topology.busy(flows) * step.nbytes
+        if transport.chains_by_rank and algorithm == "ring" and step.pipelined:
+            return PlacedStep(
+                step, transport.chain_estimate(algorithm, protocol, properties), flows, round_busy * step.repeat
+            )
         seconds = {hop: transport.message(*hop, algorithm, protocol, properties) for hop in load.distinct_hops}
-        alphas, round_busy = [seconds[hop] for hop in load.hops], topology.busy(flows) * step.nbytes
+        alphas = [seconds[hop] for hop in load.hops]
         if transport.overlapped_latency and step.coupled and not step.pipelined:
             latency = step.exposed(alphas, topology.seconds_per_byte(step, flows[0]))
         else:
             latency = step.latency(alphas)
         if step.pipelined and transport.fills:
-            chunk = transport.chunk(algorithm, protocol, step.nbytes, step.repeat, step.rounds)
-            busy = [chunk * beta for beta in topology.seconds_per_byte(step, flows[0])]
-            latency += step.fill(busy) + transport.copies.get((algorithm, protocol), 0) * max(busy)
-            latency += transport.round_latency.get((algorithm, protocol), 0.0) * step.nbytes * step.repeat / chunk
+            latency += _filling(transport, topology, algorithm, protocol, step, flows[0])
         return PlacedStep(step, latency, flows, round_busy * step.repeat)
 
     latency_factor = transport.latency_factor(kind, algorithm, protocol, nbytes, properties)
     return Candidate(
         algorithm, protocol, tuple(map(placed, steps)), transport.base(algorithm, protocol), latency_factor
     )
+
+
+def _filling(
+    transport: Transport, topology: GroupTopology, algorithm: str, protocol: str, step: Step, flow: Flow
+) -> float:
+    """The seconds until a pipelined *step* has chunks on all its hops, and those that its rounds of chunks add.
+
+    A ring of the group stands for all its channels, which fill at once; a tree is one channel.
+    """
+    key, whole = (algorithm, protocol), step.nbytes * step.repeat
+    channels = max(1, transport.blocks * len(topology.group.channels) // step.lanes)
+    inside = across = step.nbytes
+    if key in transport.chunk_bytes:
+        inside = across = channels * transport.chunk(*key, whole / channels, step.rounds)
+    if key in transport.net_chunk_bytes:
+        across = channels * transport.chunk(*key, whole / channels, topology.properties.tree_steps, net=True)
+    hops = zip(topology.link_load(step).hops, topology.seconds_per_byte(step, flow), strict=True)
+    busy = [(across if hop == NET else inside) * beta for (_, hop), beta in hops]
+    rounds = whole / inside
+    filling = step.fill(busy) + transport.copies.get((algorithm, protocol), 0) * max(busy)
+    return filling + transport.round_latency.get((algorithm, protocol), 0.0) * rounds

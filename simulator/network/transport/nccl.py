@@ -81,6 +81,21 @@ CHUNK_BYTES: Mapping[tuple[str, str], tuple[float, ...]] = {
 (src/enqueue.cc, v2.10.3). NVLS: NCCL_NVLS_CHUNKSIZE (src/transport/nvls.cc, v2.18) and what computeColl halves it to
 (src/enqueue.cc, v2.18.5), 128 to 16 KiB, for all of its 16 channels together."""
 
+LL128_DATA = 15 / 16
+"""Of a line of LL128: all but its flag (NCCL_LL128_DATAELEMS over NCCL_LL128_LINEELEMS)."""
+
+NET_CHUNK_BYTES: Mapping[tuple[str, str], tuple[float, ...]] = {
+    **{(name, "LL"): (512 * 8 * 8.0,) for name in ("ring", "tree")},
+    ("ring", "LL128"): (640 * 120 * 8 * LL128_DATA,),
+    ("tree", "LL128"): (640 * 120 * 8 * LL128_DATA, 2**17 * LL128_DATA, 2**15 * LL128_DATA),
+}
+"""Data in a slot of LL's and LL128's buffer (`BUFFER_BYTES` over NCCL_STEPS, without flags). The proxy, a thread of the
+host that feeds the NIC, sends a slot when all of it is there (src/transport/net.cc, sendProxyProgress, v2.14.3). Of a
+tree by LL128 it is what computeColl halves it to (src/enqueue.cc)."""
+
+NET_CHUNKS_FOR_DEPTH: Mapping[tuple[str, str], tuple[float, ...]] = {("tree", "LL128"): (64, 16)}
+"""computeColl, for each of `GroupProperties.tree_steps`."""
+
 CHUNKS_FOR_DEPTH: Mapping[tuple[str, str], tuple[float, ...]] = {
     ("tree", "Simple"): (8, 4, 1),
     ("nvls", "Simple"): (32, 4, 1),
@@ -132,7 +147,14 @@ def nccl(version: str = "2.10") -> Transport:
     bare = replace(model, tuning_model=model, large_message_factor={}, corrections={}, ring_ceilings={})
     ceilings = {key: limit for key, limit in bare.ceilings.items() if key not in NVLS_CEILINGS}
     library = replace(
-        bare, ceilings=ceilings, overlapped_latency=True, fills=True, copies=COPIES, limits=AMPERE_LIMIT, slices=SLICES
+        bare,
+        ceilings=ceilings,
+        overlapped_latency=True,
+        chains_by_rank=False,
+        fills=True,
+        copies=COPIES,
+        limits=AMPERE_LIMIT,
+        slices=SLICES,
     )
     return overridden(library, validated(read(FITTED), section(), ("transport",)))
 
@@ -163,10 +185,15 @@ def tuning_model(version: str) -> Transport:
         ring_ceilings=_ring_ceilings(tables) if tables.channels else {},
         corrections=tables.corrections,
         nvlink_only=frozenset({"LL128"}),
+        far_nics=frozenset(HOPPER),
+        chains_by_rank=True,
+        gather_shares={("ring", "LL"): tables.gather_share},
         switch_only={"nvls": tuple(NVLINKS)},
         fills=False,
         chunk_bytes=CHUNK_BYTES,
         chunks_for_depth=CHUNKS_FOR_DEPTH,
+        net_chunk_bytes=NET_CHUNK_BYTES,
+        net_chunks_for_depth=NET_CHUNKS_FOR_DEPTH,
         blocks=BLOCKS,
         channel_bytes=CHANNEL_BYTES,
         buffer_bytes=BUFFER_BYTES,

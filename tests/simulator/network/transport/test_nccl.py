@@ -177,8 +177,8 @@ def test_ll128_fills_less_where_one_gpu_sends_and_receives_through_its_nic() -> 
         GroupTopology(cluster, devices, nccl()).properties for devices in (cluster.gpus[::8], cluster.gpus[::4])
     )
     for version, share in (("2.10", 0.7), ("2.30", 0.92)):
-        assert nccl(version).share("ring", "LL128", lone) == share
-        assert nccl(version).share("ring", "LL128", pairs) == 0.92
+        assert nccl(version).share("all_reduce", "ring", "LL128", lone) == share
+        assert nccl(version).share("all_reduce", "ring", "LL128", pairs) == 0.92
 
 
 def test_the_nic_that_four_gpus_share_limits_zhores() -> None:
