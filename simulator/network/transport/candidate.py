@@ -10,6 +10,9 @@ from simulator.network.step import Step
 from simulator.network.transport.group_topology import GroupTopology
 from simulator.network.transport.transport import NET, Transport
 
+GROUPED = "all_to_all", "gather", "scatter"
+"""Collectives that are sends and receives of one group."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlacedStep:
@@ -88,6 +91,8 @@ def candidate(
             latency = step.latency(alphas)
         if step.pipelined and transport.fills:
             latency += _filling(transport, topology, algorithm, protocol, step, flows[0])
+        if kind in GROUPED and transport.fills and not step.continues:
+            latency += round_busy * _in_flight(transport, topology, algorithm, protocol, step)
         return PlacedStep(step, latency, flows, round_busy * step.repeat)
 
     latency_factor = transport.latency_factor(kind, algorithm, protocol, nbytes, properties)
@@ -115,3 +120,16 @@ def _filling(
     rounds = whole / inside
     filling = step.fill(busy) + transport.copies.get((algorithm, protocol), 0) * max(busy)
     return filling + transport.round_latency.get((algorithm, protocol), 0.0) * rounds
+
+
+def _in_flight(transport: Transport, topology: GroupTopology, algorithm: str, protocol: str, step: Step) -> float:
+    """The share of a rank's bytes that fill its channels' buffers before the first of them is copied out.
+
+    Grouped sends and receives have a power of two of channels.
+    """
+    key, copies = (algorithm, protocol), transport.copies.get((algorithm, protocol), 0)
+    if not copies:
+        return 0.0
+    chunk, *_ = (transport.net_chunk_bytes if topology.properties.servers > 1 else transport.chunk_bytes)[key]
+    channels = 1 << (topology.channels - 1).bit_length()
+    return copies * min(1.0, chunk * channels / (step.nbytes * topology.most(step)))

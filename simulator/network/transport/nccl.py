@@ -65,6 +65,10 @@ NCCL_LL128_ELEMS_PER_THREAD elements of 8 B (src/include/devcomm.h, v2.10.3).
 NET_SHARE = 12.0 / 12.5
 """NET_BW: 12 GB/s of a port of 100 Gb/s (topo.h)."""
 
+EFA = {"efa_100": 0.61}
+"""Of a port of Amazon's first Elastic Fabric Adapter: rings of three and four p4d.24xlarge pass 1 GiB at 31.8 and 29.6
+of 50 GB/s (nccl-tests, July 2022: NVIDIA/nccl, issue 527)."""
+
 NVLINKS = {"nvlink4": 20.6 / 25, "nvlink5": 40.1 / 50}
 """Shares of the data sheet's bandwidth by the later generations: SM90_NVLINK_BW, SM100_NVLINK_BW (topo.h)."""
 
@@ -72,6 +76,7 @@ CHUNK_BYTES: Mapping[tuple[str, str], tuple[float, ...]] = {
     **{(name, "LL"): (8.0,) for name in ("ring", "tree")},
     **{(name, "LL128"): (120.0,) for name in ("ring", "tree")},
     ("ring", "Simple"): (2.0**19,),
+    ("direct", "Simple"): (2.0**19,),
     ("tree", "Simple"): (2.0**19, 2.0**17, 2.0**16, 2.0**15),
     ("nvls", "Simple"): (2.0**21, 2.0**20, 2.0**19, 2.0**18),
 }
@@ -86,12 +91,14 @@ LL128_DATA = 15 / 16
 
 NET_CHUNK_BYTES: Mapping[tuple[str, str], tuple[float, ...]] = {
     **{(name, "LL"): (512 * 8 * 8.0,) for name in ("ring", "tree")},
+    ("direct", "Simple"): (2.0**17,),
     ("ring", "LL128"): (640 * 120 * 8 * LL128_DATA,),
     ("tree", "LL128"): (640 * 120 * 8 * LL128_DATA, 2**17 * LL128_DATA, 2**15 * LL128_DATA),
 }
 """Data in a slot of LL's and LL128's buffer (`BUFFER_BYTES` over NCCL_STEPS, without flags). The proxy, a thread of the
 host that feeds the NIC, sends a slot when all of it is there (src/transport/net.cc, sendProxyProgress, v2.14.3). Of a
-tree by LL128 it is what computeColl halves it to (src/enqueue.cc)."""
+tree by LL128 it is what computeColl halves it to (src/enqueue.cc). Of sends across servers it is NCCL_P2P_NET_CHUNKSIZE
+(src/init.cc)."""
 
 NET_CHUNKS_FOR_DEPTH: Mapping[tuple[str, str], tuple[float, ...]] = {("tree", "LL128"): (64, 16)}
 """computeColl, for each of `GroupProperties.tree_steps`."""
@@ -102,9 +109,10 @@ CHUNKS_FOR_DEPTH: Mapping[tuple[str, str], tuple[float, ...]] = {
 }
 """computeColl, as above. Of NVLS it has 64, 8 and 2 chunks of every GPU, whose depth is 2 here."""
 
-COPIES = {("nvls", "Simple"): 1}
-"""Scatter, reduction in the switch and gather are three stages of a chunk, run by warps of their own (src/device/
-all_reduce.h, RunWorkColl of NVLS, "2.30"): one more than the two hops."""
+COPIES = {("nvls", "Simple"): 1, ("direct", "Simple"): 1}
+"""NVLS: scatter, reduction in the switch and gather are three stages of a chunk, run by warps of their own (src/device/
+all_reduce.h, RunWorkColl of NVLS, "2.30"), one more than the two hops. Grouped sends and receives: the receiver copies
+chunks out of its buffer (src/collectives/device/sendrecv.h, v2.14.3)."""
 
 HOPPER = "nvlink4", "nvlink5"
 """NVLinks of GPUs that versions before 2.18 do not know."""
@@ -176,7 +184,7 @@ def tuning_model(version: str) -> Transport:
         intra_node_penalty={"LL": tables.intra_node_penalty},
         large_message_factor={("ring", "Simple"): tables.large_message_factor},
         large_message_bytes=tables.large_message_bytes,
-        efficiency={NVLINK: tables.nvlink, **NVLINKS, NET: NET_SHARE},
+        efficiency={NVLINK: tables.nvlink, **NVLINKS, NET: NET_SHARE, **EFA},
         attainable=PCIE,
         limits=tables.limits,
         shares=_shares(tables),

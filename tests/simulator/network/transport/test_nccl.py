@@ -238,3 +238,21 @@ def test_amazons_fabric_takes_its_own_latency_where_it_is_longer() -> None:
     wire = cluster.latency(cluster.route("gpu 0", "gpu 8"))
     assert 15e-6 < wire < 18e-6
     assert nccl().message(wire, NET, "ring", "LL", GroupProperties(2, 2)) == wire
+
+
+@pytest.mark.parametrize(("nodes", "seconds_measured"), [(3, 64.8e-3), (4, 70.3e-3)])
+def test_amazons_first_fabric_passes_three_fifths_of_its_ports(nodes: int, seconds_measured: float) -> None:
+    """1 GiB on p4d.24xlarge by nccl-tests (NVIDIA/nccl, issue 527); other networks pass nine tenths."""
+    cluster = topologies.cluster({"preset": "p4d_24xlarge", "nodes": nodes})
+    assert seconds(cluster, 8 * nodes, 2.0**30) == pytest.approx(seconds_measured, rel=0.05)
+
+
+def test_grouped_sends_fill_the_buffers_of_their_channels_before_they_are_copied_out() -> None:
+    """Eight A100: 32 channels of 512 KiB, so a block of up to 16 MiB passes twice, and of 1 GiB 16 MiB do."""
+    cluster, library = topologies.cluster("dgx_a100_80gb"), replace(nccl(), handover=0.0)
+    communicator = Communicator(cluster, cluster.gpus, library)
+    once = library.base("direct", "Simple") + library.hop_latency[NVLINK, "ring", "Simple"]
+    for nbytes, filling in ((2**23, 7 / 8 * 2**23), (2**30, 2**24)):
+        plan = communicator.collective("all_to_all", "ep", tuple(range(8)), float(nbytes))
+        rate = library.limits["nvlink3"]
+        assert plan.alone == pytest.approx(once + (7 / 8 * nbytes + filling) / rate, rel=0.02)
