@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from simulator.network.plan import Flow
 from simulator.network.step import Step
@@ -86,7 +87,9 @@ def candidate(
         seconds = {hop: transport.message(*hop, algorithm, protocol, properties) for hop in load.distinct_hops}
         alphas = [seconds[hop] for hop in load.hops]
         if transport.overlapped_latency and step.coupled and not step.pipelined:
-            latency = step.exposed(alphas, topology.seconds_per_byte(step, flows[0]))
+            chunk = transport.round_bytes.get((algorithm, protocol), inf) * max(1, transport.blocks)
+            betas = topology.seconds_per_byte(step, flows[0])
+            latency = step.exposed(alphas, betas, chunk, transport.slices.get(algorithm, 1))
         else:
             latency = step.latency(alphas)
         if step.pipelined and transport.fills:

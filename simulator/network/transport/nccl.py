@@ -117,6 +117,10 @@ chunks out of its buffer (src/collectives/device/sendrecv.h, v2.14.3)."""
 HOPPER = "nvlink4", "nvlink5"
 """NVLinks of GPUs that versions before 2.18 do not know."""
 
+ROUND_BYTES = {("ring", "Simple"): 2.0**21}
+"""ALLREDUCE_CHUNKSTEPS, NCCL_STEPS / 2, of the slots of a channel's buffer (src/include/collectives.h, v2.10.3): over
+tens of ms of latency chunks travel longer than it takes to send them."""
+
 SLICES = {"ring": 2}
 """NCCL cuts a ring's chunk in two: ALLREDUCE_CHUNKSTEPS / ALLREDUCE_SLICESTEPS, NCCL_STEPS / 2 over NCCL_STEPS / 4
 (src/include/collectives.h, v2.10.3)."""
@@ -163,6 +167,7 @@ def nccl(version: str = "2.10") -> Transport:
         copies=COPIES,
         limits=AMPERE_LIMIT,
         slices=SLICES,
+        round_bytes=ROUND_BYTES,
     )
     return overridden(library, validated(read(FITTED), section(), ("transport",)))
 

@@ -37,6 +37,7 @@ UNITS: Mapping[str, tuple[Any, str]] = {
     "channel_bytes": (Amount, "size"),
     "chunk_bytes": (Amount, "size"),
     "net_chunk_bytes": (Amount, "size"),
+    "round_bytes": (Amount, "size"),
 }
 """Parameters with a unit: the type that reads them, and their dimension. All others are factors and counts."""
 

@@ -94,6 +94,7 @@ class Transport:
     (algorithm, protocol) -> bytes that a channel passes on at once, then what they are halved to while a channel has
     fewer chunks for each hop of its depth than *chunks_for_depth*. Without an entry the algorithm cuts the chunks.
     *net_chunk_bytes*, *net_chunks_for_depth*: the same for a hop between servers, where it differs.
+    *round_bytes*: (algorithm, protocol) -> bytes that a channel of a ring passes around before it begins with more.
     *copies*: (algorithm, protocol) -> passes between the user's and the library's buffers, which fill the pipeline like
     hops. *round_latency*: the same -> seconds for each round of chunks.
 
@@ -131,6 +132,7 @@ class Transport:
     overlapped_latency: bool = False
     fills: bool = True
     round_latency: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    round_bytes: Mapping[tuple[str, str], float] = field(default_factory=dict)
     copies: Mapping[tuple[str, str], int] = field(default_factory=dict)
     chunk_bytes: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
     chunks_for_depth: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)

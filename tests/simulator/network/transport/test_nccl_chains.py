@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -13,6 +14,7 @@ from simulator.network.transport.communicator import Communicator
 from simulator.network.transport.nccl import NET_CHUNK_BYTES, nccl, tuning_model
 from simulator.network.transport.nccl_tables import VERSIONS
 from simulator.network.transport.transport import NET, NVLINK, GroupProperties
+from topologies.uniform import uniform
 
 
 def roce(nodes: int, nics: int = 4) -> Cluster:
@@ -84,3 +86,15 @@ def test_trees_by_ll128_cut_their_slots_where_servers_are_few() -> None:
     assert library.chunk("tree", "LL128", 2**21 / 8, steps, net=True) == 19200 * 15 / 16
     assert library.chunk("tree", "LL128", 2**30 / 8, steps, net=True) == 614400 * 15 / 16
     assert library.chunk("tree", "LL128", 1e4, steps, net=True) == 1e4
+
+
+def test_rings_wait_for_their_chunks_over_links_of_long_delay() -> None:
+    """Both channels pass on 4 MiB in two slices. At 1 Gb/s a round takes the time of one slice and 50 ms."""
+    cluster, nbytes = uniform(4, 125e6, 50e-3), 1.024e9
+    library = replace(nccl(), efficiency={**nccl().efficiency, NET: 1.0})
+    plan = Communicator(cluster, cluster.gpus, library).collective("all_reduce", "dp", tuple(range(4)), nbytes)
+    assert plan.protocol == "Simple"
+    each = (
+        2**21 / 125e6 + cluster.latency(cluster.route(*cluster.gpus[:2])) + library.hop_latency[NET, "ring", "Simple"]
+    )
+    assert plan.alone == pytest.approx(1.5 * nbytes / 2**22 * each, rel=0.01)
