@@ -72,6 +72,9 @@ of 50 GB/s (nccl-tests, July 2022: NVIDIA/nccl, issue 527)."""
 NVLINKS = {"nvlink4": 20.6 / 25, "nvlink5": 40.1 / 50}
 """Shares of the data sheet's bandwidth by the later generations: SM90_NVLINK_BW, SM100_NVLINK_BW (topo.h)."""
 
+XGMI = {"infinity_fabric": 36 / 50, "infinity_fabric4": 48 / 64}
+"""MI200_XGMI_WIDTH and GFX94X_XGMI_WIDTH, GB/s of a link of 50 and of 64 (ROCm/rccl, src/graph/topo.h)."""
+
 CHUNK_BYTES: Mapping[tuple[str, str], tuple[float, ...]] = {
     **{(name, "LL"): (8.0,) for name in ("ring", "tree")},
     **{(name, "LL128"): (120.0,) for name in ("ring", "tree")},
@@ -189,7 +192,7 @@ def tuning_model(version: str) -> Transport:
         intra_node_penalty={"LL": tables.intra_node_penalty},
         large_message_factor={("ring", "Simple"): tables.large_message_factor},
         large_message_bytes=tables.large_message_bytes,
-        efficiency={NVLINK: tables.nvlink, **NVLINKS, NET: NET_SHARE, **EFA},
+        efficiency={NVLINK: tables.nvlink, **NVLINKS, NET: NET_SHARE, **EFA, **XGMI},
         attainable=PCIE,
         limits=tables.limits,
         shares=_shares(tables),
