@@ -8,8 +8,9 @@ from math import inf
 
 from simulator.network.plan import Flow
 from simulator.network.step import Step
+from simulator.network.transport.group_properties import NET
 from simulator.network.transport.group_topology import GroupTopology
-from simulator.network.transport.transport import NET, Transport
+from simulator.network.transport.transport import Transport
 
 GROUPED = "all_to_all", "gather", "scatter"
 """Collectives that are sends and receives of one group."""
@@ -130,9 +131,10 @@ def _in_flight(transport: Transport, topology: GroupTopology, algorithm: str, pr
 
     Grouped sends and receives have a power of two of channels.
     """
-    key, copies = (algorithm, protocol), transport.copies.get((algorithm, protocol), 0)
-    if not copies:
+    key, across = (algorithm, protocol), topology.properties.servers > 1
+    copies, sizes = transport.copies.get(key, 0), transport.net_chunk_bytes if across else transport.chunk_bytes
+    if not copies or key not in sizes:
         return 0.0
-    chunk, *_ = (transport.net_chunk_bytes if topology.properties.servers > 1 else transport.chunk_bytes)[key]
+    chunk = sizes[key][0]
     channels = 1 << (topology.channels - 1).bit_length()
     return copies * min(1.0, chunk * channels / (step.nbytes * topology.most(step)))

@@ -12,8 +12,9 @@ from simulator.cluster import Cluster
 from simulator.network.plan import Flow
 from simulator.network.step import Group, Step, Transfer
 from simulator.network.transport.channels import group_of
+from simulator.network.transport.group_properties import GroupProperties
 from simulator.network.transport.routing import MOST_CHANNELS, LinkLoad, group_properties, link_load, nvlinks, route
-from simulator.network.transport.transport import GroupProperties, Transport
+from simulator.network.transport.transport import Transport
 
 
 class GroupTopology:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from simulator.network.transport.transport import NET, NVLINK, PCI
+from simulator.network.transport.group_properties import NET, NVLINK, PCI
 
 PROTOCOLS = ("LL", "LL128", "Simple")
 

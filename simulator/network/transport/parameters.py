@@ -16,7 +16,8 @@ from pydantic import create_model
 
 from simulator.document import Amount, Bandwidth, Fault, Flag, Index, Ratio, Section, Time
 from simulator.document.validation import listed, near
-from simulator.network.transport.transport import NET, NVLINK, PCI, Transport
+from simulator.network.transport.group_properties import NET, NVLINK, PCI
+from simulator.network.transport.transport import Transport
 from simulator.schedule import COLLECTIVES
 from simulator.units import show
 

@@ -10,7 +10,7 @@ from itertools import chain
 
 from simulator.cluster import Cluster, Link
 from simulator.network.step import Step
-from simulator.network.transport.transport import NET, NVLINK, PCI, GroupProperties, link_class
+from simulator.network.transport.group_properties import NET, NVLINK, PCI, GroupProperties, link_class
 
 
 @dataclass(frozen=True, eq=False)

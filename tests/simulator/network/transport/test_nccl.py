@@ -15,10 +15,11 @@ from simulator.network.plan import TransferPlan
 from simulator.network.transport.calibration import transport
 from simulator.network.transport.candidate import candidate
 from simulator.network.transport.communicator import Communicator
+from simulator.network.transport.group_properties import NET, NVLINK, GroupProperties
 from simulator.network.transport.group_topology import GroupTopology
 from simulator.network.transport.nccl import PCIE, nccl, tuning_model, version_for
 from simulator.network.transport.nccl_tables import LL_CEILINGS, RING_LL128, TREE, TREE_CORRECTION, TREE_LL128, VERSIONS
-from simulator.network.transport.transport import NET, NVLINK, GroupProperties, Transport
+from simulator.network.transport.transport import Transport
 from topologies.uniform import uniform
 
 DATA = Path(__file__).parents[4] / "../shared/data"

@@ -11,9 +11,10 @@ import topologies
 from simulator.cluster import Cluster
 from simulator.network.plan import TransferPlan
 from simulator.network.transport.communicator import Communicator
-from simulator.network.transport.nccl import NET_CHUNK_BYTES, nccl, tuning_model
+from simulator.network.transport.group_properties import NET, NVLINK, GroupProperties
+from simulator.network.transport.nccl import nccl, tuning_model
+from simulator.network.transport.nccl_chunks import NET_CHUNK_BYTES
 from simulator.network.transport.nccl_tables import VERSIONS
-from simulator.network.transport.transport import NET, NVLINK, GroupProperties
 from topologies.uniform import uniform
 
 
