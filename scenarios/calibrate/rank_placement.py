@@ -13,7 +13,8 @@ from typing import Any
 from scenarios.scenario import Scenario
 from simulator.cluster import Cluster
 from simulator.errors import CalibrationError
-from simulator.network.transport.transport import NET, Transport
+from simulator.network.transport.group_properties import NET
+from simulator.network.transport.transport import Transport
 from simulator.replay.calibration.calibrate import Calibrated, calibrate
 from simulator.replay.calibration.measurement import Measurement, undisturbed
 from simulator.units import show

@@ -24,7 +24,7 @@ NOT_MODELLED = (
     "Clocks that drop under load or heat, and nodes that are slower than others unless a scenario names them.",
     "Reading of data, checkpoints, logging, garbage collection, the memory allocator's retries.",
     "DeepSpeed's pipeline engine: MT-NLG took a fifth longer on it than the same pipeline in Megatron-LM would.",
-    "Amazon's EFA below NCCL's rates, and what SageMaker adds to ZeRO-3: BloombergGPT is predicted too fast.",
+    "What SageMaker adds to ZeRO-3, and the micro-batch that BloombergGPT ran with: it is predicted too fast.",
     "Tensor parallelism across nodes with one adapter each (DLPerf, MP_1x16x1): exchanges took half as long again as "
     "NCCL's rings at the adapter's rate, which the gradients of the same cluster reached.",
     "Kernels chosen by autotuning: a product is priced by its shape with the best of a few tiles.",

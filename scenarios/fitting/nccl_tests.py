@@ -20,8 +20,9 @@ from scenarios.fitting.row import Row
 from simulator.cluster import Cluster
 from simulator.errors import CalibrationError
 from simulator.network.transport.communicator import Communicator
+from simulator.network.transport.group_properties import NET, NVLINK
 from simulator.network.transport.nccl import nccl
-from simulator.network.transport.transport import NET, NVLINK, Transport
+from simulator.network.transport.transport import Transport
 
 NVLS = "nvls", "Simple"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 
 Transfer = tuple[int, int]
 """(sender, receiver), positions in the group."""
@@ -113,17 +114,28 @@ class Step:
         """
         return self.latency(seconds) - max(seconds, default=0.0)
 
-    def exposed(self, alphas: Sequence[float], betas: Sequence[float]) -> float:
+    def exposed(self, alphas: Sequence[float], betas: Sequence[float], chunk: float = inf, slices: int = 1) -> float:
         """Return the seconds of latency of a repeated permutation that its slowest transfer does not overlap.
 
         *betas*: seconds for 1 byte, by transfer. Every chunk passes every hop. So a round takes the longer of two
         times: the busy time of the slowest hop, and the mean of latency plus transfer time over the hops of a lane (the
         maximum cycle mean: Baccelli et al., "Synchronization and Linearity", 1992, theorem 3.28).
+
+        Transfers of more than *chunk* bytes are passed around chunk after chunk, each in *slices* parts that are passed
+        on when they come.
         """
-        hops = [alpha + self.nbytes * beta for alpha, beta in zip(alphas, betas, strict=True)]
+        slowest = max(betas, default=0.0)
+        whole = self.repeat * max(0.0, self._turn(alphas, betas, self.nbytes) - self.nbytes * slowest)
+        if self.nbytes <= chunk:
+            return whole
+        turn = self._turn(alphas, betas, chunk / slices)
+        return max(whole, self.repeat * self.nbytes / chunk * max(0.0, turn - chunk * slowest))
+
+    def _turn(self, alphas: Sequence[float], betas: Sequence[float], nbytes: float) -> float:
+        """The mean seconds in which *nbytes* pass a hop of the slowest lane."""
+        hops = [alpha + nbytes * beta for alpha, beta in zip(alphas, betas, strict=True)]
         length = max(1, len(hops) // self.lanes)
-        turn = max((sum(hops[run : run + length]) / length for run in range(0, len(hops), length)), default=0.0)
-        return self.repeat * max(0.0, turn - self.nbytes * max(betas, default=0.0))
+        return max((sum(hops[run : run + length]) / length for run in range(0, len(hops), length)), default=0.0)
 
     def _chain(self, alphas: Sequence[float], begin: int, end: int) -> float:
         arrival: dict[int, float] = {}

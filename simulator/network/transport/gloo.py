@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from simulator.network.transport.transport import NET, NVLINK, PCI, Transport
+from simulator.network.transport.group_properties import NET, NVLINK, PCI
+from simulator.network.transport.transport import Transport
 
 STACK = 30e-6
 """s, one passage of the operating system's network stack, with the wake-up of Gloo's thread and then of the caller. A

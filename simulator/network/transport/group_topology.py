@@ -12,8 +12,9 @@ from simulator.cluster import Cluster
 from simulator.network.plan import Flow
 from simulator.network.step import Group, Step, Transfer
 from simulator.network.transport.channels import group_of
+from simulator.network.transport.group_properties import GroupProperties
 from simulator.network.transport.routing import MOST_CHANNELS, LinkLoad, group_properties, link_load, nvlinks, route
-from simulator.network.transport.transport import GroupProperties, Transport
+from simulator.network.transport.transport import Transport
 
 
 class GroupTopology:
@@ -66,14 +67,15 @@ class GroupTopology:
         """
         key = transport, step.transfers, step.coupled, step.in_switch, share, ceiling
         if key not in self._flows:
-            limit = ceiling / self._most(step)
+            limit = ceiling / self.most(step)
             parts = [step] if step.coupled else [replace(step, transfers=(transfer,)) for transfer in step.transfers]
             self._flows[key] = tuple(self._flow(transport, self.link_load(part), share, limit) for part in parts)
         return self._flows[key]
 
-    def _most(self, step: Step) -> int:
-        """The most concurrent transfers that one position sends or receives; through a switch the most copies on its
-        link.
+    def most(self, step: Step) -> int:
+        """Return the most concurrent transfers that one position sends or receives.
+
+        Through a switch: the most copies on its link.
 
         In a pipeline each lane counts once, however many receivers the data are passed on to.
         """

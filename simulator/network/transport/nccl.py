@@ -14,6 +14,17 @@ from pathlib import Path
 
 from simulator.document import read, validated
 from simulator.errors import SimulatorError
+from simulator.network.transport.group_properties import NET, NVLINK, PCI
+from simulator.network.transport.nccl_chunks import (
+    BUFFER_BYTES,
+    CHUNK_BYTES,
+    CHUNKS_FOR_DEPTH,
+    COPIES,
+    NET_CHUNK_BYTES,
+    NET_CHUNKS_FOR_DEPTH,
+    ROUND_BYTES,
+    SLICES,
+)
 from simulator.network.transport.nccl_tables import (
     AMPERE_LIMIT,
     PROTOCOLS,
@@ -24,7 +35,7 @@ from simulator.network.transport.nccl_tables import (
     Tables,
 )
 from simulator.network.transport.parameters import overridden, section
-from simulator.network.transport.transport import NET, NVLINK, PCI, Transport
+from simulator.network.transport.transport import Transport
 
 FITTED = Path(__file__).with_name("nccl_fitted.yaml")
 """The calibration file that overrides the tables."""
@@ -56,47 +67,21 @@ chunks instead, which are fitted to Hopper: rounds are as long on Blackwell, and
 NVLS_LATENCY = 25e-6
 """s, hwLatencies of NVLS over NVLink, "2.30"; its base latency is 0."""
 
-BUFFER_BYTES = 4 * 2**20 + 8 * 512 * 8 * 16 + 8 * 640 * 120 * 8
-"""Bytes for each channel of a ring. Simple: NCCL_BUFFSIZE, 4 MiB by default (NCCL user guide). LL: NCCL_STEPS x
-NCCL_LL_MAX_NTHREADS x NCCL_LL_LINES_PER_THREAD lines of 16 B. LL128: NCCL_STEPS x NCCL_LL128_MAX_NTHREADS x
-NCCL_LL128_ELEMS_PER_THREAD elements of 8 B (src/include/devcomm.h, v2.10.3).
-"""
-
 NET_SHARE = 12.0 / 12.5
 """NET_BW: 12 GB/s of a port of 100 Gb/s (topo.h)."""
+
+EFA = {"efa_100": 0.61}
+"""Of a port of Amazon's first Elastic Fabric Adapter: rings of three and four p4d.24xlarge pass 1 GiB at 31.8 and 29.6
+of 50 GB/s (nccl-tests, July 2022: NVIDIA/nccl, issue 527)."""
 
 NVLINKS = {"nvlink4": 20.6 / 25, "nvlink5": 40.1 / 50}
 """Shares of the data sheet's bandwidth by the later generations: SM90_NVLINK_BW, SM100_NVLINK_BW (topo.h)."""
 
-CHUNK_BYTES: Mapping[tuple[str, str], tuple[float, ...]] = {
-    **{(name, "LL"): (8.0,) for name in ("ring", "tree")},
-    **{(name, "LL128"): (120.0,) for name in ("ring", "tree")},
-    ("ring", "Simple"): (2.0**19,),
-    ("tree", "Simple"): (2.0**19, 2.0**17, 2.0**16, 2.0**15),
-    ("nvls", "Simple"): (2.0**21, 2.0**20, 2.0**19, 2.0**18),
-}
-"""What a channel passes on at once. LL and LL128 pass on every line when it comes: 8 B of data, 15/16 of 128 B
-(src/collectives/device/prims_ll.h, prims_ll128.h). Simple passes on a slot of its buffer, 4 MiB over NCCL_STEPS
-(BROADCAST_CHUNKSTEPS and REDUCE_CHUNKSTEPS are 1: src/include/collectives.h), of a tree what computeColl halves it to
-(src/enqueue.cc, v2.10.3). NVLS: NCCL_NVLS_CHUNKSIZE (src/transport/nvls.cc, v2.18) and what computeColl halves it to
-(src/enqueue.cc, v2.18.5), 128 to 16 KiB, for all of its 16 channels together."""
-
-CHUNKS_FOR_DEPTH: Mapping[tuple[str, str], tuple[float, ...]] = {
-    ("tree", "Simple"): (8, 4, 1),
-    ("nvls", "Simple"): (32, 4, 1),
-}
-"""computeColl, as above. Of NVLS it has 64, 8 and 2 chunks of every GPU, whose depth is 2 here."""
-
-COPIES = {("nvls", "Simple"): 1}
-"""Scatter, reduction in the switch and gather are three stages of a chunk, run by warps of their own (src/device/
-all_reduce.h, RunWorkColl of NVLS, "2.30"): one more than the two hops."""
+XGMI = {"infinity_fabric": 36 / 50, "infinity_fabric4": 48 / 64}
+"""MI200_XGMI_WIDTH and GFX94X_XGMI_WIDTH, GB/s of a link of 50 and of 64 (ROCm/rccl, src/graph/topo.h)."""
 
 HOPPER = "nvlink4", "nvlink5"
 """NVLinks of GPUs that versions before 2.18 do not know."""
-
-SLICES = {"ring": 2}
-"""NCCL cuts a ring's chunk in two: ALLREDUCE_CHUNKSTEPS / ALLREDUCE_SLICESTEPS, NCCL_STEPS / 2 over NCCL_STEPS / 4
-(src/include/collectives.h, v2.10.3)."""
 
 WIRED = frozenset({NVLINK, PCI, NET})
 """NCCL adds the latency that a network reports, and InfiniBand reports none (props->latency = 0, net_ib.cc)."""
@@ -132,7 +117,15 @@ def nccl(version: str = "2.10") -> Transport:
     bare = replace(model, tuning_model=model, large_message_factor={}, corrections={}, ring_ceilings={})
     ceilings = {key: limit for key, limit in bare.ceilings.items() if key not in NVLS_CEILINGS}
     library = replace(
-        bare, ceilings=ceilings, overlapped_latency=True, fills=True, copies=COPIES, limits=AMPERE_LIMIT, slices=SLICES
+        bare,
+        ceilings=ceilings,
+        overlapped_latency=True,
+        chains_by_rank=False,
+        fills=True,
+        copies=COPIES,
+        limits=AMPERE_LIMIT,
+        slices=SLICES,
+        round_bytes=ROUND_BYTES,
     )
     return overridden(library, validated(read(FITTED), section(), ("transport",)))
 
@@ -154,7 +147,7 @@ def tuning_model(version: str) -> Transport:
         intra_node_penalty={"LL": tables.intra_node_penalty},
         large_message_factor={("ring", "Simple"): tables.large_message_factor},
         large_message_bytes=tables.large_message_bytes,
-        efficiency={NVLINK: tables.nvlink, **NVLINKS, NET: NET_SHARE},
+        efficiency={NVLINK: tables.nvlink, **NVLINKS, NET: NET_SHARE, **EFA, **XGMI},
         attainable=PCIE,
         limits=tables.limits,
         shares=_shares(tables),
@@ -163,10 +156,15 @@ def tuning_model(version: str) -> Transport:
         ring_ceilings=_ring_ceilings(tables) if tables.channels else {},
         corrections=tables.corrections,
         nvlink_only=frozenset({"LL128"}),
+        far_nics=frozenset(HOPPER),
+        chains_by_rank=True,
+        gather_shares={("ring", "LL"): tables.gather_share},
         switch_only={"nvls": tuple(NVLINKS)},
         fills=False,
         chunk_bytes=CHUNK_BYTES,
         chunks_for_depth=CHUNKS_FOR_DEPTH,
+        net_chunk_bytes=NET_CHUNK_BYTES,
+        net_chunks_for_depth=NET_CHUNKS_FOR_DEPTH,
         blocks=BLOCKS,
         channel_bytes=CHANNEL_BYTES,
         buffer_bytes=BUFFER_BYTES,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from simulator.network.transport.transport import NET, NVLINK, PCI
+from simulator.network.transport.group_properties import NET, NVLINK, PCI
 
 PROTOCOLS = ("LL", "LL128", "Simple")
 
@@ -66,12 +66,14 @@ one server, two, and more. The first two rows are as in v2.10.3. A channel there
 class Tables:
     """The tables of one version: latencies in us, and shares of bandwidth.
 
-    *ring* and *tree*: shares within one server. *tree_across*: of a tree across servers.
+    *ring* and *tree*: shares within one server. *gather_share*: of a ring by LL there, for all but all-reduces and
+    reductions. *tree_across*: of a tree across servers.
     """
 
     base: Mapping[str, Triple]
     hop: Mapping[str, Mapping[str, Triple]]
     ring: Triple
+    gather_share: float
     tree: Triple
     tree_across: Triple
     nvlink: float
@@ -101,6 +103,7 @@ VERSIONS: dict[str, Tables] = {
             NET: {"tree": (5.0, 7.5, 50), "ring": (0.9, 2.5, 6.6)},
         },
         ring=(1 / 4, 120 / 128, 1),
+        gather_share=1 / 4,
         tree=(0.9 / 3, 0.9 * 7 / 9, 0.9),
         tree_across=(0.9 / 3, 0.9 * 7 / 9, 0.9),
         nvlink=21 / 25,
@@ -120,6 +123,7 @@ VERSIONS: dict[str, Tables] = {
             NET: {"tree": (5.0, 8.5, 28), "ring": (2.7, 4.0, 9.6)},
         },
         ring=(1 / 4, 0.92, 1),
+        gather_share=1 / 3,
         tree=(0.92 / 3.8, 0.92 * 7 / 9, 0.92),
         tree_across=(0.92 / 3.8, 0.92 * 120 / 128, 0.92),
         nvlink=22 / 25,
@@ -140,6 +144,7 @@ VERSIONS: dict[str, Tables] = {
             NET: {"tree": (5.0, 8.5, 14), "ring": (2.7, 4.0, 14.0)},
         },
         ring=(1 / 2, 0.92, 1),
+        gather_share=1 / 2,
         tree=(0.92 / 3.8, 0.92 * 7 / 9, 0.92),
         tree_across=(0.92 / 3.8, 0.92 * 120 / 128, 0.92),
         nvlink=20 / 25,

@@ -16,7 +16,8 @@ from pydantic import create_model
 
 from simulator.document import Amount, Bandwidth, Fault, Flag, Index, Ratio, Section, Time
 from simulator.document.validation import listed, near
-from simulator.network.transport.transport import NET, NVLINK, PCI, Transport
+from simulator.network.transport.group_properties import NET, NVLINK, PCI
+from simulator.network.transport.transport import Transport
 from simulator.schedule import COLLECTIVES
 from simulator.units import show
 
@@ -36,6 +37,8 @@ UNITS: Mapping[str, tuple[Any, str]] = {
     "buffer_bytes": (Amount, "size"),
     "channel_bytes": (Amount, "size"),
     "chunk_bytes": (Amount, "size"),
+    "net_chunk_bytes": (Amount, "size"),
+    "round_bytes": (Amount, "size"),
 }
 """Parameters with a unit: the type that reads them, and their dimension. All others are factors and counts."""
 

@@ -10,7 +10,7 @@ from itertools import chain
 
 from simulator.cluster import Cluster, Link
 from simulator.network.step import Step
-from simulator.network.transport.transport import NET, NVLINK, PCI, GroupProperties, link_class
+from simulator.network.transport.group_properties import NET, NVLINK, PCI, GroupProperties, link_class
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,8 @@ def group_properties(
         switched = "nvswitch" in cluster.kinds_passed(path)
     vendor = "amd" if cluster.hosts and "epyc" in cluster.accelerator(cluster.hosts[0]).name.lower() else "intel"
     nic_near = len(nodes) == 1 or _nic_is_near(cluster, devices[nodes[0][0]], devices[nodes[1][0]])
-    return GroupProperties(len(devices), len(nodes), inside, kind, vendor, nic_near, switched, rings)
+    nic_pairs = len(nodes) == 1 or _nics_have_pairs(cluster, [devices[n] for n in nodes[0]], devices[nodes[1][0]])
+    return GroupProperties(len(devices), len(nodes), inside, kind, vendor, nic_near, switched, rings, nic_pairs)
 
 
 def _nic_is_near(cluster: Cluster, device: str, elsewhere: str) -> bool:
@@ -87,6 +88,15 @@ def _nic_is_near(cluster: Cluster, device: str, elsewhere: str) -> bool:
     kinds = cluster.kinds_passed(route(cluster, device, elsewhere))
     before = kinds[: kinds.index("nic")] if "nic" in kinds else kinds
     return "host" not in before
+
+
+def _nics_have_pairs(cluster: Cluster, devices: Sequence[str], elsewhere: str) -> bool:
+    """Whether beside each NIC in use there are two *devices* of the server, by which a ring enters and leaves."""
+    if len(devices) == 1:
+        return True
+    paths = [route(cluster, device, elsewhere) for device in devices]
+    before = [path[kinds.index("nic")] for path in paths if "nic" in (kinds := cluster.kinds_passed(path))]
+    return min(Counter(cluster.topology.source[before].tolist()).values(), default=len(devices)) > 1
 
 
 def nvlinks(link: Link) -> int:

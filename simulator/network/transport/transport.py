@@ -8,45 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from math import inf
 
 from simulator.cluster import Link
+from simulator.network.transport.group_properties import NET, NVLINK, PCI, GroupProperties, link_class
 
-NVLINK, PCI, NET = "NVLINK", "PCI", "NET"
-"""Link classes, as in NCCL (src/graph/tuning.cc, NCCL_HW_*)."""
-
-_CLASSES = {"nvlink": NVLINK, "infinity_fabric": NVLINK, "pcie": PCI, "upi": PCI, "qpi": PCI, "xgmi": PCI}
-
-
-@lru_cache(maxsize=256)
-def link_class(kind: str) -> str:
-    """Return the class of links of *kind*. A link that is neither of NVLink's nor of PCIe's type belongs to the
-    network.
-
-    >>> link_class("nvlink3"), link_class("pcie4"), link_class("ib_hdr")
-    ('NVLINK', 'PCI', 'NET')
-    """
-    return next((name for prefix, name in _CLASSES.items() if kind.startswith(prefix)), NET)
-
-
-@dataclass(frozen=True, slots=True)
-class GroupProperties:
-    """Properties of a group on which a library's choice depends.
-
-    *inside*: class of the links between GPUs of one server, and *link* their kind. *vendor*: of the host's processor,
-    ``intel`` or ``amd``. *nic_near*: the route from GPU to NIC passes no host. *switched*: GPUs of a server are joined
-    by NVSwitches. *rings*: the number of rings; through a switch the number of NVLinks of a GPU.
-    """
-
-    ranks: int
-    servers: int
-    inside: str = NVLINK
-    link: str = ""
-    vendor: str = "intel"
-    nic_near: bool = True
-    switched: bool = False
-    rings: int = 1
+GATHERS = "all_gather", "reduce_scatter", "broadcast"
+"""Collectives around a ring whose ranks pass on what they have received, or add to it only once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,9 +23,10 @@ class Transport:
 
     Choice. *algorithms*: collective -> the algorithms of ``auto``. *tuning_model*: the model by which the library
     chooses; None: this transport. *messages*: the protocols of single messages and of ``direct`` (empty: all).
-    *nvlink_only*: protocols that need NVLink inside a server and NICs near. *switch_only*: algorithm -> kinds of NVLink
-    whose switches it needs. *reorders*: rings follow the hardware, not the order of ranks. *tagged*: receives are
-    matched by tag.
+    *nvlink_only*: protocols that need NVLink inside a server and NICs near. *far_nics*: kinds of NVLink of GPUs whose
+    rings may use these protocols also where a GPU reaches its NIC through another GPU. *switch_only*: algorithm ->
+    kinds of NVLink whose switches it needs. *chains_by_rank*: whether a chain is judged by `chain_estimate`.
+    *reorders*: rings follow the hardware, not the order of ranks. *tagged*: receives are matched by tag.
 
     Latency. *launch*: for each collective or message, the time on the GPU before its kernel starts and after it ends.
     *handover*: what torch.distributed adds to that, which hands work from the stream of computations to that of the
@@ -73,6 +42,8 @@ class Transport:
     Chunks of chains and trees. *fills*: whether the time to fill a pipeline with chunks counts. *chunk_bytes*:
     (algorithm, protocol) -> bytes that a channel passes on at once, then what they are halved to while a channel has
     fewer chunks for each hop of its depth than *chunks_for_depth*. Without an entry the algorithm cuts the chunks.
+    *net_chunk_bytes*, *net_chunks_for_depth*: the same for a hop between servers, where it differs.
+    *round_bytes*: (algorithm, protocol) -> bytes that a channel of a ring passes around before it begins with more.
     *copies*: (algorithm, protocol) -> passes between the user's and the library's buffers, which fill the pipeline like
     hops. *round_latency*: the same -> seconds for each round of chunks.
 
@@ -81,8 +52,9 @@ class Transport:
     NVLink in one server, else vendor and 2 or 4 servers, or ``any``.
 
     Bandwidth of data. *shares*: (algorithm, protocol, across servers) -> share of the link bandwidth that carries data.
-    *single_gpu_shares*: (algorithm, protocol) -> the same on servers with fewer than two ranks, where one GPU sends and
-    receives through its NIC. *ceilings*: (algorithm, protocol, where) -> bytes/s of data, all channels of a rank.
+    *gather_shares*: (algorithm, protocol) -> the same for `GATHERS` within a server. *single_gpu_shares*: (algorithm,
+    protocol) -> the same on servers with fewer than two ranks, where one GPU sends and receives through its NIC.
+    *ceilings*: (algorithm, protocol, where) -> bytes/s of data, all channels of a rank.
     *ring_ceilings*: (algorithm, protocol, kind of NVLink) -> the same for each ring, in one server, two, and more.
     *corrections*: (algorithm, protocol) -> factors on that for vectors of 64 B, 128 B ... *slices*: algorithm -> parts
     of a chunk that a channel passes on one after the other. Where channels are the limit, the rounds take longer by the
@@ -109,9 +81,12 @@ class Transport:
     overlapped_latency: bool = False
     fills: bool = True
     round_latency: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    round_bytes: Mapping[tuple[str, str], float] = field(default_factory=dict)
     copies: Mapping[tuple[str, str], int] = field(default_factory=dict)
     chunk_bytes: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
     chunks_for_depth: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
+    net_chunk_bytes: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
+    net_chunks_for_depth: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
     intra_node_penalty: Mapping[str, float] = field(default_factory=dict)
     large_message_factor: Mapping[tuple[str, str], float] = field(default_factory=dict)
     large_message_bytes: float = inf
@@ -120,11 +95,14 @@ class Transport:
     limits: Mapping[str, float] = field(default_factory=dict)
     slices: Mapping[str, int] = field(default_factory=dict)
     shares: Mapping[tuple[str, str, bool], float] = field(default_factory=dict)
+    gather_shares: Mapping[tuple[str, str], float] = field(default_factory=dict)
     single_gpu_shares: Mapping[tuple[str, str], float] = field(default_factory=dict)
     ceilings: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     ring_ceilings: Mapping[tuple[str, str, str], tuple[float, ...]] = field(default_factory=dict)
     corrections: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
     nvlink_only: frozenset[str] = frozenset()
+    far_nics: frozenset[str] = frozenset()
+    chains_by_rank: bool = False
     switch_only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     blocks: int = 0
     channel_bytes: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
@@ -138,7 +116,9 @@ class Transport:
             switched = group.switched and group.servers == 1 and group.link in self.switch_only[algorithm]
             return [name for name in self.messages if switched]
         names = self.messages if algorithm == "direct" and self.messages else self.protocols
-        return [name for name in names if name not in self.nvlink_only or (group.inside == NVLINK and group.nic_near)]
+        paired = algorithm != "ring" or group.nic_pairs or group.link in self.far_nics
+        near = group.inside == NVLINK and group.nic_near and paired
+        return [name for name in names if near or name not in self.nvlink_only]
 
     def base(self, algorithm: str, protocol: str) -> float:
         """Return the seconds that every collective costs. An algorithm without an entry costs as much as the ring."""
@@ -156,6 +136,18 @@ class Transport:
             added *= self.intra_node_penalty.get(protocol, 1.0)
         return max(wire, added) if hop in self.wired else wire + added
 
+    def chain_estimate(self, algorithm: str, protocol: str, group: GroupProperties) -> float:
+        """Return the seconds of latency by which NCCL judges a broadcast or a reduction around rings.
+
+        One hop if all rings are equal, else one for each rank, with Simple as long as a tree's
+        (src/graph/tuning.cc, ncclTopoTuneModel).
+        """
+        hop = NET if group.servers > 1 else group.inside
+        if group.same_rings:
+            return self.hop_latency.get((hop, algorithm, protocol), 0.0)
+        slow = "tree" if protocol == "Simple" else algorithm
+        return group.ranks * self.hop_latency.get((hop, slow, protocol), 0.0)
+
     def latency_factor(self, kind: str, algorithm: str, protocol: str, nbytes: float, group: GroupProperties) -> float:
         """Return the factor on all latency of a collective."""
         large = group.servers > 1 and kind == "all_reduce" and nbytes >= self.large_message_bytes * group.ranks
@@ -166,9 +158,11 @@ class Transport:
         share = self.efficiency.get(link.kind, self.efficiency.get(link_class(link.kind), 1.0))
         return min(share, self.attainable.get(link.kind, inf) / link.bandwidth)
 
-    def share(self, algorithm: str, protocol: str, group: GroupProperties) -> float:
+    def share(self, kind: str, algorithm: str, protocol: str, group: GroupProperties) -> float:
         """Return the share of the bandwidth on the link that carries data."""
         across = group.servers > 1
+        if not across and kind in GATHERS and (algorithm, protocol) in self.gather_shares:
+            return self.gather_shares[algorithm, protocol]
         if group.ranks < 2 * group.servers and (algorithm, protocol) in self.single_gpu_shares:
             return self.single_gpu_shares[algorithm, protocol]
         return self.shares.get((algorithm, protocol, across), self.shares.get(("ring", protocol, across), 1.0))
@@ -188,22 +182,25 @@ class Transport:
         """
         return rounds / (rounds + 1 / self.slices[algorithm]) if rounds and algorithm in self.slices else 1.0
 
-    def chunk(self, algorithm: str, protocol: str, nbytes: float, count: int, depth: int) -> float:
-        """Return the bytes of a chunk in a pipeline of *depth* hops. The algorithm cuts *count* chunks of *nbytes*.
+    def chunk(self, algorithm: str, protocol: str, nbytes: float, depth: float, *, net: bool = False) -> float:
+        """Return the bytes of a chunk of a channel with *nbytes* in a pipeline of *depth* hops.
+
+        *net*: on a hop between servers, for which *depth* is `GroupProperties.tree_steps`.
 
         >>> key = "tree", "Simple"
         >>> library = Transport("x", chunk_bytes={key: (512e3, 128e3, 32e3)}, chunks_for_depth={key: (8, 1)})
-        >>> library.chunk(*key, 1e6, 8, 4), library.chunk(*key, 1e5, 1, 4)
+        >>> library.chunk(*key, 8e6, 4), library.chunk(*key, 1e5, 4)
         (128000.0, 32000.0)
         """
         key = algorithm, protocol
-        if key not in self.chunk_bytes:
-            return nbytes
-        chunk, *smaller = self.chunk_bytes[key]
-        for least, factor in zip(smaller, self.chunks_for_depth.get(key, ()), strict=False):
-            while nbytes * count < factor * depth * chunk and chunk > least:
+        sizes, factors = self.chunk_bytes, self.chunks_for_depth
+        if net:
+            sizes, factors = self.net_chunk_bytes, self.net_chunks_for_depth
+        chunk, *smaller = sizes[key]
+        for least, factor in zip(smaller, factors.get(key, ()), strict=False):
+            while nbytes < factor * depth * chunk and chunk > least:
                 chunk /= 2
-        return min(chunk, nbytes * count)
+        return min(chunk, nbytes)
 
     def host_seconds(self, ranks: int, channels: float) -> float:
         """Return the seconds in which one process launches a collective of *channels* on *ranks* GPUs in turn."""
@@ -215,11 +212,11 @@ class Transport:
         each = fixed + for_each_rank * ranks
         return min(most, max(1, int(nbytes / each))) if each else most
 
-    def ceiling(self, algorithm: str, protocol: str, group: GroupProperties) -> float:
+    def ceiling(self, kind: str, algorithm: str, protocol: str, group: GroupProperties) -> float:
         """Return the most data (bytes/s) that all channels of a rank carry together."""
         where = group.link if group.servers == 1 else f"{group.vendor} {2 if group.servers == 2 else 4}"
         limit = min(self.limits.get(place, inf) for place in (where, "any"))
         keys = [(name, protocol, place) for name in (algorithm, "any") for place in (where, "any")]
-        most = min(limit * self.share(algorithm, protocol, group), *(self.ceilings.get(key, inf) for key in keys))
+        most = min(limit * self.share(kind, algorithm, protocol, group), *(self.ceilings.get(key, inf) for key in keys))
         of_a_ring = self.ring_ceilings.get((algorithm, protocol, group.link), (inf,))
         return min(most, group.rings * of_a_ring[min(group.servers, len(of_a_ring)) - 1])

@@ -9,7 +9,8 @@ from typing import Any
 from simulator import lookup
 from simulator.errors import SimulatorError
 from simulator.network.step import Group, Step
-from simulator.network.transport.transport import GroupProperties, Transport
+from simulator.network.transport.group_properties import GroupProperties
+from simulator.network.transport.transport import Transport
 from simulator.schedule import COLLECTIVES
 
 FOLDER = "simulator.network.collectives"

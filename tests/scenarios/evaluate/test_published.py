@@ -31,6 +31,8 @@ ROWS = {
     "nccl_8xh100_allreduce": 32,
     "nccl_allreduce_ml_engineering": 40,
     "nccl_allreduce_one_node": 66,
+    "nccl_galvatron": 42,
+    "nccl_slow_networks": 52,
     "ptd_p_against_zero_3": 12,
     "ultrascale_playbook_runs": 24,
     "vtrain_3_6b_64a100": 26,

@@ -13,8 +13,8 @@ from scenarios.fitting.nccl_tests import NVLS, PARAMETERS, machine, predicted, r
 from scenarios.fitting.row import Row
 from simulator.errors import CalibrationError
 from simulator.least_squares import NORMAL_MAD
+from simulator.network.transport.group_properties import NET, NVLINK
 from simulator.network.transport.nccl import nccl
-from simulator.network.transport.transport import NET, NVLINK
 
 PUBLISHED = Path(__file__).parents[3] / "scenarios/published"
 TABLES = ("nccl_allreduce_one_node", "nccl_measured", "nccl_8xH100_allreduce")

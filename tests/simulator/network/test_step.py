@@ -48,3 +48,13 @@ def test_the_slack_of_fast_hops_overlaps_latency() -> None:
 def test_the_slowest_lane_counts() -> None:
     lanes = Step(((0, 1), (1, 0), (2, 3), (3, 2)), 1.0, 2, lanes=2)
     assert lanes.exposed([1.0, 1.0, 3.0, 3.0], [1.0] * 4) == pytest.approx(6.0)
+
+
+def test_chunks_that_travel_longer_than_they_are_sent_wait_for_each_other() -> None:
+    """Blocks of 12 bytes are three chunks of two slices. Each of 9 rounds takes 4 s, or 2 s and the latency."""
+    step = Step(tuple((i, (i + 1) % 4) for i in range(4)), 12.0, 3)
+    for alpha, turn in ((1.0, 4.0), (3.0, 5.0), (50.0, 52.0)):
+        whole, chunked = step.exposed([alpha] * 4, [1.0] * 4), step.exposed([alpha] * 4, [1.0] * 4, 4.0, 2)
+        assert whole == pytest.approx(3 * alpha)
+        assert chunked == pytest.approx(max(whole, 9 * (turn - 4.0)))
+    assert step.exposed([50.0] * 4, [1.0] * 4, 12.0, 2) == pytest.approx(150.0)

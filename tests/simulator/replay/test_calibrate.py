@@ -9,7 +9,7 @@ from simulator.cluster import Cluster
 from simulator.errors import CalibrationError
 from simulator.network.transport.communicator import Communicator
 from simulator.network.transport.gloo import gloo
-from simulator.network.transport.transport import NET, NVLINK, PCI
+from simulator.network.transport.group_properties import NET, NVLINK, PCI
 from simulator.replay.calibration.calibrate import calibrate, seconds
 from simulator.replay.calibration.measurement import SEND, Measurement, sizes
 from topologies.tree import tree
