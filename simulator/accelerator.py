@@ -84,6 +84,7 @@ class Software:
     - *gather_logits*: tensor-parallel ranks gather the logits, and each computes the whole loss.
     - *keep_gathered*: inputs gathered from the shards of a sequence are kept whole, not gathered again.
     - *separate_gate*: the two products of SwiGLU's input are two kernels, each with exchanges of its own.
+    - *early_stop*: recomputation of a layer ends as soon as its backward pass has what it needs.
     """
 
     name: str = "ideal"
@@ -113,6 +114,7 @@ class Software:
     gather_logits: bool = False
     keep_gathered: bool = False
     separate_gate: bool = False
+    early_stop: bool = False
     accumulation: str = "fused"
     zero_gradients: str = "reduce_scatter"
     zero_parameters: str = "all_gather"

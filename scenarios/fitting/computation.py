@@ -62,7 +62,7 @@ def _stack(
 
 ALIKE = {
     "megatron_deepspeed": ("megatron_deepspeed_2021",),
-    "fsdp": ("fsdp_sdpa",),
+    "fsdp": ("fsdp_2023", "fsdp_sdpa"),
 }
 """Further entries of a stack: they differ in what is overlapped, not in host time, and have its fitted parameters."""
 
