@@ -89,6 +89,7 @@ class Software:
     - *gather_logits*: tensor-parallel ranks gather the logits, and each computes the whole loss.
     - *keep_gathered*: inputs gathered from the shards of a sequence are kept whole, not gathered again.
     - *separate_gate*: the two products of SwiGLU's input are two kernels, each with exchanges of its own.
+    - *early_stop*: recomputation of a layer ends as soon as its backward pass has what it needs.
     """
 
     name: str = "ideal"
@@ -121,6 +122,7 @@ class Software:
     fp32_residual: bool = False
     padded: bool = False
     cudnn_attention: bool = False
+    early_stop: bool = False
     accumulation: str = "fused"
     zero_gradients: str = "reduce_scatter"
     zero_parameters: str = "all_gather"

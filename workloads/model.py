@@ -71,6 +71,10 @@ class Layer(ABC):
         """Bytes that phase W needs, held between I and W. Default: all activations."""
         return self.activation_bytes(micro_batch_size) if self.backward_weights(micro_batch_size) else 0.0
 
+    def unneeded_forward(self, micro_batch_size: int) -> int:
+        """How many kernels at the end of the forward pass make nothing that the backward pass needs."""
+        return 0
+
     def recomputable_forward(self, micro_batch_size: int) -> tuple[Kernel, ...]:
         """The forward kernels that selective recomputation runs again: core attention, if it has one."""
         return ()

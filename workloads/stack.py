@@ -80,13 +80,14 @@ class SoftwareSpecification(Section):
     fp32_gradients: list[Literal["bf16", "fp16"]] = Field(default_factory=list)
     gradient_buffers: Literal["copies", "two", "half", "none", "averaged"] = "copies"
     scatter_gather: Flag = False
-    cross_entropy: Literal["", "fused", "vocab_parallel", "eager"] = ""
+    cross_entropy: Literal["", "fused", "vocab_parallel", "eager", "with_metrics"] = ""
     gather_logits: Flag = False
     keep_gathered: Flag = False
     separate_gate: Flag = False
     fp32_residual: Flag = False
     padded: Flag = False
     cudnn_attention: Flag = False
+    early_stop: Flag = False
     accumulation: Literal["fused", "added", "cast", "autocast"] = "fused"
     zero_gradients: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
     zero_parameters: Literal["all_gather", "broadcast"] = "all_gather"
@@ -139,6 +140,7 @@ class SoftwareSpecification(Section):
             fp32_residual=self.fp32_residual,
             padded=self.padded or self.torch_compile,
             cudnn_attention=self.cudnn_attention,
+            early_stop=self.early_stop,
             accumulation=self.accumulation,
             zero_gradients=self.zero_gradients,
             zero_parameters=self.zero_parameters,

@@ -156,7 +156,8 @@ def _computation(
         schedule = accumulated(schedule, step.model, nbytes)
     with _faults_at(document, "training", "recompute"):
         how = "none" if _recomputes_stages(specification) else training.recompute
-        return recompute(schedule, step.model, how, micro_batch_size=step.micro_batch_size)
+        size, early = step.micro_batch_size, step.software.early_stop
+        return recompute(schedule, step.model, how, micro_batch_size=size, early_stop=early)
 
 
 @contextmanager

@@ -35,13 +35,13 @@ def of_gpu(name: str, files: tuple[str, ...], *, matmul: float = 0.75) -> tuple[
             "share of the memory's bandwidth that memory-bound kernels reach",
             0.07,
         ),
-        # kernels of several generations: 30 to 50 % of the A100's peak forward, 70 % at best (arXiv:2307.08691,
-        # section 4.1)
+        # kernels of several generations: 30 to 50 % of the A100's peak forward, 73 % at best (arXiv:2307.08691,
+        # abstract and section 4.1)
         parameter(
             "attention_efficiency",
             0.45,
             0.05,
-            0.95,
+            0.73,
             "share of the peak that the products of fused attention reach",
             0.25,
         ),
@@ -55,14 +55,14 @@ def of_gpu(name: str, files: tuple[str, ...], *, matmul: float = 0.75) -> tuple[
 def _stack(
     name: str, key: str, start: float, low: float, high: float, meaning: str, spread: float | None = None
 ) -> Parameter:
-    alike = MESSAGES if key == "exchange" else ALIKE.get(name, ())
+    alike = {"exchange": MESSAGES, "launch": LAUNCHES}.get(key, ALIKE.get(name, ()))
     lands = tuple(f"workloads.software.{one}:{key}" for one in (name, *alike))
     return Parameter(f"{name}.{key}", start, low, high, "s", meaning, lands, spread=spread)
 
 
 ALIKE = {
     "megatron_deepspeed": ("megatron_deepspeed_2021",),
-    "fsdp": ("fsdp_sdpa",),
+    "fsdp": ("fsdp_2023", "fsdp_sdpa", "llm_foundry", "llm_foundry_2023"),
 }
 """Further entries of a stack: they differ in what is overlapped, not in host time, and have its fitted parameters."""
 
@@ -81,11 +81,24 @@ MESSAGES = (
 )
 """Stacks that lose as much time with each message of a pipeline as Megatron-LM."""
 
+LAUNCHES = (
+    "megascale",
+    "megascale_overlap",
+    "megascale_pp_overlap",
+    "megatron_2021",
+    "megatron_2023",
+    "megatron_core",
+    "megatron_deepspeed",
+    "megatron_deepspeed_2021",
+    "megatron_early_2021",
+)
+"""Stacks whose layers are Megatron-LM's, with the same operators and Python around a kernel."""
+
 # first estimates: ten milliseconds of host work for a step, a few lines of Python for a tensor; as much beside the
 # operators after a message as these take
 STACKS = (
     _stack("megatron", "exchange", 1e-4, 1e-6, 3e-3, "lost with each message beside its operators", 1.0),
-    _stack("megatron_deepspeed", "launch", 4e-5, 5e-6, 2e-4, "host time to launch a kernel that is priced"),
+    _stack("megatron", "launch", 4e-5, 5e-6, 2e-4, "host time to launch a kernel that is priced"),
     _stack("megatron_deepspeed", "tensor", 2e-5, 1e-7, 1e-3, "of a step for each tensor beside its operators", 1.0),
     # a twentieth of the shortest published step, 0.41 s, at the most
     _stack("fsdp", "load", 1e-2, 1e-4, 0.02, "host time of each step for loading data and logging", 0.7),

@@ -1,8 +1,9 @@
 """`python -m tests.benchmarks` prints how fast the simulator is, beside the targets. It does not pass or fail.
 
 Arguments choose the tables: `processes`, `growth`, `engine`; default these. `layouts` prints how well it predicts grids
-of layouts that were measured, in some minutes. `--against REVISION` (or the folder of a
-checkout) runs the processes with that code too and prints the ratios of CPU time. `--slow` adds the long processes.
+of layouts that were measured, in some minutes; `memory` how well it predicts which runs fit and what they hold.
+`--against REVISION` (or the folder of a checkout) runs the processes with that code too and prints the ratios of CPU
+time. `--slow` adds the long processes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ TABLES = ("processes", "growth", "engine")
 """Tables of speed. Processes are measured first: the kernel counts memory of the parent at the fork as part of the peak
 of a child."""
 
+ACCURACY = ("layouts", "memory")
+"""Tables of measured grids, only on request."""
+
 QUICK = 10.0
 """A process with less CPU time, s, is measured twice, and the faster run counts."""
 
@@ -31,9 +35,9 @@ def main() -> None:
     parser.add_argument("--slow", action="store_true", help="also what takes more than a minute")
     parser.add_argument("--only", default="", metavar="TEXT", help="only processes whose name contains it")
     arguments = parser.parse_args()
-    unknown = set(arguments.tables) - {*TABLES, "layouts"}
+    unknown = set(arguments.tables) - {*TABLES, *ACCURACY}
     if unknown:
-        parser.error(f"there is no table {', '.join(sorted(unknown))}; there are {', '.join(TABLES)}, layouts")
+        parser.error(f"there is no table {', '.join(sorted(unknown))}; there are {', '.join((*TABLES, *ACCURACY))}")
     for name in arguments.tables or TABLES:
         if name == "growth":
             growth()
@@ -41,6 +45,8 @@ def main() -> None:
             engine()
         elif name == "layouts":
             layouts()
+        elif name == "memory":
+            memory()
         else:
             with checked_out(arguments.against) if arguments.against else nullcontext() as before:
                 processes(before, slow=arguments.slow, only=arguments.only)
@@ -110,6 +116,14 @@ def layouts() -> None:
 
     print(f"{'grid, and its jobs':<54}{'runs':>5}{'mean':>10}{'median':>9}{'bias':>9}")
     for line in layouts():
+        print(line, flush=True)
+
+
+def memory() -> None:
+    """Print how many measured runs are rightly said to fit or not, and the errors of their peaks."""
+    from tests.benchmarks.memory import memory
+
+    for line in memory():
         print(line, flush=True)
 
 

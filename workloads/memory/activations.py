@@ -104,8 +104,9 @@ def _kind(memory: _Memory, layer: str, phases: Mapping[str, list[int]], ops: lis
     if "R" not in phases:
         return "none"
     computes = (op for op in map(ops.__getitem__, phases["R"]) if isinstance(op, Compute))
-    count = sum(len(op.kernels) for op in computes)
-    return "full" if count == len(memory.layers[layer].forward(memory.micro_batch_size)) else "selective"
+    count, own = sum(len(op.kernels) for op in computes), memory.layers[layer]
+    whole = len(own.forward(memory.micro_batch_size)) - own.unneeded_forward(memory.micro_batch_size)
+    return "full" if count >= whole else "selective"
 
 
 def _holding(op: Op, allocated: float, freed: float) -> Op:

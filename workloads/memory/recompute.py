@@ -3,7 +3,9 @@
 Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost" (arXiv:1604.06174). *selective*: core attention only;
 its activations are large and cheap to compute (Korthikanti et al. 2022, arXiv:2205.05198, section 5). *full*: every
 layer but embedding and head keeps only its input (Megatron-LM, ``--recompute-granularity full --recompute-method
-uniform --recompute-num-layers 1``).
+uniform --recompute-num-layers 1``). Non-reentrant checkpoints of torch 2.1 and later stop early, as soon as all tensors
+that the backward pass needs are there (torch.utils.checkpoint, ``set_checkpoint_early_stop``): the last product of a
+transformer layer does not run again.
 """
 
 from __future__ import annotations
@@ -24,8 +26,12 @@ CHOICES = ("none", "selective", "full")
 """How much is recomputed."""
 
 
-def recompute(schedule: Schedule, model: Model, how: str, *, micro_batch_size: int) -> Schedule:
+def recompute(
+    schedule: Schedule, model: Model, how: str, *, micro_batch_size: int, early_stop: bool = False
+) -> Schedule:
     """*schedule* with an R of each layer before its B or I; *how* is one of `CHOICES`.
+
+    With *early_stop* an R of a whole layer ends where its backward pass has what it needs.
 
     *model* has its layers as one rank holds them. R waits for no gradient: it begins when it is the head of its stream,
     as in GPipe. Raises `ScheduleError` if the order recomputes by itself.
@@ -42,13 +48,17 @@ def recompute(schedule: Schedule, model: Model, how: str, *, micro_batch_size: i
     layers = {layer.name: layer for layer in model.layers if layer.kind not in ENDS}
 
     def recomputed(program: Program) -> Program:
-        again = program.by_micro_batch(lambda part: _with_recomputation(part, layers, how, micro_batch_size))
+        again = program.by_micro_batch(
+            lambda part: _with_recomputation(part, layers, how, micro_batch_size, early_stop)
+        )
         return with_activations(again, model, micro_batch_size)
 
     return schedule.map_programs(recomputed)
 
 
-def _with_recomputation(program: Program, layers: Mapping[str, Layer], how: str, micro_batch_size: int) -> Program:
+def _with_recomputation(
+    program: Program, layers: Mapping[str, Layer], how: str, micro_batch_size: int, early_stop: bool
+) -> Program:
     forwards: defaultdict[tuple[Action, str], list[Op]] = defaultdict(list)
     for op in program.ops:
         if op.action and op.layer and op.action.phase == "F":
@@ -60,7 +70,8 @@ def _with_recomputation(program: Program, layers: Mapping[str, Layer], how: str,
             forward = forwards.pop((op.action._replace(phase="F"), op.layer), [])
             kernels = layers[op.layer].recomputable_forward(micro_batch_size)
             if how == "full":
-                yield from _again(forward)
+                left_out = layers[op.layer].unneeded_forward(micro_batch_size) if early_stop else 0
+                yield from _again(_without_last(forward, left_out))
             elif forward and kernels:
                 again = op.action._replace(phase="R")
                 yield Compute(name=f"{again}.{op.layer}", action=again, layer=op.layer, kernels=kernels)
@@ -76,6 +87,23 @@ def _again(forward: Sequence[Op]) -> Iterator[Op]:
         if op.action:
             after = tuple(renamed[name] for name in op.after if name in renamed)
             yield replace(op, name=renamed[op.name], action=op.action._replace(phase="R"), after=after)
+
+
+def _without_last(forward: Sequence[Op], kernels: int) -> list[Op]:
+    """The ops of *forward* without the last so many *kernels*, and without the exchanges of their results.
+
+    A computation that is left without kernels stays, for those that wait for it by its name.
+    """
+    kept: list[Op] = []
+    for op in reversed(forward):
+        cut = min(kernels, len(op.kernels)) if isinstance(op, Compute) else 0
+        if isinstance(op, Compute):
+            kernels -= cut
+            kept.append(replace(op, kernels=op.kernels[: len(op.kernels) - cut]) if cut else op)
+        elif not kernels or op.allocates:
+            kept.append(op)
+    names = {op.name for op in kept}
+    return [replace(op, after=tuple(name for name in op.after if name in names)) for op in reversed(kept)]
 
 
 def _in_r(name: str, action: Action) -> str:

@@ -59,6 +59,18 @@ class OperatorLayer(Layer):
         """The sum over the operators."""
         return sum(operator.weight_bytes(micro_batch_size) for operator in self.operators)
 
+    def unneeded_forward(self, micro_batch_size: int) -> int:
+        """The kernels behind the last operator that keeps anything, and its own if it keeps its inputs only."""
+        count = 0
+        for operator in reversed(self.operators):
+            kept = operator.kept_bytes(micro_batch_size)
+            if kept and not operator.keeps_inputs:
+                return count
+            count += len(operator.forward(micro_batch_size))
+            if kept:
+                return count
+        return count
+
     def recomputable_forward(self, micro_batch_size: int) -> tuple[Kernel, ...]:
         """The kernels of all operators, in order."""
         return self._cached("recomputable_forward", micro_batch_size, self.operators)

@@ -58,6 +58,11 @@ class Linear(Operator):
         """Its input."""
         return samples * self.rows * self.inputs * BYTES[self.precision] / self.kept_share
 
+    @property
+    def keeps_inputs(self) -> bool:
+        """True."""
+        return True
+
     def weight_bytes(self, samples: int) -> float:
         """Its input and the gradient of its output."""
         return self.kept_bytes(samples) + samples * self.rows * self.outputs * BYTES[self.precision]

@@ -65,6 +65,17 @@ def _eager(width: int) -> _PerLogit:
     return _PerLogit(moved, width + FP32, (FP32 * copied, 2 * FP32), (2 + copied, 3 + copied))
 
 
+def _with_metrics(width: int) -> _PerLogit:
+    """flash-attention's loss and two metrics of the training loop, each of which computes the loss without gradients.
+
+    The loss reads the logits, and keeps them with a number a row; backward it reads them and writes their gradient
+    (flash_attn/losses/cross_entropy.py). A metric makes a log-softmax, which is dropped (Composer, trainer/trainer.py,
+    ``_train_microbatch``, updates LanguageCrossEntropy and LanguagePerplexity, which llm-foundry adds).
+    """
+    metrics = 2 * 2 * width
+    return _PerLogit((width + metrics, 2 * width), width, (width, width), (5, 1))
+
+
 def _casts(width: int) -> tuple[int, int]:
     """Bytes moved by a cast to or from fp32, and the number of such kernels: none for fp32 logits."""
     return (width + FP32, 1) if width < FP32 else (0, 0)
@@ -74,6 +85,7 @@ _LOSSES: Mapping[str, Callable[[int], _PerLogit]] = {
     "fused": _fused,
     "vocab_parallel": _vocab_parallel,
     "eager": _eager,
+    "with_metrics": _with_metrics,
 }
 
 LOSSES = tuple(_LOSSES)

@@ -39,6 +39,11 @@ class Operator(ABC):
         """Bytes kept from the forward pass to the backward pass."""
         return 0.0
 
+    @property
+    def keeps_inputs(self) -> bool:
+        """True if all that it keeps are its inputs: its forward pass need not run to have them."""
+        return False
+
     def transient_bytes(self, phase: str, samples: int) -> float:
         """Bytes held beside `kept_bytes` while *phase* (F or I) runs, and no longer."""
         return 0.0

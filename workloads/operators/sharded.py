@@ -80,6 +80,11 @@ class ShardedOperator(Operator):
         """As the share."""
         return self.share.kept_bytes(samples)
 
+    @property
+    def keeps_inputs(self) -> bool:
+        """As the share."""
+        return self.share.keeps_inputs
+
     def transient_bytes(self, phase: str, samples: int) -> float:
         """As the share."""
         return self.share.transient_bytes(phase, samples)

@@ -86,7 +86,7 @@ def test_a_table_goes_to_the_scenario_that_reads_it():
     rows = published.rows(measured("vtrain_layer_times"), PARAMETERS)
     assert len(rows) == 12
     assert {row.groups["tp"] for row in rows} == {1, 4, 8}
-    assert all("megatron_deepspeed.launch" in row.uses for row in rows)
+    assert all("megatron.launch" in row.uses for row in rows)
 
 
 def test_the_fit_of_the_v100_is_written_with_what_it_covers(tmp_path):

@@ -11,6 +11,7 @@ from simulator.analysis.metrics import hardware_flops, model_flops
 from simulator.engine.simulate import simulate
 from simulator.errors import ScheduleError
 from simulator.lookup import function, names
+from simulator.schedule import Collective
 from simulator.schedule.check import check
 from simulator.schedule.order import Order
 from topologies.uniform import uniform
@@ -193,3 +194,27 @@ def test_flash_attention_has_its_kernel_run_again_for_little():
     again = [op for op in schedule.programs[0].ops if op.action.phase == "R"]
     assert [len(op.kernels) for op in again] == [1, 1]
     assert again[0].allocates == {"activations": 4 * B * flash.shape.heads * 256}
+
+
+@pytest.mark.parametrize("drop", [False, True])
+def test_an_early_stop_leaves_out_what_the_backward_pass_does_not_need(drop):
+    """The last product, 8 h^2 of 24 h^2 a token, and the residual sum behind it; dropout has a mask to make again."""
+    what = transformer(replace(SHAPE, dropout=drop))
+    schedule = compute(what, one_f_one_b(1, 2), micro_batch_size=B)
+    whole, early = (recompute(schedule, what, "full", micro_batch_size=B, early_stop=stop) for stop in (False, True))
+    check(early)
+    left_out = 0 if drop else 2 * L * B * S * 2 * H * 4 * H
+    assert hardware_flops(whole) - hardware_flops(early) == left_out
+    assert bound(early) == bound(whole)
+
+
+def test_an_early_stop_leaves_out_the_exchange_of_the_last_product():
+    what = sharded(transformer(replace(SHAPE, dropout=False)), 2)
+    schedule = tensor_parallel(compute(what, one_f_one_b(1, 2), micro_batch_size=B), what, 2)
+    whole, early = (recompute(schedule, what, "full", micro_batch_size=B, early_stop=s) for s in (False, True))
+    check(early)
+
+    def exchanges(made):
+        return sum(isinstance(op, Collective) and op.action.phase == "R" for op in made.programs[0].ops)
+
+    assert exchanges(whole) == 2 * exchanges(early) > 0
