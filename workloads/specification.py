@@ -17,6 +17,7 @@ from simulator.document.quantities import number
 from simulator.errors import ScenarioError
 from simulator.lookup import data_file
 from workloads.convolutional import ConvolutionalBuilder
+from workloads.encoder_decoder import encoder_decoder
 from workloads.entry import AveragePoolEntry, Entry, MaxPoolEntry
 from workloads.huggingface.aliases import with_plain_keys
 from workloads.model import Model
@@ -109,10 +110,19 @@ class TransformerSpecification(_Named):
     """Norms of a causal model: before each block, after it (of its output, before the residual sum), or both."""
     qk_norm: Literal["none", "per_head", "all_heads"] = "none"
     """RMS norms of queries and keys: none, over the features of each head (Qwen 3), or of all heads (OLMo 2)."""
-    position_embedding_type: Literal["learned_absolute", "rope", "alibi", "none"] = "learned_absolute"
-    """Positions: a learned table, rotary (rope), biases of the scores (alibi), or none."""
+    position_embedding_type: Literal["learned_absolute", "rope", "alibi", "relative", "none"] = "learned_absolute"
+    """Positions: a learned table, rotary (rope), biases of the scores that are fixed (alibi) or learned (relative: T5),
+    or none."""
     position_rows: Count | None = None
     """Rows of the learned table of positions; by default seq_length. OPT has two more."""
+    relative_attention_num_buckets: Count = 32
+    """Rows of the learned table of relative positions; distances share a row."""
+    attention_mask: Literal["causal", "full"] | None = None
+    """What a position sees: those before it (causal), or all (full); by default as head needs it."""
+    num_decoder_layers: Count | None = None
+    """Layers of a decoder behind an encoder of num_layers (T5); by default there is one stack of layers."""
+    decoder_seq_length: Count | None = None
+    """Tokens of a sample in the decoder; by default seq_length."""
     add_bias_linear: Flag = True
     """Linear operators have biases."""
     add_qkv_bias: Flag = False
@@ -152,7 +162,20 @@ class TransformerSpecification(_Named):
         for key, value in (("block", self.block != "serial"), ("head", self.head != "causal_lm")):
             if value and self.norm_placement != "before":
                 raise Fault("norm_placement", f"belongs to serial causal models, not to {key}: {getattr(self, key)}")
+        self._sound_decoder()
         return self
+
+    def _sound_decoder(self) -> None:
+        """Check what belongs to an encoder and a decoder, and relative positions."""
+        _most("num_decoder_layers", self.num_decoder_layers or 0, MOST_LAYERS)
+        if self.num_decoder_layers is None and self.decoder_seq_length is not None:
+            raise Fault("decoder_seq_length", "belongs to an encoder and a decoder; give num_decoder_layers too")
+        if self.num_decoder_layers is not None:
+            for key in ("head", "block", "norm_placement", "attention_mask", "attention_window"):
+                if getattr(self, key) != type(self).model_fields[key].default:
+                    raise Fault(key, f"{getattr(self, key)} is not known of an encoder and a decoder; leave it out")
+        if self.position_embedding_type == "relative" and self.attention == "flash":
+            raise Fault("attention", "flash kernels add no learned bias; relative positions need attention: unfused")
 
     def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
         """The model with products in *precision*, its elementwise kernels *fused* or not."""
@@ -164,8 +187,12 @@ class TransformerSpecification(_Named):
             "head_dim": self.head_dim or 0,
             "position_rows": self.position_rows or 0,
             "dropout": bool(self.dropout),
+            "attention_mask": self.attention_mask or "",
+            "num_decoder_layers": self.num_decoder_layers or 0,
+            "decoder_seq_length": self.decoder_seq_length or self.seq_length,
         }
-        return transformer(Shape(**given, precision=precision, fused=fused), _name(self))
+        make = encoder_decoder if self.num_decoder_layers else transformer
+        return make(Shape(**given, precision=precision, fused=fused), _name(self))
 
 
 class ConvolutionalSpecification(_Named):

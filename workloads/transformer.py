@@ -22,6 +22,7 @@ from workloads.operators.linear import Linear
 from workloads.operators.loss import cross_entropy, vocabulary_parallel_loss
 from workloads.operators.norm import layer_norm, rms_norm
 from workloads.operators.operator import Operator
+from workloads.operators.relative import biased_scores
 from workloads.operators.sharded import (
     ShardedOperator,
     column_parallel,
@@ -237,10 +238,12 @@ def _core(shape: Shape) -> tuple[Operator, ...]:
     sizes = (shape.seq_length, shape.heads, shape.key_value_heads, shape.head_size)
     soft = fuses(shape.fused, "softmax")
     if shape.attention == "unfused":
-        return (CoreAttention(*sizes, shape.dropout, soft, shape.precision, shape.softmax_group, shape.wide_softmax),)
+        core = CoreAttention(*sizes, shape.dropout, soft, shape.precision, shape.softmax_group, shape.wide_softmax)
+        bias = (biased_scores(shape.seq_length, shape.heads, shape.precision),) if shape.relative_positions else ()
+        return (*bias, core)
     if shape.attention == "flash":
         window = shape.attention_window
-        return (FlashAttention(*sizes, shape.dropout, soft, shape.precision, causal=shape.causal, window=window),)
+        return (FlashAttention(*sizes, shape.dropout, soft, shape.precision, causal=shape.masked, window=window),)
     made = lookup.function("workloads.operators", shape.attention)(shape)
     return (made,) if isinstance(made, Operator) else tuple(made)
 
