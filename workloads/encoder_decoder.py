@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simulator.kernel import BYTES
-from workloads.operators.cross_attention import CrossAttention, EncoderLinear, FlashCrossAttention
+from workloads.operators.cross_attention import CrossAttention, FlashCrossAttention
 from workloads.operators.elementwise import Elementwise, dropout
 from workloads.operators.embedding import embedding, vocabulary_parallel_embedding
 from workloads.operators.fusion import fuses
@@ -26,7 +26,9 @@ from workloads.transformer import (
     TOKEN_BYTES,
     Transformer,
     embedding_operators,
+    first_product,
     head_operators,
+    second_product,
     transformer_operators,
 )
 
@@ -135,7 +137,7 @@ def _cross_attention(shape: Shape, encoder: Shape) -> tuple[Operator, ...]:
     precision, cut, bias = shape.precision, shape.cut, shape.add_bias_linear
     queries, keys = shape.heads * shape.head_size, shape.key_value_heads * shape.head_size
     question = Linear(shape.seq_length, shape.hidden_size, queries, bias, precision, kept_share=shape.kept_share)
-    answer = EncoderLinear(
+    answer = Linear(
         encoder.seq_length,
         shape.hidden_size,
         2 * keys,
@@ -143,6 +145,7 @@ def _cross_attention(shape: Shape, encoder: Shape) -> tuple[Operator, ...]:
         precision,
         splits=(keys, keys) if shape.normalization == "rmsnorm" else (),
         kept_share=shape.kept_share,
+        keeps_input=False,
     )
     output = Linear(shape.seq_length, queries, shape.hidden_size, bias, precision)
     sizes = (shape.seq_length, shape.heads, shape.key_value_heads, shape.head_size)
@@ -160,4 +163,16 @@ def _cross_attention(shape: Shape, encoder: Shape) -> tuple[Operator, ...]:
             keys=encoder.seq_length,
         )
     )
-    return column_parallel(question, cut), column_parallel(answer, cut), core, second_parallel(output, cut)
+    return (
+        column_parallel(first_product(shape, question), cut),
+        _summed_gradient(encoder),
+        column_parallel(first_product(shape, answer), cut),
+        core,
+        second_parallel(second_product(shape, output), cut),
+    )
+
+
+def _summed_gradient(encoder: Shape) -> Operator:
+    """Backward, the gradient of the encoder's output from this layer is added to that from the layers behind."""
+    elements = encoder.seq_length * encoder.hidden_size // encoder.cut.sequence_shards
+    return Elementwise(elements, 0.0, 3.0 * BYTES[encoder.precision], precision=encoder.precision)

@@ -126,6 +126,11 @@ class Model:
         copied = self.layers[0].name not in layers and not set(self.sharing).isdisjoint(layers)
         return own + (self.tied_parameters if copied else 0)
 
+    def copy_bytes_of(self, layers: Collection[str]) -> float:
+        """Bytes of copies of parameters in fewer bits that a rank with *layers*, given by name, holds all step."""
+        own = (layer for layer in self.layers if layer.name in layers)
+        return sum(tensor.copy_bytes * tensor.count for layer in own for tensor in layer.tensors)
+
     @property
     def sharing(self) -> tuple[str, ...]:
         """The layers that share parameters of the first one, by name; none if nothing is tied."""

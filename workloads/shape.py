@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from simulator.kernel import BYTES
+from workloads.low_precision.recipe import LowPrecision
 from workloads.operators.fusion import Fused, fuses
 from workloads.operators.sharded import WHOLE, Cut
 
@@ -32,6 +33,7 @@ class Shape:
     the learned table of positions, 0: one for each position. *attention_mask*: ``causal`` or ``full``; "": by *head*.
     *num_decoder_layers*: layers of a decoder that follows the encoder, whose other sizes are equal (T5); its samples
     have *decoder_seq_length* tokens. *relative_attention_num_buckets*: rows of the learned table of relative positions.
+    *low*: how the linear maps of the layers run in 8 or 4 bits; None: they do not.
     """
 
     num_layers: int
@@ -74,6 +76,7 @@ class Shape:
     num_decoder_layers: int = 0
     decoder_seq_length: int = 0
     relative_attention_num_buckets: int = 32
+    low: LowPrecision | None = None
 
     @property
     def causal(self) -> bool:

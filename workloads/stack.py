@@ -62,6 +62,7 @@ class SoftwareSpecification(Section):
     gather_logits: Flag = False
     keep_gathered: Flag = False
     separate_gate: Flag = False
+    keeps_casts: Flag = True
     accumulation: Literal["fused", "added", "cast", "autocast"] = "fused"
     zero_gradients: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
     zero_parameters: Literal["all_gather", "broadcast"] = "all_gather"
@@ -111,6 +112,7 @@ class SoftwareSpecification(Section):
             gather_logits=self.gather_logits,
             keep_gathered=self.keep_gathered,
             separate_gate=self.separate_gate,
+            keeps_casts=self.keeps_casts,
             accumulation=self.accumulation,
             zero_gradients=self.zero_gradients,
             zero_parameters=self.zero_parameters,

@@ -77,7 +77,7 @@ def schedule_of_share(
 
 def gradient_dtype(training: Training, data: DataMethod, software: Software) -> str:
     """In which gradients are accumulated and reduced: as given, else as the method has them under *software*."""
-    return training.gradient_dtype or data.gradient_dtype(training.precision, software)
+    return training.gradient_dtype or data.gradient_dtype(training.base_precision, software)
 
 
 def model_share(model: Model, parts: Mapping[str, Parallelism], document: Document) -> Model:

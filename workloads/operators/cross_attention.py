@@ -7,7 +7,6 @@ from typing import Literal
 
 from simulator.kernel import BYTES, Kernel, matmul, memory_bound
 from workloads.operators.attention import FP32, CoreAttention, FlashAttention
-from workloads.operators.linear import Linear
 
 
 @dataclass(frozen=True)
@@ -63,21 +62,3 @@ class FlashCrossAttention(FlashAttention):
         nbytes = samples * (passes * rows * self.head_size * BYTES[self.precision] + self.length * self.heads * FP32)
         shape = (executed * samples * self.heads, self.length, self.keys, self.head_size)
         return Kernel(flops, nbytes, shape, self.precision, attention=which)
-
-
-@dataclass(frozen=True)
-class EncoderLinear(Linear):
-    """The product that makes keys and values of the encoder's output, which another operator keeps."""
-
-    def kept_bytes(self, samples: int) -> float:
-        """Nothing."""
-        return 0.0
-
-    def backward_input(self, samples: int) -> tuple[Kernel, ...]:
-        """The gradient of the encoder's output, and its sum with that of the layers behind."""
-        nbytes = 3.0 * samples * self.rows * self.inputs * BYTES[self.precision]
-        return (*super().backward_input(samples), memory_bound(nbytes, precision=self.precision))
-
-    def weight_bytes(self, samples: int) -> float:
-        """The gradient of its output; its input stays in any case."""
-        return float(samples * self.rows * self.outputs * BYTES[self.precision])
