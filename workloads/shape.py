@@ -33,6 +33,7 @@ class Shape:
     the learned table of positions, 0: one for each position. *attention_mask*: ``causal`` or ``full``; "": by *head*.
     *num_decoder_layers*: layers of a decoder that follows the encoder, whose other sizes are equal (T5); its samples
     have *decoder_seq_length* tokens. *relative_attention_num_buckets*: rows of the learned table of relative positions.
+    *num_nextn_predict_layers*: modules that predict further tokens.
     *low*: how the linear maps of the layers run in 8 or 4 bits; None: they do not.
     """
 
@@ -76,6 +77,7 @@ class Shape:
     num_decoder_layers: int = 0
     decoder_seq_length: int = 0
     relative_attention_num_buckets: int = 32
+    num_nextn_predict_layers: int = 0
     low: LowPrecision | None = None
 
     @property

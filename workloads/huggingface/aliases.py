@@ -20,6 +20,7 @@ ALIASES: Mapping[str, str] = {
     "n_head": "num_attention_heads",
     "intermediate_size": "ffn_hidden_size",
     "n_inner": "ffn_hidden_size",
+    "mtp_num_layers": "num_nextn_predict_layers",
     "d_ff": "ffn_hidden_size",
     "d_kv": "head_dim",
     "num_heads": "num_attention_heads",

@@ -8,7 +8,7 @@ import pytest
 from scenarios import Scenario
 from simulator.errors import ScenarioError
 from simulator.schedule import Collective, Send
-from workloads.encoder_decoder import encoder_decoder
+from workloads.architectures.encoder_decoder import encoder_decoder
 from workloads.parallelism.tensor import sharded
 from workloads.shape import Shape
 from workloads.specification import model
