@@ -13,6 +13,7 @@ from simulator.network.plan import Flow
 from simulator.network.step import Group, Step, Transfer
 from simulator.network.transport.channels import group_of
 from simulator.network.transport.routing import MOST_CHANNELS, LinkLoad, group_properties, link_load, nvlinks, route
+from simulator.network.transport.torus import torus_of
 from simulator.network.transport.transport import GroupProperties, Transport
 
 
@@ -29,6 +30,8 @@ class GroupTopology:
     @cached_property
     def group(self) -> Group:
         """The servers, and the rings if the transport finds them."""
+        if self.transport.torus:
+            return torus_of(self.cluster, self.devices)
         return group_of(self.cluster, self.devices, reorders=self.transport.reorders)
 
     @cached_property
@@ -40,7 +43,7 @@ class GroupTopology:
     def rings(self) -> int:
         """The number of rings. Through a switch one ring stands for as many as the port has NVLinks."""
         found, devices = self.group.channels, self.devices
-        if len(found) > 1 or len(self.group.servers) > 1:
+        if len(found) > 1 or len(self.group.servers) > 1 or self.group.dims:
             return len(found)
         path = route(self.cluster, devices[found[0][0]], devices[found[0][1]])
         return nvlinks(self.cluster.links[path[0]]) if path else 1

@@ -16,7 +16,10 @@ from simulator.cluster import Link
 NVLINK, PCI, NET = "NVLINK", "PCI", "NET"
 """Link classes, as in NCCL (src/graph/tuning.cc, NCCL_HW_*)."""
 
-_CLASSES = {"nvlink": NVLINK, "infinity_fabric": NVLINK, "pcie": PCI, "upi": PCI, "qpi": PCI, "xgmi": PCI}
+_CLASSES = {
+    **dict.fromkeys(("nvlink", "infinity_fabric", "ici"), NVLINK),
+    **dict.fromkeys(("pcie", "upi", "qpi", "xgmi"), PCI),
+}
 
 
 @lru_cache(maxsize=256)
@@ -56,8 +59,8 @@ class Transport:
     Choice. *algorithms*: collective -> the algorithms of ``auto``. *tuning_model*: the model by which the library
     chooses; None: this transport. *messages*: the protocols of single messages and of ``direct`` (empty: all).
     *nvlink_only*: protocols that need NVLink inside a server and NICs near. *switch_only*: algorithm -> kinds of NVLink
-    whose switches it needs. *reorders*: rings follow the hardware, not the order of ranks. *tagged*: receives are
-    matched by tag.
+    whose switches it needs. *reorders*: rings follow the hardware, not the order of ranks. *torus*: chips of a server
+    are taken as the torus that their links make. *tagged*: receives are matched by tag.
 
     Latency. *launch*: for each collective or message, the time on the GPU before its kernel starts and after it ends.
     *handover*: what torch.distributed adds to that, which hands work from the stream of computations to that of the
@@ -130,6 +133,7 @@ class Transport:
     channel_bytes: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
     buffer_bytes: float = 0.0
     reorders: bool = False
+    torus: bool = False
     tagged: bool = True
 
     def usable_protocols(self, algorithm: str, group: GroupProperties) -> list[str]:
