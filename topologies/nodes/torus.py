@@ -21,7 +21,6 @@ def torus(server: Server, dims: list[Count], wrap: Flag = True) -> Wiring:
     if prod(dims) != server.accelerators:
         raise ClusterError(f"dims {dims} make {prod(dims)} chips, but the node has {server.accelerators}")
     wiring = pcie_tree(server)
-    wiring.through_gpus = True
     places = list(product(*map(range, dims)))
     name = {place: f"gpu {number}" for number, place in enumerate(places)}
     place_of = {gpu: place for place, gpu in name.items()}
