@@ -14,7 +14,7 @@ from math import ceil, inf, prod
 from statistics import NormalDist
 
 from simulator.errors import ClusterError
-from simulator.kernel import Kernel
+from simulator.kernel import BYTES, Kernel
 
 TILES = ((256, 128, 1.0), (128, 128, 0.95), (128, 64, 0.85), (64, 64, 0.7))
 """(m, n, efficiency relative to the largest) of the output tiles of a matrix library, each also transposed. Sizes:
@@ -88,6 +88,8 @@ class Software:
     - *cross_entropy*: how the loss is computed, one of `workloads.operators.loss.LOSSES`; "": by *fused*.
     - *gather_logits*: tensor-parallel ranks gather the logits, and each computes the whole loss.
     - *keep_gathered*: inputs gathered from the shards of a sequence are kept whole, not gathered again.
+    - *keeps_casts*: operands cast to 8 bits are kept for the backward pass, and weights cast once a step; else both are
+      cast again where they are used.
     - *separate_gate*: the two products of SwiGLU's input are two kernels, each with exchanges of its own.
     - *early_stop*: recomputation of a layer ends as soon as its backward pass has what it needs.
     """
@@ -123,6 +125,7 @@ class Software:
     padded: bool = False
     cudnn_attention: bool = False
     early_stop: bool = False
+    keeps_casts: bool = True
     accumulation: str = "fused"
     zero_gradients: str = "reduce_scatter"
     zero_parameters: str = "all_gather"
@@ -159,7 +162,8 @@ class Accelerator:
     on tensor cores with rows that are not aligned, relative to aligned ones; *attention_efficiency*: share
     of the peak that the products of fused attention reach, *attention_backward* in the backward pass, and the same of
     cuDNN's kernels where it has some made for this GPU; *spread*:
-    coefficient of variation of the speed of products among GPUs of this type; *power* in W.
+    coefficient of variation of the speed of products among GPUs of this type; *power* in W;
+    *transposes*: products of 8 bits take operands in one layout only, so that operands are written transposed too.
 
     >>> Accelerator(peak_flops=1).seconds([Kernel(flops=3)])
     3.0
@@ -184,6 +188,7 @@ class Accelerator:
     cudnn_attention_backward: float | None = None
     spread: float = 0.0
     power: float = 0.0
+    transposes: bool = True
     _prices: dict[tuple[object, ...], tuple[float, float]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
@@ -281,7 +286,19 @@ class Accelerator:
             efficiency, k_half = self.fp32_efficiency, self.fp32_k_half
         elif self._lacks_tf32(precision):
             efficiency, k_half = self.convolution_efficiency, self.convolution_k_half
-        return efficiency or self.matmul_efficiency, self.k_half if k_half is None else k_half
+        if k_half is None:
+            k_half = self.k_half * self._over_16_bits(precision)
+        return efficiency or self.matmul_efficiency, k_half
+
+    def _over_16_bits(self, precision: str) -> float:
+        """Return the peak in 8 or 4 bits over that in 16 bits, 1 for other precisions.
+
+        What a tile loads and stores costs as many more of its inner steps as these are faster. Products of 8 bits on an
+        H100 agree: they reach the share of products of 16 bits of their own peak, and half of it at twice the depth.
+        """
+        if precision in BYTES or not isinstance(self.peak_flops, Mapping) or "bf16" not in self.peak_flops:
+            return 1.0
+        return self.peak(precision) / self.peak("bf16")
 
     def _lacks_tf32(self, precision: str) -> bool:
         return precision == "tf32" and isinstance(self.peak_flops, Mapping) and "tf32" not in self.peak_flops

@@ -14,8 +14,8 @@ class Kernel:
     """One kind of launch.
 
     *flops*: floating-point operations of matrix products, the part that counts for MFU. *nbytes*: bytes read from and
-    written to device memory. *shape*: (batch, m, n, k) of the product. *precision*: that of its operands (``bf16``,
-    ``fp16``, ``tf32``, ``fp32``). *seconds*, if given, is a measured duration, which is taken as it is.
+    written to device memory. *shape*: (batch, m, n, k) of the product. *precision*: that of its operands, one of
+    `OPERAND_BYTES`. *seconds*, if given, is a measured duration, which is taken as it is.
     *launches*: the number of kernels that the host launches for it. *winograd*, for a convolution in tf32: the shape of
     the products of Winograd's algorithm, with fewer multiplications, used if there is no tf32. *attention*: ``forward``
     or ``backward`` of fused attention; its *shape* is (batch x heads x products, rows, columns, head size).
@@ -40,20 +40,32 @@ Background User's Guide", section "Tensor Core Requirements": multiples of 16 by
 BYTES = {"bf16": 2, "fp16": 2, "tf32": 4, "fp32": 4}
 """Bytes of one element by precision."""
 
+OPERAND_BYTES: dict[str, float] = {**BYTES, "fp8": 1, "mxfp8": 1, "nvfp4": 0.5}
+"""Bytes of one element of an operand of a product. ``fp8`` has one scale for a tensor or for a large block of it,
+``mxfp8`` one for each 32 elements (Open Compute Project, "Microscaling Formats", version 1.0), ``nvfp4`` one for 16."""
+
 
 def matmul(
-    m: int, n: int, k: int, *, batch: int = 1, precision: str = "fp32", rows: tuple[int, int] | None = None
+    m: int,
+    n: int,
+    k: int,
+    *,
+    batch: int = 1,
+    precision: str = "fp32",
+    rows: tuple[int, int] | None = None,
+    result: str = "",
 ) -> Kernel:
     """Return the product of an m x k and a k x n matrix, *batch* times in one launch.
 
-    *rows*: the lengths of the rows of its matrices as they lie in memory; n and k unless given.
+    *rows*: the lengths of the rows of its matrices as they lie in memory; n and k unless given. *result*: the precision
+    of the result, if it is not that of the operands.
 
     >>> matmul(2, 3, 4).flops, matmul(64, 64, 108, precision="bf16").aligned
     (48, False)
     """
     flops = 2 * batch * m * n * k
-    width = BYTES[precision]
-    nbytes = width * batch * (m * k + k * n + m * n)
+    width = OPERAND_BYTES[precision]
+    nbytes = batch * (width * (m * k + k * n) + OPERAND_BYTES[result or precision] * m * n)
     aligned = all(width * length % ALIGNMENT == 0 for length in rows or (n, k))
     return Kernel(flops, nbytes, (batch, m, n, k), precision, aligned=aligned)
 

@@ -18,6 +18,7 @@ from simulator.document import (
     Count,
     Document,
     Fault,
+    Flag,
     Fraction,
     Number,
     Power,
@@ -103,6 +104,7 @@ def _peak(flops: float | Mapping[str, float], precision: str) -> float:
 class Device(Sourced):
     """A GPU, or a host processor (one socket): the parameters of `Accelerator`, its own links and its bus to the host.
 
+    *transposes*: products of 8 bits take operands in one layout only.
     In a scenario a mapping may begin with a *preset*, a catalogue file whose values its keys override.
     *efficiency_of*: a GPU of the catalogue on which kernels were measured. What this one does not set of `EFFICIENCIES`
     and `HALF_DEPTHS` is as there; the latter in proportion to peak over memory bandwidth, for what a tile loads and
@@ -115,6 +117,7 @@ class Device(Sourced):
     peak_flops: Rate | dict[str, Rate]
     memory: Size = inf
     memory_bandwidth: Bandwidth = inf
+    transposes: Flag = True
     sms: Count | None = None
     matmul_efficiency: Fraction = 1.0
     memory_efficiency: Fraction = 1.0
@@ -162,6 +165,7 @@ class Device(Sourced):
             peak_flops=self.peak_flops,
             memory_bandwidth=self.memory_bandwidth,
             memory_bytes=self.memory,
+            transposes=self.transposes,
             sms=self.sms or 0,
             matmul_efficiency=self.matmul_efficiency,
             memory_efficiency=self.memory_efficiency,
@@ -235,3 +239,9 @@ def known(folder: str, what: str, name: str, path: str | tuple[str | int, ...] =
         begin = next((other for other in sorted(there) if other.startswith(name)), None)
         hint = f'did you mean "{begin}"?' if begin else near(name, there)
         raise Fault(path, f'unknown {what} "{name}"; there are: {", ".join(there)}', hint) from None
+
+
+def having_precision(precision: str) -> list[str]:
+    """Return the GPUs of the catalogue that state a peak in *precision*, by name."""
+    peaks = {name: device(GPUS, name).peak_flops for name in lookup.names(GPUS)}
+    return [name for name, peak in peaks.items() if isinstance(peak, Mapping) and precision in peak]

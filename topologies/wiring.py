@@ -6,7 +6,7 @@ All nodes of a kind share one wiring, numbered from 0; `assembly` numbers it thr
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
 
@@ -70,12 +70,14 @@ class Wiring:
     """One server's vertices and links. *through_gpus*: whether GPUs forward messages for others (Infinity Fabric).
 
     *vertices*: the kind of each vertex, by name. *links*: the links from each vertex to its neighbours, in order.
+    *walk*: the route between two GPUs, if the shape knows it; None: the shortest one.
     """
 
     server: Server
     vertices: dict[str, str] = field(default_factory=dict)
     links: dict[str, dict[str, Link]] = field(default_factory=dict)
     through_gpus: bool = False
+    walk: Callable[[str, str], tuple[str, ...]] | None = None
     _routes: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
     _nic_of: dict[str, str] = field(default_factory=dict)
 
@@ -119,6 +121,8 @@ class Wiring:
         through no other GPU (unless *through_gpus*) and no NIC.
         """
         key = source, target
+        if key not in self._routes and self.walk and {self.vertices[source], self.vertices[target]} == {"gpu"}:
+            self._routes[key] = self.walk(source, target)
         if key not in self._routes:
             barred = {"nic"} if self.through_gpus else {"nic", "gpu"}
             paths = (self._shortest(source, target, kinds) for kinds in ({*barred, *PCIE}, barred))

@@ -144,6 +144,7 @@ class _StagePrograms:
         """Bytes held during the whole step by a rank with the stages *own*, by memory category."""
         held = state_bytes(self.optimizer, self.model.precision, self.gradient_dtype)
         resident = {category: nbytes * self._parameters(own) for category, nbytes in held.items()}
+        resident["parameters"] += self.model.copy_bytes_of({layer.name for one in own for layer in self.stages[one]})
         if self.weight_versions:
             versions = {stage: self.weight_versions(stage, len(self.stages)) - 1 for stage in own}
             copies = sum(more * self._parameters([stage]) for stage, more in versions.items())

@@ -53,6 +53,10 @@ class Layer(ABC):
     def output_bytes(self, micro_batch_size: int) -> float:
         """Bytes that the layer passes to the next one (and gets back as a gradient)."""
 
+    def input_bytes_of_next(self, micro_batch_size: int) -> float:
+        """Bytes of its output that the next layer keeps if that is recomputed. Default: all."""
+        return self.output_bytes(micro_batch_size)
+
     @property
     def parameters(self) -> int:
         """How many parameters the layer has."""
@@ -91,9 +95,9 @@ class Model:
     *sample_bytes*: one input sample on the GPU. *tokens_per_sample*: the sequence length, 0 if samples are not
     sequences. *precision*: of parameters and activations. *optimizer_seconds*: the given duration of the optimizer step
     of a unit model; None: it is priced from bytes. *fused*: operators that are. *tied_parameters*: how many
-    parameters the last layer shares with the first; a pipeline holds them on both ends. *notes*: what a reader of
-    results should know about how the model was made. *boundary_axis*: the axis whose ranks hold equal outputs of a
-    layer; "" if there is none.
+    parameters of the first layer others share, the *tied_layers* (none given: the last); a pipeline holds a copy on
+    each stage with such a layer. *notes*: what a reader of results should know about how the model was made.
+    *boundary_axis*: the axis whose ranks hold equal outputs of a layer; "" if there is none.
     """
 
     name: str
@@ -104,6 +108,7 @@ class Model:
     optimizer_seconds: float | None = None
     fused: Fused = True
     tied_parameters: int = 0
+    tied_layers: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
     boundary_axis: str = ""
 
@@ -119,11 +124,21 @@ class Model:
     def parameters_of(self, layers: Collection[str]) -> int:
         """How many parameters a rank holds that has *layers*, given by name.
 
-        Tied parameters count with the first layer. A rank with the last layer but not the first has a copy of them.
+        Tied parameters count with the first layer. A rank with a layer that shares them but not the first has a copy.
         """
         own = sum(layer.parameters for layer in self.layers if layer.name in layers)
-        copied = self.layers[-1].name in layers and self.layers[0].name not in layers
+        copied = self.layers[0].name not in layers and not set(self.sharing).isdisjoint(layers)
         return own + (self.tied_parameters if copied else 0)
+
+    def copy_bytes_of(self, layers: Collection[str]) -> float:
+        """Bytes of copies of parameters in fewer bits that a rank with *layers*, given by name, holds all step."""
+        own = (layer for layer in self.layers if layer.name in layers)
+        return sum(tensor.copy_bytes * tensor.count for layer in own for tensor in layer.tensors)
+
+    @property
+    def sharing(self) -> tuple[str, ...]:
+        """The layers that share parameters of the first one, by name; none if nothing is tied."""
+        return (self.tied_layers or (self.layers[-1].name,)) if self.tied_parameters else ()
 
     def flops(self, samples: int = 1) -> float:
         """Model FLOPs of a training step over *samples*: matrix products forward and backward, no recomputation."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from simulator.kernel import BYTES
+from workloads.low_precision.recipe import LowPrecision
 from workloads.operators.fusion import Fused, fuses
 from workloads.operators.sharded import WHOLE, Cut
 
@@ -29,7 +30,11 @@ class Shape:
     attention head, 0: an equal part of the hidden size. *norm_placement*: norms ``before`` each block of a causal
     model, ``after`` it (of its output, before the residual sum: OLMo 2), or ``both`` (Gemma 2). *qk_norm*: RMS norms of
     queries and keys, ``none``, ``per_head`` (Qwen 3) or ``all_heads`` (over the features of all heads: OLMo 2).
-    *position_rows*: rows of the learned table of positions, 0: one for each position.
+    *position_rows*: rows of the learned table of positions, 0: one for each position. *attention_mask*: ``causal`` or
+    ``full``; "": by *head*. *num_decoder_layers*: layers of a decoder that follows the encoder, whose other sizes are
+    equal (T5); its samples have *decoder_seq_length* tokens. *relative_attention_num_buckets*: rows of the learned
+    table of relative positions. *num_nextn_predict_layers*: modules that predict further tokens. *low*: how the linear
+    maps of the layers run in 8 or 4 bits; None: they do not.
     """
 
     num_layers: int
@@ -69,11 +74,27 @@ class Shape:
     qk_norm: str = "none"
     head_bias: bool = False
     position_rows: int = 0
+    attention_mask: str = ""
+    num_decoder_layers: int = 0
+    decoder_seq_length: int = 0
+    relative_attention_num_buckets: int = 32
+    num_nextn_predict_layers: int = 0
+    low: LowPrecision | None = None
 
     @property
     def causal(self) -> bool:
-        """True if a position sees only those before it."""
+        """True for the family of GPT and Llama: norms before each block, and a head that predicts the next token."""
         return self.head == "causal_lm"
+
+    @property
+    def masked(self) -> bool:
+        """True if a position sees only those before it."""
+        return self.attention_mask == "causal" if self.attention_mask else self.causal
+
+    @property
+    def relative_positions(self) -> bool:
+        """True if a learned bias of each pair of positions is added to the scores."""
+        return self.position_embedding_type == "relative"
 
     @property
     def loss(self) -> str:

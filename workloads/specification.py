@@ -1,7 +1,8 @@
-"""The `model:` section of a scenario, and a file of `workloads/models`, is one of four kinds of model.
+"""The `model:` section of a scenario, and a file of `workloads/models`, is one of five kinds of model.
 
-transformer (from shapes), convolutional (from layers), profile (measured) and unit (given durations). Without `kind` a
-mapping with `profile` is a profile and any other a transformer. A preset is merged below the section beforehand.
+transformer (from shapes), vision (a vision transformer), convolutional (from layers), profile (measured) and unit
+(given durations). Without `kind` a mapping with `profile` is a profile and any other a transformer. A preset is merged
+below the section beforehand.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from simulator.document.names import known
 from simulator.document.quantities import number
 from simulator.errors import ScenarioError
 from simulator.lookup import data_file
+from workloads.architectures.encoder_decoder import encoder_decoder
+from workloads.architectures.keys import KINDS, KNOWN, MOST_FEATURES, MOST_LAYERS, Named, divides, most
+from workloads.architectures.next_tokens import next_tokens
+from workloads.architectures.vision import VisionSpecification
 from workloads.convolutional import ConvolutionalBuilder
 from workloads.entry import AveragePoolEntry, Entry, MaxPoolEntry
 from workloads.huggingface.aliases import with_plain_keys
@@ -24,27 +29,9 @@ from workloads.operators.attention import ATTENTIONS
 from workloads.operators.convolution import Image
 from workloads.operators.fusion import Fused, fuses
 from workloads.profile import profile
-from workloads.shape import Shape, nearest_divisors
+from workloads.shape import Shape
 from workloads.transformer import transformer
 from workloads.unit import unit_model
-
-KINDS = ("transformer", "convolutional", "profile", "unit")
-"""The kinds of model."""
-
-MOST_LAYERS = 10_000
-"""More is a slipped digit: DeepNet, very deep, has 1,000 (Wang et al. 2022, arXiv:2203.00555)."""
-
-MOST_FEATURES = 1_000_000
-"""More features of a hidden layer are a slipped digit: PaLM has 18,432 (Chowdhery et al. 2022, arXiv:2204.02311)."""
-
-
-def _known(kind: Any) -> Any:
-    if kind not in KINDS:
-        raise ValueError(f'must be {", ".join(KINDS[:-1])} or {KINDS[-1]}, not "{kind}"')
-    return kind
-
-
-_KNOWN = BeforeValidator(_known)
 
 
 def _attention(name: Any) -> Any:
@@ -55,24 +42,10 @@ Attention = Annotated[str, BeforeValidator(_attention), WithJsonSchema({"type": 
 """A kind of core attention, or the import path of the user's own: a function from a `Shape` to operators."""
 
 
-class _Named(Section):
-    """Keys of every kind of model; *source*: where the figures of a preset come from."""
-
-    preset: str = ""
-    """A file of workloads/models, or the path of a .yaml file or of Hugging Face's config.json; keys beside it override
-    it."""
-    name: str = ""
-    """Name of the model in reports."""
-    description: str = ""
-    """What the model is."""
-    source: str = ""
-    """Where its figures are from."""
-
-
-class TransformerSpecification(_Named):
+class TransformerSpecification(Named):
     """A transformer; keys as in Hugging Face and Megatron-LM, defaults as GPT-2 has them."""
 
-    kind: Annotated[Literal["transformer"], _KNOWN] = "transformer"
+    kind: Annotated[Literal["transformer"], KNOWN] = "transformer"
     """transformer: from the sizes of its layers."""
     num_layers: Count
     """Layers. Also num_hidden_layers, n_layer. Required without a preset."""
@@ -109,10 +82,21 @@ class TransformerSpecification(_Named):
     """Norms of a causal model: before each block, after it (of its output, before the residual sum), or both."""
     qk_norm: Literal["none", "per_head", "all_heads"] = "none"
     """RMS norms of queries and keys: none, over the features of each head (Qwen 3), or of all heads (OLMo 2)."""
-    position_embedding_type: Literal["learned_absolute", "rope", "alibi", "none"] = "learned_absolute"
-    """Positions: a learned table, rotary (rope), biases of the scores (alibi), or none."""
+    position_embedding_type: Literal["learned_absolute", "rope", "alibi", "relative", "none"] = "learned_absolute"
+    """Positions: a learned table, rotary (rope), biases of the scores that are fixed (alibi) or learned (relative: T5),
+    or none."""
     position_rows: Count | None = None
     """Rows of the learned table of positions; by default seq_length. OPT has two more."""
+    relative_attention_num_buckets: Count = 32
+    """Rows of the learned table of relative positions; distances share a row."""
+    attention_mask: Literal["causal", "full"] | None = None
+    """What a position sees: those before it (causal), or all (full); by default as head needs it."""
+    num_decoder_layers: Count | None = None
+    """Layers of a decoder behind an encoder of num_layers (T5); by default there is one stack of layers."""
+    decoder_seq_length: Count | None = None
+    """Tokens of a sample in the decoder; by default seq_length."""
+    num_nextn_predict_layers: Count | None = None
+    """Modules that predict further tokens, each with a layer (DeepSeek-V3). Also mtp_num_layers."""
     add_bias_linear: Flag = True
     """Linear operators have biases."""
     add_qkv_bias: Flag = False
@@ -137,14 +121,14 @@ class TransformerSpecification(_Named):
 
     @model_validator(mode="after")
     def _sound(self) -> TransformerSpecification:
-        _most("num_layers", self.num_layers, MOST_LAYERS)
-        _most("hidden_size", self.hidden_size, MOST_FEATURES)
-        _most("ffn_hidden_size", self.ffn_hidden_size or 0, 100 * MOST_FEATURES)
-        _most("head_dim", self.head_dim or 0, MOST_FEATURES)
+        most("num_layers", self.num_layers, MOST_LAYERS)
+        most("hidden_size", self.hidden_size, MOST_FEATURES)
+        most("ffn_hidden_size", self.ffn_hidden_size or 0, 100 * MOST_FEATURES)
+        most("head_dim", self.head_dim or 0, MOST_FEATURES)
         if self.head_dim is None:
-            _divides("num_attention_heads", self.num_attention_heads, "hidden_size", self.hidden_size)
+            divides("num_attention_heads", self.num_attention_heads, "hidden_size", self.hidden_size)
         if self.num_key_value_heads is not None:
-            _divides("num_key_value_heads", self.num_key_value_heads, "num_attention_heads", self.num_attention_heads)
+            divides("num_key_value_heads", self.num_key_value_heads, "num_attention_heads", self.num_attention_heads)
         if self.attention_window is not None and self.attention == "unfused":
             raise Fault("attention_window", "belongs to attention: flash; unfused kernels compute all scores")
         if self.block != "serial" and self.head != "causal_lm":
@@ -152,7 +136,24 @@ class TransformerSpecification(_Named):
         for key, value in (("block", self.block != "serial"), ("head", self.head != "causal_lm")):
             if value and self.norm_placement != "before":
                 raise Fault("norm_placement", f"belongs to serial causal models, not to {key}: {getattr(self, key)}")
+        self._sound_decoder()
         return self
+
+    def _sound_decoder(self) -> None:
+        """Check what belongs to an encoder and a decoder, and relative positions."""
+        most("num_decoder_layers", self.num_decoder_layers or 0, MOST_LAYERS)
+        if self.num_decoder_layers is None and self.decoder_seq_length is not None:
+            raise Fault("decoder_seq_length", "belongs to an encoder and a decoder; give num_decoder_layers too")
+        if self.num_decoder_layers is not None:
+            for key in ("head", "block", "norm_placement", "attention_mask", "attention_window"):
+                if getattr(self, key) != type(self).model_fields[key].default:
+                    raise Fault(key, f"{getattr(self, key)} is not known of an encoder and a decoder; leave it out")
+        if self.num_nextn_predict_layers is not None and self.num_decoder_layers is not None:
+            raise Fault("num_nextn_predict_layers", "belongs to one stack of layers, not to an encoder and a decoder")
+        if self.num_nextn_predict_layers is not None and self.head != "causal_lm":
+            raise Fault("num_nextn_predict_layers", f"belongs to head: causal_lm, not to {self.head}")
+        if self.position_embedding_type == "relative" and self.attention == "flash":
+            raise Fault("attention", "flash kernels add no learned bias; relative positions need attention: unfused")
 
     def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
         """The model with products in *precision*, its elementwise kernels *fused* or not."""
@@ -164,14 +165,20 @@ class TransformerSpecification(_Named):
             "head_dim": self.head_dim or 0,
             "position_rows": self.position_rows or 0,
             "dropout": bool(self.dropout),
+            "attention_mask": self.attention_mask or "",
+            "num_decoder_layers": self.num_decoder_layers or 0,
+            "decoder_seq_length": self.decoder_seq_length or self.seq_length,
+            "num_nextn_predict_layers": self.num_nextn_predict_layers or 0,
         }
-        return transformer(Shape(**given, precision=precision, fused=fused), _name(self))
+        one_stack = next_tokens if self.num_nextn_predict_layers else transformer
+        make = encoder_decoder if self.num_decoder_layers else one_stack
+        return make(Shape(**given, precision=precision, fused=fused), self.title)
 
 
-class ConvolutionalSpecification(_Named):
+class ConvolutionalSpecification(Named):
     """A convolutional model."""
 
-    kind: Annotated[Literal["convolutional"], _KNOWN]
+    kind: Annotated[Literal["convolutional"], KNOWN]
     """convolutional: from its layers. Required."""
     image: tuple[Count, Count, Count] = (3, 224, 224)
     """Channels, height and width of a sample."""
@@ -181,7 +188,7 @@ class ConvolutionalSpecification(_Named):
     @model_validator(mode="after")
     def _sound(self) -> ConvolutionalSpecification:
         copies = sum(getattr(entry, "repeat", 1) * getattr(entry, "blocks", 1) for entry in self.layers)
-        _most("layers", copies, MOST_LAYERS)
+        most("layers", copies, MOST_LAYERS)
         if isinstance(self.layers[0], MaxPoolEntry | AveragePoolEntry):
             raise Fault(("layers", 0), "a pooling joins the layer before it, so it cannot be the first")
         try:
@@ -197,13 +204,13 @@ class ConvolutionalSpecification(_Named):
         for entry in self.layers:
             numbers[type(entry)] = numbers.get(type(entry), 0) + 1
             entry.add(builder, numbers[type(entry)])
-        return builder.model(_name(self))
+        return builder.model(self.title)
 
 
-class ProfileSpecification(_Named):
+class ProfileSpecification(Named):
     """Measured layers."""
 
-    kind: Annotated[Literal["profile"], _KNOWN] = "profile"
+    kind: Annotated[Literal["profile"], KNOWN] = "profile"
     """profile: from measured layers."""
     profile: Annotated[str, Field(min_length=1)]
     """CSV file of measured layers, relative to the scenario: forward_ms, backward_ms, activation_bytes,
@@ -218,10 +225,10 @@ class ProfileSpecification(_Named):
         return profile((folder or Path()) / self.profile, self.model, self.batch_size, precision)
 
 
-class UnitSpecification(_Named):
+class UnitSpecification(Named):
     """Durations that are given per layer and micro-batch; the optimizer takes no time."""
 
-    kind: Annotated[Literal["unit"], _KNOWN]
+    kind: Annotated[Literal["unit"], KNOWN]
     """unit: given durations. Required."""
     num_layers: Count
     """Layers. Required."""
@@ -236,7 +243,7 @@ class UnitSpecification(_Named):
 
     @model_validator(mode="after")
     def _sound(self) -> UnitSpecification:
-        _most("num_layers", self.num_layers, MOST_LAYERS)
+        most("num_layers", self.num_layers, MOST_LAYERS)
         if not self.parameters.is_integer():
             raise Fault("parameters", f"must be a whole number, not {self.parameters}")
         return self
@@ -244,7 +251,7 @@ class UnitSpecification(_Named):
     def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
         """The model; durations are as given, whatever *precision* and *fused*."""
         sizes = int(self.parameters), self.activations
-        return unit_model(self.num_layers, self.forward, self.backward, *sizes, precision=precision, name=_name(self))
+        return unit_model(self.num_layers, self.forward, self.backward, *sizes, precision=precision, name=self.title)
 
 
 def _kind(value: Any) -> str:
@@ -256,6 +263,7 @@ def _kind(value: Any) -> str:
 
 ModelSpecification = Annotated[
     Annotated[TransformerSpecification, Tag("transformer")]
+    | Annotated[VisionSpecification, Tag("vision")]
     | Annotated[ConvolutionalSpecification, Tag("convolutional")]
     | Annotated[ProfileSpecification, Tag("profile")]
     | Annotated[UnitSpecification, Tag("unit")],
@@ -282,19 +290,3 @@ def model(name: str, precision: str = "fp32", fused: Fused = True) -> Model:
     124439808
     """
     return specification(name).build(precision, fused)
-
-
-def _name(section: _Named) -> str:
-    kind: str = getattr(section, "kind", "")
-    return section.name or section.preset or getattr(section, "model", None) or kind
-
-
-def _most(key: str, value: int, most: int) -> None:
-    if value > most:
-        raise Fault(key, f"{value} is absurd; the most that is taken is {most}")
-
-
-def _divides(key: str, value: int, whole: str, total: int) -> None:
-    if total % value:
-        good = " or ".join(map(str, nearest_divisors(total, value)))
-        raise Fault(key, f"{value} does not divide {whole} = {total}; try {good}")

@@ -88,6 +88,7 @@ class SoftwareSpecification(Section):
     padded: Flag = False
     cudnn_attention: Flag = False
     early_stop: Flag = False
+    keeps_casts: Flag = True
     accumulation: Literal["fused", "added", "cast", "autocast"] = "fused"
     zero_gradients: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
     zero_parameters: Literal["all_gather", "broadcast"] = "all_gather"
@@ -141,6 +142,7 @@ class SoftwareSpecification(Section):
             padded=self.padded or self.torch_compile,
             cudnn_attention=self.cudnn_attention,
             early_stop=self.early_stop,
+            keeps_casts=self.keeps_casts,
             accumulation=self.accumulation,
             zero_gradients=self.zero_gradients,
             zero_parameters=self.zero_parameters,

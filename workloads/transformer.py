@@ -12,6 +12,8 @@ from typing import Any
 from simulator import lookup
 from simulator.accelerator import Software
 from simulator.kernel import BYTES
+from workloads.low_precision.recipe import LowPrecision
+from workloads.low_precision.scaled_linear import scaled
 from workloads.model import Model
 from workloads.operators.attention import CoreAttention, FlashAttention
 from workloads.operators.elementwise import cast, dropout, gelu, residual, rotary, swiglu, tanh
@@ -22,6 +24,7 @@ from workloads.operators.linear import Linear
 from workloads.operators.loss import cross_entropy, vocabulary_parallel_loss
 from workloads.operators.norm import layer_norm, rms_norm
 from workloads.operators.operator import Operator
+from workloads.operators.relative import biased_scores
 from workloads.operators.sharded import (
     ShardedOperator,
     column_parallel,
@@ -61,6 +64,10 @@ class Transformer(Model):
             "fp32_residual",
         )
         return self.reshaped(**{key: getattr(software, key) for key in keys})
+
+    def in_low_precision(self, low: LowPrecision) -> Transformer:
+        """The model with *low* for the linear maps of its layers; attention and logits keep their precision."""
+        return self.reshaped(low=low)
 
 
 def transformer(shape: Shape, name: str = "transformer", notes: tuple[str, ...] = ()) -> Transformer:
@@ -237,9 +244,9 @@ def _attention_parts(shape: Shape) -> Parts:
         kept_share=shape.kept_share,
     )
     turned = (rotary(rows * (queries + keys), precision, fused=fuses(shape.fused, "rope")),)
-    output = Linear(rows, queries, shape.hidden_size, shape.add_bias_linear, precision)
+    output = second_product(shape, Linear(rows, queries, shape.hidden_size, shape.add_bias_linear, precision))
     position = turned if shape.position_embedding_type == "rope" else ()
-    return columns, (*_query_key_norms(shape), *position, *_core(shape)), output
+    return first_product(shape, columns), (*_query_key_norms(shape), *position, *_core(shape)), output
 
 
 def _query_key_norms(shape: Shape) -> tuple[Operator, ...]:
@@ -261,10 +268,12 @@ def _core(shape: Shape) -> tuple[Operator, ...]:
     sizes = (shape.seq_length, shape.heads, shape.key_value_heads, shape.head_size)
     soft = fuses(shape.fused, "softmax")
     if shape.attention == "unfused":
-        return (CoreAttention(*sizes, shape.dropout, soft, shape.precision, shape.softmax_group, shape.wide_softmax),)
+        core = CoreAttention(*sizes, shape.dropout, soft, shape.precision, shape.softmax_group, shape.wide_softmax)
+        bias = (biased_scores(shape.seq_length, shape.heads, shape.precision),) if shape.relative_positions else ()
+        return (*bias, core)
     if shape.attention == "flash":
         window = shape.attention_window
-        return (FlashAttention(*sizes, shape.dropout, soft, shape.precision, causal=shape.causal, window=window),)
+        return (FlashAttention(*sizes, shape.dropout, soft, shape.precision, causal=shape.masked, window=window),)
     made = lookup.function("workloads.operators", shape.attention)(shape)
     return (made,) if isinstance(made, Operator) else tuple(made)
 
@@ -288,7 +297,17 @@ def _feed_forward_parts(shape: Shape) -> Parts:
         else _gelu(shape, rows * width)
     )
     down = Linear(rows, width, shape.hidden_size, shape.add_bias_linear, precision)
-    return up, (between,), down
+    return first_product(shape, up), (between,), second_product(shape, down)
+
+
+def first_product(shape: Shape, linear: Linear) -> Linear:
+    """The first product of a block, in few bits if the model has them; its input is gathered from the sequence."""
+    return scaled(linear, shape.low, input_shards=shape.cut.sequence_shards)
+
+
+def second_product(shape: Shape, linear: Linear) -> Linear:
+    """The second product of a block; the gradient of its output is gathered from the sequence."""
+    return scaled(linear, shape.low, gradient_shards=shape.cut.sequence_shards)
 
 
 def _gelu(shape: Shape, elements: int) -> Operator:

@@ -13,13 +13,16 @@ from typing import Any, Self
 from scenarios.build.derived import Derived, derive
 from scenarios.build.schedule import collective_schedule, model_share, training_schedule
 from scenarios.specification import loading, variants
+from scenarios.specification.precision import PrecisionByOperator
 from scenarios.specification.specification import Specification
 from simulator.accelerator import Software
 from simulator.cluster import Cluster
 from simulator.document import Document, read, validated
 from simulator.errors import ClusterError, ScenarioError, SimulatorError
+from simulator.kernel import BYTES
 from simulator.plain_text import name_fault
 from simulator.schedule import Schedule
+from topologies.catalogue import having_precision
 from topologies.specification import ClusterHolder, ClusterSection
 from workloads.default_stack import AUTO, default_stack
 from workloads.huggingface.aliases import with_plain_keys
@@ -27,6 +30,7 @@ from workloads.model import Model
 from workloads.parallelism.ddp import initial_broadcast
 from workloads.specification import TransformerSpecification
 from workloads.stack import software
+from workloads.transformer import Transformer
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +129,7 @@ class BuiltScenario:
                 try:
                     accelerator.peak(precision)
                 except ClusterError as error:
-                    raise self.document.error(("training", "precision"), str(error)) from None
+                    raise self.document.error(("training", "precision"), f"{error}{_others(precision)}") from None
 
     def cluster(self) -> Cluster:
         """Return the cluster on which it runs."""
@@ -171,12 +175,30 @@ class BuiltScenario:
         if specification.model is None or specification.training is None:
             return None
         try:
-            model = specification.model.build(specification.training.precision, self.software.fused)
-            return model.with_software(self.software)
+            model = specification.model.build(specification.training.base_precision, self.software.fused)
+            return self._in_low_precision(model.with_software(self.software))
         except ScenarioError:
             raise
         except SimulatorError as error:
             raise self.document.error(("model",), str(error)) from None
+
+    def _in_low_precision(self, model: Model) -> Model:
+        """Return *model* with products in 8 or 4 bits, if the scenario asks for them."""
+        training = self.specification.training
+        if training is None or not isinstance(training.precision, PrecisionByOperator):
+            return model
+        if not isinstance(model, Transformer):
+            word = training.base_precision
+            why = f"belongs to a transformer, and {model.name} is not one; give one word, such as {word}"
+            raise self.document.error(("training", "precision", "matmul"), why)
+        gpu = self._cluster.accelerator(self.derived.devices[0])
+        return model.in_low_precision(
+            training.precision.low(
+                transposes=gpu.transposes,
+                keeps_casts=self.software.keeps_casts,
+                micro_batches=self.derived.micro_batches,
+            )
+        )
 
     @cached_property
     def _schedule(self) -> Schedule:
@@ -213,6 +235,12 @@ def clusters(scenario: str | os.PathLike[str], options: list[str] | None = None)
         section = {key: value for key, value in whole.data.items() if key == "cluster"}
         made[name] = _built(validated(Document(section, whole.positions), ClusterHolder).cluster, whole)
     return made
+
+
+def _others(precision: str) -> str:
+    """Return which GPUs of the catalogue have *precision*, if it is one of products in few bits."""
+    having = having_precision(precision) if precision not in BYTES else []
+    return f"; these have {precision}: {', '.join(having)}" if having else ""
 
 
 def _read(path: pathlib.Path, overrides: Mapping[str, Any] | None = None, options: list[str] | None = None) -> Document:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from scenarios.build.derived import Derived
+from scenarios.specification.parallelism import ParallelismSection
 from scenarios.specification.sections import CollectiveBenchmark
 from scenarios.specification.specification import Specification
 from scenarios.specification.training import Training
@@ -76,7 +77,7 @@ def schedule_of_share(
 
 def gradient_dtype(training: Training, data: DataMethod, software: Software) -> str:
     """In which gradients are accumulated and reduced: as given, else as the method has them under *software*."""
-    return training.gradient_dtype or data.gradient_dtype(training.precision, software)
+    return training.gradient_dtype or data.gradient_dtype(training.base_precision, software)
 
 
 def model_share(model: Model, parts: Mapping[str, Parallelism], document: Document) -> Model:
@@ -132,8 +133,8 @@ def _computation(
     """Return the computation of every pipeline rank, with recomputation."""
     training, parallelism = specification.training, specification.parallelism
     assert training is not None
-    with _faults_at(document, "parallelism", "layout" if parallelism.layout else "pp"):
-        stages = stages_of(step.model, order.stages, parallelism.layout)
+    with _faults_at(document, "parallelism", _layout_key(parallelism)):
+        stages = stages_of(step.model, order.stages, parallelism.layout, parallelism.split_rank)
     overlap: dict[str, Overlap] = {}
     for part in parallelism.parts.values():
         overlap |= part.overlap(step.software)
@@ -158,6 +159,11 @@ def _computation(
         how = "none" if _recomputes_stages(specification) else training.recompute
         size, early = step.micro_batch_size, step.software.early_stop
         return recompute(schedule, step.model, how, micro_batch_size=size, early_stop=early)
+
+
+def _layout_key(parallelism: ParallelismSection) -> str:
+    """Return the key that decides which layers a stage has."""
+    return "split_rank" if parallelism.split_rank is not None else "layout" if parallelism.layout else "pp"
 
 
 @contextmanager

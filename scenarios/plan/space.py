@@ -215,7 +215,7 @@ class Space:
         try:
             derived = derive(specification, self.scenario.cluster(), self.scenario.document)
             share = model_share(self._model, parallelism.parts, self.scenario.document)
-            stages_of(share, parallelism.pp * parallelism.stages_per_rank, parallelism.layout)
+            stages_of(share, parallelism.pp * parallelism.stages_per_rank, parallelism.layout, parallelism.split_rank)
         except (ScenarioError, ScheduleError) as error:
             raise Rejected(DIVISIBILITY, _told(error)) from None
         return Variant(candidate, specification, derived)

@@ -51,8 +51,8 @@ class Network(Section):
     """alpha_beta: a delay for each collective, without contention; flow: flows share links; chunk: flow with each chunk
     on its own."""
     transport: str = "nccl"
-    """Communication library: nccl, gloo or ideal, a calibration file (.yaml), or the import path of a function of your
-    own."""
+    """Communication library: nccl, gloo, ici (TPUs) or ideal, a calibration file (.yaml), or the import path of a
+    function of your own."""
     algorithms: dict[str, str] = Field(default_factory=dict)
     """Algorithm by collective (all_reduce) or by axis and collective (dp.all_reduce): auto, a file of
     simulator/network/collectives, or an import path."""

@@ -6,10 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, model_validator
 
+from scenarios.specification.precision import AnyPrecision, Precision, PrecisionByOperator
 from simulator.document import Count, Fault, Quantity, Section
-
-Precision = Literal["bf16", "fp16", "fp32"]
-
 
 MOST_STEPS = 10_000
 """Steps of a simulation at most: without variation they repeat after the first few."""
@@ -37,8 +35,8 @@ class Training(Section):
     """Samples of one optimizer step, over all replicas. Required."""
     micro_batch_size: Count | None = None
     """Samples of one micro-batch; by default the whole share of a replica, so that there is one micro-batch."""
-    precision: Precision = "fp32"
-    """Number format of the computation; bf16 and fp16 keep fp32 master weights."""
+    precision: AnyPrecision = "fp32"
+    """Number format of the computation; bf16 and fp16 keep fp32 master weights. By operator: {matmul: fp8}."""
     gradient_dtype: Precision | None = None
     """Number format in which gradients are accumulated and reduced; by default that of the method and the software."""
     optimizer: Literal["adam", "momentum", "sgd", "adam8bit"] = "adam"
@@ -55,6 +53,11 @@ class Training(Section):
     the same loss; gives days to that loss."""
     steps: Annotated[Count, AfterValidator(_not_endless)] = 1
     """Optimizer steps that are simulated."""
+
+    @property
+    def base_precision(self) -> Precision:
+        """The number format of all but products in 8 or 4 bits."""
+        return self.precision.rest if isinstance(self.precision, PrecisionByOperator) else self.precision
 
     @model_validator(mode="after")
     def _consistent(self) -> Training:

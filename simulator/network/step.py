@@ -23,12 +23,14 @@ class Group:
     """The ranks of one collective, by position.
 
     *nodes*: the positions in each server, in order. *rings*: orders in which rings visit all positions, one ring for
-    each channel; the transport finds them on the cluster.
+    each channel; the transport finds them on the cluster. *dims*: the sides of the torus that the positions of each
+    server make, in row-major order.
     """
 
     size: int
     nodes: tuple[tuple[int, ...], ...] = ()
     rings: tuple[tuple[int, ...], ...] = ()
+    dims: tuple[int, ...] = ()
 
     @cached_property
     def channels(self) -> tuple[tuple[int, ...], ...]:

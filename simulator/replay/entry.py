@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import log
+from math import inf, log
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -137,5 +137,5 @@ def _unknown(device: Device) -> Accelerator:
         best[one.precision] = max(best.get(one.precision, 0.0), one.flops / one.seconds)
     if not best:
         raise CalibrationError("no products were measured")
-    more = {"memory_bytes": device.memory} if device.memory else {}
-    return Accelerator(device.name, best, sms=device.sms or 0, k_half=K_HALF if device.sms else 0.0, **more)
+    memory, k_half = device.memory or inf, K_HALF if device.sms else 0.0
+    return Accelerator(device.name, best, memory_bytes=memory, sms=device.sms or 0, k_half=k_half)

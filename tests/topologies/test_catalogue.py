@@ -22,13 +22,14 @@ GPU_NAMES = {
     *("v100_16gb", "v100_32gb", "a10g", "a100_40gb", "a100_80gb", "l40s", "rtx_4090"),
     *("h100", "h100_96gb", "h200", "h800", "b200", "mi250x_gcd", "unit"),
     *("p100", "t4", "a30", "a40", "rtx_a6000", "l4", "rtx_3090", "rtx_5090", "rtx_6000_ada", "a800", "h20"),
-    *("b300", "gb200", "gb300", "mi300x", "mi325x"),
+    *("b300", "gb200", "gb300", "mi300x", "mi325x", "tpu_v4", "tpu_v5e", "tpu_v5p"),
 }
 CLUSTER_NAMES = {
     *("zhores", "dgx1", "dgx_a100_40gb", "dgx_a100_80gb", "dgx_h100"),
     *("selene", "perlmutter", "frontier", "p3_16xlarge", "p4d_24xlarge"),
     *("dgx2", "dgx_h200", "dgx_b200", "gb200_nvl72", "p5_48xlarge", "p5en_48xlarge", "p6_b200_48xlarge", "g5_48xlarge"),
     *("nd_a100_v4", "nd_h100_v5", "a3_highgpu_8g", "rtx_4090_workstation", "mi300x_platform"),
+    *("dgx_b300", "gb300_nvl72", "tpu_v4_512", "tpu_v5e_pod", "tpu_v5p_512"),
 }
 
 

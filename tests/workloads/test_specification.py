@@ -69,9 +69,9 @@ def test_unit_quantities(tmp_path: Path) -> None:
 
 
 FAULTS = {
-    "{}": "1:8: model: needs a preset, a profile, a kind (transformer, convolutional, profile, unit) or the sizes of a "
-    "transformer",
-    "{kind: rnn}": '1:15: model.kind: must be transformer, convolutional, profile or unit, not "rnn"',
+    "{}": "1:8: model: needs a preset, a profile, a kind (transformer, vision, convolutional, profile, unit) or the "
+    "sizes of a transformer",
+    "{kind: rnn}": '1:15: model.kind: must be transformer, vision, convolutional, profile or unit, not "rnn"',
     f"{{{SIZES.replace('12', '10')}}}": "1:62: model.num_attention_heads: 10 does not divide hidden_size = 96; "
     "try 8 or 12",
     f"{{{SIZES.replace('96', '0')}}}": "1:37: model.hidden_size: must be at least 1, not 0",

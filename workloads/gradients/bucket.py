@@ -25,6 +25,10 @@ class Weights:
         """How many parameters they have."""
         return sum(tensor.count for tensor in self.tensors)
 
+    def gathered(self, width: int) -> float:
+        """Their bytes as ranks gather them; *width*: bytes of an element in the model's precision."""
+        return float(sum(tensor.gathered(width) for tensor in self.tensors))
+
     def over(self, axis: str) -> Weights:
         """Those tensors that data parallelism reduces over *axis*."""
         return Weights(self.name, tuple(tensor for tensor in self.tensors if tensor.reduced_over[-1] == axis))

@@ -21,19 +21,19 @@ from workloads.operators.parameter import REPLICAS, parameter_tensors
 def weights_by_stage(program: Program, model: Model) -> dict[int, list[Weights]]:
     """The weights of each stage of *program*, in order of the forward pass.
 
-    If the first and the last layer share parameters, a program with the last layer alone holds a copy. Its gradients
-    are summed over the replicas like all others. Raises `ScheduleError` for a layer that *model* does not have.
+    If layers share parameters of the first one, a program with such a layer but not the first holds a copy. Its
+    gradients are summed over the replicas like all others. Raises `ScheduleError` for a layer that *model* lacks.
     """
     layers = {layer.name: layer for layer in model.layers}
     found: dict[int, dict[str, Weights]] = {}
-    first, last = model.layers[0].name, model.layers[-1].name
-    copied = model.tied_parameters if all(op.layer != first for op in program.distinct()) else 0
+    computed = {op.layer for op in program.distinct()}
+    copies = [] if model.layers[0].name in computed else [name for name in model.sharing if name in computed]
     for op in program.distinct():
         if not (op.action and op.action.phase == "F" and op.layer) or op.layer in found.get(op.action.stage, ()):
             continue
         if op.layer not in layers:
             raise ScheduleError(f"{program.role}: {model.name} has no layer {op.layer}")
-        copy = parameter_tensors(copied) if copied and op.layer == last else ()
+        copy = parameter_tensors(model.tied_parameters) if op.layer in copies[:1] else ()
         found.setdefault(op.action.stage, {})[op.layer] = Weights(op.layer, (*layers[op.layer].tensors, *copy))
     return {stage: list(named.values()) for stage, named in found.items()}
 

@@ -1,5 +1,6 @@
 """Tied embeddings: the first and the last stage of a pipeline hold copies of one tensor, and sum its gradients.
 
+So does the stage with the first decoder layer of an encoder-decoder, which looks up the decoder's tokens.
 Megatron-LM, ``_allreduce_word_embedding_grads``, for orders that flush. The papers of PipeDream (arXiv:1806.03377) and
 PipeDream-2BW (arXiv:2006.09503) do not say how they keep tied copies equal. Assumed is what keeps their pipelines full:
 the last stage is ahead of the first and does not wait for it. It applies each sum with the optimizer step that it is
@@ -21,7 +22,6 @@ from simulator.schedule.program import TemplatedOps
 from workloads.compute import PIPELINE
 from workloads.gradients.reduce import actions
 from workloads.model import Model
-from workloads.stages import ENDS
 
 TIED = "embedding"
 """The axis that joins the ranks of a pipeline with a copy of the tied tensor."""
@@ -30,14 +30,14 @@ TIED = "embedding"
 def tied_embeddings(schedule: Schedule, model: Model, *, gradient_dtype: str | None = None) -> Schedule:
     """*schedule* with the all-reduce that keeps the embedding of the first stage and the tied head of the last equal.
 
-    It is over the axis ``embedding`` of their two ranks of ``pp``. It is the first op before the optimizer step; with
-    the steps of an asynchronous order, it is on a stream of its own. Nothing changes if both are on one rank, or are
+    It is over the axis ``embedding`` of their ranks of ``pp``. It is the first op before the optimizer step; with
+    the steps of an asynchronous order, it is on a stream of its own. Nothing changes if all are on one rank, or are
     not tied. Raises `ScheduleError` if the two ends of an asynchronous order have unequal numbers of steps.
     """
-    ends = {layer.name for layer in model.layers if layer.kind in ENDS}
+    ends = {model.layers[0].name, *model.sharing}
     stages = [_end_stage(program, ends) for program in schedule.programs]
     holders = [number for number, stage in enumerate(stages) if stage is not None]
-    if len(holders) < 2 or not model.tied_parameters:
+    if len(holders) < 2 or not model.sharing:
         return schedule
     pipelines = schedule.mesh.axes[PIPELINE].groups
     groups = tuple(tuple(rank for rank in ranks if schedule.program_of[rank] in holders) for ranks in pipelines)

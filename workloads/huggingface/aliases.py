@@ -20,6 +20,11 @@ ALIASES: Mapping[str, str] = {
     "n_head": "num_attention_heads",
     "intermediate_size": "ffn_hidden_size",
     "n_inner": "ffn_hidden_size",
+    "mtp_num_layers": "num_nextn_predict_layers",
+    "d_ff": "ffn_hidden_size",
+    "d_kv": "head_dim",
+    "num_heads": "num_attention_heads",
+    "feed_forward_proj": "activation",
     "max_position_embeddings": "seq_length",
     "n_positions": "seq_length",
     "hidden_act": "activation",
@@ -29,12 +34,17 @@ ALIASES: Mapping[str, str] = {
     "hidden_dropout_prob": "dropout",
     "resid_pdrop": "dropout",
 }
-"""Keys of the configurations of Llama, Mistral, BERT and GPT-2 in Hugging Face's transformers, and keys here."""
+"""Keys of the configurations of Llama, Mistral, BERT, GPT-2 and T5 in Hugging Face's transformers, and keys here."""
 
 LIMITS = ("max_position_embeddings", "n_positions")
 """Keys that bound the sequence: a ``seq_length`` beside them is the length of a training sample, and holds."""
 
-ACTIVATIONS: Mapping[str, str] = {"silu": "swiglu", "gelu_pytorch_tanh": "gelu_new", "relu2": "squared_relu"}
+ACTIVATIONS: Mapping[str, str] = {
+    "silu": "swiglu",
+    "gelu_pytorch_tanh": "gelu_new",
+    "relu2": "squared_relu",
+    "gated-gelu": "geglu",
+}
 """Names of activations. Models with ``silu``, such as Llama's, multiply it by a second product: SwiGLU."""
 
 

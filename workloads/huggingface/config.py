@@ -144,6 +144,12 @@ GPT2_KEYS = {
     "resid_pdrop": "dropout",
 }
 
+
+def _t5(config: Values) -> Values:
+    """A decoder has as many layers as the encoder unless it says otherwise; activations that are not gated are ReLU."""
+    return {"num_decoder_layers": config.get("num_decoder_layers", config["num_layers"])}
+
+
 NEOX = {"normalization": "layernorm", "position_embedding_type": "rope", "attention": "flash"}
 
 FAMILIES: Mapping[str, Family] = {
@@ -246,6 +252,24 @@ FAMILIES: Mapping[str, Family] = {
         {"tie_word_embeddings": True, "hidden_dropout": 0.0, "seq_length": 2048},
     ),
     "gpt2": Family({}, GPT2_KEYS, {"tie_word_embeddings": True, "activation_function": "gelu_new", "resid_pdrop": 0.1}),
+    "t5": Family(
+        {"normalization": "rmsnorm", "position_embedding_type": "relative", "add_bias_linear": False},
+        {
+            "num_layers": "num_layers",
+            "d_model": "hidden_size",
+            "num_heads": "num_attention_heads",
+            "d_kv": "head_dim",
+            "d_ff": "ffn_hidden_size",
+            "vocab_size": "vocab_size",
+            "n_positions": "seq_length",
+            "feed_forward_proj": "activation",
+            "dropout_rate": "dropout",
+            "relative_attention_num_buckets": "relative_attention_num_buckets",
+        },
+        # T5 1.1 has no n_positions: it was trained on sequences of 512 too (Raffel et al. 2020, section 3.1.2)
+        {"tie_word_embeddings": True, "feed_forward_proj": "relu", "dropout_rate": 0.1, "n_positions": 512},
+        _t5,
+    ),
     "bert": Family(
         {"embedding_norm": True},
         {

@@ -76,7 +76,7 @@ def _amounts(layer: Layer, previous: Layer | None, recomputed: str, split: bool,
     if recomputed == "selective":
         kept -= layer.recomputable_bytes(samples)
     if recomputed == "full":
-        kept = previous.output_bytes(samples) if previous else 0.0
+        kept = previous.input_bytes_of_next(samples) if previous else 0.0
     again = max(0.0, every - kept)
     held, needed = kept + again, layer.weight_bytes(samples) if split else 0.0
     forward, backward = layer.transient_bytes("F", samples), layer.transient_bytes("I", samples)

@@ -41,8 +41,8 @@ class PerTensor:
 
     def sizes(self, weights: Weights, width: int) -> tuple[float, ...]:
         """Bytes of the tensors of *weights* that are gathered; all together if none is large enough."""
-        large = tuple(float(tensor.count * width) for tensor in weights.tensors if tensor.count >= self.persistent)
-        return large or (float(weights.parameters * width),)
+        large = tuple(tensor.gathered(width) for tensor in weights.tensors if tensor.count >= self.persistent)
+        return large or (weights.gathered(width),)
 
 
 @dataclass(slots=True)
@@ -153,7 +153,7 @@ def unsharded(
     beside it. The buffer is allocated when the gather begins and freed at the end of the last use. *tensors*: gather
     tensor by tensor. *suffix*: of the names of the gathers.
     """
-    nbytes = {name: float(weights.parameters * width) for name, weights in held.items()}
+    nbytes = {name: weights.gathered(width) for name, weights in held.items()}
     found = gathers(program, held, reshard=reshard, prefetch=prefetch if overlap else 0, limits=limits)
     issued: dict[int, list[Gather]] = {}
     for gather in found:

@@ -13,12 +13,16 @@ from workloads.operators.segment import Segment
 
 @dataclass(frozen=True)
 class OperatorLayer(Layer):
-    """*operators* in order; *sample_output_bytes*: what the layer passes on for each sample."""
+    """*operators* in order; *sample_output_bytes*: what the layer passes on for each sample.
+
+    *passed_on*: how many of these bytes it only hands on, so that a layer behind does not keep them as its own input.
+    """
 
     name: str
     kind: str
     operators: tuple[Operator, ...]
     sample_output_bytes: float
+    passed_on: float = 0.0
     _kernels: dict[tuple[str, int], tuple[Kernel, ...]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
@@ -50,6 +54,10 @@ class OperatorLayer(Layer):
     def output_bytes(self, micro_batch_size: int) -> float:
         """The output of all samples."""
         return self.sample_output_bytes * micro_batch_size
+
+    def input_bytes_of_next(self, micro_batch_size: int) -> float:
+        """The output without what is only passed on."""
+        return (self.sample_output_bytes - self.passed_on) * micro_batch_size
 
     def transient_bytes(self, phase: str, micro_batch_size: int) -> float:
         """Those of the operator with most: they run one after the other."""

@@ -15,7 +15,7 @@ class Linear(Operator):
 
     *splits*: the outputs of each weight tensor if there are several (query, key and value). *shared*: the weight
     belongs to another layer and is not counted. *kept_share*: it keeps one part in so many of its input (sequence
-    parallelism keeps a shard and gathers it again).
+    parallelism keeps a shard and gathers it again). *keeps_input*: false if another operator keeps it.
     """
 
     rows: int
@@ -26,6 +26,7 @@ class Linear(Operator):
     splits: tuple[int, ...] = ()
     shared: bool = False
     kept_share: int = 1
+    keeps_input: bool = True
 
     @property
     def tensors(self) -> tuple[ParameterTensor, ...]:
@@ -56,7 +57,8 @@ class Linear(Operator):
 
     def kept_bytes(self, samples: int) -> float:
         """Its input."""
-        return samples * self.rows * self.inputs * BYTES[self.precision] / self.kept_share
+        nbytes = samples * self.rows * self.inputs * BYTES[self.precision] / self.kept_share
+        return nbytes if self.keeps_input else 0.0
 
     @property
     def keeps_inputs(self) -> bool:
@@ -66,3 +68,13 @@ class Linear(Operator):
     def weight_bytes(self, samples: int) -> float:
         """Its input and the gradient of its output."""
         return self.kept_bytes(samples) + samples * self.rows * self.outputs * BYTES[self.precision]
+
+    @property
+    def gathered_input_bytes(self) -> float:
+        """Bytes of an element of its input, where ranks gather it."""
+        return BYTES[self.precision]
+
+    @property
+    def gathered_gradient_bytes(self) -> float:
+        """Bytes of an element of the gradient of its output, where ranks gather it."""
+        return BYTES[self.precision]

@@ -13,11 +13,19 @@ class ParameterTensor:
     """*count* elements on one rank.
 
     *reduced_over*: the axes over which its gradient is summed, one reduction each, in this order. The last one is that
-    of data parallelism. A joint reduction over several axes names their joint axis (`Mesh.joint`).
+    of data parallelism. A joint reduction over several axes names their joint axis (`Mesh.joint`). *copy_bytes*: bytes
+    of an element that a rank holds beside it all step, in fewer bits. *gathered_bytes*: those that ranks gather, if not
+    in the precision of the model.
     """
 
     count: int
     reduced_over: tuple[str, ...] = (REPLICAS,)
+    copy_bytes: float = 0.0
+    gathered_bytes: float | None = None
+
+    def gathered(self, width: float) -> float:
+        """Bytes of all its elements as ranks gather them; *width*: those of an element in the model's precision."""
+        return self.count * (width if self.gathered_bytes is None else self.gathered_bytes)
 
 
 def parameter_tensors(*counts: int) -> tuple[ParameterTensor, ...]:

@@ -127,7 +127,8 @@ def column_parallel(linear: Linear | SharedInput, cut: Cut, *, summed_first: boo
         times = 1 if summed_first or isinstance(linear, Linear) else len(linear.products)
         exchange = _divisible("all_reduce", nbytes, cut)
         return ShardedOperator(linear, linear.tensors, after=(("I", exchange),) * times)
-    gather, scatter = _divisible("all_gather", nbytes, cut), _divisible("reduce_scatter", nbytes, cut)
+    gathered = float(linear.rows * linear.inputs * linear.gathered_input_bytes)
+    gather, scatter = _divisible("all_gather", gathered, cut), _divisible("reduce_scatter", nbytes, cut)
     again = (("W", gather),) if linear.kept_share > 1 else ()
     return ShardedOperator(linear, linear.tensors, (("F", gather), *again), (("I", scatter),))
 
@@ -168,7 +169,8 @@ def row_parallel(linear: Linear | SummedOutput, cut: Cut) -> Operator:
     nbytes = float(linear.rows * linear.outputs * BYTES[linear.precision])
     if not cut.sequence:
         return ShardedOperator(linear, linear.tensors, after=(("F", _divisible("all_reduce", nbytes, cut)),))
-    gather, scatter = _divisible("all_gather", nbytes, cut), _divisible("reduce_scatter", nbytes, cut)
+    gathered = float(linear.rows * linear.outputs * linear.gathered_gradient_bytes)
+    gather, scatter = _divisible("all_gather", gathered, cut), _divisible("reduce_scatter", nbytes, cut)
     tensors: list[ParameterTensor] = []
     for product in linear.products if isinstance(linear, SummedOutput) else (linear,):
         weight, *bias = product.tensors

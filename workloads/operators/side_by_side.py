@@ -36,6 +36,16 @@ class SideBySide(Operator):
         return self.products[0].precision
 
     @property
+    def gathered_input_bytes(self) -> float:
+        """That of all products."""
+        return self.products[0].gathered_input_bytes
+
+    @property
+    def gathered_gradient_bytes(self) -> float:
+        """That of all products."""
+        return self.products[0].gathered_gradient_bytes
+
+    @property
     def tensors(self) -> tuple[ParameterTensor, ...]:
         """Those of the products, in order."""
         return tuple(tensor for product in self.products for tensor in product.tensors)

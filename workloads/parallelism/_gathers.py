@@ -35,7 +35,7 @@ def gathered_ahead(program: Program, stages: Mapping[int, Sequence[Weights]], wi
             name=f"{weights.name}.gather{suffix(over)}",
             kind="all_gather",
             over=over,
-            nbytes=float(weights.parameters * width),
+            nbytes=weights.gathered(width),
             stream="dp.gather",
         )
         for weights in own
@@ -60,10 +60,12 @@ def gathered_after(program: Program, stages: Mapping[int, Sequence[Weights]], wi
     def change(op: Op) -> Iterator[Op]:
         yield op
         if op.name in updates:
-            elements = sum(weights.parameters for stage in updates[op.name] for weights in stages.get(stage, ()))
+            own = [weights for stage in updates[op.name] for weights in stages.get(stage, ())]
+            elements = sum(weights.parameters for weights in own)
             _check_gathers(elements)
+            each = sum(weights.gathered(width) for weights in own) / max(1, elements)
             for number, begin in enumerate(range(0, elements, GATHER_ELEMENTS)):
-                nbytes = float(min(GATHER_ELEMENTS, elements - begin) * width)
+                nbytes = min(GATHER_ELEMENTS, elements - begin) * each
                 name = f"{op.name}.gather{number}{suffix(over)}"
                 yield Collective(name=name, action=op.action, kind="all_gather", over=over, nbytes=nbytes)
 

@@ -84,6 +84,9 @@ class Pipeline(Parallelism):
     layout: Literal["balanced", "embedding_as_layer"] | list[Index] | None = None
     """Layers of each stage: balanced, embedding_as_layer (embedding and logits count as a layer each), or a list of
     counts."""
+    split_rank: Count | None = None
+    """Pipeline ranks of the encoder of an encoder-decoder, Megatron-LM's pipeline_model_parallel_split_rank; by default
+    its share of the layers."""
     optimizer_sync: Flag | None = None
     """The optimizer waits for the norm of all gradients; by default true, but false for ZB-H2 and ZB-V."""
     scatter_gather: Flag | None = None
@@ -99,6 +102,10 @@ class Pipeline(Parallelism):
     def _has_virtual_stages(self) -> Self:
         if self.virtual_stages is not None and "virtual_stages" not in self._options:
             raise Fault("virtual_stages", f"belongs to an order that has them; {self.schedule} has not")
+        if self.split_rank is not None and self.pp == 1:
+            raise Fault("split_rank", "belongs to a pipeline, but pp is 1")
+        if self.split_rank is not None and self.stages_per_rank > 1:
+            raise Fault("split_rank", f"belongs to an order with one stage for each rank, not to {self.schedule}")
         return self
 
     def degrees(self, ranks: int) -> Mapping[str, int]:

@@ -28,7 +28,7 @@ def least_seconds(estimator: Estimator, specification: Specification, derived: D
     share, pipeline = estimator.priced_share(specification, derived), estimator.pipeline(specification)
     if pipeline.asynchronous or derived.by_stage:
         return 0.0
-    layers = stages_of(share, parallelism.pp * parallelism.stages_per_rank, parallelism.layout)
+    layers = stages_of(share, parallelism.pp * parallelism.stages_per_rank, parallelism.layout, parallelism.split_rank)
     forwards = [_seconds(own, "F") for own in layers]
     backwards = [0.0 if pipeline.splits else _seconds(own, "B") for own in layers]
     again = {"full": "F", "selective": AGAIN}.get("" if parallelism.recomputes_stages else training.recompute, "")
@@ -48,7 +48,7 @@ def least_bytes(estimator: Estimator, specification: Specification, derived: Der
     assert training is not None
     software = estimator.scenario.software
     share, pipeline = estimator.priced_share(specification, derived), estimator.pipeline(specification)
-    layers = stages_of(share, parallelism.pp * parallelism.stages_per_rank, parallelism.layout)
+    layers = stages_of(share, parallelism.pp * parallelism.stages_per_rank, parallelism.layout, parallelism.split_rank)
     dtype = gradient_dtype(training, parallelism.data, software)
     divided = parallelism.data.sharded
     states = sum(
@@ -68,7 +68,7 @@ def least_bytes(estimator: Estimator, specification: Specification, derived: Der
 def _kept(layer: Layer, previous: Layer | None, recompute: str) -> float:
     """Return the bytes that the forward pass of *layer* keeps at least."""
     if recompute == "full" and layer.kind not in ENDS:
-        return previous.output_bytes(0) if previous else 0.0
+        return previous.input_bytes_of_next(0) if previous else 0.0
     return layer.activation_bytes(0) - (layer.recomputable_bytes(0) if recompute == "selective" else 0.0)
 
 

@@ -38,6 +38,7 @@ class PricedLayer(Layer):
     flops: Mapping[str, float]
     kept: float
     output: float
+    input_of_next: float
     transient: Mapping[str, float]
     kept_for_weights: float
     recomputable: float
@@ -76,6 +77,10 @@ class PricedLayer(Layer):
     def output_bytes(self, micro_batch_size: int) -> float:
         """Those of the layer."""
         return self.output
+
+    def input_bytes_of_next(self, micro_batch_size: int) -> float:
+        """Those of the layer."""
+        return self.input_of_next
 
     def transient_bytes(self, phase: str, micro_batch_size: int) -> float:
         """Those of the layer, and its buffers."""
@@ -143,6 +148,7 @@ def priced(layer: Layer, samples: int, seconds: Mapping[str, float], buffers: Ma
         {phase: sum(kernel.flops for kernel in several) for phase, several in kernels.items()},
         layer.activation_bytes(samples),
         layer.output_bytes(samples),
+        layer.input_bytes_of_next(samples),
         {phase: layer.transient_bytes(phase, samples) + buffers.get(phase, 0.0) for phase in ("F", "I")},
         layer.weight_bytes(samples),
         layer.recomputable_bytes(samples),

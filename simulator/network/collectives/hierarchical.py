@@ -26,14 +26,14 @@ def reduce_scatter(group: Group, nbytes: float) -> list[Step]:
     """Position i ends with the sum of block i. Over unequal servers: one ring that visits server after server."""
     if not _equal(group):
         return ring.reduce_scatter(_by_server(group), nbytes)
-    return _inner(group, nbytes, reduces=True) + _across(group, nbytes, reduces=True)
+    return _inner(group, nbytes, reduces=True) + across(group, nbytes, reduces=True)
 
 
 def all_gather(group: Group, nbytes: float) -> list[Step]:
     """Every position ends with every block. Over unequal servers: one ring that visits server after server."""
     if not _equal(group):
         return ring.all_gather(_by_server(group), nbytes)
-    return _across(group, nbytes, reduces=False) + _inner(group, nbytes, reduces=False)
+    return across(group, nbytes, reduces=False) + _inner(group, nbytes, reduces=False)
 
 
 def broadcast(group: Group, nbytes: float, root: int) -> list[Step]:
@@ -66,7 +66,8 @@ def _inner(group: Group, nbytes: float, *, reduces: bool) -> list[Step]:
     return ring.rotation(rings, share, group.size * len(channels), owned, reduces=reduces)
 
 
-def _across(group: Group, nbytes: float, *, reduces: bool) -> list[Step]:
+def across(group: Group, nbytes: float, *, reduces: bool) -> list[Step]:
+    """Rings across the servers, among the positions of equal place."""
     rings = list(zip(*group.servers, strict=True))
     return ring.rotation(rings, nbytes / group.size, group.size, lambda _, position: (position,), reduces=reduces)
 

@@ -30,7 +30,7 @@ from simulator.network.transport import nccl
 from simulator.network.transport.parameters import overridden, section
 from simulator.network.transport.transport import Transport
 
-LIBRARIES = ("nccl", "gloo", "ideal")
+LIBRARIES = ("nccl", "gloo", "ici", "ideal")
 """The libraries that clustersim models."""
 
 

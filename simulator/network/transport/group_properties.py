@@ -9,7 +9,10 @@ from math import log2
 NVLINK, PCI, NET = "NVLINK", "PCI", "NET"
 """Link classes, as in NCCL (src/graph/tuning.cc, NCCL_HW_*)."""
 
-_CLASSES = {"nvlink": NVLINK, "infinity_fabric": NVLINK, "pcie": PCI, "upi": PCI, "qpi": PCI, "xgmi": PCI}
+_CLASSES = {
+    **dict.fromkeys(("nvlink", "infinity_fabric", "ici"), NVLINK),
+    **dict.fromkeys(("pcie", "upi", "qpi", "xgmi"), PCI),
+}
 
 
 @lru_cache(maxsize=256)

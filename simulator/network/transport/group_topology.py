@@ -14,6 +14,7 @@ from simulator.network.step import Group, Step, Transfer
 from simulator.network.transport.channels import group_of
 from simulator.network.transport.group_properties import GroupProperties
 from simulator.network.transport.routing import MOST_CHANNELS, LinkLoad, group_properties, link_load, nvlinks, route
+from simulator.network.transport.torus import torus_of
 from simulator.network.transport.transport import Transport
 
 
@@ -30,6 +31,8 @@ class GroupTopology:
     @cached_property
     def group(self) -> Group:
         """The servers, and the rings if the transport finds them."""
+        if self.transport.torus:
+            return torus_of(self.cluster, self.devices)
         return group_of(self.cluster, self.devices, reorders=self.transport.reorders)
 
     @cached_property
@@ -41,7 +44,7 @@ class GroupTopology:
     def rings(self) -> int:
         """The number of rings. Through a switch one ring stands for as many as the port has NVLinks."""
         found, devices = self.group.channels, self.devices
-        if len(found) > 1 or len(self.group.servers) > 1:
+        if len(found) > 1 or len(self.group.servers) > 1 or self.group.dims:
             return len(found)
         path = route(self.cluster, devices[found[0][0]], devices[found[0][1]])
         return nvlinks(self.cluster.links[path[0]]) if path else 1

@@ -26,7 +26,8 @@ class Transport:
     *nvlink_only*: protocols that need NVLink inside a server and NICs near. *far_nics*: kinds of NVLink of GPUs whose
     rings may use these protocols also where a GPU reaches its NIC through another GPU. *switch_only*: algorithm ->
     kinds of NVLink whose switches it needs. *chains_by_rank*: whether a chain is judged by `chain_estimate`.
-    *reorders*: rings follow the hardware, not the order of ranks. *tagged*: receives are matched by tag.
+    *reorders*: rings follow the hardware, not the order of ranks. *torus*: chips of a
+    server are taken as the torus that their links make. *tagged*: receives are matched by tag.
 
     Latency. *launch*: for each collective or message, the time on the GPU before its kernel starts and after it ends.
     *handover*: what torch.distributed adds to that, which hands work from the stream of computations to that of the
@@ -108,6 +109,7 @@ class Transport:
     channel_bytes: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
     buffer_bytes: float = 0.0
     reorders: bool = False
+    torus: bool = False
     tagged: bool = True
 
     def usable_protocols(self, algorithm: str, group: GroupProperties) -> list[str]:

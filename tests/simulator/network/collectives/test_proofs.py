@@ -74,6 +74,10 @@ GROUPS = [
     ),
     Group(24, split(8, 8, 8), rings(split(8, 8, 8), 4)),
     Group(32, split(8, 8, 8, 8)),
+    # tori: of one slice and of several, of equal and unequal sides
+    *(Group(size, split(size), dims=dims) for size, dims in ((9, (3, 3)), (8, (2, 2, 2)), (24, (2, 3, 4)), (6, (6,)))),
+    Group(24, split(12, 12), dims=(4, 3)),
+    Group(24, interleaved(24, 2), dims=(3, 4)),
 ]
 
 

@@ -82,7 +82,7 @@ def test_a_library_and_its_version(tmp_path):
     [
         ("version: 2\ntransport: {}", r"x\.yaml:1:10: version: must be 1, not 2"),
         ("version: 1\nlibrary: gloo", r"x\.yaml:1:1: transport: is required"),
-        ("version: 1\nlibrary: glue\ntransport: {}", r"x\.yaml:2:10: library: must be nccl, gloo or ideal"),
+        ("version: 1\nlibrary: glue\ntransport: {}", r"x\.yaml:2:10: library: must be nccl, gloo, ici or ideal"),
         ("version: 1\nlibrary: x.yaml\ntransport: {}", r"x\.yaml:2:10: library: must be the name of a library"),
         (
             "version: 1\nlibrary: gloo\nlibrary_version: '2'\ntransport: {}",

@@ -1,0 +1,1 @@
+"""Models that differ from one stack of equal layers: encoder-decoders, vision, predictions of several tokens."""

@@ -1,0 +1,178 @@
+"""An encoder and a decoder: T5, the original transformer, Switch.
+
+A decoder layer has cross attention between its self-attention and its feed-forward block (Raffel et al. 2020,
+arXiv:1910.10683, section 2.1). Both stacks look up tokens in one table, and end with a norm. The encoder's norm is in
+its last layer. A decoder layer passes on its hidden state and the encoder's output, which all decoder layers read, so
+that a pipeline sends both (Megatron-LM, core/pipeline_parallel/schedules.py, ``get_tensor_shapes``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from simulator.kernel import BYTES
+from workloads.operators.cross_attention import CrossAttention, FlashCrossAttention
+from workloads.operators.elementwise import Elementwise, dropout
+from workloads.operators.embedding import embedding, vocabulary_parallel_embedding
+from workloads.operators.fusion import fuses
+from workloads.operators.layer import OperatorLayer
+from workloads.operators.linear import Linear
+from workloads.operators.operator import Operator
+from workloads.operators.relative import RelativePositionBias
+from workloads.operators.sharded import column_parallel, second_parallel
+from workloads.shape import Shape
+from workloads.transformer import (
+    TOKEN_BYTES,
+    Transformer,
+    embedding_operators,
+    first_product,
+    head_operators,
+    second_product,
+    transformer_operators,
+)
+
+ENCODER, DECODER = "encoder", "decoder"
+"""Kinds of the layers; a pipeline splits between them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderDecoder(Transformer):
+    """A model with an encoder and a decoder, both of one *shape* but for their numbers of layers and tokens."""
+
+    def reshaped(self, **changes: Any) -> EncoderDecoder:
+        """The model with *changes* to fields of its shape."""
+        return encoder_decoder(replace(self.shape, **changes), self.name, self.notes)
+
+
+def encoder_decoder(shape: Shape, name: str = "encoder-decoder", notes: tuple[str, ...] = ()) -> EncoderDecoder:
+    """The model of *shape*: an embedding, encoder layers, decoder layers, a head.
+
+    >>> base = Shape(12, 768, 12, 12, 3072, 512, 32128, num_decoder_layers=12, decoder_seq_length=114,
+    ...     normalization="rmsnorm", position_embedding_type="relative", add_bias_linear=False, activation="relu")
+    >>> encoder_decoder(base).parameters
+    222903552
+    """
+    encoder = replace(shape, attention_mask="full", num_decoder_layers=0)
+    decoder = replace(shape, seq_length=shape.decoder_seq_length, num_decoder_layers=0)
+    both = encoder.hidden_bytes + decoder.hidden_bytes
+    kept = float(encoder.hidden_bytes)
+    layers = [OperatorLayer("embedding", "embedding", embedding_operators(encoder), encoder.hidden_bytes)]
+    layers += [
+        OperatorLayer(f"encoder layer {number}", ENCODER, operators, encoder.hidden_bytes)
+        for number, operators in enumerate(_encoder_layers(encoder, shape.num_layers))
+    ]
+    layers += [
+        OperatorLayer(f"decoder layer {number}", DECODER, operators, both, passed_on=kept)
+        for number, operators in enumerate(_decoder_layers(decoder, encoder, shape.num_decoder_layers))
+    ]
+    layers.append(OperatorLayer("head", "head", head_operators(decoder), 4.0))
+    lookups = (f"{DECODER} layer 0", *(("head",) if shape.tie_embeddings else ()))
+    return EncoderDecoder(
+        name=name,
+        layers=layers,
+        sample_bytes=TOKEN_BYTES * (encoder.seq_length + decoder.seq_length),
+        tokens_per_sample=shape.seq_length,
+        precision=shape.precision,
+        fused=shape.fused,
+        tied_parameters=shape.vocabulary * shape.hidden_size,
+        tied_layers=lookups,
+        notes=notes,
+        boundary_axis="" if shape.cut.sequence else shape.cut.over,
+        shape=shape,
+    )
+
+
+def _encoder_layers(shape: Shape, count: int) -> list[tuple[Operator, ...]]:
+    """Equal layers, but that the first has the table of relative positions, and the last ends with a norm."""
+    layer = transformer_operators(shape)
+    norm = layer[0]
+    made = [layer] * count
+    made[0] = (*_relative_positions(shape), *layer)
+    made[-1] = (*made[-1], norm, *_dropout(shape))
+    return made
+
+
+def _decoder_layers(shape: Shape, encoder: Shape, count: int) -> list[tuple[Operator, ...]]:
+    """Equal layers, but that the first looks up the tokens of the decoder and has its table of relative positions.
+
+    It also keeps the encoder's output for all.
+    """
+    own = transformer_operators(shape)
+    norm, residual = own[0], own[-1]
+    behind = own.index(residual) + 1  # self-attention ends with the first residual sum
+    layer = (*own[:behind], norm, *_cross_attention(shape, encoder), residual, *own[behind:])
+    kept = Elementwise(
+        encoder.seq_length * encoder.hidden_size // encoder.cut.sequence_shards,
+        0.0,
+        0.0,
+        kept=BYTES[shape.precision],
+        precision=shape.precision,
+    )
+    return [(*_lookup(shape), *_relative_positions(shape), kept, *layer), *[layer] * (count - 1)]
+
+
+def _lookup(shape: Shape) -> tuple[Operator, ...]:
+    """Tokens of the decoder, looked up in the encoder's table."""
+    table = embedding((shape.vocabulary,), shape.seq_length, shape.hidden_size, shape.precision)
+    nbytes = shape.hidden_bytes * shape.cut.sequence_shards
+    return vocabulary_parallel_embedding(replace(table, parameters=()), shape.cut, nbytes), *_dropout(shape)
+
+
+def _dropout(shape: Shape) -> tuple[Operator, ...]:
+    """Of the hidden state."""
+    elements = shape.seq_length * shape.hidden_size // shape.cut.sequence_shards
+    return (dropout(elements, shape.precision),) if shape.dropout else ()
+
+
+def _relative_positions(shape: Shape) -> tuple[Operator, ...]:
+    if not shape.relative_positions:
+        return ()
+    buckets = shape.relative_attention_num_buckets
+    return (RelativePositionBias(shape.seq_length, shape.heads, buckets, shape.precision),)
+
+
+def _cross_attention(shape: Shape, encoder: Shape) -> tuple[Operator, ...]:
+    """Queries of the decoder's state, keys and values of the encoder's output, attention, and its output."""
+    precision, cut, bias = shape.precision, shape.cut, shape.add_bias_linear
+    queries, keys = shape.heads * shape.head_size, shape.key_value_heads * shape.head_size
+    question = Linear(shape.seq_length, shape.hidden_size, queries, bias, precision, kept_share=shape.kept_share)
+    answer = Linear(
+        encoder.seq_length,
+        shape.hidden_size,
+        2 * keys,
+        bias,
+        precision,
+        splits=(keys, keys) if shape.normalization == "rmsnorm" else (),
+        kept_share=shape.kept_share,
+        keeps_input=False,
+    )
+    output = Linear(shape.seq_length, queries, shape.hidden_size, bias, precision)
+    sizes = (shape.seq_length, shape.heads, shape.key_value_heads, shape.head_size)
+    soft = fuses(shape.fused, "softmax")
+    core = (
+        FlashCrossAttention(*sizes, shape.dropout, soft, precision, keys=encoder.seq_length)
+        if shape.attention == "flash"
+        else CrossAttention(
+            *sizes,
+            shape.dropout,
+            soft,
+            precision,
+            shape.softmax_group,
+            shape.wide_softmax,
+            keys=encoder.seq_length,
+        )
+    )
+    return (
+        column_parallel(first_product(shape, question), cut),
+        _summed_gradient(encoder),
+        column_parallel(first_product(shape, answer), cut),
+        core,
+        second_parallel(second_product(shape, output), cut),
+    )
+
+
+def _summed_gradient(encoder: Shape) -> Operator:
+    """Backward, the gradient of the encoder's output from this layer is added to that from the layers behind."""
+    elements = encoder.seq_length * encoder.hidden_size // encoder.cut.sequence_shards
+    return Elementwise(elements, 0.0, 3.0 * BYTES[encoder.precision], precision=encoder.precision)

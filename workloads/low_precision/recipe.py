@@ -1,0 +1,117 @@
+"""Products in 8 or 4 bits: recipes that scale and cast their operands, and what the casts read and write.
+
+A linear layer has three products: y = x W^T, dx = dy W and dW = dy^T x. Each operand is scaled so that its largest
+magnitude (amax) fits the format, and cast from 16 bits. Every operand but W in y, and so on, is read in two
+directions: x along the features in y, along the rows in dW. Micikevicius et al. 2022, "FP8 Formats for Deep Learning",
+arXiv:2209.05433.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from simulator.kernel import OPERAND_BYTES, Kernel, memory_bound
+
+WIDE = 2
+"""Bytes of an element before it is cast."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How operands are scaled.
+
+    *product*: the precision of the products. *own_amax*: the amax of the tensor itself, which a pass over it finds
+    before the cast. *scale_bytes* for each *block* of elements (0: one scale for a tensor). *by_direction*: blocks lie
+    along the direction of reading, so that both directions are cast from 16 bits.
+    """
+
+    product: str
+    own_amax: bool = False
+    scale_bytes: float = 0.0
+    block: int = 1
+    by_direction: bool = False
+
+    @property
+    def element_bytes(self) -> float:
+        """Bytes of an element with its share of the scale."""
+        return OPERAND_BYTES[self.product] + self.scale_bytes / self.block
+
+
+RECIPES: Mapping[str, Recipe] = {
+    "delayed": Recipe("fp8"),
+    "tensorwise": Recipe("fp8", own_amax=True),
+    "blockwise": Recipe("fp8", scale_bytes=4.0, block=128, by_direction=True),
+    "mxfp8": Recipe("mxfp8", scale_bytes=1.0, block=32, by_direction=True),
+    "nvfp4": Recipe("nvfp4", own_amax=True, scale_bytes=1.0, block=16, by_direction=True),
+}
+"""By name. ``delayed``: one scale for a tensor, from the amax of steps before; the cast finds the next one in passing
+(Transformer Engine, ``DelayedScaling``). ``tensorwise``: from its own amax (``Float8CurrentScaling``; torchao).
+``blockwise``: an fp32 scale for each 1 x 128 activations and 128 x 128 weights, whose scales are not counted
+(DeepSeek-AI 2024, arXiv:2412.19437, section 3.3.2). ``mxfp8``: a scale of 8 bits for each 32 elements. ``nvfp4``: one
+for each 16, below one of the tensor (NVIDIA 2025, arXiv:2509.25149, section 2); its Hadamard transform is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class LowPrecision:
+    """The products of linear layers in few bits, by a *recipe* of `RECIPES`.
+
+    *transposes*: products take operands in one layout only, as on Hopper, so that every tensor is also written
+    transposed. *keeps_casts*: what the forward pass has cast is kept for the backward pass, as by Transformer Engine;
+    else the 16 bits are kept and cast again, as by torchao. *stored*: parameters are gathered in few bits, and with
+    *keeps_casts* also stored so, without a copy in 16 bits. *weight_casts*: how often a pass over a micro-batch casts
+    the weights, the mean over a step.
+    """
+
+    recipe: str = "tensorwise"
+    transposes: bool = True
+    stored: bool = False
+    keeps_casts: bool = True
+    weight_casts: float = 1.0
+
+    @property
+    def scaling(self) -> Recipe:
+        """That of the name."""
+        return RECIPES[self.recipe]
+
+    @property
+    def element_bytes(self) -> float:
+        """Bytes of an element with its share of the scale."""
+        return self.scaling.element_bytes
+
+    @property
+    def layouts(self) -> int:
+        """Copies of each tensor that products need."""
+        return 2 if self.transposes or self.scaling.by_direction else 1
+
+    def casts(self, elements: float, shards: int = 1) -> tuple[Kernel, ...]:
+        """The kernels that cast *elements* of a tensor; each rank casts one of *shards*, which are then gathered.
+
+        The transposed copy is written by the same kernel, but after a gather by one of its own.
+        """
+        recipe, own = self.scaling, elements / shards
+        written = recipe.element_bytes * (self.layouts if shards == 1 or recipe.by_direction else 1)
+        kernels = [memory_bound(own * WIDE)] if recipe.own_amax else []
+        kernels.append(memory_bound(own * (WIDE + written)))
+        if shards > 1 and self.layouts > 1 and not recipe.by_direction:
+            kernels.append(memory_bound(2 * elements * recipe.element_bytes))
+        return tuple(kernels)
+
+    def gathered_bytes(self, *, both: bool) -> float:
+        """Bytes of an element of an activation that ranks gather after the cast; *both* directions are read."""
+        return self.scaling.element_bytes * (2 if both and self.scaling.by_direction else 1)
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of a weight that a rank holds in few bits through a step, beside those in 16 bits or in place of them.
+
+        Without `keeps_casts` they are cast where they are used, and not held.
+        """
+        if not self.keeps_casts:
+            return 0.0
+        held = self.layouts * self.scaling.element_bytes
+        return held - WIDE if self.stored else held
+
+
+TENSORWISE = LowPrecision()
+"""The default."""
