@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from simulator.kernel import BYTES
+from workloads.operators.context import ALONE, Context
 from workloads.operators.fusion import Fused, fuses
 from workloads.operators.sharded import WHOLE, Cut
 
@@ -21,7 +22,8 @@ class Shape:
     the fused softmax takes heads x samples in multiples of it. *attention_window*: positions to which each one attends,
     0: to all. *block*: ``serial``, attention and then MLP; ``parallel``, both of one norm of the layer's input (PaLM);
     or ``parallel_two_norms``, each of its own norm (GPT-NeoX). *cut*: how tensor parallelism cuts each layer; all
-    counts are then of one rank. *degrees*: of further axes that share the model, for the user's own operators.
+    counts are then of one rank. *context*: how context parallelism cuts the sequence; *seq_length* is then that of one
+    rank, too. *degrees*: of further axes that share the model, for the user's own operators.
     *activation*: ``gelu``, ``relu`` and ``squared_relu`` are one kernel; ``gelu_new`` is the tanh form of gelu, written
     out unless it is *fused*; ``swiglu`` and ``geglu`` multiply it by a second product. *cross_entropy*: how the loss is
     computed; "": in one kernel if it is *fused*, else in eager torch. *wide_softmax*, *gather_logits*, *keep_gathered*,
@@ -68,6 +70,12 @@ class Shape:
     qk_norm: str = "none"
     head_bias: bool = False
     position_rows: int = 0
+    context: Context = ALONE
+
+    @property
+    def whole_length(self) -> int:
+        """Positions of a sequence, on all ranks that share it."""
+        return self.seq_length * self.context.ranks
 
     @property
     def causal(self) -> bool:

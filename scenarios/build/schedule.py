@@ -16,7 +16,7 @@ from simulator.errors import ScenarioError, ScheduleError
 from simulator.schedule import Collective, Program, Schedule
 from simulator.schedule.mesh import Mesh
 from simulator.schedule.order import Order
-from workloads.composition import inner_axes, on_layouts
+from workloads.composition import on_layouts, weight_axes
 from workloads.compute import compute
 from workloads.fixed_cost import HostTime, fixed_costs
 from workloads.gradients.accumulation import accumulated, accumulated_bytes
@@ -67,7 +67,8 @@ def schedule_of_share(
         with _faults_at(document, "parallelism", key):
             schedule = part.apply(schedule, step)
     if not order.asynchronous:
-        schedule = gradient_norm(schedule, inner_axes(derived.layouts), synchronous=parallelism.synchronous_update)
+        axes = weight_axes(derived.layouts, list(parts.values()))
+        schedule = gradient_norm(schedule, axes, synchronous=parallelism.synchronous_update)
     if share.optimizer_seconds is None:
         schedule = fixed_costs(schedule, share, HostTime.of(software), software.host_seconds_per_message)
     with _faults_at(document, "parallelism"):

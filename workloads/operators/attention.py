@@ -118,28 +118,36 @@ class FlashAttention(CoreAttention):
 
     def forward(self, samples: int) -> tuple[Kernel, ...]:
         """One kernel with two products. It reads queries, keys and values, and writes the output and its statistics."""
-        return (self._kernel(samples, "forward", counted=2, executed=2, passes=2),)
+        return (self._kernel(samples, "forward"),)
 
     def backward_input(self, samples: int) -> tuple[Kernel, ...]:
         """One kernel with five products. It also reads the output and its gradient, and writes three gradients."""
-        return (self._kernel(samples, "backward", counted=4, executed=5, passes=4),)
+        return (self._kernel(samples, "backward"),)
 
     def recomputable_bytes(self, samples: int) -> float:
         """The statistics only: flash attention recomputes the rest in any case."""
         return float(samples * self.heads * self.length * FP32)
 
-    def _kernel(
-        self, samples: int, which: Literal["forward", "backward"], counted: int, executed: int, passes: int
+    def block(
+        self, samples: int, which: Literal["forward", "backward"], rows: int, keys: int, computed: int, counted: float
     ) -> Kernel:
-        """*passes* over the tensors of query size, and as many over those of key and value size."""
+        """One kernel of *rows* queries against *keys* keys.
+
+        It computes *computed* scores a row, and *counted* of them are model FLOPs. It passes over the tensors of query
+        size and of key and value size: twice forward, four times backward.
+        """
+        products, executed, passes = {"forward": (2, 2, 2), "backward": (4, 5, 4)}[which]
+        flops = products * 2 * samples * self.heads * rows * counted * self.head_size
+        tensors = passes * (self.heads * rows + self.key_value_heads * keys) * self.head_size * BYTES[self.precision]
+        nbytes = samples * (tensors + rows * self.heads * FP32)
+        shape = (executed * samples * self.heads, rows, computed, self.head_size)
+        return Kernel(flops, nbytes, shape, self.precision, attention=which)
+
+    def _kernel(self, samples: int, which: Literal["forward", "backward"]) -> Kernel:
         scores = self._scores_of_a_row()
         whole = self.length / 2 if self.causal else self.length
-        share = scores / whole if self._windowed else 1
-        flops = counted * 2 * samples * self.heads * self.length**2 * self.head_size * share
-        tensors = passes * (self.heads + self.key_value_heads) * self.head_size * BYTES[self.precision]
-        nbytes = samples * self.length * (tensors + self.heads * FP32)
-        shape = (executed * samples * self.heads, self.length, self._columns(scores), self.head_size)
-        return Kernel(flops, nbytes, shape, self.precision, attention=which)
+        counted = self.length * scores / whole if self._windowed else self.length
+        return self.block(samples, which, self.length, self.length, self._columns(scores), counted)
 
     @property
     def _windowed(self) -> bool:
