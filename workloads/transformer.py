@@ -244,7 +244,7 @@ def _core(shape: Shape) -> tuple[Operator, ...]:
     if shape.attention == "flash":
         window = shape.attention_window
         attention = FlashAttention(*sizes, shape.dropout, soft, shape.precision, causal=shape.causal, window=window)
-        return (cut_over(attention, shape.context),)
+        return (cut_over(attention, shape.context, fused_sum=fuses(shape.fused, "block_sum")),)
     made = lookup.function("workloads.operators", shape.attention)(shape)
     return (made,) if isinstance(made, Operator) else tuple(made)
 

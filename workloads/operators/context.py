@@ -90,8 +90,12 @@ class RingAttention(ContextAttention):
 
     Backward, the blocks pass the other way, from the last that arrived to the rank's own, and their gradients with
     them: so a gradient is complete where its keys are, after as many hops (Transformer Engine, context_parallel.py,
-    AttnFuncWithCPAndKVP2P). Results of blocks are added up in fp32, as torch and ring-flash-attention do.
+    AttnFuncWithCPAndKVP2P). Results of blocks are added up in fp32, by one kernel or, forward and without *fused_sum*,
+    by operators of torch: out - sigmoid(block_lse - lse) * (out - block_out) after a cast (torch,
+    distributed/tensor/experimental/_attention.py, _SDPAMerger; zhuzilin/ring-flash-attention, utils.py).
     """
+
+    fused_sum: bool = True
 
     def _passes(self, which: Pass, samples: int) -> tuple[Segment, ...]:
         """One segment for each block; all but the last forward, and all backward, exchange something."""
@@ -122,8 +126,11 @@ class RingAttention(ContextAttention):
             if not rows:
                 return NO_KERNEL
             elements = self.heads * rows + (0 if which == "forward" else 2 * self.key_value_heads * keys)
-            nbytes = samples * elements * self.head_size * (BYTES[self.precision] + 2 * FP32)
-            return memory_bound(nbytes, precision=self.precision)
+            # apart: a cast, a difference, a product, a difference
+            apart = which == "forward" and not self.fused_sum
+            moved = BYTES[self.precision] + (9 if apart else 2) * FP32
+            nbytes = samples * elements * self.head_size * moved
+            return memory_bound(nbytes, precision=self.precision, launches=4 if apart else 1)
 
         return (self._by_rank(attend), self._by_rank(add)) if step else (self._by_rank(attend),)
 
@@ -186,12 +193,16 @@ class GatheredAttention(ContextAttention):
         return min(first + rows, rows + self.window) if self._windowed else first + rows
 
 
-def cut_over(attention: FlashAttention, context: Context) -> FlashAttention:
-    """*attention* of one rank's positions as *context* has it: unchanged if the rank has whole sequences."""
+def cut_over(attention: FlashAttention, context: Context, *, fused_sum: bool = True) -> FlashAttention:
+    """*attention* of one rank's positions as *context* has it: unchanged if the rank has whole sequences.
+
+    *fused_sum*: as `RingAttention` has it.
+    """
     if context.ranks == 1:
         return attention
-    cut = RingAttention if context.method == "ring" else GatheredAttention
-    return cut(**vars(attention), context=context)
+    if context.method == "ring":
+        return RingAttention(**vars(attention), context=context, fused_sum=fused_sum)
+    return GatheredAttention(**vars(attention), context=context)
 
 
 def positions_for_heads(
