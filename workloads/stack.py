@@ -79,7 +79,7 @@ class SoftwareSpecification(Section):
     def _fused(self) -> Fused:
         if isinstance(self.fused, list):
             return frozenset(self.fused)
-        # torch dispatches ring attention out of the compiled graph (torch, distributed/tensor/experimental/_attention.py)
+        # torch runs ring attention outside of the compiled graph (torch, distributed/tensor/experimental/_attention.py)
         return frozenset(FUSIBLE) - {"block_sum"} if self.torch_compile else bool(self.fused)
 
     def build(self) -> Software:

@@ -20,8 +20,8 @@ Fusible = Literal[
     "softmax",
     "swiglu",
 ]
-"""Operators that some stacks fuse and others do not. *batch_norm*: with the activation and the sum that follow it. *block_sum*:
-of the results of ring attention, block by block."""
+"""Operators that some stacks fuse and others do not. *batch_norm*: with the activation and the sum that follow it.
+*block_sum*: of the results of ring attention, block by block."""
 
 FUSIBLE: tuple[str, ...] = get_args(Fusible)
 
