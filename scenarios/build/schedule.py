@@ -25,6 +25,7 @@ from workloads.memory.recompute import recompute
 from workloads.model import Model
 from workloads.operators.lowering import Overlap
 from workloads.operators.shift import with_neighbours
+from workloads.pairs import in_pairs
 from workloads.parallelism import DataMethod, Parallelism, TrainingStep
 from workloads.stages import stages_of
 from workloads.steady_state import SteadyState, steady_state
@@ -72,7 +73,7 @@ def schedule_of_share(
     if share.optimizer_seconds is None:
         schedule = fixed_costs(schedule, share, HostTime.of(software), software.host_seconds_per_message)
     with _faults_at(document, "parallelism"):
-        return with_neighbours(schedule)
+        return with_neighbours(in_pairs(schedule, order))
 
 
 def gradient_dtype(training: Training, data: DataMethod, software: Software) -> str:
