@@ -31,7 +31,7 @@ class Shape:
     0: an equal part of the hidden size. *norm_placement*: norms ``before`` each block of a causal model, ``after`` it
     (of its output, before the residual sum: OLMo 2), or ``both`` (Gemma 2). *qk_norm*: RMS norms of queries and keys,
     ``none``, ``per_head`` (Qwen 3) or ``all_heads`` (over the features of all heads: OLMo 2). *position_rows*: rows of
-    the learned table of positions, 0: one for each position.
+    the learned table of positions, 0: one for each position. *document_length*: of documents of a sequence.
     """
 
     num_layers: int
@@ -71,6 +71,7 @@ class Shape:
     head_bias: bool = False
     position_rows: int = 0
     context: Context = ALONE
+    document_length: tuple[int, ...] = ()
 
     @property
     def whole_length(self) -> int:

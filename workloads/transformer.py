@@ -243,7 +243,15 @@ def _core(shape: Shape) -> tuple[Operator, ...]:
         return (CoreAttention(*sizes, shape.dropout, soft, shape.precision, shape.softmax_group, shape.wide_softmax),)
     if shape.attention == "flash":
         window = shape.attention_window
-        attention = FlashAttention(*sizes, shape.dropout, soft, shape.precision, causal=shape.causal, window=window)
+        attention = FlashAttention(
+            *sizes,
+            shape.dropout,
+            soft,
+            shape.precision,
+            causal=shape.causal,
+            window=window,
+            documents=shape.document_length,
+        )
         return (cut_over(attention, shape.context, fused_sum=fuses(shape.fused, "block_sum")),)
     made = lookup.function("workloads.operators", shape.attention)(shape)
     return (made,) if isinstance(made, Operator) else tuple(made)

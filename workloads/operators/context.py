@@ -8,7 +8,8 @@ then a rank has all positions of some heads (Jacobs et al. 2023, "DeepSpeed Ulys
 A causal mask gives late positions more scores than early ones. In a *zigzag* layout the sequence is cut into twice as
 many chunks as ranks, and rank r of c has the chunks r and 2c - 1 - r: all ranks compute as many scores (Megatron-LM,
 ``get_batch_on_this_cp_rank``; torch, ``_HeadTailLoadBalancer``). In a *contiguous* layout the last rank computes
-2 - 1/c times the mean.
+2 - 1/c times the mean. If documents are packed into the sequence, a zigzag ring cuts each of them into such chunks
+(Transformer Engine, ``thd`` format); the other layouts cut the sequence as it is, so that some ranks may compute more.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Literal
 from simulator.kernel import BYTES, Kernel, memory_bound
 from workloads.operators.attention import FP32, TILE, FlashAttention
 from workloads.operators.by_coordinate import NO_KERNEL, by_coordinate
+from workloads.operators.documents import Range, scores
 from workloads.operators.elementwise import Elementwise
 from workloads.operators.operator import Operator
 from workloads.operators.segment import SHIFT, Exchange, Segment
@@ -80,6 +82,10 @@ class ContextAttention(FlashAttention):
     def _windowed(self) -> bool:
         return 0 < self.window < self.length * self.context.ranks
 
+    def _scores_between(self, rows: Range, keys: Range) -> float:
+        """The scores of positions *rows* of a whole sequence against positions *keys*."""
+        return scores(self.documents, self.length * self.context.ranks, rows, keys, causal=self.causal)
+
     def _by_rank(self, kernel: Callable[[int], Kernel]) -> Kernel:
         return by_coordinate(self.context.over, [kernel(rank) for rank in range(self.context.ranks)])
 
@@ -115,11 +121,12 @@ class RingAttention(ContextAttention):
         """The attention to the block of the rank *hops* before, and the sum of its results with those before."""
 
         def attend(rank: int) -> Kernel:
-            rows, keys, scores = self._hop(rank, hops)
+            rows, keys, found = self._hop(rank, hops)
             if not rows:
                 return NO_KERNEL
-            edge = TILE // 2 if self.causal and hops == 0 else 0
-            return self.block(samples, which, rows, keys, min(keys, scores + edge), self._counted(scores))
+            edges = 2 if self.documents else 1 if self.causal and hops == 0 else 0
+            computed = max(1, min(keys, int(found) + edges * TILE // 2))
+            return self.block(samples, which, rows, keys, computed, self._counted(found))
 
         def add(rank: int) -> Kernel:
             rows, keys, _ = self._hop(rank, hops)
@@ -134,18 +141,23 @@ class RingAttention(ContextAttention):
 
         return (self._by_rank(attend), self._by_rank(add)) if step else (self._by_rank(attend),)
 
-    def _hop(self, rank: int, hops: int) -> tuple[int, int, int]:
+    def _hop(self, rank: int, hops: int) -> tuple[int, int, float]:
         """(rows, keys, scores of a row) that *rank* computes with the block of the rank *hops* before; 0 rows: none."""
         length, ranks = self.length, self.context.ranks
+        owner = (rank - hops) % ranks
+        if not self.context.zigzag:
+            own, theirs = ((one * length, (one + 1) * length) for one in (rank, owner))
+            found = self._scores_between(own, theirs) / length
+            return (length, length, found) if found else (0, 0, 0.0)
+        every = 0, length * ranks
+        share = self._scores_between(every, every) / (every[1] ** 2 / (2 if self.causal else 1))
         if not self.causal:
-            return length, length, length
+            return length, length, length * share
         if hops == 0:
-            return length, length, max(1, length // 2)
-        before = (rank - hops) % ranks < rank
-        if self.context.zigzag:
-            # all queries see the early chunk of an earlier rank; the late chunk of queries sees all of a later rank
-            return (length, length // 2, length // 2) if before else (length // 2, length, length)
-        return (length, length, length) if before else (0, 0, 0)
+            return length, length, length / 2 * share
+        # all queries see the early chunk of an earlier rank; the late chunk of queries sees all of a later rank
+        rows, keys = (length, length // 2) if owner < rank else (length // 2, length)
+        return rows, keys, keys * share
 
 
 @dataclass(frozen=True)
@@ -173,19 +185,20 @@ class GatheredAttention(ContextAttention):
 
         def kernel(rank: int) -> Kernel:
             first = rows * (chunks * self.context.ranks - 1 - rank if chunk else rank)
-            if not self.causal:
-                return self.block(samples, which, rows, whole, whole, whole)
-            scores = self._mean_scores(first, rows)
-            edges = 2 if self._windowed else 1
-            keys = self._keys(first, rows)
-            computed = min(keys, int(scores) + edges * TILE // 2)
-            return self.block(samples, which, rows, keys, computed, self._counted(scores))
+            found = self._mean_scores(first, rows)
+            edges = 2 if self._windowed or (self.documents and not self.causal) else 1 if self.causal else 0
+            keys = self._keys(first, rows) if self.causal else whole
+            computed = min(keys, int(found) + edges * TILE // 2)
+            return self.block(samples, which, rows, keys, computed, self._counted(found))
 
         return kernel
 
     def _mean_scores(self, first: int, rows: int) -> float:
-        """Mean scores of the rows from *first* on, under a causal mask with its window if it has one."""
-        end, window = first + rows, self.window or first + rows
+        """Mean scores of the rows from *first* on, in their documents, or under a causal mask with a window."""
+        if not self._windowed:
+            own, before, after = (first, first + rows), (0, first), (first + rows, self.length * self.context.ranks)
+            return sum(self._scores_between(own, keys) for keys in (own, before, after)) / rows
+        end, window = first + rows, self.window
         growing = min(window, end) - min(window, first)
         return (growing * (min(window, first) + min(window, end)) / 2 + (rows - growing) * window) / rows
 
