@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from simulator.kernel import BYTES
-from workloads.operators.context import ALONE, Context
+from workloads.context.cut import ALONE, Context
 from workloads.operators.fusion import Fused, fuses
 from workloads.operators.sharded import WHOLE, Cut
 

@@ -12,9 +12,11 @@ from typing import Any
 from simulator import lookup
 from simulator.accelerator import Software
 from simulator.kernel import BYTES
+from workloads.context.build import cut_over
+from workloads.context.cut import ALONE
+from workloads.context.heads import positions_for_heads
 from workloads.model import Model
 from workloads.operators.attention import CoreAttention, FlashAttention
-from workloads.operators.context import ALONE, cut_over, positions_for_heads
 from workloads.operators.elementwise import dropout, gelu, residual, rotary, swiglu, tanh
 from workloads.operators.embedding import embedding, vocabulary_parallel_embedding
 from workloads.operators.fusion import fuses

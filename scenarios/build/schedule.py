@@ -25,8 +25,8 @@ from workloads.memory.recompute import recompute
 from workloads.model import Model
 from workloads.operators.lowering import Overlap
 from workloads.operators.shift import with_neighbours
-from workloads.pairs import in_pairs
 from workloads.parallelism import DataMethod, Parallelism, TrainingStep
+from workloads.parallelism.pairs import in_pairs
 from workloads.stages import stages_of
 from workloads.steady_state import SteadyState, steady_state
 

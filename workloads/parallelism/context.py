@@ -1,6 +1,6 @@
 """Context parallelism: each rank of a group has a part of every sequence, and all have the same weights.
 
-Only attention needs other positions (`workloads.operators.context`). The ranks of a group are replicas too: gradients
+Only attention needs other positions (`workloads.context`). The ranks of a group are replicas too: gradients
 are reduced, and states are sharded, over all ranks with the same weights, ``dp`` x ``cp`` (Megatron-LM, context
 parallelism guide; Llama 3, arXiv:2407.21783, section 3.3.2; torchtitan, ``dp_shard_cp``).
 """
@@ -15,8 +15,8 @@ from pydantic import model_validator
 from simulator.document import Count, Fault
 from simulator.errors import ScenarioError
 from simulator.schedule.mesh import Axis, Mesh
+from workloads.context.cut import Context as Cut
 from workloads.model import Model
-from workloads.operators.context import Context as Cut
 from workloads.operators.parameter import REPLICAS
 from workloads.parallelism import Parallelism
 from workloads.parallelism.search import Choices, Chosen, Job, divisors

@@ -13,9 +13,10 @@ from scenarios import Scenario
 from scenarios.results.result import Result
 from simulator.errors import ScenarioError
 from simulator.kernel import Kernel
+from workloads.context.build import cut_over
+from workloads.context.cut import Context
 from workloads.operators.attention import FlashAttention
 from workloads.operators.by_coordinate import KernelByCoordinate
-from workloads.operators.context import Context, cut_over
 from workloads.operators.documents import packed, scores
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=4).map(tuple)

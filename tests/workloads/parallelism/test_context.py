@@ -19,8 +19,9 @@ from simulator.schedule.check import check
 from simulator.schedule.mesh import Mesh
 from simulator.schedule.order import Action
 from topologies import cluster
+from workloads.context.build import cut_over
+from workloads.context.cut import Context
 from workloads.operators.attention import FlashAttention
-from workloads.operators.context import Context, cut_over
 from workloads.operators.layer import OperatorLayer
 from workloads.operators.lowering import lowered
 from workloads.operators.shift import with_neighbours

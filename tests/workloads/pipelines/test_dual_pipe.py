@@ -24,7 +24,7 @@ from workloads.model import Model
 from workloads.operators.layer import OperatorLayer
 from workloads.operators.operator import Operator
 from workloads.operators.segment import Exchange, Segment
-from workloads.pairs import in_pairs
+from workloads.parallelism.pairs import in_pairs
 from workloads.pipelines.dual_pipe import dual_pipe
 
 HALVES = st.integers(1, 4)

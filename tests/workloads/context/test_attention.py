@@ -10,9 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.kernel import Kernel
+from workloads.context.build import cut_over
+from workloads.context.cut import Context
+from workloads.context.gathered import GatheredAttention
+from workloads.context.heads import positions_for_heads
+from workloads.context.ring import RingAttention
 from workloads.operators.attention import CoreAttention, FlashAttention
 from workloads.operators.by_coordinate import NO_KERNEL, KernelByCoordinate, by_coordinate
-from workloads.operators.context import Context, GatheredAttention, RingAttention, cut_over, positions_for_heads
 from workloads.operators.segment import SHIFT, Exchange
 
 HEADS, GROUPS, SIZE, WIDTH = 8, 4, 16, 2
