@@ -12,7 +12,10 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from scenarios import Scenario
 from scenarios.command import run
+from simulator.analysis.plot import CHARTS
+from simulator.analysis.plot.canvas import style
 
 DOCS = Path(__file__).parent
 JOBS = "2"
@@ -47,6 +50,16 @@ def _validation() -> int:
     return status
 
 
+def _context() -> int:
+    """Draw a layer of the zigzag ring on three of the eight ranks that share a sequence."""
+    name = "llama3_8b_131k_32h100"
+    zigzag = Scenario.load(name).variants["zigzag"].run()
+    with style():
+        figure = CHARTS["timeline"](zigzag.timeline, [0, 3, 7], (0.52, 0.58), f"{name}, zigzag: a layer's forward pass")
+        figure.savefig(DOCS / "context.png")
+    return 0
+
+
 def _sweep() -> int:
     """Sweep over the degrees of tensor and pipeline parallelism and copy the chart."""
     over = ["--over", "parallelism.tp=1,2,4,8", "--over", "parallelism.pp=1,2,4,8", "--set", "parallelism.dp=auto"]
@@ -61,6 +74,7 @@ def _sweep() -> int:
 PICTURES: dict[str, Callable[[], int]] = {
     "timeline": _plotted("timeline", "zhores_resnet50_ddp", "timeline", "--ranks", "0:4"),
     "links": _plotted("links", "zhores_resnet50_ddp", "links"),
+    "context": _context,
     "sweep": _sweep,
     "plan": _plan,
     "validation": _validation,

@@ -13,11 +13,12 @@ from simulator.schedule.mesh import Axis, Layout, Mesh, family
 from workloads.compute import PIPELINE
 from workloads.operators.parameter import REPLICAS
 from workloads.parallelism import Parallelism
+from workloads.parallelism.context import Context
 from workloads.parallelism.data import Data
 from workloads.parallelism.pipeline import Pipeline
 from workloads.parallelism.tensor import Tensor
 
-PARALLELISMS: tuple[type[Parallelism], ...] = (Tensor, Pipeline, Data)
+PARALLELISMS: tuple[type[Parallelism], ...] = (Tensor, Context, Pipeline, Data)
 """In the order in which they apply, inner axes first. A user's own apply before the pipeline."""
 
 RANK_ORDER = (Tensor.axis, Data.axis, Pipeline.axis)
@@ -53,7 +54,7 @@ def layouts(parts: Sequence[Parallelism], gpus: int, rank_order: Sequence[str]) 
 
 def degrees(parts: Sequence[Parallelism], gpus: int) -> dict[str, int]:
     """The degree of each of *parts* by the name of its axis, all axes of a parallelism together."""
-    return {axis: prod(own.values()) for axis, own in _degrees(parts, gpus).items()}
+    return {axis: prod(own.values()) for axis, own in _degrees(parts, gpus).items() if own}
 
 
 def _degrees(parts: Sequence[Parallelism], gpus: int) -> dict[str, Mapping[str, int]]:
@@ -96,6 +97,12 @@ def _pipelines(stages: Sequence[Layout]) -> Axis:
     """The axis of stages with unequal replicas: a group has all replicas of all stages, stage by stage."""
     replicas = (stage.groups(REPLICAS) for stage in stages)
     return Axis(tuple(tuple(chain.from_iterable(groups)) for groups in zip(*replicas, strict=True)))
+
+
+def weight_axes(several: Sequence[Layout], parts: Sequence[Parallelism]) -> list[str]:
+    """The axes that join ranks of a replica with different weights."""
+    equal = {axis for part in parts if part.same_weights for axis in part.degrees(1)}
+    return [axis for axis in inner_axes(several) if axis not in equal]
 
 
 def inner_axes(several: Sequence[Layout]) -> list[str]:

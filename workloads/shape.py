@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from simulator.kernel import BYTES
+from workloads.context.cut import ALONE, Context
 from workloads.low_precision.recipe import LowPrecision
 from workloads.operators.fusion import Fused, fuses
 from workloads.operators.sharded import WHOLE, Cut
@@ -22,7 +23,8 @@ class Shape:
     the fused softmax takes heads x samples in multiples of it. *attention_window*: positions to which each one attends,
     0: to all. *block*: ``serial``, attention and then MLP; ``parallel``, both of one norm of the layer's input (PaLM);
     or ``parallel_two_norms``, each of its own norm (GPT-NeoX). *cut*: how tensor parallelism cuts each layer; all
-    counts are then of one rank. *degrees*: of further axes that share the model, for the user's own operators.
+    counts are then of one rank. *context*: how context parallelism cuts the sequence; *seq_length* is then that of one
+    rank, too. *degrees*: of further axes that share the model, for the user's own operators.
     *activation*: ``gelu``, ``relu`` and ``squared_relu`` are one kernel; ``gelu_new`` is the tanh form of gelu, written
     out unless it is *fused*; ``swiglu`` and ``geglu`` multiply it by a second product. *cross_entropy*: how the loss is
     computed; "": in one kernel if it is *fused*, else in eager torch. *wide_softmax*, *gather_logits*, *keep_gathered*,
@@ -34,7 +36,7 @@ class Shape:
     ``full``; "": by *head*. *num_decoder_layers*: layers of a decoder that follows the encoder, whose other sizes are
     equal (T5); its samples have *decoder_seq_length* tokens. *relative_attention_num_buckets*: rows of the learned
     table of relative positions. *num_nextn_predict_layers*: modules that predict further tokens. *low*: how the linear
-    maps of the layers run in 8 or 4 bits; None: they do not.
+    maps of the layers run in 8 or 4 bits; None: they do not. *document_length*: of documents of a sequence.
     """
 
     num_layers: int
@@ -80,6 +82,13 @@ class Shape:
     relative_attention_num_buckets: int = 32
     num_nextn_predict_layers: int = 0
     low: LowPrecision | None = None
+    context: Context = ALONE
+    document_length: tuple[int, ...] = ()
+
+    @property
+    def whole_length(self) -> int:
+        """Positions of a sequence, on all ranks that share it."""
+        return self.seq_length * self.context.ranks
 
     @property
     def causal(self) -> bool:

@@ -71,6 +71,9 @@ class TransformerSpecification(Named):
     """unfused stores the scores, flash does not; or the import path of operators of your own."""
     attention_window: Count | None = None
     """Positions to which each one attends, for flash; by default all before it. Also sliding_window."""
+    document_length: Count | Annotated[list[Count], Field(min_length=1)] | None = None
+    """Tokens of the documents that are packed into a sample, one length or several in turn, for flash; attention stays
+    within each. By default a sample is one document."""
     block: Literal["serial", "parallel", "parallel_two_norms"] = "serial"
     """serial: attention and then MLP; parallel: both of one norm (GPT-J, PaLM); parallel_two_norms: each of its own
     norm of the layer's input (GPT-NeoX)."""
@@ -131,6 +134,12 @@ class TransformerSpecification(Named):
             divides("num_key_value_heads", self.num_key_value_heads, "num_attention_heads", self.num_attention_heads)
         if self.attention_window is not None and self.attention == "unfused":
             raise Fault("attention_window", "belongs to attention: flash; unfused kernels compute all scores")
+        if self.document_length is not None and self.attention != "flash":
+            raise Fault(
+                "document_length", f"belongs to attention: flash; with {self.attention} all scores are computed"
+            )
+        if self.document_length is not None and self.attention_window is not None:
+            raise Fault("document_length", "is not taken together with attention_window; give one of them")
         if self.block != "serial" and self.head != "causal_lm":
             raise Fault("block", f"{self.block} normalises before the block, but head: {self.head} normalises after it")
         for key, value in (("block", self.block != "serial"), ("head", self.head != "causal_lm")):
@@ -164,6 +173,7 @@ class TransformerSpecification(Named):
             "attention_window": self.attention_window or 0,
             "head_dim": self.head_dim or 0,
             "position_rows": self.position_rows or 0,
+            "document_length": _in_turn(self.document_length),
             "dropout": bool(self.dropout),
             "attention_mask": self.attention_mask or "",
             "num_decoder_layers": self.num_decoder_layers or 0,
@@ -290,3 +300,7 @@ def model(name: str, precision: str = "fp32", fused: Fused = True) -> Model:
     124439808
     """
     return specification(name).build(precision, fused)
+
+
+def _in_turn(lengths: int | list[int] | None) -> tuple[int, ...]:
+    return () if lengths is None else (lengths,) if isinstance(lengths, int) else tuple(lengths)

@@ -25,7 +25,7 @@ from simulator.document import (
 )
 from simulator.document.quantities import number
 from simulator.lookup import UnknownName, data_file
-from workloads.operators.fusion import Fused, Fusible
+from workloads.operators.fusion import FUSIBLE, Fused, Fusible
 
 FRAGMENTATION = 0.15
 """What stitching the blocks of PyTorch's caching allocator saves of its memory, the mean of eight language models on
@@ -106,7 +106,8 @@ class SoftwareSpecification(Section):
     def _fused(self) -> Fused:
         if isinstance(self.fused, list):
             return frozenset(self.fused)
-        return bool(self.fused) or self.torch_compile
+        # torch runs ring attention outside of the compiled graph (torch, distributed/tensor/experimental/_attention.py)
+        return frozenset(FUSIBLE) - {"block_sum"} if self.torch_compile else bool(self.fused)
 
     def build(self) -> Software:
         """The parameter set that an accelerator takes."""

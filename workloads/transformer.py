@@ -12,6 +12,9 @@ from typing import Any
 from simulator import lookup
 from simulator.accelerator import Software
 from simulator.kernel import BYTES
+from workloads.context.build import cut_over
+from workloads.context.cut import ALONE
+from workloads.context.heads import positions_for_heads
 from workloads.low_precision.recipe import LowPrecision
 from workloads.low_precision.scaled_linear import scaled
 from workloads.model import Model
@@ -117,7 +120,7 @@ def embedding_operators(shape: Shape) -> tuple[Operator, ...]:
     """Token, position and type vectors added up; norm and dropout where the model has them."""
     elements, cut = shape.seq_length * shape.hidden_size, shape.cut
     learned = shape.position_embedding_type == "learned_absolute"
-    positions = (shape.position_rows or shape.seq_length) * learned
+    positions = (shape.position_rows or shape.whole_length) * learned
     tables = (shape.vocabulary, positions, shape.type_vocab_size)
     vectors = embedding(tuple(filter(None, tables)), shape.seq_length, shape.hidden_size, shape.residual_precision)
     norm = (_norm(shape),) if shape.embedding_norm else ()
@@ -265,6 +268,8 @@ def _query_key_norms(shape: Shape) -> tuple[Operator, ...]:
 
 
 def _core(shape: Shape) -> tuple[Operator, ...]:
+    if shape.context.method == "ulysses":
+        return _by_heads(shape)
     sizes = (shape.seq_length, shape.heads, shape.key_value_heads, shape.head_size)
     soft = fuses(shape.fused, "softmax")
     if shape.attention == "unfused":
@@ -273,9 +278,35 @@ def _core(shape: Shape) -> tuple[Operator, ...]:
         return (*bias, core)
     if shape.attention == "flash":
         window = shape.attention_window
-        return (FlashAttention(*sizes, shape.dropout, soft, shape.precision, causal=shape.masked, window=window),)
+        attention = FlashAttention(
+            *sizes,
+            shape.dropout,
+            soft,
+            shape.precision,
+            causal=shape.masked,
+            window=window,
+            documents=shape.document_length,
+        )
+        return (cut_over(attention, shape.context, fused_sum=fuses(shape.fused, "block_sum")),)
     made = lookup.function("workloads.operators", shape.attention)(shape)
     return (made,) if isinstance(made, Operator) else tuple(made)
+
+
+def _by_heads(shape: Shape) -> tuple[Operator, ...]:
+    """Attention of all positions of some heads, whatever its kind, between exchanges of positions for heads."""
+    ranks = shape.context.ranks
+    inner = _core(
+        replace(
+            shape,
+            seq_length=shape.whole_length,
+            num_attention_heads=shape.num_attention_heads // ranks,
+            num_key_value_heads=shape.num_key_value_heads // ranks,
+            head_dim=shape.head_size,
+            context=ALONE,
+        )
+    )
+    sizes = shape.seq_length, shape.heads, shape.key_value_heads, shape.head_size
+    return positions_for_heads(inner, shape.context, sizes, shape.precision)
 
 
 def _feed_forward_parts(shape: Shape) -> Parts:

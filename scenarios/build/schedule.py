@@ -17,7 +17,7 @@ from simulator.errors import ScenarioError, ScheduleError
 from simulator.schedule import Collective, Program, Schedule
 from simulator.schedule.mesh import Mesh
 from simulator.schedule.order import Order
-from workloads.composition import inner_axes, on_layouts
+from workloads.composition import on_layouts, weight_axes
 from workloads.compute import compute
 from workloads.fixed_cost import HostTime, fixed_costs
 from workloads.gradients.accumulation import accumulated, accumulated_bytes
@@ -27,6 +27,7 @@ from workloads.model import Model
 from workloads.operators.lowering import Overlap
 from workloads.operators.shift import with_neighbours
 from workloads.parallelism import DataMethod, Parallelism, TrainingStep
+from workloads.parallelism.pairs import in_pairs
 from workloads.stages import stages_of
 from workloads.steady_state import SteadyState, steady_state
 
@@ -68,11 +69,12 @@ def schedule_of_share(
         with _faults_at(document, "parallelism", key):
             schedule = part.apply(schedule, step)
     if not order.asynchronous:
-        schedule = gradient_norm(schedule, inner_axes(derived.layouts), synchronous=parallelism.synchronous_update)
+        axes = weight_axes(derived.layouts, list(parts.values()))
+        schedule = gradient_norm(schedule, axes, synchronous=parallelism.synchronous_update)
     if share.optimizer_seconds is None:
         schedule = fixed_costs(schedule, share, HostTime.of(software), software.host_seconds_per_message)
     with _faults_at(document, "parallelism"):
-        return with_neighbours(schedule)
+        return with_neighbours(in_pairs(schedule, order))
 
 
 def gradient_dtype(training: Training, data: DataMethod, software: Software) -> str:

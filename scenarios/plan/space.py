@@ -27,7 +27,7 @@ from workloads.operators.parameter import REPLICAS
 from workloads.parallelism.search import Choices, Chosen, Job
 from workloads.stages import ENDS, stages_of
 
-KEPT = ("layout", "placement")
+KEPT = ("cp", "layout", "placement")
 """Keys that do not vary unless the scenario names them."""
 
 DIVISIBILITY, GPUS, RULES, ORDER, MEMORY = "divisibility", "gpus", "rules", "order", "memory"
@@ -239,7 +239,7 @@ class Space:
             raise Rejected(DIVISIBILITY, _first(error)) from None
 
     def _parallelism(self, own: Mapping[str, Any]) -> ParallelismSection | Rejected:
-        data = {**self.given, **own, **({"dp": AUTO} if {"tp", "pp"} & set(self.search) else {})}
+        data = {**self.given, **own, **({"dp": AUTO} if {"tp", "cp", "pp"} & set(self.search) else {})}
         try:
             return ParallelismSection.model_validate({key: v for key, v in data.items() if v is not None})
         except ValidationError as error:
@@ -250,7 +250,7 @@ class Space:
         settings = candidate.settings
         if candidate.free:
             return self.scenario.changed(settings, "the plan")
-        if {"tp", "pp"} & set(self.search) and "dp" in self.given:
+        if {"tp", "cp", "pp"} & set(self.search) and "dp" in self.given:
             settings["parallelism.dp"] = AUTO
         source = self.scenario.source.data
         dropped = [key for key, value in candidate.values.items() if value is None and key in self.given]

@@ -27,6 +27,7 @@ from simulator.document import Fault, Index, Section
 from simulator.document.validation import listed
 from workloads.composition import PARALLELISMS, RANK_ORDER, composed, numbered_along
 from workloads.parallelism import Parallelism
+from workloads.parallelism.context import Context
 from workloads.parallelism.data import Data
 from workloads.parallelism.pipeline import Pipeline
 from workloads.parallelism.tensor import Tensor
@@ -42,7 +43,7 @@ def _schema(schema: dict[str, Any]) -> None:
     schema["properties"]["data"]["oneOf"].append(own)
 
 
-class ParallelismSection(Data, Pipeline, Tensor):
+class ParallelismSection(Data, Pipeline, Context, Tensor):
     """The section of a scenario.
 
     *rank_order*: the axes along which ranks are numbered, fastest first. *placement* maps ranks to GPUs.
@@ -68,7 +69,8 @@ class ParallelismSection(Data, Pipeline, Tensor):
         for key, part in made.parts.items():
             part.check({name: other for name, other in made.parts.items() if name != key})
         axes = numbered_along(list(made.parts.values()))
-        if sorted(made.numbering) != sorted(axes):
+        idle = {cls.axis for cls in PARALLELISMS} - set(axes)
+        if sorted(axis for axis in made.numbering if axis not in idle) != sorted(axes):
             given = ", ".join(made.rank_order) or "nothing"
             raise Fault("rank_order", f"must name each of {listed(axes).replace(' or ', ' and ')} once, not {given}")
         return made
@@ -86,7 +88,7 @@ class ParallelismSection(Data, Pipeline, Tensor):
     def _with_own(self, handler: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
         dumped: dict[str, Any] = handler(self)
         dumped |= {key: part.model_dump(mode=info.mode) for key, part in self._own.items()}
-        return dumped | ({"rank_order": self.numbering} if self._own else {})
+        return dumped | ({"rank_order": self.numbering} if self.numbering != dumped["rank_order"] else {})
 
     @property
     def parts(self) -> dict[str, Parallelism]:

@@ -60,6 +60,7 @@ def test_what_is_shipped() -> None:
         "gradient_rings",
         "hello",
         "lecture_3d_32gpus",
+        "llama3_8b_131k_32h100",
         "llama3_8b_fsdp_dgx_h100",
         "naive_vs_ddp",
         "resnet50_one_v100",
@@ -119,7 +120,7 @@ def steps(results: Results) -> Iterator[dict[str, Any]]:
 
 def test_the_breakdown_is_the_step_time(results: Results) -> None:
     seen = list(steps(results))
-    assert len(seen) == 26
+    assert len(seen) == 30
     for summary in seen:
         assert math.isclose(sum(summary["breakdown_s"].values()), summary["step_time_s"], rel_tol=1e-9)
         assert math.isclose(summary["bubble_fraction"], summary["breakdown_s"]["bubble"] / summary["step_time_s"])
@@ -174,6 +175,19 @@ def test_the_parameter_server_falls_behind_the_ring(results: Results) -> None:
 def test_sharing_the_work_beats_the_main_gpu(results: Results) -> None:
     times = {name: v["step_time_s"] for name, v in results["naive_vs_ddp"].summary()["variants"].items()}
     assert times["naive"] > times["ddp_without_overlap"] > times["ddp"]
+
+
+def test_positions_in_order_make_the_last_gpu_the_slowest(results: Results) -> None:
+    variants = results["llama3_8b_131k_32h100"].summary()["variants"]
+    times = {name: variant["step_time_s"] for name, variant in variants.items()}
+    assert max(times.values()) == times["contiguous"] > 1.5 * times["zigzag"]
+    # three ways with as much work on each GPU differ by what they expose
+    assert times["zigzag"] / times["ulysses"] == pytest.approx(times["all_gather"] / times["ulysses"], rel=0.02)
+    assert variants["zigzag"]["breakdown_s"]["exposed_cp"] < variants["all_gather"]["breakdown_s"]["exposed_cp"]
+    # a ring sends blocks of keys and values forward, again in recomputation, and twice as much backward
+    block = 131_072 // 8 * 2 * 8 * 128 * 2
+    assert variants["zigzag"]["traffic_bytes"]["cp"] == pytest.approx(32 * 32 * 7 * 4 * block, rel=1e-12)
+    assert variants["all_gather"]["traffic_bytes"]["cp"] == pytest.approx(32 * 32 * 7 * 4 * block, rel=1e-9)
 
 
 def test_gpipe_and_varuna_run_as_the_lecture_draws_them() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from simulator.errors import ScheduleError
 from workloads.composition import PARALLELISMS, RANK_ORDER, layouts, numbered_along, on_layouts
 from workloads.compute import compute
+from workloads.parallelism.context import Context
 from workloads.parallelism.data import Data
 from workloads.parallelism.pipeline import Pipeline
 from workloads.parallelism.tensor import Tensor
@@ -85,5 +86,8 @@ def test_replicas_of_stages_that_do_not_fit_are_told():
 
 
 def test_the_default_rank_order_names_every_axis():
-    assert sorted(RANK_ORDER) == sorted(cls.axis for cls in PARALLELISMS)
     assert numbered_along(parts(1, 1, 1)) == list(RANK_ORDER)
+    every = [*parts(1, 1, 1), Context(cp=2)]
+    assert sorted(part.axis for part in every) == sorted(cls.axis for cls in PARALLELISMS)
+    # Megatron-LM's order (initialize_model_parallel, order = "tp-cp-ep-dp-pp")
+    assert numbered_along(every) == ["tp", "cp", "dp", "pp"]

@@ -31,13 +31,14 @@ def tied_embeddings(schedule: Schedule, model: Model, *, gradient_dtype: str | N
     """*schedule* with the all-reduce that keeps the embedding of the first stage and the tied head of the last equal.
 
     It is over the axis ``embedding`` of their ranks of ``pp``. It is the first op before the optimizer step; with
-    the steps of an asynchronous order, it is on a stream of its own. Nothing changes if all are on one rank, or are
-    not tied. Raises `ScheduleError` if the two ends of an asynchronous order have unequal numbers of steps.
+    the steps of an asynchronous order, it is on a stream of its own. Nothing changes if one rank has all, or if they
+    are not tied. Raises `ScheduleError` if the two ends of an asynchronous order have unequal numbers of steps.
     """
     ends = {model.layers[0].name, *model.sharing}
-    stages = [_end_stage(program, ends) for program in schedule.programs]
-    holders = [number for number, stage in enumerate(stages) if stage is not None]
-    if len(holders) < 2 or not model.sharing:
+    held = [_end_stages(program, ends) for program in schedule.programs]
+    stages = [next(iter(own.values()), None) for own in held]
+    holders = [number for number, own in enumerate(held) if own]
+    if len(holders) < 2 or not model.sharing or any(len(own) == len(ends) for own in held):
         return schedule
     pipelines = schedule.mesh.axes[PIPELINE].groups
     groups = tuple(tuple(rank for rank in ranks if schedule.program_of[rank] in holders) for ranks in pipelines)
@@ -55,9 +56,10 @@ def tied_embeddings(schedule: Schedule, model: Model, *, gradient_dtype: str | N
     return replace(schedule, mesh=mesh, programs=tuple(programs))
 
 
-def _end_stage(program: Program, ends: set[str]) -> int | None:
-    """The stage of *program* that has a layer of *ends*; None if it has none."""
-    return next((op.action.stage for op in program.distinct() if op.action and op.layer in ends), None)
+def _end_stages(program: Program, ends: set[str]) -> dict[str, int]:
+    """The stage of each layer of *ends* that *program* has, in order of issue."""
+    ops = [op for op in program.distinct() if op.action and op.layer in ends]
+    return {op.layer: op.action.stage for op in reversed(ops) if op.action and op.layer}
 
 
 def _updates(program: Program, stage: int | None) -> list[Action]:

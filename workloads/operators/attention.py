@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from simulator.kernel import BYTES, Kernel, matmul, memory_bound
+from workloads.operators.documents import scores
 from workloads.operators.operator import Operator
 
 ATTENTIONS = ["unfused", "flash"]
@@ -110,48 +111,61 @@ class FlashAttention(CoreAttention):
     backward, as the scores are recomputed. A *causal* mask leaves out half of the scores, but tiles on the diagonal are
     computed whole, so long sequences are faster. With a *window* w of s positions a position attends to itself and the
     w - 1 before it (Mistral 7B, arXiv:2310.06825, section 2), or to w around it if not causal (Longformer,
-    arXiv:2004.05150, section 3.1). Tiles outside are left out, and the FLOPs are the same share of the square.
+    arXiv:2004.05150, section 3.1). Tiles outside are left out, and the FLOPs are the same share of the square. So they
+    are with *documents*, the lengths of those that are packed into a sequence in turn; none: one document.
     """
 
     causal: bool = True
     window: int = 0
+    documents: tuple[int, ...] = ()
 
     def forward(self, samples: int) -> tuple[Kernel, ...]:
         """One kernel with two products. It reads queries, keys and values, and writes the output and its statistics."""
-        return (self._kernel(samples, "forward", counted=2, executed=2, passes=2),)
+        return (self._kernel(samples, "forward"),)
 
     def backward_input(self, samples: int) -> tuple[Kernel, ...]:
         """One kernel with five products. It also reads the output and its gradient, and writes three gradients."""
-        return (self._kernel(samples, "backward", counted=4, executed=5, passes=4),)
+        return (self._kernel(samples, "backward"),)
 
     def recomputable_bytes(self, samples: int) -> float:
         """The statistics only: flash attention recomputes the rest in any case."""
         return float(samples * self.heads * self.length * FP32)
 
-    def _kernel(
-        self, samples: int, which: Literal["forward", "backward"], counted: int, executed: int, passes: int
+    def block(
+        self, samples: int, which: Literal["forward", "backward"], rows: int, keys: int, computed: int, counted: float
     ) -> Kernel:
-        """*passes* over the tensors of query size, and as many over those of key and value size."""
+        """One kernel of *rows* queries against *keys* keys.
+
+        It computes *computed* scores a row, and *counted* of them are model FLOPs. It passes over the tensors of query
+        size and of key and value size: twice forward, four times backward.
+        """
+        products, executed, passes = {"forward": (2, 2, 2), "backward": (4, 5, 4)}[which]
+        flops = products * 2 * samples * self.heads * rows * counted * self.head_size
+        tensors = passes * (self.heads * rows + self.key_value_heads * keys) * self.head_size * BYTES[self.precision]
+        nbytes = samples * (tensors + rows * self.heads * FP32)
+        shape = (executed * samples * self.heads, rows, computed, self.head_size)
+        return Kernel(flops, nbytes, shape, self.precision, attention=which)
+
+    def _kernel(self, samples: int, which: Literal["forward", "backward"]) -> Kernel:
         scores = self._scores_of_a_row()
         whole = self.length / 2 if self.causal else self.length
-        share = scores / whole if self._windowed else 1
-        flops = counted * 2 * samples * self.heads * self.length**2 * self.head_size * share
-        tensors = passes * (self.heads + self.key_value_heads) * self.head_size * BYTES[self.precision]
-        nbytes = samples * self.length * (tensors + self.heads * FP32)
-        shape = (executed * samples * self.heads, self.length, self._columns(scores), self.head_size)
-        return Kernel(flops, nbytes, shape, self.precision, attention=which)
+        counted = self.length * scores / whole if self._windowed or self.documents else self.length
+        return self.block(samples, which, self.length, self.length, self._columns(scores), counted)
 
     @property
     def _windowed(self) -> bool:
         return 0 < self.window < (self.length if self.causal else 2 * self.length)
 
-    def _columns(self, scores: int) -> int:
+    def _columns(self, scores: float) -> int:
         """Columns that the tiles of a row compute for *scores*: half a tile more at each edge that cuts tiles."""
-        edges = 2 if self._windowed else 1 if self.causal else 0
-        return min(self.length, scores + edges * TILE // 2)
+        edges = 2 if self._windowed else 1 if self.causal else 2 if self.documents else 0
+        return min(self.length, int(scores) + edges * TILE // 2)
 
-    def _scores_of_a_row(self) -> int:
+    def _scores_of_a_row(self) -> float:
         """Scores of a row, the mean over the rows: those near an end of the sequence have fewer."""
+        if self.documents:
+            every = 0, self.length
+            return scores(self.documents, self.length, every, every, causal=self.causal) / self.length
         if not self._windowed:
             return max(1, self.length // 2) if self.causal else self.length
         cut = self.window / (2 if self.causal else 4)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from simulator.kernel import BYTES, Kernel, matmul, memory_bound
-from workloads.operators.attention import FP32, CoreAttention, FlashAttention
+from workloads.operators.attention import CoreAttention, FlashAttention
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,5 @@ class FlashCrossAttention(FlashAttention):
         rows = self.length * self.heads + 2 * self.keys * self.key_value_heads
         return samples * rows * self.head_size * BYTES[self.precision] + self.recomputable_bytes(samples)
 
-    def _kernel(
-        self, samples: int, which: Literal["forward", "backward"], counted: int, executed: int, passes: int
-    ) -> Kernel:
-        flops = counted * 2 * samples * self.heads * self.length * self.keys * self.head_size
-        rows = self.length * self.heads + self.keys * self.key_value_heads
-        nbytes = samples * (passes * rows * self.head_size * BYTES[self.precision] + self.length * self.heads * FP32)
-        shape = (executed * samples * self.heads, self.length, self.keys, self.head_size)
-        return Kernel(flops, nbytes, shape, self.precision, attention=which)
+    def _kernel(self, samples: int, which: Literal["forward", "backward"]) -> Kernel:
+        return self.block(samples, which, self.length, self.keys, self.keys, self.keys)

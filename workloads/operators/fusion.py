@@ -11,6 +11,7 @@ from typing import Literal, get_args
 Fusible = Literal[
     "batch_norm",
     "bias_dropout_add",
+    "block_sum",
     "cross_entropy",
     "gelu_new",
     "optimizer",
@@ -19,7 +20,8 @@ Fusible = Literal[
     "softmax",
     "swiglu",
 ]
-"""Operators that some stacks fuse and others do not. *batch_norm*: with the activation and the sum that follow it."""
+"""Operators that some stacks fuse and others do not. *batch_norm*: with the activation and the sum that follow it.
+*block_sum*: of the results of ring attention, block by block."""
 
 FUSIBLE: tuple[str, ...] = get_args(Fusible)
 

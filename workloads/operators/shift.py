@@ -12,6 +12,7 @@ from typing import Any
 
 from simulator.errors import ScheduleError
 from simulator.schedule import Op, Program, Recv, Schedule, Send
+from workloads.operators import by_coordinate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,8 @@ def _common(op: Shift) -> dict[str, Any]:
 def with_neighbours(schedule: Schedule) -> Schedule:
     """*schedule* with a `Send` or `Recv` in place of each `Shift`. Applied after all passes.
 
-    Raises `ScheduleError` for a shift over an axis that the mesh does not have, or among fewer than two ranks.
+    A kernel that differs with the coordinate on an axis (`by_coordinate`) is replaced by that of the rank. Raises
+    `ScheduleError` for a shift over an axis that the mesh does not have, or among fewer than two ranks.
     """
     for axis in dict.fromkeys(axis for program in schedule.programs for axis in _axes(program)):
         schedule = _along(schedule, axis)
@@ -62,7 +64,11 @@ def with_neighbours(schedule: Schedule) -> Schedule:
 
 
 def _axes(program: Program) -> Iterator[str]:
-    return (op.over for op in program.distinct() if isinstance(op, Shift))
+    for op in program.distinct():
+        if isinstance(op, Shift):
+            yield op.over
+        else:
+            yield from by_coordinate.axes(op)
 
 
 def _along(schedule: Schedule, axis: str) -> Schedule:
@@ -90,6 +96,9 @@ def _at(program: Program, axis: str, coordinate: int, size: int) -> Program:
         raise ScheduleError(f"{program.role} shifts over {axis}, but is alone on that axis")
 
     def change(op: Op) -> Iterator[Op]:
-        yield op.at(coordinate, size) if isinstance(op, Shift) and op.over == axis else op
+        if isinstance(op, Shift):
+            yield op.at(coordinate, size) if op.over == axis else op
+        else:
+            yield by_coordinate.at_coordinate(op, axis, coordinate)
 
     return replace(program.map_ops(change), role=f"{program.role}, {axis} {coordinate}")

@@ -46,6 +46,9 @@ class Parallelism(Section):
     key: ClassVar[str] = ""
     """The key of the section that an error of this parallelism points to."""
 
+    same_weights: ClassVar[bool] = False
+    """Its ranks hold the same weights, so its axis belongs to that of the replicas (`further_axes`)."""
+
     searchable: ClassVar[Mapping[str, Choices]] = {}
     """The keys that `plan` may vary, with the values that ``auto`` stands for (`workloads.parallelism.search`)."""
 

@@ -20,6 +20,7 @@ from simulator.document.names import known
 from simulator.errors import ScheduleError, SimulatorError
 from simulator.lookup import attribute, function
 from simulator.schedule import Compute, Op, Program, Schedule
+from simulator.schedule.mesh import Axis, Mesh
 from simulator.schedule.order import Action, Order
 from simulator.schedule.program import TemplatedOps
 from workloads.compute import PIPELINE, WeightVersions
@@ -27,6 +28,7 @@ from workloads.gradients.reduce import actions
 from workloads.gradients.tied_embeddings import tied_embeddings
 from workloads.memory.late_recompute import late_recompute
 from workloads.model import Layer, Model
+from workloads.operators.parameter import REPLICAS
 from workloads.parallelism import Parallelism, TrainingStep
 from workloads.parallelism._messages import Message, MessagePlan, Parts, message_plans
 from workloads.parallelism.search import Choices, Chosen, Job, divisors
@@ -113,7 +115,9 @@ class Pipeline(Parallelism):
         return {PIPELINE: self.pp}
 
     def check(self, others: Mapping[str, Parallelism]) -> None:
-        """Nothing is scattered without a boundary, or where no two ranks hold the same one."""
+        """Nothing is scattered without a boundary, or where no two ranks hold the same one; images are equal."""
+        if self.mirrored and any(getattr(other, "replicas_by_stage", None) for other in others.values()):
+            raise Fault("schedule", f"{self.schedule} has weights of two stages on a rank: give dp as one number")
         if self.scatter_gather and self.pp == 1:
             raise Fault("scatter_gather", "belongs to a pipeline, but pp is 1")
         if self.scatter_gather and all(other.boundary_copies == 1 for other in others.values()):
@@ -207,6 +211,20 @@ class Pipeline(Parallelism):
                 f"{self.schedule} must return simulator.schedule.order.Order, not {type(order).__name__}"
             )
         return order
+
+    @property
+    def mirrored(self) -> bool:
+        """True if a rank and its mirror image hold the same stages: the file of the order has ``MIRRORED = True``."""
+        return attribute(self._function, "MIRRORED") is True
+
+    def further_axes(self, mesh: Mesh) -> Mapping[str, Axis]:
+        """Of a mirrored order, ``dp`` also joins a pipeline rank with its mirror image: they have the same weights."""
+        if not self.mirrored:
+            return {}
+        image = {a: b for ranks in mesh.axes[PIPELINE].groups for a, b in zip(ranks, reversed(ranks), strict=True)}
+        place = mesh.axes[PIPELINE].place
+        first = [group for group in mesh.axes[REPLICAS].groups if (place(group[0]) or (0, 0))[1] < self.pp // 2]
+        return {REPLICAS: Axis(tuple((*group, *(image[rank] for rank in group)) for group in first))}
 
     def facts(self) -> Mapping[str, Any]:
         """Whether the optimizer waits."""

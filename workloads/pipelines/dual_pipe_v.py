@@ -27,11 +27,12 @@ def dual_pipe_v(stages: int, micro_batches: int, virtual_stages: int = 2) -> Ord
         raise ScheduleError(
             f"micro_batches = {micro_batches}: dual_pipe_v fills the V of {stages} stages with {2 * stages} or more"
         )
-    rows = [_row(rank, stages, micro_batches) for rank in range(stages)]
+    rows = [row_of_v(rank, stages, micro_batches) for rank in range(stages)]
     return Order(tuple(tuple(row.actions) for row in rows), frozenset(f for row in rows for f in row.overlapped))
 
 
-def _row(rank: int, stages: int, micro_batches: int) -> Row:
+def row_of_v(rank: int, stages: int, micro_batches: int) -> Row:
+    """The row of *rank* of *stages* pipeline ranks."""
     row = Row(rank, stages)
     after, steady = stages - rank - 1, micro_batches - 2 * stages + rank + 1
     row.run(2 * after, "F0")

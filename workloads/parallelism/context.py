@@ -1,0 +1,127 @@
+"""Context parallelism: each rank of a group has a part of every sequence, and all have the same weights.
+
+Only attention needs other positions (`workloads.context`). The ranks of a group are replicas too: gradients
+are reduced, and states are sharded, over all ranks with the same weights, ``dp`` x ``cp`` (Megatron-LM, context
+parallelism guide; Llama 3, arXiv:2407.21783, section 3.3.2; torchtitan, ``dp_shard_cp``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import model_validator
+
+from simulator.document import Count, Fault
+from simulator.errors import ScenarioError
+from simulator.schedule.mesh import Axis, Mesh
+from workloads.context.cut import Context as Cut
+from workloads.model import Model
+from workloads.operators.parameter import REPLICAS
+from workloads.parallelism import Parallelism
+from workloads.parallelism.search import Choices, Chosen, Job, divisors
+from workloads.shape import Shape, nearest_divisors
+from workloads.transformer import Transformer
+
+CONTEXT = "cp"
+
+
+def _degrees(job: Job, chosen: Chosen) -> Sequence[int]:
+    return divisors(job.gpus // (chosen["tp"] if isinstance(chosen["tp"], int) else 1), job.gpus)
+
+
+class Context(Parallelism):
+    """Context parallelism: ranks hold a part of every sequence each."""
+
+    axis: ClassVar[str] = CONTEXT
+    key: ClassVar[str] = "cp"
+    same_weights: ClassVar[bool] = True
+    searchable: ClassVar[Mapping[str, Choices]] = {"cp": _degrees}
+
+    cp: Count = 1
+    """Ranks that share every sequence."""
+    cp_method: Literal["ring", "zigzag", "all_gather", "ulysses"] | None = None
+    """ring (the default) passes keys and values around, all_gather gathers them, ulysses exchanges positions for heads;
+    zigzag is ring with cp_layout: zigzag."""
+    cp_layout: Literal["zigzag", "contiguous"] | None = None
+    """Positions of a rank: zigzag (the default, an early and a late chunk: equal work under a causal mask) or
+    contiguous."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        for key in ("cp_method", "cp_layout"):
+            if self.cp == 1 and getattr(self, key) is not None:
+                raise Fault(key, "belongs to context parallelism, but cp is 1")
+        if self.cp_method == "ulysses" and self.cp_layout is not None:
+            raise Fault("cp_layout", "belongs to ring and all_gather; with ulysses a rank attends to all positions")
+        if self.cp_method == "zigzag" and self.cp_layout == "contiguous":
+            raise Fault("cp_layout", "contiguous contradicts cp_method: zigzag; take cp_method: ring")
+        return self
+
+    @property
+    def cut(self) -> Cut:
+        """How sequences are cut."""
+        method = "ring" if self.cp_method in (None, "zigzag") else str(self.cp_method)
+        return Cut(CONTEXT, self.cp, method, zigzag=self.cp_layout != "contiguous")
+
+    def degrees(self, ranks: int) -> Mapping[str, int]:
+        """The degree of ``cp``; no axis at all if it is 1."""
+        return {CONTEXT: self.cp} if self.cp > 1 else {}
+
+    def further_axes(self, mesh: Mesh) -> Mapping[str, Axis]:
+        """``dp`` joins all ranks with the same weights."""
+        return {REPLICAS: mesh.joint(CONTEXT, REPLICAS)} if self.cp > 1 else {}
+
+    def share(self, model: Model) -> Model:
+        """The model of one rank. Raises `ScenarioError` if *cp* does not divide, or for attention not made for it."""
+        if self.cp == 1:
+            return model
+        if not isinstance(model, Transformer):
+            raise ScenarioError(
+                f"cp = {self.cp}: context parallelism needs a transformer, and {model.name} is not one; try 1"
+            )
+        _check_length(model.shape, self.cut, model.name)
+        _check_attention(model.shape, self.cut, model.name)
+        return model.reshaped(seq_length=model.shape.seq_length // self.cp, context=self.cut)
+
+    def facts(self) -> Mapping[str, Any]:
+        """The method and the layout."""
+        if self.cp == 1:
+            return {}
+        layout = {} if self.cut.method == "ulysses" else {"cp_layout": "zigzag" if self.cut.zigzag else "contiguous"}
+        return {"cp_method": self.cut.method, **layout}
+
+
+def _check_length(shape: Shape, cut: Cut, name: str) -> None:
+    """Raise `ScenarioError` unless the chunks of a sequence are equal, also on the shards of sequence parallelism."""
+    length, shards = shape.seq_length, shape.cut.sequence_shards
+    chunks = 2 * cut.ranks if cut.method != "ulysses" and cut.zigzag else cut.ranks
+    if length % chunks or length // cut.ranks % shards:
+        what = f"seq_length = {length} of {name} is not divisible by"
+        if length % chunks and chunks > cut.ranks:
+            raise ScenarioError(f"{what} 2 x cp = {chunks}, the chunks of cp_layout: zigzag")
+        if length % chunks:
+            good = " or ".join(map(str, nearest_divisors(length, cut.ranks)))
+            raise ScenarioError(f"{what} cp = {cut.ranks}; try {good}")
+        raise ScenarioError(f"{what} cp {cut.ranks} x tp {shards}, which sequence_parallel needs")
+
+
+def _check_attention(shape: Shape, cut: Cut, name: str) -> None:
+    """Raise `ScenarioError` if the attention of *shape* cannot be cut so."""
+    if cut.method == "ulysses":
+        groups = shape.key_value_heads
+        if groups % cut.ranks or shape.heads % cut.ranks:
+            part = f" of a rank of tp {shape.cut.ranks}" if shape.cut.ranks > 1 else ""
+            good = " or ".join(str(n) for n in nearest_divisors(groups, cut.ranks) if n > 1)
+            what = f"cp = {cut.ranks} does not divide the {groups} key and value heads of {name}{part}"
+            raise ScenarioError(f"{what}; cp_method: ulysses gives each rank some of them; try {good or 'ring'}")
+    elif shape.attention != "flash":
+        raise ScenarioError(
+            f"cp = {cut.ranks}: cp_method: {cut.method} needs attention: flash, and {name} has {shape.attention}; "
+            "cp_method: ulysses takes any"
+        )
+    elif shape.attention_window and (cut.method == "ring" or not shape.causal):
+        raise ScenarioError(
+            f"cp = {cut.ranks}: cp_method: {cut.method} computes whole blocks of scores, and {name} has an "
+            f"attention_window; take {'all_gather' if shape.causal else 'ulysses'}"
+        )
