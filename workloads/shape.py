@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from simulator.kernel import BYTES
+from workloads.experts.sizes import Experts
 from workloads.operators.fusion import Fused, fuses
+from workloads.operators.latent_attention import Latent
 from workloads.operators.sharded import WHOLE, Cut
 
 
@@ -29,7 +31,10 @@ class Shape:
     0: an equal part of the hidden size. *norm_placement*: norms ``before`` each block of a causal model, ``after`` it
     (of its output, before the residual sum: OLMo 2), or ``both`` (Gemma 2). *qk_norm*: RMS norms of queries and keys,
     ``none``, ``per_head`` (Qwen 3) or ``all_heads`` (over the features of all heads: OLMo 2). *position_rows*: rows of
-    the learned table of positions, 0: one for each position.
+    the learned table of positions, 0: one for each position. *attention_bias*: all products of attention have biases
+    even if other linear operators have none. *attention_sinks*: each head has a learned score that no position has
+    (GPT-OSS). *experts*: of layers with a mixture of experts. *latent*: sizes of latent attention; heads then have
+    as many keys and values as queries.
     """
 
     num_layers: int
@@ -68,6 +73,10 @@ class Shape:
     qk_norm: str = "none"
     head_bias: bool = False
     position_rows: int = 0
+    attention_bias: bool = False
+    attention_sinks: bool = False
+    experts: Experts | None = None
+    latent: Latent | None = None
 
     @property
     def causal(self) -> bool:

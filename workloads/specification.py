@@ -18,6 +18,7 @@ from simulator.errors import ScenarioError
 from simulator.lookup import data_file
 from workloads.convolutional import ConvolutionalBuilder
 from workloads.entry import AveragePoolEntry, Entry, MaxPoolEntry
+from workloads.experts.keys import ExpertKeys, LatentKeys
 from workloads.huggingface.aliases import with_plain_keys
 from workloads.model import Model
 from workloads.operators.attention import ATTENTIONS
@@ -69,7 +70,7 @@ class _Named(Section):
     """Where its figures are from."""
 
 
-class TransformerSpecification(_Named):
+class TransformerSpecification(_Named, ExpertKeys, LatentKeys):
     """A transformer; keys as in Hugging Face and Megatron-LM, defaults as GPT-2 has them."""
 
     kind: Annotated[Literal["transformer"], _KNOWN] = "transformer"
@@ -117,6 +118,10 @@ class TransformerSpecification(_Named):
     """Linear operators have biases."""
     add_qkv_bias: Flag = False
     """The product that makes queries, keys and values has a bias even if other linear operators have none."""
+    attention_bias: Flag = False
+    """All products of attention have biases even if other linear operators have none."""
+    attention_sinks: Flag = False
+    """Each head has a learned score that belongs to no position (GPT-OSS)."""
     dropout: Annotated[float, BeforeValidator(number(0.0, 1.0))] = 0.1
     """Probability of dropout, 0 to 1; above 0 its kernels and masks count."""
     embedding_norm: Flag = False
@@ -149,6 +154,10 @@ class TransformerSpecification(_Named):
             raise Fault("attention_window", "belongs to attention: flash; unfused kernels compute all scores")
         if self.block != "serial" and self.head != "causal_lm":
             raise Fault("block", f"{self.block} normalises before the block, but head: {self.head} normalises after it")
+        self.check_experts(self.num_layers)
+        self.check_latent(self.attention)
+        if self.num_experts and self.block != "serial":
+            raise Fault("block", f"{self.block} is not modelled with experts; take serial")
         for key, value in (("block", self.block != "serial"), ("head", self.head != "causal_lm")):
             if value and self.norm_placement != "before":
                 raise Fault("norm_placement", f"belongs to serial causal models, not to {key}: {getattr(self, key)}")
@@ -156,7 +165,8 @@ class TransformerSpecification(_Named):
 
     def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
         """The model with products in *precision*, its elementwise kernels *fused* or not."""
-        given = self.model_dump(exclude={"preset", "name", "description", "source", "kind"})
+        own = {*_Named.model_fields, *ExpertKeys.model_fields, *LatentKeys.model_fields, "kind"}
+        given = self.model_dump(exclude=own)
         given |= {
             "num_key_value_heads": self.num_key_value_heads or self.num_attention_heads,
             "ffn_hidden_size": self.ffn_hidden_size or 4 * self.hidden_size,
@@ -164,6 +174,8 @@ class TransformerSpecification(_Named):
             "head_dim": self.head_dim or 0,
             "position_rows": self.position_rows or 0,
             "dropout": bool(self.dropout),
+            "experts": self.experts(self.ffn_hidden_size or 4 * self.hidden_size, self.num_layers, folder),
+            "latent": self.latent,
         }
         return transformer(Shape(**given, precision=precision, fused=fused), _name(self))
 

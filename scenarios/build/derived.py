@@ -23,7 +23,7 @@ class Derived:
 
     There are several layouts if pipeline ranks have unequal numbers of replicas, *by_stage*; the degree of replicas is
     1 then. Each replica has *micro_batches* of *micro_batch_size* samples. *devices*: the GPU or host of each rank.
-    *idle*: the GPUs without a rank.
+    *idle*: the GPUs without a rank. *beside*: what parallelisms without ranks of their own say of themselves.
     """
 
     gpus: int
@@ -34,6 +34,7 @@ class Derived:
     devices: tuple[str, ...]
     idle: tuple[str, ...]
     by_stage: tuple[int, ...] | None = None
+    beside: tuple[str, ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -55,7 +56,7 @@ class Derived:
         shown: dict[str, object] = dict(self.degrees)
         if self.by_stage:
             shown[REPLICAS] = "-".join(map(str, self.by_stage))
-        return " x ".join(f"{axis} {degree}" for axis, degree in shown.items())
+        return ", ".join([" x ".join(f"{axis} {degree}" for axis, degree in shown.items()), *self.beside])
 
 
 def derive(specification: Specification, cluster: Cluster, document: Document) -> Derived:
@@ -83,7 +84,10 @@ def derive(specification: Specification, cluster: Cluster, document: Document) -
             raise document.error(path, f"there is no rank {straggler.rank}; ranks go from 0 to {ranks - 1}")
     used = set(gpus)
     idle = tuple(gpu for gpu in cluster.gpus if gpu not in used)
-    return Derived(gpu_count, degree_of, rank_layouts, micro_batch_size, micro_batches, gpus + hosts, idle, by_stage)
+    beside = tuple(filter(None, (part.described for part in specification.parallelism.parts.values())))
+    return Derived(
+        gpu_count, degree_of, rank_layouts, micro_batch_size, micro_batches, gpus + hosts, idle, by_stage, beside
+    )
 
 
 def _collective_ranks(specification: Specification, gpu_count: int, document: Document) -> int:
@@ -113,7 +117,7 @@ def _layouts(
     degree_of = degrees(list(parts.values()), gpu_count)
     needed = sum(layout.size for layout in rank_layouts)
     if needed > gpu_count:
-        given = [key for key, part in parts.items() if degree_of[part.axis] > 1 and part.axis != REPLICAS]
+        given = [key for key, part in parts.items() if degree_of.get(part.axis, 1) > 1 and part.axis != REPLICAS]
         key = REPLICAS if parallelism.dp != "auto" else given[-1]
         shown = " x ".join(f"{axis} {degree}" for axis, degree in degree_of.items())
         raise document.error(("parallelism", key), f"{shown} needs {needed} GPUs, but there are {gpu_count}")
@@ -126,7 +130,7 @@ def _check_auto_replicas(
     """Raise `ScenarioError` at a degree that leaves GPUs over and a number of replicas that cannot share the batch."""
     parallelism, training = specification.parallelism, specification.training
     assert training is not None
-    others = {key: degree_of[part.axis] for key, part in parallelism.parts.items() if part.axis != REPLICAS}
+    others = {key: degree_of.get(part.axis, 1) for key, part in parallelism.parts.items() if part.axis != REPLICAS}
     given = {key: degree for key, degree in others.items() if degree > 1}
     inner, replicas = prod(given.values()), degree_of[REPLICAS]
     if parallelism.dp != "auto" or gpu_count % inner == 0 or training.global_batch_size % replicas == 0:

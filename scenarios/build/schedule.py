@@ -16,7 +16,7 @@ from simulator.errors import ScenarioError, ScheduleError
 from simulator.schedule import Collective, Program, Schedule
 from simulator.schedule.mesh import Mesh
 from simulator.schedule.order import Order
-from workloads.composition import inner_axes, on_layouts
+from workloads.composition import inner_axes, merged, on_layouts
 from workloads.compute import compute
 from workloads.fixed_cost import HostTime, fixed_costs
 from workloads.gradients.accumulation import accumulated, accumulated_bytes
@@ -37,7 +37,12 @@ def training_schedule(
 
     Raises `ScenarioError` at the key that has to change.
     """
-    share = model_share(model, specification.parallelism.parts, document)
+    parts = specification.parallelism.parts
+    share = model_share(model, parts, document)
+    for part in parts.values():
+        if own := part.unequal_shares(share):
+            made = {id(one): schedule_of_share(specification, one, software, derived, document) for one in own}
+            return merged([made[id(one)] for one in own], part.axis)
     return schedule_of_share(specification, share, software, derived, document)
 
 

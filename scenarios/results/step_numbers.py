@@ -23,7 +23,7 @@ from simulator.timeline import Timeline
 from workloads.batch_size import data_factor
 from workloads.composition import PARALLELISMS
 
-AXES = tuple(cls.axis for cls in PARALLELISMS)
+AXES = tuple(cls.axis for cls in PARALLELISMS if not cls.optional)
 """Axes that every result names, also without such an axis in the mesh, so that scripts find the keys."""
 
 
@@ -156,7 +156,7 @@ class StepNumbers(Result):
             "model_tflops_per_gpu": achieved / 1e12,
             "hardware_tflops_per_gpu": executed / 1e12,
             "mfu": achieved / self.peak[1],
-            "mfu_6nd": metrics.mfu_6nd(timeline, self.peak[1], model.parameters, tokens) if tokens else None,
+            "mfu_6nd": metrics.mfu_6nd(timeline, self.peak[1], model.active_parameters, tokens) if tokens else None,
             "hfu": executed / self.peak[1],
             "layer_s": layer_seconds(timeline, model),
             "memory": self._memory_summary(),

@@ -6,7 +6,7 @@ The order in which they apply is the list in `workloads.composition`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -46,6 +46,9 @@ class Parallelism(Section):
     key: ClassVar[str] = ""
     """The key of the section that an error of this parallelism points to."""
 
+    optional: ClassVar[bool] = False
+    """Results name its axis only if a scenario uses it."""
+
     searchable: ClassVar[Mapping[str, Choices]] = {}
     """The keys that `plan` may vary, with the values that ``auto`` stands for (`workloads.parallelism.search`)."""
 
@@ -58,12 +61,24 @@ class Parallelism(Section):
         """How many of its ranks hold the same boundary between two stages of a pipeline."""
         return 1
 
+    @property
+    def described(self) -> str:
+        """What headings say of it beside its degrees; nothing by default."""
+        return ""
+
     def check(self, others: Mapping[str, Parallelism]) -> None:
         """Raise `Fault`, with the key to change, if the keys contradict those of the *others*, which are by key."""
 
     def share(self, model: Model) -> Model:
         """*model* with its layers as one rank holds them. Raises `ScenarioError` for a degree that does not divide."""
         return model
+
+    def unequal_shares(self, share: Model) -> Sequence[Model]:
+        """The model of the rank at each coordinate of its axis, if their work differs; else nothing.
+
+        *share* is the model that `share` returns: that of the rank with most work.
+        """
+        return ()
 
     def overlap(self, software: Software) -> Mapping[str, Overlap]:
         """By axis, how exchanges run beside their products."""
