@@ -46,9 +46,6 @@ class Parallelism(Section):
     key: ClassVar[str] = ""
     """The key of the section that an error of this parallelism points to."""
 
-    optional: ClassVar[bool] = False
-    """Results name its axis only if a scenario uses it."""
-
     searchable: ClassVar[Mapping[str, Choices]] = {}
     """The keys that `plan` may vary, with the values that ``auto`` stands for (`workloads.parallelism.search`)."""
 

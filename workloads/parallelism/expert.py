@@ -39,7 +39,6 @@ class Expert(Parallelism):
 
     axis: ClassVar[str] = EXPERT
     key: ClassVar[str] = "ep"
-    optional: ClassVar[bool] = True
 
     ep: Count = 1
     """Ranks over which the experts are divided; ep * expert_tp must divide tp * cp * dp, and adds no ranks."""
