@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from simulator.errors import ScenarioError
 from workloads.experts.mixture import Mixture
 from workloads.experts.products import GroupedLinear
 from workloads.experts.router import Router
 from workloads.experts.sizes import Experts
 from workloads.operators.elementwise import Elementwise
+from workloads.operators.fusion import fuses
 from workloads.operators.linear import Linear
 from workloads.operators.operator import Operator
 from workloads.operators.sharded import on_the_sequence
@@ -29,11 +29,6 @@ def mixture(
     cut = shape.cut
     rows, width = shape.seq_length // cut.sequence_shards, experts.width // experts.cut.tensor
     bias, precision = shape.add_bias_linear, shape.precision
-    if cut.ranks > 1 and not cut.sequence and (experts.cut.ranks > 1 or experts.cut.tensor != cut.ranks):
-        raise ScenarioError(
-            f"experts over ep {experts.cut.ranks} x expert_tp {experts.cut.tensor} ranks need sequence_parallel: true "
-            f"with tp {cut.ranks}, so that each rank sends tokens of its own"
-        )
     score = Linear(rows, shape.hidden_size, experts.count, experts.router_bias, precision)
     gate = (Linear(rows, shape.hidden_size, 1, False, precision),) if experts.shared_gate else ()
     first, second = shared
@@ -53,4 +48,5 @@ def mixture(
         sequence_cut=cut.sequence or cut.ranks == 1,
         summed=cut.over if cut.ranks > 1 and not cut.sequence else "",
         precision=precision,
+        fused=fuses(shape.fused, "permute"),
     )

@@ -49,11 +49,15 @@ class Dispatch:
         return self._shared("reduce_scatter")
 
     @property
+    def sources(self) -> int:
+        """From how many ranks tokens come."""
+        return self.experts.cut.ranks * (self.experts.cut.tensor if self.sequence_cut else 1)
+
+    @property
     def arriving(self) -> tuple[float, ...]:
         """The tokens of each expert of this rank, from all ranks."""
         cut = self.experts.cut
-        sources = cut.ranks * (cut.tensor if self.sequence_cut else 1)
-        return tuple(sources * count for count in self.tokens[self.experts.of_rank(cut.coordinate)])
+        return tuple(self.sources * count for count in self.tokens[self.experts.of_rank(cut.coordinate)])
 
     def _shared(self, kind: str) -> tuple[Exchange, ...]:
         cut, nbytes = self.experts.cut, sum(self.arriving) * self.width

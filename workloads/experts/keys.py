@@ -111,7 +111,7 @@ class ExpertKeys(Section):
     def check_experts(self, layers: int) -> None:
         """Raise `Fault` for keys of experts that contradict one another, or stand without experts."""
         if self.num_experts is None:
-            own = [key for key in ExpertKeys.model_fields if key in self.model_fields_set]
+            own = [key for key, field in ExpertKeys.model_fields.items() if getattr(self, key) != field.default]
             if own:
                 raise Fault(own[0], "belongs to a mixture of experts; give num_experts too")
             return

@@ -15,7 +15,7 @@ from itertools import chain
 from simulator.kernel import BYTES, Kernel, memory_bound
 from workloads.experts.dispatch import Dispatch
 from workloads.experts.products import GroupedLinear
-from workloads.experts.router import Router, permuted
+from workloads.experts.router import Router, permuted, unpermuted
 from workloads.experts.sizes import Experts
 from workloads.operators.elementwise import Elementwise
 from workloads.operators.operator import Operator
@@ -31,6 +31,7 @@ class Mixture(Operator):
     shared expert, the first half and the second. *number*: which of the layers with experts it is.
     *router_parameters*: the tensors of the router, with the axes that reduce them. *sequence_cut*: the ranks of a
     tensor-parallel group have different tokens. *summed*: else these ranks add up their outputs, over that axis.
+    *fused*: the sum of results is one kernel.
     """
 
     experts: Experts
@@ -46,6 +47,7 @@ class Mixture(Operator):
     sequence_cut: bool = False
     summed: str = ""
     precision: str = "fp32"
+    fused: bool = True
 
     @property
     def tensors(self) -> tuple[ParameterTensor, ...]:
@@ -123,7 +125,7 @@ class Mixture(Operator):
         added = (self._sum(samples),) if any(self.shared) else ()
         partial = samples * self.rows * self.hidden * float(BYTES[self.precision])
         after = (Exchange("all_reduce", partial, self.summed),) if self.summed else ()
-        yield Segment((*self._permuted(samples), *added), after=after)
+        yield Segment((*self._unpermuted(samples), *added), after=after)
         if self.experts.cut.overlap == "none":
             yield from _of(self._shared(False), "F", samples)
 
@@ -132,7 +134,7 @@ class Mixture(Operator):
         second, first = self._beside("I", samples)
         if self.experts.cut.overlap == "none":
             yield from _of(self._shared(True), "I", samples)
-        yield from _exchanged(self._permuted(samples), there, second)
+        yield from _exchanged(self._unpermuted(samples), there, second)
         yield self._experts(samples, "I")
         yield from _exchanged((), back, first)
         added = (self._sum(samples),) * (2 if any(self.shared) else 1)
@@ -145,7 +147,7 @@ class Mixture(Operator):
         dispatch = self.dispatch(samples)
         tokens = dispatch.arriving
         moved = sum(tokens) * self.hidden * BYTES[self.precision]
-        # with one expert the tokens arrive in order
+        # tokens of several ranks are sorted by expert; those of one rank, or of one expert, are in order
         order = (memory_bound(2 * moved, precision=self.precision),) if self.experts.local > 1 and moved else ()
         rows = round(sum(tokens))
         if phase == "F":
@@ -156,12 +158,16 @@ class Mixture(Operator):
                 *self.between.backward_input(rows),
                 *self.up.backward_input(tokens),
             )
-        order = order if self.experts.cut.ranks > 1 else ()
+        order = order if dispatch.sources > 1 else ()
         return Segment((*order, *inner, *order), before=dispatch.gathered(), after=dispatch.scattered())
 
     def _permuted(self, samples: int) -> tuple[Kernel, ...]:
         copies = sum(self.dispatch(samples).tokens)
         return (permuted(samples * self.rows, copies, self.hidden, self.precision),)
+
+    def _unpermuted(self, samples: int) -> tuple[Kernel, ...]:
+        copies = sum(self.dispatch(samples).tokens)
+        return (unpermuted(samples * self.rows, copies, self.hidden, self.precision, fused=self.fused),)
 
     def _sum(self, samples: int) -> Kernel:
         """The sum of two tensors of the size of the input."""

@@ -51,5 +51,16 @@ class Router:
 
 
 def permuted(tokens: float, copies: float, hidden: int, precision: str) -> Kernel:
-    """The copy of *tokens* rows of *hidden* features into *copies* rows, or the weighted sum on the way back."""
+    """The copy of *tokens* rows of *hidden* features into *copies* rows, in the order of experts."""
     return memory_bound((tokens + copies) * hidden * BYTES[precision], precision=precision)
+
+
+def unpermuted(tokens: float, copies: float, hidden: int, precision: str, *, fused: bool) -> Kernel:
+    """The weighted sum of *copies* rows into *tokens* rows; its backward pass moves as much.
+
+    Unfused three kernels: a product that reads and writes all copies, zeros, and sums in place that read a copy and
+    the sum and write the sum (Megatron-LM, core/transformer/moe/moe_utils.py, ``unpermute``; fused since v0.11,
+    ``--moe-permute-fusion``).
+    """
+    rows, launches = (tokens + copies, 1) if fused else (tokens + 5 * copies, 3)
+    return memory_bound(rows * hidden * BYTES[precision], precision=precision, launches=launches)

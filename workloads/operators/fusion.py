@@ -14,12 +14,14 @@ Fusible = Literal[
     "cross_entropy",
     "gelu_new",
     "optimizer",
+    "permute",
     "rms_norm",
     "rope",
     "softmax",
     "swiglu",
 ]
-"""Operators that some stacks fuse and others do not. *batch_norm*: with the activation and the sum that follow it."""
+"""Operators that some stacks fuse and others do not. *batch_norm*: with the activation and the sum that follow it;
+*permute*: the copies of tokens for their experts, and the weighted sum of the results."""
 
 FUSIBLE: tuple[str, ...] = get_args(Fusible)
 

@@ -77,6 +77,11 @@ class Expert(Parallelism):
         _divides(EXPERT, self.ep, experts.count, f"experts of {model.name}")
         _divides("expert_tp", tensor, experts.width, "features of an expert")
         if self._folded(model):
+            if model.shape.cut.ranks > 1 and not model.shape.cut.sequence:
+                raise ScenarioError(
+                    f"ep {self.ep} x expert_tp {tensor} with tp {model.shape.cut.ranks} needs sequence_parallel: true, "
+                    "so that each rank sends tokens of its own"
+                )
             cut = ExpertCut(self.ep, EXPERT, tensor, TENSOR_OF_EXPERTS, REPLICAS_OF_EXPERTS)
         else:
             cut = ExpertCut(tensor=tensor, tensor_over=TENSOR, reduced_over=REPLICAS)

@@ -122,7 +122,7 @@ SMALL = {
 }
 
 FAULTS = [
-    ({"moe_router_topk": 2}, "moe_router_topk: belongs to a mixture of experts; give num_experts too"),
+    ({"moe_router_topk": 3}, "moe_router_topk: belongs to a mixture of experts; give num_experts too"),
     ({"num_experts": 4, "moe_router_topk": 5}, "moe_router_topk: 5 is more than the 4 experts"),
     ({"num_experts": 10**6}, "num_experts: 1000000 is absurd"),
     ({"num_experts": 8, "n_group": 3}, "n_group: 3 groups do not divide the 8 experts"),
