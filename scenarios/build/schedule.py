@@ -75,6 +75,8 @@ def schedule_of_share(
         schedule = gradient_norm(schedule, inner_axes(derived.layouts), synchronous=parallelism.synchronous_update)
     if share.optimizer_seconds is None:
         schedule = fixed_costs(schedule, share, HostTime.of(software), software.host_seconds_per_message)
+    for part in parts.values():
+        schedule = part.finished(schedule, order)
     with _faults_at(document, "parallelism"):
         return with_neighbours(schedule)
 
@@ -98,12 +100,15 @@ def model_share(model: Model, parts: Mapping[str, Parallelism], document: Docume
 def pipeline_order(specification: Specification, derived: Derived, document: Document) -> Order:
     """Return the pipeline order of the micro-batches of a step; an asynchronous order runs several batches."""
     with _faults_at(document, "parallelism", "schedule"):
-        return specification.parallelism.order(
+        order = specification.parallelism.order(
             derived.micro_batches,
             recompute=_recomputes_stages(specification),
             steady=_steady_state(specification, derived),
             replicas=derived.by_stage,
         )
+        for part in specification.parallelism.parts.values():
+            order = part.ordered(order)
+        return order
 
 
 def _check_updates(specification: Specification, order: Order, document: Document) -> None:

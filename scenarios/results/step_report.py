@@ -31,6 +31,7 @@ def step_report(result: StepNumbers) -> str:
         f"{heading(result.scenario)}; {batch(result.scenario)}",
         _times(result),
         _throughput(result, result.summary()),
+        result.experts.report() if result.experts else "",
         _memory(result),
         _links(result),
     ]

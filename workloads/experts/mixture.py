@@ -126,13 +126,13 @@ class Mixture(Operator):
         partial = samples * self.rows * self.hidden * float(BYTES[self.precision])
         after = (Exchange("all_reduce", partial, self.summed),) if self.summed else ()
         yield Segment((*self._unpermuted(samples), *added), after=after)
-        if self.experts.cut.overlap == "none":
+        if self.experts.cut.overlap != "shared_experts":
             yield from _of(self._shared(False), "F", samples)
 
     def _backward(self, samples: int) -> Iterator[Segment]:
         there, back = self.dispatch(samples).there(), self.dispatch(samples).back()
         second, first = self._beside("I", samples)
-        if self.experts.cut.overlap == "none":
+        if self.experts.cut.overlap != "shared_experts":
             yield from _of(self._shared(True), "I", samples)
         yield from _exchanged(self._unpermuted(samples), there, second)
         yield self._experts(samples, "I")
@@ -160,6 +160,12 @@ class Mixture(Operator):
             )
         order = order if dispatch.sources > 1 else ()
         return Segment((*order, *inner, *order), before=dispatch.gathered(), after=dispatch.scattered())
+
+    def expert_kernels(self, samples: int) -> tuple[Kernel, ...]:
+        """The kernels of the experts of this rank, forward and backward."""
+        tokens = self.dispatch(samples).arriving
+        weights = (*self.down.backward_weights(tokens), *self.up.backward_weights(tokens))
+        return (*self._experts(samples, "F").kernels, *self._experts(samples, "I").kernels, *weights)
 
     def _permuted(self, samples: int) -> tuple[Kernel, ...]:
         copies = sum(self.dispatch(samples).tokens)

@@ -14,6 +14,7 @@ from simulator.accelerator import Software
 from simulator.document import Section
 from simulator.schedule import Schedule
 from simulator.schedule.mesh import Axis, Mesh
+from simulator.schedule.order import Order
 from workloads.gradients.bucket import Reduction
 from workloads.model import Model
 from workloads.operators.lowering import Overlap
@@ -90,6 +91,14 @@ class Parallelism(Section):
 
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
         """*schedule*, whose mesh has the axis, with the communication of this parallelism."""
+        return schedule
+
+    def ordered(self, order: Order) -> Order:
+        """*order* of the pipeline as this parallelism needs it."""
+        return order
+
+    def finished(self, schedule: Schedule, order: Order) -> Schedule:
+        """*schedule* after the passes of all parallelisms; its programs follow *order*."""
         return schedule
 
     def facts(self) -> Mapping[str, Any]:

@@ -19,9 +19,12 @@ import numpy as np
 
 from simulator.document import Count, Fault
 from simulator.errors import ScenarioError, ScheduleError
+from simulator.schedule import Schedule
 from simulator.schedule.mesh import Axis, Layout, Mesh
+from simulator.schedule.order import Order
 from workloads.compute import PIPELINE
 from workloads.experts.dispatch import ACROSS, WITHIN
+from workloads.experts.overlap import paired, woven
 from workloads.experts.sizes import ExpertCut
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
@@ -47,8 +50,9 @@ class Expert(Parallelism):
     ep_domain: Count | None = None
     """So many neighbours of an expert-parallel group have fast links: a token goes to each domain (node) once, and
     within it to its experts. By default tokens go straight to their experts."""
-    moe_overlap: Literal["none", "shared_experts"] = "none"
-    """What runs beside the exchanges of tokens: nothing, or the shared expert."""
+    moe_overlap: Literal["none", "shared_experts", "batch"] = "none"
+    """What runs beside the exchanges of tokens: nothing, the shared expert, or another micro-batch; for that a forward
+    and a backward run together."""
 
     def degrees(self, ranks: int) -> Mapping[str, int]:
         """None: experts are on the ranks of the other axes."""
@@ -104,6 +108,14 @@ class Expert(Parallelism):
                 known[key] = share.reshaped(experts=experts.at(coordinate))
             made.append(known[key])
         return tuple(made)
+
+    def ordered(self, order: Order) -> Order:
+        """With pairs of a forward and a backward, if micro-batches overlap."""
+        return paired(order) if self.moe_overlap == "batch" else order
+
+    def finished(self, schedule: Schedule, order: Order) -> Schedule:
+        """With the ops of each pair woven, if micro-batches overlap."""
+        return woven(schedule, order.overlapped, EXPERT) if self.moe_overlap == "batch" else schedule
 
     def further_axes(self, mesh: Mesh) -> Mapping[str, Axis]:
         """The layout of the experts over the ranks of each stage. Raises `ScheduleError` if it does not divide them."""

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scenarios import Scenario
+from scenarios.build.built import BuiltScenario
 from scenarios.results.result import Result
 from simulator.errors import ScenarioError
 from simulator.schedule import Collective, Compute
@@ -57,7 +58,7 @@ def run(parallelism: dict[str, Any], gpus: int = 8, batch: int = 16, **model: An
     return scenario(parallelism, gpus, batch, **model).run()
 
 
-def exchanges(made: Scenario, rank: int, over: str) -> list[Collective]:
+def exchanges(made: BuiltScenario, rank: int, over: str) -> list[Collective]:
     return [op for op in made.schedule().program(rank).ops if isinstance(op, Collective) and op.over == over]
 
 
@@ -162,7 +163,7 @@ def timeline_bytes(timeline: Any) -> list[float]:
     return [traffic.by_axis(timeline)["ep"]]
 
 
-def products(made: Scenario, rank: int) -> float:
+def products(made: BuiltScenario, rank: int) -> float:
     ops = (op for op in made.schedule().program(rank).ops if isinstance(op, Compute))
     return sum(kernel.flops for op in ops for kernel in op.kernels)
 
