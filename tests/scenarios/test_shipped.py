@@ -61,6 +61,7 @@ def test_what_is_shipped() -> None:
         "hello",
         "lecture_3d_32gpus",
         "llama3_8b_fsdp_dgx_h100",
+        "mixtral_8x7b_dgx_h100",
         "naive_vs_ddp",
         "resnet50_one_v100",
         "zhores_resnet50_ddp",
@@ -119,7 +120,7 @@ def steps(results: Results) -> Iterator[dict[str, Any]]:
 
 def test_the_breakdown_is_the_step_time(results: Results) -> None:
     seen = list(steps(results))
-    assert len(seen) == 26
+    assert len(seen) == 27
     for summary in seen:
         assert math.isclose(sum(summary["breakdown_s"].values()), summary["step_time_s"], rel_tol=1e-9)
         assert math.isclose(summary["bubble_fraction"], summary["breakdown_s"]["bubble"] / summary["step_time_s"])

@@ -15,6 +15,7 @@ from topologies.catalogue import GPUS, device
 
 PUBLISHED = SHIPPED / "published"
 ROWS = {
+    "alltoall_measured": 33,
     "alpa_intra_operator": 6,
     "bloom_a100_scan": 27,
     "b200_one_node": 5,
@@ -26,7 +27,9 @@ ROWS = {
     "libai_megatron_v100": 13,
     "megascale_175b": 16,
     "megascale_ablation": 9,
+    "megascale_moe": 5,
     "megatron_sc21_weak_scaling": 10,
+    "moe_parallel_folding": 10,
     "nccl_8xa100_collectives": 151,
     "nccl_8xh100_allreduce": 32,
     "nccl_allreduce_ml_engineering": 40,
@@ -40,6 +43,7 @@ ROWS = {
 """How many runs the papers' tables have."""
 
 MEASURED = {
+    "alltoall_measured": 33,
     "b200_one_node": 5,
     "b200_products": 232,
     "dlperf_ddp_v100": 10,
