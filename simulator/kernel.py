@@ -75,7 +75,8 @@ def grouped_matmul(
     """
     flops = 2.0 * n * sum(one * deep for one, deep in zip(m, k, strict=True))
     width = BYTES[precision]
-    nbytes = width * sum(one * deep + deep * n + one * n for one, deep in zip(m, k, strict=True))
+    # the weights of a product without rows are not read; gradients without depth are still written
+    nbytes = width * sum(one * deep + deep * n * bool(one) + one * n for one, deep in zip(m, k, strict=True))
     whole, depths = tuple(map(ceil, m)), tuple(map(ceil, k))
     shape = len(whole), ceil(sum(whole) / len(whole)), n, ceil(sum(depths) / len(depths))
     aligned = all(width * length % ALIGNMENT == 0 for length in rows or (n, shape[3]))

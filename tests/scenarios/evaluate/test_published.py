@@ -15,7 +15,6 @@ from topologies.catalogue import GPUS, device
 
 PUBLISHED = SHIPPED / "published"
 ROWS = {
-    "alltoall_measured": 33,
     "alpa_intra_operator": 6,
     "bloom_a100_scan": 27,
     "b200_one_node": 5,
@@ -43,7 +42,6 @@ ROWS = {
 """How many runs the papers' tables have."""
 
 MEASURED = {
-    "alltoall_measured": 33,
     "b200_one_node": 5,
     "b200_products": 232,
     "dlperf_ddp_v100": 10,

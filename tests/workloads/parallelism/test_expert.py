@@ -309,7 +309,7 @@ FAULTS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"expert_tp": 5}, {}, "expert_tp = 5 does not divide the 96 features of an expert; try 4 or 6"),
     ({"ep": 8, "ep_domain": 3}, {}, "parallelism.ep_domain: 3 does not divide ep = 8; try 2 or 4"),
     ({"ep": 2}, {"num_experts": None, "moe_router_topk": 3}, "moe_router_topk: belongs to a mixture of experts"),
-    ({"ep": 2, "moe_overlap": "all"}, {}, "parallelism.moe_overlap: must be none or shared_experts"),
+    ({"ep": 2, "moe_overlap": "all"}, {}, "parallelism.moe_overlap: must be none, shared_experts or batch"),
 ]
 
 
