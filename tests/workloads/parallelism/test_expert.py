@@ -232,6 +232,28 @@ def test_gradients_of_experts_are_reduced_over_their_own_groups(method: str) -> 
     assert traffic > 0
 
 
+def test_replicas_of_experts_start_equal() -> None:
+    initial = scenario({"ep": 4}).initial()
+    assert initial is not None
+    model = scenario({}).model
+    assert model is not None
+    experts = LAYERS * EXPERTS * 3 * H * F
+    ops = {op.over: op.nbytes for op in initial.programs[0].ops if isinstance(op, Collective)}
+    assert ops == {"dp": WIDTH * (model.parameters - experts), "dp.expert": WIDTH * experts / 4}
+
+
+@pytest.mark.parametrize(
+    "parallelism", [{"ep": 4}, {"pp": 2, "ep": 2, "data": {"method": "zero", "stage": 1}}], ids=str
+)
+def test_both_engines_agree_on_uneven_loads(parallelism: dict[str, Any], tmp_path: Path) -> None:
+    made = scenario(parallelism, router_load=table(tmp_path, TOKENS))
+    times = [
+        made.changed({"simulation.engine": engine}, "test").run().summary()["step_time_s"]
+        for engine in ("simpy", "compiled")
+    ]
+    assert times[0] == pytest.approx(times[1], rel=1e-9)
+
+
 def test_optimizer_states_are_sharded_over_both_groups() -> None:
     whole = scenario({"ep": 4}).schedule().programs[0].resident
     sharded = scenario({"ep": 4, "data": {"method": "zero", "stage": 1}}).schedule().programs[0].resident
