@@ -256,7 +256,8 @@ class Accelerator:
         shapes = [kernel.shape]
         if kernel.winograd is not None and self._lacks_tf32(kernel.precision):
             shapes.append(kernel.winograd)
-        return max(min(_quantised_flops(*shape, self.sms, k_half) for shape in shapes) / peak, memory)
+        sizes = kernel.rows, kernel.depths
+        return max(min(_quantised_flops(*shape, self.sms, k_half, *sizes) for shape in shapes) / peak, memory)
 
     def _product_peak(self, kernel: Kernel, software: Software | None) -> float:
         """Return the dense peak for a product, FLOP/s.
@@ -311,15 +312,31 @@ def smooth_maximum(a: float, b: float, sharpness: float) -> float:
 
 
 @lru_cache(maxsize=100_000)
-def _quantised_flops(batch: int, m: int, n: int, k: int, sms: int, k_half: float) -> float:
+def _quantised_flops(
+    batch: int,
+    m: int,
+    n: int,
+    k: int,
+    sms: int,
+    k_half: float,
+    several: tuple[int, ...] = (),
+    depths: tuple[int, ...] = (),
+) -> float:
     """Return the FLOPs of whole waves of the best tile; the last wave counts as full.
 
     A product with fewer tiles than SMs, such as a weight gradient, is divided along k among the idle SMs (split-K).
+    *several*: m of each product, if unequal ones share a launch: its tiles are one sequence of waves. *depths*: k of
+    each: tiles take turns, and the deepest bounds the launch.
     """
     best = inf
     for rows, columns, efficiency in TILES:
         for tile_m, tile_n in {(rows, columns), (columns, rows)}:
-            tiles = batch * ceil(m / tile_m) * ceil(n / tile_n)
-            depth = ceil(k / max(1, min(sms // tiles, k // SPLIT_DEPTH)))
-            best = min(best, ceil(tiles / sms) * sms * 2.0 * tile_m * tile_n * (depth + k_half) / efficiency)
+            down = sum(ceil(one / tile_m) for one in several) or batch * ceil(m / tile_m)
+            tiles = down * ceil(n / tile_n)
+            waves = ceil(tiles / sms)
+            if depths:
+                work = max(waves * k, *depths) + waves * k_half
+            else:
+                work = waves * (ceil(k / max(1, min(sms // tiles, k // SPLIT_DEPTH))) + k_half)
+            best = min(best, work * sms * 2.0 * tile_m * tile_n / efficiency)
     return best

@@ -5,7 +5,9 @@ Workloads describe computation by kernels, accelerators price them; neither impo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Literal
 
 
@@ -19,7 +21,8 @@ class Kernel:
     *launches*: the number of kernels that the host launches for it. *winograd*, for a convolution in tf32: the shape of
     the products of Winograd's algorithm, with fewer multiplications, used if there is no tf32. *attention*: ``forward``
     or ``backward`` of fused attention; its *shape* is (batch x heads x products, rows, columns, head size).
-    *aligned*: the rows of its matrices begin at multiples of `ALIGNMENT` bytes.
+    *aligned*: the rows of its matrices begin at multiples of `ALIGNMENT` bytes. *rows*, *depths*: m or k of each
+    product of a launch of unequal ones, whose *shape* has their number and the mean.
     """
 
     flops: float = 0.0
@@ -31,6 +34,8 @@ class Kernel:
     winograd: tuple[int, int, int, int] | None = None
     attention: Literal["", "forward", "backward"] = ""
     aligned: bool = True
+    rows: tuple[int, ...] = ()
+    depths: tuple[int, ...] = ()
 
 
 ALIGNMENT = 16
@@ -68,6 +73,34 @@ def matmul(
     nbytes = batch * (width * (m * k + k * n) + OPERAND_BYTES[result or precision] * m * n)
     aligned = all(width * length % ALIGNMENT == 0 for length in rows or (n, k))
     return Kernel(flops, nbytes, (batch, m, n, k), precision, aligned=aligned)
+
+
+def grouped_matmul(
+    m: Sequence[float], n: int, k: Sequence[float], *, precision: str = "fp32", rows: tuple[int, int] | None = None
+) -> Kernel:
+    """Return products of unequal sizes in one launch: either all *m* or all *k* are equal. *rows* as in `matmul`.
+
+    Sizes may be means, so that they have fractions: FLOPs count these, tiles whole rows.
+
+    >>> grouped_matmul([128.0, 64.0], 32, [16, 16]).flops, grouped_matmul([64.0, 64.0], 32, [16, 16]).shape
+    (196608.0, (2, 64, 32, 16))
+    """
+    flops = 2.0 * n * sum(one * deep for one, deep in zip(m, k, strict=True))
+    width = BYTES[precision]
+    # the weights of a product without rows are not read; gradients without depth are still written
+    nbytes = width * sum(one * deep + deep * n * bool(one) + one * n for one, deep in zip(m, k, strict=True))
+    whole, depths = tuple(map(ceil, m)), tuple(map(ceil, k))
+    shape = len(whole), ceil(sum(whole) / len(whole)), n, ceil(sum(depths) / len(depths))
+    aligned = all(width * length % ALIGNMENT == 0 for length in rows or (n, shape[3]))
+    return Kernel(
+        flops,
+        nbytes,
+        shape,
+        precision,
+        aligned=aligned,
+        rows=whole if len(set(whole)) > 1 else (),
+        depths=depths if len(set(depths)) > 1 else (),
+    )
 
 
 def memory_bound(nbytes: float, *, precision: str = "fp32", launches: int = 1) -> Kernel:

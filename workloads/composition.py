@@ -8,17 +8,18 @@ from itertools import chain
 from math import prod
 
 from simulator.errors import ScheduleError
-from simulator.schedule import Schedule
+from simulator.schedule import Program, Schedule
 from simulator.schedule.mesh import Axis, Layout, Mesh, family
 from workloads.compute import PIPELINE
 from workloads.operators.parameter import REPLICAS
 from workloads.parallelism import Parallelism
 from workloads.parallelism.context import Context
 from workloads.parallelism.data import Data
+from workloads.parallelism.expert import Expert
 from workloads.parallelism.pipeline import Pipeline
 from workloads.parallelism.tensor import Tensor
 
-PARALLELISMS: tuple[type[Parallelism], ...] = (Tensor, Context, Pipeline, Data)
+PARALLELISMS: tuple[type[Parallelism], ...] = (Tensor, Context, Expert, Pipeline, Data)
 """In the order in which they apply, inner axes first. A user's own apply before the pipeline."""
 
 RANK_ORDER = (Tensor.axis, Data.axis, Pipeline.axis)
@@ -53,7 +54,7 @@ def layouts(parts: Sequence[Parallelism], gpus: int, rank_order: Sequence[str]) 
 
 
 def degrees(parts: Sequence[Parallelism], gpus: int) -> dict[str, int]:
-    """The degree of each of *parts* by the name of its axis, all axes of a parallelism together."""
+    """The degree of each of *parts* by the name of its axis, all axes of a parallelism together; none adds no ranks."""
     return {axis: prod(own.values()) for axis, own in _degrees(parts, gpus).items() if own}
 
 
@@ -91,6 +92,26 @@ def on_layouts(schedule: Schedule, several: Sequence[Layout], parts: Sequence[Pa
         mesh = mesh.extended(0, part.further_axes(mesh))
     coordinates = mesh.axes[PIPELINE].places(mesh.world_size)[1]
     return replace(schedule, mesh=mesh, program_of=tuple(coordinates.tolist()))
+
+
+def merged(schedules: Sequence[Schedule], axis: str) -> Schedule:
+    """One schedule in which each rank runs what the schedule of its coordinate on *axis* has for it.
+
+    They have the same mesh; equal ones may be one object.
+    """
+    places = schedules[0].mesh.axes[axis].places(schedules[0].mesh.world_size)[1].tolist()
+    numbers: dict[tuple[int, int], int] = {}
+    programs: list[Program] = []
+    program_of: list[int] = []
+    for rank, place in enumerate(places):
+        own = schedules[max(0, place)]
+        key = id(own), own.program_of[rank]
+        if key not in numbers:
+            numbers[key] = len(programs)
+            program = own.programs[own.program_of[rank]]
+            programs.append(replace(program, role=f"{program.role}, {axis} {place}"))
+        program_of.append(numbers[key])
+    return replace(schedules[0], programs=tuple(programs), program_of=tuple(program_of))
 
 
 def _pipelines(stages: Sequence[Layout]) -> Axis:

@@ -62,6 +62,11 @@ class Layer(ABC):
         """How many parameters the layer has."""
         return sum(tensor.count for tensor in self.tensors)
 
+    @property
+    def active_parameters(self) -> int:
+        """How many parameters one token uses: all but those of experts that it does not pass."""
+        return self.parameters
+
     def segments(self, phase: str, micro_batch_size: int) -> tuple[Segment, ...]:
         """The kernels of *phase* (F, B, I or W), with the exchanges between ranks around them."""
         kernels = {"F": self.forward, "B": self.backward, "I": self.backward_input, "W": self.backward_weights}
@@ -116,6 +121,11 @@ class Model:
     def parameters(self) -> int:
         """How many parameters the model has."""
         return sum(layer.parameters for layer in self.layers)
+
+    @cached_property
+    def active_parameters(self) -> int:
+        """How many parameters one token uses; the whole embedding counts, as published counts of mixtures have it."""
+        return sum(layer.active_parameters for layer in self.layers)
 
     def with_software(self, software: Software) -> Model:
         """The model with the kernels that *software* has for it."""

@@ -8,8 +8,10 @@ from math import ceil
 
 from simulator.kernel import BYTES
 from workloads.context.cut import ALONE, Context
+from workloads.experts.sizes import Experts
 from workloads.low_precision.recipe import LowPrecision
 from workloads.operators.fusion import Fused, fuses
+from workloads.operators.latent_attention import Latent
 from workloads.operators.sharded import WHOLE, Cut
 
 
@@ -37,6 +39,9 @@ class Shape:
     equal (T5); its samples have *decoder_seq_length* tokens. *relative_attention_num_buckets*: rows of the learned
     table of relative positions. *num_nextn_predict_layers*: modules that predict further tokens. *low*: how the linear
     maps of the layers run in 8 or 4 bits; None: they do not. *document_length*: of documents of a sequence.
+    *attention_bias*: all products of attention have biases even if other linear operators have none. *attention_sinks*:
+    each head has a learned score that no position has (GPT-OSS). *experts*: of layers with a mixture of experts.
+    *latent*: sizes of latent attention; heads then have as many keys and values as queries.
     """
 
     num_layers: int
@@ -84,6 +89,10 @@ class Shape:
     low: LowPrecision | None = None
     context: Context = ALONE
     document_length: tuple[int, ...] = ()
+    attention_bias: bool = False
+    attention_sinks: bool = False
+    experts: Experts | None = None
+    latent: Latent | None = None
 
     @property
     def whole_length(self) -> int:

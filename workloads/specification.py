@@ -23,6 +23,7 @@ from workloads.architectures.next_tokens import next_tokens
 from workloads.architectures.vision import VisionSpecification
 from workloads.convolutional import ConvolutionalBuilder
 from workloads.entry import AveragePoolEntry, Entry, MaxPoolEntry
+from workloads.experts.keys import ExpertKeys, LatentKeys
 from workloads.huggingface.aliases import with_plain_keys
 from workloads.model import Model
 from workloads.operators.attention import ATTENTIONS
@@ -42,7 +43,7 @@ Attention = Annotated[str, BeforeValidator(_attention), WithJsonSchema({"type": 
 """A kind of core attention, or the import path of the user's own: a function from a `Shape` to operators."""
 
 
-class TransformerSpecification(Named):
+class TransformerSpecification(Named, ExpertKeys, LatentKeys):
     """A transformer; keys as in Hugging Face and Megatron-LM, defaults as GPT-2 has them."""
 
     kind: Annotated[Literal["transformer"], KNOWN] = "transformer"
@@ -104,6 +105,10 @@ class TransformerSpecification(Named):
     """Linear operators have biases."""
     add_qkv_bias: Flag = False
     """The product that makes queries, keys and values has a bias even if other linear operators have none."""
+    attention_bias: Flag = False
+    """All products of attention have biases even if other linear operators have none."""
+    attention_sinks: Flag = False
+    """Each head has a learned score that belongs to no position (GPT-OSS)."""
     dropout: Annotated[float, BeforeValidator(number(0.0, 1.0))] = 0.1
     """Probability of dropout, 0 to 1; above 0 its kernels and masks count."""
     embedding_norm: Flag = False
@@ -142,6 +147,10 @@ class TransformerSpecification(Named):
             raise Fault("document_length", "is not taken together with attention_window; give one of them")
         if self.block != "serial" and self.head != "causal_lm":
             raise Fault("block", f"{self.block} normalises before the block, but head: {self.head} normalises after it")
+        self.check_experts(self.num_layers)
+        self.check_latent(self.attention)
+        if self.num_experts and self.block != "serial":
+            raise Fault("block", f"{self.block} is not modelled with experts; take serial")
         for key, value in (("block", self.block != "serial"), ("head", self.head != "causal_lm")):
             if value and self.norm_placement != "before":
                 raise Fault("norm_placement", f"belongs to serial causal models, not to {key}: {getattr(self, key)}")
@@ -166,7 +175,8 @@ class TransformerSpecification(Named):
 
     def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
         """The model with products in *precision*, its elementwise kernels *fused* or not."""
-        given = self.model_dump(exclude={"preset", "name", "description", "source", "kind"})
+        own = {*Named.model_fields, *ExpertKeys.model_fields, *LatentKeys.model_fields, "kind"}
+        given = self.model_dump(exclude=own)
         given |= {
             "num_key_value_heads": self.num_key_value_heads or self.num_attention_heads,
             "ffn_hidden_size": self.ffn_hidden_size or 4 * self.hidden_size,
@@ -179,6 +189,8 @@ class TransformerSpecification(Named):
             "num_decoder_layers": self.num_decoder_layers or 0,
             "decoder_seq_length": self.decoder_seq_length or self.seq_length,
             "num_nextn_predict_layers": self.num_nextn_predict_layers or 0,
+            "experts": self.experts(self.ffn_hidden_size or 4 * self.hidden_size, self.num_layers, folder),
+            "latent": self.latent,
         }
         one_stack = next_tokens if self.num_nextn_predict_layers else transformer
         make = encoder_decoder if self.num_decoder_layers else one_stack

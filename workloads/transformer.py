@@ -6,6 +6,7 @@ bytes in 16 bits (Narayanan et al. 2021, arXiv:2104.04473, equation 3; Korthikan
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,11 +16,14 @@ from simulator.kernel import BYTES
 from workloads.context.build import cut_over
 from workloads.context.cut import ALONE
 from workloads.context.heads import positions_for_heads
+from workloads.experts.build import Halves, mixture
+from workloads.experts.sizes import Experts
+from workloads.latent import latent_attention
 from workloads.low_precision.recipe import LowPrecision
 from workloads.low_precision.scaled_linear import scaled
 from workloads.model import Model
 from workloads.operators.attention import CoreAttention, FlashAttention
-from workloads.operators.elementwise import cast, dropout, gelu, residual, rotary, swiglu, tanh
+from workloads.operators.elementwise import Elementwise, cast, dropout, gelu, residual, rotary, swiglu, tanh
 from workloads.operators.embedding import embedding, vocabulary_parallel_embedding
 from workloads.operators.fusion import fuses
 from workloads.operators.layer import OperatorLayer
@@ -27,6 +31,7 @@ from workloads.operators.linear import Linear
 from workloads.operators.loss import cross_entropy, vocabulary_parallel_loss
 from workloads.operators.norm import layer_norm, rms_norm
 from workloads.operators.operator import Operator
+from workloads.operators.parameter import parameter_tensors
 from workloads.operators.relative import biased_scores
 from workloads.operators.sharded import (
     ShardedOperator,
@@ -80,11 +85,8 @@ def transformer(shape: Shape, name: str = "transformer", notes: tuple[str, ...] 
     >>> transformer(gpt2).parameters
     124439808
     """
-    layer = transformer_operators(shape)
     layers = [OperatorLayer("embedding", "embedding", embedding_operators(shape), shape.hidden_bytes)]
-    layers += [
-        OperatorLayer(f"layer {number}", "transformer", layer, shape.hidden_bytes) for number in range(shape.num_layers)
-    ]
+    layers += _layers(shape)
     # a head passes on the loss, one fp32 number
     layers.append(OperatorLayer("head", "head", head_operators(shape), 4.0))
     return Transformer(
@@ -101,19 +103,51 @@ def transformer(shape: Shape, name: str = "transformer", notes: tuple[str, ...] 
     )
 
 
-def transformer_operators(shape: Shape) -> tuple[Operator, ...]:
+def _layers(shape: Shape) -> Iterator[OperatorLayer]:
+    """The layers between embedding and head: all equal, but for those with experts and their loads."""
+    made: dict[int | None, tuple[Operator, ...]] = {}
+    sparse = 0
+    for number in range(shape.num_layers):
+        experts, which = shape.experts, None
+        if experts and experts.is_sparse(number):
+            which = sparse % len(experts.loads)
+            sparse += 1
+        if which not in made:
+            made[which] = transformer_operators(shape, which)
+        yield OperatorLayer(f"layer {number}", "transformer", made[which], shape.hidden_bytes)
+
+
+def transformer_operators(shape: Shape, sparse: int | None = None) -> tuple[Operator, ...]:
     """One layer: attention, then the feed-forward block, each with its norm and its residual sum.
 
-    A parallel block has one residual sum, and attention and feed-forward side by side before it.
+    A parallel block has one residual sum, and attention and feed-forward side by side before it. *sparse*: the layer
+    has experts, with the load of that number.
     """
     if shape.block != "serial":
         return _parallel_block(shape)
+    attention, feed_forward = _attention(shape), _feed_forward(shape, sparse)
     if not shape.causal:
-        attention, feed_forward = _block(shape, _attention_parts(shape)), _block(shape, _feed_forward_parts(shape))
-        return (*attention, _norm(shape), *feed_forward, _norm(shape))
-    before, after = shape.norm_placement != "after", shape.norm_placement != "before"
-    parts = (_attention_parts(shape), _feed_forward_parts(shape))
-    return tuple(operator for one in parts for operator in _block(shape, one, before=before, after=after))
+        return (*attention, _residual(shape), _norm(shape), *feed_forward, _residual(shape), _norm(shape))
+    before = (_norm(shape),) * (shape.norm_placement != "after")
+    after = (_norm(shape),) * (shape.norm_placement != "before")
+    parts = (attention, feed_forward)
+    return tuple(operator for one in parts for operator in (*before, *one, *after, _residual(shape)))
+
+
+def _attention(shape: Shape) -> tuple[Operator, ...]:
+    if shape.latent:
+        return latent_attention(shape, shape.latent)
+    columns, inner, output = _attention_parts(shape)
+    casts = _casts(shape, max(1, len(columns.splits)))
+    return (*casts, column_parallel(columns, shape.cut), *inner, second_parallel(output, shape.cut))
+
+
+def _feed_forward(shape: Shape, sparse: int | None) -> tuple[Operator, ...]:
+    if sparse is not None and shape.experts:
+        return (*_casts(shape, 1), _mixture(shape, shape.experts, sparse))
+    first, inner, second = _feed_forward_parts(shape)
+    casts = _casts(shape, max(1, len(first.splits)))
+    return (*casts, _columns(shape, first), *inner, second_parallel(second, shape.cut))
 
 
 def embedding_operators(shape: Shape) -> tuple[Operator, ...]:
@@ -199,13 +233,13 @@ Parts = tuple[Linear, tuple[Operator, ...], Linear]
 """The first product of a block, what is between, and its second product."""
 
 
-def _block(shape: Shape, parts: Parts, *, before: bool = False, after: bool = False) -> tuple[Operator, ...]:
-    """The operators of *parts* and the residual sum, with a norm *before* and *after* the products or none."""
-    first, inner, second = parts
-    norm = (_norm(shape),)
-    columns, rows = _columns(shape, first), second_parallel(second, shape.cut)
-    casts = _casts(shape, max(1, len(first.splits)))
-    return (*norm * before, *casts, columns, *inner, rows, *norm * after, _residual(shape))
+def _mixture(shape: Shape, experts: Experts, number: int) -> Operator:
+    """The block of experts. The shared expert is a feed-forward network of its own width."""
+    shared: Halves = (), ()
+    if experts.shared:
+        first, inner, second = _feed_forward_parts(replace(shape, ffn_hidden_size=experts.shared))
+        shared = (_columns(shape, first), *inner), (second_parallel(second, shape.cut),)
+    return mixture(shape, experts, number, shared, lambda elements: _activation(shape, elements))
 
 
 def _columns(shape: Shape, first: Linear) -> Operator:
@@ -241,15 +275,21 @@ def _attention_parts(shape: Shape) -> Parts:
         rows,
         shape.hidden_size,
         queries + 2 * keys,
-        shape.add_bias_linear or shape.add_qkv_bias,
+        shape.add_bias_linear or shape.attention_bias or shape.add_qkv_bias,
         precision,
         splits=(queries, keys, keys) if apart else (),
         kept_share=shape.kept_share,
     )
     turned = (rotary(rows * (queries + keys), precision, fused=fuses(shape.fused, "rope")),)
-    output = second_product(shape, Linear(rows, queries, shape.hidden_size, shape.add_bias_linear, precision))
+    bias = shape.add_bias_linear or shape.attention_bias
+    output = second_product(shape, Linear(rows, queries, shape.hidden_size, bias, precision))
     position = turned if shape.position_embedding_type == "rope" else ()
-    return first_product(shape, columns), (*_query_key_norms(shape), *position, *_core(shape)), output
+    return first_product(shape, columns), (*_query_key_norms(shape), *position, *_core(shape), *_sinks(shape)), output
+
+
+def _sinks(shape: Shape) -> tuple[Operator, ...]:
+    """A learned score for each head, which the kernel of the attention reads."""
+    return (Elementwise(0, 0.0, 0.0, parameters=parameter_tensors(shape.heads)),) if shape.attention_sinks else ()
 
 
 def _query_key_norms(shape: Shape) -> tuple[Operator, ...]:
@@ -322,11 +362,7 @@ def _feed_forward_parts(shape: Shape) -> Parts:
         splits=(width, width) if gated else (),
         kept_share=shape.kept_share,
     )
-    between = (
-        swiglu(rows * width, precision, fused=fuses(shape.fused, "swiglu"), separate=shape.separate_gate)
-        if gated
-        else _gelu(shape, rows * width)
-    )
+    between = _activation(shape, rows * width)
     down = Linear(rows, width, shape.hidden_size, shape.add_bias_linear, precision)
     return first_product(shape, up), (between,), second_product(shape, down)
 
@@ -341,7 +377,13 @@ def second_product(shape: Shape, linear: Linear) -> Linear:
     return scaled(linear, shape.low, gradient_shards=shape.cut.sequence_shards)
 
 
-def _gelu(shape: Shape, elements: int) -> Operator:
+def _activation(shape: Shape, elements: int) -> Elementwise:
+    if shape.gated:
+        return swiglu(elements, shape.precision, fused=fuses(shape.fused, "swiglu"), separate=shape.separate_gate)
+    return _gelu(shape, elements)
+
+
+def _gelu(shape: Shape, elements: int) -> Elementwise:
     written_out = shape.activation == "gelu_new" and not fuses(shape.fused, "gelu_new")
     return gelu(elements, shape.precision, written_out=written_out)
 

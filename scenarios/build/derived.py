@@ -23,7 +23,7 @@ class Derived:
 
     There are several layouts if pipeline ranks have unequal numbers of replicas, *by_stage*; the degree of replicas is
     1 then. Each replica has *micro_batches* of *micro_batch_size* samples. *devices*: the GPU or host of each rank.
-    *idle*: the GPUs without a rank.
+    *idle*: the GPUs without a rank. *beside*: what parallelisms without ranks of their own say of themselves.
     """
 
     gpus: int
@@ -34,6 +34,7 @@ class Derived:
     devices: tuple[str, ...]
     idle: tuple[str, ...]
     by_stage: tuple[int, ...] | None = None
+    beside: tuple[str, ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -55,7 +56,7 @@ class Derived:
         shown: dict[str, object] = dict(self.degrees)
         if self.by_stage:
             shown[REPLICAS] = "-".join(map(str, self.by_stage))
-        return " x ".join(f"{axis} {degree}" for axis, degree in shown.items())
+        return ", ".join([" x ".join(f"{axis} {degree}" for axis, degree in shown.items()), *self.beside])
 
 
 def derive(specification: Specification, cluster: Cluster, document: Document) -> Derived:
@@ -83,7 +84,10 @@ def derive(specification: Specification, cluster: Cluster, document: Document) -
             raise document.error(path, f"there is no rank {straggler.rank}; ranks go from 0 to {ranks - 1}")
     used = set(gpus)
     idle = tuple(gpu for gpu in cluster.gpus if gpu not in used)
-    return Derived(gpu_count, degree_of, rank_layouts, micro_batch_size, micro_batches, gpus + hosts, idle, by_stage)
+    beside = tuple(filter(None, (part.described for part in specification.parallelism.parts.values())))
+    return Derived(
+        gpu_count, degree_of, rank_layouts, micro_batch_size, micro_batches, gpus + hosts, idle, by_stage, beside
+    )
 
 
 def _collective_ranks(specification: Specification, gpu_count: int, document: Document) -> int:

@@ -17,7 +17,7 @@ from simulator.errors import ScenarioError, ScheduleError
 from simulator.schedule import Collective, Program, Schedule
 from simulator.schedule.mesh import Mesh
 from simulator.schedule.order import Order
-from workloads.composition import on_layouts, weight_axes
+from workloads.composition import merged, on_layouts, weight_axes
 from workloads.compute import compute
 from workloads.fixed_cost import HostTime, fixed_costs
 from workloads.gradients.accumulation import accumulated, accumulated_bytes
@@ -39,7 +39,12 @@ def training_schedule(
 
     Raises `ScenarioError` at the key that has to change.
     """
-    share = model_share(model, specification.parallelism.parts, document)
+    parts = specification.parallelism.parts
+    share = model_share(model, parts, document)
+    for part in parts.values():
+        if own := part.unequal_shares(share):
+            made = {id(one): schedule_of_share(specification, one, software, derived, document) for one in own}
+            return merged([made[id(one)] for one in own], part.axis)
     return schedule_of_share(specification, share, software, derived, document)
 
 
@@ -73,6 +78,8 @@ def schedule_of_share(
         schedule = gradient_norm(schedule, axes, synchronous=parallelism.synchronous_update)
     if share.optimizer_seconds is None:
         schedule = fixed_costs(schedule, share, HostTime.of(software), software.host_seconds_per_message)
+    for part in parts.values():
+        schedule = part.finished(schedule, order)
     with _faults_at(document, "parallelism"):
         return with_neighbours(in_pairs(schedule, order))
 
@@ -96,12 +103,15 @@ def model_share(model: Model, parts: Mapping[str, Parallelism], document: Docume
 def pipeline_order(specification: Specification, derived: Derived, document: Document) -> Order:
     """Return the pipeline order of the micro-batches of a step; an asynchronous order runs several batches."""
     with _faults_at(document, "parallelism", "schedule"):
-        return specification.parallelism.order(
+        order = specification.parallelism.order(
             derived.micro_batches,
             recompute=_recomputes_stages(specification),
             steady=_steady_state(specification, derived),
             replicas=derived.by_stage,
         )
+        for part in specification.parallelism.parts.values():
+            order = part.ordered(order)
+        return order
 
 
 def _check_updates(specification: Specification, order: Order, document: Document) -> None:

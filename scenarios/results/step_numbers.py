@@ -11,6 +11,7 @@ from typing import Any
 
 from scenarios.build.input_pipeline import Loading, loading
 from scenarios.cost.energy import Power, account, power
+from scenarios.results.expert_load import ExpertLoad, expert_load
 from scenarios.results.layer_time import layer_seconds
 from scenarios.results.memory_need import MemoryNeed, memory_need
 from scenarios.results.result import Result
@@ -75,6 +76,11 @@ class StepNumbers(Result):
     def uncertainty(self) -> Uncertainty:
         """The uncertainty of the step time."""
         return Uncertainty(self.scenario, self._timeline.schedule, self._timeline.step_time)
+
+    @cached_property
+    def experts(self) -> ExpertLoad | None:
+        """The load of the experts; None if the model has none."""
+        return expert_load(self.scenario)
 
     @cached_property
     def outside(self) -> list[str]:
@@ -156,10 +162,11 @@ class StepNumbers(Result):
             "model_tflops_per_gpu": achieved / 1e12,
             "hardware_tflops_per_gpu": executed / 1e12,
             "mfu": achieved / self.peak[1],
-            "mfu_6nd": metrics.mfu_6nd(timeline, self.peak[1], model.parameters, tokens) if tokens else None,
+            "mfu_6nd": metrics.mfu_6nd(timeline, self.peak[1], model.active_parameters, tokens) if tokens else None,
             "hfu": executed / self.peak[1],
             "layer_s": layer_seconds(timeline, model),
             "memory": self._memory_summary(),
+            **({"experts": self.experts.summary()} if self.experts else {}),
             "traffic_bytes": dict.fromkeys(AXES, 0.0) | traffic.by_axis(timeline),
             "link_traffic_bytes": traffic.by_link_kind(timeline),
             "link_utilisation": traffic.utilisation(timeline),

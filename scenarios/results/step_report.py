@@ -31,6 +31,7 @@ def step_report(result: StepNumbers) -> str:
         f"{heading(result.scenario)}; {batch(result.scenario)}",
         _times(result),
         _throughput(result, result.summary()),
+        result.experts.report() if result.experts else "",
         _memory(result),
         _links(result),
     ]
@@ -150,7 +151,8 @@ def _throughput(result: StepNumbers, summary: Mapping[str, Any]) -> str:
             assert model is not None
             assert training is not None
             tokens = training.global_batch_size * model.tokens_per_sample
-            numbers = f"N = {figure(model.parameters)} parameters, D = {figure(tokens)} tokens a step"
+            active = " active" if model.active_parameters < model.parameters else ""
+            numbers = f"N = {figure(model.active_parameters)}{active} parameters, D = {figure(tokens)} tokens a step"
             formula = f"6 N D / (GPUs x peak x step time), {numbers}"
             rows.append(["MFU by 6ND", f"{summary['mfu_6nd']:.1%}", formula])
         rows.append(["HFU", f"{summary['hfu']:.1%}", "the same of all FLOPs executed, recomputation included"])

@@ -37,6 +37,9 @@ NAMES = re.compile(r"network\.transport|(cluster|model)\.preset|cluster\.(node\.
 """Keys that may name a file: their value is a name of the catalogue, or the path of a file, .yaml or .json."""
 
 
+TABLES = re.compile(r"model\.router_load")
+"""Keys that may name a table, .csv, relative to the folder of the scenario."""
+
 EXPECTATION = ("value", "tolerance", "source", "relative_to", "fitted")
 """Keys of an expectation, which may follow the result's key in a dotted key."""
 
@@ -138,7 +141,8 @@ def named_files(value: Any, path: Path = ()) -> list[tuple[Path, str]]:
     key = dotted(path[2:] if path[:1] == ("variants",) else path)
     if not isinstance(value, str) or not value:
         return []
-    names_file = FILES.fullmatch(key) or (NAMES.fullmatch(key) and is_path(value))
+    table = TABLES.fullmatch(key) and value.endswith(".csv")
+    names_file = FILES.fullmatch(key) or table or (NAMES.fullmatch(key) and is_path(value))
     return [(path, value)] if names_file else []
 
 

@@ -18,6 +18,7 @@ from simulator.replay.launch import TIMEOUT, launch
 from simulator.replay.place import Place
 from simulator.replay.rendezvous import communications
 from simulator.schedule import Collective, Copy, Op, Recv, Schedule, Send
+from simulator.schedule.ops import scaled_bytes
 from simulator.timeline import NO_COMMUNICATION, Columns, Floats, Timeline
 
 COMPUTE = ("sleep", "spin", "kernels")
@@ -122,7 +123,7 @@ def scaled(schedule: Schedule, factor: float) -> Schedule:
 
     def change(op: Op) -> tuple[Op]:
         if isinstance(op, Collective) and op.per_peer is not None:
-            op = replace(op, nbytes=op.nbytes * factor, per_peer=tuple(nbytes * factor for nbytes in op.per_peer))
+            op = replace(op, nbytes=op.nbytes * factor, per_peer=scaled_bytes(op.per_peer, factor))
             return (op,)
         if isinstance(op, Collective | Send | Recv | Copy):
             return (replace(op, nbytes=op.nbytes * factor),)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import isclose
 
@@ -118,6 +118,37 @@ class Recv(Op):
         return f"receive {self.nbytes:g} B from {self.over} {self.peer}"
 
 
+@dataclass(frozen=True, slots=True)
+class BySender:
+    """Bytes of an all-to-all that depend on the sender: the rank at coordinate i sends ``nbytes[i]`` to every rank.
+
+    So go the answers to an all-to-all with unequal bytes for its receivers.
+    """
+
+    nbytes: tuple[float, ...]
+
+    def __len__(self) -> int:
+        return len(self.nbytes)
+
+    def __iter__(self) -> Iterator[float]:
+        return iter(self.nbytes)
+
+    def times(self, factor: float) -> BySender:
+        """The same with *factor* times the bytes."""
+        return BySender(tuple(nbytes * factor for nbytes in self.nbytes))
+
+
+PerPeer = tuple[float, ...] | BySender
+"""Bytes for each receiver, the same from every sender; or by sender."""
+
+
+def scaled_bytes(per_peer: PerPeer | None, factor: float) -> PerPeer | None:
+    """*per_peer* with *factor* times the bytes."""
+    if per_peer is None or isinstance(per_peer, BySender):
+        return per_peer and per_peer.times(factor)
+    return tuple(nbytes * factor for nbytes in per_peer)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective(Op):
     """*kind* (of `COLLECTIVES`) over the rank's group on the axis *over*.
@@ -126,7 +157,8 @@ class Collective(Op):
     reduce-scatter, what the root holds for a gather or scatter, what each rank sends in all for an all-to-all. *root*
     is a coordinate on the axis. *algorithm*: ``auto`` lets the network choose; a parameter server, for example, is
     always ``direct``. *per_peer*, for an all-to-all only: the bytes that every rank sends to each coordinate, itself
-    included; their sum is *nbytes*. Default: equal parts.
+    included, or that each coordinate sends (`BySender`); their sum is *nbytes*, which is what a rank receives in the
+    second case. Default: equal parts.
     """
 
     kind: str
@@ -134,7 +166,7 @@ class Collective(Op):
     nbytes: float
     root: int = 0
     algorithm: str = "auto"
-    per_peer: tuple[float, ...] | None = None
+    per_peer: PerPeer | None = None
 
     def __post_init__(self) -> None:
         if self.per_peer is None:

@@ -62,6 +62,7 @@ def test_what_is_shipped() -> None:
         "lecture_3d_32gpus",
         "llama3_8b_131k_32h100",
         "llama3_8b_fsdp_dgx_h100",
+        "mixtral_8x7b_dgx_h100",
         "naive_vs_ddp",
         "resnet50_one_v100",
         "zhores_resnet50_ddp",

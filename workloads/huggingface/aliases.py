@@ -33,6 +33,11 @@ ALIASES: Mapping[str, str] = {
     "sliding_window": "attention_window",
     "hidden_dropout_prob": "dropout",
     "resid_pdrop": "dropout",
+    "num_local_experts": "num_experts",
+    "n_routed_experts": "num_experts",
+    "num_experts_per_tok": "moe_router_topk",
+    "moe_intermediate_size": "moe_ffn_hidden_size",
+    "shared_expert_intermediate_size": "moe_shared_expert_intermediate_size",
 }
 """Keys of the configurations of Llama, Mistral, BERT, GPT-2 and T5 in Hugging Face's transformers, and keys here."""
 

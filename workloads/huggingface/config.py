@@ -1,83 +1,26 @@
 """Model configurations of Hugging Face's transformers, ``config.json``, as the `model:` section of a scenario.
 
-Every family has defaults of its own, which its configuration class sets if a file leaves a key out
-(huggingface/transformers, src/transformers/models/*/configuration_*.py).
+Every family has its own keys, and defaults for those that a file leaves out (`family`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from simulator.document import Document, Path
 from simulator.document.validation import listed, near
 from workloads.huggingface.aliases import ACTIVATIONS
-
-Values = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Family:
-    """A family of models: what its code fixes, and what it reads from a configuration.
-
-    *fixed*: values of the `model:` section. *keys*: key of the section by key of the configuration. *defaults*: values
-    of a configuration that leaves them out. *more*: further values from the whole configuration; it may raise
-    `Unsupported`.
-    """
-
-    fixed: Mapping[str, Any]
-    keys: Mapping[str, str]
-    defaults: Mapping[str, Any]
-    more: Callable[[Values], Values] = lambda config: {}
-
-
-class Unsupported(Exception):  # noqa: N818 - it is caught here
-    """A *key* with a value that is wrong, or that no model of clustersim has, and why."""
-
-    def __init__(self, key: str, why: str) -> None:
-        self.key, self.why = key, why
-        super().__init__(why)
-
-
-SIZES = {
-    "num_hidden_layers": "num_layers",
-    "hidden_size": "hidden_size",
-    "num_attention_heads": "num_attention_heads",
-    "intermediate_size": "ffn_hidden_size",
-    "max_position_embeddings": "seq_length",
-    "vocab_size": "vocab_size",
-}
-"""Sizes as most families call them."""
-
-LLAMA_KEYS = {**SIZES, "num_key_value_heads": "num_key_value_heads", "head_dim": "head_dim", "hidden_act": "activation"}
-
-LLAMA = {
-    "normalization": "rmsnorm",
-    "position_embedding_type": "rope",
-    "add_bias_linear": False,
-    "dropout": 0,
-    "attention": "flash",
-}
-"""What Llama and the families that follow it have in common; torch's own attention is fused (SDPA)."""
-
-
-def _window(config: Values) -> Values:
-    """A window of attention, if it is in use and shorter than the sequence."""
-    window = config.get("sliding_window")
-    if not isinstance(window, int | None):
-        raise Unsupported("sliding_window", f"must be a whole number, not {window!r}")
-    used = window and config.get("use_sliding_window", True) and window < config["max_position_embeddings"]
-    return {"attention_window": window} if used else {}
+from workloads.huggingface.experts import EXPERT_FAMILIES
+from workloads.huggingface.family import LLAMA, LLAMA_KEYS, SIZES, Family, Unsupported, Values, window
 
 
 def _llama(config: Values) -> Values:
     if config.get("attention_bias") and config.get("mlp_bias"):
         return {"add_bias_linear": True}
-    if config.get("attention_bias") or config.get("mlp_bias"):
-        key = "attention_bias" if config.get("attention_bias") else "mlp_bias"
-        raise Unsupported(key, "biases of only attention or only the MLP have no key; add_qkv_bias is the nearest")
-    return {}
+    if config.get("mlp_bias"):
+        raise Unsupported("mlp_bias", "biases of only the MLP have no key; add_bias_linear is the nearest")
+    return {"attention_bias": True} if config.get("attention_bias") else {}
 
 
 def _gemma(config: Values) -> Values:
@@ -154,18 +97,18 @@ NEOX = {"normalization": "layernorm", "position_embedding_type": "rope", "attent
 
 FAMILIES: Mapping[str, Family] = {
     "llama": Family(LLAMA, LLAMA_KEYS, {"tie_word_embeddings": False, "hidden_act": "silu"}, _llama),
-    "mistral": Family(LLAMA, LLAMA_KEYS, {"tie_word_embeddings": False, "hidden_act": "silu"}, _window),
+    "mistral": Family(LLAMA, LLAMA_KEYS, {"tie_word_embeddings": False, "hidden_act": "silu"}, window),
     "qwen2": Family(
         {**LLAMA, "add_qkv_bias": True},
         LLAMA_KEYS,
-        {"tie_word_embeddings": False, "hidden_act": "silu", "use_sliding_window": False},
-        _window,
+        {"tie_word_embeddings": False, "hidden_act": "silu", "use_slidingwindow": False},
+        window,
     ),
     "qwen3": Family(
         {**LLAMA, "qk_norm": "per_head"},
         LLAMA_KEYS,
-        {"tie_word_embeddings": False, "hidden_act": "silu", "use_sliding_window": False, "head_dim": 128},
-        _window,
+        {"tie_word_embeddings": False, "hidden_act": "silu", "use_slidingwindow": False, "head_dim": 128},
+        window,
     ),
     "gemma": Family(LLAMA, LLAMA_KEYS, {"tie_word_embeddings": True, "head_dim": 256}, _gemma),
     "gemma2": Family(
@@ -182,7 +125,7 @@ FAMILIES: Mapping[str, Family] = {
         {**LLAMA_KEYS, "resid_pdrop": "dropout"},
         {"tie_word_embeddings": False, "hidden_act": "gelu_new", "resid_pdrop": 0.0},
     ),
-    "phi3": Family(LLAMA, LLAMA_KEYS, {"tie_word_embeddings": False, "hidden_act": "silu"}, _window),
+    "phi3": Family(LLAMA, LLAMA_KEYS, {"tie_word_embeddings": False, "hidden_act": "silu"}, window),
     "olmo2": Family(
         {**LLAMA, "norm_placement": "after", "qk_norm": "all_heads"},
         LLAMA_KEYS,
@@ -198,7 +141,7 @@ FAMILIES: Mapping[str, Family] = {
         {**NEOX},
         {**LLAMA_KEYS, "residual_dropout": "dropout", "use_bias": "add_bias_linear"},
         {"tie_word_embeddings": True, "hidden_act": "gelu_pytorch_tanh", "residual_dropout": 0.0, "use_bias": True},
-        _window,
+        window,
     ),
     "falcon": Family(
         {"attention": "flash", "activation": "gelu", "dropout": 0},
@@ -281,6 +224,7 @@ FAMILIES: Mapping[str, Family] = {
         {"tie_word_embeddings": True, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "type_vocab_size": 2},
         _bert,
     ),
+    **EXPERT_FAMILIES,
 }
 """The families by ``model_type``."""
 
@@ -299,8 +243,6 @@ def model_section(document: Document) -> Document:
     Raises `ScenarioError` for a family, or a value, that no model of clustersim has.
     """
     config = document.data
-    if experts := next((key for key in EXPERTS if config.get(key)), None):
-        raise document.error((experts,), "models with experts are not simulated yet")
     family = FAMILIES.get(config["model_type"]) if isinstance(config["model_type"], str) else None
     if family is None:
         known = list(FAMILIES)
@@ -308,6 +250,9 @@ def model_section(document: Document) -> Document:
         raise document.error(
             ("model_type",), f'unknown family "{name}"; there are: {", ".join(known)}', near(name, known)
         )
+    experts = next((key for key in EXPERTS if config.get(key)), None)
+    if experts and experts not in family.keys:
+        raise document.error((experts,), f"the family {config['model_type']} has no experts in clustersim")
     values = {**family.defaults, **{key: value for key, value in config.items() if value is not None}}
     required = ("num_layers", "hidden_size", "num_attention_heads", "seq_length", "vocab_size")
     for name in required:

@@ -26,8 +26,8 @@ def sharded_states(
 ) -> Program:
     """*program* with the resident states of *categories* sharded, and the optimizer step with what it holds.
 
-    *shards*: their number by the axis over which data parallelism reduces a tensor. *stages*: the weights of each
-    stage. The padding that makes all shards equal is not counted.
+    *shards*: their number by the axis over which data parallelism reduces a tensor; 1 if not given. *stages*: the
+    weights of each stage. The padding that makes all shards equal is not counted.
     """
     whole, share = _elements(stages, stages.keys(), shards)
     resident = {
@@ -71,7 +71,7 @@ def _elements(
     """The elements of the weights of the *chosen* stages: all, and those of one shard."""
     layers = [weights for stage in chosen for weights in stages.get(stage, ())]
     by_axis = {axis: sum(weights.over(axis).parameters for weights in layers) for axis in reduced_axes(layers)}
-    return sum(by_axis.values()), sum(count / shards[axis] for axis, count in by_axis.items())
+    return sum(by_axis.values()), sum(count / shards.get(axis, 1) for axis, count in by_axis.items())
 
 
 def _of_shard(kernel: Kernel, elements: int, share: float) -> Kernel:

@@ -15,13 +15,15 @@ Fusible = Literal[
     "cross_entropy",
     "gelu_new",
     "optimizer",
+    "permute",
     "rms_norm",
     "rope",
     "softmax",
     "swiglu",
 ]
 """Operators that some stacks fuse and others do not. *batch_norm*: with the activation and the sum that follow it.
-*block_sum*: of the results of ring attention, block by block."""
+*block_sum*: of the results of ring attention, block by block; *permute*: the copies of tokens for their experts, and
+the weighted sum of the results."""
 
 FUSIBLE: tuple[str, ...] = get_args(Fusible)
 

@@ -35,6 +35,11 @@ class OperatorLayer(Layer):
         """The tensors of all operators, in order."""
         return tuple(tensor for operator in self.operators for tensor in operator.tensors)
 
+    @property
+    def active_parameters(self) -> int:
+        """The sum over the operators."""
+        return sum(operator.active_parameters for operator in self.operators)
+
     def forward(self, micro_batch_size: int) -> tuple[Kernel, ...]:
         """The kernels of all operators, in order."""
         return self._cached("forward", micro_batch_size, self.operators)

@@ -20,6 +20,11 @@ class Operator(ABC):
         """Its parameter tensors, in order of registration."""
         return ()
 
+    @property
+    def active_parameters(self) -> int:
+        """How many of its parameters one token uses."""
+        return sum(tensor.count for tensor in self.tensors)
+
     @abstractmethod
     def forward(self, samples: int) -> tuple[Kernel, ...]:
         """The kernels of the forward pass."""

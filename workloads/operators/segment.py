@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from simulator.kernel import Kernel
+from simulator.schedule.ops import PerPeer, scaled_bytes
 
 SHIFT = "shift"
 """The kind of a ring exchange: each rank sends to the rank *distance* further on, and receives from the one before."""
@@ -27,12 +28,11 @@ class Exchange:
     over: str
     divisible: bool = False
     distance: int = 1
-    per_peer: tuple[float, ...] | None = None
+    per_peer: PerPeer | None = None
 
     def times(self, factor: float) -> Exchange:
         """The exchange with its bytes multiplied by *factor*."""
-        per_peer = None if self.per_peer is None else tuple(nbytes * factor for nbytes in self.per_peer)
-        return replace(self, nbytes=self.nbytes * factor, per_peer=per_peer)
+        return replace(self, nbytes=self.nbytes * factor, per_peer=scaled_bytes(self.per_peer, factor))
 
 
 @dataclass(frozen=True, slots=True)

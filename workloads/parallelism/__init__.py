@@ -6,7 +6,7 @@ The order in which they apply is the list in `workloads.composition`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -14,6 +14,7 @@ from simulator.accelerator import Software
 from simulator.document import Section
 from simulator.schedule import Schedule
 from simulator.schedule.mesh import Axis, Mesh
+from simulator.schedule.order import Order
 from workloads.gradients.bucket import Reduction
 from workloads.model import Model
 from workloads.operators.lowering import Overlap
@@ -61,12 +62,24 @@ class Parallelism(Section):
         """How many of its ranks hold the same boundary between two stages of a pipeline."""
         return 1
 
+    @property
+    def described(self) -> str:
+        """What headings say of it beside its degrees; nothing by default."""
+        return ""
+
     def check(self, others: Mapping[str, Parallelism]) -> None:
         """Raise `Fault`, with the key to change, if the keys contradict those of the *others*, which are by key."""
 
     def share(self, model: Model) -> Model:
         """*model* with its layers as one rank holds them. Raises `ScenarioError` for a degree that does not divide."""
         return model
+
+    def unequal_shares(self, share: Model) -> Sequence[Model]:
+        """The model of the rank at each coordinate of its axis, if their work differs; else nothing.
+
+        *share* is the model that `share` returns: that of the rank with most work.
+        """
+        return ()
 
     def overlap(self, software: Software) -> Mapping[str, Overlap]:
         """By axis, how exchanges run beside their products."""
@@ -81,6 +94,14 @@ class Parallelism(Section):
 
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
         """*schedule*, whose mesh has the axis, with the communication of this parallelism."""
+        return schedule
+
+    def ordered(self, order: Order) -> Order:
+        """*order* of the pipeline as this parallelism needs it."""
+        return order
+
+    def finished(self, schedule: Schedule, order: Order) -> Schedule:
+        """*schedule* after the passes of all parallelisms; its programs follow *order*."""
         return schedule
 
     def facts(self) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from simulator.document import Flag, Size
 from simulator.kernel import BYTES
 from simulator.schedule import Collective, Program, Schedule
 from simulator.units import show
-from workloads.gradients.bucket import NO_COPIES, Bucket, BucketCopies, Reduction, Weights, bucket_copies
+from workloads.gradients.bucket import NO_COPIES, Bucket, BucketCopies, Reduction, Weights, bucket_copies, reduced_axes
 from workloads.gradients.reduce import actions, backward_ops, map_replicas, reduce_gradients, weights_by_stage
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
@@ -164,13 +164,17 @@ def _merged(parts: Sequence[Bucket], layer: str) -> list[Bucket]:
 def initial_broadcast(schedule: Schedule, model: Model) -> Schedule:
     """What precedes the first step: rank 0 of ``dp`` broadcasts its parameters, so that all replicas start equal.
 
+    Those of experts are broadcast over their own groups.
     A schedule of its own, on the same mesh; it is simulated and shown apart from the step.
     """
 
     def broadcast(program: Program) -> Program:
-        own = (weights for stage in weights_by_stage(program, model).values() for weights in stage)
-        nbytes = float(sum(weights.parameters for weights in own) * BYTES[model.precision])
-        op = Collective(name="broadcast", kind="broadcast", over=REPLICAS, nbytes=nbytes)
-        return replace(program, ops=(op,) if nbytes else ())
+        own = [weights for stage in weights_by_stage(program, model).values() for weights in stage]
+        ops = []
+        for axis in reduced_axes(own):
+            nbytes = float(sum(weights.over(axis).parameters for weights in own) * BYTES[model.precision])
+            name = "broadcast" if axis == REPLICAS else f"broadcast over {axis}"
+            ops.append(Collective(name=name, kind="broadcast", over=axis, nbytes=nbytes))
+        return replace(program, ops=tuple(op for op in ops if op.nbytes))
 
     return replace(schedule.map_programs(broadcast), steps=1)

@@ -22,10 +22,11 @@ from simulator.network.transport.placement import Placement, Placements, Shape, 
 from simulator.network.transport.routing import route
 from simulator.network.transport.transport import Transport
 from simulator.network.transport.unequal import unequal
+from simulator.schedule.ops import PerPeer
 
 FIDELITIES = ("alpha_beta", "flow", "chunk")
 
-_Request = tuple[str, str, float, int, str, tuple[float, ...] | None]
+_Request = tuple[str, str, float, int, str, PerPeer | None]
 """A collective: kind, axis, bytes, root, algorithm, bytes per peer."""
 
 _MESSAGE: tuple[Transfer, ...] = ((0, 1),)
@@ -80,12 +81,12 @@ class Communicator:
         nbytes: float,
         root: int = 0,
         algorithm: str = "auto",
-        per_peer: tuple[float, ...] | None = None,
+        per_peer: PerPeer | None = None,
     ) -> TransferPlan:
         """Return the plan of the collective *kind* over *ranks* of an axis of the family *axis*.
 
         *nbytes*: the full vector. *root*: a position in *ranks*. *algorithm*: the request of the op itself. *per_peer*:
-        for an all-to-all, the bytes for each position.
+        for an all-to-all, the bytes for each position, or of each.
         """
         if per_peer is not None and len(per_peer) != len(ranks):
             raise SimulatorError(
@@ -108,7 +109,7 @@ class Communicator:
         root: int,
         algorithm: str,
         groups: Indices,
-        per_peer: tuple[float, ...] | None = None,
+        per_peer: PerPeer | None = None,
     ) -> Placement:
         """Return the placement of *groups* of ranks for a `collective`.
 

@@ -58,7 +58,75 @@ def bert(layers: int, hidden: int, heads: int) -> dict[str, Any]:
     return sizes | {"architectures": ["BertForPreTraining"], "type_vocab_size": 2}
 
 
+def qwen(layers: int, hidden: int, heads: int, groups: int, **more: Any) -> dict[str, Any]:
+    sizes = llama(layers, hidden, heads, groups, 6144, 151936, model_type="qwen3_moe", head_dim=128)
+    return sizes | {"decoder_sparse_step": 1, "mlp_only_layers": [], **more}
+
+
+def deepseek(layers: int, hidden: int, heads: int, ffn: int, vocabulary: int, **more: Any) -> dict[str, Any]:
+    sizes = llama(layers, hidden, heads, heads, ffn, vocabulary, model_type="deepseek_v3")
+    latent = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+    return sizes | latent | {"q_lora_rank": 1536, "moe_layer_freq": 1, **more}
+
+
+V3 = {
+    "n_routed_experts": 256,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 2048,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 3,
+    "n_group": 8,
+    "topk_group": 4,
+    "topk_method": "noaux_tc",
+}
+
+LITE = {
+    "model_type": "deepseek_v2",
+    "q_lora_rank": None,
+    "n_routed_experts": 64,
+    "num_experts_per_tok": 6,
+    "moe_intermediate_size": 1408,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+    "topk_method": "greedy",
+}
+
+OSS = {
+    "model_type": "gpt_oss",
+    "head_dim": 64,
+    "num_local_experts": 32,
+    "num_experts_per_tok": 4,
+    "attention_bias": True,
+    "sliding_window": 128,
+}
+
+QWEN2 = {
+    "model_type": "qwen2_moe",
+    "num_experts": 64,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 2560,
+    "shared_expert_intermediate_size": 20480,
+    "sliding_window": 65536,
+    "use_sliding_window": False,
+}
+
+PHI = {
+    "model_type": "phimoe",
+    "num_local_experts": 16,
+    "num_experts_per_tok": 2,
+    "attention_bias": True,
+    "lm_head_bias": True,
+}
+
 CONFIGS: dict[str, dict[str, Any]] = {
+    "mixtral_8x7b": llama(32, 4096, 32, 8, 14336, 32000, model_type="mixtral", num_local_experts=8),
+    "qwen2_57b_a14b": llama(28, 3584, 28, 4, 18944, 151936, **QWEN2),
+    "qwen3_30b_a3b": qwen(48, 2048, 32, 4, num_experts=128, num_experts_per_tok=8, moe_intermediate_size=768),
+    "qwen3_235b_a22b": qwen(94, 4096, 64, 4, num_experts=128, num_experts_per_tok=8, moe_intermediate_size=1536),
+    "deepseek_v3": deepseek(61, 7168, 128, 18432, 129280, **V3),
+    "deepseek_v2_lite": deepseek(27, 2048, 16, 10944, 102400, **LITE),
+    "gpt_oss_20b": llama(24, 2880, 64, 8, 2880, 201088, **OSS),
+    "phi_3_5_moe": llama(32, 4096, 32, 8, 6400, 32064, **PHI),
     "llama_7b": llama(32, 4096, 32, 32, 11008, 32000),
     "llama2_13b": llama(40, 5120, 40, 40, 13824, 32000),
     "llama2_70b": llama(80, 8192, 64, 8, 28672, 32000),
@@ -169,10 +237,14 @@ FAULTS = {
     json.dumps({"model_type": 3}): '1:16: model_type: unknown family "3"',
     json.dumps({"model_type": "llama"}): "1:1: needs num_hidden_layers, as a llama has it",
     json.dumps({"model_type": "gpt2", "n_layer": "12"}): "1:35: n_layer: must be a whole number, not '12'",
-    json.dumps({**CONFIGS["mistral_7b"], "num_local_experts": 8}): "num_local_experts: models with experts are not",
+    json.dumps(
+        {**CONFIGS["mistral_7b"], "num_local_experts": 8}
+    ): "num_local_experts: the family mistral has no experts",
+    json.dumps({**CONFIGS["mixtral_8x7b"], "num_experts_per_tok": 9}): "moe_router_topk: 9 is more than the 8 experts",
+    json.dumps({**CONFIGS["qwen3_30b_a3b"], "decoder_sparse_step": 0}): "decoder_sparse_step: must be a whole number",
     json.dumps({**opt(12, 768, 12), "do_layer_norm_before": False}): "do_layer_norm_before: norms after each residual",
     json.dumps({**opt(24, 1024, 16), "word_embed_proj_dim": 512}): "word_embed_proj_dim: an embedding of another width",
-    json.dumps({**CONFIGS["llama_7b"], "attention_bias": True}): "attention_bias: biases of only attention",
+    json.dumps({**CONFIGS["llama_7b"], "mlp_bias": True}): "mlp_bias: biases of only the MLP",
     json.dumps({**CONFIGS["llama_7b"], "num_key_value_heads": 5}): "num_key_value_heads: 5 does not divide",
     json.dumps({**CONFIGS["llama_7b"], "hidden_act": "mish"}): "activation: must be gelu, gelu_new, relu",
     json.dumps({**CONFIGS["mpt_7b"], "attn_config": [1]}): "attn_config: must be a mapping",

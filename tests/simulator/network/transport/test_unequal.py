@@ -15,6 +15,7 @@ from simulator.replay.replay import scaled
 from simulator.schedule import Collective, Program, Schedule
 from simulator.schedule.check import check
 from simulator.schedule.mesh import Mesh
+from simulator.schedule.ops import BySender
 from topologies.uniform import uniform
 
 BYTES = st.lists(st.integers(0, 5), min_size=2, max_size=6).map(lambda counts: tuple(1e6 * n for n in counts))
@@ -38,6 +39,20 @@ def test_each_pair_sends_the_bytes_of_its_receiver(per_peer):
         for transfer in step.transfers:
             sent[transfer] += step.nbytes
     assert sent == pytest.approx({(i, j): per_peer[j] for i, j in sent})
+
+
+@given(BYTES)
+def test_answers_have_the_bytes_of_their_sender(per_peer):
+    """The transpose: what rank i got from each, it sends back; as many bytes pass each pair of ports."""
+    size = len(per_peer)
+    sent = dict.fromkeys(((i, j) for i in range(size) for j in range(size) if i != j), 0.0)
+    for step in unequal(direct.all_to_all(Group(size), sum(per_peer)), BySender(per_peer)):
+        for transfer in step.transfers:
+            sent[transfer] += step.nbytes
+    assert sent == pytest.approx({(i, j): per_peer[i] for i, j in sent})
+    if sum(map(bool, per_peer)) > 1:
+        there, back = plan(per_peer), plan(BySender(per_peer), sum(per_peer))
+        assert there.sent_bytes == pytest.approx(back.sent_bytes)
 
 
 @settings(deadline=None)

@@ -1,0 +1,234 @@
+"""The feed-forward block of a layer with experts: router, dispatch, experts, combine, and the shared expert.
+
+Forward: the router chooses; tokens are permuted into the order of experts, dispatched, sorted by expert, multiplied,
+sorted back, sent back, and summed up with the router's weights. Backward: the gradient goes the same way back. The
+order, and what is kept, are those of Megatron-LM (core/transformer/moe/moe_layer.py, token_dispatcher.py, experts.py;
+weights are applied after the way back).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from simulator.kernel import BYTES, Kernel, memory_bound
+from workloads.experts.dispatch import Dispatch
+from workloads.experts.products import GroupedLinear
+from workloads.experts.router import Router, permuted, unpermuted
+from workloads.experts.sizes import Experts
+from workloads.operators.elementwise import Elementwise
+from workloads.operators.operator import Operator
+from workloads.operators.parameter import ParameterTensor
+from workloads.operators.segment import Exchange, Segment
+
+
+@dataclass(frozen=True)
+class Mixture(Operator):
+    """*experts* on *rows* tokens a sample of *hidden* features, as one rank has them.
+
+    *up*, *down*: the products of its experts; *between*: the activation, for one row. *shared*: the operators of the
+    shared expert, the first half and the second. *number*: which of the layers with experts it is.
+    *router_parameters*: the tensors of the router, with the axes that reduce them. *sequence_cut*: the ranks of a
+    tensor-parallel group have different tokens. *summed*: else these ranks add up their outputs, over that axis.
+    *fused*: the sum of results is one kernel.
+    """
+
+    experts: Experts
+    rows: int
+    hidden: int
+    router: Router
+    router_parameters: tuple[ParameterTensor, ...]
+    up: GroupedLinear
+    between: Elementwise
+    down: GroupedLinear
+    shared: tuple[tuple[Operator, ...], tuple[Operator, ...]] = ((), ())
+    number: int = 0
+    sequence_cut: bool = False
+    summed: str = ""
+    precision: str = "fp32"
+    fused: bool = True
+
+    @property
+    def tensors(self) -> tuple[ParameterTensor, ...]:
+        """Those of the router, of the experts and of the shared expert."""
+        shared = (tensor for operator in chain(*self.shared) for tensor in operator.tensors)
+        return (*self.router_parameters, *self.up.tensors, *self.down.tensors, *shared)
+
+    @property
+    def active_parameters(self) -> int:
+        """Those that one token uses."""
+        every = sum(tensor.count for tensor in self.tensors)
+        own = sum(tensor.count for tensor in (*self.up.tensors, *self.down.tensors))
+        return every - own + own * self.experts.topk // self.experts.local
+
+    def dispatch(self, samples: int) -> Dispatch:
+        """The exchanges for *samples*."""
+        rows = float(samples * self.rows)
+        width = float(self.hidden * BYTES[self.precision])
+        return Dispatch(self.experts, self.experts.tokens(self.number, rows), rows, width, self.sequence_cut)
+
+    def forward(self, samples: int) -> tuple[Kernel, ...]:
+        """All kernels, in order."""
+        return tuple(kernel for segment in self.segments("F", samples) for kernel in segment.kernels)
+
+    def backward_input(self, samples: int) -> tuple[Kernel, ...]:
+        """All kernels, in order."""
+        return tuple(kernel for segment in self.segments("I", samples) for kernel in segment.kernels)
+
+    def backward_weights(self, samples: int) -> tuple[Kernel, ...]:
+        """The products of all weights."""
+        tokens = self.dispatch(samples).arriving
+        products = (*self.down.backward_weights(tokens), *self.up.backward_weights(tokens))
+        shared = _kernels(_of(self._shared(False), "W", samples))
+        return (*products, *self.router.linear.backward_weights(samples), *shared)
+
+    def kept_bytes(self, samples: int) -> float:
+        """The input, what the router keeps, the inputs of the products and of the activation, and the results."""
+        width, dispatch = BYTES[self.precision], self.dispatch(samples)
+        arriving = sum(dispatch.arriving)
+        inputs = (samples * self.rows + arriving + sum(dispatch.tokens)) * self.hidden * width
+        inside = arriving * (self.between.kept * self.between.elements + self.down.inputs * width)
+        shared = sum(operator.kept_bytes(samples) for operator in chain(*self.shared))
+        return inputs + inside + self.router.kept_bytes(samples) + max(0.0, shared - self._shared_input(samples))
+
+    def weight_bytes(self, samples: int) -> float:
+        """The inputs of all products and the gradients of their outputs."""
+        width, arriving = BYTES[self.precision], sum(self.dispatch(samples).arriving)
+        each = self.hidden + self.up.outputs + self.down.inputs + self.hidden
+        routed = samples * self.rows * (self.hidden * width + self.router.experts * 4.0)
+        shared = sum(operator.weight_bytes(samples) for operator in chain(*self.shared))
+        return arriving * each * width + routed + max(0.0, shared - self._shared_input(samples))
+
+    def transient_bytes(self, phase: str, samples: int) -> float:
+        """The permuted tokens, and those that arrive, while they are exchanged."""
+        dispatch = self.dispatch(samples)
+        return (sum(dispatch.tokens) + sum(dispatch.arriving)) * self.hidden * BYTES[self.precision]
+
+    def segments(self, phase: str, samples: int) -> tuple[Segment, ...]:
+        """The parts in order, each with its exchanges."""
+        if phase == "W":
+            beside = [s for s in _of(self._shared(False), "W", samples) if s.exchanges]
+            if not beside:
+                return (Segment(self.backward_weights(samples)),)
+            own = replace(self, shared=((), ())).backward_weights(samples)
+            return (*_of(self._shared(False), "W", samples), Segment(own))
+        return tuple(self._forward(samples) if phase == "F" else self._backward(samples))
+
+    def _forward(self, samples: int) -> Iterator[Segment]:
+        there, back = self.dispatch(samples).there(), self.dispatch(samples).back()
+        first, second = self._beside("F", samples)
+        before = (*self.router.forward(samples), *self._permuted(samples))
+        yield from _exchanged(before, there, first)
+        yield self._experts(samples, "F")
+        yield from _exchanged((), back, second)
+        added = (self._sum(samples),) if any(self.shared) else ()
+        partial = samples * self.rows * self.hidden * float(BYTES[self.precision])
+        after = (Exchange("all_reduce", partial, self.summed),) if self.summed else ()
+        yield Segment((*self._unpermuted(samples), *added), after=after)
+        if self.experts.cut.overlap != "shared_experts":
+            yield from _of(self._shared(False), "F", samples)
+
+    def _backward(self, samples: int) -> Iterator[Segment]:
+        there, back = self.dispatch(samples).there(), self.dispatch(samples).back()
+        second, first = self._beside("I", samples)
+        if self.experts.cut.overlap != "shared_experts":
+            yield from _of(self._shared(True), "I", samples)
+        yield from _exchanged(self._unpermuted(samples), there, second)
+        yield self._experts(samples, "I")
+        yield from _exchanged((), back, first)
+        added = (self._sum(samples),) * (2 if any(self.shared) else 1)
+        partial = samples * self.rows * self.hidden * float(BYTES[self.precision])
+        after = (Exchange("all_reduce", partial, self.summed),) if self.summed else ()
+        yield Segment((*self._permuted(samples), *self.router.backward_input(samples), *added), after=after)
+
+    def _experts(self, samples: int, phase: str) -> Segment:
+        """The experts' products, between the exchanges of the ranks that share them."""
+        dispatch = self.dispatch(samples)
+        tokens = dispatch.arriving
+        moved = sum(tokens) * self.hidden * BYTES[self.precision]
+        # tokens of several ranks are sorted by expert; those of one rank, or of one expert, are in order
+        order = (memory_bound(2 * moved, precision=self.precision),) if self.experts.local > 1 and moved else ()
+        rows = round(sum(tokens))
+        if phase == "F":
+            inner = (*self.up.forward(tokens), *self.between.forward(rows), *self.down.forward(tokens))
+        else:
+            inner = (
+                *self.down.backward_input(tokens),
+                *self.between.backward_input(rows),
+                *self.up.backward_input(tokens),
+            )
+        order = order if dispatch.sources > 1 else ()
+        return Segment((*order, *inner, *order), before=dispatch.gathered(), after=dispatch.scattered())
+
+    def expert_kernels(self, samples: int) -> tuple[Kernel, ...]:
+        """The kernels of the experts of this rank, forward and backward."""
+        tokens = self.dispatch(samples).arriving
+        weights = (*self.down.backward_weights(tokens), *self.up.backward_weights(tokens))
+        return (*self._experts(samples, "F").kernels, *self._experts(samples, "I").kernels, *weights)
+
+    def _permuted(self, samples: int) -> tuple[Kernel, ...]:
+        copies = sum(self.dispatch(samples).tokens)
+        return (permuted(samples * self.rows, copies, self.hidden, self.precision),)
+
+    def _unpermuted(self, samples: int) -> tuple[Kernel, ...]:
+        copies = sum(self.dispatch(samples).tokens)
+        return (unpermuted(samples * self.rows, copies, self.hidden, self.precision, fused=self.fused),)
+
+    def _sum(self, samples: int) -> Kernel:
+        """The sum of two tensors of the size of the input."""
+        return memory_bound(3 * samples * self.rows * self.hidden * BYTES[self.precision], precision=self.precision)
+
+    def _beside(self, phase: str, samples: int) -> tuple[tuple[Segment, ...], tuple[Segment, ...]]:
+        """The segments of the shared expert that run beside the first exchange of *phase*, and beside the second.
+
+        Empty unless it overlaps. Backward the gradient passes its second half first.
+        """
+        if self.experts.cut.overlap != "shared_experts":
+            return (), ()
+        backward = phase != "F"
+        halves = [_of(half[::-1] if backward else half, phase, samples) for half in self.shared]
+        return (halves[1], halves[0]) if backward else (halves[0], halves[1])
+
+    def _shared(self, backward: bool) -> tuple[Operator, ...]:
+        every = tuple(chain(*self.shared))
+        return every[::-1] if backward else every
+
+    def _shared_input(self, samples: int) -> float:
+        """Bytes of the input that the shared expert keeps for itself too, since it is one tensor."""
+        return samples * self.rows * self.hidden * float(BYTES[self.precision]) if any(self.shared) else 0.0
+
+
+def _of(operators: Sequence[Operator], phase: str, samples: int) -> tuple[Segment, ...]:
+    """The segments of *operators*. Their exchanges block: their products do not follow one another in a layer."""
+    every = (segment for operator in operators for segment in operator.segments(phase, samples))
+    return tuple(
+        replace(segment, before=tuple(map(_whole, segment.before)), after=tuple(map(_whole, segment.after)))
+        for segment in every
+        if segment.kernels or segment.exchanges
+    )
+
+
+def _whole(exchange: Exchange) -> Exchange:
+    return replace(exchange, divisible=False)
+
+
+def _kernels(segments: Sequence[Segment]) -> tuple[Kernel, ...]:
+    return tuple(kernel for segment in segments for kernel in segment.kernels)
+
+
+def _exchanged(
+    kernels: tuple[Kernel, ...], exchanges: tuple[Exchange, ...], beside: tuple[Segment, ...]
+) -> Iterator[Segment]:
+    """*kernels*, then *exchanges* with the kernels of *beside* at the same time.
+
+    What *beside* exchanges itself comes before and after.
+    """
+    if not beside and len(exchanges) < 2:
+        yield Segment(kernels, after=exchanges)
+        return
+    if kernels:
+        yield Segment(kernels)
+    before = tuple(exchange for segment in beside for exchange in segment.before)
+    after = tuple(exchange for segment in beside for exchange in segment.after)
+    yield Segment(_kernels(beside), before=before, within=exchanges, after=after)

@@ -1,0 +1,162 @@
+"""Expert parallelism: ranks hold different experts, and tokens go to the ranks of their experts.
+
+Experts have a layout of their own over the ranks of a pipeline stage: ``expert_tp`` ranks share each expert, ``ep`` of
+those groups hold different experts, and what is left are ranks with equal weights, which reduce gradients over the axis
+``dp.expert`` (Liu et al. 2025, "MoE Parallel Folding", arXiv:2504.14960, section 3; Megatron-LM,
+core/parallel_state.py, order tp-ep-dp-pp). Neither degree adds ranks.
+
+The exchanges are in the model of one rank (`workloads.experts`). If loads are unequal, each rank of a group has a model
+of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from simulator.document import Count, Fault
+from simulator.errors import ScenarioError, ScheduleError
+from simulator.schedule import Schedule
+from simulator.schedule.mesh import Axis, Layout, Mesh
+from simulator.schedule.order import Order
+from workloads.compute import PIPELINE
+from workloads.experts.dispatch import ACROSS, WITHIN
+from workloads.experts.overlap import paired, woven
+from workloads.experts.sizes import ExpertCut
+from workloads.model import Model
+from workloads.operators.parameter import REPLICAS
+from workloads.parallelism import Parallelism
+from workloads.parallelism.tensor import TENSOR
+from workloads.shape import nearest_divisors
+from workloads.transformer import Transformer
+
+EXPERT = "ep"
+TENSOR_OF_EXPERTS, REPLICAS_OF_EXPERTS = "ep.tp", "dp.expert"
+
+
+class Expert(Parallelism):
+    """Expert parallelism: ranks hold different experts of each layer."""
+
+    axis: ClassVar[str] = EXPERT
+    key: ClassVar[str] = "ep"
+
+    ep: Count = 1
+    """Ranks over which the experts are divided; ep * expert_tp must divide tp * cp * dp, and adds no ranks."""
+    expert_tp: Count | None = None
+    """Ranks that share every expert; by default tp, as in Megatron-LM."""
+    ep_domain: Count | None = None
+    """So many neighbours of an expert-parallel group have fast links: a token goes to each domain (node) once, and
+    within it to its experts. By default tokens go straight to their experts."""
+    moe_overlap: Literal["none", "shared_experts", "batch"] = "none"
+    """What runs beside the exchanges of tokens: nothing, the shared expert, or another micro-batch; for that a forward
+    and a backward run together."""
+
+    def degrees(self, ranks: int) -> Mapping[str, int]:
+        """None: experts are on the ranks of the other axes."""
+        return {}
+
+    @property
+    def described(self) -> str:
+        """Its degrees, since they are no part of the product that gives the number of ranks."""
+        shared = f" x expert_tp {self.expert_tp}" if self.expert_tp else ""
+        return f"experts: ep {self.ep}{shared}" if self.ep > 1 or shared else ""
+
+    def check(self, others: Mapping[str, Parallelism]) -> None:
+        """A domain divides the group."""
+        if self.ep_domain is not None and (self.ep_domain > self.ep or self.ep % self.ep_domain):
+            good = " or ".join(map(str, nearest_divisors(self.ep, min(self.ep, self.ep_domain))))
+            raise Fault("ep_domain", f"{self.ep_domain} does not divide ep = {self.ep}; try {good}")
+
+    def share(self, model: Model) -> Model:
+        """The model of the rank with most tokens."""
+        if not isinstance(model, Transformer) or model.shape.experts is None:
+            given = next((key for key, least in (("ep", 1), ("expert_tp", None)) if getattr(self, key) != least), None)
+            if given:
+                raise ScenarioError(f"{given} = {getattr(self, given)}: {model.name} has no experts; leave it out")
+            return model
+        experts, tensor = model.shape.experts, self.expert_tp or model.shape.cut.ranks
+        _divides(EXPERT, self.ep, experts.count, f"experts of {model.name}")
+        _divides("expert_tp", tensor, experts.width, "features of an expert")
+        if self._folded(model):
+            if model.shape.cut.ranks > 1 and not model.shape.cut.sequence:
+                raise ScenarioError(
+                    f"ep {self.ep} x expert_tp {tensor} with tp {model.shape.cut.ranks} needs sequence_parallel: true, "
+                    "so that each rank sends tokens of its own"
+                )
+            cut = ExpertCut(self.ep, EXPERT, tensor, TENSOR_OF_EXPERTS, REPLICAS_OF_EXPERTS)
+        else:
+            cut = ExpertCut(tensor=tensor, tensor_over=TENSOR, reduced_over=REPLICAS)
+        cut = replace(cut, domain=self.ep_domain or 0, overlap=self.moe_overlap)
+        cut_experts = replace(experts, cut=cut)
+        return model.reshaped(experts=cut_experts.at(cut_experts.fullest()))
+
+    def unequal_shares(self, share: Model) -> tuple[Model, ...]:
+        """The model of each coordinate if the loads are unequal. Ranks with equal loads share one."""
+        experts = share.shape.experts if isinstance(share, Transformer) else None
+        if experts is None or experts.balanced or self.ep == 1:
+            return ()
+        assert isinstance(share, Transformer)
+        known: dict[object, Model] = {}
+        made: list[Model] = []
+        for coordinate in range(self.ep):
+            own = tuple(shares[experts.of_rank(coordinate)] for shares in experts.loads)
+            key = own, coordinate // (self.ep_domain or self.ep)
+            if key not in known:
+                known[key] = share.reshaped(experts=experts.at(coordinate))
+            made.append(known[key])
+        return tuple(made)
+
+    def ordered(self, order: Order) -> Order:
+        """With pairs of a forward and a backward, if micro-batches overlap."""
+        return paired(order) if self.moe_overlap == "batch" else order
+
+    def finished(self, schedule: Schedule, order: Order) -> Schedule:
+        """With the ops of each pair woven, if micro-batches overlap."""
+        return woven(schedule, order.overlapped, EXPERT) if self.moe_overlap == "batch" else schedule
+
+    def further_axes(self, mesh: Mesh) -> Mapping[str, Axis]:
+        """The layout of the experts over the ranks of each stage. Raises `ScheduleError` if it does not divide them."""
+        tensor = self.expert_tp or _degree(mesh, TENSOR)
+        if self.ep == 1 and tensor == _degree(mesh, TENSOR):
+            return {}
+        coordinates = mesh.axes[PIPELINE].places(mesh.world_size)[1]
+        stages = [np.flatnonzero(coordinates == stage).tolist() for stage in np.unique(coordinates)]
+        for ranks in stages:
+            if len(ranks) % (self.ep * tensor):
+                raise ScheduleError(
+                    f"ep x expert_tp = {self.ep} x {tensor} = {self.ep * tensor} does not divide the {len(ranks)} "
+                    f"ranks of a pipeline stage; try ep = {nearest_divisors(max(1, len(ranks) // tensor), self.ep)[0]}"
+                )
+        replicas = [len(ranks) // (self.ep * tensor) for ranks in stages]
+        grids = [
+            Layout({TENSOR_OF_EXPERTS: tensor, EXPERT: self.ep, REPLICAS_OF_EXPERTS: count}, ranks)
+            for ranks, count in zip(stages, replicas, strict=True)
+        ]
+        axes = Mesh.of(*grids).axes
+        return {**axes, **self._domains(axes[EXPERT])}
+
+    def _domains(self, axis: Axis) -> dict[str, Axis]:
+        """The axes of two hops, if tokens take two."""
+        size = self.ep_domain
+        if not size or size == self.ep:
+            return {}
+        within = tuple(group[i : i + size] for group in axis.groups for i in range(0, self.ep, size))
+        across = tuple(group[i::size] for group in axis.groups for i in range(size))
+        return {f"{EXPERT}.{WITHIN}": Axis(within), f"{EXPERT}.{ACROSS}": Axis(across)}
+
+    def _folded(self, model: Transformer) -> bool:
+        """True if experts have a layout of their own."""
+        return self.ep > 1 or (self.expert_tp or model.shape.cut.ranks) != model.shape.cut.ranks
+
+
+def _degree(mesh: Mesh, axis: str) -> int:
+    return len(mesh.axes[axis].groups[0]) if axis in mesh.axes else 1
+
+
+def _divides(key: str, degree: int, count: int, what: str) -> None:
+    if count % degree:
+        good = " or ".join(map(str, nearest_divisors(count, degree)))
+        raise ScenarioError(f"{key} = {degree} does not divide the {count} {what}; try {good}")
