@@ -19,7 +19,8 @@ class Kernel:
     *launches*: the number of kernels that the host launches for it. *winograd*, for a convolution in tf32: the shape of
     the products of Winograd's algorithm, with fewer multiplications, used if there is no tf32. *attention*: ``forward``
     or ``backward`` of fused attention; its *shape* is (batch x heads x products, rows, columns, head size).
-    *aligned*: the rows of its matrices begin at multiples of `ALIGNMENT` bytes.
+    *aligned*: the rows of its matrices begin at multiples of `ALIGNMENT` bytes. *copies*: the ranks that compute the
+    same result; MFU counts it once.
     """
 
     flops: float = 0.0
@@ -31,6 +32,7 @@ class Kernel:
     winograd: tuple[int, int, int, int] | None = None
     attention: Literal["", "forward", "backward"] = ""
     aligned: bool = True
+    copies: int = 1
 
 
 ALIGNMENT = 16

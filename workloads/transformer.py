@@ -17,20 +17,21 @@ from workloads.operators.attention import CoreAttention, FlashAttention
 from workloads.operators.elementwise import dropout, gelu, residual, rotary, swiglu, tanh
 from workloads.operators.embedding import embedding, vocabulary_parallel_embedding
 from workloads.operators.fusion import fuses
+from workloads.operators.grids.samples import of_samples
 from workloads.operators.layer import OperatorLayer
 from workloads.operators.linear import Linear
 from workloads.operators.loss import cross_entropy, vocabulary_parallel_loss
 from workloads.operators.norm import layer_norm, rms_norm
 from workloads.operators.operator import Operator
 from workloads.operators.sharded import (
-    ShardedOperator,
     column_parallel,
     gathered_output,
     norm_of_columns,
+    norm_of_features,
+    norm_of_heads,
     on_the_sequence,
     second_parallel,
     sequence_gathered,
-    summed_over,
 )
 from workloads.operators.side_by_side import SharedInput, SummedOutput
 from workloads.shape import Shape
@@ -62,13 +63,15 @@ def transformer(shape: Shape, name: str = "transformer", notes: tuple[str, ...] 
     >>> transformer(gpt2).parameters
     124439808
     """
-    layer = transformer_operators(shape)
-    layers = [OperatorLayer("embedding", "embedding", embedding_operators(shape), shape.hidden_bytes)]
+    cut = shape.cut
+    layer = of_samples(transformer_operators(shape), cut.grid)
+    vectors, head = of_samples(embedding_operators(shape), cut.grid), of_samples(head_operators(shape), cut.grid)
+    layers = [OperatorLayer("embedding", "embedding", vectors, shape.hidden_bytes)]
     layers += [
         OperatorLayer(f"layer {number}", "transformer", layer, shape.hidden_bytes) for number in range(shape.num_layers)
     ]
     # a head passes on the loss, one fp32 number
-    layers.append(OperatorLayer("head", "head", head_operators(shape), 4.0))
+    layers.append(OperatorLayer("head", "head", head, 4.0))
     return Transformer(
         name,
         layers,
@@ -78,7 +81,7 @@ def transformer(shape: Shape, name: str = "transformer", notes: tuple[str, ...] 
         fused=shape.fused,
         tied_parameters=shape.vocabulary * shape.hidden_size if shape.tie_embeddings else 0,
         notes=notes,
-        boundary_axis="" if shape.cut.sequence else shape.cut.over,
+        boundary_axis=cut.grid.equal if cut.grid else "" if cut.sequence else cut.over,
         shape=shape,
     )
 
@@ -150,9 +153,11 @@ def _logits_and_loss(shape: Shape, logits: Linear) -> tuple[Operator, Operator]:
 def _norm(shape: Shape) -> Operator:
     rows = shape.seq_length // shape.cut.sequence_shards
     if shape.normalization == "rmsnorm":
-        fused = fuses(shape.fused, "rms_norm")
-        return on_the_sequence(rms_norm(rows, shape.hidden_size, shape.precision, fused=fused), shape.cut)
-    return on_the_sequence(layer_norm(rows, shape.hidden_size, shape.precision, bias=shape.norm_bias), shape.cut)
+        norm, sums = rms_norm(rows, shape.hidden_size, shape.precision, fused=fuses(shape.fused, "rms_norm")), 1
+    else:
+        # the mean and the mean square
+        norm, sums = layer_norm(rows, shape.hidden_size, shape.precision, bias=shape.norm_bias), 2
+    return norm_of_features(norm, shape.seq_length, shape.cut, sums)
 
 
 def _sequence_bytes(shape: Shape) -> float:
@@ -225,8 +230,7 @@ def _query_key_norms(shape: Shape) -> tuple[Operator, ...]:
     for heads in (shape.heads, shape.key_value_heads) if shape.qk_norm != "none" else ():
         if shape.qk_norm == "per_head":
             norm = rms_norm(rows * heads, shape.head_size, shape.precision, fused=fused)
-            tensors = summed_over(norm.tensors, cut.over) if cut.ranks > 1 else norm.tensors
-            made.append(ShardedOperator(norm, tensors))
+            made.append(norm_of_heads(norm, cut))
         else:
             norm = rms_norm(rows, heads * shape.head_size, shape.precision, fused=fused)
             made.append(norm_of_columns(norm, rows, cut))

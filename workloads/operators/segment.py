@@ -20,6 +20,7 @@ class Exchange:
     *nbytes*: of a collective the full vector, of a shift what one rank sends. *divisible*: the segment is a product,
     and a share of the exchange may run beside it, piece by piece; in a backward pass the weight gradient of the product
     is the next segment. *distance*: on the axis, of a shift. *per_peer*: bytes for each coordinate, of an all-to-all.
+    *root*: a coordinate, of a broadcast or a reduce. *of_weights*: as many bytes for any number of samples.
     """
 
     kind: str
@@ -28,6 +29,8 @@ class Exchange:
     divisible: bool = False
     distance: int = 1
     per_peer: tuple[float, ...] | None = None
+    root: int = 0
+    of_weights: bool = False
 
     def times(self, factor: float) -> Exchange:
         """The exchange with its bytes multiplied by *factor*."""

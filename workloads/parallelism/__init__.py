@@ -58,6 +58,11 @@ class Parallelism(Section):
         """How many of its ranks hold the same boundary between two stages of a pipeline."""
         return 1
 
+    @property
+    def sample_shares(self) -> int:
+        """Into how many parts its ranks divide the samples of a micro-batch."""
+        return 1
+
     def check(self, others: Mapping[str, Parallelism]) -> None:
         """Raise `Fault`, with the key to change, if the keys contradict those of the *others*, which are by key."""
 
