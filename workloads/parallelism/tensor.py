@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import prod
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -182,6 +182,10 @@ class Tensor(Parallelism):
             return {side.over: beside for side in (self.grid.columns, self.grid.features)}
         share = 0.0 if isinstance(self.tp_overlap, list) else float(self.tp_overlap)
         return {TENSOR: Overlap(share, software.async_tensor)}
+
+    def facts(self) -> Mapping[str, Any]:
+        """The sides of the grid."""
+        return {"tp_grid": " x ".join(f"{axis} {n}" for axis, n in self.degrees(1).items())} if self.grid else {}
 
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
         """Add the all-reduce of partial gradients, see `tensor_parallel`; on AxoNN's grid what overlaps."""
