@@ -14,10 +14,11 @@ from workloads.compute import PIPELINE
 from workloads.operators.parameter import REPLICAS
 from workloads.parallelism import Parallelism
 from workloads.parallelism.data import Data
+from workloads.parallelism.domain import Domain
 from workloads.parallelism.pipeline import Pipeline
 from workloads.parallelism.tensor import Tensor
 
-PARALLELISMS: tuple[type[Parallelism], ...] = (Tensor, Pipeline, Data)
+PARALLELISMS: tuple[type[Parallelism], ...] = (Tensor, Domain, Pipeline, Data)
 """In the order in which they apply, inner axes first. A user's own apply before the pipeline."""
 
 RANK_ORDER = (Tensor.axis, Data.axis, Pipeline.axis)
@@ -52,8 +53,8 @@ def layouts(parts: Sequence[Parallelism], gpus: int, rank_order: Sequence[str]) 
 
 
 def degrees(parts: Sequence[Parallelism], gpus: int) -> dict[str, int]:
-    """The degree of each of *parts* by the name of its axis, all axes of a parallelism together."""
-    return {axis: prod(own.values()) for axis, own in _degrees(parts, gpus).items()}
+    """The degree of each of *parts* that has axes, by its name; all axes of a parallelism together."""
+    return {axis: prod(own.values()) for axis, own in _degrees(parts, gpus).items() if own}
 
 
 def _degrees(parts: Sequence[Parallelism], gpus: int) -> dict[str, Mapping[str, int]]:

@@ -113,7 +113,7 @@ def _layouts(
     degree_of = degrees(list(parts.values()), gpu_count)
     needed = sum(layout.size for layout in rank_layouts)
     if needed > gpu_count:
-        given = [key for key, part in parts.items() if degree_of[part.axis] > 1 and part.axis != REPLICAS]
+        given = [key for key, part in parts.items() if degree_of.get(part.axis, 1) > 1 and part.axis != REPLICAS]
         key = REPLICAS if parallelism.dp != "auto" else given[-1]
         shown = " x ".join(f"{axis} {degree}" for axis, degree in degree_of.items())
         raise document.error(("parallelism", key), f"{shown} needs {needed} GPUs, but there are {gpu_count}")
@@ -126,7 +126,7 @@ def _check_auto_replicas(
     """Raise `ScenarioError` at a degree that leaves GPUs over and a number of replicas that cannot share the batch."""
     parallelism, training = specification.parallelism, specification.training
     assert training is not None
-    others = {key: degree_of[part.axis] for key, part in parallelism.parts.items() if part.axis != REPLICAS}
+    others = {key: degree_of.get(part.axis, 1) for key, part in parallelism.parts.items() if part.axis != REPLICAS}
     given = {key: degree for key, degree in others.items() if degree > 1}
     inner, replicas = prod(given.values()), degree_of[REPLICAS]
     if parallelism.dp != "auto" or gpu_count % inner == 0 or training.global_batch_size % replicas == 0:

@@ -21,9 +21,9 @@ from simulator.analysis.critical.path import COMPUTATION, CriticalPath, critical
 from simulator.analysis.percentiles import percentiles
 from simulator.timeline import Timeline
 from workloads.batch_size import data_factor
-from workloads.composition import PARALLELISMS
+from workloads.composition import PARALLELISMS, RANK_ORDER
 
-AXES = tuple(cls.axis for cls in PARALLELISMS)
+AXES = tuple(cls.axis for cls in PARALLELISMS if cls.axis in RANK_ORDER)
 """Axes that every result names, also without such an axis in the mesh, so that scripts find the keys."""
 
 

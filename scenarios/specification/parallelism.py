@@ -28,6 +28,7 @@ from simulator.document.validation import listed
 from workloads.composition import PARALLELISMS, RANK_ORDER, composed, numbered_along
 from workloads.parallelism import Parallelism
 from workloads.parallelism.data import Data
+from workloads.parallelism.domain import Domain
 from workloads.parallelism.pipeline import Pipeline
 from workloads.parallelism.tensor import Tensor
 from workloads.registry import users_own
@@ -42,7 +43,7 @@ def _schema(schema: dict[str, Any]) -> None:
     schema["properties"]["data"]["oneOf"].append(own)
 
 
-class ParallelismSection(Data, Pipeline, Tensor):
+class ParallelismSection(Data, Pipeline, Domain, Tensor):
     """The section of a scenario.
 
     *rank_order*: the axes along which ranks are numbered, fastest first. *placement* maps ranks to GPUs.

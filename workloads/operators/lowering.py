@@ -199,6 +199,7 @@ class _Builder:
             after=after,
             over=exchange.over,
             distance=exchange.distance,
+            wraps=exchange.wraps,
             nbytes=exchange.nbytes,
         )
         receive = ShiftRecv(
@@ -210,6 +211,7 @@ class _Builder:
             allocates={"buffers": exchange.nbytes},
             over=exchange.over,
             distance=exchange.distance,
+            wraps=exchange.wraps,
             nbytes=exchange.nbytes,
         )
         self.ops += (send, receive)
