@@ -4,8 +4,9 @@ Singh et al. 2025 (arXiv:2502.08145, section V-B, equations 1 to 7). Collectives
 overlaps, and computation is not looked at: it is the same on all grids. In the paper's letters, a product of m rows, k
 inputs and n outputs has its outputs cut over x and its inputs over y, or over y and x every other time.
 
-The letters and the scaling of bandwidths are told from memory of the paper; the volumes are those that AxoNN's code
-sends (axonn/intra_layer/fully_connected.py), which the simulation of a grid confirms.
+As its authors programmed it for Perlmutter (axonn-ai/Megatron-AxoNN at 8a4ae241, examples/comm_model.py): gradients are
+reduced over the replicas in fp32, and what is recomputed sums its outputs again. They take the second product of the
+feed-forward network as one from h to 4 h; here it is one from 4 h to h. They leave out the logits.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Bandwidth = Callable[[int, int], float]
 
 @dataclass(frozen=True, slots=True)
 class FourDimensions:
-    """Ranks along x, y and z, and *data* replicas of such a grid; x varies fastest with the rank."""
+    """Ranks along x, y and z, and *data* replicas of such a grid; y varies fastest with the rank, then x, then z."""
 
     x: int
     y: int
@@ -60,16 +61,18 @@ def communication_seconds(
     bandwidth: Bandwidth,
     *,
     width: int,
+    gradient_width: int = 4,
     micro_batches: int = 1,
     forwards: int = 1,
 ) -> float:
     """Seconds of all collectives of a step over *rows* tokens of all replicas, elements of *width* bytes.
 
+    *gradient_width*: bytes of a gradient that replicas reduce.
     *micro_batches* of a replica: each gathers weights and scatters their gradients. *forwards*: 2 if the forward pass
     is recomputed; its sums are then repeated.
     """
     x, y, z, d = grid.x, grid.y, grid.z, grid.data
-    rate_x, rate_y = bandwidth(1, x), bandwidth(x, y)
+    rate_y, rate_x = bandwidth(1, y), bandwidth(y, x)
     rate_z, rate_d = bandwidth(x * y, z), bandwidth(x * y * z, d)
     total = 0.0
     for product in made:
@@ -81,5 +84,6 @@ def communication_seconds(
         weights = 3 * micro_batches * (z - 1) / z * block / rate_z
         outputs = 2 * forwards * (inner - 1) / inner * m * n / columns / rate_inner
         inputs = 2 * (columns - 1) / columns * m * k / inner / rate_columns
-        total += weights + outputs + inputs + 2 * (d - 1) / d * block / z / rate_d
-    return width * total
+        replicas = 2 * (d - 1) / d * block / z / rate_d
+        total += width * (weights + outputs + inputs) + gradient_width * replicas
+    return total

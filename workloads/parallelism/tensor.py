@@ -136,7 +136,8 @@ class Tensor(Parallelism):
     def degrees(self, ranks: int) -> Mapping[str, int]:
         """The degree of ``tp``, as given; on a grid those of x, y and z."""
         if isinstance(self.tp, TensorGrid):
-            return {X: self.tp.x, Y: self.tp.y, DEPTH: self.tp.z}
+            # AxoNN numbers its ranks along y first (axonn/communication.py, intra_layer_column_parallel_rank)
+            return {Y: self.tp.y, X: self.tp.x, DEPTH: self.tp.z}
         if self.chosen_by_model or not isinstance(self.tp, int):
             return {TENSOR: self.tp if isinstance(self.tp, int) else 1}
         side = square_side(self.tp, self.tp_depth or 1) if self.mode != "1d" else None
