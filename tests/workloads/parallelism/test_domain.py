@@ -179,7 +179,7 @@ def test_one_rank_adds_nothing():
         (IMAGES, {"domain": 2, "domain_layers": {"conv9": "batch"}}, "has no layer conv9"),
         (IMAGES, {"domain": 2, "domain_layers": {"linear": "domain"}}, "layer fc1 has no images to cut"),
         ({**IMAGES, "image": [3, 8, 8]}, {"domain": 4}, "have 2, fewer than the halo of a window of 7"),
-        (DENSE, {"domain": 3}, "3 ranks do not divide the 256 outputs of fc1; try 2 or 4"),
+        ({**DENSE, "layers": [{"linear": 3}]}, {"domain": 4}, "fc1 has 3 outputs, too few for 4 ranks"),
         (DENSE, {"domain": 2, "domain_layers": {"linear": "rows"}}, "parallelism.domain_layers.linear: must be"),
     ],
 )

@@ -6,8 +6,8 @@ gathered for the next layer; the gradient of the inputs is summed. *batch*: a ra
 layers of different ways, activations change their layout.
 
 Gholami et al. 2018, "Integrated Model, Batch, and Domain Parallelism in Training Neural Networks" (arXiv:1712.04432,
-section 2), where such ranks are the rows of a grid Pr x Pc. The bands of an image may differ by a row; ranks compute as
-long as the one with most rows. Poolings need no halo here, as in the paper.
+section 2), where such ranks are the rows of a grid Pr x Pc. Bands of an image may differ by a row, and shares of
+outputs by one; all ranks compute as long as the one with most. Poolings need no halo here, as in the paper.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from workloads.operators.operator import Operator
 from workloads.operators.parameter import ParameterTensor
 from workloads.operators.segment import SHIFT, Exchange, Segment
 from workloads.operators.sharded import ShardedOperator
-from workloads.shape import nearest_divisors
 
 Way = Literal["domain", "model", "batch"]
 """How a layer is divided."""
@@ -156,16 +155,16 @@ def _cut_outputs(layer: OperatorLayer, operator: Operator, side: Side, *, first:
         first = first or operator.first
     else:
         return operator
-    if outputs % side.ranks:
-        good = " or ".join(map(str, nearest_divisors(outputs, side.ranks)))
-        raise ScenarioError(f"{side.ranks} ranks do not divide the {outputs} outputs of {layer.name}; try {good}")
+    if outputs < side.ranks:
+        raise ScenarioError(f"{layer.name} has {outputs} outputs, too few for {side.ranks} ranks; take batch for it")
+    share = ceil(outputs / side.ranks)
     width = BYTES[operator.precision]
     gathered = Exchange("all_gather", float(given * width), side.over)
     summed = Exchange("all_reduce", float(taken * width), side.over, divisible=True)
     own = (
-        replace(operator, outputs=outputs // side.ranks)
+        replace(operator, outputs=share)
         if isinstance(operator, Linear)
-        else replace(operator, target=replace(operator.target, channels=outputs // side.ranks))
+        else replace(operator, target=replace(operator.target, channels=share))
     )
     after = (("F", gathered), *(() if first else (("I", summed),)))
     return ShardedOperator(own, own.tensors, after=after)
