@@ -158,8 +158,8 @@ def _batches(
         if micro % part.sample_shares:
             raise document.error(
                 ("training", "micro_batch_size"),
-                f"{micro} samples cannot be divided by the {part.sample_shares} ranks of {key} that share each "
-                f"micro-batch; give a multiple of {part.sample_shares}",
+                f"a micro-batch of {micro} cannot be divided by the {part.sample_shares} ranks of {key} that share its "
+                f"samples; give a multiple of {part.sample_shares}",
                 at_key="micro_batch_size" not in document.data["training"],
             )
     return micro, batch // (replicas * micro)

@@ -219,7 +219,7 @@ def test_replaced_linear_layers_exchange_samples_for_features():
         (8, {"tp": 6, "tp_mode": "2.5d", "tp_depth": 2}, "6 ranks do not make 2 square grids of tp_mode 2.5d; try 8"),
         (8, {"tp": {"x": 2}, "tp_mode": "1d"}, "parallelism.tp_mode: must be 3d, not 1d: tp is a grid"),
         (8, {"tp": {"x": 3}}, "parallelism.tp: x = 3 does not divide num_attention_heads = 8 of"),
-        (8, {"tp": {"z": 3}}, "by the 3 ranks of tp that share each micro-batch; give a multiple of 3"),
+        (8, {"tp": {"z": 3}}, "a micro-batch of 8 cannot be divided by the 3 ranks of tp that share its samples"),
         (8, {"tp": {"x": 2}, "sequence_parallel": True}, "sequence_parallel: belongs to tp_mode 1d, but it is 3d"),
         (8, {"tp": {"x": 2}, "tp_overlap": True}, "must be a list of all_reduce, reduce_scatter, all_gather"),
         (8, {"tp": 8, "tp_overlap": ["all_reduce"]}, "tp_overlap: must be true or a fraction with tp_mode 1d"),
@@ -259,3 +259,31 @@ def test_replicas_reduce_scattered_gradients():
     assert named[last][0] >= max(
         e for name, (_, e) in named.items() if "reduce_scatter" in name and "embedding" in name
     )
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"tp": {"x": 2, "y": 2, "z": 2}, "tp_overlap": ["all_reduce", "reduce_scatter", "all_gather"]},
+        {"tp": 4, "tp_mode": "2d", "dp": 2},
+        {"tp": 8, "tp_mode": "2.5d", "tp_depth": 2},
+        {"tp": {"x": 2, "z": 2}, "dp": 2, "tp_overlap": ["reduce_scatter"]},
+    ],
+)
+def test_engines_and_folding_agree(keys):
+    built = scenario(8, training={"global_batch_size": 2 * B, "recompute": "full"}, **keys)
+    times = [
+        simulate(built.schedule(), built.cluster(), engine=engine, fold=fold).step_time
+        for engine, fold in (("simpy", False), ("simpy", True), ("compiled", True))
+    ]
+    assert times == pytest.approx([times[0]] * 3, rel=1e-9)
+
+
+def test_tied_embeddings_of_two_stages_are_shares_of_the_grid():
+    """The last stage has a copy of its rank's part of the table, and the two sum its gradient."""
+    model = {"tie_embeddings": True, "add_bias_linear": False}
+    built = scenario(8, model, {"micro_batch_size": 4}, tp={"y": 2, "z": 2}, pp=2, dp=1)
+    sums = [op for op in built.schedule().program(0).ops if isinstance(op, Collective) and op.over == "embedding"]
+    assert [op.nbytes for op in sums] == [V * H / 4 * WIDTH]
+    timeline = simulate(built.schedule(), built.cluster())
+    assert timeline.axis_bytes["pp"] == pytest.approx(2 * 2 * 4 / 2 * S * H / 2 * WIDTH * 4)
