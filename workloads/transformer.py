@@ -138,8 +138,11 @@ def head_operators(shape: Shape) -> tuple[Operator, ...]:
 
 
 def _logits_and_loss(shape: Shape, logits: Linear) -> tuple[Operator, Operator]:
-    """The product *logits* of one rank, and the loss: of the rank's classes, or of all if it gathers the logits."""
+    """The product *logits* of one rank, and the loss: of its classes, of all that it gathers, or of its positions."""
     rows, precision, cut = shape.seq_length, shape.precision, shape.cut
+    if cut.sequence_head:
+        own = replace(logits, rows=rows // cut.ranks, outputs=shape.vocab_size, kept_share=1)
+        return on_the_sequence(own, cut), cross_entropy(own.rows, own.outputs, precision, shape.loss)
     product = column_parallel(logits, cut)
     if shape.gather_logits:
         classes = shape.vocabulary * cut.ranks

@@ -31,7 +31,7 @@ class Cut:
 
     *sequence*: operators that are not cut run on a shard of the sequence each (sequence parallelism). *by_columns*: the
     second product of a block is cut by columns too, not by rows. *grid*: they are cut over several axes; *over* and
-    *ranks* are then those of the columns.
+    *ranks* are then those of the columns. *sequence_head*: logits and loss too run on a shard of the sequence.
     """
 
     over: str = ""
@@ -39,6 +39,7 @@ class Cut:
     sequence: bool = False
     by_columns: bool = False
     grid: Grid | None = None
+    sequence_head: bool = False
 
     @property
     def sequence_shards(self) -> int:

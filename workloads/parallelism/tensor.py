@@ -83,6 +83,10 @@ class Tensor(Parallelism):
     tp_split: Literal["column_row", "column_column"] = "column_row"
     """column_row is Megatron-LM's, with one exchange for two products; column_column has one for each."""
 
+    tp_head: Literal["vocabulary", "sequence"] = "vocabulary"
+    """What a rank has of the logits: those of a part of the vocabulary, or, with sequence_parallel, of a part of the
+    sequence."""
+
     @model_validator(mode="after")
     def _needs_several_ranks(self) -> Self:
         if self.tp == 1:
@@ -91,6 +95,8 @@ class Tensor(Parallelism):
                     raise Fault(key, "belongs to tensor parallelism, but tp is 1")
             if self.by_columns:
                 raise Fault("tp_split", "belongs to tensor parallelism, but tp is 1")
+        if self.tp_head == "sequence" and not self.sequence_parallel:
+            raise Fault("tp_head", "sequence belongs to sequence_parallel: true")
         if self.by_columns and self.sequence_parallel:
             raise Fault("sequence_parallel", "belongs to tp_split: column_row, but tp_split is column_column")
         return self
@@ -170,7 +176,13 @@ class Tensor(Parallelism):
     def share(self, model: Model) -> Model:
         """The model of one rank."""
         if not self.grid:
-            return sharded(model, self.ranks, sequence_parallel=self.sequence_parallel, by_columns=self.by_columns)
+            return sharded(
+                model,
+                self.ranks,
+                sequence_parallel=self.sequence_parallel,
+                by_columns=self.by_columns,
+                sequence_head=self.tp_head == "sequence",
+            )
         return on_grid(_transformer(model, self.ranks), self.grid, only_linear=self.auto_parallelize)
 
     def overlap(self, software: Software) -> Mapping[str, Overlap]:
@@ -206,12 +218,20 @@ def _transformer(model: Model, degree: int) -> Transformer:
     raise ScenarioError(f"tp = {degree}: tensor parallelism needs a transformer, and {model.name} is not one; try 1")
 
 
-def sharded(model: Model, degree: int, *, sequence_parallel: bool = False, by_columns: bool = False) -> Model:
+def sharded(
+    model: Model,
+    degree: int,
+    *,
+    sequence_parallel: bool = False,
+    by_columns: bool = False,
+    sequence_head: bool = False,
+) -> Model:
     """The model of one of *degree* ranks. Raises `ScenarioError` if *degree* does not divide the sizes of *model*.
 
     Attention heads and the feed-forward size are divided by *degree*. The vocabulary is padded to a multiple of it. If
     there are fewer key and value heads than ranks, several ranks hold the same one. *by_columns*: both products of a
-    block are cut by columns (`workloads.operators.sharded`).
+    block are cut by columns (`workloads.operators.sharded`). *sequence_head*: a rank computes all logits of its shard
+    of the sequence, with a copy of their weight.
     """
     if degree == 1:
         return model
@@ -228,7 +248,11 @@ def sharded(model: Model, degree: int, *, sequence_parallel: bool = False, by_co
         raise ScenarioError(
             f"tp = {degree} does not divide seq_length = {model.shape.seq_length}, which sequence parallelism needs"
         )
-    return model.reshaped(cut=Cut(TENSOR, degree, sequence_parallel, by_columns))
+    if sequence_head and model.shape.tie_embeddings:
+        raise ScenarioError(
+            "tp_head: sequence needs tie_embeddings: false, since the embedding is cut over the vocabulary"
+        )
+    return model.reshaped(cut=Cut(TENSOR, degree, sequence_parallel, by_columns, sequence_head=sequence_head))
 
 
 def tensor_parallel(
