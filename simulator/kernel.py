@@ -22,7 +22,8 @@ class Kernel:
     the products of Winograd's algorithm, with fewer multiplications, used if there is no tf32. *attention*: ``forward``
     or ``backward`` of fused attention; its *shape* is (batch x heads x products, rows, columns, head size).
     *aligned*: the rows of its matrices begin at multiples of `ALIGNMENT` bytes. *rows*, *depths*: m or k of each
-    product of a launch of unequal ones, whose *shape* has their number and the mean.
+    product of a launch of unequal ones, whose *shape* has their number and the mean. *copies*: the ranks that compute the
+    same result; MFU counts it once.
     """
 
     flops: float = 0.0
@@ -36,6 +37,7 @@ class Kernel:
     aligned: bool = True
     rows: tuple[int, ...] = ()
     depths: tuple[int, ...] = ()
+    copies: int = 1
 
 
 ALIGNMENT = 16

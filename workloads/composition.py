@@ -15,11 +15,12 @@ from workloads.operators.parameter import REPLICAS
 from workloads.parallelism import Parallelism
 from workloads.parallelism.context import Context
 from workloads.parallelism.data import Data
+from workloads.parallelism.domain import Domain
 from workloads.parallelism.expert import Expert
 from workloads.parallelism.pipeline import Pipeline
 from workloads.parallelism.tensor import Tensor
 
-PARALLELISMS: tuple[type[Parallelism], ...] = (Tensor, Context, Expert, Pipeline, Data)
+PARALLELISMS: tuple[type[Parallelism], ...] = (Tensor, Domain, Context, Expert, Pipeline, Data)
 """In the order in which they apply, inner axes first. A user's own apply before the pipeline."""
 
 RANK_ORDER = (Tensor.axis, Data.axis, Pipeline.axis)

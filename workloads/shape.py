@@ -147,7 +147,7 @@ class Shape:
     @property
     def kept_share(self) -> int:
         """A product keeps one part in so many of an input that is gathered from the shards of the sequence."""
-        return 1 if self.keep_gathered else self.cut.sequence_shards
+        return 1 if self.keep_gathered or self.cut.grid else self.cut.sequence_shards
 
     @property
     def vocabulary(self) -> int:
@@ -156,8 +156,9 @@ class Shape:
 
     @property
     def hidden_bytes(self) -> float:
-        """Bytes that one layer passes to the next for each sample; those of a shard with sequence parallelism."""
-        return self.seq_length * self.hidden_size * BYTES[self.residual_precision] / self.cut.sequence_shards
+        """Bytes that one layer passes to the next for each sample; those of a shard if hidden states are cut."""
+        shares = self.cut.sequence_shards * (self.cut.grid.sample_shares if self.cut.grid else 1)
+        return self.seq_length * self.hidden_size * BYTES[self.residual_precision] / shares
 
 
 def nearest_divisors(number: int, wanted: int) -> list[int]:

@@ -26,6 +26,7 @@ from workloads.operators.attention import CoreAttention, FlashAttention
 from workloads.operators.elementwise import Elementwise, cast, dropout, gelu, residual, rotary, swiglu, tanh
 from workloads.operators.embedding import embedding, vocabulary_parallel_embedding
 from workloads.operators.fusion import fuses
+from workloads.operators.grids.samples import of_samples
 from workloads.operators.layer import OperatorLayer
 from workloads.operators.linear import Linear
 from workloads.operators.loss import cross_entropy, vocabulary_parallel_loss
@@ -34,14 +35,14 @@ from workloads.operators.operator import Operator
 from workloads.operators.parameter import parameter_tensors
 from workloads.operators.relative import biased_scores
 from workloads.operators.sharded import (
-    ShardedOperator,
     column_parallel,
     gathered_output,
     norm_of_columns,
+    norm_of_features,
+    norm_of_heads,
     on_the_sequence,
     second_parallel,
     sequence_gathered,
-    summed_over,
 )
 from workloads.operators.side_by_side import SharedInput, SummedOutput
 from workloads.shape import Shape
@@ -85,10 +86,11 @@ def transformer(shape: Shape, name: str = "transformer", notes: tuple[str, ...] 
     >>> transformer(gpt2).parameters
     124439808
     """
-    layers = [OperatorLayer("embedding", "embedding", embedding_operators(shape), shape.hidden_bytes)]
-    layers += _layers(shape)
+    cut = shape.cut
+    vectors, head = of_samples(embedding_operators(shape), cut.grid), of_samples(head_operators(shape), cut.grid)
+    layers = [OperatorLayer("embedding", "embedding", vectors, shape.hidden_bytes), *_layers(shape)]
     # a head passes on the loss, one fp32 number
-    layers.append(OperatorLayer("head", "head", head_operators(shape), 4.0))
+    layers.append(OperatorLayer("head", "head", head, 4.0))
     return Transformer(
         name,
         layers,
@@ -96,9 +98,9 @@ def transformer(shape: Shape, name: str = "transformer", notes: tuple[str, ...] 
         tokens_per_sample=shape.seq_length,
         precision=shape.precision,
         fused=shape.fused,
-        tied_parameters=shape.vocabulary * shape.hidden_size if shape.tie_embeddings else 0,
+        tied_parameters=layers[0].tensors[0].count if shape.tie_embeddings else 0,
         notes=notes,
-        boundary_axis="" if shape.cut.sequence else shape.cut.over,
+        boundary_axis=cut.grid.equal if cut.grid else "" if cut.sequence else cut.over,
         shape=shape,
     )
 
@@ -113,7 +115,7 @@ def _layers(shape: Shape) -> Iterator[OperatorLayer]:
             which = sparse % len(experts.loads)
             sparse += 1
         if which not in made:
-            made[which] = transformer_operators(shape, which)
+            made[which] = of_samples(transformer_operators(shape, which), shape.cut.grid)
         yield OperatorLayer(f"layer {number}", "transformer", made[which], shape.hidden_bytes)
 
 
@@ -187,8 +189,11 @@ def head_operators(shape: Shape) -> tuple[Operator, ...]:
 
 
 def _logits_and_loss(shape: Shape, logits: Linear) -> tuple[Operator, Operator]:
-    """The product *logits* of one rank, and the loss: of the rank's classes, or of all if it gathers the logits."""
+    """The product *logits* of one rank, and the loss: of its classes, of all that it gathers, or of its positions."""
     rows, precision, cut = shape.seq_length, shape.precision, shape.cut
+    if cut.sequence_head:
+        own = replace(logits, rows=rows // cut.ranks, outputs=shape.vocab_size, kept_share=1)
+        return on_the_sequence(own, cut), cross_entropy(own.rows, own.outputs, precision, shape.loss)
     product = column_parallel(logits, cut)
     if shape.gather_logits:
         classes = shape.vocabulary * cut.ranks
@@ -203,9 +208,11 @@ def _norm(shape: Shape) -> Operator:
     rows, hidden, stream = shape.seq_length // shape.cut.sequence_shards, shape.hidden_size, shape.residual_precision
     output = shape.precision if _casts_fused(shape) else stream
     if shape.normalization == "rmsnorm":
-        fused = fuses(shape.fused, "rms_norm")
-        return on_the_sequence(rms_norm(rows, hidden, stream, output, fused=fused), shape.cut)
-    return on_the_sequence(layer_norm(rows, hidden, stream, output, bias=shape.norm_bias), shape.cut)
+        norm, sums = rms_norm(rows, hidden, stream, output, fused=fuses(shape.fused, "rms_norm")), 1
+    else:
+        # the mean and the mean square
+        norm, sums = layer_norm(rows, hidden, stream, output, bias=shape.norm_bias), 2
+    return norm_of_features(norm, shape.seq_length, shape.cut, sums)
 
 
 def _casts_fused(shape: Shape) -> bool:
@@ -299,8 +306,7 @@ def _query_key_norms(shape: Shape) -> tuple[Operator, ...]:
     for heads in (shape.heads, shape.key_value_heads) if shape.qk_norm != "none" else ():
         if shape.qk_norm == "per_head":
             norm = rms_norm(rows * heads, shape.head_size, shape.precision, fused=fused)
-            tensors = summed_over(norm.tensors, cut.over) if cut.ranks > 1 else norm.tensors
-            made.append(ShardedOperator(norm, tensors))
+            made.append(norm_of_heads(norm, cut))
         else:
             norm = rms_norm(rows, heads * shape.head_size, shape.precision, fused=fused)
             made.append(norm_of_columns(norm, rows, cut))

@@ -11,13 +11,14 @@ from functools import cached_property
 from typing import Any, Self
 
 from scenarios.build.derived import Derived, derive
+from scenarios.build.grid_choice import Choice, chosen_grid
 from scenarios.build.schedule import collective_schedule, model_share, training_schedule
 from scenarios.specification import loading, variants
 from scenarios.specification.precision import PrecisionByOperator
 from scenarios.specification.specification import Specification
 from simulator.accelerator import Software
 from simulator.cluster import Cluster
-from simulator.document import Document, read, validated
+from simulator.document import Document, read, replaced, validated
 from simulator.errors import ClusterError, ScenarioError, SimulatorError
 from simulator.kernel import BYTES
 from simulator.plain_text import name_fault
@@ -42,7 +43,7 @@ MANY_VARIANTS, EACH = 2_000, 4e-3
 class BuiltScenario:
     """The validated *specification*, its *document* with presets, and its *source* document without presets.
 
-    Cluster, schedule and model are built on first use.
+    Cluster, schedule and model are built on first use. *grid_choice*: how ``tp: auto`` was replaced in them.
     """
 
     specification: Specification
@@ -50,6 +51,7 @@ class BuiltScenario:
     name: str
     source: Document
     variants: Mapping[str, Self] = field(default_factory=dict)
+    grid_choice: Choice | None = None
 
     @classmethod
     def load(
@@ -88,12 +90,27 @@ class BuiltScenario:
         if len(runs) > MANY_VARIANTS:
             log.warning("%s variants are checked one by one, about %.0f s", f"{len(runs):,}", len(runs) * EACH)
         for variant, changed in runs.items():
-            document = loading.expanded(changed)
-            checked[variant] = cls(validated(document, Specification), document, variant, changed)
-        scenario = cls(specification, whole, name, source, checked)
+            checked[variant] = cls._with_grid(loading.expanded(changed), variant, changed)
+        scenario = (
+            cls._with_grid(whole, name, source) if not checked else cls(specification, whole, name, source, checked)
+        )
         for one in checked.values() if checked else (scenario,):
             one.check()
         return scenario
+
+    @classmethod
+    def _with_grid(cls, document: Document, name: str, source: Document) -> Self:
+        """The scenario of *document*, with the grid of `chosen_grid` if it leaves that open."""
+        specification = validated(document, Specification)
+        if specification.training is None or not specification.parallelism.chosen_by_model:
+            return cls(specification, document, name, source)
+        cluster = _built(specification.cluster, document)
+        choice = chosen_grid(specification, cluster, document)
+        path, grid = ("parallelism", "tp"), {axis: getattr(choice.grid, axis) for axis in ("x", "y", "z")}
+        document = replaced(document, path, grid, document.position(path))
+        made = cls(validated(document, Specification), document, name, source, grid_choice=choice)
+        made.__dict__["_cluster"] = cluster
+        return made
 
     def changed(self, values: Mapping[str, Any], shown: str) -> Self:
         """Return the scenario with *values* by dotted key; error messages about them name *shown*."""

@@ -158,6 +158,14 @@ def _batches(
             message = indivisible(batch, degree * (micro or 1), name)
             raise document.error(("training", "global_batch_size"), message)
     micro = micro or batch // max(by_stage or (replicas,))
+    for key, part in specification.parallelism.parts.items():
+        if micro % part.sample_shares:
+            raise document.error(
+                ("training", "micro_batch_size"),
+                f"a micro-batch of {micro} cannot be divided by the {part.sample_shares} ranks of {key} that share its "
+                f"samples; give a multiple of {part.sample_shares}",
+                at_key="micro_batch_size" not in document.data["training"],
+            )
     return micro, batch // (replicas * micro)
 
 

@@ -16,6 +16,7 @@ def notes(scenario: BuiltScenario) -> list[str]:
     order = pipeline_order(scenario.specification, scenario.derived, scenario.document)
     return [
         *_software(scenario),
+        *([str(scenario.grid_choice)] if scenario.grid_choice else []),
         *scenario.model.notes,
         *order.notes,
         *_update(scenario),

@@ -28,8 +28,7 @@ NOT_MODELLED = (
     "Tensor parallelism across nodes with one adapter each (DLPerf, MP_1x16x1): exchanges took half as long again as "
     "NCCL's rings at the adapter's rate, which the gradients of the same cluster reached.",
     "Kernels chosen by autotuning: a product is priced by its shape with the best of a few tiles.",
-    "Four-dimensional tensor parallelism (AxoNN on Frontier), "
-    "context parallelism, data parallelism that differs from stage to stage; scenarios of runs that had them say so.",
+    "Context parallelism, data parallelism that differs from stage to stage; scenarios of runs that had them say so.",
     "Searched pipeline schedules (ZB-1p, ZB-2p): the nearest hand-made ones are simulated in their place.",
     "TPUs.",
 )

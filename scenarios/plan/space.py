@@ -134,6 +134,12 @@ class Space:
         if scenario.derived.by_stage:
             message = "plan varies the degrees of all stages together; give one number, or auto"
             raise scenario.document.error(("parallelism", "dp"), message)
+        search = scenario.specification.plan.search
+        if scenario.specification.parallelism.mode != "1d" and (
+            not search or {"tp", "sequence_parallel"} & set(search)
+        ):
+            message = "plan varies tp along one dimension; give tp a number without tp_mode, or plan.search without tp"
+            raise scenario.document.error(("parallelism", "tp"), message)
         self.scenario = scenario
         self._parallelisms: dict[str, ParallelismSection | Rejected] = {}
         self.plan: PlanSection = scenario.specification.plan

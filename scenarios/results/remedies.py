@@ -102,8 +102,8 @@ def _cut(scenario: BuiltScenario) -> Iterator[Remedy]:
     kept = {"training.micro_batch_size": derived.micro_batch_size, "parallelism.dp": "auto"}
     given = scenario.specification.training and scenario.specification.training.micro_batch_size
     told = "" if given else f" and micro_batch_size: {derived.micro_batch_size}"
-    tp = derived.degree("tp")
-    if tp * 2 <= _node(scenario) and _divides(scenario, tp * 2):
+    tp, mode = derived.degree("tp"), scenario.specification.parallelism.mode
+    if mode == "1d" and tp * 2 <= _node(scenario) and _divides(scenario, tp * 2):
         yield Remedy(f"tp: {tp * 2}{told}", {"parallelism.tp": tp * 2, **kept})
     data = scenario.specification.parallelism.data
     gathers = isinstance(data, FullyShardedDataParallel) or (isinstance(data, Zero) and data.stage > 1)

@@ -29,6 +29,7 @@ from workloads.composition import PARALLELISMS, RANK_ORDER, composed, numbered_a
 from workloads.parallelism import Parallelism
 from workloads.parallelism.context import Context
 from workloads.parallelism.data import Data
+from workloads.parallelism.domain import Domain
 from workloads.parallelism.expert import Expert
 from workloads.parallelism.pipeline import Pipeline
 from workloads.parallelism.tensor import Tensor
@@ -44,7 +45,7 @@ def _schema(schema: dict[str, Any]) -> None:
     schema["properties"]["data"]["oneOf"].append(own)
 
 
-class ParallelismSection(Data, Pipeline, Expert, Context, Tensor):
+class ParallelismSection(Data, Pipeline, Domain, Expert, Context, Tensor):
     """The section of a scenario.
 
     *rank_order*: the axes along which ranks are numbered, fastest first. *placement* maps ranks to GPUs.

@@ -8,6 +8,7 @@ import numpy as np
 
 from simulator.analysis.instants import ONE_INSTANT
 from simulator.analysis.intervals import partition
+from simulator.kernel import Kernel
 from simulator.schedule import Collective, Compute, Copy, Delay, Op, Recv, Schedule, Send
 from simulator.schedule.mesh import family
 from simulator.timeline import Floats, Integers, Timeline, Totals
@@ -131,27 +132,30 @@ def parts_within(timeline: Timeline, rank: int, window: tuple[float, float]) -> 
 
 
 def model_flops(schedule: Schedule) -> float:
-    """Return the model's FLOPs of matrix products in one training step on all GPUs: phases F, B, I, W."""
-    return _flops(schedule, MODEL_PHASES)
+    """Return the model's FLOPs of matrix products in one training step on all GPUs: phases F, B, I, W.
+
+    Products that several ranks compute alike count once.
+    """
+    return _flops(schedule, MODEL_PHASES, lambda kernel: kernel.flops / kernel.copies)
 
 
 def hardware_flops(schedule: Schedule) -> float:
     """Return the executed FLOPs of matrix products in one training step on all GPUs, with recomputation."""
-    return _flops(schedule, MODEL_PHASES | {"R"})
+    return _flops(schedule, MODEL_PHASES | {"R"}, lambda kernel: kernel.flops)
 
 
-def _flops(schedule: Schedule, phases: frozenset[str]) -> float:
+def _flops(schedule: Schedule, phases: frozenset[str], counted: Callable[[Kernel], float]) -> float:
     total = 0.0
     for number, program in enumerate(schedule.programs):
         if program.on == "gpu":
-            flops = sum(times * sum(_op_flops(op, phases) for op in ops) for ops, times in program.templates())
+            flops = sum(times * sum(_op_flops(op, phases, counted) for op in ops) for ops, times in program.templates())
             total += len(schedule.ranks_of(number)) * flops
     return total / schedule.batches
 
 
-def _op_flops(op: Op, phases: frozenset[str]) -> float:
+def _op_flops(op: Op, phases: frozenset[str], counted: Callable[[Kernel], float]) -> float:
     counts = isinstance(op, Compute) and op.on == "gpu" and op.action and op.action.phase in phases
-    return sum(kernel.flops for kernel in op.kernels) if counts and isinstance(op, Compute) else 0.0
+    return sum(map(counted, op.kernels)) if counts and isinstance(op, Compute) else 0.0
 
 
 def flops_per_gpu(timeline: Timeline) -> tuple[float, float]:

@@ -43,6 +43,7 @@ AXIS_FILLS = {
     "ps": ("#D55E00", "black"),
     "ep": ("#882255", "white"),
     "cp": ("#AA4499", "white"),
+    "domain": ("#117733", "white"),
 }
 SPARE_FILLS = (("#DDCC77", "black"), ("#CC6677", "black"), ("#661100", "white"), ("#FFAABB", "black"))
 """For other axes, by a hash of their names."""

@@ -51,6 +51,7 @@ def results() -> Results:
 
 def test_what_is_shipped() -> None:
     small = [
+        "alexnet_pr_pc",
         "allreduce_dgx_a100",
         "dgx_a100_gpt2_xl_ddp",
         "gpipe_vs_varuna",
@@ -65,6 +66,7 @@ def test_what_is_shipped() -> None:
         "mixtral_8x7b_dgx_h100",
         "naive_vs_ddp",
         "resnet50_one_v100",
+        "tensor_grids",
         "zhores_resnet50_ddp",
         "zhores_vgg16_parameter_server_vs_ring",
     ]
@@ -281,3 +283,26 @@ def test_the_schema_beside_the_scenarios_is_that_of_the_command() -> None:
     assert json.loads(path.read_text()) == for_editors(), (
         f"renew it: clustersim schema > {path.relative_to(SHIPPED.parent)}"
     )
+
+
+def test_tensor_grids_send_less_the_more_dimensions_they_have(results: Results) -> None:
+    variants = results["tensor_grids"].summary()["variants"]
+    one, two, two_and_a_half, three, overlapped, replaced, chosen = variants.values()
+    sent = [one["traffic_bytes"]["tp"] for one in (one, two, three, chosen)]
+    assert sent == sorted(sent, reverse=True)
+    assert two_and_a_half["traffic_bytes"]["tp"] < two["traffic_bytes"]["tp"]
+    assert overlapped["step_time_s"] < three["step_time_s"]
+    assert overlapped["traffic_bytes"]["tp"] == pytest.approx(three["traffic_bytes"]["tp"])
+    assert replaced["traffic_bytes"]["tp"] > 2 * three["traffic_bytes"]["tp"]
+    assert min(variant["step_time_s"] for variant in variants.values()) == chosen["step_time_s"]
+
+
+def test_alexnet_on_a_grid_communicates_least(results: Results) -> None:
+    """Gholami et al. (arXiv:1712.04432, abstract): the least cost is neither pure model nor pure data parallelism."""
+    variants = results["alexnet_pr_pc"].summary()["variants"]
+    exposed = {
+        name: sum(seconds for part, seconds in one["breakdown_s"].items() if part.startswith("exposed"))
+        for name, one in variants.items()
+    }
+    assert exposed["16 x 32"] < exposed["4 x 128"] < exposed["2 x 256"] < exposed["1 x 512, batch"]
+    assert exposed["16 x 32"] < exposed["16 x 32, all by model"]

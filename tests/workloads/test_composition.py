@@ -11,6 +11,7 @@ from workloads.composition import PARALLELISMS, RANK_ORDER, layouts, numbered_al
 from workloads.compute import compute
 from workloads.parallelism.context import Context
 from workloads.parallelism.data import Data
+from workloads.parallelism.domain import Domain
 from workloads.parallelism.expert import Expert
 from workloads.parallelism.pipeline import Pipeline
 from workloads.parallelism.tensor import Tensor
@@ -89,6 +90,6 @@ def test_replicas_of_stages_that_do_not_fit_are_told():
 def test_the_default_rank_order_names_every_axis():
     assert numbered_along(parts(1, 1, 1)) == list(RANK_ORDER)
     every = [*parts(1, 1, 1), Context(cp=2)]
-    assert {part.axis for part in every} == {cls.axis for cls in PARALLELISMS if cls is not Expert}
+    assert {part.axis for part in every} == {cls.axis for cls in PARALLELISMS} - {Expert.axis, Domain.axis}
     # Megatron-LM's order (initialize_model_parallel, order = "tp-cp-ep-dp-pp")
     assert numbered_along(every) == ["tp", "cp", "dp", "pp"]

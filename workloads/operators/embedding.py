@@ -33,6 +33,8 @@ def vocabulary_parallel_embedding(lookup: Elementwise, cut: Cut, nbytes: float) 
     With sequence parallelism Megatron-LM scatters the sum at once only if no second table is added to all of it
     (LanguageModelEmbedding, reduce_scatter_embeddings). The gradient is gathered.
     """
+    if cut.grid:
+        return cut.grid.lookup(lookup)
     if cut.ranks == 1:
         return lookup
     scattered = cut.sequence and len(lookup.tensors) == 1

@@ -90,7 +90,11 @@ class _Builder:
         self._block(self._blocking_part(exchange) for exchange in segment.after)
 
     def add_pair(self, inputs: Segment, weights: Segment) -> None:
-        """Add the gradients of a product's input and weights; the exchanges of each run beside the other."""
+        """Add the gradients of a product's input and weights; the exchanges of each run beside the other.
+
+        The first kernels wait for what is before them, and what is after the last ones waits for these only.
+        """
+        self._block(inputs.before)
         if weights.before and (self.kernels or not self.ops):
             self._compute()
         begun, before = (self.last, *self.waits), self.received
@@ -102,6 +106,8 @@ class _Builder:
         sums = self._exchange_beside(inputs.after, (self.last,))
         self.kernels, self.waits = weights.kernels, gathers
         self._compute()
+        for exchange in weights.after:
+            self._collective(exchange, "compute", ())
         self.waits = sums
 
     def finish(self) -> list[Op]:
@@ -177,6 +183,7 @@ class _Builder:
             over=exchange.over,
             nbytes=exchange.nbytes,
             per_peer=exchange.per_peer,
+            root=exchange.root,
         )
         self.ops.append(op)
         self.received += gathered
@@ -192,6 +199,7 @@ class _Builder:
             after=after,
             over=exchange.over,
             distance=exchange.distance,
+            wraps=exchange.wraps,
             nbytes=exchange.nbytes,
         )
         receive = ShiftRecv(
@@ -203,6 +211,7 @@ class _Builder:
             allocates={"buffers": exchange.nbytes},
             over=exchange.over,
             distance=exchange.distance,
+            wraps=exchange.wraps,
             nbytes=exchange.nbytes,
         )
         self.ops += (send, receive)

@@ -21,6 +21,8 @@ class Exchange:
     *nbytes*: of a collective the full vector, of a shift what one rank sends. *divisible*: the segment is a product,
     and a share of the exchange may run beside it, piece by piece; in a backward pass the weight gradient of the product
     is the next segment. *distance*: on the axis, of a shift. *per_peer*: bytes for each coordinate, of an all-to-all.
+    *root*: a coordinate, of a broadcast or a reduce. *of_weights*: as many bytes for any number of samples. *wraps*: a
+    shift from the last coordinate goes to the first one; otherwise the last one sends nothing.
     """
 
     kind: str
@@ -29,6 +31,9 @@ class Exchange:
     divisible: bool = False
     distance: int = 1
     per_peer: PerPeer | None = None
+    root: int = 0
+    of_weights: bool = False
+    wraps: bool = True
 
     def times(self, factor: float) -> Exchange:
         """The exchange with its bytes multiplied by *factor*."""

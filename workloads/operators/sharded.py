@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from simulator.kernel import BYTES, Kernel
+from workloads.operators.grids.grid import Grid
 from workloads.operators.linear import Linear
 from workloads.operators.operator import Operator
 from workloads.operators.parameter import ParameterTensor
@@ -29,17 +30,22 @@ class Cut:
     """Operators are cut over *ranks* ranks of the axis *over*.
 
     *sequence*: operators that are not cut run on a shard of the sequence each (sequence parallelism). *by_columns*: the
-    second product of a block is cut by columns too, not by rows.
+    second product of a block is cut by columns too, not by rows. *grid*: they are cut over several axes; *over* and
+    *ranks* are then those of the columns. *sequence_head*: logits and loss too run on a shard of the sequence.
     """
 
     over: str = ""
     ranks: int = 1
     sequence: bool = False
     by_columns: bool = False
+    grid: Grid | None = None
+    sequence_head: bool = False
 
     @property
     def sequence_shards(self) -> int:
-        """The number of shards of the sequence where an operator is not cut."""
+        """The number of shards of the sequence where an operator is not cut; on a grid, of the hidden features."""
+        if self.grid:
+            return self.grid.features.ranks
         return self.ranks if self.sequence else 1
 
 
@@ -111,7 +117,8 @@ class ShardedOperator(Operator):
 
 
 def _of(given: Iterable[tuple[str, Exchange]], phase: str, samples: int) -> tuple[Exchange, ...]:
-    return tuple(exchange.times(samples) for when, exchange in given if when == phase)
+    own = (exchange for when, exchange in given if when == phase)
+    return tuple(exchange if exchange.of_weights else exchange.times(samples) for exchange in own)
 
 
 def column_parallel(linear: Linear | SharedInput, cut: Cut, *, summed_first: bool = True) -> Operator:
@@ -120,6 +127,8 @@ def column_parallel(linear: Linear | SharedInput, cut: Cut, *, summed_first: boo
     Products of one input exchange it, and the sum of its gradients, once; without shards of the sequence, the gradient
     from each product if they are not *summed_first*.
     """
+    if cut.grid:
+        return cut.grid.first(linear)
     if cut.ranks == 1:
         return linear
     nbytes = float(linear.rows * linear.inputs * BYTES[linear.precision])
@@ -142,6 +151,8 @@ def gathered_output(operator: Operator, cut: Cut, nbytes: float) -> Operator:
 
 def second_parallel(linear: Linear | SummedOutput, cut: Cut) -> Operator:
     """The second product of a block, given with the inputs of one rank: cut by rows, or by columns too."""
+    if cut.grid:
+        return cut.grid.second(linear)
     if isinstance(linear, Linear) and cut.by_columns and cut.ranks > 1:
         return gathered_column_parallel(linear, cut)
     return row_parallel(linear, cut)
@@ -189,6 +200,23 @@ def sequence_gathered(linear: Linear, cut: Cut, nbytes: float) -> Operator:
     return ShardedOperator(linear, linear.tensors, (("F", Exchange("all_gather", nbytes, cut.over)),))
 
 
+def norm_of_features(norm: Operator, rows: int, cut: Cut, sums: int) -> Operator:
+    """A norm over hidden features that a grid cuts: ranks add up *sums* fp32 numbers of each of *rows* in each pass."""
+    if not cut.grid:
+        return on_the_sequence(norm, cut)
+    side, nbytes = cut.grid.features, float(sums * rows * BYTES["fp32"])
+    added = Exchange("all_reduce", nbytes, side.over)
+    before = (("F", added), ("I", added)) if side.ranks > 1 else ()
+    return ShardedOperator(norm, cut.grid.of_features(norm.tensors), before)
+
+
+def norm_of_heads(norm: Operator, cut: Cut) -> Operator:
+    """A norm of each head by itself: ranks with other heads or samples have the same weights."""
+    if cut.grid:
+        return ShardedOperator(norm, cut.grid.summed(norm.tensors, cut.grid.columns, *cut.grid.samples))
+    return ShardedOperator(norm, summed_over(norm.tensors, cut.over) if cut.ranks > 1 else norm.tensors)
+
+
 def on_the_sequence(operator: Operator, cut: Cut) -> Operator:
     """An operator that runs on each rank's shard of the sequence: its weight gradients are summed over the ranks."""
     if cut.sequence_shards == 1:
@@ -198,10 +226,10 @@ def on_the_sequence(operator: Operator, cut: Cut) -> Operator:
 
 def norm_of_columns(norm: Operator, rows: int, cut: Cut) -> Operator:
     """An RMS norm over features that are cut by columns: ranks add up an fp32 number of each of *rows* in each pass."""
-    if cut.ranks == 1:
-        return norm
+    tensors = cut.grid.summed(norm.tensors, *cut.grid.samples) if cut.grid else norm.tensors
     sums = Exchange("all_reduce", float(rows * BYTES["fp32"]), cut.over)
-    return ShardedOperator(norm, norm.tensors, before=(("F", sums), ("I", sums)))
+    before = (("F", sums), ("I", sums)) if cut.ranks > 1 else ()
+    return ShardedOperator(norm, tensors, before) if before or cut.grid else norm
 
 
 def summed_over(tensors: Iterable[ParameterTensor], axis: str) -> tuple[ParameterTensor, ...]:

@@ -6,7 +6,7 @@ done; then each coordinate of the axis gets a program of its own, with the neigh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,14 +17,24 @@ from workloads.operators import by_coordinate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shift(Op):
-    """*nbytes* along the axis *over* by *distance*, modulo the size of the group."""
+    """*nbytes* along the axis *over* by *distance*, modulo the size of the group unless it does not wrap."""
 
     over: str
     distance: int
     nbytes: float
+    wraps: bool = True
 
     def _what(self) -> str:
         return f"shift {self.nbytes:g} B by {self.distance:+d} over {self.over}"
+
+    @property
+    def step(self) -> int:
+        """From the coordinate of a rank to that of its peer."""
+        raise NotImplementedError
+
+    def happens(self, coordinate: int, size: int) -> bool:
+        """True if the rank at *coordinate* in a group of *size* has a peer."""
+        return self.wraps or coordinate + self.step in range(size)
 
     def at(self, coordinate: int, size: int) -> Op:
         """The op of the rank at *coordinate* in a group of *size*."""
@@ -34,6 +44,11 @@ class Shift(Op):
 class ShiftSend(Shift):
     """The sender's side."""
 
+    @property
+    def step(self) -> int:
+        """Forward."""
+        return self.distance
+
     def at(self, coordinate: int, size: int) -> Send:
         """A send to the rank *distance* further on."""
         return Send(**_common(self), peer=(coordinate + self.distance) % size)
@@ -41,6 +56,11 @@ class ShiftSend(Shift):
 
 class ShiftRecv(Shift):
     """The receiver's side."""
+
+    @property
+    def step(self) -> int:
+        """Backward."""
+        return -self.distance
 
     def at(self, coordinate: int, size: int) -> Recv:
         """A receive from the rank *distance* before."""
@@ -95,10 +115,26 @@ def _at(program: Program, axis: str, coordinate: int, size: int) -> Program:
     if size < 2:
         raise ScheduleError(f"{program.role} shifts over {axis}, but is alone on that axis")
 
+    shifts = (op for op in program.distinct() if isinstance(op, Shift) and op.over == axis)
+    missing = {op.name: op for op in shifts if not op.happens(coordinate, size)}
+
     def change(op: Op) -> Iterator[Op]:
-        if isinstance(op, Shift):
-            yield op.at(coordinate, size) if op.over == axis else op
+        if op.name in missing:
+            return
+        kept = _without(op, [missing[name] for name in op.after if name in missing])
+        if isinstance(kept, Shift):
+            yield kept.at(coordinate, size) if kept.over == axis else kept
         else:
-            yield by_coordinate.at_coordinate(op, axis, coordinate)
+            yield by_coordinate.at_coordinate(kept, axis, coordinate)
 
     return replace(program.map_ops(change), role=f"{program.role}, {axis} {coordinate}")
+
+
+def _without(op: Op, missing: Sequence[Shift]) -> Op:
+    """*op*, which neither waits for the *missing* shifts nor frees what they would have received."""
+    if not missing:
+        return op
+    names, received = {shift.name for shift in missing}, sum(shift.allocates.get("buffers", 0.0) for shift in missing)
+    after = tuple(name for name in op.after if name not in names)
+    frees = {**op.frees, "buffers": op.frees.get("buffers", 0.0) - received} if received else op.frees
+    return replace(op, after=after, frees=frees)

@@ -67,6 +67,11 @@ class Parallelism(Section):
         """What headings say of it beside its degrees; nothing by default."""
         return ""
 
+    @property
+    def sample_shares(self) -> int:
+        """Into how many parts its ranks divide the samples of a micro-batch."""
+        return 1
+
     def check(self, others: Mapping[str, Parallelism]) -> None:
         """Raise `Fault`, with the key to change, if the keys contradict those of the *others*, which are by key."""
 

@@ -29,7 +29,7 @@ from workloads.experts.sizes import ExpertCut
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
 from workloads.parallelism import Parallelism
-from workloads.parallelism.tensor import TENSOR
+from workloads.parallelism._grid import TENSOR
 from workloads.shape import nearest_divisors
 from workloads.transformer import Transformer
 

@@ -5,13 +5,14 @@ There are two parts. `sharded` makes the model of one rank; its operators name t
 `tensor_parallel` is the pass that follows. It adds the all-reduce of those gradients that are partial sums.
 
 Shoeybi et al. 2019, "Megatron-LM" (arXiv:1909.08053); sequence parallelism as in Korthikanti et al. 2022
-(arXiv:2205.05198).
+(arXiv:2205.05198). Ranks of two and three dimensions: `workloads.operators.grids`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import ClassVar, Literal, Self
+from math import prod
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -21,14 +22,31 @@ from simulator.errors import ScenarioError
 from simulator.kernel import BYTES
 from simulator.schedule import Collective, Compute, Op, Program, Schedule
 from workloads.model import Model
+from workloads.operators.grids.grid import Grid
 from workloads.operators.lowering import Overlap
 from workloads.operators.sharded import Cut
 from workloads.parallelism import Parallelism, TrainingStep
+from workloads.parallelism._grid import (
+    DEPTH,
+    OVERLAPPED,
+    TENSOR,
+    Mode,
+    Overlapped,
+    TensorGrid,
+    X,
+    Y,
+    made_grid,
+    nearest_square,
+    on_grid,
+    square_side,
+    with_overlap,
+)
 from workloads.parallelism.search import Choices, Chosen, Job, divisors
 from workloads.shape import nearest_divisors
 from workloads.transformer import Transformer
 
-TENSOR = "tp"
+AUTO = "auto"
+"""The degree that AxoNN's communication model chooses."""
 
 
 def _degrees(job: Job, chosen: Chosen) -> Sequence[int]:
@@ -37,7 +55,7 @@ def _degrees(job: Job, chosen: Chosen) -> Sequence[int]:
 
 
 def _on_sequences(job: Job, chosen: Chosen) -> Sequence[bool]:
-    return (True, False) if chosen["tp"] > 1 else (False,)
+    return (True, False) if isinstance(chosen["tp"], int) and chosen["tp"] > 1 else (False,)
 
 
 class Tensor(Parallelism):
@@ -47,14 +65,27 @@ class Tensor(Parallelism):
     key: ClassVar[str] = "tp"
     searchable: ClassVar[Mapping[str, Choices]] = {"tp": _degrees, "sequence_parallel": _on_sequences}
 
-    tp: Count = 1
-    """Ranks that share every layer; they must divide the heads."""
+    tp: Count | Literal["auto"] | TensorGrid = 1
+    """Ranks that share every layer; they must divide the heads. {x: 2, y: 2, z: 2} is AxoNN's grid, auto the grid that
+    its communication model chooses."""
+    tp_mode: Mode | None = None
+    """Dimensions of the grid: 1d (Megatron-LM), 2d (SUMMA, a square number of ranks), 2.5d (tp_depth square grids), 3d
+    (AxoNN; tp is then x, y and z, auto, or a number whose grid its communication model chooses)."""
+    tp_depth: Count | None = None
+    """Square grids of tp_mode 2.5d."""
+    auto_parallelize: Flag = False
+    """AxoNN replaces linear layers only, as its auto_parallelize does: each exchanges samples for features and back."""
     sequence_parallel: Flag = False
     """Norms and dropout run on a shard of the sequence on each tensor-parallel rank."""
-    tp_overlap: Flag | Fraction = False
-    """Fraction of each tensor-parallel exchange that overlaps with its matrix product; true is all of it."""
+    tp_overlap: Flag | Fraction | list[Overlapped] = False
+    """Fraction of each tensor-parallel exchange that overlaps with its matrix product; true is all of it. On AxoNN's
+    grid a list of what overlaps: all_reduce, reduce_scatter, all_gather."""
     tp_split: Literal["column_row", "column_column"] = "column_row"
     """column_row is Megatron-LM's, with one exchange for two products; column_column has one for each."""
+
+    tp_head: Literal["vocabulary", "sequence"] = "vocabulary"
+    """What a rank has of the logits: those of a part of the vocabulary, or, with sequence_parallel, of a part of the
+    sequence."""
 
     @model_validator(mode="after")
     def _needs_several_ranks(self) -> Self:
@@ -64,9 +95,44 @@ class Tensor(Parallelism):
                     raise Fault(key, "belongs to tensor parallelism, but tp is 1")
             if self.by_columns:
                 raise Fault("tp_split", "belongs to tensor parallelism, but tp is 1")
+        if self.tp_head == "sequence" and not self.sequence_parallel:
+            raise Fault("tp_head", "sequence belongs to sequence_parallel: true")
         if self.by_columns and self.sequence_parallel:
             raise Fault("sequence_parallel", "belongs to tp_split: column_row, but tp_split is column_column")
         return self
+
+    @model_validator(mode="after")
+    def _fits_its_mode(self) -> Self:
+        mode = self.mode
+        if self.tp_mode and self.tp_mode != mode:
+            raise Fault("tp_mode", f"must be 3d, not {self.tp_mode}: tp is {'auto' if self.tp == AUTO else 'a grid'}")
+        if mode != "1d" and (self.sequence_parallel or self.by_columns):
+            key = "sequence_parallel" if self.sequence_parallel else "tp_split"
+            raise Fault(key, f"belongs to tp_mode 1d, but it is {mode}")
+        if (self.tp_depth is None) is (mode == "2.5d"):
+            raise Fault(
+                "tp_depth", f"belongs to tp_mode 2.5d, {'which needs it' if mode == '2.5d' else f'but it is {mode}'}"
+            )
+        if self.auto_parallelize and mode != "3d":
+            raise Fault("auto_parallelize", f"belongs to AxoNN's grid (tp: x, y and z), but tp_mode is {mode}")
+        if self.tp_overlap and (isinstance(self.tp_overlap, list), mode) not in ((False, "1d"), (True, "3d")):
+            form = {"1d": "true or a fraction", "3d": f"a list of {', '.join(OVERLAPPED)}"}.get(mode, "false")
+            raise Fault("tp_overlap", f"must be {form} with tp_mode {mode}")
+        if mode in ("2d", "2.5d") and isinstance(self.tp, int) and not square_side(self.tp, self.tp_depth or 1):
+            good = " or ".join(map(str, nearest_square(self.tp, self.tp_depth or 1)))
+            grids = "a square grid" if mode == "2d" else f"{self.tp_depth} square grids"
+            raise Fault("tp", f"{self.tp} ranks do not make {grids} of tp_mode {mode}; try {good}")
+        return self
+
+    @property
+    def mode(self) -> Mode:
+        """*tp_mode*, by default 3d for a grid or auto and 1d for a number."""
+        return "3d" if not isinstance(self.tp, int) else self.tp_mode or "1d"
+
+    @property
+    def chosen_by_model(self) -> bool:
+        """True if AxoNN's communication model has to choose the grid first."""
+        return self.tp == AUTO or (self.mode == "3d" and isinstance(self.tp, int))
 
     @property
     def by_columns(self) -> bool:
@@ -74,40 +140,102 @@ class Tensor(Parallelism):
         return self.tp_split == "column_column"
 
     def degrees(self, ranks: int) -> Mapping[str, int]:
-        """The degree of ``tp``, as given."""
-        return {TENSOR: self.tp}
+        """The degree of ``tp``, as given; on a grid those of x, y and z."""
+        if isinstance(self.tp, TensorGrid):
+            # AxoNN numbers its ranks along y first (axonn/communication.py, intra_layer_column_parallel_rank)
+            return {Y: self.tp.y, X: self.tp.x, DEPTH: self.tp.z}
+        if self.chosen_by_model or not isinstance(self.tp, int):
+            return {TENSOR: self.tp if isinstance(self.tp, int) else 1}
+        side = square_side(self.tp, self.tp_depth or 1) if self.mode != "1d" else None
+        return {X: side, Y: side, DEPTH: self.tp_depth or 1} if side else {TENSOR: self.tp}
+
+    @property
+    def ranks(self) -> int:
+        """All ranks that share every layer."""
+        return prod(self.degrees(1).values())
+
+    @property
+    def grid(self) -> Grid | None:
+        """The grid of the ranks; None if it has one dimension or one rank."""
+        if self.mode == "1d" or self.chosen_by_model or self.ranks == 1:
+            return None
+        return made_grid(self.degrees(1), self.mode, only_linear=self.auto_parallelize)
+
+    @property
+    def sample_shares(self) -> int:
+        """Those of the grid."""
+        return self.grid.sample_shares if self.grid else 1
 
     @property
     def boundary_copies(self) -> int:
-        """All of its ranks, unless each holds a shard of the sequence."""
-        return 1 if self.sequence_parallel else self.tp
+        """All of its ranks, unless each holds a shard of the sequence; on a grid those of x."""
+        if self.grid:
+            return self.grid.columns.ranks if self.grid.equal else 1
+        return 1 if self.sequence_parallel else self.ranks
 
     def share(self, model: Model) -> Model:
         """The model of one rank."""
-        return sharded(model, self.tp, sequence_parallel=self.sequence_parallel, by_columns=self.by_columns)
+        if not self.grid:
+            return sharded(
+                model,
+                self.ranks,
+                sequence_parallel=self.sequence_parallel,
+                by_columns=self.by_columns,
+                sequence_head=self.tp_head == "sequence",
+            )
+        return on_grid(_transformer(model, self.ranks), self.grid, only_linear=self.auto_parallelize)
 
     def overlap(self, software: Software) -> Mapping[str, Overlap]:
-        """The overlap of exchanges over ``tp``: *tp_overlap*, and whether the software overlaps by itself."""
-        return {TENSOR: Overlap(float(self.tp_overlap), software.async_tensor)}
+        """The overlap of exchanges over ``tp``: *tp_overlap*, and whether the software overlaps by itself.
+
+        On a grid: of the gradients of inputs with those of weights, if all-reduces overlap.
+        """
+        if self.grid:
+            beside = Overlap(asynchronous="all_reduce" in self._overlapped)
+            return {side.over: beside for side in (self.grid.columns, self.grid.features)}
+        share = 0.0 if isinstance(self.tp_overlap, list) else float(self.tp_overlap)
+        return {TENSOR: Overlap(share, software.async_tensor)}
+
+    def facts(self) -> Mapping[str, Any]:
+        """The sides of the grid."""
+        return {"tp_grid": " x ".join(f"{axis} {n}" for axis, n in self.degrees(1).items())} if self.grid else {}
 
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
-        """Add the all-reduce of partial gradients; see `tensor_parallel`."""
-        return tensor_parallel(schedule, step.model, gradient_dtype=step.gradient_dtype)
+        """Add the all-reduce of partial gradients, see `tensor_parallel`; on AxoNN's grid what overlaps."""
+        axes = [axis for axis, ranks in self.degrees(1).items() if ranks > 1]
+        schedule = tensor_parallel(schedule, step.model, gradient_dtype=step.gradient_dtype, axes=axes)
+        return with_overlap(schedule, self._overlapped) if DEPTH in axes and self.mode == "3d" else schedule
+
+    @property
+    def _overlapped(self) -> Sequence[str]:
+        return self.tp_overlap if isinstance(self.tp_overlap, list) else ()
 
 
-def sharded(model: Model, degree: int, *, sequence_parallel: bool = False, by_columns: bool = False) -> Model:
+def _transformer(model: Model, degree: int) -> Transformer:
+    """*model*. Raises `ScenarioError` if it is no transformer."""
+    if isinstance(model, Transformer):
+        return model
+    raise ScenarioError(f"tp = {degree}: tensor parallelism needs a transformer, and {model.name} is not one; try 1")
+
+
+def sharded(
+    model: Model,
+    degree: int,
+    *,
+    sequence_parallel: bool = False,
+    by_columns: bool = False,
+    sequence_head: bool = False,
+) -> Model:
     """The model of one of *degree* ranks. Raises `ScenarioError` if *degree* does not divide the sizes of *model*.
 
     Attention heads and the feed-forward size are divided by *degree*. The vocabulary is padded to a multiple of it. If
     there are fewer key and value heads than ranks, several ranks hold the same one. *by_columns*: both products of a
-    block are cut by columns (`workloads.operators.sharded`).
+    block are cut by columns (`workloads.operators.sharded`). *sequence_head*: a rank computes all logits of its shard
+    of the sequence, with a copy of their weight.
     """
     if degree == 1:
         return model
-    if not isinstance(model, Transformer):
-        raise ScenarioError(
-            f"tp = {degree}: tensor parallelism needs a transformer, and {model.name} is not one; try 1"
-        )
+    model = _transformer(model, degree)
     if by_columns and model.shape.block == "parallel":
         raise ScenarioError("tp_split: column_column belongs to block: serial, but the model has block: parallel")
     keys = {"num_attention_heads": "heads", "ffn_hidden_size": "ffn_hidden_size"}
@@ -120,18 +248,27 @@ def sharded(model: Model, degree: int, *, sequence_parallel: bool = False, by_co
         raise ScenarioError(
             f"tp = {degree} does not divide seq_length = {model.shape.seq_length}, which sequence parallelism needs"
         )
-    return model.reshaped(cut=Cut(TENSOR, degree, sequence_parallel, by_columns))
+    if sequence_head and model.shape.tie_embeddings:
+        raise ScenarioError(
+            "tp_head: sequence needs tie_embeddings: false, since the embedding is cut over the vocabulary"
+        )
+    return model.reshaped(cut=Cut(TENSOR, degree, sequence_parallel, by_columns, sequence_head=sequence_head))
 
 
 def tensor_parallel(
-    schedule: Schedule, model: Model, degree: int | None = None, *, gradient_dtype: str | None = None
+    schedule: Schedule,
+    model: Model,
+    degree: int | None = None,
+    *,
+    gradient_dtype: str | None = None,
+    axes: Sequence[str] = (TENSOR,),
 ) -> Schedule:
     """*schedule* of the `sharded` *model*, with an all-reduce of partial gradients before each optimizer step.
 
     With sequence parallelism, a rank computes the gradients of norms and of some biases from its own shard of the
-    sequence. So the gradient is the sum over the ranks (Megatron-LM, finalize_model_grads). *degree*: the number of
-    copies of all ranks that are made first, joined by the axis ``tp``; None: the mesh has the axis. *gradient_dtype*:
-    default is the precision of the model.
+    sequence, or of the samples. So the gradient is the sum over the ranks (Megatron-LM, finalize_model_grads).
+    *degree*: the number of copies of all ranks that are made first, joined by the axis ``tp``; None: the mesh has the
+    *axes*. *gradient_dtype*: default is the precision of the model.
     """
     element_bytes = BYTES[gradient_dtype or model.precision]
     schedule = schedule if degree is None else schedule.replicate(TENSOR, degree)
@@ -141,10 +278,12 @@ def tensor_parallel(
             if isinstance(op, Compute) and op.action and op.action.phase == "O":
                 # an optimizer step without micro-batch is the only one of its program and updates all its stages
                 stage = None if op.action.micro_batch is None else op.action.stage
-                count = _partial_parameters(model, _layers(program, stage))
-                if count:
-                    name, nbytes = f"{op.name}.partial gradients", float(count * element_bytes)
-                    yield Collective(name=name, kind="all_reduce", over=TENSOR, nbytes=nbytes)
+                layers = _layers(program, stage)
+                for axis in axes:
+                    count = _partial_parameters(model, layers, axis)
+                    if count:
+                        name = f"{op.name}.partial gradients{'' if axis == TENSOR else f' over {axis}'}"
+                        yield Collective(name=name, kind="all_reduce", over=axis, nbytes=float(count * element_bytes))
             yield op
 
         return program.map_ops(change)
@@ -158,7 +297,7 @@ def _layers(program: Program, stage: int | None) -> set[str]:
     return {op.layer for op in ops if op.layer and op.action and stage in (None, op.action.stage)}
 
 
-def _partial_parameters(model: Model, layers: Collection[str]) -> int:
-    """The number of parameters of *layers* with partial gradients, which are reduced over ``tp``."""
+def _partial_parameters(model: Model, layers: Collection[str], axis: str) -> int:
+    """The number of parameters of *layers* with partial gradients, which are reduced over *axis*."""
     tensors = (tensor for layer in model.layers if layer.name in layers for tensor in layer.tensors)
-    return sum(tensor.count for tensor in tensors if TENSOR in tensor.reduced_over)
+    return sum(tensor.count for tensor in tensors if axis in tensor.reduced_over[:-1])

@@ -66,7 +66,15 @@ def machine_of(scenario: BuiltScenario) -> Machine:
 def _alone(scenario: BuiltScenario, size: int, tp: int) -> BuiltScenario:
     """Return the scenario of one micro-batch on *tp* GPUs, without variation."""
     given = scenario.specification.parallelism
-    own = {"sequence_parallel": given.sequence_parallel, "tp_overlap": given.tp_overlap, "tp_split": given.tp_split}
+    if given.mode != "1d":
+        message = f"{scenario.specification.plan.method} knows tp along one dimension; give a number without tp_mode"
+        raise scenario.document.error(("parallelism", "tp"), message)
+    own = {
+        "sequence_parallel": given.sequence_parallel,
+        "tp_overlap": given.tp_overlap,
+        "tp_split": given.tp_split,
+        "tp_head": given.tp_head,
+    }
     training = {"global_batch_size": size, "micro_batch_size": size, "recompute": "none", "steps": 1}
     changes = {f"training.{key}": value for key, value in training.items()}
     section = {"tp": tp, "dp": 1, **(own if tp > 1 else {})}

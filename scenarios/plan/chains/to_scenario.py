@@ -14,7 +14,7 @@ from workloads.stages import ENDS
 ORDERS = {"pipedream": "pipedream", "pipedream_2bw": "pipedream_2bw"}
 """The pipeline order of a method; 1F1B of the others."""
 
-WITHOUT_TENSORS = {"sequence_parallel": False, "tp_overlap": False, "tp_split": "column_row"}
+WITHOUT_TENSORS = {"sequence_parallel": False, "tp_overlap": False, "tp_split": "column_row", "tp_head": "vocabulary"}
 """Keys that belong to tensor parallelism, and their defaults."""
 
 

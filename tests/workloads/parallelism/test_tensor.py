@@ -389,3 +389,20 @@ def test_three_dimensions_compose(name, data, how):
     assert schedule.mesh.world_size == 8
     assert tuple(sorted(schedule.mesh.axes["tp"].groups)) == ((0, 1), (2, 3), (4, 5), (6, 7))
     assert simulated(schedule, 8, latency=1e-6).step_time > 0
+
+
+def test_a_head_on_the_sequence_exchanges_nothing_but_its_weight_gradient():
+    """Its logits and its loss are those of a shard of the positions, so that nothing is gathered or summed for them."""
+    model = transformer(replace(SHAPE, tie_embeddings=False))
+    whole, share = model.layers[-1], sharded(model, 4, sequence_parallel=True, sequence_head=True).layers[-1]
+    assert not any(segment.exchanges for phase in "FB" for segment in share.segments(phase, B))
+    assert share.parameters == whole.parameters
+    assert all("tp" in tensor.reduced_over for tensor in share.tensors)
+    flops = [sum(kernel.flops for kernel in layer.forward(B)) for layer in (whole, share)]
+    assert flops[0] == 4 * flops[1]
+    assert share.activation_bytes(B) == whole.activation_bytes(B) / 4
+
+
+def test_a_head_on_the_sequence_needs_a_weight_of_its_own():
+    with pytest.raises(ScenarioError, match="tp_head: sequence needs tie_embeddings: false"):
+        sharded(GPT, 4, sequence_parallel=True, sequence_head=True)

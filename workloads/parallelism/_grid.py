@@ -1,0 +1,108 @@
+"""Grids of tensor-parallel ranks: their keys, axes and rules.
+
+Modes are called as in Colossal-AI: ``1d`` is Megatron-LM's, ``2d`` Optimus, ``2.5d`` Tesseract, ``3d`` AxoNN's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from math import isqrt
+from typing import Literal
+
+from simulator.document import Count, Section
+from simulator.errors import ScenarioError
+from simulator.schedule import Program, Schedule
+from workloads.operators.grids.agarwal import agarwal
+from workloads.operators.grids.grid import Grid, Side
+from workloads.operators.grids.replaced import replaced
+from workloads.operators.grids.summa import summa
+from workloads.operators.sharded import Cut
+from workloads.parallelism._weight_shards import gathered_ahead, gathered_once, scattered_beside
+from workloads.shape import nearest_divisors
+from workloads.transformer import Transformer
+
+TENSOR = "tp"
+"""The axis of the ranks that share every layer, and the family of the axes of a grid."""
+
+X, Y, DEPTH = f"{TENSOR}.x", f"{TENSOR}.y", f"{TENSOR}.z"
+"""The axes of a grid."""
+
+Mode = Literal["1d", "2d", "2.5d", "3d"]
+
+Overlapped = Literal["all_reduce", "reduce_scatter", "all_gather"]
+"""What overlaps in AxoNN (axonn/intra_layer/overlap_communication.py, ``optimize_communication``)."""
+
+OVERLAPPED: tuple[Overlapped, ...] = ("all_reduce", "reduce_scatter", "all_gather")
+"""All of these."""
+
+
+class TensorGrid(Section):
+    """AxoNN's three-dimensional grid of tensor-parallel ranks."""
+
+    x: Count = 1
+    """Ranks that cut the outputs of the first product of a block, heads among them; alone it is Megatron-LM's."""
+    y: Count = 1
+    """Ranks that cut the inputs of the first product of a block, and the hidden features between blocks."""
+    z: Count = 1
+    """Ranks that divide the samples of a micro-batch, and hold the weights in shards."""
+
+
+def square_side(ranks: int, depth: int = 1) -> int | None:
+    """The side q of *depth* square grids of *ranks* in all, at least 2; None if there is none.
+
+    >>> square_side(16), square_side(8, depth=2), square_side(8)
+    (4, 2, None)
+    """
+    side = isqrt(ranks // depth)
+    return side if side > 1 and side * side * depth == ranks else None
+
+
+def nearest_square(ranks: int, depth: int = 1) -> list[int]:
+    """The numbers of ranks nearest to *ranks* that make *depth* square grids.
+
+    >>> nearest_square(8), nearest_square(8, depth=3)
+    ([4, 9], [12])
+    """
+    side = isqrt(ranks // depth)
+    return [one * one * depth for one in (side, side + 1) if one > 1]
+
+
+def made_grid(degrees: Mapping[str, int], mode: Mode, *, only_linear: bool) -> Grid:
+    """The grid of these *degrees* by axis. *only_linear*: as ``axonn.auto_parallelize`` makes it."""
+    x, y, z = (Side(axis, degrees[axis]) for axis in (X, Y, DEPTH))
+    if mode == "3d":
+        return replaced(x, y, z) if only_linear else agarwal(x, y, z)
+    return summa(x, y, z)
+
+
+def on_grid(model: Transformer, grid: Grid, *, only_linear: bool) -> Transformer:
+    """The model of one rank of *grid*. Raises `ScenarioError` if its sides do not divide the sizes of *model*."""
+    shape = model.shape
+    if shape.block != "serial" or not shape.causal:
+        what = f"block: {shape.block}" if shape.causal else "a bidirectional head"
+        raise ScenarioError(f"a grid of tensor-parallel ranks needs a causal model with block: serial, not {what}")
+    if only_linear and shape.tie_embeddings:
+        raise ScenarioError("auto_parallelize replaces the logits' layer, so it needs tie_embeddings: false")
+    cuts = [("num_attention_heads", grid.columns), ("ffn_hidden_size", grid.columns), ("hidden_size", grid.features)]
+    if only_linear:
+        x, y, _ = grid.samples
+        cuts = [(key, side) for key in ("hidden_size", "ffn_hidden_size") for side in (x, y)]
+    for key, side in cuts:
+        count: int = getattr(shape, key)
+        if count % side.ranks:
+            good = " or ".join(map(str, nearest_divisors(count, side.ranks)))
+            name = side.over.removeprefix(f"{TENSOR}.")
+            raise ScenarioError(f"{name} = {side.ranks} does not divide {key} = {count} of {model.name}; try {good}")
+    return model.reshaped(cut=Cut(grid.columns.over, grid.columns.ranks, grid=grid))
+
+
+def with_overlap(schedule: Schedule, overlapped: Collection[str]) -> Schedule:
+    """*schedule* with what AxoNN overlaps, beside all-reduces: gathers and reduce-scatters of weights over z."""
+
+    def change(program: Program) -> Program:
+        program = gathered_once(program, DEPTH)
+        if "all_gather" in overlapped:
+            program = gathered_ahead(program, DEPTH)
+        return scattered_beside(program, DEPTH) if "reduce_scatter" in overlapped else program
+
+    return schedule.map_programs(change)
