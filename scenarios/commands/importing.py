@@ -25,7 +25,7 @@ def import_(
         typer.Argument(
             metavar="FILE",
             help="config.json, ds_config.json, TrainingArguments, a launch script or command line, TOML or YAML of a "
-            "training program, nvidia-smi topo -m, NCCL's XML, nccl-tests; several describe one run. - is standard input.",
+            "training program, nvidia-smi topo -m, NCCL's XML, nccl-tests; several describe one run. - is stdin.",
         ),
     ],
     output: Annotated[

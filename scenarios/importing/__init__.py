@@ -18,7 +18,7 @@ from types import ModuleType
 from scenarios.importing import resolution
 from scenarios.importing.facts import Facts
 from scenarios.importing.machine import Options
-from scenarios.importing.source import Source, opened
+from scenarios.importing.source import opened
 from scenarios.importing.writing import yaml_with_sources
 from scenarios.scenario import Scenario
 from simulator.errors import ScenarioError

@@ -42,7 +42,8 @@ def settle(facts: Facts, dp: int) -> None:
     if batch is not None and micro is not None and accumulates and steps is not None and micro * steps * dp != batch:
         raise facts.error(
             BATCH,
-            f"the global batch {batch} is not micro-batch {micro} x accumulation {steps} x {dp} replicas = {micro * steps * dp}",
+            f"the global batch {batch} is not micro-batch {micro} x accumulation {steps} x {dp} replicas, "
+            f"{micro * steps * dp}",
             "the rule of DeepSpeed, Megatron-LM and the Trainer; change one of them, or the number of GPUs (--nodes)",
         )
     if batch is not None and micro is not None and batch % (micro * dp):

@@ -1,7 +1,7 @@
 """What the imported files say of one training run: facts by key, each with the place where it stands.
 
-Keys are those of a scenario (``training.precision``), and those of `RUN`, which are no keys of a scenario but from which
-some follow (the number of GPUs, gradient accumulation, epochs).
+Keys are those of a scenario (``training.precision``), and those of `RUN`, from which keys of a scenario follow (the
+number of GPUs, gradient accumulation, epochs).
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def _stages(facts: Facts) -> None:
     if stages % pp:
         raise facts.error(
             "run.layers_per_stage",
-            f"torchtitan makes {stages} stages of {layers} layers, embedding and logits, which {pp} pipeline ranks do not divide",
+            f"torchtitan makes {stages} stages of {layers} layers and 2 more, which {pp} pipeline ranks do not divide",
         )
     facts.follows(
         "run.layers_per_stage", "parallelism.virtual_stages", stages // pp, f"{layers} layers and 2 in {stages} stages"
@@ -142,10 +142,12 @@ def _data(facts: Facts, dp: int) -> None:
             else f"{elements * BYTES[precision]:.0f} B"
         )
         facts.follows("run.bucket_elements", "parallelism.data.bucket", size, f"{elements:.0f} elements in {precision}")
-    method = declared(str(facts.value("parallelism.data.method")), DataMethod)
+    name = str(facts.value("parallelism.data.method"))
+    method = declared(name, DataMethod)
+    assert method is not None
     for key in facts.below("parallelism.data"):
         if key not in method.model_fields:
-            facts.drop(f"parallelism.data.{key}", f"{key} is not simulated with {method.__name__}")
+            facts.drop(f"parallelism.data.{key}", f"{key} is not simulated with {name}")
 
 
 def _plain(elements: float, precision: str) -> bool:
@@ -172,7 +174,7 @@ def _length(facts: Facts) -> None:
         )
     elif epochs and facts.found["run.epochs"].given:
         facts.remarks.append(
-            f"{facts.found['run.epochs'].source}: {epochs:g} epochs of a data set of unknown size; --dataset-samples N gives days and cost"
+            f"{facts.found['run.epochs'].source}: {epochs:g} epochs of a data set; --dataset-samples N gives its size"
         )
 
 

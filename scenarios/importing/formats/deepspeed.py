@@ -1,5 +1,6 @@
-"""DeepSpeed's configuration, ``ds_config.json`` (DeepSpeed 0.16, deepspeed/runtime/config.py and runtime/zero/config.py).
+"""DeepSpeed's configuration, ``ds_config.json``.
 
+Keys and defaults are those of DeepSpeed 0.16.4 (deepspeed/runtime/config.py and runtime/zero/config.py).
 A value "auto" is resolved by the arguments of Hugging Face's Trainer, or else by DeepSpeed's default.
 """
 

@@ -1,14 +1,18 @@
-"""Settings of FSDP as the Trainer and accelerate write them (accelerate 1.10, utils/dataclasses.py, FullyShardedDataParallelPlugin).
+"""Settings of FSDP as the Trainer and accelerate write them.
 
+Names are those of accelerate 1.10.1 (src/accelerate/utils/dataclasses.py, ``FullyShardedDataParallelPlugin``).
 It recognises no file of its own: `training_arguments` and `accelerate` read files with such settings.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from scenarios.importing.facts import Facts
 from scenarios.importing.source import Source
 
-STRATEGIES = {
+STRATEGIES: Mapping[str, Mapping[str, Any]] = {
     "full_shard": {"method": "fsdp"},
     "shard_grad_op": {"method": "fsdp", "reshard": False},
     "no_shard": {"method": "ddp"},

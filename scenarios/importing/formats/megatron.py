@@ -1,5 +1,6 @@
-"""Arguments of Megatron-LM and Megatron Bridge: a command line, or their YAML (Megatron-LM core_v0.15.3, training/arguments.py).
+"""Arguments of Megatron-LM and Megatron Bridge: a command line, or their YAML.
 
+Arguments and defaults are those of Megatron-LM core_v0.15.3 (megatron/training/arguments.py).
 Argument names are those of argparse, with ``_``. Megatron's own YAML has them in ``language_model`` and
 ``model_parallel``; Bridge's in ``model``, ``train``, ``ddp``, ``optimizer`` and others.
 """
@@ -15,8 +16,9 @@ from scenarios.importing.formats import deepspeed
 from scenarios.importing.source import Source, opened
 from scenarios.importing.without_effect import without_effect
 
-SECTIONS = listed(
-    "arguments language_model model_parallel model train ddp optimizer mixed_precision tokenizer dataset dist comm_overlap"
+SECTIONS = (
+    *("arguments", "language_model", "model_parallel", "model", "train", "ddp"),
+    *("optimizer", "mixed_precision", "tokenizer", "dataset", "dist", "comm_overlap"),
 )
 """Where arguments stand, besides the top of a file."""
 
@@ -62,7 +64,7 @@ class Arguments:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self._places = [()] if not source.script else []
+        self._places: list[tuple[str, ...]] = [()] if not source.script else []
         self._places += [(name,) for name in SECTIONS if isinstance(source.data.get(name), dict)]
 
     def path(self, key: str) -> tuple[str, ...] | None:

@@ -143,7 +143,7 @@ def _parallelism(arguments: megatron.Arguments, facts: Facts) -> None:
     layers = arguments.whole("activations_checkpoint_num_layers", 0)
     if granularity == "full" and (method == "block" or (layers or 1) > 1):
         facts.remarks.append(
-            f"activations_checkpoint_method {method} with {layers} layers is taken as recomputation of every layer by itself"
+            f"activations_checkpoint_method {method} with {layers} layers is taken as recomputation of each layer"
         )
     _optimizer(arguments, facts)
 

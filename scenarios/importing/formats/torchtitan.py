@@ -1,4 +1,7 @@
-"""torchtitan's configuration: TOML, or flags such as ``--training.seq_len`` (torchtitan 0.2.2, torchtitan/config/job_config.py)."""
+"""torchtitan's configuration: TOML, or flags such as ``--training.seq_len``.
+
+Settings and defaults are those of torchtitan 0.2.2 (torchtitan/config/job_config.py).
+"""
 
 from __future__ import annotations
 
@@ -230,14 +233,10 @@ def _degrees(settings: Settings, facts: Facts) -> None:
     if shard is not None:
         facts.give("run.dp", replicate * shard, source, *settings.path(key))
     policy = settings.word("parallelism.fsdp_reshard_after_forward")
-    if policy == "never" or (
-        policy in (None, "default") and (settings.whole("parallelism.pipeline_parallel_degree") or 1) > 1
-    ):
+    kept = policy in (None, "default") and (settings.whole("parallelism.pipeline_parallel_degree") or 1) > 1
+    if shard != 1 and (policy == "never" or kept):
         # with a pipeline torchtitan keeps gathered parameters by default (models/llama3/infra/parallelize.py)
-        if shard != 1:
-            facts.give(
-                "parallelism.data.reshard", False, source, *settings.path("parallelism.fsdp_reshard_after_forward")
-            )
+        facts.give("parallelism.data.reshard", False, source, *settings.path("parallelism.fsdp_reshard_after_forward"))
 
 
 def _pipeline(settings: Settings, facts: Facts) -> None:
@@ -266,7 +265,7 @@ def _pipeline(settings: Settings, facts: Facts) -> None:
     if order is None:
         raise source.error(
             path,
-            f"{name} is not simulated; there are 1F1B, GPipe, Interleaved1F1B, LoopedBFS, InterleavedZeroBubble, ZBVZeroBubble, DualPipeV",
+            f"{name} is not simulated; there are {', '.join(SCHEDULES)}, in any case of letters",
         )
     facts.give("parallelism.schedule", order, source, *path)
     facts.give(

@@ -1,6 +1,7 @@
-"""TrainingArguments of Hugging Face's Trainer, as a file or as flags (transformers 4.56, src/transformers/training_args.py).
+"""TrainingArguments of Hugging Face's Trainer, as a file or as flags.
 
-The Trainer fills "auto" in a configuration of DeepSpeed from them.
+Arguments and defaults are those of transformers 4.56 (src/transformers/training_args.py). The Trainer
+fills "auto" in a configuration of DeepSpeed from them.
 """
 
 from __future__ import annotations
