@@ -143,8 +143,10 @@ class Source:
 
     def cited(self, path: Path, how: str = "") -> str:
         """Return the place of the value at *path*, and *how* another value follows from it, for a comment."""
-        place = f"{File(self.name).name}:{self.document.position(path).line} {self.described(path)}"
-        text = place if path else File(self.name).name
+        file = File(self.name).name
+        if not path or not self.has(*path):
+            return f"{file}, {how or 'by default'}"
+        text = f"{file}:{self.document.position(path).line} {self.described(path)}"
         return f"{text}, {how}" if how else text
 
 

@@ -1,0 +1,19 @@
+"""A launch script for Megatron-LM: torchrun, ``pretrain_gpt.py`` and its arguments."""
+
+from __future__ import annotations
+
+from scenarios.exporting import Export
+from scenarios.exporting._launch import command, launch, script, torchrun
+from scenarios.exporting._megatron import PROGRAM, arguments, environment
+from scenarios.scenario import Scenario
+
+NOTES = ("data, tokenizer and learning rate are placeholders: --mock-data, NullTokenizer, --lr",)
+NO_LENGTH = "the scenario gives no tokens or samples: --train-iters 100"
+
+
+def megatron(scenario: Scenario) -> Export:
+    """Return the script. Raises `ScenarioError` for what Megatron-LM does not have, with its rule."""
+    run = launch(scenario, PROGRAM)
+    started = command(f"{torchrun(run)} pretrain_gpt.py", arguments(run))
+    text = script(scenario.name, "Megatron-LM core_v0.15.3", [*environment(run), "", started])
+    return Export({f"{scenario.name}.sh": text}, NOTES if run.samples else (*NOTES, NO_LENGTH))
