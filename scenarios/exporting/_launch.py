@@ -1,4 +1,4 @@
-"""What launch files of all programs need of a scenario: its run in the programs' terms, and refusals with their place."""
+"""What launch files of all programs need of a scenario: its run in their terms, and refusals with their place."""
 
 from __future__ import annotations
 

@@ -16,6 +16,15 @@ OPTIMIZERS = {"adam": "adamw_torch", "sgd": "sgd", "adam8bit": "adamw_bnb_8bit"}
 """``--optim`` of the Trainer by the optimizer of the scenario."""
 
 
+STRATEGIES = {
+    (True, False): "FULL_SHARD",
+    (False, False): "SHARD_GRAD_OP",
+    (True, True): "HYBRID_SHARD",
+    (False, True): "HYBRID_SHARD_ZERO2",
+}
+"""torch's strategy by whether gathered parameters are released, and whether shards lie within a node."""
+
+
 def accelerate(scenario: Scenario) -> Export:
     """Return configuration and launch script. Raises `ScenarioError` for what accelerate does not have."""
     run = launch(scenario, "accelerate")
@@ -52,9 +61,7 @@ def _trainer(run: Launch) -> list[str]:
 def _config(run: Launch) -> dict[str, Any]:
     for axis, degree in (("tp", run.tp), ("pp", run.pp)):
         if degree > 1:
-            raise run.error(
-                f"parallelism.{axis}", f"accelerate's Trainer shares no layers: {axis} must be 1; --to megatron"
-            )
+            raise run.error(f"parallelism.{axis}", f"accelerate shares no layers: {axis} must be 1; --to megatron")
     config: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "NO" if run.dp == 1 else "MULTI_GPU",
@@ -79,12 +86,10 @@ def _config(run: Launch) -> dict[str, Any]:
 
 def _fully_sharded(run: Launch) -> dict[str, Any]:
     reshard, hybrid = getattr(run.data, "reshard", True), getattr(run.data, "hybrid", None)
-    if hybrid and hybrid != run.dp and hybrid != run.gpus_per_node:
+    if hybrid and hybrid not in (run.dp, run.gpus_per_node):
         raise run.refuse("parallelism.data.hybrid", "torch's HYBRID_SHARD", f"the {run.gpus_per_node} GPUs of a node")
     cut = bool(hybrid and hybrid < run.dp)
-    strategy = (
-        ("HYBRID_SHARD" if reshard else "HYBRID_SHARD_ZERO2") if cut else ("FULL_SHARD" if reshard else "SHARD_GRAD_OP")
-    )
+    strategy = STRATEGIES[reshard, cut]
     return {
         "fsdp_version": 1,
         "fsdp_sharding_strategy": strategy,

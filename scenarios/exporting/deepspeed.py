@@ -20,10 +20,8 @@ def deepspeed(scenario: Scenario) -> Export:
     """Return configuration and launch script. Raises `ScenarioError` for what DeepSpeed does not have."""
     run = launch(scenario, "DeepSpeed")
     config = json.dumps(_config(run), indent=2) + "\n"
-    line = command(
-        f"deepspeed --num_nodes {run.nodes} --num_gpus {run.gpus_per_node} train.py",
-        ["--deepspeed_config ds_config.json"],
-    )
+    begin = f"deepspeed --num_nodes {run.nodes} --num_gpus {run.gpus_per_node} train.py"
+    line = command(begin, ["--deepspeed_config ds_config.json"])
     notes = ["the model is that of your train.py, which gives ds_config.json to deepspeed.initialize"]
     if run.pp > 1:
         notes.append(f"the {run.pp} pipeline stages are those of its PipelineModule(num_stages={run.pp})")
@@ -42,10 +40,8 @@ def _config(run: Launch) -> dict[str, Any]:
     stage = getattr(data, "stage", 0)
     if getattr(data, "hybrid", None):
         raise run.refuse("parallelism.data.hybrid", "DeepSpeed", "shards over all replicas")
-    zero: dict[str, Any] = {
-        "stage": stage,
-        "overlap_comm": bool(getattr(data, "overlaps", getattr(data, "overlap", False))),
-    }
+    overlap = bool(getattr(data, "overlaps", getattr(data, "overlap", False)))
+    zero: dict[str, Any] = {"stage": stage, "overlap_comm": overlap}
     if run.bucket_elements:
         zero["reduce_bucket_size"] = run.bucket_elements
     config: dict[str, Any] = {

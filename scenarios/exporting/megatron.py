@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from scenarios.exporting import Export
 from scenarios.exporting._launch import command, launch, script, torchrun
-from scenarios.exporting._megatron import PROGRAM, arguments, environment
+from scenarios.exporting._megatron import PROGRAM, arguments, environment, notes
 from scenarios.scenario import Scenario
-
-NOTES = ("data, tokenizer and learning rate are placeholders: --mock-data, NullTokenizer, --lr",)
-NO_LENGTH = "the scenario gives no tokens or samples: --train-iters 100"
 
 
 def megatron(scenario: Scenario) -> Export:
@@ -16,4 +13,4 @@ def megatron(scenario: Scenario) -> Export:
     run = launch(scenario, PROGRAM)
     started = command(f"{torchrun(run)} pretrain_gpt.py", arguments(run))
     text = script(scenario.name, "Megatron-LM core_v0.15.3", [*environment(run), "", started])
-    return Export({f"{scenario.name}.sh": text}, NOTES if run.samples else (*NOTES, NO_LENGTH))
+    return Export({f"{scenario.name}.sh": text}, notes(run))

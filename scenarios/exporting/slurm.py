@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scenarios.exporting import Export
 from scenarios.exporting._launch import Launch, command, launch, script
-from scenarios.exporting._megatron import arguments, environment
+from scenarios.exporting._megatron import arguments, environment, notes
 from scenarios.scenario import Scenario
 from simulator.errors import ScenarioError
 
@@ -18,7 +18,7 @@ TASK = (
 def slurm(scenario: Scenario) -> Export:
     """Return the script."""
     run = launch(scenario, "Slurm")
-    program, flags, variables, notes = _program(run)
+    program, flags, variables, remarks = _program(run)
     headers = [
         f"#SBATCH --job-name={scenario.name.replace(' ', '_')}",
         f"#SBATCH --nodes={run.nodes}",
@@ -30,7 +30,7 @@ def slurm(scenario: Scenario) -> Export:
     started = command(f"srun {TASK.format(each=run.gpus_per_node, program=program)}", flags)
     first, *rest = script(scenario.name, "Slurm", [address, *variables, "", started]).splitlines()
     text = "\n".join([first, *headers, *rest]) + "\n"
-    return Export({f"{scenario.name}.sbatch": text}, tuple(notes))
+    return Export({f"{scenario.name}.sbatch": text}, tuple(remarks))
 
 
 def _program(run: Launch) -> tuple[str, list[str], list[str], list[str]]:
@@ -44,4 +44,4 @@ def _program(run: Launch) -> tuple[str, list[str], list[str], list[str]]:
             f"--gradient_accumulation_steps {run.accumulation}",
         ]
         return "train.py", batch, [], [f"train.py is yours; it is not Megatron-LM: {reason}"]
-    return "pretrain_gpt.py", flags, environment(run), ["pretrain_gpt.py is Megatron-LM's, core_v0.15.3"]
+    return "pretrain_gpt.py", flags, environment(run), ["pretrain_gpt.py is Megatron-LM's, core_v0.15.3", *notes(run)]

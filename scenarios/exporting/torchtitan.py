@@ -88,9 +88,8 @@ def _model(run: Launch, model: TransformerSpecification) -> dict[str, Any]:
             if all(getattr(model, key) == known.get(key) for key in SAME):
                 return {"name": name, "flavor": flavor}
     known_names = ", ".join(f"{name} {flavor}" for name, flavors in MODELS.items() for flavor in flavors)
-    raise run.scenario.document.error(
-        ("model",), f"torchtitan has no flavor with these sizes; it has {known_names}", at_key=True
-    )
+    message = f"torchtitan has no flavor with these sizes; it has {known_names}"
+    raise run.scenario.document.error(("model",), message, at_key=True)
 
 
 def _training(run: Launch, model: TransformerSpecification) -> dict[str, Any]:
@@ -123,9 +122,7 @@ def _parallelism(run: Launch, model: TransformerSpecification) -> dict[str, Any]
     if parallelism.numbering not in PLAIN_RANK_ORDERS:
         raise run.refuse("parallelism.rank_order", PROGRAM, "[tp, dp, pp]")
     if run.tp > 1 and not parallelism.sequence_parallel:
-        raise run.error(
-            "parallelism.tp", "torchtitan's tensor parallelism is sequence parallel: sequence_parallel: true"
-        )
+        raise run.error("parallelism.tp", "torchtitan's is sequence parallel too: give sequence_parallel: true")
     made = {**_replicas(run), "tensor_parallel_degree": run.tp, "pipeline_parallel_degree": run.pp}
     if parallelism.tp_overlap:
         made["enable_async_tensor_parallel"] = True
@@ -165,9 +162,7 @@ def _pipeline(run: Launch, model: TransformerSpecification) -> dict[str, Any]:
     if SCHEDULES[NAMES[parallelism.order_name].lower()] not in SINGLE and virtual != 2:
         each = ceil(layers / (run.pp * virtual))
         if ceil(layers / each) != run.pp * virtual:
-            message = (
-                f"no number of layers a stage gives {run.pp * virtual} stages of the {layers} layers in torchtitan"
-            )
+            message = f"torchtitan cannot cut {layers} layers into {run.pp * virtual} equal stages"
             raise run.error("parallelism.virtual_stages", message)
         made["pipeline_parallel_layers_per_stage"] = each
     return made
