@@ -66,7 +66,7 @@ def imported(
         formats[file] = [_stem(reader) for reader in readers]
         sources.append(source)
     resolution.settle(facts, options, settings)
-    document, where = resolution.document(facts, name)
+    document, where = resolution.document(facts, name, folder)
     scenario = Scenario.of_document(document, folder, name, list(settings))
     unread = {one.name: [one.described(path) for path in one.left()] for one in [*sources, *facts.followed]}
     unread = {file: keys for file, keys in unread.items() if keys}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import topologies
@@ -189,8 +191,11 @@ def _software(facts: Facts) -> None:
         facts.follows("run.compiled", "software", f"{facts.value('parallelism.data.method')}_compile", "")
 
 
-def document(facts: Facts, name: str) -> tuple[Document, dict[tuple[str, ...], str]]:
-    """Return the scenario *name* with the positions of its values, and by path where each value is from."""
+def document(facts: Facts, name: str, folder: Path = Path()) -> tuple[Document, dict[tuple[str, ...], str]]:
+    """Return the scenario *name* with the positions of its values, and by path where each value is from.
+
+    Paths of files are relative to *folder*.
+    """
     data: dict[str, Any] = {"version": 1, "name": name}
     positions: dict[tuple[str | int, ...], Any] = {}
     sources: dict[tuple[str, ...], str] = {}
@@ -201,7 +206,8 @@ def document(facts: Facts, name: str) -> tuple[Document, dict[tuple[str, ...], s
             inner = data
             for part in path[:-1]:
                 inner = inner.setdefault(part, {})
-            inner[path[-1]] = fact.value
+            order = key == "parallelism.schedule" and str(fact.value).endswith(".csv")
+            inner[path[-1]] = os.path.relpath(fact.value, folder) if order else fact.value
             sources[path] = fact.source
             if fact.position.file or fact.position.option:
                 positions[path] = fact.position

@@ -37,6 +37,9 @@ NAMES = re.compile(r"network\.transport|(cluster|model)\.preset|cluster\.(node\.
 """Keys that may name a file: their value is a name of the catalogue, or the path of a file, .yaml or .json."""
 
 
+ORDERS = re.compile(r"parallelism\.schedule")
+"""Keys that may name a CSV file: their value is a name of the catalogue, an import path, or the path of a .csv file."""
+
 EXPECTATION = ("value", "tolerance", "source", "relative_to", "fitted")
 """Keys of an expectation, which may follow the result's key in a dotted key."""
 
@@ -139,6 +142,7 @@ def named_files(value: Any, path: Path = ()) -> list[tuple[Path, str]]:
     if not isinstance(value, str) or not value:
         return []
     names_file = FILES.fullmatch(key) or (NAMES.fullmatch(key) and is_path(value))
+    names_file = names_file or (ORDERS.fullmatch(key) and value.endswith(".csv"))
     return [(path, value)] if names_file else []
 
 

@@ -257,7 +257,7 @@ def _pipeline(settings: Settings, facts: Facts) -> None:
     if csv:
         facts.give(
             "parallelism.schedule",
-            f"./{csv.removeprefix('./')}",
+            str(source.folder / csv),
             source,
             *settings.path("parallelism.pipeline_parallel_schedule_csv"),
         )
