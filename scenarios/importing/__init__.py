@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from scenarios.build.schedule import model_share
 from scenarios.importing import resolution
 from scenarios.importing.facts import Facts
 from scenarios.importing.machine import Options
 from scenarios.importing.source import opened
 from scenarios.importing.writing import yaml_with_sources
 from scenarios.scenario import Scenario
+from scenarios.specification import loading
 from simulator.errors import ScenarioError
 from simulator.lookup import find, names
 from simulator.plain_text import printable
@@ -68,10 +70,13 @@ def imported(
     resolution.settle(facts, options, settings)
     document, where = resolution.document(facts, name, folder)
     scenario = Scenario.of_document(document, folder, name, list(settings))
+    if scenario.model is not None:
+        model_share(scenario.model, scenario.specification.parallelism.parts, scenario.document)
     unread = {one.name: [one.described(path) for path in one.left()] for one in [*sources, *facts.followed]}
     unread = {file: keys for file, keys in unread.items() if keys}
     heading = _heading(files, facts, unread, settings)
-    text = yaml_with_sources(scenario.source.data, _with_settings(where, settings), heading)
+    data = loading.overridden(document, loading.options(list(settings))).data
+    text = yaml_with_sources(data, _with_settings(where, settings), heading)
     sweeps = [Path(one.name) for one in facts.sweeps]
     return Imported(scenario, text, formats, facts.assumed, facts.remarks, unread, sweeps)
 

@@ -10,6 +10,7 @@ from typing import Any
 import topologies
 from scenarios.importing import batch, machine
 from scenarios.importing.facts import Fact, Facts
+from scenarios.importing.formats.torchtitan import SINGLE, V_SHAPED
 from scenarios.importing.machine import Options
 from scenarios.specification import loading
 from scenarios.specification.parallelism import ParallelismSection
@@ -108,9 +109,19 @@ def _stages(facts: Facts) -> None:
             "run.layers_per_stage",
             f"torchtitan makes {stages} stages of {layers} layers and 2 more, which {pp} pipeline ranks do not divide",
         )
-    facts.follows(
-        "run.layers_per_stage", "parallelism.virtual_stages", stages // pp, f"{layers} layers and 2 in {stages} stages"
-    )
+    virtual, several = stages // pp, virtual_stages_of(str(facts.value("parallelism.schedule")))
+    if several is not None and virtual != several:
+        name = facts.value("parallelism.schedule")
+        message = f"torchtitan makes {virtual} stages a pipeline rank, but {name} has {several}"
+        raise facts.error("run.layers_per_stage", message)
+    if several is None:
+        how = f"{layers} layers and 2 in {stages} stages"
+        facts.follows("run.layers_per_stage", "parallelism.virtual_stages", virtual, how)
+
+
+def virtual_stages_of(schedule: str) -> int | None:
+    """Return the stages that a pipeline rank has with *schedule*; None if they can be chosen."""
+    return 1 if schedule in SINGLE else 2 if schedule in V_SHAPED else None
 
 
 def _preset_layers(facts: Facts) -> int | None:

@@ -58,7 +58,7 @@ class Source:
         """The values."""
         return self.document.data
 
-    def has(self, *path: str) -> bool:
+    def has(self, *path: str | int) -> bool:
         """Return whether there is a value at *path*."""
         return self.document.get(path, _ABSENT) is not _ABSENT
 
@@ -129,10 +129,10 @@ class Source:
         return value
 
     def left(self) -> Iterator[Path]:
-        """Yield the paths of the values that no reader took."""
+        """Yield the paths of the values that no reader took; an empty value is none."""
         known = self.taken | self.without_effect
         for path in _leaves(self.data):
-            if not any(path[:end] in known for end in range(1, len(path) + 1)):
+            if self.document.get(path) is not None and not any(path[:end] in known for end in range(1, len(path) + 1)):
                 yield path
 
     def described(self, path: Path) -> str:
@@ -145,7 +145,8 @@ class Source:
         """Return the place of the value at *path*, and *how* another value follows from it, for a comment."""
         file = File(self.name).name
         if not path or not self.has(*path):
-            return f"{file}, {how or 'by default'}"
+            how = how or ("by default" if path else "")
+            return f"{file}, {how}" if how else file
         text = f"{file}:{self.document.position(path).line} {self.described(path)}"
         return f"{text}, {how}" if how else text
 
@@ -211,7 +212,7 @@ def parsed(name: str, text: str, suffix: str) -> Source:
     """Return the source with that *text*; its form is told by the *suffix* of its file, or else by its begin."""
     begin = text.lstrip()
     if begin.startswith("<") or suffix in (".xml", ".csv"):
-        return Source(name, text, Document({}))
+        return Source(name, text, Document({}, {(): Position(name)}))
     if suffix in (".json", ".yaml", ".yml") or begin.startswith("{"):
         return Source(name, text, read_document(text, name))
     if suffix == ".toml" or (_TOML.search(text) and not _SCRIPT.search(text)):
@@ -222,7 +223,7 @@ def parsed(name: str, text: str, suffix: str) -> Source:
         return Source(name, text, read_document(text, name))
     except ScenarioError:
         # neither JSON nor YAML nor a script: a table such as that of nvidia-smi
-        return Source(name, text, Document({}))
+        return Source(name, text, Document({}, {(): Position(name)}))
 
 
 def _toml(name: str, text: str) -> Document:

@@ -129,8 +129,9 @@ def _expanded(
     for text, quote in token.parts:
         quoted = quoted or bool(quote)
         array = _VARIABLE.fullmatch(text) if quote != "'" else None
-        if array and array[2] and len(token.parts) == 1:
-            for word in variables.get(array[1], ()):
+        alone = array and len(token.parts) == 1 and split and (array[1] or array[4]) in variables
+        if array and alone and (array[2] or not quote):
+            for word in variables[array[1] or array[4]]:
                 _count(word.text, left, name, token.line)
                 yield from [word] if quote else (Word(one, word.line) for one in word.text.split())
             return
@@ -209,11 +210,12 @@ def _lines(text: str, name: str) -> Iterator[list[_Token]]:
 
 def _tokens(text: str, name: str) -> Iterator[_Token | None]:
     """Yield each token of *text*, and None at the end of each command."""
-    place, line, end = 0, 1, len(text)
+    place, line, begun, end = 0, 1, 1, len(text)
     parts: list[tuple[str, str]] = []
     plain = ""
     while place < end:
         character = text[place]
+        begun = begun if plain or parts else line
         if text.startswith("$((", place) and (match := _ARITHMETIC.match(text, place)):
             plain, place = plain + match[0], match.end()
         elif text.startswith("\\\n", place):
@@ -230,7 +232,7 @@ def _tokens(text: str, name: str) -> Iterator[_Token | None]:
             plain, line, place = "", line + text.count("\n", place, closing), closing + 1
         elif character in " \t\r\n;|&" or (character == "#" and not plain and not parts):
             if plain or parts:
-                yield _Token((*parts, *([(plain, "")] if plain else [])), line)
+                yield _Token((*parts, *([(plain, "")] if plain else [])), begun)
             parts, plain = [], ""
             if character == "#":
                 newline = text.find("\n", place)
@@ -244,7 +246,7 @@ def _tokens(text: str, name: str) -> Iterator[_Token | None]:
         else:
             plain, place = plain + character, place + 1
     if plain or parts:
-        yield _Token((*parts, *([(plain, "")] if plain else [])), line)
+        yield _Token((*parts, *([(plain, "")] if plain else [])), begun)
     yield None
 
 

@@ -17,6 +17,8 @@ def read(source: Source, facts: Facts) -> None:
     section = model_section(source.document)
     source.taken |= {(key,) for key in keys_read(source.document)}
     source.ignore("huggingface")
+    # a feature that is off
+    source.without_effect |= {(key,) for key, value in source.data.items() if value is None or value is False}
     places = _places(source)
     for key, value in section.data.items():
         limit = key == "seq_length"

@@ -30,6 +30,9 @@ SCHEDULES = {
 SINGLE = ("1f1b", "gpipe")
 """Orders with one stage for each pipeline rank; the others have 2 by default (pipeline_parallel.py)."""
 
+V_SHAPED = ("zero_bubble_v", "dual_pipe_v")
+"""Orders with two stages for each pipeline rank, always."""
+
 DEFAULT_BATCH, DEFAULT_SEQUENCE = 8, 2048
 
 
@@ -275,11 +278,8 @@ def _pipeline(settings: Settings, facts: Facts) -> None:
         *path,
         how="torchtitan counts embedding and logits as a layer each",
     )
-    if order in SINGLE or order in ("zero_bubble_v", "dual_pipe_v"):
-        return
-    if layers is None:
+    if layers is not None:
+        path = settings.path("parallelism.pipeline_parallel_layers_per_stage")
+        facts.give("run.layers_per_stage", layers, source, *path)
+    elif order not in (*SINGLE, *V_SHAPED):
         facts.give("parallelism.virtual_stages", 2, source, *path, how="2 by default")
-    else:
-        facts.give(
-            "run.layers_per_stage", layers, source, *settings.path("parallelism.pipeline_parallel_layers_per_stage")
-        )
