@@ -38,16 +38,14 @@ DEFAULT_BATCH, DEFAULT_SEQUENCE = 8, 2048
 
 def recognises(source: Source) -> bool:
     """Return whether *source* configures torchtitan."""
-    sections = {key.partition(".")[0] for key in source.section("arguments")} if source.script else set(source.data)
-    dotted = not source.script or any("." in key for key in source.section("arguments"))
-    known = sections & SECTIONS
-    return (
-        dotted
-        and len(known) >= 2
-        and bool({"training", "parallelism"} & known)
-        and "trainer" not in sections
-        and not ({"cluster", "version"} & sections)
-    )
+    if source.script:
+        flags = source.section("arguments")
+        return "job.config_file" in flags or _known({key.partition(".")[0] for key in flags if "." in key})
+    return _known(set(source.data)) and not {"trainer", "cluster", "version"} & source.data.keys()
+
+
+def _known(sections: set[str]) -> bool:
+    return len(sections & SECTIONS) >= 2 and bool({"training", "parallelism"} & sections)
 
 
 class Settings:

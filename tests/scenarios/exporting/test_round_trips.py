@@ -24,7 +24,7 @@ MEGATRON = {
     "gpt3": GPT3,
     "llama3": LLAMA3,
     "plain": f"--bf16 --global-batch-size 64 {MODEL}",
-    "fp32": f"--global-batch-size 16 {MODEL} --optimizer sgd --no-position-embedding",
+    "fp32": f"--global-batch-size 32 {MODEL} --optimizer sgd --no-position-embedding",
     "interleaved": f"--fp16 --global-batch-size 64 {MODEL} --pipeline-model-parallel-size 4 "
     "--num-layers-per-virtual-pipeline-stage 2 --accumulate-allreduce-grads-in-fp32 --recompute-activations",
     "uneven": f"--bf16 --global-batch-size 64 {MODEL} --pipeline-model-parallel-size 4 "
