@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from scenarios.importing.facts import Facts
-from scenarios.importing.formats import megatron
+from scenarios.importing.formats._megatron_arguments import Arguments
+from scenarios.importing.formats._megatron_model import MODEL
+from scenarios.importing.formats.megatron import DEGREES
 from scenarios.importing.source import Source
 
 ACTIVATIONS = {
@@ -37,7 +39,7 @@ def read(source: Source, facts: Facts) -> None:
     source.ignore("nemo_trainer", "trainer")
     source.ignore("nemo_model", "model")
     facts.give("run.program", "megatron", source, given=False)
-    arguments = megatron.Arguments(source)
+    arguments = Arguments(source)
     source.ignore("megatron", "model")
     facts.give("run.nodes", source.whole("trainer", "num_nodes"), source, "trainer", "num_nodes")
     facts.give("run.gpus_per_node", source.whole("trainer", "devices"), source, "trainer", "devices")
@@ -64,9 +66,9 @@ def _precision(source: Source, facts: Facts) -> None:
     facts.give("training.precision", known[plain], source, "trainer", "precision")
 
 
-def _model(arguments: megatron.Arguments, facts: Facts) -> None:
+def _model(arguments: Arguments, facts: Facts) -> None:
     source, at = arguments.source, "model"
-    for key, name in megatron.MODEL.items():
+    for key, name in MODEL.items():
         arguments.give(facts, f"model.{name}", arguments.whole(key), key)
     for key in ("encoder_seq_length",):
         arguments.give(facts, "model.seq_length", arguments.whole(key), key)
@@ -88,6 +90,12 @@ def _model(arguments: megatron.Arguments, facts: Facts) -> None:
         if word not in known:
             raise arguments.error(key, f"{word} is not simulated; there are {', '.join(known)}")
         arguments.give(facts, f"model.{name}", known[word], key)
+    _options(arguments, facts)
+    _vocabulary(arguments, facts)
+
+
+def _options(arguments: Arguments, facts: Facts) -> None:
+    """Read positions, biases, dropout and the kernel of the attention."""
     kind = arguments.word("position_embedding_type") or "learned_absolute"
     if kind not in ("learned_absolute", "rope", "alibi", "none"):
         raise arguments.error(
@@ -107,6 +115,10 @@ def _model(arguments: megatron.Arguments, facts: Facts) -> None:
     arguments.give(facts, "model.dropout", max(value or 0.0 for value in dropouts), "hidden_dropout")
     unfused = arguments.path("use_flash_attention") is not None and not arguments.flag("use_flash_attention")
     arguments.give(facts, "model.attention", "unfused" if unfused else "flash", "use_flash_attention")
+
+
+def _vocabulary(arguments: Arguments, facts: Facts) -> None:
+    """Read the vocabulary, padded as Megatron-LM does."""
     size = arguments.whole("vocab_size") or arguments.whole("override_vocab_size")
     multiple = (arguments.whole("make_vocab_size_divisible_by") or 128) * (
         arguments.whole("tensor_model_parallel_size") or 1
@@ -119,8 +131,8 @@ def _model(arguments: megatron.Arguments, facts: Facts) -> None:
         )
 
 
-def _parallelism(arguments: megatron.Arguments, facts: Facts) -> None:
-    for key, name in megatron.DEGREES.items():
+def _parallelism(arguments: Arguments, facts: Facts) -> None:
+    for key, name in DEGREES.items():
         value = arguments.whole(key)
         if name in ("tp", "pp") or (value or 1) > 1:
             arguments.give(facts, f"parallelism.{name}", value, key)
@@ -148,7 +160,7 @@ def _parallelism(arguments: megatron.Arguments, facts: Facts) -> None:
     _optimizer(arguments, facts)
 
 
-def _optimizer(arguments: megatron.Arguments, facts: Facts) -> None:
+def _optimizer(arguments: Arguments, facts: Facts) -> None:
     source = arguments.source
     if not isinstance(source.document.get(("model", "optim")), dict):
         return

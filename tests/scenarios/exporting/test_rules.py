@@ -32,7 +32,8 @@ FLOATS = "hidden-dropout attention-dropout lr min-lr"
 FLAGS = (
     "group-query-attention swiglu squared-relu openai-gelu untie-embeddings-and-output-weights disable-bias-linear "
     "add-qkv-bias qk-layernorm fp16 bf16 accumulate-allreduce-grads-in-fp32 grad-reduce-in-bf16 "
-    "sequence-parallel tp-comm-overlap use-tp-pp-dp-mapping account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split "
+    "sequence-parallel tp-comm-overlap use-tp-pp-dp-mapping account-for-embedding-in-pipeline-split "
+    "account-for-loss-in-pipeline-split "
     "use-distributed-optimizer overlap-grad-reduce overlap-param-gather no-gradient-accumulation-fusion "
     "use-torch-fsdp2 use-megatron-fsdp mock-data"
 )
@@ -225,7 +226,8 @@ def test_torchtitan(name, tmp_path):
 
 
 FIELDS = (
-    "compute_environment distributed_type mixed_precision use_cpu debug num_processes machine_rank num_machines gpu_ids "
+    "compute_environment distributed_type mixed_precision use_cpu debug num_processes machine_rank num_machines "
+    "gpu_ids "
     "main_process_ip main_process_port rdzv_backend same_network main_training_function enable_cpu_affinity fp8_config "
     "deepspeed_config fsdp_config parallelism_config megatron_lm_config"
 )
