@@ -9,8 +9,6 @@ from scenarios.commands import (
     campaign,
     check,
     compare,
-    export,
-    importing,
     init,
     listing,
     plan,
@@ -22,6 +20,7 @@ from scenarios.commands import (
     sweep,
     validate,
 )
+from scenarios.commands.exchange import export, importing
 
 __all__ = [
     "accuracy",
