@@ -22,8 +22,8 @@ class Kernel:
     the products of Winograd's algorithm, with fewer multiplications, used if there is no tf32. *attention*: ``forward``
     or ``backward`` of fused attention; its *shape* is (batch x heads x products, rows, columns, head size).
     *aligned*: the rows of its matrices begin at multiples of `ALIGNMENT` bytes. *rows*, *depths*: m or k of each
-    product of a launch of unequal ones, whose *shape* has their number and the mean. *copies*: the ranks that compute the
-    same result; MFU counts it once.
+    product of a launch of unequal ones, whose *shape* has their number and the mean. *copies*: the ranks that compute
+    the same result; MFU counts it once.
     """
 
     flops: float = 0.0

@@ -78,6 +78,14 @@ class BuiltScenario:
         return cls._made(document, pathlib.Path(), "scenario")
 
     @classmethod
+    def of_document(cls, document: Document, folder: pathlib.Path, name: str, options: list[str] | None = None) -> Self:
+        """Return the scenario that *document* holds, with the positions of its values; files lie below *folder*.
+
+        *options* sets values as texts ``key.path=value``. Raises `ScenarioError` with the place of every fault.
+        """
+        return cls._made(loading.overridden(document, loading.options(options or [])), folder, name)
+
+    @classmethod
     def _made(cls, document: Document, folder: pathlib.Path, name: str) -> Self:
         source = loading.found_from(with_plain_keys(document, ("model",)), folder)
         whole = loading.expanded(variants.with_first_row(source))

@@ -20,6 +20,7 @@ from scenarios.commands import (
     sweep,
     validate,
 )
+from scenarios.commands.exchange import export, importing
 
 __all__ = [
     "accuracy",
@@ -27,6 +28,8 @@ __all__ = [
     "campaign",
     "check",
     "compare",
+    "export",
+    "importing",
     "init",
     "listing",
     "plan",

@@ -15,15 +15,6 @@ from scenarios.commands.terminal import say
 MODEL, CLUSTER, NODES = "llama3_8b", "dgx_h100", 4
 """What is offered."""
 
-SAMPLES_PER_GPU = 8
-"""Samples of the global batch for each GPU, so that it divides in many ways."""
-
-LARGE = 1e9
-"""Parameters from which on FSDP is proposed: states of 16 bytes each no longer fit beside activations everywhere."""
-
-ONE_GPU = {"preset": "uniform", "gpus": 1, "bandwidth": "1 GB/s", "latency": "1 us"}
-"""A cluster on which a model can be looked at."""
-
 TEXT = """\
 # Made by clustersim init. clustersim schema prints every key; an editor completes them with it.
 version: 1
@@ -85,25 +76,19 @@ def _asked(question: str, offered: str | int) -> str | int:
 
 def _text(folder: Path, model: str, cluster: str, nodes: int) -> str:
     """Return the scenario for a file in *folder*. Raises `ScenarioError` if there is no such model or cluster."""
-    from scenarios.scenario import Scenario
+    from scenarios.beginning import beginning
     from simulator.lookup import is_path
 
-    one = {"cluster": ONE_GPU, "model": {"preset": model}, "training": {"global_batch_size": 1}}
-    made = Scenario.model_validate({"version": 1, **one}).model
-    assert made is not None
-    network = {"cluster": {"preset": cluster, "nodes": nodes}, "collective": {"kind": "all_reduce", "size": "1 MB"}}
-    machine = Scenario.model_validate({"version": 1, **network}).cluster()
-    peaks = machine.accelerator(machine.gpus[0]).peak_flops
-    known = peaks if isinstance(peaks, dict) else {}
-    tokens = made.tokens_per_sample
+    begun = beginning(model, cluster, nodes)
+    tokens = begun.model.tokens_per_sample
     return TEXT.format(
         model=os.path.relpath(model, folder) if is_path(model) else model,
-        name=made.name,
+        name=begun.model.name,
         cluster=cluster,
         nodes=nodes,
-        gpus=len(machine.gpus),
-        batch=SAMPLES_PER_GPU * len(machine.gpus),
+        gpus=begun.gpus,
+        batch=begun.batch,
         sequence=f"seq_length: {tokens}   # tokens of a sample" if tokens else "# a sample is an image",
-        precision=next((precision for precision in ("bf16", "fp16") if precision in known), "fp32"),
-        method="fsdp" if made.parameters >= LARGE else "ddp",
+        precision=begun.precision,
+        method=begun.method,
     )

@@ -63,8 +63,18 @@ def run(
     strict_memory: Annotated[
         bool, typer.Option("--strict-memory", help="Fail (status 3) if a GPU's memory does not suffice.")
     ] = False,
+    cluster: Annotated[
+        str | None,
+        typer.Option(help="Run a model in place of a scenario (its name, or a config.json) on this cluster."),
+    ] = None,
+    nodes: Annotated[int, typer.Option(min=1, help="Of a model: nodes of the cluster.")] = 1,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Of a model: samples of a step, 8 a GPU if not given.")
+    ] = None,
+    tokens: Annotated[str | None, typer.Option(help="Of a model: tokens of the whole run, e.g. 1T.")] = None,
 ) -> int:
     """Simulate scenarios, report, and write results under runs/NAME."""
+    from scenarios.beginning import scenario_on
     from scenarios.scenario import Scenario
     from simulator.errors import ScenarioError
     from simulator.plain_text import name_fault
@@ -78,13 +88,35 @@ def run(
     if name is not None and (fault := name_fault(name)):
         raise ScenarioError(f"--name {name}: {fault}")
     renamed = {"name": name} if name is not None else None
-    loaded = [Scenario.load(scenario, renamed, settings) for scenario in scenarios]
+    if cluster is None:
+        _check_scenarios(scenarios, batch, tokens, nodes)
+        loaded = [Scenario.load(scenario, renamed, settings) for scenario in scenarios]
+    else:
+        named = [*(settings or []), *([f"name={name}"] if name else [])]
+        loaded = [scenario_on(model, cluster, nodes, batch, tokens, named) for model in scenarios]
     several = len(loaded) > 1 or any(scenario.variants for scenario in loaded)
     if check and several and output is None and name is None and trace is None and spans is None:
         from scenarios.commands.evaluating import print_evaluations
 
         return print_evaluations(loaded, jobs, as_json, strict_memory)
     return _run_each(loaded, files, as_json, check, strict_memory)
+
+
+def _check_scenarios(scenarios: list[str], batch: int | None, tokens: str | None, nodes: int) -> None:
+    """Raise `ScenarioError` for options of a model without its cluster."""
+    from simulator.document import read
+    from simulator.errors import ScenarioError
+    from workloads.huggingface.config import is_config
+
+    options = {"--batch": batch, "--tokens": tokens, "--nodes": nodes if nodes > 1 else None}
+    if given := next((option for option, value in options.items() if value is not None), None):
+        raise ScenarioError(f"{given} belongs to a model: give its --cluster too; --set changes a scenario")
+    configs = (one for one in scenarios if one.endswith(".json") and Path(one).is_file())
+    if config := next((one for one in configs if is_config(read(one))), None):
+        raise ScenarioError(
+            f"{config} is no scenario; a model's config.json runs with --cluster: "
+            f"clustersim run {config} --cluster dgx_h100 --nodes 4"
+        )
 
 
 def _check_suffixes(trace: Path | None, spans: Path | None) -> None:

@@ -6,6 +6,7 @@ from math import gcd
 from pathlib import Path
 from typing import Any
 
+from scenarios.beginning import called, cluster_of
 from scenarios.scenario import Scenario
 
 PRECISION, SOFTWARE = "bf16", "megatron"
@@ -21,10 +22,10 @@ def scenario_from(
     `ScenarioError`.
     """
     machine = {"preset": cluster, "nodes": nodes}
-    replicas = gcd(batch, _gpus(machine, settings))
+    replicas = gcd(batch, len(cluster_of(machine, settings).gpus))
     data: dict[str, Any] = {
         "version": 1,
-        "name": f"{_called(Path(model))}-{nodes}x{cluster}",
+        "name": f"{called(Path(model))}-{nodes}x{cluster}",
         "cluster": machine,
         "model": {"preset": model},
         "training": {
@@ -37,15 +38,3 @@ def scenario_from(
         "software": SOFTWARE,
     }
     return Scenario.model_validate(data, settings)
-
-
-def _gpus(cluster: dict[str, Any], settings: list[str] | None) -> int:
-    """Return the number of GPUs of *cluster*, with those of *settings* that change it."""
-    of_cluster = [one for one in settings or () if one.startswith("cluster.")]
-    benchmark = {"version": 1, "cluster": cluster, "collective": {"kind": "all_reduce", "size": "1 MB"}}
-    return len(Scenario.model_validate(benchmark, of_cluster).cluster().gpus)
-
-
-def _called(model: Path) -> str:
-    """Return the name of a model; of a config.json, which has the same name for all, that of its folder."""
-    return model.parent.name or "model" if model.suffix == ".json" else model.stem

@@ -37,7 +37,7 @@ NAMES = re.compile(r"network\.transport|(cluster|model)\.preset|cluster\.(node\.
 """Keys that may name a file: their value is a name of the catalogue, or the path of a file, .yaml or .json."""
 
 
-TABLES = re.compile(r"model\.router_load")
+TABLES = re.compile(r"model\.router_load|parallelism\.schedule")
 """Keys that may name a table, .csv, relative to the folder of the scenario."""
 
 EXPECTATION = ("value", "tolerance", "source", "relative_to", "fitted")

@@ -22,7 +22,7 @@ from simulator.document.quantities import (
     Size,
     Time,
 )
-from simulator.document.reading import read, read_value
+from simulator.document.reading import read, read_document, read_value
 from simulator.document.validation import Fault, validated
 
 __all__ = [
@@ -49,6 +49,7 @@ __all__ = [
     "merged",
     "part",
     "read",
+    "read_document",
     "read_value",
     "replaced",
     "validated",

@@ -27,7 +27,11 @@ def read(path: str | os.PathLike[str]) -> Document:
     """Return the document in the file at *path*. Raises `ScenarioError`, with the position, if it is not a mapping."""
     path = pathlib.Path(path)
     name = _shown(path)
-    text = _text(path, name)
+    return read_document(_text(path, name), name)
+
+
+def read_document(text: str, name: str) -> Document:
+    """Return the document that *text* is, of the file *name*. Raises `ScenarioError`, with the position."""
     lines = text.splitlines()
     root = _compose(text, name, lines)
     if root is None:

@@ -232,6 +232,33 @@ EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 """Keys of models with experts."""
 
 
+class _Recording(dict[str, Any]):
+    """Values of a configuration that note which of them are asked for."""
+
+    def __init__(self, values: Values) -> None:
+        super().__init__(values)
+        self.asked: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        self.asked.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.asked.add(key)
+        return super().get(key, default)
+
+
+def keys_read(document: Document) -> set[str]:
+    """Return the keys of the configuration in *document* that decide its `model:` section.
+
+    The configuration is one that `model_section` accepts.
+    """
+    family = FAMILIES[document.data["model_type"]]
+    values = _Recording({**family.defaults, **document.data})
+    family.more(values)
+    return {"model_type", "tie_word_embeddings", *EXPERTS, *family.keys, *values.asked}
+
+
 def is_config(document: Document) -> bool:
     """Return whether *document* is a model configuration of Hugging Face."""
     return "model_type" in document.data

@@ -32,6 +32,7 @@ from workloads.operators.parameter import REPLICAS
 from workloads.parallelism import Parallelism, TrainingStep
 from workloads.parallelism._messages import Message, MessagePlan, Parts, message_plans
 from workloads.parallelism.search import Choices, Chosen, Job, divisors
+from workloads.pipelines._file import is_file, order_of_file, read_order
 from workloads.steady_state import SteadyState, steady_state
 
 ORDERS = "workloads.pipelines"
@@ -79,8 +80,8 @@ class Pipeline(Parallelism):
     pp: Count = 1
     """Pipeline ranks."""
     schedule: str = "1f1b"
-    """Order of the micro-batches: 1f1b, another file of workloads/pipelines, or the import path of an order of your
-    own."""
+    """Order of the micro-batches: 1f1b, another file of workloads/pipelines, a CSV file as torch writes it, or the
+    import path of an order of your own."""
     virtual_stages: Count | None = None
     """Stages of each pipeline rank, for orders that have several; by default that of the order."""
     layout: Literal["balanced", "embedding_as_layer"] | list[Index] | None = None
@@ -98,6 +99,12 @@ class Pipeline(Parallelism):
     @field_validator("schedule")
     @classmethod
     def _schedule(cls, name: str) -> str:
+        if is_file(name):
+            try:
+                read_order(name)  # reports faults of the file before anything runs
+            except ScheduleError as error:
+                raise ValueError(str(error)) from None
+            return name
         return known(name, ORDERS, tuple(ALIASES))
 
     @model_validator(mode="after")
@@ -130,7 +137,7 @@ class Pipeline(Parallelism):
 
     @property
     def _function(self) -> Callable[..., Order]:
-        return function(ORDERS, self.order_name)
+        return order_of_file(self.schedule) if is_file(self.schedule) else function(ORDERS, self.order_name)
 
     @property
     def _options(self) -> Mapping[str, object]:
@@ -138,7 +145,9 @@ class Pipeline(Parallelism):
 
     @property
     def stages_per_rank(self) -> int:
-        """Virtual stages of a pipeline rank: as given, else the default of the order, else 1."""
+        """Virtual stages of a pipeline rank: as given, else those of the file, the default of the order, or 1."""
+        if is_file(self.schedule):
+            return max(1, read_order(self.schedule).stages // self.pp)
         default = self._options.get("virtual_stages")
         return self.virtual_stages or (default if isinstance(default, int) else 1)
 

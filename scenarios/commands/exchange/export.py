@@ -1,0 +1,77 @@
+"""`clustersim export` writes a scenario as files of other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scenarios.application import app
+from scenarios.commands.arguments import OneScenario, Settings
+from scenarios.commands.terminal import say
+
+if TYPE_CHECKING:
+    from scenarios.scenario import Scenario
+
+
+def complete_targets(incomplete: str) -> list[str]:
+    """Return the targets that begin with *incomplete*."""
+    from scenarios.exporting import targets
+
+    return [name for name in targets() if name.startswith(incomplete)]
+
+
+@app.command()
+def export(
+    scenario: OneScenario,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="TARGET",
+            help="megatron, deepspeed, torchtitan, accelerate, slurm, torch-csv, graphml, dot ...: a file of "
+            "scenarios/exporting.",
+            autocompletion=complete_targets,
+        ),
+    ],
+    output: Annotated[
+        Path | None, typer.Option("-o", metavar="PATH", help="The file, or the folder if there are several files.")
+    ] = None,
+    variant: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The variant of a scenario that has several.")
+    ] = None,
+    settings: Settings = None,
+) -> None:
+    """Write a scenario as launch files, a pipeline order, traces or a topology for other programs."""
+    from scenarios.commands.progress import progress
+    from scenarios.exporting import exporter, write
+    from scenarios.scenario import Scenario
+
+    make = exporter(to)
+    chosen = _variant(Scenario.load(scenario, options=settings), variant)
+    with progress(f"exporting {chosen.name}"):
+        made = make(chosen)
+        paths = write(made, output)
+    for path in paths:
+        say(f"wrote {path}")
+    for note in made.notes:
+        say(f"note: {note}")
+
+
+def _variant(scenario: Scenario, name: str | None) -> Scenario:
+    """Return the variant *name* of *scenario*; the scenario itself if it has none. Raises `ScenarioError`."""
+    from simulator.document.validation import listed, near
+    from simulator.errors import ScenarioError
+
+    there = list(scenario.variants)
+    if name is None:
+        if there:
+            raise ScenarioError(f"{scenario.name} has {len(there)} variants; give one of them: --variant {there[0]}")
+        return scenario
+    if not there:
+        raise ScenarioError(f"--variant {name[:60]}: {scenario.name} has no variants")
+    if name not in there:
+        hint = near(name, there)
+        raise ScenarioError(f"--variant {name[:60]}: must be {listed(there[:40])}" + (f"; {hint}" if hint else ""))
+    return scenario.variants[name]

@@ -1,0 +1,29 @@
+"""A cluster as a graph with plain attributes, which file formats of graphs can hold."""
+
+from __future__ import annotations
+
+import networkx as nx
+
+from simulator.accelerator import Accelerator
+from simulator.cluster import Cluster
+
+
+def plain_graph(cluster: Cluster) -> nx.DiGraph[str]:
+    """Return the topology of *cluster*. Every direction of a link is an edge.
+
+    Vertices have *kind*, and *node* (number of the server) and *accelerator* (name) where they have them. Edges have
+    the *kind* of the link, its *bandwidth* in bytes/s and its *latency* in s.
+    """
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    for name, attributes in cluster.graph.nodes.items():
+        accelerator = attributes.get("accelerator")
+        plain = {key: value for key, value in attributes.items() if key in ("kind", "node")}
+        graph.add_node(name, **plain, **({"accelerator": _named(accelerator)} if accelerator is not None else {}))
+    for source, target, attributes in cluster.graph.edges(data=True):
+        link = attributes["link"]
+        graph.add_edge(source, target, kind=link.kind, bandwidth=float(link.bandwidth), latency=float(link.latency))
+    return graph
+
+
+def _named(accelerator: Accelerator) -> str:
+    return accelerator.name

@@ -1,0 +1,131 @@
+"""The model in arguments of Megatron-LM: sizes, activation, attention, positions, vocabulary."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from scenarios.importing.facts import Facts
+from scenarios.importing.formats._megatron_arguments import Arguments
+
+MODEL = {
+    "num_layers": "num_layers",
+    "hidden_size": "hidden_size",
+    "num_attention_heads": "num_attention_heads",
+    "kv_channels": "head_dim",
+    "seq_length": "seq_length",
+}
+"""Keys of the model by argument."""
+
+ACTIVATIONS = {"swiglu": "swiglu", "squared_relu": "squared_relu", "quick_geglu": "geglu", "openai_gelu": "gelu_new"}
+"""The activation by the flag that chooses it."""
+
+GPT2_VOCABULARY = 50257
+"""Tokens of GPT2BPETokenizer, the default of pretrain_gpt.py."""
+
+
+def read_model(arguments: Arguments, facts: Facts) -> None:
+    """Read the sizes of the model; other parts have Megatron's defaults."""
+    for key, name in MODEL.items():
+        arguments.give(facts, f"model.{name}", arguments.whole(key), key)
+    arguments.give(facts, "run.positions", arguments.whole("max_position_embeddings"), "max_position_embeddings")
+    if experts := arguments.whole("num_experts", 0) or arguments.whole("num_moe_experts", 0):
+        key = "num_experts" if arguments.path("num_experts") else "num_moe_experts"
+        if experts > 1:
+            raise arguments.error(key, "models with experts are not imported from Megatron's arguments yet")
+    _mlp(arguments, facts)
+    _attention(arguments, facts)
+    _positions(arguments, facts)
+    _options(arguments, facts)
+
+
+def _mlp(arguments: Arguments, facts: Facts) -> None:
+    """Read the width of the MLP and its activation."""
+    hidden = arguments.whole("hidden_size")
+    activation = next((key for key in ACTIVATIONS if arguments.flag(key)), None)
+    gated = arguments.flag("gated_linear_unit")
+    if hidden is None:
+        return
+    ffn = arguments.whole("ffn_hidden_size")
+    width = ffn or (int(4 * hidden * 2 / 3 / 64) * 64 if activation == "swiglu" else 4 * hidden)
+    arguments.give(
+        facts,
+        "model.ffn_hidden_size",
+        width,
+        "ffn_hidden_size" if ffn else activation or "hidden_size",
+        "" if ffn else "by default",
+    )
+    name = ACTIVATIONS[activation] if activation else "swiglu" if gated else "gelu"
+    arguments.give(facts, "model.activation", name, activation or "gated_linear_unit")
+
+
+def _attention(arguments: Arguments, facts: Facts) -> None:
+    """Read heads of keys and values, norms, and the kernel."""
+    groups = arguments.whole("num_query_groups")
+    if arguments.flag("group_query_attention") or (groups and not arguments.source.script):
+        arguments.give(facts, "model.num_key_value_heads", groups or 1, "num_query_groups")
+    elif groups is not None:
+        facts.remarks.append("num_query_groups has no effect without --group-query-attention")
+    norm = (arguments.word("normalization") or "LayerNorm").lower()
+    if norm not in ("layernorm", "rmsnorm"):
+        raise arguments.error("normalization", f"{norm} is not simulated; it must be LayerNorm or RMSNorm")
+    arguments.give(facts, "model.normalization", norm, "normalization")
+    backend = arguments.word("attention_backend")
+    arguments.flag("use_flash_attn")
+    unfused = backend in ("unfused", "local", "AttnBackend.unfused", "AttnBackend.local")
+    arguments.give(facts, "model.attention", "unfused" if unfused else "flash", "attention_backend")
+
+
+def _options(arguments: Arguments, facts: Facts) -> None:
+    """Read what is shared, biased, normalised or dropped."""
+    tied = not arguments.flag("untie_embeddings_and_output_weights")
+    if arguments.path("share_embeddings_and_output_weights"):
+        tied = arguments.flag("share_embeddings_and_output_weights")
+    arguments.give(facts, "model.tie_embeddings", tied, "untie_embeddings_and_output_weights")
+    bias = not arguments.flag("disable_bias_linear")
+    if arguments.path("add_bias_linear"):
+        bias = arguments.flag("add_bias_linear")
+    arguments.give(facts, "model.add_bias_linear", bias, "disable_bias_linear")
+    if arguments.flag("add_qkv_bias"):
+        arguments.give(facts, "model.add_qkv_bias", True, "add_qkv_bias")
+    if arguments.flag("qk_layernorm"):
+        arguments.give(facts, "model.qk_norm", "per_head", "qk_layernorm")
+    dropouts = [arguments.number(key) for key in ("hidden_dropout", "attention_dropout")]
+    largest = max(0.1 if value is None else value for value in dropouts)
+    arguments.give(facts, "model.dropout", largest, "hidden_dropout", "" if None not in dropouts else "0.1 by default")
+
+
+def _positions(arguments: Arguments, facts: Facts) -> None:
+    kind = arguments.word("position_embedding_type") or "learned_absolute"
+    if arguments.flag("use_rotary_position_embeddings"):
+        kind = "rope"
+    if kind not in ("learned_absolute", "rope", "none"):
+        raise arguments.error(
+            "position_embedding_type", f"{kind} is not simulated; it must be learned_absolute, rope or none"
+        )
+    key = (
+        "use_rotary_position_embeddings"
+        if arguments.path("use_rotary_position_embeddings")
+        else "position_embedding_type"
+    )
+    arguments.give(facts, "model.position_embedding_type", kind, key)
+
+
+def read_vocabulary(arguments: Arguments, facts: Facts) -> None:
+    """Read the vocabulary, padded as Megatron does (training/tokenizer/tokenizer.py, ``_vocab_size_with_padding``)."""
+    tokenizer = arguments.word("tokenizer_type")
+    size, key = arguments.whole("vocab_size"), "vocab_size"
+    if tokenizer == "NullTokenizer" and size is not None:
+        size += 1  # NullTokenizer adds the end of a document
+    elif size is None and tokenizer in (None, "GPT2BPETokenizer") and arguments.source.script:
+        size, key = GPT2_VOCABULARY, "tokenizer_type"
+        if tokenizer is None:
+            facts.assumed.append(f"model.vocab_size: {size} of GPT2BPETokenizer, the default of pretrain_gpt.py")
+    arguments.flag("should_pad_vocab")
+    if size is None:
+        return
+    multiple = (arguments.whole("make_vocab_size_divisible_by") or 128) * (
+        arguments.whole("tensor_model_parallel_size") or 1
+    )
+    padded = ceil(size / multiple) * multiple
+    how = f"{size} padded to a multiple of {multiple}" if padded != size else ""
+    arguments.give(facts, "model.vocab_size", padded, key, how)

@@ -1,0 +1,115 @@
+"""DeepSpeed's configuration, ``ds_config.json``.
+
+Keys and defaults are those of DeepSpeed 0.16.4 (deepspeed/runtime/config.py and runtime/zero/config.py).
+A value "auto" is resolved by the arguments of Hugging Face's Trainer, or else by DeepSpeed's default.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scenarios.importing.facts import Facts
+from scenarios.importing.source import Source
+
+KEYS = {"train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization"}
+"""Keys of which a configuration has at least one."""
+
+OPTIMIZERS = {
+    "adam": "adam",
+    "adamw": "adam",
+    "cpuadam": "adam",
+    "onebitadam": "adam",
+    "sgd": "momentum",
+    "lamb": "adam",
+}
+"""The optimizer here by the type there; its states are of the same size."""
+
+GRADIENTS = {"fp32": "fp32", "fp16": "fp16", "bf16": "bf16"}
+
+
+def recognises(source: Source) -> bool:
+    """Return whether *source* is a configuration of DeepSpeed."""
+    return not source.script and bool(KEYS & source.data.keys())
+
+
+def read(source: Source, facts: Facts, at: tuple[str, ...] = ()) -> None:
+    """Read the configuration at the path *at* of *source*."""
+    source.ignore("deepspeed", *at)
+    for key, name in (
+        ("train_batch_size", "training.global_batch_size"),
+        ("train_micro_batch_size_per_gpu", "training.micro_batch_size"),
+        ("gradient_accumulation_steps", "run.accumulation"),
+    ):
+        facts.give(name, _unless_auto(source, *at, key, kind="whole"), source, *at, key)
+    facts.give("run.program", "deepspeed", source, *at, given=False)
+    _precision(source, facts, at)
+    _zero(source, facts, at)
+    kind = _unless_auto(source, *at, "optimizer", "type", kind="word")
+    if kind is not None:
+        if kind.lower() not in OPTIMIZERS:
+            raise source.error(
+                (*at, "optimizer", "type"), f"{kind} is not simulated; there are {', '.join(OPTIMIZERS)}"
+            )
+        facts.give("training.optimizer", OPTIMIZERS[kind.lower()], source, *at, "optimizer", "type")
+    source.without_effect.add((*at, "optimizer", "params"))
+    dtype = _unless_auto(source, *at, "data_types", "grad_accum_dtype", kind="word")
+    dtype = dtype or _unless_auto(source, *at, "communication_data_type", kind="word")
+    if dtype is not None and dtype in GRADIENTS:
+        place = ("data_types", "grad_accum_dtype") if source.has(*at, "data_types") else ("communication_data_type",)
+        facts.give("training.gradient_dtype", GRADIENTS[dtype], source, *at, *place)
+    facts.give(
+        "parallelism.tp",
+        source.whole(*at, "tensor_parallel", "autotp_size", least=0) or None,
+        source,
+        *at,
+        "tensor_parallel",
+        "autotp_size",
+    )
+    facts.give("parallelism.pp", source.whole(*at, "pipeline", "stages"), source, *at, "pipeline", "stages")
+
+
+def _unless_auto(source: Source, *path: str, kind: str) -> Any:
+    """Return the value at *path*; None if it is "auto", which the Trainer's arguments or a default resolve."""
+    if source.document.get(path) == "auto":
+        source.taken.add(path)
+        return None
+    return source.whole(*path) if kind == "whole" else source.word(*path)
+
+
+def _precision(source: Source, facts: Facts, at: tuple[str, ...]) -> None:
+    """Read bf16 and fp16. DeepSpeed asserts that not both are enabled (runtime/config.py)."""
+    enabled = []
+    for section, precision in (("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16")):
+        path = (*at, section, "enabled")
+        source.ignore("deepspeed_precision", *at, section)
+        if source.document.get(path) == "auto":
+            source.taken.add(path)
+            continue
+        if source.section(*at, section) and source.flag(*path):
+            enabled.append((precision, path))
+    if len({precision for precision, _ in enabled}) > 1:
+        raise source.error(enabled[1][1], "DeepSpeed refuses bf16 and fp16 together; enable one of them")
+    for precision, path in enabled[:1]:
+        facts.give("training.precision", precision, source, *path)
+
+
+def _zero(source: Source, facts: Facts, at: tuple[str, ...]) -> None:
+    """Read ``zero_optimization``; without it DeepSpeed all-reduces gradients, as ZeRO stage 0 does."""
+    section, at = source.section(*at, "zero_optimization"), (*at, "zero_optimization")
+    source.ignore("deepspeed_zero", *at)
+    stage = source.whole(*at, "stage", least=0) if section.get("stage") != "auto" else 0
+    if stage is not None and stage > 3:
+        raise source.error((*at, "stage"), f"ZeRO has the stages 0 to 3, not {stage}")
+    place = (*at, "stage") if "stage" in section else at[:-1]
+    facts.give("parallelism.data.method", "zero", source, *place)
+    facts.give("parallelism.data.stage", stage or 0, source, *place, how="" if stage else "no ZeRO is stage 0")
+    if section.get("overlap_comm") != "auto":
+        facts.give("parallelism.data.overlap", source.flag(*at, "overlap_comm"), source, *at, "overlap_comm")
+    if section.get("reduce_bucket_size") == "auto":
+        source.taken.add((*at, "reduce_bucket_size"))
+    else:
+        facts.give("run.bucket_elements", source.number(*at, "reduce_bucket_size"), source, *at, "reduce_bucket_size")
+    for key in ("offload_optimizer", "offload_param"):
+        device = source.document.get((*at, key, "device"))
+        if device in (None, "none"):
+            source.without_effect.add((*at, key))

@@ -1,0 +1,116 @@
+"""Arguments of Megatron-LM and Megatron Bridge: a command line, or their YAML.
+
+Arguments and defaults are those of Megatron-LM core_v0.15.3 (megatron/training/arguments.py).
+Argument names are those of argparse, with ``_``. Megatron's own YAML has them in ``language_model`` and
+``model_parallel``; Bridge's in ``model``, ``train``, ``ddp``, ``optimizer`` and others.
+"""
+
+from __future__ import annotations
+
+from scenarios.importing.facts import Facts
+from scenarios.importing.formats._megatron_arguments import Arguments
+from scenarios.importing.formats._megatron_model import read_model, read_vocabulary
+from scenarios.importing.formats._megatron_parallelism import read_data, read_pipeline
+from scenarios.importing.source import Source
+from scenarios.importing.without_effect import without_effect
+
+KEYS = {"num_layers", "tensor_model_parallel_size", "micro_batch_size"}
+"""Arguments of which a file has at least two."""
+
+DEGREES = {
+    "tensor_model_parallel_size": "tp",
+    "pipeline_model_parallel_size": "pp",
+    "context_parallel_size": "cp",
+    "expert_model_parallel_size": "ep",
+    "expert_tensor_parallel_size": "expert_tp",
+}
+
+
+def recognises(source: Source) -> bool:
+    """Return whether *source* has arguments of Megatron-LM or a configuration of Megatron Bridge."""
+    if "trainer" in source.data or "model_type" in source.data:
+        return False
+    return sum(Arguments(source).path(key) is not None for key in KEYS) >= 2
+
+
+def read(source: Source, facts: Facts) -> None:
+    """Read model, batch, precision and parallelism."""
+    arguments = Arguments(source)
+    arguments.ignore(without_effect("megatron"))
+    facts.give("run.program", "megatron", source, given=False)
+    for key, name in DEGREES.items():
+        value = arguments.whole(key)
+        if name in ("tp", "pp") or (value or 1) > 1:
+            arguments.give(facts, f"parallelism.{name}", value, key)
+    read_model(arguments, facts)
+    read_vocabulary(arguments, facts)
+    _training(arguments, facts)
+    read_pipeline(arguments, facts)
+    read_data(arguments, facts)
+
+
+def _training(arguments: Arguments, facts: Facts) -> None:
+    """Read batches, precision, recomputation, optimizer and length."""
+    for key, name in (
+        ("micro_batch_size", "training.micro_batch_size"),
+        ("global_batch_size", "training.global_batch_size"),
+    ):
+        arguments.give(facts, name, arguments.whole(key), key)
+    _precision(arguments, facts)
+    _recomputation(arguments, facts)
+    optimizer = arguments.word("optimizer") if not isinstance(arguments.source.data.get("optimizer"), dict) else None
+    if optimizer not in (None, "adam", "sgd"):
+        raise arguments.error("optimizer", f"{optimizer} is not simulated; it must be adam or sgd")
+    arguments.give(facts, "training.optimizer", "momentum" if optimizer == "sgd" else "adam", "optimizer")
+    steps, samples = arguments.whole("train_iters", 0), arguments.whole("train_samples", 0)
+    if steps and samples:
+        raise arguments.error(
+            "train_samples", "Megatron refuses --train-iters and --train-samples together; give one of them"
+        )
+    arguments.give(facts, "run.iterations", steps or None, "train_iters")
+    arguments.give(facts, "training.samples", samples or None, "train_samples")
+
+
+def _precision(arguments: Arguments, facts: Facts) -> None:
+    """Read the formats of the computation and of gradients, which Megatron reduces in fp32 with bf16 by default."""
+    precision = (
+        arguments.word("mixed_precision")
+        if not isinstance(arguments.source.data.get("mixed_precision"), dict)
+        else None
+    )
+    bf16, fp16 = (
+        arguments.flag("bf16") or "bf16" in (precision or ""),
+        arguments.flag("fp16") or "fp16" in (precision or ""),
+    )
+    if bf16 and fp16:
+        raise arguments.error("fp16", "Megatron refuses --bf16 and --fp16 together; give one of them")
+    key = "mixed_precision" if precision else "bf16" if bf16 else "fp16"
+    arguments.give(facts, "training.precision", "bf16" if bf16 else "fp16" if fp16 else "fp32", key)
+    wide = arguments.flag("accumulate_allreduce_grads_in_fp32") or arguments.flag("grad_reduce_in_fp32")
+    narrow = arguments.flag("grad_reduce_in_bf16")
+    if bf16 or fp16:
+        own = "bf16" if bf16 else "fp16"
+        dtype = "fp32" if wide or (bf16 and not narrow) else own
+        arguments.give(
+            facts,
+            "training.gradient_dtype",
+            dtype,
+            "grad_reduce_in_bf16" if narrow else "accumulate_allreduce_grads_in_fp32",
+        )
+
+
+def _recomputation(arguments: Arguments, facts: Facts) -> None:
+    """Read what is recomputed; layers in blocks or groups are taken one by one."""
+    granularity = arguments.word("recompute_granularity")
+    if arguments.flag("recompute_activations"):
+        granularity = "selective"
+    if granularity not in (None, "full", "selective", "none"):
+        raise arguments.error("recompute_granularity", f"must be full or selective, not {granularity}")
+    method, layers = arguments.word("recompute_method"), arguments.whole("recompute_num_layers")
+    if granularity == "selective" and method:
+        raise arguments.error("recompute_method", "Megatron refuses it with selective recomputation; leave it out")
+    if method == "block" or (method == "uniform" and (layers or 1) > 1):
+        facts.remarks.append(
+            f"recompute_method {method} with {layers or 1} layers is taken as recomputation of every layer by itself"
+        )
+    arguments.give(facts, "training.recompute", granularity or "none", "recompute_granularity")

@@ -1,0 +1,231 @@
+"""From the facts of all files to the sections of a scenario: what is missing follows, or is assumed and said so."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import topologies
+from scenarios.importing import batch, machine
+from scenarios.importing.facts import Fact, Facts
+from scenarios.importing.formats.torchtitan import SINGLE, V_SHAPED
+from scenarios.importing.machine import Options
+from scenarios.specification import loading
+from scenarios.specification.parallelism import ParallelismSection
+from simulator.document import Document, Position, read
+from simulator.errors import ScenarioError
+from simulator.kernel import BYTES
+from simulator.lookup import data_file, names
+from simulator.units import parse, show
+from workloads.default_stack import default_stack
+from workloads.parallelism import DataMethod
+from workloads.registry import declared
+
+ORDER = ("cluster", "model", "training", "parallelism", "network", "software")
+"""Sections in the order in which they are written."""
+
+MODEL_ORDER = ("preset", "kind", "name")
+
+
+def settle(facts: Facts, options: Options, settings: Sequence[str] = ()) -> None:
+    """Complete *facts* to those of a scenario; *settings* ``key=value`` hold whatever the files say.
+
+    Raises `ScenarioError` at the place of a contradiction.
+    """
+    for setting, (value, shown) in loading.options(list(settings)).items():
+        facts.found[setting] = Fact(value, Position(option=shown, key=loading.split(setting)), shown)
+    facts.option("run.dataset_samples", options.dataset_samples, "--dataset-samples")
+    machine.settle(facts, options)
+    _unsupported(facts)
+    dp = batch.replicas(facts)
+    batch.settle(facts, dp)
+    if facts.whole("run.gpus") != _gpus(facts):
+        facts.follows("run.gpus", "parallelism.dp", dp, "the other GPUs of the nodes idle")
+    _model(facts)
+    _stages(facts)
+    _data(facts, dp)
+    _length(facts)
+    _software(facts)
+    if "training.precision" not in facts.found:
+        facts.assume("training.precision", "fp32", "no file enables bf16 or fp16")
+
+
+def _cluster(facts: Facts) -> dict[str, Any]:
+    section: dict[str, Any] = {}
+    for key, fact in facts.below("cluster").items():
+        *around, last = key.split(".")
+        inner = section
+        for name in around:
+            inner = inner.setdefault(name, {})
+        inner[last] = fact.value
+    return section
+
+
+def _gpus(facts: Facts) -> int:
+    return len(topologies.cluster(_cluster(facts)).gpus)
+
+
+def _unsupported(facts: Facts) -> None:
+    """Raise `ScenarioError` at a degree of a parallelism that no scenario has."""
+    for key, fact in facts.below("parallelism").items():
+        name = key.partition(".")[0]
+        if name not in ParallelismSection.model_fields:
+            raise facts.error(f"parallelism.{key}", f"{name} {fact.value} is not simulated yet")
+
+
+def _model(facts: Facts) -> None:
+    """Give the length of the sequence, and the rows of a learned table of positions if it is longer."""
+    if not facts.below("model"):
+        why = "no file describes the model; give its config.json too, or --set model.preset=NAME"
+        raise ScenarioError(f"the files give no model: {why}")
+    length, positions = facts.whole("model.seq_length"), facts.whole("run.positions")
+    if length is None and positions is not None:
+        facts.follows("run.positions", "model.seq_length", positions, "no file gives the length of a sample")
+        length = positions
+    learned = facts.value("model.position_embedding_type") in (None, "learned_absolute")
+    if (
+        length is not None
+        and positions is not None
+        and positions != length
+        and learned
+        and "model.preset" not in facts.found
+    ):
+        if positions < length:
+            raise facts.error("model.seq_length", f"{length} tokens a sample, but the model has {positions} positions")
+        facts.follows("run.positions", "model.position_rows", positions, "")
+
+
+def _stages(facts: Facts) -> None:
+    """Give the number of virtual stages from the layers of one."""
+    each, pp = facts.whole("run.layers_per_stage"), facts.whole("parallelism.pp") or 1
+    layers = facts.whole("model.num_layers") or _preset_layers(facts)
+    if each is None or layers is None:
+        return
+    stages = -(-(layers + 2) // each)
+    if stages % pp:
+        raise facts.error(
+            "run.layers_per_stage",
+            f"torchtitan makes {stages} stages of {layers} layers and 2 more, which {pp} pipeline ranks do not divide",
+        )
+    virtual, several = stages // pp, virtual_stages_of(str(facts.value("parallelism.schedule")))
+    if several is not None and virtual != several:
+        name = facts.value("parallelism.schedule")
+        message = f"torchtitan makes {virtual} stages a pipeline rank, but {name} has {several}"
+        raise facts.error("run.layers_per_stage", message)
+    if several is None:
+        how = f"{layers} layers and 2 in {stages} stages"
+        facts.follows("run.layers_per_stage", "parallelism.virtual_stages", virtual, how)
+
+
+def virtual_stages_of(schedule: str) -> int | None:
+    """Return the stages that a pipeline rank has with *schedule*; None if they can be chosen."""
+    return 1 if schedule in SINGLE else 2 if schedule in V_SHAPED else None
+
+
+def _preset_layers(facts: Facts) -> int | None:
+    preset = facts.value("model.preset")
+    if preset not in names("workloads.models"):
+        return None
+    found = read(data_file("workloads.models", preset)).get(("num_layers",))
+    return found if isinstance(found, int) else None
+
+
+def _data(facts: Facts, dp: int) -> None:
+    """Give the groups that share states, and the bytes of a bucket; leave out what the method does not have."""
+    if "parallelism.data.method" not in facts.found:
+        facts.assume("parallelism.data.method", "ddp", "no file says how replicas exchange gradients")
+    groups = facts.whole("run.replicated") or facts.whole("run.optimizer_instances")
+    source = "run.replicated" if "run.replicated" in facts.found else "run.optimizer_instances"
+    if groups:
+        if dp % groups:
+            raise facts.error(source, f"{groups} groups do not divide the {dp} replicas")
+        facts.follows(source, "parallelism.data.hybrid", dp // groups, f"{dp} replicas in {groups} groups")
+    if facts.value("run.shards_in_node"):
+        inner = (facts.whole("parallelism.tp") or 1) * (facts.whole("parallelism.cp") or 1)
+        each = max(1, (facts.whole("run.gpus") or 1) // (facts.whole("cluster.nodes") or 1) // inner)
+        facts.follows("run.shards_in_node", "parallelism.data.hybrid", each, "the replicas of a node")
+    elements = facts.value("run.bucket_elements")
+    if elements:
+        precision = facts.value("training.gradient_dtype") or facts.value("training.precision") or "fp32"
+        size = (
+            show(float(elements) * BYTES[precision], "size")
+            if _plain(elements, precision)
+            else f"{elements * BYTES[precision]:.0f} B"
+        )
+        facts.follows("run.bucket_elements", "parallelism.data.bucket", size, f"{elements:.0f} elements in {precision}")
+    name = str(facts.value("parallelism.data.method"))
+    method = declared(name, DataMethod)
+    assert method is not None
+    for key in facts.below("parallelism.data"):
+        if key not in method.model_fields:
+            facts.drop(f"parallelism.data.{key}", f"{key} is not simulated with {name}")
+
+
+def _plain(elements: float, precision: str) -> bool:
+    """Return whether the size in bytes is the one that is shown, unrounded."""
+    size = float(elements) * BYTES[precision]
+    return parse(show(size, "size"), "size") == size
+
+
+def _length(facts: Facts) -> None:
+    """Give the samples of the whole run from its steps, or from epochs and the data set."""
+    if "training.samples" in facts.found or "training.tokens" in facts.found:
+        return
+    size = facts.whole("training.global_batch_size") or 1
+    steps, epochs, dataset = (
+        facts.whole("run.iterations"),
+        facts.value("run.epochs"),
+        facts.whole("run.dataset_samples"),
+    )
+    if steps:
+        facts.follows("run.iterations", "training.samples", steps * size, f"{steps} steps of {size} samples")
+    elif epochs and dataset:
+        facts.follows(
+            "run.epochs", "training.samples", int(epochs * dataset), f"{epochs:g} epochs of {dataset} samples"
+        )
+    elif epochs and facts.found["run.epochs"].given:
+        facts.remarks.append(
+            f"{facts.found['run.epochs'].source}: {epochs:g} epochs of a data set; --dataset-samples N gives its size"
+        )
+
+
+def _software(facts: Facts) -> None:
+    """Give the stack of the program; without one it is chosen by the parallelism."""
+    program, compiled = facts.value("run.program"), facts.value("run.compiled")
+    if program == "megatron":
+        cluster = topologies.cluster(_cluster(facts))
+        stack, _ = default_stack("ddp", {"tp": 2}, cluster.accelerator(cluster.gpus[0]), transformer=True)
+        facts.follows("run.program", "software", stack, "Megatron-LM on this GPU")
+    elif compiled and facts.value("parallelism.data.method") in ("fsdp", "ddp"):
+        facts.follows("run.compiled", "software", f"{facts.value('parallelism.data.method')}_compile", "")
+
+
+def document(facts: Facts, name: str, folder: Path = Path()) -> tuple[Document, dict[tuple[str, ...], str]]:
+    """Return the scenario *name* with the positions of its values, and by path where each value is from.
+
+    Paths of files are relative to *folder*.
+    """
+    data: dict[str, Any] = {"version": 1, "name": name}
+    positions: dict[tuple[str | int, ...], Any] = {}
+    sources: dict[tuple[str, ...], str] = {}
+    for section in ORDER:
+        keys = [key for key in facts.found if key == section or key.startswith(f"{section}.")]
+        for key in sorted(keys, key=_rank):
+            fact, path = facts.found[key], tuple(key.split("."))
+            inner = data
+            for part in path[:-1]:
+                inner = inner.setdefault(part, {})
+            order = key == "parallelism.schedule" and str(fact.value).endswith(".csv")
+            inner[path[-1]] = os.path.relpath(fact.value, folder) if order else fact.value
+            sources[path] = fact.source
+            if fact.position.file or fact.position.option:
+                positions[path] = fact.position
+    return Document(data, positions), sources
+
+
+def _rank(key: str) -> int:
+    """Return the rank of *key* in its section: what names the whole comes first; others keep their order."""
+    last = key.rpartition(".")[2]
+    return MODEL_ORDER.index(last) if last in MODEL_ORDER else len(MODEL_ORDER)

@@ -1,0 +1,71 @@
+"""An order in a CSV file, in the form of torch.distributed.pipelining: a row of actions for each pipeline rank."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from simulator.errors import ScheduleError
+from simulator.files import UnreadableFile, read_text
+from simulator.schedule.order import Action, Order
+
+SUFFIX = ".csv"
+
+LARGEST = 64 * 2**20
+"""Bytes of a file at most: an order of 64 ranks and 10,000 micro-batches has 10 MB."""
+
+
+def is_file(name: str) -> bool:
+    """Return whether the order *name* is a file."""
+    return name.endswith(SUFFIX)
+
+
+def read_order(name: str) -> Order:
+    """Return the order in the file *name*. Raises `ScheduleError` for one that is not whole."""
+    try:
+        text = read_text(Path(name), LARGEST)
+    except UnreadableFile as error:
+        raise ScheduleError(str(error)) from None
+    try:
+        order = Order.parse(text)
+        order.rank_of_stage()
+        _check_whole(order)
+    except ScheduleError as error:
+        raise ScheduleError(f"{name}: {error}") from None
+    return order
+
+
+def _check_whole(order: Order) -> None:
+    """Raise `ScheduleError` unless each stage has each micro-batch once, forward and backward."""
+    actions = Counter(action for row in order.rows for action in row)
+    if other := next((action for action in actions if action.phase not in "FBIW" or action.micro_batch is None), None):
+        raise ScheduleError(f"{other} is no action of a file; write forward (F) and backward (B, or I and W) actions")
+    for stage in range(order.stages):
+        for micro_batch in range(order.micro_batches):
+            forward, whole, by_input, by_weights = (actions[Action(phase, stage, micro_batch)] for phase in "FBIW")
+            if forward != 1:
+                raise ScheduleError(f"{stage}F{micro_batch} stands {forward} times; each action must stand once")
+            if (whole, by_input, by_weights) not in ((1, 0, 0), (0, 1, 1)):
+                raise ScheduleError(
+                    f"stage {stage} has no whole backward pass of micro-batch {micro_batch}: "
+                    f"{stage}B{micro_batch}, or both {stage}I{micro_batch} and {stage}W{micro_batch}, must stand once"
+                )
+
+
+def order_of_file(name: str) -> Callable[..., Order]:
+    """Return a function as the files of this folder have one, which returns the order in the file *name*."""
+
+    def order(stages: int, micro_batches: int) -> Order:
+        """Return the order; raise `ScheduleError` if it is of other counts."""
+        read = read_order(name)
+        if len(read.rows) != stages:
+            raise ScheduleError(f"{name} has {len(read.rows)} rows, one for each pipeline rank, but pp is {stages}")
+        if read.micro_batches != micro_batches:
+            raise ScheduleError(
+                f"{name} runs {read.micro_batches} micro-batches, but a replica has {micro_batches} a step; "
+                f"global_batch_size must be dp x micro_batch_size x {read.micro_batches}"
+            )
+        return read
+
+    return order
