@@ -1,6 +1,6 @@
 """One rank of a timeline as torch.profiler (Kineto) writes a GPU trace; tools such as HolisticTraceAnalysis read it.
 
-Every kernel, copy and communication is an event on a stream of the GPU, with the CUDA call that launched it on the host.
+Every kernel, copy and communication is an event on a stream of the GPU. Each has the CUDA call that launched it.
 The timeline has no launches. They are placed at the begin of the training step, before its first kernel, because the
 host of the simulation is ahead of its GPU. The launch after a `Delay` is placed at the end of that delay. So the tools
 find idle time of the host where the simulation has it. Times are whole microseconds: HolisticTraceAnalysis rounds other
