@@ -6,11 +6,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from scenarios.explain.communication import tensor_bytes
 from scenarios.explain.piece import Shape
 from scenarios.explain.trace_file import Event, TraceFile
 
 PRODUCTS = {"aten::mm": 0, "aten::addmm": 1, "aten::bmm": 0, "aten::baddbmm": 1}
 """Operators that are one matrix product, and the index of its left matrix among the inputs."""
+
+ELEMENTWISE = {"aten::add": 1, "aten::add_": 1, "aten::mul": 1, "aten::mul_": 1, "aten::gelu": 1, "aten::copy_": 0}
+"""Operators that one kernel executes at the speed of the memory; 1 if they write a tensor beside their inputs."""
 
 PRECISIONS = {"float": "fp32", "c10::BFloat16": "bf16", "c10::Half": "fp16", "double": "fp64"}
 """Names of precisions by torch's names of types in "Input type"."""
@@ -27,7 +31,11 @@ FRAMES = (*HOST_OPERATORS, "user_annotation", "python_function")
 
 
 class Context(NamedTuple):
-    """Where in the program a moment of a host thread lies. *op*: the innermost operator."""
+    """Where in the program a moment of a host thread lies. *op*: the innermost operator.
+
+    *shape* and *precision*: of its matrix product. *call*: the event that issues a communication. *nbytes*: what an
+    elementwise operator reads and writes; 0 if unknown.
+    """
 
     phase: str = "forward"
     op: str = ""
@@ -35,6 +43,7 @@ class Context(NamedTuple):
     precision: str = ""
     layer: str = ""
     call: Event | None = None
+    nbytes: float = 0.0
 
 
 def frames(file: TraceFile) -> list[Event]:
@@ -74,11 +83,11 @@ def inside(around: Context, event: Event) -> Context:
         return around._replace(layer=name.removeprefix("nn.Module: "))
     if name == "record_param_comms" or name.startswith(("c10d::", "nccl:")):
         around = around._replace(call=event)
-    if not name.startswith(OPERATOR):
+    if not name.startswith(OPERATOR) or around.shape is not None:
         return around
     shape = product_shape(event)
     if shape is None:
-        return around._replace(op=name)
+        return around._replace(op=name, nbytes=moved_bytes(event))
     return around._replace(op=name, shape=shape, precision=precision(event.args.get("Input type")))
 
 
@@ -92,6 +101,18 @@ def product_shape(event: Event) -> Shape | None:
         return None
     batch = left[0] if len(left) == 3 else 1
     return batch, left[-2], right[-1], left[-1]
+
+
+def moved_bytes(event: Event) -> float:
+    """Return the bytes that an elementwise operator reads and writes; 0 for another operator, or without shapes."""
+    dims, types = event.args.get("Input Dims"), event.args.get("Input type")
+    if event.name not in ELEMENTWISE or not isinstance(dims, list) or not isinstance(types, list):
+        return 0.0
+    tensors = [tensor_bytes({"Input Dims": [d], "Input type": [t]}) for d, t in zip(dims, types, strict=False) if d]
+    if not tensors or None in tensors:
+        return 0.0
+    known = [one or 0.0 for one in tensors]
+    return sum(known) + ELEMENTWISE[event.name] * max(known)
 
 
 def _sizes(dims: Any) -> bool:

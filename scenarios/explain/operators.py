@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from math import nan
 
 from scenarios.explain import communication
-from scenarios.explain.host import HOST_OPERATORS, contexts, frames
+from scenarios.explain.host import HOST_OPERATORS, PRODUCTS, contexts, frames
 from scenarios.explain.piece import Call, Piece
 from scenarios.explain.trace_file import Event, TraceFile
 
@@ -20,7 +20,7 @@ def operators(file: TraceFile, world: int) -> list[Piece]:
     pieces = [
         Piece(
             event.name, context.phase, event.thread, event.begin, event.end, nan, context.op or event.name,
-            context.layer, context.shape, context.precision,
+            context.layer, context.shape, context.precision, nbytes=context.nbytes,
         )
         for (event, _), context in zip(outermost, around, strict=True)
     ]  # fmt: skip
@@ -35,7 +35,7 @@ def operators(file: TraceFile, world: int) -> list[Piece]:
 
 
 def _outermost(events: Iterable[Event]) -> Iterator[tuple[Event, Event]]:
-    """Yield the outermost operators, each with the moment of its longest matrix product, else of its own begin."""
+    """Yield the outermost operators, each with a moment in its last matrix product, if it has one."""
     by_thread: dict[str, list[Event]] = defaultdict(list)
     for event in events:
         if event.name.startswith(("aten::", "torchvision::", "detach")):
@@ -45,7 +45,7 @@ def _outermost(events: Iterable[Event]) -> Iterator[tuple[Event, Event]]:
         inner: Event | None = None
         for event in row:
             if outer is not None and event.begin < outer.end:
-                inner = inner if event.name not in ("aten::mm", "aten::addmm", "aten::bmm") else event
+                inner = inner if event.name not in PRODUCTS else event
                 continue
             if outer is not None:
                 yield outer, _moment(inner or outer)

@@ -32,6 +32,7 @@ class Piece(NamedTuple):
 
     *launched*: when the host launched it; nan if that is not known. *op*: the operator that launched it, with *shape*
     and *precision* if it is a matrix product. *wait*: seconds at its begin in which a communication waits for partners.
+    *nbytes*: what an elementwise operator reads and writes; 0 if unknown.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Piece(NamedTuple):
     precision: str = ""
     call: Call | None = None
     wait: float = 0.0
+    nbytes: float = 0.0
 
     @property
     def seconds(self) -> float:

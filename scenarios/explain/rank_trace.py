@@ -140,6 +140,8 @@ def _kernel(event: Event, launched: Event | None, context: Context, world: int) 
         part = call.kind
     elif "memcpy" in event.category and "DtoD" not in event.name:
         part = COPY
+    # a product may clear or add up a workspace by kernels of its own
+    main = "memset" not in event.category and "splitK" not in event.name and not event.name.startswith("Memset")
     return Piece(
         event.name,
         part,
@@ -149,9 +151,10 @@ def _kernel(event: Event, launched: Event | None, context: Context, world: int) 
         launched.begin if launched else nan,
         context.op,
         _text(event.args.get("layer")) or context.layer,
-        context.shape,
+        context.shape if main else None,
         context.precision,
         call,
+        nbytes=context.nbytes if main else 0.0,
     )
 
 
