@@ -39,6 +39,10 @@ def explain(
             "--calibrate", metavar="FILE", help="Write a calibration: kernel times by shape, collectives by size."
         ),
     ] = None,
+    fastest: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Explain the N fastest steps alone: other work only lengthens a step."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")] = False,
 ) -> None:  # fmt: skip
     """Explain traces of real ranks: step, busy, exposed communication, idle; with a scenario the gap and its causes."""
@@ -55,7 +59,7 @@ def explain(
     if calibration is not None:
         check_writable(calibration)
     loaded = Scenario.load(scenario, options=settings) if scenario is not None else None
-    run = run_of(traces)
+    run = run_of(traces, fastest)
     if as_json:
         print(json.dumps(summary(run, loaded), indent=2))
     else:

@@ -21,6 +21,9 @@ from scenarios.explain.run import Run
 SIGNIFICANT = 0.05
 """Share of the simulated step from which a cause is named."""
 
+STRUCTURAL, CERTAIN = ("other_sizes", "missing_overlap"), 0.02
+"""Causes that are seen in what was sent, and when, not in durations; share of the step from which they are named."""
+
 LATE = 0.02
 """Share of the simulated step from which one rank is later than the others on purpose or not."""
 
@@ -61,13 +64,24 @@ class Gap:
 
     @property
     def threshold(self) -> float:
-        """Seconds from which a cause is named: more than the steps themselves vary."""
+        """Seconds from which a longer duration is named: more than the steps themselves vary."""
         return max(SIGNIFICANT * self.simulated, self.spread)
 
     @property
     def first(self) -> Cause | None:
-        """The first cause of a slower step; None if none exceeds the threshold."""
-        return next((cause for cause in self.causes if cause.seconds > self.threshold), None)
+        """The first cause of a slower step; None if none is sure.
+
+        Durations count by what exceeds the variation of the steps. Numbers, sizes and the overlap of communications do
+        not vary from step to step.
+        """
+        sure = [cause for cause in self.causes if cause.seconds > self._least(cause)]
+        return max(sure, key=self._beyond, default=None)
+
+    def _least(self, cause: Cause) -> float:
+        return CERTAIN * self.simulated if cause.kind in STRUCTURAL else self.threshold
+
+    def _beyond(self, cause: Cause) -> float:
+        return cause.seconds - (0.0 if cause.kind in STRUCTURAL else self.spread)
 
 
 def gap(run: Run, simulated: Sequence[RankTrace]) -> Gap:
@@ -106,23 +120,37 @@ def _differences(
     def more(*parts: str) -> float:
         return sum(real.get(part, 0.0) - should.get(part, 0.0) - explained.get(part, 0.0) for part in parts)
 
-    for phase in PHASES:
-        yield Cause("kernels", more(phase), _kernels_text(phase, real, should), phase)
+    for phases in _phases(run, real, should):
+        yield Cause("kernels", more(*phases), _kernels_text(phases, real, should), phases[0])
     known = {*PHASES, *WAITS, COPY, LOADING, HOST, GAPS}
     kinds = dict.fromkeys(part for part in {**real, **should} if part not in known)
     for kind in dict.fromkeys(map(family, kinds)):
         extra = more(*(part for part in kinds if family(part) == kind))
         yield from _communication(run, simulated, ranks, kind, extra)
-    yield Cause("launch_bound", more(HOST, GAPS), "the GPU waits for the host: launches come late")
+    if run.on_gpu:
+        yield Cause("launch_bound", more(HOST, GAPS), "the GPU waits for the host: launches come late")
     yield Cause("loading", more(LOADING), "the host waits for samples")
     yield Cause("copies", more(COPY), "copies between GPU and host that nothing hides")
     yield Cause("waits", more(WAITING, DEPENDENCY), "waits for other ranks and streams: pipeline bubble, late partners")
 
 
-def _kernels_text(phase: str, real: Parts, should: Parts) -> str:
-    takes, priced = real.get(phase, 0.0), should.get(phase, 0.0)
-    how = f"{takes / priced:.2f} times the simulated time" if priced else "which the simulation does not have"
-    return f"kernels of {'no known phase' if phase == 'compute' else f'the {phase} phase'}: {how}"
+def _phases(run: Run, real: Parts, should: Parts) -> list[tuple[str, ...]]:
+    """Return the parts of computation that are compared: each phase, or all together if only one side divides it.
+
+    Without a GPU, computation includes the work of the host between its operators.
+    """
+    between = () if run.on_gpu else (HOST, GAPS)
+    present = [{phase for phase in PHASES if parts.get(phase, 0.0) > 0} for parts in (real, should)]
+    if between or present[0] != present[1]:
+        return [(*PHASES, *between)]
+    return [(phase,) for phase in PHASES if phase in present[0]]
+
+
+def _kernels_text(phases: Sequence[str], real: Parts, should: Parts) -> str:
+    takes, priced = (sum(parts.get(phase, 0.0) for phase in phases) for parts in (real, should))
+    how = f"{takes / priced:.2f} times the simulated time" if priced else "the simulation has none"
+    which = f"of the {phases[0]} phase" if len(phases) == 1 else "of all phases"
+    return f"kernels {which}: {how}"
 
 
 def _communication(

@@ -52,9 +52,8 @@ class RankTrace:
         return sum(step.seconds for step in self.steps) / len(self.steps)
 
     def measured(self) -> list[Piece]:
-        """Return the pieces that lie in the measured steps, at least in part."""
-        begin, end = self.steps[0].begin, self.steps[-1].end
-        return [piece for piece in self.pieces if piece.end > begin and piece.begin < end]
+        """Return the pieces that begin in the measured steps."""
+        return [piece for step in self.steps for piece in self.pieces if step.begin <= piece.begin < step.end]
 
 
 def rank_trace(path: Path) -> RankTrace:

@@ -62,6 +62,9 @@ def _notes(run: Run) -> Iterator[str]:
     first = run.traces[0]
     if not first.marked:
         yield "note: the trace marks no steps (ProfilerStep#n); all of it is taken as one step"
+    if run.unusual:
+        steps = ", ".join(map(str, run.unusual[:8]))
+        yield f"note: left out, since longer than the others: step {steps}"
     if not run.on_gpu:
         yield "note: the trace has no kernels of a GPU; the operators of the host's threads stand for kernels"
     if len(run.traces) == 1 and any(piece.call for piece in first.pieces):

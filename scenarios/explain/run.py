@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from statistics import median, stdev
 
 from scenarios.explain.breakdown import breakdown, mean
 from scenarios.explain.lateness import Late, latest
@@ -13,15 +14,22 @@ from scenarios.explain.rank_trace import RankTrace, rank_trace
 from scenarios.explain.waits import with_waits
 from simulator.errors import TraceError
 
+UNUSUAL, ENOUGH = 1.25, 4
+"""A step that is so many times as long as the median is unusual; it is left out if so many others remain, or more."""
+
 SUFFIXES = (".json", ".json.gz", ".trace", ".gz")
 """Names of traces in a folder."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """The *traces* of ranks of one run, with the waits of their communications, by rank."""
+    """The *traces* of ranks of one run, with the waits of their communications, by rank.
+
+    *unusual*: the numbers of the steps that are left out, since they were longer than the others.
+    """
 
     traces: tuple[RankTrace, ...]
+    unusual: tuple[int, ...] = ()
 
     @cached_property
     def breakdowns(self) -> dict[int, dict[str, float]]:
@@ -40,12 +48,10 @@ class Run:
 
     @cached_property
     def spread(self) -> float:
-        """Half of the difference between the longest and the shortest step, the mean over the ranks, s."""
-        halves = [
-            (max(step.seconds for step in trace.steps) - min(step.seconds for step in trace.steps)) / 2
-            for trace in self.traces
-        ]
-        return sum(halves) / len(halves)
+        """Twice the standard deviation of the step, the mean of the ranks, s; 0 for one step."""
+        steps = [[step.seconds for step in trace.steps] for trace in self.traces]
+        means = [sum(one) / len(one) for one in zip(*steps, strict=False)]
+        return 2.0 * stdev(means) if len(means) > 1 else 0.0
 
     @cached_property
     def late(self) -> Late | None:
@@ -63,8 +69,11 @@ class Run:
         return self.traces[0].on_gpu
 
 
-def run_of(paths: Sequence[Path]) -> Run:
-    """Return the run of the traces at *paths*, files or folders of files. Raises `TraceError`."""
+def run_of(paths: Sequence[Path], fastest: int | None = None) -> Run:
+    """Return the run of the traces at *paths*, files or folders of files; of its steps only the *fastest* if given.
+
+    Raises `TraceError`.
+    """
     traces = [rank_trace(path) for path in _files(paths)]
     by_rank: dict[int, RankTrace] = {}
     for trace in traces:
@@ -75,7 +84,36 @@ def run_of(paths: Sequence[Path]) -> Run:
     _same(traces, lambda trace: f"{trace.world_size} ranks")
     _same(traces, lambda trace: "a GPU" if trace.on_gpu else "no GPU")
     common = _common_steps(by_rank)
-    return Run(tuple(with_waits([common[rank] for rank in sorted(common)])))
+    unusual = _unusual(common) if fastest is None else _slower(common, fastest)
+    if unusual:
+        common = {rank: _without(trace, unusual) for rank, trace in common.items()}
+    return Run(tuple(with_waits([common[rank] for rank in sorted(common)])), unusual)
+
+
+def _unusual(traces: Mapping[int, RankTrace]) -> tuple[int, ...]:
+    """Return the numbers of the steps that are much longer than the median."""
+    means = _means(traces)
+    found = tuple(number for number, mean in means.items() if mean > UNUSUAL * median(means.values()))
+    return found if len(means) - len(found) >= ENOUGH else ()
+
+
+def _slower(traces: Mapping[int, RankTrace], fastest: int) -> tuple[int, ...]:
+    """Return the numbers of all steps but the *fastest* ones."""
+    means = _means(traces)
+    return tuple(sorted(sorted(means, key=lambda number: means[number])[fastest:]))
+
+
+def _means(traces: Mapping[int, RankTrace]) -> dict[int, float]:
+    """Return the mean duration over the ranks of each step, by its number, s."""
+    seconds: dict[int, list[float]] = {}
+    for trace in traces.values():
+        for step in trace.steps:
+            seconds.setdefault(step.number, []).append(step.seconds)
+    return {number: sum(several) / len(several) for number, several in seconds.items()}
+
+
+def _without(trace: RankTrace, numbers: Sequence[int]) -> RankTrace:
+    return replace(trace, steps=tuple(step for step in trace.steps if step.number not in numbers))
 
 
 def _files(paths: Sequence[Path]) -> list[Path]:
