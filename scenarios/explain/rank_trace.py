@@ -32,8 +32,8 @@ _ACTION = re.compile(r"\d+([FBIWRO])")
 class RankTrace:
     """The *pieces* of *rank*, in order of their begin, and its measured *steps*.
 
-    *on_gpu*: the pieces are kernels. *device*: the name of the GPU, empty if unknown. *origin*: the time 0 of the
-    pieces on the clock of the host, s. *marked*: the trace itself says where steps begin.
+    *on_gpu*: the pieces are kernels. *device*: the name of the GPU, empty if unknown. *marked*: the trace itself
+    says where steps begin. *origin*: the time 0 of the pieces on the clock of the host, s.
     """
 
     path: Path
@@ -43,8 +43,8 @@ class RankTrace:
     on_gpu: bool
     pieces: tuple[Piece, ...]
     steps: tuple[Step, ...]
-    origin: float = 0.0
     marked: bool = True
+    origin: float = 0.0
 
     @property
     def step_time(self) -> float:
@@ -80,8 +80,8 @@ def rank_trace(path: Path) -> RankTrace:
         bool(kernels),
         steps.after_backward(ordered, measured),
         measured,
-        file.origin,
         bool(ranges),
+        file.origin,
     )
 
 

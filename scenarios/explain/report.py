@@ -150,9 +150,7 @@ def gap_report(gap: Gap, name: str) -> str:
     ]
     lines.append(indented(table(rows, ["", "of step", "cause"], "rrl")) if rows else "  nothing to explain")
     if gap.first is None:
-        lines.append(
-            f"no cause exceeds {show(gap.threshold, 'time', 3)}: what the steps vary by, or 5 % of the simulated step"
-        )
+        lines.append(f"no cause is sure: none exceeds {show(gap.threshold, 'time', 3)}, by which healthy steps vary")
     else:
         lines.append(f"first cause: {gap.first.text}")
     return "\n".join(lines)

@@ -83,11 +83,29 @@ def run_of(paths: Sequence[Path], fastest: int | None = None) -> Run:
         by_rank[trace.rank] = trace
     _same(traces, lambda trace: f"{trace.world_size} ranks")
     _same(traces, lambda trace: "a GPU" if trace.on_gpu else "no GPU")
-    common = _common_steps(by_rank)
+    common = _with_common_window(_common_steps(by_rank))
     unusual = _unusual(common) if fastest is None else _slower(common, fastest)
     if unusual:
         common = {rank: _without(trace, unusual) for rank, trace in common.items()}
     return Run(tuple(with_waits([common[rank] for rank in sorted(common)])), unusual)
+
+
+def _with_common_window(traces: dict[int, RankTrace]) -> dict[int, RankTrace]:
+    """Return *traces* of a single step on GPUs with its begin and end on any rank, if their clocks agree.
+
+    On one rank alone, the waits before its first and after its last kernel are not seen.
+    """
+    if any(len(trace.steps) > 1 or not trace.on_gpu for trace in traces.values()):
+        return traces
+    begins, ends = ([trace.origin + trace.steps[0][n] for trace in traces.values()] for n in (1, 2))
+    if max(begins) >= min(ends):
+        return traces
+    return {
+        rank: replace(
+            trace, steps=(trace.steps[0]._replace(begin=min(begins) - trace.origin, end=max(ends) - trace.origin),)
+        )
+        for rank, trace in traces.items()
+    }
 
 
 def _unusual(traces: Mapping[int, RankTrace]) -> tuple[int, ...]:

@@ -76,10 +76,13 @@ def read(path: Path) -> TraceFile:
     if not checked:
         raise TraceError(f"{path}: has no events with a duration; was the profiler active for a step?")
     origin = checked[0].begin
-    moved = (event._replace(begin=(event.begin - origin) / MICRO, duration=event.duration / MICRO) for event in checked)
+    moved = tuple(
+        event._replace(begin=(event.begin - origin) / MICRO, duration=event.duration / MICRO) for event in checked
+    )
     base = head.get("baseTimeNanoseconds", 0)
-    origin = origin / MICRO + (base * 1e-9 if isinstance(base, int) and abs(base) < LONGEST else 0.0)
-    return TraceFile(path, {key: value for key, value in head.items() if key != "traceEvents"}, tuple(moved), origin)
+    known = base * 1e-9 if isinstance(base, int) and abs(base) < LONGEST else 0.0
+    others = {key: value for key, value in head.items() if key != "traceEvents"}
+    return TraceFile(path, others, moved, origin / MICRO + known)
 
 
 def _bytes(path: Path) -> bytes:

@@ -72,8 +72,8 @@ class _Events:
         self.after_delays = list(_after_delays(self.program))
         own = timeline.of(rank)
         self.steps = np.unique(own.step)
-        # one microsecond for the launch of each kernel, before the first kernel of its step
-        self.lead = 1 + max((int((own.step == step).sum()) for step in self.steps), default=0)
+        # one microsecond for the launch of each kernel, before the first kernel of its step; the same on all ranks
+        self.lead = 1 + max(len(program.ops) for program in timeline.schedule.programs)
         self.first = {int(step): _micro(own.begin[own.step == step].min()) for step in self.steps}
         self.last = _micro(own.end.max(initial=0.0))
 

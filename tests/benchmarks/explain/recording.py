@@ -19,11 +19,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, schedule
 
 RANKS, LAYERS, HIDDEN, HEADS, VOCABULARY, SEQUENCE, BATCH = 4, 4, 256, 4, 2048, 64, 4
-BUCKET_MB, STEPS, WARMUP, TRIALS = 4.0, 6, 3, 1
+BUCKET_MB, STEPS, WARMUP, TRIALS = 4.0, 6, 3, 10
 
 FAULTS = ("healthy", "sleep", "bucket", "overlap")
 KEPT = ("External id", "Input Dims", "Input type", "stream", "correlation", "Collective name", "dtype", "Group size")
@@ -42,8 +43,10 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the output of the layer for *x*, of shape (batch, tokens, hidden)."""
         batch, tokens, _ = x.shape
-        heads = self.qkv(self.norms[0](x)).view(batch, tokens, 3, HEADS, HIDDEN // HEADS).permute(2, 0, 3, 1, 4)
-        mixed = nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
+        queries, keys, values = (
+            self.qkv(self.norms[0](x)).view(batch, tokens, 3, HEADS, HIDDEN // HEADS).permute(2, 0, 3, 1, 4)
+        )
+        mixed = nn.functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, tokens, HIDDEN))
         return x + self.down(nn.functional.gelu(self.up(self.norms[1](x))))
 
@@ -152,10 +155,10 @@ def trials(rank: int, folder: Path, port: int) -> None:
             place = folder / f"{fault}{max(number, 0)}"
             place.mkdir(parents=True, exist_ok=True)
             dist.barrier()
-            slow, seconds = draws.randrange(RANKS), draws.uniform(0.02, 0.06)
+            slow, seconds = draws.randrange(RANKS), draws.uniform(0.03, 0.06)
             record(ddp_step(fault, rank, slow, seconds), place / f"rank{rank}.json.gz")
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    torch.multiprocessing.spawn(trials, (Path(sys.argv[1]), 29617), nprocs=RANKS)
+    spawn(trials, (Path(sys.argv[1]), 29617), nprocs=RANKS)
