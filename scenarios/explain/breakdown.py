@@ -86,7 +86,9 @@ def _causes(trace: RankTrace, pieces: Sequence[Piece], begin: float, end: float)
         return [(HOST, end - begin)]
     launches = [piece.launched for piece in pieces if piece.begin == end and not isnan(piece.launched)]
     if not launches:
-        return [(HOST if trace.pieces and end >= trace.steps[-1].end else DEPENDENCY, end - begin)]
+        # nothing follows in this window: the host ends the step, or other ranks do
+        own = min(max(trace.own_end - begin, 0.0), end - begin) if end >= trace.steps[-1].end else 0.0
+        return [(HOST, own), (DEPENDENCY, end - begin - own)]
     late = min(max(min(launches) - begin, 0.0), end - begin)
     rest = end - begin - late
     return [(HOST, late), (GAPS if rest < LAUNCH_GAP else DEPENDENCY, rest)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import nan
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,8 @@ class RankTrace:
     """The *pieces* of *rank*, in order of their begin, and its measured *steps*.
 
     *on_gpu*: the pieces are kernels. *device*: the name of the GPU, empty if unknown. *marked*: the trace itself
-    says where steps begin. *origin*: the time 0 of the pieces on the clock of the host, s.
+    says where steps begin. *origin*: the time 0 of the pieces on the clock of the host, s. *own_end*: when the
+    rank itself ended the step, if other ranks end it later.
     """
 
     path: Path
@@ -45,6 +46,7 @@ class RankTrace:
     steps: tuple[Step, ...]
     marked: bool = True
     origin: float = 0.0
+    own_end: float = inf
 
     @property
     def step_time(self) -> float:

@@ -102,7 +102,9 @@ def _with_common_window(traces: dict[int, RankTrace]) -> dict[int, RankTrace]:
         return traces
     return {
         rank: replace(
-            trace, steps=(trace.steps[0]._replace(begin=min(begins) - trace.origin, end=max(ends) - trace.origin),)
+            trace,
+            steps=(trace.steps[0]._replace(begin=min(begins) - trace.origin, end=max(ends) - trace.origin),),
+            own_end=trace.steps[0].end,
         )
         for rank, trace in traces.items()
     }

@@ -74,7 +74,7 @@ class _Events:
         self.steps = np.unique(own.step)
         # one microsecond for the launch of each kernel, before the first kernel of its step; the same on all ranks
         self.lead = 1 + max(len(program.ops) for program in timeline.schedule.programs)
-        self.first = {int(step): _micro(own.begin[own.step == step].min()) for step in self.steps}
+        self.first = _step_begins(timeline)
         self.last = _micro(own.end.max(initial=0.0))
 
     def all(self) -> Iterator[dict[str, Any]]:
@@ -161,6 +161,16 @@ class _Events:
         where = {"pid": place[0], "tid": place[1]}
         # no time of a trace is negative
         return {"ph": "X", "cat": kind, "name": name, **where, "ts": begin + self.lead, "dur": duration, "args": args}
+
+
+def _step_begins(timeline: Timeline) -> dict[int, int]:
+    """Return when each step begins on the first rank, µs: the hosts of all ranks are ahead of their GPUs."""
+    found: dict[int, int] = {}
+    for own in timeline.columns.values():
+        for step in np.unique(own.step).tolist():
+            begin = _micro(own.begin[own.step == step].min())
+            found[step] = min(begin, found.get(step, begin))
+    return found
 
 
 def _upper(chosen: tuple[str, str]) -> str:
