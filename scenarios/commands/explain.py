@@ -83,6 +83,6 @@ def _report(run: Run, scenario: Scenario | None) -> None:
         return
     timeline, found = compared(run, scenario)
     gpu = scenario.cluster().accelerator(scenario.derived.devices[0])
-    say(run_report(run, gpu))
+    say(run_report(run, gpu, found.calls))
     say("\n" + gap_report(found, scenario.name))
     say("\n" + suggestions_report(suggestions(scenario, timeline, found)))

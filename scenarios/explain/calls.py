@@ -106,5 +106,20 @@ def large(several: Sequence[Size], kind: str) -> list[Size]:
     return [one for one in mine if (one.call.nbytes or 0.0) >= SMALL * total]
 
 
+def like(one: Size, several: Sequence[Size]) -> Size | None:
+    """Return the communication of *several* with the kind, the ranks and nearly the bytes of *one*; None without."""
+    nbytes = one.call.nbytes or 0.0
+    alike = (
+        other
+        for other in several
+        if (other.call.kind, other.call.ranks) == (one.call.kind, one.call.ranks)
+        and abs((other.call.nbytes or 0.0) - nbytes) <= ALIKE * nbytes
+    )
+    return next(alike, None)
+
+
+ALIKE = 0.05
+"""Relative difference of bytes up to which two communications are compared: padding, and what fills a bucket."""
+
 SMALL = 0.005
 """Share of the bytes of a step below which a communication is left out when sizes are compared."""

@@ -28,4 +28,5 @@ def compared(run: Run, scenario: Scenario) -> tuple[Timeline, Gap]:
             f"{run.traces[0].path}: is of a run with {run.world_size} ranks, but {scenario.name} has {ranks}; "
             "set the nodes of its cluster to those of the run"
         )
-    return timeline, gap(run, simulated(timeline, [trace.rank for trace in run.traces]))
+    gpu = scenario.cluster().accelerator(scenario.derived.devices[0])
+    return timeline, gap(run, simulated(timeline, [trace.rank for trace in run.traces]), gpu)

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from scenarios.explain.breakdown import DEPENDENCY, GAPS, breakdown, mean
-from scenarios.explain.calls import MESSAGES, Overlap, family, large, overlaps, sizes
+from scenarios.explain.calls import MESSAGES, Overlap, Size, family, large, overlaps, sizes
+from scenarios.explain.kernels import Kernels, longest
 from scenarios.explain.lateness import WAITS, Late, latest
 from scenarios.explain.piece import COPY, HOST, LOADING, PHASES, WAITING
 from scenarios.explain.rank_trace import RankTrace
 from scenarios.explain.run import Run
+from simulator.accelerator import Accelerator
 
 SIGNIFICANT, WITHOUT_GPU = 0.05, 0.2
 """Share of the simulated step from which a longer duration is named; without a GPU ranks share processors, and healthy
@@ -27,6 +29,9 @@ STRUCTURAL, CERTAIN = ("other_sizes", "missing_overlap"), 0.02
 
 LATE = 0.02
 """Share of the simulated step from which one rank is later than the others on purpose or not."""
+
+WORST = 0.1
+"""Share of a cause from which a kernel is named with it."""
 
 OTHER_SIZES = 0.25
 """Relative difference of the number or the mean size of communications from which they are others than simulated."""
@@ -51,13 +56,17 @@ class Cause(NamedTuple):
 
 @dataclass(frozen=True)
 class Gap:
-    """The *causes* of the difference between *real* and *simulated* step time (s), the largest first."""
+    """The *causes* of the difference between *real* and *simulated* step time (s), the largest first.
+
+    *spread*: by how much the real steps vary, s. *calls*: the simulated communications.
+    """
 
     real: float
     simulated: float
     causes: tuple[Cause, ...]
     spread: float
     on_gpu: bool = True
+    calls: tuple[Size, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -86,8 +95,8 @@ class Gap:
         return cause.seconds - (0.0 if cause.kind in STRUCTURAL else self.spread)
 
 
-def gap(run: Run, simulated: Sequence[RankTrace]) -> Gap:
-    """Return the gap of *run* to the *simulated* traces of the same ranks."""
+def gap(run: Run, simulated: Sequence[RankTrace], gpu: Accelerator | None = None) -> Gap:
+    """Return the gap of *run* to the *simulated* traces of the same ranks; *gpu* prices single kernels."""
     expected = {trace.rank: breakdown(trace) for trace in simulated}
     step = sum(trace.step_time for trace in simulated) / len(simulated)
     late = latest(run.breakdowns, expected)
@@ -95,11 +104,13 @@ def gap(run: Run, simulated: Sequence[RankTrace]) -> Gap:
         late = None
     ranks = [late.rank] if late else list(expected)
     real, should = (mean([several[rank] for rank in ranks]) for several in (run.breakdowns, expected))
-    causes = [*_late(late), *_differences(run, simulated, ranks, real, should, late.because if late else {})]
+    differences = _differences(run, simulated, ranks, real, should, late.because if late else {})
+    worst = longest(run.traces, gpu) if gpu else []
+    causes = [*_late(late), *(_with_kernels(cause, worst) for cause in differences)]
     rest = run.step_time - step - sum(cause.seconds for cause in causes)
     causes.append(Cause("other", rest, "not attributed: steps of the ranks differ in length"))
     ordered = sorted((cause for cause in causes if cause.seconds), key=lambda cause: -cause.seconds)
-    return Gap(run.step_time, step, tuple(ordered), run.spread, run.on_gpu)
+    return Gap(run.step_time, step, tuple(ordered), run.spread, run.on_gpu, tuple(sizes(simulated)))
 
 
 def _late(late: Late | None) -> Iterator[Cause]:
@@ -153,6 +164,15 @@ def _kernels_text(phases: Sequence[str], real: Parts, should: Parts) -> str:
     how = f"{takes / priced:.2f} times the simulated time" if priced else "the simulation has none"
     which = f"of the {phases[0]} phase" if len(phases) == 1 else "of all phases"
     return f"kernels {which}: {how}"
+
+
+def _with_kernels(cause: Cause, kernels: Sequence[Kernels]) -> Cause:
+    """Return *cause*; if kernels are slower than priced, with the products that are most so in its text."""
+    if cause.kind != "kernels" or cause.seconds <= 0:
+        return cause
+    mine = [one for one in kernels if one.phase == cause.subject and one.excess > WORST * cause.seconds]
+    named = [f"{one.name} {one.excess * 1e3:+.2f} ms" for one in sorted(mine, key=lambda one: -one.excess)[:2]]
+    return cause._replace(text=f"{cause.text}; {', '.join(named)} over the price") if named else cause
 
 
 def _communication(

@@ -12,8 +12,6 @@ from scenarios.explain.rank_trace import RankTrace
 from simulator.accelerator import Accelerator
 from simulator.errors import ClusterError
 from simulator.kernel import BYTES, matmul
-from simulator.schedule import Compute
-from simulator.timeline import Timeline
 
 PRODUCT, ATTENTION, OTHER = "matrix products", "attention", "other kernels"
 """Classes of kernels. Convolutions are matrix products."""
@@ -81,6 +79,16 @@ def longest(traces: Sequence[RankTrace], gpu: Accelerator | None = None) -> list
     return sorted(rows, key=lambda one: -one.per_step * one.seconds)
 
 
+def by_class(traces: Sequence[RankTrace]) -> dict[str, float]:
+    """Return the seconds of the kernels of *traces* by class, the longest first."""
+    found = dict.fromkeys((PRODUCT, ATTENTION, OTHER), 0.0)
+    for trace in traces:
+        for piece in trace.measured():
+            if piece.part in PHASES:
+                found[kernel_class(piece)] += piece.seconds
+    return dict(sorted(found.items(), key=lambda one: -one[1]))
+
+
 def price(piece: Piece, gpu: Accelerator) -> float | None:
     """Return the seconds of the matrix product of *piece* on *gpu*; None if it is none, or *gpu* cannot price it."""
     if piece.shape is None or piece.precision not in BYTES:
@@ -90,35 +98,3 @@ def price(piece: Piece, gpu: Accelerator) -> float | None:
         return gpu.kernel_seconds(matmul(m, n, k, batch=batch, precision=piece.precision))
     except ClusterError:
         return None
-
-
-Classes = dict[tuple[str, str], float]
-"""Seconds of a step by phase and class of kernels."""
-
-
-def real_classes(trace: RankTrace) -> Classes:
-    """Return the seconds of the kernels of *trace*; kernels side by side count each."""
-    found: Classes = defaultdict(float)
-    for piece in trace.measured():
-        if piece.part in PHASES:
-            found[piece.part, kernel_class(piece)] += piece.seconds / len(trace.steps)
-    return found
-
-
-def simulated_classes(timeline: Timeline, rank: int, gpu: Accelerator, phases: dict[str, str]) -> Classes:
-    """Return the seconds of the kernels of *rank* on *gpu*; the time of an op is divided by the prices of its kernels.
-
-    *phases*: the phase of a real kernel by that of an action.
-    """
-    found: Classes = defaultdict(float)
-    for span in timeline.spans(rank):
-        op = span.op
-        if not isinstance(op, Compute) or op.on == "host":
-            continue
-        prices = [gpu.kernel_seconds(kernel) for kernel in op.kernels]
-        total, phase = sum(prices), phases.get(op.action.phase, "compute") if op.action else "compute"
-        for kernel, one in zip(op.kernels, prices, strict=True):
-            name = ATTENTION if kernel.attention else PRODUCT if kernel.shape is not None else OTHER
-            share = one / total if total else 1.0 / len(prices)
-            found[phase, name] += share * (span.end - span.begin) / timeline.steps_run
-    return found

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from scenarios.explain.breakdown import busy, parts_in_order
-from scenarios.explain.calls import Size, sizes
+from scenarios.explain.calls import Size, like, sizes
 from scenarios.explain.changes import Suggestions
 from scenarios.explain.gap import Gap
-from scenarios.explain.kernels import Kernels, longest
+from scenarios.explain.kernels import Kernels, by_class, longest
 from scenarios.explain.piece import PHASES
 from scenarios.explain.run import Run
 from simulator.accelerator import Accelerator
@@ -33,15 +33,15 @@ MEANINGS = {
 """Parts in words; a phase is named by itself, and any other part is an exposed kind of communication."""
 
 
-def run_report(run: Run, gpu: Accelerator | None = None) -> str:
-    """Return the report on *run* by itself; *gpu* prices its matrix products."""
+def run_report(run: Run, gpu: Accelerator | None = None, simulated: Sequence[Size] = ()) -> str:
+    """Return the report on *run* by itself; *gpu* prices its matrix products, *simulated* communications are beside."""
     sections = [_head(run), "time of a step\n" + indented(_parts(run)), _late(run)]
     kernels = longest(run.traces, gpu)[:MOST_ROWS]
     if kernels:
-        sections.append("longest kernels of a rank and step\n" + indented(_kernels(kernels)))
+        sections.append(f"longest kernels of a rank and step\n{indented(_kernels(kernels))}\n{_classes(run)}")
     calls = sizes(run.traces)[:MOST_ROWS]
     if calls:
-        sections.append("communications of a rank and step\n" + indented(_calls(calls)))
+        sections.append("communications of a rank and step\n" + indented(_calls(calls, simulated)))
     return "\n\n".join(section for section in sections if section)
 
 
@@ -123,18 +123,26 @@ def _kernels(rows: Sequence[Kernels]) -> str:
     return table(cells, ["", "phase", "a step", "each", "in all", *(["of price"] if priced else [])], "llr")
 
 
-def _calls(rows: Sequence[Size]) -> str:
+def _classes(run: Run) -> str:
+    seconds = by_class(run.traces)
+    total = sum(seconds.values())
+    return "  of computation: " + ", ".join(f"{name} {one / total:.0%}" for name, one in seconds.items() if one)
+
+
+def _calls(rows: Sequence[Size], simulated: Sequence[Size]) -> str:
     cells = []
     for one in rows:
-        call, rate = one.call, one.busbw
+        call, beside = one.call, like(one, simulated)
         nbytes = show(call.nbytes, "size", 4) if call.nbytes is not None else "not recorded"
-        cells.append(
-            [
-                call.kind, str(call.ranks), nbytes, f"{one.per_step:.4g}", show(one.seconds, "time", 3),
-                show(rate, "bandwidth", 3) if rate is not None else "", show(one.waited, "time", 3),
-            ]
-        )  # fmt: skip
-    return table(cells, ["", "ranks", "bytes", "a step", "transfer", "busbw", "waits before"], "lrrrrrr")
+        cell = [call.kind, str(call.ranks), nbytes, f"{one.per_step:.4g}", show(one.seconds, "time", 3), _rate(one)]
+        cell += [_rate(beside) if beside else "not there"] if simulated else []
+        cells.append([*cell, show(one.waited, "time", 3)])
+    header = ["", "ranks", "bytes", "a step", "transfer", "busbw", *(["simulated"] if simulated else [])]
+    return table(cells, [*header, "waits before"], "lr")
+
+
+def _rate(one: Size) -> str:
+    return show(one.busbw, "bandwidth", 3) if one.busbw is not None else ""
 
 
 def gap_report(gap: Gap, name: str) -> str:
