@@ -25,6 +25,10 @@ class CalibrationError(SimulatorError):
     """Measurements cannot be read, or do not determine the parameters."""
 
 
+class TraceError(SimulatorError):
+    """A trace of a real run cannot be read, or does not belong to the scenario; the text names the file."""
+
+
 class ReplayError(SimulatorError):
     """A replay on real devices did not end: a rank died, the time ran out, or torch is missing."""
 

@@ -15,7 +15,7 @@ from topologies.catalogue import GPUS, device
 from topologies.inventory.inventory import gpu_called
 
 if TYPE_CHECKING:
-    from simulator.replay.calibration.device import Device, Product
+    from simulator.replay.calibration.measured_device import Device, Product
 
 EAGER = "ddp_sdpa"
 """The stack whose launch is measured: eager PyTorch."""

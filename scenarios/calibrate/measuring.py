@@ -18,7 +18,7 @@ from simulator.replay.place import Place
 from simulator.replay.process import INSTALL
 
 if TYPE_CHECKING:
-    from simulator.replay.calibration.device import Device
+    from simulator.replay.calibration.measured_device import Device
 
 OnMeasurement = Callable[[Measurement], None]
 

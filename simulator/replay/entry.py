@@ -9,17 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf, log
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from simulator.accelerator import Accelerator
 from simulator.errors import CalibrationError
 from simulator.kernel import Kernel, matmul
+from simulator.replay.calibration.measured_device import Device, Product, Transfer
 from simulator.replay.calibration.regression import Fit, Vector, fit
-
-if TYPE_CHECKING:
-    from simulator.replay.calibration.device import Device, Product, Transfer
 
 PRIOR_DEVIATION = log(3.0)
 """Standard deviation of the logarithm of a device's values about the first estimates: a factor of three."""
@@ -57,7 +54,7 @@ def entry(device: Device, known: Accelerator | None = None) -> Entry:
 
     *known*: the catalogue's accelerator, if any.
     """
-    reached, memory_error = _memory(device)
+    reached, memory_error = _memory(device, known)
     base = known or _unknown(device)
     bandwidth = base.memory_bandwidth if known else reached
     base = replace(base, memory_bandwidth=bandwidth, memory_efficiency=reached / bandwidth)
@@ -107,8 +104,13 @@ def _start(base: Accelerator, precisions: set[str], known: bool) -> dict[str, fl
     return start if base.sms else {"matmul_efficiency": base.matmul_efficiency}
 
 
-def _memory(device: Device) -> tuple[float, float]:
-    """bytes/s of copies too large for a cache, apart from the launch, and the relative standard error."""
+def _memory(device: Device, known: Accelerator | None) -> tuple[float, float]:
+    """bytes/s of copies too large for a cache, apart from the launch, and the relative standard error.
+
+    Without copies those of the *known* accelerator stay.
+    """
+    if known is not None and not device.copies:
+        return known.memory_bandwidth * known.memory_efficiency, PRIOR_DEVIATION
     large = [one for one in device.copies if one.nbytes > CACHED] or device.copies
     if not large:
         raise CalibrationError("no copies were measured")

@@ -12,19 +12,22 @@ from typing import Any
 
 import numpy as np
 
+from simulator.analysis.traces.counters import counters
 from simulator.analysis.traces.slices import Args, Slices, Track, op_texts, process_name, slices, tracks
+from simulator.analysis.traces.wire import FIXED_64, LENGTH, VARINT, tag, varint
 from simulator.schedule import Program
 from simulator.timeline import Timeline
 
 NANOSECOND = 1e-9
 SEQUENCE = 1
 """The one packet sequence of the file."""
-VARINT, FIXED_64, LENGTH = 0, 1, 2
-"""Wire types of fields."""
 
 
-def perfetto(timeline: Timeline, ranks: Sequence[int]) -> bytes:
-    """Return the timeline as Perfetto's protobuf; times in whole ns."""
+def perfetto(timeline: Timeline, ranks: Sequence[int], *, counted: bool = False) -> bytes:
+    """Return the timeline as Perfetto's protobuf; times in whole ns.
+
+    *counted*: with counters of the memory of each rank and of the use of links.
+    """
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket
 
     form = _Form()
@@ -40,6 +43,8 @@ def perfetto(timeline: Timeline, ranks: Sequence[int]) -> bytes:
         if program not in known:
             known[program] = form.of_ops(timeline.schedule.programs[program])
         pieces += _slices(form, track, content, known[program], timeline.schedule.steps > 1)
+    if counted:
+        pieces += counters(timeline, ranks, SEQUENCE)
     return b"".join(pieces)
 
 
@@ -91,14 +96,14 @@ class _Form:
             for message in (definition.TracePacket, self._event, self._annotation)
         )
         self.start, self.stop = self._event.TYPE_SLICE_BEGIN, self._event.TYPE_SLICE_END
-        self._head = _tag(packet["trusted_packet_sequence_id"], VARINT) + _varint(SEQUENCE)
-        self._head += _tag(packet["timestamp"], VARINT)
-        self._track_event = _tag(packet["track_event"], LENGTH)
+        self._head = tag(packet["trusted_packet_sequence_id"], VARINT) + varint(SEQUENCE)
+        self._head += tag(packet["timestamp"], VARINT)
+        self._track_event = tag(packet["track_event"], LENGTH)
         # the last field of an annotation is the number that follows
         name = self._annotation(name="waited_us").SerializeToString()
-        name += _tag(annotation["double_value"], FIXED_64)
-        self.waited = _tag(event["debug_annotations"], LENGTH) + _varint(len(name) + _DOUBLE.size) + name
-        self.starts, self.ends = _tag(event["flow_ids"], FIXED_64), _tag(event["terminating_flow_ids"], FIXED_64)
+        name += tag(annotation["double_value"], FIXED_64)
+        self.waited = tag(event["debug_annotations"], LENGTH) + varint(len(name) + _DOUBLE.size) + name
+        self.starts, self.ends = tag(event["flow_ids"], FIXED_64), tag(event["terminating_flow_ids"], FIXED_64)
         self.critical = self.event(debug_annotations=[self._annotation(name="critical_path", bool_value=True)])
 
     def event(self, **fields: Any) -> bytes:
@@ -124,27 +129,11 @@ class _Form:
 
     def packet(self, moment: int, event: bytes) -> bytes:
         """Return the packet of a track *event* at *moment* (ns), as a field of the trace."""
-        content = self._head + _varint(moment) + self._track_event + _varint(len(event)) + event
-        return _PACKET + _varint(len(content)) + content
+        content = self._head + varint(moment) + self._track_event + varint(len(event)) + event
+        return _PACKET + varint(len(content)) + content
 
 
-def _tag(field: int, wire: int) -> bytes:
-    return _varint(field << 3 | wire)
-
-
-def _varint(number: int) -> bytes:
-    """Return *number* in groups of seven bits, the lowest first."""
-    if number < 128:
-        return bytes((number,))
-    groups = bytearray()
-    while number >= 128:
-        groups.append(number & 127 | 128)
-        number >>= 7
-    groups.append(number)
-    return bytes(groups)
-
-
-_PACKET = _tag(1, LENGTH)
+_PACKET = tag(1, LENGTH)
 """`Trace.packet`, the only field of a trace."""
 
 

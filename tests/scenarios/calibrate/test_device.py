@@ -10,7 +10,7 @@ from workloads.stack import specification
 
 pytest.importorskip("torch", reason="the measurement needs torch")
 
-from simulator.replay.calibration.device import Device, Product, Transfer
+from simulator.replay.calibration.measured_device import Device, Product, Transfer
 
 COPIES = tuple(Transfer(2.0**power, 2e-6 + 2.0**power / 1.6e12) for power in range(20, 32, 2))
 

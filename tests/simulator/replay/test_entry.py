@@ -14,7 +14,8 @@ from topologies.catalogue import GPUS, device
 torch = pytest.importorskip("torch", reason="the measurement needs torch")
 
 from simulator.replay.calibration import device as measuring  # noqa: E402
-from simulator.replay.calibration.device import Device, Product, Transfer, measure_device  # noqa: E402
+from simulator.replay.calibration.device import measure_device  # noqa: E402
+from simulator.replay.calibration.measured_device import Device, Product, Transfer  # noqa: E402
 
 LAUNCH = 4e-6
 

@@ -1,0 +1,88 @@
+"""`clustersim explain` says where the time of a real run goes, and why it differs from the simulation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scenarios.application import app
+from scenarios.commands.arguments import Settings, complete_scenarios
+from scenarios.commands.terminal import say
+
+if TYPE_CHECKING:
+    from scenarios.explain.run import Run
+    from scenarios.scenario import Scenario
+
+
+@app.command()
+def explain(
+    traces: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="TRACE",
+            help="Traces of torch.profiler (.json or .json.gz), one a rank, or folders of them.",
+        ),
+    ],
+    scenario: Annotated[
+        str | None,
+        typer.Option(
+            "--scenario", "-s", metavar="SCENARIO", help="What the run is compared with.",
+            autocompletion=complete_scenarios,
+        ),
+    ] = None,
+    settings: Settings = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            "--calibrate", metavar="FILE", help="Write a calibration: kernel times by shape, collectives by size."
+        ),
+    ] = None,
+    fastest: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Explain the N fastest steps alone: other work only lengthens a step."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")] = False,
+) -> None:  # fmt: skip
+    """Explain traces of real ranks: step, busy, exposed communication, idle; with a scenario the gap and its causes."""
+    import json
+
+    from scenarios.explain.run import run_of
+    from scenarios.explain.summary import summary
+    from scenarios.scenario import Scenario
+    from simulator.errors import ScenarioError
+    from simulator.files import check_writable
+
+    if settings and scenario is None:
+        raise ScenarioError("--set sets values of a scenario; give that too: --scenario SCENARIO")
+    if calibration is not None:
+        check_writable(calibration)
+    loaded = Scenario.load(scenario, options=settings) if scenario is not None else None
+    run = run_of(traces, fastest)
+    if as_json:
+        print(json.dumps(summary(run, loaded), indent=2))
+    else:
+        _report(run, loaded)
+    if calibration is not None:
+        from scenarios.explain.calibration import write
+
+        text = write(run, loaded, calibration)
+        if not as_json:
+            say(f"\n{text}")
+
+
+def _report(run: Run, scenario: Scenario | None) -> None:
+    """Print the report on *run*, and on its gap to *scenario* if there is one."""
+    from scenarios.explain.changes import suggestions
+    from scenarios.explain.comparison import compared
+    from scenarios.explain.report import gap_report, run_report, suggestions_report
+
+    if scenario is None:
+        say(run_report(run))
+        return
+    timeline, found = compared(run, scenario)
+    gpu = scenario.cluster().accelerator(scenario.derived.devices[0])
+    say(run_report(run, gpu, found.calls))
+    say("\n" + gap_report(found, scenario.name))
+    say("\n" + suggestions_report(suggestions(scenario, timeline, found)))

@@ -1,0 +1,1 @@
+"""Trials of `clustersim explain`: real steps on gloo ranks of this machine, healthy and with injected faults."""
