@@ -25,8 +25,9 @@ NOT_MODELLED = (
     "Reading of data, checkpoints, logging, garbage collection, the memory allocator's retries.",
     "DeepSpeed's pipeline engine: MT-NLG took a fifth longer on it than the same pipeline in Megatron-LM would.",
     "What SageMaker adds to ZeRO-3, and the micro-batch that BloombergGPT ran with: it is predicted too fast.",
-    "Tensor parallelism across nodes with one adapter each (DLPerf, MP_1x16x1): exchanges took half as long again as "
-    "NCCL's rings at the adapter's rate, which the gradients of the same cluster reached.",
+    "Tensor parallelism across nodes over one adapter (DLPerf, MP_1x16x1; Megatron-LM on two DGX-2 in the ZeRO paper): "
+    "exchanges of 50 to 200 MB took half as long again as NCCL's rings at the adapter's rate, which the gradients of "
+    "DLPerf's cluster reached; a simulation of these rings chunk by chunk does not tell why.",
     "Kernels chosen by autotuning: a product is priced by its shape with the best of a few tiles.",
     "Context parallelism, data parallelism that differs from stage to stage; scenarios of runs that had them say so.",
     "Searched pipeline schedules (ZB-1p, ZB-2p): the nearest hand-made ones are simulated in their place.",
