@@ -32,7 +32,7 @@ ROWS = {
     "nccl_allreduce_ml_engineering": 40,
     "nccl_allreduce_one_node": 66,
     "ptd_p_against_zero_3": 12,
-    "ultrascale_playbook_runs": 24,
+    "ultrascale_playbook_runs": 94,
     "vtrain_3_6b_64a100": 26,
     "vtrain_layers": 12,
     "zero_bubble": 48,
