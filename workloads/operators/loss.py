@@ -69,11 +69,13 @@ def _with_metrics(width: int) -> _PerLogit:
     """flash-attention's loss and two metrics of the training loop, each of which computes the loss without gradients.
 
     The loss reads the logits, and keeps them with a number a row; backward it reads them and writes their gradient
-    (flash_attn/losses/cross_entropy.py). A metric makes a log-softmax, which is dropped (Composer, trainer/trainer.py,
-    ``_train_microbatch``, updates LanguageCrossEntropy and LanguagePerplexity, which llm-foundry adds).
+    (flash_attn/losses/cross_entropy.py). After the backward pass, when activations are free, Composer updates the
+    LanguageCrossEntropy and LanguagePerplexity that llm-foundry adds (trainer/trainer.py, ``_eval_train_metrics``):
+    under autocast logits are cast to fp32, of which a log-softmax is made.
     """
-    metrics = 2 * 2 * width
-    return _PerLogit((width + metrics, 2 * width), width, (width, width), (5, 1))
+    casts, copied = _casts(width)
+    metrics = 2 * (casts + 2 * FP32)
+    return _PerLogit((width, 2 * width + metrics), width, (0, width), (1, 1 + 2 * (1 + copied)))
 
 
 def _casts(width: int) -> tuple[int, int]:

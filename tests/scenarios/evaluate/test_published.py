@@ -36,7 +36,7 @@ ROWS = {
     "nccl_galvatron": 42,
     "nccl_slow_networks": 52,
     "ptd_p_against_zero_3": 12,
-    "ultrascale_playbook_runs": 24,
+    "ultrascale_playbook_runs": 94,
     "vtrain_3_6b_64a100": 26,
     "vtrain_layers": 12,
     "zero_bubble": 48,

@@ -253,6 +253,7 @@ HELD = {  # how: (precision, kept, held forward, held backward, moved forward, m
     "Megatron-LM, 16 bits": ("vocab_parallel", "fp16", 4, 2, 2, 38, 14),
     "Megatron-LM, fp32": ("vocab_parallel", "fp32", 4, 0, 0, 32, 8),
     "one kernel, 16 bits": ("fused", "bf16", 4, 2, 2, 6, 6),
+    "llm-foundry, 16 bits": ("with_metrics", "bf16", 2, 0, 2, 2, 32),
 }
 
 
@@ -286,7 +287,13 @@ def test_a_rank_holds_the_most_while_it_computes_the_loss(how, order):
 
 @pytest.mark.parametrize(
     ("stack", "how", "tensors"),
-    [("ddp", "eager", 4), ("fsdp", "eager", 4), ("megatron", "vocab_parallel", 1), ("ideal", "fused", 1)],
+    [
+        ("ddp", "eager", 4),
+        ("fsdp", "eager", 4),
+        ("llm_foundry", "with_metrics", 4),
+        ("megatron", "vocab_parallel", 1),
+        ("ideal", "fused", 1),
+    ],
 )
 def test_the_stack_and_the_model_say_which(stack, how, tensors):
     """GPT-2 has the tanh form; written out it keeps four tensors of 4 h, fused with its bias one."""
