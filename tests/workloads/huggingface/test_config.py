@@ -58,7 +58,14 @@ def bert(layers: int, hidden: int, heads: int) -> dict[str, Any]:
     return sizes | {"architectures": ["BertForPreTraining"], "type_vocab_size": 2}
 
 
+def t5(layers: int, hidden: int, heads: int, ffn: int, **more: Any) -> dict[str, Any]:
+    sizes = {"num_layers": layers, "d_model": hidden, "num_heads": heads, "d_kv": 64, "d_ff": ffn, "vocab_size": 32128}
+    return {"model_type": "t5", **sizes, "relative_attention_num_buckets": 32, "dropout_rate": 0.1, **more}
+
+
 CONFIGS: dict[str, dict[str, Any]] = {
+    "t5_base": t5(12, 768, 12, 3072, num_decoder_layers=12, n_positions=512),
+    "flan_t5_xxl": t5(24, 4096, 64, 10240, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
     "llama_7b": llama(32, 4096, 32, 32, 11008, 32000),
     "llama2_13b": llama(40, 5120, 40, 40, 13824, 32000),
     "llama2_70b": llama(80, 8192, 64, 8, 28672, 32000),
