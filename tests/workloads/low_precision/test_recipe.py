@@ -1,6 +1,8 @@
 """Casts of each recipe in closed form, products in few bits, what ranks hold and gather, and bad input."""
 
+import csv
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,8 @@ from workloads.operators.linear import Linear
 from workloads.operators.sharded import Cut, column_parallel, row_parallel
 from workloads.specification import model
 from workloads.transformer import Transformer
+
+DATA = Path(__file__).parents[3] / "../shared/data"
 
 BYTES = {  # of an element that is cast: read in 16 bits, written along and across
     "delayed": 2 + 2 * 1,
@@ -217,3 +221,13 @@ def test_a_convolutional_model_has_no_linear_maps_in_few_bits() -> None:
 def test_a_scaled_linear_map_is_one_still() -> None:
     assert isinstance(scaled(Linear(1, 2, 3), LowPrecision()), ScaledLinear)
     assert scaled(Linear(1, 2, 3), None) == Linear(1, 2, 3)
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the published measurements are not beside this clone")
+@pytest.mark.parametrize(("gpu", "row"), [("h100", "H100-SXM"), ("h200", "H200-SXM")])
+def test_the_best_products_that_were_published(gpu: str, row: str) -> None:
+    rows = csv.DictReader((DATA / "gemm_efficiency.csv").open())
+    (best,) = [float(one["achieved_TFLOPs_or_GBps"]) for one in rows if (one["device"], one["dtype"]) == (row, "fp8")]
+    product = matmul(16384, 8192, 16384, precision="fp8", result="bf16")
+    seconds = device(GPUS, gpu).accelerator().seconds([product])
+    assert product.flops / seconds / 1e12 == pytest.approx(best, rel=0.08)
