@@ -54,13 +54,23 @@ def test_a_linear_map_casts_each_operand_where_it_is_needed(recipe: str, keeps: 
     low = LowPrecision(recipe, keeps_casts=keeps)
     made = scaled(Linear(rows, inputs, outputs, bias=False, precision="bf16"), low)
     x, dy, weight = samples * rows * inputs, samples * rows * outputs, inputs * outputs
-    again = 0 if keeps else 1
-    each = BYTES[recipe]
-    assert moved(made.forward(samples)) == pytest.approx(each * (x + weight))
-    assert moved(made.backward_input(samples)) == pytest.approx(each * (dy + again * weight))
-    assert moved(made.backward_weights(samples)) == pytest.approx(each * again * x)
+    both = BYTES[recipe]
+    once = both - low.element_bytes  # for one product: written in one direction
+    assert moved(made.forward(samples)) == pytest.approx((both if keeps else once) * (x + weight))
+    assert moved(made.backward_input(samples)) == pytest.approx(both * dy + (0 if keeps else once * weight))
+    assert moved(made.backward_weights(samples)) == pytest.approx(0 if keeps else once * x)
     kept = low.element_bytes if keeps else 2
     assert made.kept_bytes(samples) == x * kept
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_stored_weights_are_only_transposed(keeps: bool) -> None:
+    plain = Linear(128, 256, 512, bias=False, precision="bf16")
+    low = LowPrecision("delayed", keeps_casts=keeps, stored=True, weight_casts=0.25 if keeps else 1.0)
+    made, weight = scaled(plain, low), 256 * 512
+    own = [moved(made.forward(1)) - moved(low.casts(128 * 256, products=2 if keeps else 1))]
+    own.append(moved(made.backward_input(1)) - moved(low.casts(128 * 512)))
+    assert own == ([0.25 * 2 * weight, 0] if keeps else [0, 2 * weight])
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
