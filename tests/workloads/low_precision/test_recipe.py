@@ -138,6 +138,20 @@ def test_only_the_linear_maps_of_layers_change() -> None:
     assert {kernel.precision for kernel in kernels if kernel.attention} == {"bf16"}
 
 
+@pytest.mark.parametrize(
+    ("name", "layer", "count"),
+    [("t5_small", "encoder layer 2", 4), ("t5_small", "decoder layer 2", 7), ("vit_b_16", "layer 3", 4)],
+)
+def test_every_architecture_has_them(name: str, layer: str, count: int) -> None:
+    made = model(name, "bf16")
+    assert isinstance(made, Transformer)
+    low = made.in_low_precision(LowPrecision())
+    (own,) = [one for one in low.layers if one.name == layer]
+    products = [kernel.precision for kernel in own.forward(1) if kernel.flops]
+    assert (products.count("fp8"), type(low)) == (count, type(made))
+    assert low.parameters == made.parameters
+
+
 def scenario(precision: Any, data: Mapping[str, Any], software: str = "megatron_core", gpu: str = "h100") -> Scenario:
     return Scenario.model_validate(
         {
