@@ -21,8 +21,20 @@ def notes(scenario: BuiltScenario) -> list[str]:
         *order.notes,
         *_update(scenario),
         *_tied(scenario, asynchronous=order.asynchronous),
+        *_library(scenario),
         *recompute_note(scenario),
     ]
+
+
+def _library(scenario: BuiltScenario) -> Iterator[str]:
+    """That NCCL's tables stand for RCCL's, and that TPUs have another library."""
+    kinds = {link.kind for link in scenario.cluster().links.distinct}
+    if scenario.specification.network.transport != "nccl":
+        return
+    if any(kind.startswith("infinity_fabric") for kind in kinds):
+        yield "network: AMD's RCCL is priced as NCCL, from which it is made; its own tuning tables are not modelled"
+    if any(kind.startswith("ici") for kind in kinds):
+        yield "network: TPUs have no NCCL; network.transport: ici has collectives along all dimensions of a torus"
 
 
 LEAST_SAVING = 0.01

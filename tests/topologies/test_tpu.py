@@ -7,6 +7,7 @@ from simulator.cluster import Cluster
 from simulator.errors import ClusterError, ScenarioError
 from simulator.network.transport.torus import sides, torus_of
 from topologies import cluster
+from topologies.catalogue import GPUS, device
 
 
 def slice_of(*dims: int, nodes: int = 1, wrap: bool = True) -> Cluster:
@@ -83,3 +84,13 @@ def test_the_published_all_reduce_bandwidth_of_a_pod() -> None:
 def test_all_links_of_a_chip_carry_data() -> None:
     # six links of 100 GB/s
     assert busbw("tpu_v5p_512", "8 GiB") == pytest.approx(600e9, rel=0.01)
+
+
+def test_the_chips_of_googles_row_in_the_table_of_large_runs() -> None:
+    # Singh et al. 2024, table 1: 4,480 PFLOP/s at 44.67 % of the peak on "55,094" TPU v5e. So many PFLOP/s need 50,909
+    # chips; Google tells of 50,944, which are 199 pods of 256. The printed number looks like a misprint
+    peak = device(GPUS, "tpu_v5e").accelerator().peak("bf16")
+    chips = 4480e15 / (0.4467 * peak)
+    assert round(chips) == 50_909
+    assert chips == pytest.approx(199 * 256, rel=1e-3)
+    assert 55_094 / chips > 1.08

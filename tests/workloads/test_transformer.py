@@ -32,6 +32,8 @@ COUNTS = {
     "gpt2_xl": 1_557_611_200,
     "bert_base": 110_106_428,  # Hugging Face, BertForPreTraining
     "bert_large": 336_226_108,
+    "roberta_base": 124_697_433,  # Hugging Face, RobertaForMaskedLM
+    "roberta_large": 355_412_057,
     "bloom_176b": 176_247_271_424,  # bigscience/bloom, model card
     "llama2_7b": 6_738_415_616,  # meta-llama on Hugging Face, safetensors totals
     "llama2_70b": 68_976_648_192,

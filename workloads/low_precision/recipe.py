@@ -84,18 +84,25 @@ class LowPrecision:
         """Copies of each tensor that products need."""
         return 2 if self.transposes or self.scaling.by_direction else 1
 
-    def casts(self, elements: float, shards: int = 1) -> tuple[Kernel, ...]:
+    def casts(self, elements: float, shards: int = 1, *, products: int = 2) -> tuple[Kernel, ...]:
         """The kernels that cast *elements* of a tensor; each rank casts one of *shards*, which are then gathered.
 
-        The transposed copy is written by the same kernel, but after a gather by one of its own.
+        *products*: how many will read what is cast, each in one direction. The transposed copy is written by the same
+        kernel, but after a gather by one of its own.
         """
-        recipe, own = self.scaling, elements / shards
-        written = recipe.element_bytes * (self.layouts if shards == 1 or recipe.by_direction else 1)
+        recipe, own, layouts = self.scaling, elements / shards, min(self.layouts, products)
+        written = recipe.element_bytes * (layouts if shards == 1 or recipe.by_direction else 1)
         kernels = [memory_bound(own * WIDE)] if recipe.own_amax else []
         kernels.append(memory_bound(own * (WIDE + written)))
-        if shards > 1 and self.layouts > 1 and not recipe.by_direction:
-            kernels.append(memory_bound(2 * elements * recipe.element_bytes))
+        if shards > 1 and layouts > 1 and not recipe.by_direction:
+            kernels += self.transposed(elements)
         return tuple(kernels)
+
+    def transposed(self, elements: float) -> tuple[Kernel, ...]:
+        """The kernel that writes *elements* in few bits a second time, transposed; none if no product needs it."""
+        if self.layouts == 1 or self.scaling.by_direction:
+            return ()
+        return (memory_bound(2 * elements * self.element_bytes),)
 
     def gathered_bytes(self, *, both: bool) -> float:
         """Bytes of an element of an activation that ranks gather after the cast; *both* directions are read."""

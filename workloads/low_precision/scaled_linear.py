@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-from simulator.kernel import BYTES, Kernel, matmul, memory_bound
+from simulator.kernel import BYTES, Kernel, matmul
 from workloads.low_precision.recipe import TENSORWISE, LowPrecision
 from workloads.operators.linear import Linear
 from workloads.operators.parameter import ParameterTensor
@@ -39,7 +39,7 @@ class ScaledLinear(Linear):
 
     def backward_input(self, samples: int) -> tuple[Kernel, ...]:
         """The cast of dy, which also sums the bias gradient, and dx = dy W."""
-        again = () if self.low.keeps_casts else self._weight_casts()
+        again = () if self.low.keeps_casts else self._weight_casts_again()
         casts = self.low.casts(samples * self.rows * self.outputs, self.gradient_shards)
         return (*again, *casts, self._product(samples * self.rows, self.inputs, self.outputs))
 
@@ -71,17 +71,30 @@ class ScaledLinear(Linear):
         """The rows of both operands are *k* long, the only layout that all GPUs with such products take."""
         return matmul(m, n, k, precision=self.low.scaling.product, rows=(k, k), result=self.precision)
 
+    @property
+    def _products(self) -> int:
+        """How many products read what is cast: the one of the pass, or those of both passes if it is kept."""
+        return 2 if self.low.keeps_casts else 1
+
     def _input_casts(self, samples: int) -> tuple[Kernel, ...]:
-        return self.low.casts(samples * self.rows * self.inputs, self.input_shards)
+        return self.low.casts(samples * self.rows * self.inputs, self.input_shards, products=self._products)
 
     def _weight_casts(self) -> tuple[Kernel, ...]:
-        """The mean over the passes of a step. Stored weights have been cast by the optimizer, and are transposed."""
+        """Of the forward pass, the mean over the passes of a step.
+
+        Weights that are stored or gathered in few bits have been cast by shards. If casts are kept they are transposed.
+        """
         elements, share = self.inputs * self.outputs, self.low.weight_casts
-        casts = self.low.casts(elements)
-        if self.low.stored and self.low.keeps_casts:
-            again = self.low.transposes and not self.low.scaling.by_direction
-            casts = (memory_bound(2 * elements * self.low.element_bytes),) if again else ()
+        if self.low.stored:
+            casts = self.low.transposed(elements) if self.low.keeps_casts else ()
+        else:
+            casts = self.low.casts(elements, products=self._products)
         return tuple(replace(kernel, nbytes=kernel.nbytes * share, launches=round(share)) for kernel in casts)
+
+    def _weight_casts_again(self) -> tuple[Kernel, ...]:
+        """Of the backward pass, if casts are not kept."""
+        elements = self.inputs * self.outputs
+        return self.low.transposed(elements) if self.low.stored else self.low.casts(elements, products=1)
 
 
 def scaled(linear: Linear, low: LowPrecision | None, *, input_shards: int = 1, gradient_shards: int = 1) -> Linear:

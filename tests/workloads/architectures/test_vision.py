@@ -11,7 +11,10 @@ from workloads.parallelism.tensor import sharded
 from workloads.specification import model
 from workloads.transformer import Transformer
 
-COUNTS = {  # torchvision, the docstrings of torchvision/models/vision_transformer.py; ViT-H/14 there has 518 pixels
+COUNTS = {
+    "vit_ti_16": 5_717_416,  # timm, vit_tiny_patch16_224 and vit_small_patch16_224
+    "vit_s_16": 22_050_664,
+    # torchvision, the docstrings of torchvision/models/vision_transformer.py; ViT-H/14 there has 518 pixels
     "vit_b_16": 86_567_656,
     "vit_b_32": 88_224_232,
     "vit_l_16": 304_326_632,

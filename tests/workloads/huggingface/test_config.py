@@ -58,6 +58,11 @@ def bert(layers: int, hidden: int, heads: int) -> dict[str, Any]:
     return sizes | {"architectures": ["BertForPreTraining"], "type_vocab_size": 2}
 
 
+def t5(layers: int, hidden: int, heads: int, ffn: int, **more: Any) -> dict[str, Any]:
+    sizes = {"num_layers": layers, "d_model": hidden, "num_heads": heads, "d_kv": 64, "d_ff": ffn, "vocab_size": 32128}
+    return {"model_type": "t5", **sizes, "relative_attention_num_buckets": 32, "dropout_rate": 0.1, **more}
+
+
 def qwen(layers: int, hidden: int, heads: int, groups: int, **more: Any) -> dict[str, Any]:
     sizes = llama(layers, hidden, heads, groups, 6144, 151936, model_type="qwen3_moe", head_dim=128)
     return sizes | {"decoder_sparse_step": 1, "mlp_only_layers": [], **more}
@@ -127,6 +132,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "deepseek_v2_lite": deepseek(27, 2048, 16, 10944, 102400, **LITE),
     "gpt_oss_20b": llama(24, 2880, 64, 8, 2880, 201088, **OSS),
     "phi_3_5_moe": llama(32, 4096, 32, 8, 6400, 32064, **PHI),
+    "t5_base": t5(12, 768, 12, 3072, num_decoder_layers=12, n_positions=512),
+    "flan_t5_xxl": t5(24, 4096, 64, 10240, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
     "llama_7b": llama(32, 4096, 32, 32, 11008, 32000),
     "llama2_13b": llama(40, 5120, 40, 40, 13824, 32000),
     "llama2_70b": llama(80, 8192, 64, 8, 28672, 32000),

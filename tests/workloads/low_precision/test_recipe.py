@@ -1,6 +1,8 @@
 """Casts of each recipe in closed form, products in few bits, what ranks hold and gather, and bad input."""
 
+import csv
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,8 @@ from workloads.operators.linear import Linear
 from workloads.operators.sharded import Cut, column_parallel, row_parallel
 from workloads.specification import model
 from workloads.transformer import Transformer
+
+DATA = Path(__file__).parents[3] / "../shared/data"
 
 BYTES = {  # of an element that is cast: read in 16 bits, written along and across
     "delayed": 2 + 2 * 1,
@@ -50,13 +54,23 @@ def test_a_linear_map_casts_each_operand_where_it_is_needed(recipe: str, keeps: 
     low = LowPrecision(recipe, keeps_casts=keeps)
     made = scaled(Linear(rows, inputs, outputs, bias=False, precision="bf16"), low)
     x, dy, weight = samples * rows * inputs, samples * rows * outputs, inputs * outputs
-    again = 0 if keeps else 1
-    each = BYTES[recipe]
-    assert moved(made.forward(samples)) == pytest.approx(each * (x + weight))
-    assert moved(made.backward_input(samples)) == pytest.approx(each * (dy + again * weight))
-    assert moved(made.backward_weights(samples)) == pytest.approx(each * again * x)
+    both = BYTES[recipe]
+    once = both - low.element_bytes  # for one product: written in one direction
+    assert moved(made.forward(samples)) == pytest.approx((both if keeps else once) * (x + weight))
+    assert moved(made.backward_input(samples)) == pytest.approx(both * dy + (0 if keeps else once * weight))
+    assert moved(made.backward_weights(samples)) == pytest.approx(0 if keeps else once * x)
     kept = low.element_bytes if keeps else 2
     assert made.kept_bytes(samples) == x * kept
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_stored_weights_are_only_transposed(keeps: bool) -> None:
+    plain = Linear(128, 256, 512, bias=False, precision="bf16")
+    low = LowPrecision("delayed", keeps_casts=keeps, stored=True, weight_casts=0.25 if keeps else 1.0)
+    made, weight = scaled(plain, low), 256 * 512
+    own = [moved(made.forward(1)) - moved(low.casts(128 * 256, products=2 if keeps else 1))]
+    own.append(moved(made.backward_input(1)) - moved(low.casts(128 * 512)))
+    assert own == ([0.25 * 2 * weight, 0] if keeps else [0, 2 * weight])
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -122,6 +136,20 @@ def test_only_the_linear_maps_of_layers_change() -> None:
     kernels = [kernel for kernel in made.layers[1].forward(1) if kernel.flops]
     assert [kernel.precision for kernel in kernels if not kernel.attention] == ["fp8"] * 4
     assert {kernel.precision for kernel in kernels if kernel.attention} == {"bf16"}
+
+
+@pytest.mark.parametrize(
+    ("name", "layer", "count"),
+    [("t5_small", "encoder layer 2", 4), ("t5_small", "decoder layer 2", 7), ("vit_b_16", "layer 3", 4)],
+)
+def test_every_architecture_has_them(name: str, layer: str, count: int) -> None:
+    made = model(name, "bf16")
+    assert isinstance(made, Transformer)
+    low = made.in_low_precision(LowPrecision())
+    (own,) = [one for one in low.layers if one.name == layer]
+    products = [kernel.precision for kernel in own.forward(1) if kernel.flops]
+    assert (products.count("fp8"), type(low)) == (count, type(made))
+    assert low.parameters == made.parameters
 
 
 def scenario(precision: Any, data: Mapping[str, Any], software: str = "megatron_core", gpu: str = "h100") -> Scenario:
@@ -217,3 +245,13 @@ def test_a_convolutional_model_has_no_linear_maps_in_few_bits() -> None:
 def test_a_scaled_linear_map_is_one_still() -> None:
     assert isinstance(scaled(Linear(1, 2, 3), LowPrecision()), ScaledLinear)
     assert scaled(Linear(1, 2, 3), None) == Linear(1, 2, 3)
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the published measurements are not beside this clone")
+@pytest.mark.parametrize(("gpu", "row"), [("h100", "H100-SXM"), ("h200", "H200-SXM")])
+def test_the_best_products_that_were_published(gpu: str, row: str) -> None:
+    rows = csv.DictReader((DATA / "gemm_efficiency.csv").open())
+    (best,) = [float(one["achieved_TFLOPs_or_GBps"]) for one in rows if (one["device"], one["dtype"]) == (row, "fp8")]
+    product = matmul(16384, 8192, 16384, precision="fp8", result="bf16")
+    seconds = device(GPUS, gpu).accelerator().seconds([product])
+    assert product.flops / seconds / 1e12 == pytest.approx(best, rel=0.08)
