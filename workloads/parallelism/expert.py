@@ -59,6 +59,11 @@ class Expert(Parallelism):
         return {}
 
     @property
+    def reduces_apart(self) -> bool:
+        """Gradients of experts are reduced over the ranks with the same experts."""
+        return self.ep > 1
+
+    @property
     def described(self) -> str:
         """Its degrees, since they are no part of the product that gives the number of ranks."""
         shared = f" x expert_tp {self.expert_tp}" if self.expert_tp else ""

@@ -331,6 +331,8 @@ FAULTS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"expert_tp": 5}, {}, "expert_tp = 5 does not divide the 96 features of an expert; try 4 or 6"),
     ({"ep": 8, "ep_domain": 3}, {}, "parallelism.ep_domain: 3 does not divide ep = 8; try 2 or 4"),
     ({"ep": 2}, {"num_experts": None, "moe_router_topk": 3}, "moe_router_topk: belongs to a mixture of experts"),
+    ({"ep": 2, "pp": 2, "dp": [3, 1]}, {}, "parallelism.ep: needs as many replicas of each stage"),
+    ({"ep": 2, "data": {"method": "naive"}}, {}, "parallelism.ep: reduces some gradients apart, but naive"),
     ({"ep": 2, "moe_overlap": "all"}, {}, "parallelism.moe_overlap: must be none, shared_experts or batch"),
 ]
 
