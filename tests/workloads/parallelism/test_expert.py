@@ -280,6 +280,13 @@ def test_a_token_goes_to_each_domain_once() -> None:
     assert exchanges(limited, 0, "ep.across")[0].nbytes == LENGTH * H * WIDTH
 
 
+def test_tokens_go_there_in_fp8_and_come_back_in_bf16() -> None:
+    """An fp32 scale for each 128 features (arXiv:2412.19437, section 3.3)."""
+    there, back = (op.nbytes for op in exchanges(scenario({"ep": 4, "dispatch_precision": "fp8"}), 0, "ep")[:2])
+    assert there == LENGTH * TOPK * H * (1 + 4 / 128)
+    assert back == LENGTH * TOPK * H * WIDTH
+
+
 def test_tokens_above_the_capacity_are_dropped(tmp_path: Path) -> None:
     load = table(tmp_path, TOKENS)
     made = scenario({"ep": 4}, router_load=load, capacity_factor=1.0)
