@@ -8,8 +8,8 @@ from math import ceil
 
 from simulator.kernel import BYTES
 from workloads.experts.sizes import Experts
+from workloads.latent_attention.operator import Latent
 from workloads.operators.fusion import Fused, fuses
-from workloads.operators.latent_attention import Latent
 from workloads.operators.sharded import WHOLE, Cut
 
 

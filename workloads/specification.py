@@ -18,8 +18,9 @@ from simulator.errors import ScenarioError
 from simulator.lookup import data_file
 from workloads.convolutional import ConvolutionalBuilder
 from workloads.entry import AveragePoolEntry, Entry, MaxPoolEntry
-from workloads.experts.keys import ExpertKeys, LatentKeys
+from workloads.experts.keys import ExpertKeys
 from workloads.huggingface.aliases import with_plain_keys
+from workloads.latent_attention.keys import LatentKeys
 from workloads.model import Model
 from workloads.operators.attention import ATTENTIONS
 from workloads.operators.convolution import Image

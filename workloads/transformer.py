@@ -15,7 +15,7 @@ from simulator.accelerator import Software
 from simulator.kernel import BYTES
 from workloads.experts.build import Halves, mixture
 from workloads.experts.sizes import Experts
-from workloads.latent import latent_attention
+from workloads.latent_attention.build import latent_attention
 from workloads.model import Model
 from workloads.operators.attention import CoreAttention, FlashAttention
 from workloads.operators.elementwise import Elementwise, dropout, gelu, residual, rotary, swiglu, tanh
