@@ -9,9 +9,9 @@ from math import ceil
 from simulator.kernel import BYTES
 from workloads.context.cut import ALONE, Context
 from workloads.experts.sizes import Experts
+from workloads.latent_attention.operator import Latent
 from workloads.low_precision.recipe import LowPrecision
 from workloads.operators.fusion import Fused, fuses
-from workloads.operators.latent_attention import Latent
 from workloads.operators.sharded import WHOLE, Cut
 
 

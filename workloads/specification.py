@@ -23,8 +23,9 @@ from workloads.architectures.next_tokens import next_tokens
 from workloads.architectures.vision import VisionSpecification
 from workloads.convolutional import ConvolutionalBuilder
 from workloads.entry import AveragePoolEntry, Entry, MaxPoolEntry
-from workloads.experts.keys import ExpertKeys, LatentKeys
+from workloads.experts.keys import ExpertKeys
 from workloads.huggingface.aliases import with_plain_keys
+from workloads.latent_attention.keys import LatentKeys
 from workloads.model import Model
 from workloads.operators.attention import ATTENTIONS
 from workloads.operators.convolution import Image

@@ -18,7 +18,7 @@ from workloads.context.cut import ALONE
 from workloads.context.heads import positions_for_heads
 from workloads.experts.build import Halves, mixture
 from workloads.experts.sizes import Experts
-from workloads.latent import latent_attention
+from workloads.latent_attention.build import latent_attention
 from workloads.low_precision.recipe import LowPrecision
 from workloads.low_precision.scaled_linear import scaled
 from workloads.model import Model

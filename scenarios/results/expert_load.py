@@ -24,7 +24,8 @@ class ExpertLoad:
     """*tokens*: of each expert, from one micro-batch of all ranks that send to it; the mean over layers with experts.
 
     *seconds*: of each rank of an expert-parallel group, what its experts compute in a step in forward and backward
-    passes, all layers and micro-batches together. Rank i of the group has the experts from ``i * local`` on.
+    passes of all micro-batches, the mean over the pipeline ranks. Rank i of the group has the experts from
+    ``i * local`` on.
     """
 
     tokens: tuple[float, ...]

@@ -21,14 +21,16 @@ from workloads.operators.segment import Exchange
 
 @dataclass(frozen=True)
 class Dispatch:
-    """Exchanges of one layer: *tokens* of a rank for each expert, of *width* bytes each; the rank has *rows* tokens.
+    """Exchanges of one layer: *tokens* of a rank for each expert; the rank has *rows* tokens.
 
-    *sequence_cut*: the ranks that share experts have different tokens, so that they gather them.
+    A token has *sent* bytes on the way to its experts and *width* on the way back. *sequence_cut*: the ranks that share
+    experts have different tokens, so that they gather them.
     """
 
     experts: Experts
     tokens: tuple[float, ...]
     rows: float
+    sent: float
     width: float
     sequence_cut: bool
 
@@ -42,11 +44,11 @@ class Dispatch:
 
     def gathered(self) -> tuple[Exchange, ...]:
         """The ranks that share experts gather their tokens."""
-        return self._shared("all_gather")
+        return self._shared("all_gather", self.sent)
 
     def scattered(self) -> tuple[Exchange, ...]:
         """They sum up results, each for its own tokens."""
-        return self._shared("reduce_scatter")
+        return self._shared("reduce_scatter", self.width)
 
     @property
     def sources(self) -> int:
@@ -59,19 +61,19 @@ class Dispatch:
         cut = self.experts.cut
         return tuple(self.sources * count for count in self.tokens[self.experts.of_rank(cut.coordinate)])
 
-    def _shared(self, kind: str) -> tuple[Exchange, ...]:
-        cut, nbytes = self.experts.cut, sum(self.arriving) * self.width
+    def _shared(self, kind: str, width: float) -> tuple[Exchange, ...]:
+        cut, nbytes = self.experts.cut, sum(self.arriving) * width
         return (Exchange(kind, nbytes, cut.tensor_over),) if cut.tensor > 1 and self.sequence_cut and nbytes else ()
 
     def _hops(self, *, back: bool) -> tuple[Exchange, ...]:
-        cut = self.experts.cut
+        cut, width = self.experts.cut, self.width if back else self.sent
         if cut.ranks == 1:
             return ()
-        to_rank = [sum(self.tokens[self.experts.of_rank(rank)]) * self.width for rank in range(cut.ranks)]
+        to_rank = [sum(self.tokens[self.experts.of_rank(rank)]) * width for rank in range(cut.ranks)]
         if not cut.domain or cut.domain >= cut.ranks:
             return (_exchange(to_rank, cut.over, back=back),)
         domains = cut.ranks // cut.domain
-        copies = [self.rows * share * self.width for share in domain_shares(self.experts, self.tokens, domains)]
+        copies = [self.rows * share * width for share in domain_shares(self.experts, self.tokens, domains)]
         own = cut.coordinate // cut.domain
         inside = [domains * nbytes for nbytes in to_rank[own * cut.domain : (own + 1) * cut.domain]]
         hops = [(copies, ACROSS), (inside, WITHIN)]

@@ -15,7 +15,7 @@ from itertools import chain
 from simulator.kernel import BYTES, Kernel, memory_bound
 from workloads.experts.dispatch import Dispatch
 from workloads.experts.products import GroupedLinear
-from workloads.experts.router import Router, permuted, unpermuted
+from workloads.experts.router import FP8_BYTES, Router, cast_to_fp8, permuted, unpermuted
 from workloads.experts.sizes import Experts
 from workloads.operators.elementwise import Elementwise
 from workloads.operators.operator import Operator
@@ -66,7 +66,8 @@ class Mixture(Operator):
         """The exchanges for *samples*."""
         rows = float(samples * self.rows)
         width = float(self.hidden * BYTES[self.precision])
-        return Dispatch(self.experts, self.experts.tokens(self.number, rows), rows, width, self.sequence_cut)
+        sent = self.hidden * FP8_BYTES if self.experts.cut.sent_fp8 else width
+        return Dispatch(self.experts, self.experts.tokens(self.number, rows), rows, sent, width, self.sequence_cut)
 
     def forward(self, samples: int) -> tuple[Kernel, ...]:
         """All kernels, in order."""
@@ -118,7 +119,7 @@ class Mixture(Operator):
     def _forward(self, samples: int) -> Iterator[Segment]:
         there, back = self.dispatch(samples).there(), self.dispatch(samples).back()
         first, second = self._beside("F", samples)
-        before = (*self.router.forward(samples), *self._permuted(samples))
+        before = (*self.router.forward(samples), *self._cast(samples), *self._permuted(samples))
         yield from _exchanged(before, there, first)
         yield self._experts(samples, "F")
         yield from _exchanged((), back, second)
@@ -134,7 +135,7 @@ class Mixture(Operator):
         second, first = self._beside("I", samples)
         if self.experts.cut.overlap != "shared_experts":
             yield from _of(self._shared(True), "I", samples)
-        yield from _exchanged(self._unpermuted(samples), there, second)
+        yield from _exchanged((*self._unpermuted(samples), *self._cast(samples)), there, second)
         yield self._experts(samples, "I")
         yield from _exchanged((), back, first)
         added = (self._sum(samples),) * (2 if any(self.shared) else 1)
@@ -170,6 +171,10 @@ class Mixture(Operator):
     def _permuted(self, samples: int) -> tuple[Kernel, ...]:
         copies = sum(self.dispatch(samples).tokens)
         return (permuted(samples * self.rows, copies, self.hidden, self.precision),)
+
+    def _cast(self, samples: int) -> tuple[Kernel, ...]:
+        sent = self.experts.cut.sent_fp8
+        return (cast_to_fp8(samples * self.rows, self.hidden, self.precision),) if sent else ()
 
     def _unpermuted(self, samples: int) -> tuple[Kernel, ...]:
         copies = sum(self.dispatch(samples).tokens)

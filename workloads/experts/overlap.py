@@ -101,21 +101,25 @@ def _together(ops: Sequence[Op], backward: Action, over: str) -> Iterator[Op]:
 
 
 def _units(ops: Sequence[Op], over: str) -> Iterator[list[Op]]:
-    """*ops* cut after each exchange. What follows waits for it."""
+    """*ops* cut before each computation that waits for an exchange. An exchange that blocks gets its own stream."""
     unit: list[Op] = []
     computed: tuple[str, ...] = ()
     awaited: tuple[str, ...] = ()
+    beside: set[str] = set()
     for op in ops:
-        if op.stream != STREAM:
-            unit.append(op)
-        elif _exchanges(op, over):
-            yield [*unit, replace(op, stream=over, after=(*op.after, *computed, *awaited))]
-            unit, awaited = [], (op.name,)
-        else:
+        if _exchanges(op, over) and op.stream == STREAM:
+            unit.append(replace(op, stream=over, after=(*op.after, *computed, *awaited)))
+            awaited = (op.name,)
+        elif op.stream == STREAM:
+            if awaited or not beside.isdisjoint(op.after):
+                yield unit
+                unit = []
             unit.append(replace(op, after=(*op.after, *awaited)) if awaited else op)
             computed, awaited = (op.name,), ()
-    if unit:
-        yield unit
+        else:
+            unit.append(op)
+            beside.update((op.name,) if _exchanges(op, over) else ())
+    yield unit
 
 
 def _exchanges(op: Op, over: str) -> bool:

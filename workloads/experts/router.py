@@ -64,3 +64,13 @@ def unpermuted(tokens: float, copies: float, hidden: int, precision: str, *, fus
     """
     rows, launches = (tokens + copies, 1) if fused else (tokens + 5 * copies, 3)
     return memory_bound(rows * hidden * BYTES[precision], precision=precision, launches=launches)
+
+
+FP8_BYTES = 1 + 4 / 128
+"""Bytes of an element that is sent in 8 bits, with an fp32 scale for each 128 (DeepSeek-AI 2024, arXiv:2412.19437,
+section 3.3.2)."""
+
+
+def cast_to_fp8(tokens: float, hidden: int, precision: str) -> Kernel:
+    """The cast of *tokens* rows before they are sent."""
+    return memory_bound(tokens * hidden * (BYTES[precision] + FP8_BYTES), precision=precision)

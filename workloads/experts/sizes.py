@@ -14,7 +14,8 @@ class ExpertCut:
     Gradients are reduced over *reduced_over*: the ranks with the same weights. *coordinate*: the rank on *over* that
     a model is of; ranks with unequal loads have models of their own. *domain*: so many neighbours on *over* have fast
     links to one another, and a token passes to each domain once; 0: every token is sent straight to each expert.
-    *overlap*: ``shared_experts`` computes them beside the exchanges.
+    *overlap*: ``shared_experts`` computes them beside the exchanges. *sent_fp8*: tokens and gradients go to experts in
+    8 bits; results come back in the precision of the model.
     """
 
     ranks: int = 1
@@ -25,6 +26,7 @@ class ExpertCut:
     coordinate: int = 0
     domain: int = 0
     overlap: str = "none"
+    sent_fp8: bool = False
 
 
 NOT_CUT = ExpertCut()

@@ -63,6 +63,11 @@ class Parallelism(Section):
         return 1
 
     @property
+    def reduces_apart(self) -> bool:
+        """True if some gradients are reduced over other groups than those of all replicas."""
+        return False
+
+    @property
     def described(self) -> str:
         """What headings say of it beside its degrees; nothing by default."""
         return ""

@@ -50,6 +50,9 @@ class Expert(Parallelism):
     ep_domain: Count | None = None
     """So many neighbours of an expert-parallel group have fast links: a token goes to each domain (node) once, and
     within it to its experts. By default tokens go straight to their experts."""
+    dispatch_precision: Literal["model", "fp8"] = "model"
+    """In which tokens, and gradients, go to experts: that of the model, or fp8 with a scale for each 128 features.
+    Results come back in that of the model."""
     moe_overlap: Literal["none", "shared_experts", "batch"] = "none"
     """What runs beside the exchanges of tokens: nothing, the shared expert, or another micro-batch; for that a forward
     and a backward run together."""
@@ -57,6 +60,11 @@ class Expert(Parallelism):
     def degrees(self, ranks: int) -> Mapping[str, int]:
         """None: experts are on the ranks of the other axes."""
         return {}
+
+    @property
+    def reduces_apart(self) -> bool:
+        """Gradients of experts are reduced over the ranks with the same experts."""
+        return self.ep > 1
 
     @property
     def described(self) -> str:
@@ -89,7 +97,8 @@ class Expert(Parallelism):
             cut = ExpertCut(self.ep, EXPERT, tensor, TENSOR_OF_EXPERTS, REPLICAS_OF_EXPERTS)
         else:
             cut = ExpertCut(tensor=tensor, tensor_over=TENSOR, reduced_over=REPLICAS)
-        cut = replace(cut, domain=self.ep_domain or 0, overlap=self.moe_overlap)
+        sent_fp8 = self.dispatch_precision == "fp8" and self.ep > 1
+        cut = replace(cut, domain=self.ep_domain or 0, overlap=self.moe_overlap, sent_fp8=sent_fp8)
         cut_experts = replace(experts, cut=cut)
         return model.reshaped(experts=cut_experts.at(cut_experts.fullest()))
 

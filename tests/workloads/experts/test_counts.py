@@ -5,7 +5,7 @@ import pytest
 from simulator.document import Document, validated
 from simulator.errors import ScenarioError
 from workloads.experts.sizes import Experts
-from workloads.operators.latent_attention import Latent
+from workloads.latent_attention.operator import Latent
 from workloads.shape import Shape
 from workloads.specification import _Holder, model
 from workloads.transformer import transformer

@@ -280,6 +280,13 @@ def test_a_token_goes_to_each_domain_once() -> None:
     assert exchanges(limited, 0, "ep.across")[0].nbytes == LENGTH * H * WIDTH
 
 
+def test_tokens_go_there_in_fp8_and_come_back_in_bf16() -> None:
+    """An fp32 scale for each 128 features (arXiv:2412.19437, section 3.3)."""
+    there, back = (op.nbytes for op in exchanges(scenario({"ep": 4, "dispatch_precision": "fp8"}), 0, "ep")[:2])
+    assert there == LENGTH * TOPK * H * (1 + 4 / 128)
+    assert back == LENGTH * TOPK * H * WIDTH
+
+
 def test_tokens_above_the_capacity_are_dropped(tmp_path: Path) -> None:
     load = table(tmp_path, TOKENS)
     made = scenario({"ep": 4}, router_load=load, capacity_factor=1.0)
@@ -331,6 +338,8 @@ FAULTS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"expert_tp": 5}, {}, "expert_tp = 5 does not divide the 96 features of an expert; try 4 or 6"),
     ({"ep": 8, "ep_domain": 3}, {}, "parallelism.ep_domain: 3 does not divide ep = 8; try 2 or 4"),
     ({"ep": 2}, {"num_experts": None, "moe_router_topk": 3}, "moe_router_topk: belongs to a mixture of experts"),
+    ({"ep": 2, "pp": 2, "dp": [3, 1]}, {}, "parallelism.ep: needs as many replicas of each stage"),
+    ({"ep": 2, "data": {"method": "naive"}}, {}, "parallelism.ep: reduces some gradients apart, but naive"),
     ({"ep": 2, "moe_overlap": "all"}, {}, "parallelism.moe_overlap: must be none, shared_experts or batch"),
 ]
 

@@ -7,9 +7,9 @@ from the small vectors are cut by heads.
 
 from __future__ import annotations
 
+from workloads.latent_attention.operator import Latent, LatentAttention
 from workloads.operators.elementwise import rotary
 from workloads.operators.fusion import fuses
-from workloads.operators.latent_attention import Latent, LatentAttention
 from workloads.operators.linear import Linear
 from workloads.operators.norm import rms_norm
 from workloads.operators.operator import Operator
