@@ -9,7 +9,7 @@ from scenarios.build.built import BuiltScenario
 from simulator.analysis.metrics import model_flops
 from simulator.engine.simulate import simulate
 from simulator.errors import ScenarioError
-from simulator.schedule import Collective, Send
+from simulator.schedule import Collective, Recv, Send
 from simulator.schedule.check import check
 
 ALPHA, RATE, WIDTH, BATCH = 5e-6, 10e9, 4, 64
@@ -107,6 +107,7 @@ def test_halos_of_two_bands(pc):
     assert found["conv1"] == pytest.approx([halo(3, 3)], rel=1e-9)
     assert found["conv2"] == pytest.approx([halo(8, 1), halo(16, 1)], rel=1e-9)
     assert "conv3" not in found
+    assert seconds(built, Recv, "domain")["conv1"] == pytest.approx([ALPHA + halo(3, 3)], rel=1e-9)
 
 
 def test_an_inner_band_has_two_neighbours_and_one_port():
