@@ -94,6 +94,20 @@ def _causes(trace: RankTrace, pieces: Sequence[Piece], begin: float, end: float)
     return [(HOST, late), (GAPS if rest < LAUNCH_GAP else DEPENDENCY, rest)]
 
 
+def stretches(trace: RankTrace) -> list[tuple[float, Piece]]:
+    """Return the times (s) in which the GPU of *trace* waits for its host, each with the kernel that ends it."""
+    found = []
+    for step in trace.steps:
+        inside = [piece for piece in trace.pieces if piece.end > step.begin and piece.begin < step.end]
+        begins, ends = (np.array([getattr(piece, name) for piece in inside]) for name in ("begin", "end"))
+        after = {piece.begin: piece for piece in inside}
+        for begin, end in _gaps(begins, ends, (step.begin, step.end)):
+            late = dict(_causes(trace, inside, begin, end)).get(HOST, 0.0)
+            if late > 0 and end in after:
+                found.append((late, after[end]))
+    return sorted(found, key=lambda one: -one[0])
+
+
 def mean(several: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the mean of *several* breakdowns, by part."""
     names = dict.fromkeys(name for one in several for name in one)

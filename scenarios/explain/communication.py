@@ -33,6 +33,12 @@ BYTES = {
 }  # fmt: skip
 """Bytes of an element by torch's names of types, in lower case."""
 
+MOST = 2**50
+"""Elements of a tensor, or of one of its dimensions; more are a damaged file."""
+
+DIMENSIONS = 16
+"""Dimensions of a tensor at most; torch allows 64 and uses few."""
+
 _KERNEL = re.compile(r"^(?:nccl(?:Dev)?Kernel_?|mscclKernel|rccl\w*Kernel_?)(\w+)", re.IGNORECASE)
 _PAIRS = ("send", "recv", "send_recv")
 
@@ -77,7 +83,9 @@ def _message(args: Mapping[str, Any]) -> float | None:
     """Return the bytes of the full vector by torch's "In msg nelems" and "Out msg nelems"."""
     width = BYTES.get(str(args.get("dtype", "")).lower())
     counts = [args.get(key) for key in ("In msg nelems", "Out msg nelems")]
-    known = [float(one) for one in counts if isinstance(one, int | float) and not isinstance(one, bool) and one >= 0]
+    known = [
+        float(one) for one in counts if isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one < MOST
+    ]
     return width * max(known) if width and known else None
 
 
@@ -98,7 +106,12 @@ def tensor_bytes(args: Mapping[str, Any]) -> float | None:
     if not isinstance(dims, list) or not isinstance(types, list) or not dims or not types:
         return None
     width, shape = BYTES.get(str(types[0]).lower()), dims[0]
-    if width is None or not isinstance(shape, list) or not all(isinstance(n, int) and n >= 0 for n in shape):
+    if (
+        width is None
+        or not isinstance(shape, list)
+        or len(shape) > DIMENSIONS
+        or not all(isinstance(n, int) and 0 <= n < MOST for n in shape)
+    ):
         return None
     return float(width * prod(shape))
 

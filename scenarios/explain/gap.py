@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from scenarios.explain.breakdown import DEPENDENCY, GAPS, breakdown, mean
 from scenarios.explain.calls import MESSAGES, Overlap, Size, family, large, overlaps, sizes
-from scenarios.explain.kernels import Kernels, longest
+from scenarios.explain.kernels import by_layer, longest
 from scenarios.explain.lateness import WAITS, Late, latest
 from scenarios.explain.piece import COPY, HOST, LOADING, PHASES, WAITING
 from scenarios.explain.rank_trace import RankTrace
@@ -31,7 +31,7 @@ LATE = 0.02
 """Share of the simulated step from which one rank is later than the others on purpose or not."""
 
 WORST = 0.1
-"""Share of a cause from which a kernel is named with it."""
+"""Share of a cause from which a kernel or a layer is named with it."""
 
 OTHER_SIZES = 0.25
 """Relative difference of the number or the mean size of communications from which they are others than simulated."""
@@ -105,8 +105,9 @@ def gap(run: Run, simulated: Sequence[RankTrace], gpu: Accelerator | None = None
     ranks = [late.rank] if late else list(expected)
     real, should = (mean([several[rank] for rank in ranks]) for several in (run.breakdowns, expected))
     differences = _differences(run, simulated, ranks, real, should, late.because if late else {})
-    worst = longest(run.traces, gpu) if gpu else []
-    causes = [*_late(late), *(_with_kernels(cause, worst) for cause in differences)]
+    of_ranks = [[trace for trace in traces if trace.rank in ranks] for traces in (run.traces, simulated)]
+    above = [(one.phase, one.name, one.excess) for one in longest(of_ranks[0], gpu)] + _of_layers(*of_ranks)
+    causes = [*_late(late), *(_with_kernels(cause, above) for cause in differences)]
     rest = run.step_time - step - sum(cause.seconds for cause in causes)
     causes.append(Cause("other", rest, "not attributed: steps of the ranks differ in length"))
     ordered = sorted((cause for cause in causes if cause.seconds), key=lambda cause: -cause.seconds)
@@ -166,13 +167,24 @@ def _kernels_text(phases: Sequence[str], real: Parts, should: Parts) -> str:
     return f"kernels {which}: {how}"
 
 
-def _with_kernels(cause: Cause, kernels: Sequence[Kernels]) -> Cause:
-    """Return *cause*; if kernels are slower than priced, with the products that are most so in its text."""
+def _of_layers(real: Sequence[RankTrace], simulated: Sequence[RankTrace]) -> list[tuple[str, str, float]]:
+    """Return (phase, layer, seconds above the simulated ones) of the layers that both name."""
+    takes, should = by_layer(real), by_layer(simulated)
+    return [(phase, layer, takes[phase, layer] - should[phase, layer]) for phase, layer in takes.keys() & should.keys()]
+
+
+def _with_kernels(cause: Cause, above: Sequence[tuple[str, str, float]]) -> Cause:
+    """Return *cause*; if kernels are slower than priced, its text names the products and layers that are most so.
+
+    *above*: (phase, name, seconds of a step above the price).
+    """
     if cause.kind != "kernels" or cause.seconds <= 0:
         return cause
-    mine = [one for one in kernels if one.phase == cause.subject and one.excess > WORST * cause.seconds]
-    named = [f"{one.name} {one.excess * 1e3:+.2f} ms" for one in sorted(mine, key=lambda one: -one.excess)[:2]]
-    return cause._replace(text=f"{cause.text}; {', '.join(named)} over the price") if named else cause
+    mine = [(seconds, name) for phase, name, seconds in above if phase == cause.subject]
+    named = [
+        f"{name} {seconds * 1e3:+.2f} ms" for seconds, name in sorted(mine)[::-1] if seconds > WORST * cause.seconds
+    ]
+    return cause._replace(text=f"{cause.text}; above their price: {', '.join(named[:2])}") if named else cause
 
 
 def _communication(

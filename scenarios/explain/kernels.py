@@ -89,6 +89,17 @@ def by_class(traces: Sequence[RankTrace]) -> dict[str, float]:
     return dict(sorted(found.items(), key=lambda one: -one[1]))
 
 
+def by_layer(traces: Sequence[RankTrace]) -> dict[tuple[str, str], float]:
+    """Return the seconds of the kernels of a rank and step by phase and layer, for traces that name layers."""
+    found: dict[tuple[str, str], float] = defaultdict(float)
+    steps = sum(len(trace.steps) for trace in traces)
+    for trace in traces:
+        for piece in trace.measured():
+            if piece.layer and piece.part in PHASES:
+                found[piece.part, piece.layer] += piece.seconds / steps
+    return found
+
+
 def price(piece: Piece, gpu: Accelerator) -> float | None:
     """Return the seconds of the matrix product of *piece* on *gpu*; None if it is none, or *gpu* cannot price it."""
     if piece.shape is None or piece.precision not in BYTES:

@@ -20,6 +20,7 @@ from scenarios.explain.piece import COPY, LOADING, Piece
 from scenarios.explain.steps import Step
 from scenarios.explain.trace_file import Event, TraceFile, read
 from simulator.errors import TraceError
+from simulator.plain_text import printable
 
 KERNELS = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 LAUNCHES = ("cuda_runtime", "cuda_driver", "runtime", "hip_runtime")
@@ -110,7 +111,7 @@ def _device(file: TraceFile, kernels: Sequence[Event]) -> str:
         return ""
     number = kernels[0].args.get("device", 0)
     chosen = devices[number] if isinstance(number, int) and 0 <= number < len(devices) else devices[0]
-    return str(chosen.get("name", "")) if isinstance(chosen, dict) else ""
+    return printable(str(chosen.get("name", ""))[:80]) if isinstance(chosen, dict) else ""
 
 
 def _correlation(event: Event) -> Iterator[int]:
@@ -160,7 +161,7 @@ def _kernel(event: Event, launched: Event | None, context: Context, world: int) 
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
+    return printable(value[:80]) if isinstance(value, str) else ""
 
 
 def _loading(file: TraceFile) -> Iterator[Piece]:

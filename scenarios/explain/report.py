@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from scenarios.explain.breakdown import busy, parts_in_order
+from scenarios.explain.breakdown import busy, parts_in_order, stretches
 from scenarios.explain.calls import Size, like, sizes
 from scenarios.explain.changes import Suggestions
 from scenarios.explain.gap import Gap
-from scenarios.explain.kernels import Kernels, by_class, longest
-from scenarios.explain.piece import PHASES
+from scenarios.explain.kernels import Kernels, by_class, longest, title
+from scenarios.explain.piece import HOST, PHASES
 from scenarios.explain.run import Run
 from simulator.accelerator import Accelerator
 from simulator.analysis.text import indented, table
@@ -19,7 +19,7 @@ MOST_ROWS = 8
 """Kernels and communications that are listed."""
 
 LATE = 0.02
-"""Share of a step from which the latest rank is told."""
+"""Share of a step from which the latest rank, and waits for the host, are told."""
 
 MEANINGS = {
     "compute": "computing",
@@ -35,7 +35,7 @@ MEANINGS = {
 
 def run_report(run: Run, gpu: Accelerator | None = None, simulated: Sequence[Size] = ()) -> str:
     """Return the report on *run* by itself; *gpu* prices its matrix products, *simulated* communications are beside."""
-    sections = [_head(run), "time of a step\n" + indented(_parts(run)), _late(run)]
+    sections = [_head(run), "time of a step\n" + indented(_parts(run)), _launch_bound(run), _late(run)]
     kernels = longest(run.traces, gpu)[:MOST_ROWS]
     if kernels:
         sections.append(f"longest kernels of a rank and step\n{indented(_kernels(kernels))}\n{_classes(run)}")
@@ -109,6 +109,19 @@ def _late(run: Run) -> str:
         f"slowest rank: {late.rank}, {show(late.seconds, 'time', 3)} of a step ({share}) behind the others\n"
         f"  because: {because}"
     )
+
+
+def _launch_bound(run: Run) -> str:
+    """Return where the GPU of the rank that waits most for its host does so; empty if it hardly waits."""
+    rank = max(run.breakdowns, key=lambda one: run.breakdowns[one].get(HOST, 0.0))
+    waits = run.breakdowns[rank].get(HOST, 0.0)
+    if not run.on_gpu or waits < LATE * run.step_time:
+        return ""
+    trace = next(one for one in run.traces if one.rank == rank)
+    found = stretches(trace)
+    before = ", ".join(f"{show(seconds, 'time', 3)} before {title(piece)}" for seconds, piece in found[:3])
+    count = len(found) / len(trace.steps)
+    return f"launch-bound: the GPU of rank {rank} waits for its host {count:.0f} times a step\n  longest: {before}"
 
 
 def _kernels(rows: Sequence[Kernels]) -> str:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from simulator.document.quantities import written
 from simulator.errors import TraceError
+from simulator.plain_text import printable
 
 LARGEST = 2 * 2**30
 """Bytes of JSON of one rank, uncompressed. A trace of a few steps has some 100 MB; Python needs ten times as much."""
@@ -27,6 +28,10 @@ MICRO = 1e6
 
 LONGEST = 10**18
 """Microseconds, or nanoseconds of a clock: numbers beyond are no times."""
+
+
+LONGEST_NAME = 2_000
+"""Characters of a name that are kept: names of templates of kernels are long."""
 
 
 class Event(NamedTuple):
@@ -137,13 +142,18 @@ def _checked(path: Path, events: list[Any]) -> Iterator[Event]:
             raise TraceError(f"{path}: traceEvents[{place}].dur must not be negative, and is {written(event['dur'])}")
         yield Event(
             str(event.get("cat", "")).lower(),
-            name if isinstance(name, str) else str(name),
+            _text(name),
             str(event.get("pid")),
             str(event.get("tid")),
             begin,
             duration,
             args if isinstance(args, dict) else {},
         )
+
+
+def _text(name: Any) -> str:
+    """Return *name* in one line that is safe on a terminal."""
+    return " ".join(printable(str(name)[:LONGEST_NAME]).split())
 
 
 def _micros(path: Path, place: int, event: Mapping[str, Any], key: str) -> float:

@@ -65,6 +65,12 @@ def test_a_run_with_tensor_and_pipeline_parallelism_is_as_simulated(tmp_path):
     assert all(abs(one.seconds) < 0.01 * gap.simulated for one in gap.causes)
 
 
+def test_layers_that_are_slower_are_named(tmp_path, hello):
+    _, gap = compared(recorded(tmp_path, hello.changed({"model.backward": "28 ms"}, "a fault")), hello)
+    assert "above their price: layer" in gap.first.text
+    assert "+8.00 ms" in gap.first.text
+
+
 def test_a_run_of_another_number_of_ranks_is_refused(tmp_path, hello):
     run = recorded(tmp_path, hello)
     with pytest.raises(TraceError, match="is of a run with 4 ranks, but hello has 8"):

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scenarios.explain.breakdown import busy
+from scenarios.explain.breakdown import busy, stretches
 from scenarios.explain.calls import sizes
 from scenarios.explain.communication import kernel_kind
 from scenarios.explain.kernels import ATTENTION, OTHER, PRODUCT, kernel_class, longest
 from scenarios.explain.piece import HOST, PHASES, Piece
+from scenarios.explain.report import run_report
 from scenarios.explain.run import run_of
 
 TRACES = Path(__file__).parent / "traces"
@@ -126,6 +127,13 @@ def test_a_gpu_waits_for_its_host():
     busy_cells = marked(kernels, lambda event: event["cat"] == "kernel", ends[0], cells).sum()
     assert busy(run.parts) == pytest.approx(busy_cells * MICRO, rel=0.03)
     assert run.parts[HOST] / run.step_time == pytest.approx(0.49, abs=0.01)
+
+
+def test_launch_bound_stretches_sum_to_the_idle_time_of_the_host():
+    run = run_of([TRACES / "h100_gpt2_compiled.json.gz"])
+    found = stretches(run.traces[0])
+    assert sum(seconds for seconds, _ in found) == pytest.approx(run.parts[HOST], rel=0.02)
+    assert "launch-bound: the GPU of rank 0 waits for its host" in run_report(run)
 
 
 def test_products_of_gpt2_have_its_shapes():

@@ -58,6 +58,29 @@ def test_the_fault_is_named(tmp_path, message):
     assert message in fault(written(tmp_path, BAD[message]))
 
 
+HUGE = {
+    "numbers of elements": {"Collective name": "allreduce", "In msg nelems": 10**400, "dtype": "Float"},
+    "shapes": {"Input Dims": [[10**300, 10**300], [10**300, 2]], "Input type": ["float", "float"]},
+    "groups": {"Group size": -3, "Process Group Ranks": ["a"], "Process Group Name": {}},
+    "streams": {"stream": {"a": 1}, "correlation": 10**400, "device": 10**30, "layer": 7, "action": []},
+}
+
+
+@pytest.mark.parametrize("what", HUGE)
+def test_arguments_of_wrong_types_and_sizes_are_no_traceback(tmp_path, what, capsys):
+    nccl = {**KERNEL, "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL()", "args": HUGE[what]}
+    operator = {**KERNEL, "cat": "cpu_op", "name": "aten::mm", "args": HUGE[what]}
+    gloo = {**KERNEL, "cat": "user_annotation", "name": "gloo:all_reduce", "args": HUGE[what]}
+    assert run(["explain", str(written(tmp_path, [nccl, operator, {**KERNEL, "ts": 9}]))]) == 0
+    assert run(["explain", str(written(tmp_path, [gloo, operator]))]) == 0
+    assert "step" in capsys.readouterr().out
+
+
+def test_names_cannot_control_the_terminal(tmp_path, capsys):
+    assert run(["explain", str(written(tmp_path, [{**KERNEL, "name": "gemm\x1b[31m\nred"}]))]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
 def test_gzip_files_that_end_early_or_are_damaged(tmp_path):
     whole = gzip.compress(json.dumps([KERNEL] * 1_000).encode())
     assert "ends early" in fault(written(tmp_path, whole[: len(whole) // 2]))
