@@ -88,6 +88,10 @@ class Layer(ABC):
         """The forward kernels that selective recomputation runs again: core attention, if it has one."""
         return ()
 
+    def recomputable_segments(self, micro_batch_size: int) -> tuple[Segment, ...]:
+        """These kernels with the exchanges around them."""
+        return (Segment(self.recomputable_forward(micro_batch_size)),)
+
     def recomputable_bytes(self, micro_batch_size: int) -> float:
         """Bytes that these kernels compute and selective recomputation does not keep."""
         return 0.0

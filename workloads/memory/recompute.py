@@ -16,10 +16,11 @@ from dataclasses import replace
 
 from simulator.errors import ScheduleError
 from simulator.lookup import nearest
-from simulator.schedule import Compute, Op, Program, Schedule
+from simulator.schedule import Op, Program, Schedule
 from simulator.schedule.order import Action
 from workloads.memory.activations import with_activations
 from workloads.model import Layer, Model
+from workloads.operators.lowering import lowered_segments
 from workloads.stages import ENDS
 
 CHOICES = ("none", "selective", "full")
@@ -74,7 +75,9 @@ def _with_recomputation(
                 yield from _again(_without_last(forward, left_out))
             elif forward and kernels:
                 again = op.action._replace(phase="R")
-                yield Compute(name=f"{again}.{op.layer}", action=again, layer=op.layer, kernels=kernels)
+                yield from lowered_segments(
+                    again, op.layer, layers[op.layer].recomputable_segments(micro_batch_size), {}
+                )
         yield op
 
     return program.map_ops(change)

@@ -88,6 +88,11 @@ class OperatorLayer(Layer):
         """The kernels of all operators, in order."""
         return self._cached("recomputable_forward", micro_batch_size, self.operators)
 
+    def recomputable_segments(self, micro_batch_size: int) -> tuple[Segment, ...]:
+        """The forward segments of the operators that are run again."""
+        again = (operator for operator in self.operators if operator.recomputable_forward(micro_batch_size))
+        return tuple(segment for operator in again for segment in operator.segments("F", micro_batch_size))
+
     def recomputable_bytes(self, micro_batch_size: int) -> float:
         """The sum over the operators."""
         return sum(operator.recomputable_bytes(micro_batch_size) for operator in self.operators)

@@ -46,11 +46,18 @@ def lowered(action: Action, layer: Layer, micro_batch_size: int, overlap: Mappin
     shifts have one for each direction.
     """
     phase = "F" if action.phase == "R" else action.phase
-    builder = _Builder(action, layer.name, overlap)
-    segments = iter(layer.segments(phase, micro_batch_size))
+    return lowered_segments(action, layer.name, layer.segments(phase, micro_batch_size), overlap)
+
+
+def lowered_segments(
+    action: Action, layer: str, segments: Iterable[Segment], overlap: Mapping[str, Overlap]
+) -> list[Op]:
+    """The ops of *segments*, as `lowered` has them."""
+    builder = _Builder(action, layer, overlap)
+    segments = iter(segments)
     for segment in segments:
         # in a backward pass, only a product cut by columns ends with a divisible exchange; its weight gradient is next
-        if phase == "B" and any(_asynchronous(exchange, overlap) for exchange in segment.after):
+        if action.phase == "B" and any(_asynchronous(exchange, overlap) for exchange in segment.after):
             builder.add_pair(segment, next(segments))
         else:
             builder.add(segment)

@@ -30,7 +30,8 @@ Parts = tuple[tuple[Op, ...], ...]
 def in_pairs(schedule: Schedule, order: Order) -> Schedule:
     """*schedule* with the forwards that *order* overlaps beside the backwards that follow them.
 
-    Applied after all passes that add ops.
+    Applied after all passes that add ops. Where parameters are gathered layer by layer (FSDP, ZeRO-3), a gather stands
+    ahead of the layer that needs it, whatever the action: there the two run one after the other, as they stand.
     """
     if not order.overlapped:
         return schedule
@@ -39,6 +40,9 @@ def in_pairs(schedule: Schedule, order: Order) -> Schedule:
 
 def _in_pairs(program: Program, order: Order) -> Program:
     ops = program.templated
+    rows = list(actions(program, "FBIW"))
+    if len({number for number, _ in rows}) < len(rows):
+        return program
     pair_of = _pairs(program, order)
     parts: dict[int, Parts] = {}
     templates: dict[object, tuple[Op, ...]] = dict(enumerate(ops.templates))

@@ -20,7 +20,7 @@ from simulator.document.names import known
 from simulator.errors import ScheduleError, SimulatorError
 from simulator.lookup import attribute, function
 from simulator.schedule import Compute, Op, Program, Schedule
-from simulator.schedule.mesh import Axis, Mesh
+from simulator.schedule.mesh import Axis, Mesh, family
 from simulator.schedule.order import Action, Order
 from simulator.schedule.program import TemplatedOps
 from workloads.compute import PIPELINE, WeightVersions
@@ -227,13 +227,17 @@ class Pipeline(Parallelism):
         return attribute(self._function, "MIRRORED") is True
 
     def further_axes(self, mesh: Mesh) -> Mapping[str, Axis]:
-        """Of a mirrored order, ``dp`` also joins a pipeline rank with its mirror image: they have the same weights."""
+        """Of a mirrored order, axes of replicas also join a pipeline rank with its mirror image: equal weights."""
         if not self.mirrored:
             return {}
         image = {a: b for ranks in mesh.axes[PIPELINE].groups for a, b in zip(ranks, reversed(ranks), strict=True)}
         place = mesh.axes[PIPELINE].place
-        first = [group for group in mesh.axes[REPLICAS].groups if (place(group[0]) or (0, 0))[1] < self.pp // 2]
-        return {REPLICAS: Axis(tuple((*group, *(image[rank] for rank in group)) for group in first))}
+        first_half = {rank for rank in image if (place(rank) or (0, 0))[1] < self.pp // 2}
+        replicas = {name: axis.groups for name, axis in mesh.axes.items() if family(name) == REPLICAS}
+        return {
+            name: Axis(tuple((*group, *(image[rank] for rank in group)) for group in groups if group[0] in first_half))
+            for name, groups in replicas.items()
+        }
 
     def facts(self) -> Mapping[str, Any]:
         """Whether the optimizer waits."""

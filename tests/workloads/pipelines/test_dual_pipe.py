@@ -165,6 +165,13 @@ def test_exchanges_of_a_pair_run_beside_the_computation_of_the_other(layers: int
     assert computed <= took[0] < took[1]
 
 
+@pytest.mark.parametrize("data", [{"method": "fsdp"}, {"method": "zero", "stage": 1}, {"method": "ddp"}])
+def test_sharded_parameters(data: dict[str, Any]) -> None:
+    """No pass loses an op of a pair: all methods compute as long."""
+    summary = run(4, 16, gpus=8, dp=2, data=data).summary()
+    assert summary["breakdown_s"]["compute"] == pytest.approx(8 * 3)
+
+
 def test_what_is_refused() -> None:
     with pytest.raises(ScheduleError, match=r"3 pipeline ranks: dual_pipe pairs each rank .* try 2 or 4"):
         dual_pipe(3, 12)
