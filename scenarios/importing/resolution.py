@@ -149,6 +149,7 @@ def _data(facts: Facts, dp: int) -> None:
     elements = facts.value("run.bucket_elements")
     if elements:
         precision = facts.value("training.gradient_dtype") or facts.value("training.precision") or "fp32"
+        precision = precision["rest"] if isinstance(precision, dict) else precision
         size = (
             show(float(elements) * BYTES[precision], "size")
             if _plain(elements, precision)
