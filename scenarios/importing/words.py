@@ -24,6 +24,7 @@ TRANSPARENT = ("export", "local", "declare", "readonly", "then", "else", "do", "
 _SEPARATORS = re.compile(r"&&|\|\||[;|&\n]")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(\[[@*]\])?(?::?-([^{}]*))?\}|(\w+))")
 _ARITHMETIC = re.compile(r"\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)")
+_BRACES = re.compile(r"\$\{[^{}\n]*\}")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
 _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -218,6 +219,9 @@ def _tokens(text: str, name: str) -> Iterator[_Token | None]:
         begun = begun if plain or parts else line
         if text.startswith("$((", place) and (match := _ARITHMETIC.match(text, place)):
             plain, place = plain + match[0], match.end()
+        elif text.startswith("${", place) and (match := _BRACES.match(text, place)):
+            # quotes around a default, "${A:-"1"}", do not end the word
+            plain, place = plain + match[0].replace('"', "").replace("'", ""), match.end()
         elif text.startswith("\\\n", place):
             place, line = place + 2, line + 1
         elif character == "\\" and place + 1 < end:

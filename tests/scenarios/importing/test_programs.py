@@ -18,8 +18,9 @@ GPUS_PER_NODE=8
 NUM_NODES=128
 WORLD_SIZE=$(($GPUS_PER_NODE*$NUM_NODES))
 CHECKPOINT_PATH=$1   # a path
+PARTS=${PARTS:-"1"}
 DISTRIBUTED_ARGS=(--nproc_per_node $GPUS_PER_NODE
-  --nnodes $NUM_NODES
+  --nnodes $(($NUM_NODES*$PARTS))
 )
 MODEL="--num-layers 96 --hidden-size 12288 --num-attention-heads 96 \\
   --seq-length 2048 --max-position-embeddings 2048"
@@ -124,7 +125,7 @@ def test_gpt3_of_megatron(tmp_path):
     assert (training.precision, training.samples) == ("fp16", 500_000 * 1536)
     assert list(one.unread.values()) == [["--rampup-batch-size"]]
     assert one.formats == {str(tmp_path / "run.sh"): ["launcher", "megatron"]}
-    assert "num_layers: 96   # run.sh:10 --num-layers" in one.text
+    assert "num_layers: 96   # run.sh:11 --num-layers" in one.text
 
 
 def test_llama3_of_megatron(tmp_path):
