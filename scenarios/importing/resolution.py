@@ -77,7 +77,7 @@ def _unsupported(facts: Facts) -> None:
 
 def _model(facts: Facts) -> None:
     """Give the length of the sequence, and the rows of a learned table of positions if it is longer."""
-    if not facts.below("model"):
+    if not {"preset", "num_layers", "kind", "profile"} & facts.below("model").keys():
         why = "no file describes the model; give its config.json too, or --set model.preset=NAME"
         raise ScenarioError(f"the files give no model: {why}")
     length, positions = facts.whole("model.seq_length"), facts.whole("run.positions")

@@ -7,6 +7,8 @@ Argument names are those of argparse, with ``_``. Megatron's own YAML has them i
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
 from pydantic import ValidationError
 
 from scenarios.importing.facts import Facts
@@ -29,6 +31,10 @@ DEGREES = {
 }
 
 
+OTHER_MODELS = ("bert", "t5", "vit", "vision", "retro", "ict", "mamba", "multimodal")
+"""Parts of the names of Megatron-LM's programs that train other models than GPT."""
+
+
 def recognises(source: Source) -> bool:
     """Return whether *source* has arguments of Megatron-LM or a configuration of Megatron Bridge."""
     if "trainer" in source.data or "model_type" in source.data:
@@ -44,6 +50,9 @@ def read(source: Source, facts: Facts) -> None:
     """Read model, batch, precision and parallelism."""
     arguments = Arguments(source)
     arguments.ignore(without_effect("megatron"))
+    program = PurePath(str(source.data.get("program", ""))).name
+    if any(kind in program for kind in OTHER_MODELS):
+        raise source.error(("program",), f"{program} trains no causal model; give the model's config.json instead")
     facts.give("run.program", "megatron", source, given=False)
     for key, name in DEGREES.items():
         value = arguments.whole(key)

@@ -241,6 +241,22 @@ def test_accelerate(tmp_path):
     assert scenario.derived.gpus == 32
 
 
+@pytest.mark.parametrize(
+    ("kind", "machines", "processes", "described"),
+    [
+        ("MULTI_GPU", 2, 4, "tp 1 x pp 1 x dp 4"),
+        ("MULTI_GPU", 1, 2, "tp 1 x pp 1 x dp 2"),
+        ("NO", 1, 8, "tp 1 x pp 1 x dp 1"),
+    ],
+)
+def test_parts_of_nodes(kind, machines, processes, described, tmp_path):
+    text = f"distributed_type: '{kind}'\nnum_machines: {machines}\nnum_processes: {processes}\nmixed_precision: 'no'\n"
+    scenario = made(write(tmp_path, a__yaml=text, config__json=json.dumps(MODELS["gpt2"][0])), cluster="dgx_a100_80gb")
+    assert scenario.derived.described == described
+    nodes = {scenario.cluster().node_of(gpu) for gpu in scenario.derived.devices}
+    assert len(nodes) == machines
+
+
 SBATCH = """\
 #!/bin/bash
 #SBATCH -N 4
