@@ -328,3 +328,24 @@ def test_a_configuration_runs_directly(nodes, tmp_path, monkeypatch, capsys):
     assert result["simulation"]["ranks"] == 8 * nodes
     assert run(["run", "config.json"]) == 2
     assert "clustersim run config.json --cluster dgx_h100 --nodes 4" in capsys.readouterr().err
+
+
+def test_measured_collectives_are_fitted_beside_the_scenario(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    ranks = [
+        f"#  Rank  {i} Group  0 Pid  4112{i} on     node-a device  {i} [0000:0{i}:00] NVIDIA A100-SXM4-80GB"
+        for i in range(8)
+    ]
+    sizes = [(2**power, 20 + 2**power / 1.3e5) for power in range(12, 29, 2)]
+    rows = [f"{n:12}  {n // 4:12}     float     sum      -1  {us:7.2f}   1.0   1.0      0" for n, us in sizes]
+    header = "#       size         count      type   redop    root     time   algbw   busbw #wrong"
+    text = "\n".join(["# nThread 1 nGpus 1 minBytes 4096", *ranks, "#", header, *rows, "# Avg bus bandwidth    : 1"])
+    files = write(tmp_path, perf__txt=text + "\n", config__json=json.dumps(MODELS["gpt2"][0]))
+    given = ["--cluster", "dgx_a100_80gb", "--nodes", "1", "--set", "training.precision=bf16"]
+    assert run(["import", *files, *given, "-o", "x.yaml"]) == 0
+    assert "wrote x-network.yaml" in capsys.readouterr().out
+    scenario = Scenario.load("x.yaml")
+    assert scenario.specification.network.transport.endswith("x-network.yaml")
+    assert scenario.run().summary()["step_time_s"] > 0
+    assert run(["import", *files, *given]) == 2
+    assert "give -o FILE" in capsys.readouterr().err
