@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -45,6 +46,26 @@ class Launch:
         return self.scenario.specification.parallelism.data
 
     @property
+    def precision(self) -> str:
+        """The number format of the computation; of all but its products if these have another one."""
+        return str(getattr(self.training, "base_precision", self.training.precision))
+
+    @property
+    def eight_bits(self) -> bool:
+        """True if products are computed in 8 bits."""
+        return getattr(self.training.precision, "matmul", "") == "fp8"
+
+    @property
+    def rank_order(self) -> list[str]:
+        """The order in which ranks are numbered along these axes."""
+        numbering = self.scenario.specification.parallelism.numbering
+        return [axis for axis in numbering if axis in ("tp", "pp", "dp")]
+
+    def degree(self, axis: str) -> int:
+        """Return the degree of *axis*; 1 if there is no such axis."""
+        return self.scenario.derived.degree(axis)
+
+    @property
     def gradient_dtype(self) -> str:
         """In which gradients are reduced, as given or by default."""
         return gradient_dtype(self.training, self.data, self.scenario.software)
@@ -72,8 +93,8 @@ class Launch:
         return self.error(key, f"{program} has no {scalar(value)} here" + (f"; it has {known}" if known else ""))
 
 
-def launch(scenario: Scenario, target: str) -> Launch:
-    """Return the run of *scenario* for *target*.
+def launch(scenario: Scenario, target: str, axes: Sequence[str] = ("tp", "pp", "dp")) -> Launch:
+    """Return the run of *scenario* for *target*, which has parallelisms along *axes*.
 
     Raises `ScenarioError` for a scenario without training, and for what no program can be told: unequal replicas,
     parallelisms of the user's own, compression, ranks on chosen GPUs.
@@ -84,9 +105,8 @@ def launch(scenario: Scenario, target: str) -> Launch:
         raise ScenarioError(f"{scenario.name} measures a collective; {target} starts a training")
     if derived.by_stage:
         raise scenario.document.error(("parallelism", "dp"), f"{target} has the same number of replicas for each stage")
-    known = {"tp", "pp", "dp", "cp", "ep"}
-    if own := next((axis for axis, degree in derived.degrees.items() if axis not in known and degree > 1), None):
-        raise scenario.document.error(("parallelism",), f"{target} knows no parallelism {own}", at_key=True)
+    if own := next((axis for axis, degree in derived.degrees.items() if axis not in axes and degree > 1), None):
+        raise scenario.document.error(("parallelism",), f"{target} has no parallelism {own} here", at_key=True)
     for key in ("compression", "allow"):
         if getattr(parallelism.data, key, None):
             raise scenario.document.error(("parallelism", "data", key), f"is not written for {target}")

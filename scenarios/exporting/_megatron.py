@@ -5,6 +5,7 @@ Arguments are those of Megatron-LM core_v0.15.3 (megatron/training/arguments.py)
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from scenarios.exporting._launch import PLAIN_RANK_ORDERS, Launch, transformer
@@ -27,6 +28,19 @@ FIXED = {
 
 DIVISORS = (128, 64, 32, 16, 8, 4, 2, 1)
 """Of the vocabulary: ``--make-vocab-size-divisible-by`` is the first that leaves its size as it is."""
+
+AXES = ("tp", "pp", "dp", "cp", "ep")
+"""Parallelisms that it has."""
+
+CONTEXT = {"all_gather": "all_gather", "ulysses": "a2a"}
+"""``--cp-comm-type`` by the method of context parallelism; others pass keys and values around, p2p."""
+
+EXPERTS = {
+    "moe_router_topk": "--moe-router-topk",
+    "moe_ffn_hidden_size": "--moe-ffn-hidden-size",
+    "moe_shared_expert_intermediate_size": "--moe-shared-expert-intermediate-size",
+}
+"""Arguments of a mixture of experts by the key of the model."""
 
 PLACEHOLDERS = ("--mock-data", "--lr 1.0e-4", "--min-lr 1.0e-5")
 """What a run needs and a scenario does not have."""
@@ -101,8 +115,25 @@ def _model(run: Launch, model: TransformerSpecification) -> Iterator[str]:
         "--qk-layernorm": model.qk_norm == "per_head",
     }
     yield from (flag for flag, given in flags.items() if flag and given)
+    yield from _experts(run, model)
     if model.attention_window:
         yield f"--window-size {model.attention_window - 1},0"
+
+
+def _experts(run: Launch, model: TransformerSpecification) -> Iterator[str]:
+    """Yield the mixture of experts, if the model has one."""
+    if getattr(model, "kv_lora_rank", None):
+        raise run.error("model.kv_lora_rank", "latent attention is not written for Megatron-LM")
+    experts = getattr(model, "num_experts", None)
+    if not experts:
+        return
+    yield f"--num-experts {experts}"
+    yield from (f"{flag} {value}" for key, flag in EXPERTS.items() if (value := getattr(model, key, None)))
+    frequency = getattr(model, "moe_layer_freq", 1)
+    if dense := getattr(model, "first_k_dense_replace", 0):
+        frequency = [0] * dense + [1] * (model.num_layers - dense)
+    if frequency != 1:
+        yield f"--moe-layer-freq {frequency if isinstance(frequency, int) else shlex.quote(str(frequency))}"
 
 
 def _vocabulary(run: Launch, model: TransformerSpecification) -> Iterator[str]:
@@ -117,13 +148,16 @@ def _training(run: Launch) -> Iterator[str]:
     yield f"--micro-batch-size {run.micro_batch}"
     yield f"--global-batch-size {run.batch}"
     yield f"--train-samples {run.samples}" if run.samples else "--train-iters 100"
-    if training.precision != "fp32":
-        yield f"--{training.precision}"
+    if run.precision != "fp32":
+        yield f"--{run.precision}"
+    if run.eight_bits:
+        yield "--fp8-format hybrid"
+    if run.precision != "fp32":
         if run.gradient_dtype == "fp32":
             yield "--accumulate-allreduce-grads-in-fp32"
-        elif run.gradient_dtype != training.precision:
-            raise run.refuse("training.gradient_dtype", PROGRAM, f"fp32, {training.precision}")
-        elif training.precision == "bf16":
+        elif run.gradient_dtype != run.precision:
+            raise run.refuse("training.gradient_dtype", PROGRAM, f"fp32, {run.precision}")
+        elif run.precision == "bf16":
             yield "--grad-reduce-in-bf16"
     if training.optimizer not in ("adam", "momentum"):
         raise run.refuse("training.optimizer", PROGRAM, "adam, momentum")
@@ -138,12 +172,13 @@ def _training(run: Launch) -> Iterator[str]:
 
 def _parallelism(run: Launch, model: TransformerSpecification) -> Iterator[str]:
     parallelism = run.scenario.specification.parallelism
-    if parallelism.numbering not in PLAIN_RANK_ORDERS:
-        if parallelism.numbering != ["tp", "pp", "dp"]:
+    if run.rank_order not in PLAIN_RANK_ORDERS:
+        if run.rank_order != ["tp", "pp", "dp"]:
             raise run.refuse("parallelism.rank_order", PROGRAM, "[tp, dp, pp], [tp, pp, dp]")
         yield "--use-tp-pp-dp-mapping"
     yield f"--tensor-model-parallel-size {run.tp}"
     yield f"--pipeline-model-parallel-size {run.pp}"
+    yield from _context_and_experts(run)
     if parallelism.by_columns:
         raise run.refuse("parallelism.tp_split", PROGRAM, "column_row")
     if parallelism.sequence_parallel:
@@ -154,6 +189,18 @@ def _parallelism(run: Launch, model: TransformerSpecification) -> Iterator[str]:
         yield "--tp-comm-overlap"
     if run.pp > 1:
         yield from _stages(run, model)
+
+
+def _context_and_experts(run: Launch) -> Iterator[str]:
+    """Yield the degrees of context and expert parallelism, if the scenario has them."""
+    parallelism = run.scenario.specification.parallelism
+    if (degree := run.degree("cp")) > 1:
+        method = getattr(parallelism, "cp_method", None)
+        yield f"--context-parallel-size {degree} --cp-comm-type {CONTEXT.get(str(method), 'p2p')}"
+    if (degree := getattr(parallelism, "ep", 1)) > 1:
+        yield f"--expert-model-parallel-size {degree}"
+    if (experts := getattr(parallelism, "expert_tp", None)) is not None:
+        yield f"--expert-tensor-parallel-size {experts}"
 
 
 def _stages(run: Launch, model: TransformerSpecification) -> Iterator[str]:
@@ -205,7 +252,7 @@ def _fully_sharded(run: Launch, model: TransformerSpecification, stage: int | No
     """Yield FSDP: torch's for ``fsdp``, Megatron's own for ZeRO 2 and 3; with the rules of ``validate_args``."""
     rules = {
         "parallelism.pp": (run.pp == 1, "1, without a pipeline"),
-        "training.precision": (run.training.precision != "fp16", "bf16, fp32"),
+        "training.precision": (run.precision != "fp16", "bf16, fp32"),
     }
     if stage is None:
         rules["model.tie_embeddings"] = (not model.tie_embeddings, "false")

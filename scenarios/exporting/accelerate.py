@@ -49,8 +49,8 @@ def _trainer(run: Launch) -> list[str]:
     ]
     if run.steps:
         flags.append(f"--max_steps {run.steps}")
-    if training.precision != "fp32":
-        flags.append(f"--{training.precision} True")
+    if run.precision != "fp32":
+        flags.append(f"--{run.precision} True")
     if training.recompute == "full":
         flags.append("--gradient_checkpointing True")
     elif training.recompute != "none":
@@ -65,7 +65,7 @@ def _config(run: Launch) -> dict[str, Any]:
     config: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "NO" if run.dp == 1 else "MULTI_GPU",
-        "mixed_precision": "no" if run.training.precision == "fp32" else run.training.precision,
+        "mixed_precision": "no" if run.precision == "fp32" else run.precision,
         "num_machines": run.nodes,
         "num_processes": run.dp,
         "machine_rank": 0,

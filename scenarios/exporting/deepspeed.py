@@ -51,8 +51,8 @@ def _config(run: Launch) -> dict[str, Any]:
         "zero_optimization": zero,
         "optimizer": {"type": OPTIMIZERS[training.optimizer], "params": {"lr": 1e-4}},
     }
-    if training.precision != "fp32":
-        config["bf16" if training.precision == "bf16" else "fp16"] = {"enabled": True}
+    if run.precision != "fp32":
+        config["bf16" if run.precision == "bf16" else "fp16"] = {"enabled": True}
         config["data_types"] = {"grad_accum_dtype": run.gradient_dtype}
     if run.tp > 1:
         if stage > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scenarios.exporting import Export
 from scenarios.exporting._launch import Launch, command, launch, script
-from scenarios.exporting._megatron import arguments, environment, notes
+from scenarios.exporting._megatron import AXES, arguments, environment, notes
 from scenarios.scenario import Scenario
 from simulator.errors import ScenarioError
 
@@ -17,7 +17,7 @@ TASK = (
 
 def slurm(scenario: Scenario) -> Export:
     """Return the script."""
-    run = launch(scenario, "Slurm")
+    run = launch(scenario, "Slurm", AXES)
     program, flags, variables, remarks = _program(run)
     headers = [
         f"#SBATCH --job-name={scenario.name.replace(' ', '_')}",

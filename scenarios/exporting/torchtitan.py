@@ -57,7 +57,7 @@ NAMES = {
 
 def torchtitan(scenario: Scenario) -> Export:
     """Return configuration and launch script. Raises `ScenarioError` for what torchtitan does not have."""
-    run = launch(scenario, PROGRAM)
+    run = launch(scenario, PROGRAM, ("tp", "pp", "dp", "cp"))
     model = transformer(run, PROGRAM)
     file = f"{scenario.name}.toml"
     started = command(f"{torchrun(run)} -m torchtitan.train", [f"--job.config_file {file}"])
@@ -82,6 +82,8 @@ def _toml(sections: dict[str, dict[str, Any]]) -> str:
 
 
 def _model(run: Launch, model: TransformerSpecification) -> dict[str, Any]:
+    if run.eight_bits:
+        raise run.refuse("training.precision", PROGRAM, "bf16, fp32")
     for name, flavors in MODELS.items():
         for flavor, preset in flavors.items():
             known = read(data_file("workloads.models", preset)).data
@@ -94,7 +96,7 @@ def _model(run: Launch, model: TransformerSpecification) -> dict[str, Any]:
 
 def _training(run: Launch, model: TransformerSpecification) -> dict[str, Any]:
     training = run.training
-    if training.precision == "fp16":
+    if run.precision == "fp16":
         raise run.refuse("training.precision", PROGRAM, "bf16, fp32")
     if run.gradient_dtype != "fp32":
         raise run.error("training.gradient_dtype", f"torchtitan reduces gradients in fp32, not {run.gradient_dtype}")
@@ -104,7 +106,7 @@ def _training(run: Launch, model: TransformerSpecification) -> dict[str, Any]:
         "local_batch_size": run.micro_batch * (run.accumulation if run.pp > 1 else 1),
         "global_batch_size": run.batch,
         "seq_len": model.seq_length,
-        "mixed_precision_param": "bfloat16" if training.precision == "bf16" else "float32",
+        "mixed_precision_param": "bfloat16" if run.precision == "bf16" else "float32",
         "mixed_precision_reduce": "float32",
     }
     return made | ({"steps": run.steps} if run.steps else {})
@@ -119,11 +121,15 @@ def _recompute(run: Launch) -> dict[str, Any]:
 
 def _parallelism(run: Launch, model: TransformerSpecification) -> dict[str, Any]:
     parallelism = run.scenario.specification.parallelism
-    if parallelism.numbering not in PLAIN_RANK_ORDERS:
+    if run.rank_order not in PLAIN_RANK_ORDERS:
         raise run.refuse("parallelism.rank_order", PROGRAM, "[tp, dp, pp]")
     if run.tp > 1 and not parallelism.sequence_parallel:
         raise run.error("parallelism.tp", "torchtitan's is sequence parallel too: give sequence_parallel: true")
-    made = {**_replicas(run), "tensor_parallel_degree": run.tp, "pipeline_parallel_degree": run.pp}
+    made: dict[str, Any] = {**_replicas(run), "tensor_parallel_degree": run.tp, "pipeline_parallel_degree": run.pp}
+    if (degree := run.degree("cp")) > 1:
+        gathered = getattr(parallelism, "cp_method", None) == "all_gather"
+        made["context_parallel_degree"] = degree
+        made["context_parallel_rotate_method"] = "allgather" if gathered else "alltoall"
     if parallelism.tp_overlap:
         made["enable_async_tensor_parallel"] = True
     return made | (_pipeline(run, model) if run.pp > 1 else {})

@@ -72,7 +72,8 @@ def _count(facts: Facts, nodes: int | None, each: int | None, gpus: int | None, 
     else:
         facts.follows("run.nodes", "cluster.nodes", nodes, "")
     if used != size and nodes > 1 and not inventory:
-        facts.follows("run.gpus_per_node" if each else "run.gpus", "cluster.node.accelerators", used, "")
+        source = "run.gpus_per_node" if "run.gpus_per_node" in facts.found else "run.gpus"
+        facts.follows(source, "cluster.node.accelerators", used, "" if source == "run.gpus_per_node" else "GPUs a node")
     if gpus is None:
         key = "run.gpus_per_node" if each else "cluster.nodes"
         facts.follows(key, "run.gpus", nodes * used, f"{nodes} nodes of {used} GPUs")

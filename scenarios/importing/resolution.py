@@ -77,7 +77,7 @@ def _unsupported(facts: Facts) -> None:
 
 def _model(facts: Facts) -> None:
     """Give the length of the sequence, and the rows of a learned table of positions if it is longer."""
-    if not facts.below("model"):
+    if not {"preset", "num_layers", "kind", "profile"} & facts.below("model").keys():
         why = "no file describes the model; give its config.json too, or --set model.preset=NAME"
         raise ScenarioError(f"the files give no model: {why}")
     length, positions = facts.whole("model.seq_length"), facts.whole("run.positions")
@@ -149,6 +149,7 @@ def _data(facts: Facts, dp: int) -> None:
     elements = facts.value("run.bucket_elements")
     if elements:
         precision = facts.value("training.gradient_dtype") or facts.value("training.precision") or "fp32"
+        precision = precision["rest"] if isinstance(precision, dict) else precision
         size = (
             show(float(elements) * BYTES[precision], "size")
             if _plain(elements, precision)

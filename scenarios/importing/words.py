@@ -24,6 +24,7 @@ TRANSPARENT = ("export", "local", "declare", "readonly", "then", "else", "do", "
 _SEPARATORS = re.compile(r"&&|\|\||[;|&\n]")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(\[[@*]\])?(?::?-([^{}]*))?\}|(\w+))")
 _ARITHMETIC = re.compile(r"\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)")
+_BRACES = re.compile(r"\$\{[^{}\n]*\}")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
 _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -85,7 +86,8 @@ def _assigned(tokens: list[_Token], variables: dict[str, list[Word]], left: list
         variable, value = match.groups()
         appended = tokens[place].plain.startswith(f"{variable}+=")
         if value.startswith("(") and not tokens[place].parts[0][1]:
-            end = next((i for i in range(place, len(tokens)) if tokens[i].plain.endswith(")")), len(tokens) - 1)
+            last = len(tokens) - 1
+            end = next((i for i in range(place, last) if _closed(tokens[i]).endswith(")")), last)
             inside = _inside(tokens[place : end + 1], variable)
             words = [word for token in inside for word in _expanded(token, variables, left, name)]
             place = end
@@ -200,12 +202,17 @@ def _lines(text: str, name: str) -> Iterator[list[_Token]]:
                     yield tokens
                 tokens = []
             continue
-        unquoted = "".join(part for part, quote in token.parts if not quote)
-        unquoted = re.sub(r"\$\([^()]*\)", "", _ARITHMETIC.sub("", unquoted))
+        unquoted = _closed(token)
         depth = max(0, depth + unquoted.count("(") - unquoted.count(")"))
         tokens.append(token)
     if tokens:
         yield tokens
+
+
+def _closed(token: _Token) -> str:
+    """Return the unquoted text of *token* without arithmetic and commands, whose parentheses are closed."""
+    unquoted = "".join(part for part, quote in token.parts if not quote)
+    return re.sub(r"\$\([^()]*\)", "", _ARITHMETIC.sub("", unquoted))
 
 
 def _tokens(text: str, name: str) -> Iterator[_Token | None]:
@@ -216,8 +223,9 @@ def _tokens(text: str, name: str) -> Iterator[_Token | None]:
     while place < end:
         character = text[place]
         begun = begun if plain or parts else line
-        if text.startswith("$((", place) and (match := _ARITHMETIC.match(text, place)):
-            plain, place = plain + match[0], match.end()
+        if character == "$" and (match := _ARITHMETIC.match(text, place) or _BRACES.match(text, place)):
+            # quotes around a default, "${A:-"1"}", do not end the word
+            plain, place = plain + match[0].replace('"', "").replace("'", ""), match.end()
         elif text.startswith("\\\n", place):
             place, line = place + 2, line + 1
         elif character == "\\" and place + 1 < end:

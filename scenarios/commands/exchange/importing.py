@@ -70,7 +70,10 @@ def _fit(made: Imported, output: Path) -> None:
     fitted = output.with_name(f"{output.stem}-network.yaml")
     say(read(made.sweeps, fitted, made.scenario, Overrides()))
     files = ", ".join(str(path) for path in made.sweeps)
-    write_text(output, f"{made.text}\nnetwork:\n  transport: {fitted.name}   # fitted to {files}\n")
+    line = f"  transport: {fitted.name}   # fitted to {files}\n"
+    begin = "\nnetwork:\n"
+    text = made.text.replace(begin, begin + line) if begin in made.text else f"{made.text}{begin}{line}"
+    write_text(output, text)
 
 
 def _tell(made: Imported) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,10 +50,21 @@ class Arguments:
         path = self.path(key)
         return None if path is None else self.source.word(*path)
 
-    def give(self, facts: Facts, name: str, value: Any, key: str, how: str = "") -> None:
+    def pattern(self, key: str) -> int | list[int] | None:
+        """Return a number, or the list of 0 and 1 that a text such as ``([0]*3+[1]*58)`` means; None if not given."""
+        path = self.path(key)
+        value = None if path is None else self.source.take(*path)
+        if value is None or isinstance(value, int | list):
+            return value
+        made = pattern(str(value))
+        if made is None:
+            raise self.error(key, f"must be a number or a pattern such as ([0]*3+[1]*58), not {str(value)[:60]}")
+        return made
+
+    def give(self, facts: Facts, name: str, value: Any, key: str, how: str = "", *, over: bool = False) -> None:
         """Give *value* for *name* to *facts*, at the place of the argument *key*."""
         path = self.path(key) or ()
-        facts.give(name, value, self.source, *path, how=how or ("" if path else "Megatron-LM's default"))
+        facts.give(name, value, self.source, *path, how=how or ("" if path else "Megatron-LM's default"), over=over)
 
     def ignore(self, keys: Sequence[str]) -> None:
         """Note that *keys* have no effect."""
@@ -61,3 +73,38 @@ class Arguments:
     def error(self, key: str, message: str) -> Exception:
         """Return an error at the argument *key*."""
         return self.source.error(self.path(key) or (), message)
+
+
+def pattern(text: str) -> int | list[int] | None:
+    """Return the number, or the list, that *text* means; None if it means neither.
+
+    >>> pattern("2"), pattern("([0]*2+[1]*3)*2"), pattern("[0, 1]"), pattern("x")
+    (2, [0, 0, 1, 1, 1, 0, 0, 1, 1, 1], [0, 1], None)
+    """
+    try:
+        return _pattern(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _pattern(node: ast.expr) -> int | list[int]:
+    match node:
+        case ast.Constant(value=int() as value):
+            return int(value)
+        case ast.List(elts=items):
+            listed = [_pattern(item) for item in items]
+            if all(isinstance(one, int) for one in listed):
+                return [one for one in listed if isinstance(one, int)]
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            first, second = _pattern(left), _pattern(right)
+            if isinstance(first, list) and isinstance(second, list):
+                return first + second
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            first, times = _pattern(left), _pattern(right)
+            if isinstance(first, list) and isinstance(times, int) and 0 <= len(first) * times <= MOST_LAYERS:
+                return first * times
+    raise ValueError
+
+
+MOST_LAYERS = 10_000
+"""Layers of a pattern at most."""

@@ -6,6 +6,7 @@ from math import ceil
 
 from scenarios.importing.facts import Facts
 from scenarios.importing.formats._megatron_arguments import Arguments
+from workloads.specification import TransformerSpecification
 
 MODEL = {
     "num_layers": "num_layers",
@@ -28,14 +29,28 @@ def read_model(arguments: Arguments, facts: Facts) -> None:
     for key, name in MODEL.items():
         arguments.give(facts, f"model.{name}", arguments.whole(key), key)
     arguments.give(facts, "run.positions", arguments.whole("max_position_embeddings"), "max_position_embeddings")
-    if experts := arguments.whole("num_experts", 0) or arguments.whole("num_moe_experts", 0):
-        key = "num_experts" if arguments.path("num_experts") else "num_moe_experts"
-        if experts > 1:
-            raise arguments.error(key, "models with experts are not imported from Megatron's arguments yet")
+    _experts(arguments, facts)
     _mlp(arguments, facts)
     _attention(arguments, facts)
     _positions(arguments, facts)
     _options(arguments, facts)
+
+
+def _experts(arguments: Arguments, facts: Facts) -> None:
+    """Read a mixture of experts and latent attention, where models of clustersim have them."""
+    key = "num_experts" if arguments.path("num_experts") else "num_moe_experts"
+    experts = arguments.whole(key, 0)
+    if experts and experts > 1:
+        if "num_experts" not in TransformerSpecification.model_fields:
+            raise arguments.error(key, "models with experts are not simulated yet")
+        arguments.give(facts, "model.num_experts", experts, key)
+        topk = arguments.whole("moe_router_topk")
+        arguments.give(facts, "model.moe_router_topk", topk or 2, "moe_router_topk")
+        for name in ("moe_ffn_hidden_size", "moe_shared_expert_intermediate_size"):
+            arguments.give(facts, f"model.{name}", arguments.whole(name), name)
+        arguments.give(facts, "model.moe_layer_freq", arguments.pattern("moe_layer_freq"), "moe_layer_freq")
+    if arguments.flag("multi_latent_attention"):
+        raise arguments.error("multi_latent_attention", "is not imported from Megatron's arguments; give config.json")
 
 
 def _mlp(arguments: Arguments, facts: Facts) -> None:

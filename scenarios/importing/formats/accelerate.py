@@ -37,8 +37,10 @@ def read(source: Source, facts: Facts) -> None:
         raise source.error(("distributed_type",), f"{kind} is not simulated; there are {', '.join(TYPES)}")
     facts.give("run.nodes", source.whole("num_machines"), source, "num_machines")
     processes = source.take("num_processes")
-    if processes != -1:
+    if processes != -1 and kind != "NO":
         facts.give("run.gpus", source.whole("num_processes"), source, "num_processes")
+    if kind == "NO":
+        facts.give("run.gpus", 1, source, "distributed_type", how="one process")
     precision = source.word("mixed_precision")
     if precision in ("bf16", "fp16"):
         facts.give("training.precision", precision, source, "mixed_precision")

@@ -7,12 +7,17 @@ Argument names are those of argparse, with ``_``. Megatron's own YAML has them i
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
+from pydantic import ValidationError
+
 from scenarios.importing.facts import Facts
 from scenarios.importing.formats._megatron_arguments import Arguments
 from scenarios.importing.formats._megatron_model import read_model, read_vocabulary
 from scenarios.importing.formats._megatron_parallelism import read_data, read_pipeline
 from scenarios.importing.source import Source
 from scenarios.importing.without_effect import without_effect
+from scenarios.specification.training import Training
 
 KEYS = {"num_layers", "tensor_model_parallel_size", "micro_batch_size"}
 """Arguments of which a file has at least two."""
@@ -26,6 +31,10 @@ DEGREES = {
 }
 
 
+OTHER_MODELS = ("bert", "t5", "vit", "vision", "retro", "ict", "mamba", "multimodal")
+"""Parts of the names of Megatron-LM's programs that train other models than GPT."""
+
+
 def recognises(source: Source) -> bool:
     """Return whether *source* has arguments of Megatron-LM or a configuration of Megatron Bridge."""
     if "trainer" in source.data or "model_type" in source.data:
@@ -33,15 +42,27 @@ def recognises(source: Source) -> bool:
     return sum(Arguments(source).path(key) is not None for key in KEYS) >= 2
 
 
+CONTEXT = {"p2p": "ring", "all_gather": "all_gather", "a2a": "ulysses"}
+"""The method of context parallelism by ``--cp-comm-type``."""
+
+
 def read(source: Source, facts: Facts) -> None:
     """Read model, batch, precision and parallelism."""
     arguments = Arguments(source)
     arguments.ignore(without_effect("megatron"))
+    program = PurePath(str(source.data.get("program", ""))).name
+    if any(kind in program for kind in OTHER_MODELS):
+        raise source.error(("program",), f"{program} trains no causal model; give the model's config.json instead")
     facts.give("run.program", "megatron", source, given=False)
     for key, name in DEGREES.items():
         value = arguments.whole(key)
         if name in ("tp", "pp") or (value or 1) > 1:
             arguments.give(facts, f"parallelism.{name}", value, key)
+    kind = arguments.word("cp_comm_type")
+    if kind is not None and facts.whole("parallelism.cp"):
+        if kind not in CONTEXT:
+            raise arguments.error("cp_comm_type", f"{kind} is not simulated; it must be {', '.join(CONTEXT)}")
+        arguments.give(facts, "parallelism.cp_method", CONTEXT[kind], "cp_comm_type")
     read_model(arguments, facts)
     read_vocabulary(arguments, facts)
     _training(arguments, facts)
@@ -86,6 +107,9 @@ def _precision(arguments: Arguments, facts: Facts) -> None:
         raise arguments.error("fp16", "Megatron refuses --bf16 and --fp16 together; give one of them")
     key = "mixed_precision" if precision else "bf16" if bf16 else "fp16"
     arguments.give(facts, "training.precision", "bf16" if bf16 else "fp16" if fp16 else "fp32", key)
+    if arguments.word("fp8_format") and _takes_eight_bits():
+        value = {"matmul": "fp8", "rest": "bf16" if bf16 else "fp16" if fp16 else "fp32"}
+        arguments.give(facts, "training.precision", value, "fp8_format", over=True)
     wide = arguments.flag("accumulate_allreduce_grads_in_fp32") or arguments.flag("grad_reduce_in_fp32")
     narrow = arguments.flag("grad_reduce_in_bf16")
     if bf16 or fp16:
@@ -114,3 +138,12 @@ def _recomputation(arguments: Arguments, facts: Facts) -> None:
             f"recompute_method {method} with {layers or 1} layers is taken as recomputation of every layer by itself"
         )
     arguments.give(facts, "training.recompute", granularity or "none", "recompute_granularity")
+
+
+def _takes_eight_bits() -> bool:
+    """Return whether a scenario can say that products are computed in 8 bits."""
+    try:
+        Training.model_validate({"global_batch_size": 1, "precision": {"matmul": "fp8", "rest": "bf16"}})
+    except ValidationError:
+        return False
+    return True

@@ -18,8 +18,9 @@ GPUS_PER_NODE=8
 NUM_NODES=128
 WORLD_SIZE=$(($GPUS_PER_NODE*$NUM_NODES))
 CHECKPOINT_PATH=$1   # a path
+PARTS=${PARTS:-"1"}
 DISTRIBUTED_ARGS=(--nproc_per_node $GPUS_PER_NODE
-  --nnodes $NUM_NODES
+  --nnodes $(($NUM_NODES*$PARTS))
 )
 MODEL="--num-layers 96 --hidden-size 12288 --num-attention-heads 96 \\
   --seq-length 2048 --max-position-embeddings 2048"
@@ -124,7 +125,7 @@ def test_gpt3_of_megatron(tmp_path):
     assert (training.precision, training.samples) == ("fp16", 500_000 * 1536)
     assert list(one.unread.values()) == [["--rampup-batch-size"]]
     assert one.formats == {str(tmp_path / "run.sh"): ["launcher", "megatron"]}
-    assert "num_layers: 96   # run.sh:10 --num-layers" in one.text
+    assert "num_layers: 96   # run.sh:11 --num-layers" in one.text
 
 
 def test_llama3_of_megatron(tmp_path):
@@ -240,6 +241,22 @@ def test_accelerate(tmp_path):
     assert scenario.derived.gpus == 32
 
 
+@pytest.mark.parametrize(
+    ("kind", "machines", "processes", "described"),
+    [
+        ("MULTI_GPU", 2, 4, "tp 1 x pp 1 x dp 4"),
+        ("MULTI_GPU", 1, 2, "tp 1 x pp 1 x dp 2"),
+        ("NO", 1, 8, "tp 1 x pp 1 x dp 1"),
+    ],
+)
+def test_parts_of_nodes(kind, machines, processes, described, tmp_path):
+    text = f"distributed_type: '{kind}'\nnum_machines: {machines}\nnum_processes: {processes}\nmixed_precision: 'no'\n"
+    scenario = made(write(tmp_path, a__yaml=text, config__json=json.dumps(MODELS["gpt2"][0])), cluster="dgx_a100_80gb")
+    assert scenario.derived.described == described
+    nodes = {scenario.cluster().node_of(gpu) for gpu in scenario.derived.devices}
+    assert len(nodes) == machines
+
+
 SBATCH = """\
 #!/bin/bash
 #SBATCH -N 4
@@ -311,3 +328,24 @@ def test_a_configuration_runs_directly(nodes, tmp_path, monkeypatch, capsys):
     assert result["simulation"]["ranks"] == 8 * nodes
     assert run(["run", "config.json"]) == 2
     assert "clustersim run config.json --cluster dgx_h100 --nodes 4" in capsys.readouterr().err
+
+
+def test_measured_collectives_are_fitted_beside_the_scenario(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    ranks = [
+        f"#  Rank  {i} Group  0 Pid  4112{i} on     node-a device  {i} [0000:0{i}:00] NVIDIA A100-SXM4-80GB"
+        for i in range(8)
+    ]
+    sizes = [(2**power, 20 + 2**power / 1.3e5) for power in range(12, 29, 2)]
+    rows = [f"{n:12}  {n // 4:12}     float     sum      -1  {us:7.2f}   1.0   1.0      0" for n, us in sizes]
+    header = "#       size         count      type   redop    root     time   algbw   busbw #wrong"
+    text = "\n".join(["# nThread 1 nGpus 1 minBytes 4096", *ranks, "#", header, *rows, "# Avg bus bandwidth    : 1"])
+    files = write(tmp_path, perf__txt=text + "\n", config__json=json.dumps(MODELS["gpt2"][0]))
+    given = ["--cluster", "dgx_a100_80gb", "--nodes", "1", "--set", "training.precision=bf16"]
+    assert run(["import", *files, *given, "-o", "x.yaml"]) == 0
+    assert "wrote x-network.yaml" in capsys.readouterr().out
+    scenario = Scenario.load("x.yaml")
+    assert scenario.specification.network.transport.endswith("x-network.yaml")
+    assert scenario.run().summary()["step_time_s"] > 0
+    assert run(["import", *files, *given]) == 2
+    assert "give -o FILE" in capsys.readouterr().err

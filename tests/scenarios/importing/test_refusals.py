@@ -48,6 +48,11 @@ def test_rules_of_megatron(flags, message, tmp_path):
     assert told.startswith(f"{tmp_path / 'run.sh'}:1:")
 
 
+def test_other_models_of_megatron(tmp_path):
+    line = f"torchrun --nproc_per_node 8 pretrain_bert.py {MODEL} --micro-batch-size 1\n"
+    assert "pretrain_bert.py trains no causal model" in refused(write(tmp_path, run__sh=line))
+
+
 def test_layers_that_stages_do_not_divide(tmp_path):
     line = (
         f"torchrun --nproc_per_node 3 pretrain_gpt.py {MODEL} --micro-batch-size 1 --pipeline-model-parallel-size 3\n"
@@ -153,6 +158,9 @@ def test_missing_parts_are_asked_for(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write(tmp_path, t__json=json.dumps({"per_device_train_batch_size": 1}), config__json=CONFIG)
     assert run(["import", "t.json"]) == 2
+    assert "the files give no model" in capsys.readouterr().err
+    write(tmp_path, d__toml=TITAN.replace("8B", "debugmodel"))
+    assert run(["import", "d.toml"]) == 2
     assert "the files give no model" in capsys.readouterr().err
     assert run(["import", "config.json", "--cluster", "dgx_h1000"]) == 2
     assert '--cluster dgx_h1000: unknown cluster "dgx_h1000"' in capsys.readouterr().err
