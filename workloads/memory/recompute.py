@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from simulator.errors import ScheduleError
 from simulator.lookup import nearest
-from simulator.schedule import Op, Program, Schedule
+from simulator.schedule import Compute, Op, Program, Schedule
 from simulator.schedule.order import Action
 from workloads.memory.activations import with_activations
 from workloads.model import Layer, Model
