@@ -78,8 +78,6 @@ def schedule_of_share(
         schedule = gradient_norm(schedule, axes, synchronous=parallelism.synchronous_update)
     if share.optimizer_seconds is None:
         schedule = fixed_costs(schedule, share, HostTime.of(software), software.host_seconds_per_message)
-    for part in parts.values():
-        schedule = part.finished(schedule, order)
     with _faults_at(document, "parallelism"):
         return with_neighbours(in_pairs(schedule, order))
 

@@ -3,20 +3,17 @@
 A forward and a backward of two micro-batches run together. Their computations alternate, and each exchange runs beside
 the computation of the other micro-batch (DeepSeek-AI 2024, "DeepSeek-V3", arXiv:2412.19437, section 3.2.1; Megatron-LM,
 ``--overlap-moe-expert-parallel-comm``). An order that pairs them itself, such as DualPipeV, keeps its pairs. Others get
-pairs by one more forward before the first backward, as Megatron-LM has it.
+pairs by one more forward before the first backward, as Megatron-LM has it. `workloads.parallelism.pairs` puts the ops
+of a pair beside each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from simulator.errors import ScheduleError
-from simulator.schedule import Collective, Compute, Op, Program, Schedule
-from simulator.schedule.mesh import family
 from simulator.schedule.order import Action, Order
-
-STREAM = "compute"
 
 
 def paired(order: Order) -> Order:
@@ -44,83 +41,3 @@ def _paired(row: Sequence[Action]) -> tuple[tuple[Action, ...], list[Action]]:
     pairs = list(zip(forwards[alone:], backwards, strict=False))
     rest = backwards[len(pairs) :]
     return (*forwards[:alone], *(action for pair in pairs for action in pair), *rest), [pair[0] for pair in pairs]
-
-
-def woven(schedule: Schedule, pairs: Collection[Action], over: str) -> Schedule:
-    """*schedule* with the ops of each pair woven: forwards *pairs*, each with the next backward of its program.
-
-    All-to-alls over axes of the family *over* get a stream of their own.
-    """
-    return schedule.map_programs(lambda program: _woven(program, frozenset(pairs), over))
-
-
-def _woven(program: Program, pairs: frozenset[Action], over: str) -> Program:
-    ops = list(program.ops)
-    if not any(_exchanges(op, over) for op in program.distinct()):
-        return program
-    places = _places(ops)
-    made: list[Op] = []
-    done = 0
-    for action, (begin, end) in places.items():
-        if action not in pairs:
-            continue
-        partner = next((other for other, (first, _) in places.items() if other.phase == "B" and first > end), None)
-        if partner is None or begin < done:
-            continue
-        last = places[partner][1] + 1
-        made += [*ops[done:begin], *_together(ops[begin:last], partner, over)]
-        done = last
-    return replace(program, ops=(*made, *ops[done:]))
-
-
-def _places(ops: Sequence[Op]) -> dict[Action, tuple[int, int]]:
-    """The indices of the first and the last op on the stream of computation, by action, in order of issue."""
-    found: dict[Action, tuple[int, int]] = {}
-    for index, op in enumerate(ops):
-        if op.action and op.stream == STREAM and op.layer and isinstance(op, Compute | Collective):
-            found[op.action] = found.get(op.action, (index, index))[0], index
-    return found
-
-
-def _together(ops: Sequence[Op], backward: Action, over: str) -> Iterator[Op]:
-    """The ops of a forward and of *backward*, unit by unit in turn.
-
-    Receives of the backward are issued first.
-    """
-    first = next(place for place, op in enumerate(ops) if op.action == backward and op.stream == STREAM)
-    needed = set(ops[first].after)
-    early = [op for op in ops[:first] if op.name in needed and op.stream != STREAM]
-    yield from early
-    issued = {id(op) for op in early}
-    two = [op for op in ops[:first] if id(op) not in issued], ops[first:]
-    turns = [list(_units(one, over)) for one in two]
-    for turn in range(max(map(len, turns))):
-        for units in turns:
-            if turn < len(units):
-                yield from units[turn]
-
-
-def _units(ops: Sequence[Op], over: str) -> Iterator[list[Op]]:
-    """*ops* cut before each computation that waits for an exchange. An exchange that blocks gets its own stream."""
-    unit: list[Op] = []
-    computed: tuple[str, ...] = ()
-    awaited: tuple[str, ...] = ()
-    beside: set[str] = set()
-    for op in ops:
-        if _exchanges(op, over) and op.stream == STREAM:
-            unit.append(replace(op, stream=over, after=(*op.after, *computed, *awaited)))
-            awaited = (op.name,)
-        elif op.stream == STREAM:
-            if awaited or not beside.isdisjoint(op.after):
-                yield unit
-                unit = []
-            unit.append(replace(op, after=(*op.after, *awaited)) if awaited else op)
-            computed, awaited = (op.name,), ()
-        else:
-            unit.append(op)
-            beside.update((op.name,) if _exchanges(op, over) else ())
-    yield unit
-
-
-def _exchanges(op: Op, over: str) -> bool:
-    return isinstance(op, Collective) and op.kind == "all_to_all" and family(op.over) == over

@@ -110,10 +110,6 @@ class Parallelism(Section):
         """*order* of the pipeline as this parallelism needs it."""
         return order
 
-    def finished(self, schedule: Schedule, order: Order) -> Schedule:
-        """*schedule* after the passes of all parallelisms; its programs follow *order*."""
-        return schedule
-
     def facts(self) -> Mapping[str, Any]:
         """What `show derived` prints beside the degrees."""
         return {}

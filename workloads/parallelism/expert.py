@@ -19,12 +19,11 @@ import numpy as np
 
 from simulator.document import Count, Fault
 from simulator.errors import ScenarioError, ScheduleError
-from simulator.schedule import Schedule
 from simulator.schedule.mesh import Axis, Layout, Mesh
 from simulator.schedule.order import Order
 from workloads.compute import PIPELINE
 from workloads.experts.dispatch import ACROSS, WITHIN
-from workloads.experts.overlap import paired, woven
+from workloads.experts.overlap import paired
 from workloads.experts.sizes import ExpertCut
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
@@ -121,10 +120,6 @@ class Expert(Parallelism):
     def ordered(self, order: Order) -> Order:
         """With pairs of a forward and a backward, if micro-batches overlap."""
         return paired(order) if self.moe_overlap == "batch" else order
-
-    def finished(self, schedule: Schedule, order: Order) -> Schedule:
-        """With the ops of each pair woven, if micro-batches overlap."""
-        return woven(schedule, order.overlapped, EXPERT) if self.moe_overlap == "batch" else schedule
 
     def further_axes(self, mesh: Mesh) -> Mapping[str, Axis]:
         """The layout of the experts over the ranks of each stage. Raises `ScheduleError` if it does not divide them."""

@@ -83,12 +83,12 @@ def _in_turn(two: list[tuple[int, int, int]]) -> Iterator[tuple[object, int]]:
 
 
 def _parts(ops: tuple[Op, ...], joined: str) -> Parts:
-    """*ops* with their blocking all-to-alls on streams of their own, cut where a computation waits for one.
+    """*ops* with their blocking all-to-alls on streams of their own, cut where a computation waits for any all-to-all.
 
     The last part begins with an empty computation *joined*, for which everything after the last computation waits.
     """
     parts: list[list[Op]] = [[]]
-    last, waits = "", list[str]()
+    last, waits, beside = "", list[str](), set[str]()
     final = max(place for place, op in enumerate(ops) if op.stream == MAIN)
     for place, op in enumerate(ops[: final + 1]):
         if last and isinstance(op, Collective) and op.kind == "all_to_all" and op.stream == MAIN and place < final:
@@ -96,13 +96,14 @@ def _parts(ops: tuple[Op, ...], joined: str) -> Parts:
             waits.append(op.name)
             continue
         if op.stream == MAIN:
-            if waits:
+            if waits or not beside.isdisjoint(op.after):
                 parts.append([])
             parts[-1].append(replace(op, after=(*op.after, *waits)) if waits else op)
             waits.clear()
             last = op.name
         else:
             parts[-1].append(op)
+            beside.update((op.name,) if isinstance(op, Collective) and op.kind == "all_to_all" else ())
     end = Compute(name=joined, kernels=())
     tail = [replace(op, after=tuple(joined if name == last else name for name in op.after)) for op in ops[final + 1 :]]
     return (*map(tuple, parts), (end, *tail))

@@ -47,7 +47,6 @@ def scenario(how: str, **parallelism: Any) -> Scenario:
 LAYOUTS: list[dict[str, Any]] = [
     {},
     {"pp": 2, "schedule": "interleaved", "virtual_stages": 2},
-    {"pp": 2, "schedule": "dual_pipe_v"},
     {"data": {"method": "zero", "stage": 1}},
     {"ep_domain": 4},
 ]
