@@ -49,7 +49,7 @@ def _gantt(gantt: Gantt) -> dict[str, Any]:
 
 def _lane(lane: Lane, text: Integers) -> dict[str, str]:
     """Return the arrays of *lane* as base64: times as 64-bit floats, others as 32-bit numbers, little-endian."""
-    times = {"ready": lane.ready, "begin": lane.begin, "end": lane.end}
+    times = {"ready": lane.ready, "begin": lane.begin, "end": lane.end, "busy": lane.busy}
     numbers = {"paint": lane.paint, "text": text, "count": lane.count}
     return {
         "name": lane.name,

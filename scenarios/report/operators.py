@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -44,9 +45,10 @@ def _share(seconds: float, step: float) -> Cell:
     return Cell(f"{seconds / step:.1%}", seconds) if step else Cell("-")
 
 
-def _totals(timeline: Timeline) -> tuple[Counter[Operator], Counter[Operator], int]:
+def _totals(timeline: Timeline) -> tuple[Mapping[Operator, float], Mapping[Operator, int], int]:
     """Return the seconds and the number of ops by operator of all GPUs with kept spans, and how many these are."""
-    seconds, calls, gpus = Counter[Operator](), Counter[Operator](), 0
+    seconds: defaultdict[Operator, float] = defaultdict(float)
+    calls, gpus = Counter[Operator](), 0
     for rank, ranks in timeline.classes.items():
         program, own = timeline.schedule.program(rank), timeline.of(rank)
         if program.on != "gpu":

@@ -16,6 +16,9 @@ const LEAST_PIXELS = 2;
 const ROW = 24;
 const LETTER = 7;
 const EDGED = 8;
+// Ops of one paint are joined up to so many times the length of others; a box of several paints is at most so long.
+const ALIKE = 8;
+const MIXED = 4;
 
 function bytes(text) {
   return Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
@@ -30,7 +33,7 @@ function read(key) {
 function decoded(lane) {
   const times = (name) => new Float64Array(bytes(lane[name]).buffer);
   const places = (name) => new Uint32Array(bytes(lane[name]).buffer);
-  const row = { name: lane.name, ready: times("ready"), begin: times("begin"), end: times("end") };
+  const row = { name: lane.name, ready: times("ready"), begin: times("begin"), end: times("end"), busy: times("busy") };
   Object.assign(row, { paint: places("paint"), text: places("text"), count: places("count") });
   // the latest end so far rises, so that the first span in view is found by bisection
   row.latest = Float64Array.from(row.end);
@@ -47,19 +50,20 @@ function firstAfter(sorted, value) {
   return low;
 }
 
-// Boxes of which neighbours shorter than `least` seconds are one, of the paint of the longest; `alike`: of one paint only.
-function joined(boxes, least, alike) {
+// Boxes of which neighbours shorter than `short` seconds and nearer than `gap` are one, at most `most` seconds long.
+// `alike`: only those of one paint. A box knows the seconds of each paint in it (parts).
+function joined(boxes, short, gap, most, alike) {
   const made = [];
   let open = null;
   for (const box of boxes) {
-    const short = box.end - box.begin < least;
-    if (open && short && box.begin - open.end < least && (!alike || box.paint === open.paint)) {
+    const joins = open && box.end - box.begin < short && box.begin - open.end < gap && box.end - open.begin < most;
+    if (joins && (!alike || box.paint === open.paint)) {
       open.end = Math.max(open.end, box.end);
       open.count += box.count;
-      if (box.longest > open.longest) Object.assign(open, { longest: box.longest, paint: box.paint, text: box.text });
+      for (const [paint, time] of box.parts) open.parts.set(paint, (open.parts.get(paint) || 0) + time);
     } else {
       made.push(box);
-      open = short ? box : null;
+      open = box.end - box.begin < short ? box : null;
     }
   }
   return made;
@@ -72,9 +76,11 @@ function boxesOf(row, from, to, least) {
     const begin = row.begin[i], end = row.end[i], ready = row.ready[i];
     if (end <= from) continue;
     if (begin - ready >= least) waits.push({ begin: ready, end: begin, paint: 0, text: row.text[i], count: 1, waits: true });
-    ops.push({ begin, end, paint: row.paint[i], text: row.text[i], count: row.count[i], longest: end - begin });
+    const [paint, text, count] = [row.paint[i], row.text[i], row.count[i]];
+    ops.push({ begin, end, paint, text, count, parts: new Map([[paint, row.busy[i]]]) });
   }
-  return waits.concat(joined(joined(ops, least, true), least, false));
+  const actions = joined(ops, ALIKE * least, least, Infinity, true);
+  return waits.concat(joined(actions, least, least, MIXED * least, false));
 }
 
 function visible(rows, from, to, pixels) {
@@ -93,8 +99,23 @@ function seconds(value) {
 }
 
 function hover(box, gantt) {
-  const what = box.waits ? "waits for partners of " : box.count > 1 ? `${box.count} ops, the longest ` : "";
-  return `${what}${gantt.texts[box.text]}<br>${seconds(box.end - box.begin)} from ${seconds(box.begin)}`;
+  const lasts = `${seconds(box.end - box.begin)} from ${seconds(box.begin)}`;
+  if (box.waits) return `waits for partners of ${gantt.texts[box.text]}<br>${lasts}`;
+  if (box.count === 1) return `${gantt.texts[box.text]}<br>${lasts}`;
+  const parts = Array.from(box.parts, ([paint, time]) => `${gantt.paints[paint].label} ${seconds(time)}`);
+  return `${box.count} ops, the first ${gantt.texts[box.text]}<br>${parts.join(", ")}<br>${lasts}`;
+}
+
+// The paints of a box mixed by their times; what is idle is white.
+function mixed(box, gantt) {
+  const busy = Array.from(box.parts.values()).reduce((sum, time) => sum + time, 0);
+  const whole = Math.max(busy, box.end - box.begin);
+  const channels = [1, 3, 5].map((place) => {
+    let sum = 255 * (whole - busy);
+    for (const [paint, time] of box.parts) sum += time * parseInt(gantt.paints[paint].fill.slice(place, place + 2), 16);
+    return Math.round(sum / whole);
+  });
+  return `rgb(${channels.join(",")})`;
 }
 
 // The text of a box that has room for it; of several ops none.
@@ -104,25 +125,26 @@ function label(box, gantt, pixel) {
 }
 
 function ganttTraces(gantt, every, pixel) {
-  return gantt.paints.map((paint, number) => {
-    const trace = {
-      type: "bar", orientation: "h", name: paint.label, base: [], x: [], y: [], hovertext: [], text: [],
-      marker: { color: paint.fill, line: { width: [], color: "#fff" } }, width: 0.86,
-      hovertemplate: "%{hovertext}<extra>%{fullData.name}</extra>", textposition: "inside", insidetextanchor: "middle",
-      constraintext: "none", textangle: 0, cliponaxis: true, legendrank: number ? number : 1000,
-    };
-    every.forEach((boxes, place) => boxes.forEach((box) => {
-      if (box.paint !== number) return;
-      trace.base.push(box.begin);
-      trace.x.push(box.end - box.begin);
-      trace.y.push(place);
-      trace.hovertext.push(hover(box, gantt));
-      trace.text.push(label(box, gantt, pixel));
-      // an edge would hide a narrow box
-      trace.marker.line.width.push((box.end - box.begin) / pixel > EDGED ? 0.5 : 0);
-    }));
-    return trace;
-  }).filter((trace) => trace.x.length);
+  const names = [...gantt.paints.map((paint) => paint.label), "several kinds, their colours mixed"];
+  const traces = names.map((name, number) => ({
+    type: "bar", orientation: "h", name, base: [], x: [], y: [], hovertext: [], text: [], width: 0.86,
+    marker: { color: [], line: { width: [], color: "#fff" } }, legendrank: number || 1000,
+    hovertemplate: "%{hovertext}<extra>%{fullData.name}</extra>", textposition: "inside", insidetextanchor: "middle",
+    constraintext: "none", textangle: 0, cliponaxis: true,
+  }));
+  every.forEach((boxes, place) => boxes.forEach((box) => {
+    const several = !box.waits && box.parts.size > 1;
+    const trace = traces[several ? names.length - 1 : box.paint];
+    trace.base.push(box.begin);
+    trace.x.push(box.end - box.begin);
+    trace.y.push(place);
+    trace.hovertext.push(hover(box, gantt));
+    trace.text.push(label(box, gantt, pixel));
+    trace.marker.color.push(box.waits ? gantt.paints[0].fill : mixed(box, gantt));
+    // an edge would hide a narrow box
+    trace.marker.line.width.push((box.end - box.begin) / pixel > EDGED ? 0.5 : 0);
+  }));
+  return traces.filter((trace) => trace.x.length);
 }
 
 function drawGantt(element, gantt) {

@@ -26,7 +26,7 @@ from simulator.errors import SimulatorError
 from simulator.files import write_text
 from simulator.lookup import version
 
-MOST_SPANS = 200_000
+MOST_SPANS = 250_000
 """Spans of all charts of a page at most: some 5 MB."""
 
 

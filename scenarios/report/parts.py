@@ -61,7 +61,8 @@ class Chart:
 class Lane:
     """One row of a Gantt chart: spans in order of *begin*, all arrays of one length, times in s.
 
-    *paint* and *text* are places in the lists of the chart. *count*: the ops that a span stands for.
+    *paint* and *text* are places in the lists of the chart. *count*: the ops that a span stands for. *busy*: the
+    time that they take together (s).
     """
 
     name: str
@@ -71,6 +72,7 @@ class Lane:
     paint: Integers
     text: Integers
     count: Integers
+    busy: Floats
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scenarios.report.coarse import within
+from scenarios.report.coarse import joined_note, within
 from scenarios.report.parts import Cell, Gantt, Lane, Part, Section, Table, Text
 from scenarios.results import theory
 from scenarios.results.step_numbers import StepNumbers
@@ -34,7 +34,7 @@ def pipeline_section(result: StepNumbers, most: int) -> Section | None:
     if len(lanes) < len(ranks):
         told += f" {len(lanes)} of {len(ranks)} stages, evenly spread."
     if shortest:
-        told += f" Neighbouring actions shorter than {show(shortest, 'time', 3)} are one box in this page."
+        told += f" {joined_note('actions', shortest)}"
     parts: list[Part] = [Text(told), Gantt("Pipeline, the first rank of each stage", kept, paints, list(texts), window)]
     return Section("pipeline", "Pipeline", [*parts, *_bubble(result)])
 
@@ -45,7 +45,7 @@ def _lane(timeline: Timeline, rank: int, texts: dict[str, int]) -> Lane:
     paint = np.array([1 + PHASES.index(one.action.phase) for one in done], np.int64)
     text = np.array([texts.setdefault(str(one.action), len(texts)) for one in done], np.int64)
     name = f"stage {stage_of(timeline.schedule, rank)}  rank {rank}"
-    return Lane(name, begin, begin, end, paint, text, np.ones(len(done), np.int64))
+    return Lane(name, begin, begin, end, paint, text, np.ones(len(done), np.int64), end - begin)
 
 
 def _bubble(result: StepNumbers) -> list[Part]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from scenarios.report.coarse import within
+from scenarios.report.coarse import joined_note, within
 from scenarios.report.parts import Gantt, Lane, Part, Section, Text
 from simulator.analysis.alike import groups
 from simulator.analysis.palette import WAIT, Paint
 from simulator.analysis.rows import Looks, Shown, looks_of, shown
 from simulator.timeline import Columns, Timeline
-from simulator.units import show
 
 EQUAL = 1e-4
 """Share of the timeline by which ranks of one row may differ: an eighth of a pixel of a picture 1,250 pixels wide."""
@@ -33,7 +32,7 @@ def timeline_section(timeline: Timeline, most: int) -> Section:
     lanes, shortest = within(every, most, whole)
     told = ["Zoom by a drag or the wheel: detail appears as there is room for it. A double click shows all."]
     if shortest:
-        told.append(f"Neighbouring ops shorter than {show(shortest, 'time', 3)} are one box in this page.")
+        told.append(joined_note("ops", shortest))
     parts: list[Part] = [Text(" ".join([f"{note[0].upper()}{note[1:]}."] * bool(note) + told))]
     fills = [(paint.label, paint.fill) for paint in paints]
     parts.append(Gantt("Timeline", lanes, fills, list(texts), whole))
@@ -53,5 +52,6 @@ def _lanes(own: Columns, looks: Looks, one: Shown, paints: dict[Paint, int], tex
         if mine.any():
             name = f"{one.name}  {stream}"
             ones = np.ones(int(mine.sum()), np.int64)
-            made.append(Lane(name, ready[mine], begin[mine], end[mine], paint[mine], text[mine], ones))
+            busy = end[mine] - begin[mine]
+            made.append(Lane(name, ready[mine], begin[mine], end[mine], paint[mine], text[mine], ones, busy))
     return made
