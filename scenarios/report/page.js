@@ -160,11 +160,10 @@ function drawGantt(element, gantt) {
   const draw = (from, to) => {
     const pixels = Math.max(200, element.clientWidth - 250);
     const every = visible(rows, from, to, pixels);
-    element.dataset.boxes = every.reduce((sum, boxes) => sum + boxes.length, 0);
-    element.dataset.from = from;
-    element.dataset.to = to;
     layout.xaxis = { ...layout.xaxis, range: [from, to] };
-    return Plotly.react(element, ganttTraces(gantt, every, (to - from) / pixels), layout, OPTIONS);
+    return Plotly.react(element, ganttTraces(gantt, every, (to - from) / pixels), layout, OPTIONS).then(() => {
+      Object.assign(element.dataset, { boxes: every.reduce((sum, boxes) => sum + boxes.length, 0), from, to });
+    });
   };
   let waiting = 0;
   const follow = (change) => {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 
 from scenarios.files.writing import anywhere
@@ -46,7 +45,7 @@ def check() -> None:
         import plotly  # noqa: F401
     except ImportError as error:
         raise SimulatorError(
-            f"a report needs {error.name}, which is not installed: pip install 'clustersim[report]'"
+            f"a report needs {error.name}, which is not installed: pip install jinja2 plotly"
         ) from None
 
 
@@ -98,7 +97,7 @@ def rendered(chapters: list[Chapter]) -> str:
         for number, part in enumerate(section.parts)
         if isinstance(part, Chart | Gantt)
     }
-    folder = files("scenarios.report")
+    folder = Path(__file__).parent
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
         (folder / "page.html").read_text(encoding="utf-8")
     )
