@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from scenarios.files.writing import anywhere
 from scenarios.report.accuracy import accuracy_section
 from scenarios.report.comparison import comparison_section
 from scenarios.report.encoding import encoded
@@ -80,7 +79,7 @@ def _of_run(name: str, result: Result, most: int) -> Iterator[Section]:
     yield links_section(result.timeline)
     if isinstance(result, StepNumbers):
         yield operators_section(result.timeline)
-    yield Section("scenario", "Scenario", [Code(yaml_text(anywhere(result.scenario.source.data)))])
+    yield Section("scenario", "Scenario", [Code(yaml_text(result.scenario.source.data))])
     yield accuracy_section(result)
 
 
