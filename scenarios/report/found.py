@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -24,6 +25,8 @@ LARGEST = 64 * 2**20
 """Bytes of a file at most."""
 MOST_ROWS, MOST_COLUMNS = 2_000, 60
 """Rows and columns of a sweep in a page at most: a table that a browser still sorts at once."""
+LOOKED_AT = ("step_time_s", "samples_per_s", "mfu", "memory.peak_bytes", "memory.fits")
+"""Columns that are shown also if all runs have the same value."""
 MARKS = ("step_time_s", "error")
 """Columns that every table of a sweep has one of."""
 
@@ -62,7 +65,7 @@ def sorted_out(names: Sequence[str]) -> Given:
             raise ScenarioError(
                 f"{name}: holds no run ({RESULT}, scenario.yaml), no plan ({ANSWER}), no table of a sweep"
             )
-    return Given(runs, plans, sweeps)
+    return Given(runs, list(dict.fromkeys(plans)), list(dict.fromkeys(sweeps)))
 
 
 def _sweeps_of(folder: Path) -> Iterator[Path]:
@@ -80,17 +83,26 @@ def sweep_section(path: Path, number: int) -> Section:
     if not any(mark in header for mark in MARKS):
         raise ScenarioError(f"{path}:1: is no table of a sweep: it has no column {' or '.join(MARKS)}")
     told = [Text(f"{path.name}: {len(rows):,} runs. A click on a column sorts by it.")]
-    changing = [place for place in range(len(header)) if len({row[place] for row in rows}) > 1] or list(
-        range(len(header))
-    )
-    kept = changing[:MOST_COLUMNS]
-    left = len(header) - len(kept)
-    if left:
-        told.append(Text(f"{left} columns with one value only, or far to the right, are left out."))
+    kept = _columns(header, rows)
+    if len(kept) < len(header):
+        left = len(header) - len(kept)
+        told.append(Text(f"{left} columns of one value only, of the simulator, or beyond {MOST_COLUMNS} are left out."))
     if len(rows) > MOST_ROWS:
         told.append(Text(f"The first {MOST_ROWS:,} rows."))
     cells = [[_cell(row[place]) for place in kept] for row in rows[:MOST_ROWS]]
     return Section(f"sweep-{number}", "Sweep", [*told, Table([header[place] for place in kept], cells)])
+
+
+def _columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    """Return the places of the columns to show: those that are looked at first, and all in which runs differ."""
+    first = [header.index(name) for name in LOOKED_AT if name in header]
+    differ = [
+        place
+        for place, name in enumerate(header)
+        if len({row[place] for row in rows}) > 1 and not name.startswith("simulation.")
+    ]
+    keys = [place for place in differ if "error" in header and place < header.index("error")]
+    return list(dict.fromkeys([*keys, *first, *differ]))[:MOST_COLUMNS]
 
 
 def _table(path: Path) -> tuple[list[str], list[list[str]]]:
@@ -98,7 +110,7 @@ def _table(path: Path) -> tuple[list[str], list[list[str]]]:
     try:
         text = _text(path)
         lines = list(csv.reader(io.StringIO(text), strict=True))
-    except (csv.Error, gzip.BadGzipFile, EOFError, UnicodeDecodeError) as error:
+    except (csv.Error, gzip.BadGzipFile, zlib.error, EOFError, UnicodeDecodeError) as error:
         raise ScenarioError(f"{path}: is not a table of a sweep: {error}") from None
     if not lines:
         raise ScenarioError(f"{path}: is empty; give a table that `clustersim sweep -o` wrote")

@@ -58,7 +58,11 @@ def _curves(use: Mapping[str, traffic.LinkUse]) -> Chart:
     """Return a panel for each kind: the mean of all links, and the fullest link of each moment."""
     traces: list[dict[str, Any]] = []
     height = 1.0 / len(use)
-    layout: dict[str, Any] = {"xaxis": {**TIME, "anchor": f"y{len(use)}"}, "annotations": []}
+    layout: dict[str, Any] = {
+        "xaxis": {**TIME, "anchor": f"y{len(use)}"},
+        "annotations": [],
+        "legend": {"orientation": "h", "y": 1.08, "yanchor": "bottom"},
+    }
     for number, (kind, one) in enumerate(use.items(), 1):
         axis, top = f"y{number}" if number > 1 else "y", 1.0 - (number - 1) * height
         domain = [top - 0.72 * height, top]

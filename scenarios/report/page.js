@@ -106,10 +106,10 @@ function hover(box, gantt) {
   return `${box.count} ops, the first ${gantt.texts[box.text]}<br>${parts.join(", ")}<br>${lasts}`;
 }
 
-// The paints of a box mixed by their times; what is idle is white.
+// The paints of a box mixed by their times; what is idle is white, but at most three quarters, so that work is seen.
 function mixed(box, gantt) {
   const busy = Array.from(box.parts.values()).reduce((sum, time) => sum + time, 0);
-  const whole = Math.max(busy, box.end - box.begin);
+  const whole = Math.max(busy, Math.min(box.end - box.begin, 4 * busy));
   const channels = [1, 3, 5].map((place) => {
     let sum = 255 * (whole - busy);
     for (const [paint, time] of box.parts) sum += time * parseInt(gantt.paints[paint].fill.slice(place, place + 2), 16);
@@ -125,16 +125,17 @@ function label(box, gantt, pixel) {
 }
 
 function ganttTraces(gantt, every, pixel) {
-  const names = [...gantt.paints.map((paint) => paint.label), "several kinds, their colours mixed"];
-  const traces = names.map((name, number) => ({
-    type: "bar", orientation: "h", name, base: [], x: [], y: [], hovertext: [], text: [], width: 0.86,
-    marker: { color: [], line: { width: [], color: "#fff" } }, legendrank: number || 1000,
+  const kinds = [...gantt.paints, { label: "several kinds, their colours mixed", fill: "#888888" }];
+  // a legend has the colour of the first bar: one without length that is all of its kind
+  const traces = kinds.map((kind, number) => ({
+    type: "bar", orientation: "h", name: kind.label, base: [gantt.window[0]], x: [0], y: [0], hovertext: [""], text: [""],
+    marker: { color: [kind.fill], line: { width: [0], color: "#fff" } }, width: 0.86, legendrank: number || 1000,
     hovertemplate: "%{hovertext}<extra>%{fullData.name}</extra>", textposition: "inside", insidetextanchor: "middle",
     constraintext: "none", textangle: 0, cliponaxis: true,
   }));
   every.forEach((boxes, place) => boxes.forEach((box) => {
     const several = !box.waits && box.parts.size > 1;
-    const trace = traces[several ? names.length - 1 : box.paint];
+    const trace = traces[several ? kinds.length - 1 : box.paint];
     trace.base.push(box.begin);
     trace.x.push(box.end - box.begin);
     trace.y.push(place);
@@ -144,7 +145,7 @@ function ganttTraces(gantt, every, pixel) {
     // an edge would hide a narrow box
     trace.marker.line.width.push((box.end - box.begin) / pixel > EDGED ? 0.5 : 0);
   }));
-  return traces.filter((trace) => trace.x.length);
+  return traces.filter((trace) => trace.x.length > 1);
 }
 
 function drawGantt(element, gantt) {

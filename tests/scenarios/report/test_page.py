@@ -162,6 +162,8 @@ def test_bad_input_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     (tmp_path / "empty").mkdir()
     (tmp_path / "x.csv").write_text("a,b\n1,2\n")
     (tmp_path / "ragged.csv").write_text("step_time_s,b\n1\n")
+    (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(b"step_time_s\n1\n" * 100)[:20])
+    (tmp_path / "text.csv.gz").write_bytes(b"step_time_s")
     (tmp_path / "plan").mkdir()
     (tmp_path / "plan" / "plan.json").write_text('{"name": "x"}')
     page_file = tmp_path / "page.html"
@@ -171,6 +173,8 @@ def test_bad_input_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixtu
         str(tmp_path / "x.csv"): "x.csv:1: is no table of a sweep",
         str(tmp_path / "ragged.csv"): "ragged.csv:2: has 1 cells where the header has 2",
         str(tmp_path / "none.csv"): "none.csv: cannot be read",
+        str(tmp_path / "cut.csv.gz"): "cut.csv.gz: is not a table of a sweep",
+        str(tmp_path / "text.csv.gz"): "text.csv.gz: is not a table of a sweep",
         str(tmp_path / "plan"): "plan.json: is no answer",
     }.items():
         assert run(["report", given, "-o", str(page_file)]) == 2
