@@ -8,7 +8,9 @@ const LOOK = {
   legend: { orientation: "h", y: 1.02, yanchor: "bottom" },
   hoverlabel: { namelength: -1 },
 };
-const OPTIONS = { displaylogo: false, responsive: true, scrollZoom: true, modeBarButtonsToRemove: ["lasso2d", "select2d"] };
+const OPTIONS = {
+  displaylogo: false, responsive: true, scrollZoom: true, modeBarButtonsToRemove: ["lasso2d", "select2d"],
+};
 // Boxes of a Gantt chart that a browser still redraws without a pause, and the least pixels of one box.
 const MOST_BOXES = 4000;
 const LEAST_PIXELS = 2;
@@ -75,7 +77,9 @@ function boxesOf(row, from, to, least) {
   for (let i = firstAfter(row.latest, from); i < row.begin.length && row.begin[i] < to; i++) {
     const begin = row.begin[i], end = row.end[i], ready = row.ready[i];
     if (end <= from) continue;
-    if (begin - ready >= least) waits.push({ begin: ready, end: begin, paint: 0, text: row.text[i], count: 1, waits: true });
+    if (begin - ready >= least) {
+      waits.push({ begin: ready, end: begin, paint: 0, text: row.text[i], count: 1, waits: true });
+    }
     const [paint, text, count] = [row.paint[i], row.text[i], row.count[i]];
     ops.push({ begin, end, paint, text, count, parts: new Map([[paint, row.busy[i]]]) });
   }
@@ -126,9 +130,10 @@ function label(box, gantt, pixel) {
 
 function ganttTraces(gantt, every, pixel) {
   const kinds = [...gantt.paints, { label: "several kinds, their colours mixed", fill: "#888888" }];
-  // a legend has the colour of the first bar: one without length that is all of its kind
+  // a legend has the colour of the first bar: one without length, above the rows, that is all of its kind
   const traces = kinds.map((kind, number) => ({
-    type: "bar", orientation: "h", name: kind.label, base: [gantt.window[0]], x: [0], y: [0], hovertext: [""], text: [""],
+    type: "bar", orientation: "h", name: kind.label, base: [gantt.window[0]], x: [0], y: [-2],
+    hovertext: [""], text: [""],
     marker: { color: [kind.fill], line: { width: [0], color: "#fff" } }, width: 0.86, legendrank: number || 1000,
     hovertemplate: "%{hovertext}<extra>%{fullData.name}</extra>", textposition: "inside", insidetextanchor: "middle",
     constraintext: "none", textangle: 0, cliponaxis: true,
@@ -156,7 +161,10 @@ function drawGantt(element, gantt) {
     ...LOOK, barmode: "overlay", dragmode: "zoom", uirevision: "kept",
     margin: { ...LOOK.margin, l: 40 },
     xaxis: { range: gantt.window, title: { text: "time" }, ticksuffix: "s", tickformat: "~s", autorange: false },
-    yaxis: { tickvals: names.map((_, i) => i), ticktext: names, range: [rows.length - 0.5, -0.5], automargin: true, fixedrange: true },
+    yaxis: {
+      tickvals: names.map((_, i) => i), ticktext: names, range: [rows.length - 0.5, -0.5],
+      automargin: true, fixedrange: true,
+    },
   };
   const draw = (from, to) => {
     const pixels = Math.max(200, element.clientWidth - 250);

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import scenarios
 from scenarios.command import run
 from scenarios.report import page
 from scenarios.report.encoding import encoded
@@ -23,6 +24,7 @@ from plotly.graph_objects import Figure
 NOTHING = Given((), (), ())
 LIBRARY = 6e6
 """Bytes of a page that are the library of charts, at most."""
+FOLDER = Path(scenarios.__file__).parent
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 
 
@@ -205,3 +207,10 @@ def test_sweeps_and_plans_of_folders_are_sortable_tables(tmp_path: Path) -> None
         attributes["data-order"] for tag, attributes in elements.found if tag == "td" and "data-order" in attributes
     ]
     assert {"32.0", "64.0", "1.5", "0.4"} <= set(orders)
+
+
+def test_a_page_names_no_folder_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text((FOLDER / "hello.yaml").read_text())
+    assert run(["report", "mine.yaml", "-o", "page.html"]) == 0
+    assert str(tmp_path) not in (tmp_path / "page.html").read_text()
