@@ -138,7 +138,9 @@ function ganttTraces(gantt, every, pixel) {
     hovertemplate: "%{hovertext}<extra>%{fullData.name}</extra>", textposition: "inside", insidetextanchor: "middle",
     constraintext: "none", textangle: 0, cliponaxis: true,
   }));
+  const seen = new Set();
   every.forEach((boxes, place) => boxes.forEach((box) => {
+    for (const paint of box.waits ? [0] : box.parts.keys()) seen.add(paint);
     const several = !box.waits && box.parts.size > 1;
     const trace = traces[several ? kinds.length - 1 : box.paint];
     trace.base.push(box.begin);
@@ -150,7 +152,8 @@ function ganttTraces(gantt, every, pixel) {
     // an edge would hide a narrow box
     trace.marker.line.width.push((box.end - box.begin) / pixel > EDGED ? 0.5 : 0);
   }));
-  return traces.filter((trace) => trace.x.length > 1);
+  // the legend also has the kinds that occur in mixed boxes only
+  return traces.filter((trace, number) => trace.x.length > 1 || seen.has(number));
 }
 
 function drawGantt(element, gantt) {
@@ -158,7 +161,7 @@ function drawGantt(element, gantt) {
   const names = rows.map((row) => row.name);
   element.style.height = `${130 + ROW * Math.max(rows.length, 4)}px`;
   const layout = {
-    ...LOOK, barmode: "overlay", dragmode: "zoom", uirevision: "kept",
+    ...LOOK, barmode: "overlay", dragmode: "zoom", showlegend: true, uirevision: "kept",
     margin: { ...LOOK.margin, l: 40 },
     xaxis: { range: gantt.window, title: { text: "time" }, ticksuffix: "s", tickformat: "~s", autorange: false },
     yaxis: {
@@ -216,8 +219,8 @@ function sort(header) {
 }
 
 document.querySelectorAll("th button").forEach((one) => one.addEventListener("click", () => sort(one.closest("th"))));
-const seen = new IntersectionObserver((entries) => entries.filter((one) => one.isIntersecting).forEach((one) => {
-  seen.unobserve(one.target);
+const inView = new IntersectionObserver((entries) => entries.filter((one) => one.isIntersecting).forEach((one) => {
+  inView.unobserve(one.target);
   draw(one.target);
 }), { rootMargin: "300px" });
-document.querySelectorAll(".chart").forEach((one) => seen.observe(one));
+document.querySelectorAll(".chart").forEach((one) => inView.observe(one));
