@@ -24,8 +24,8 @@ from simulator.errors import SimulatorError
 from simulator.files import write_text
 from simulator.lookup import version
 
-MOST_SPANS = 250_000
-"""Spans of all charts of a page at most: some 5 MB."""
+MOST_SPANS = 300_000
+"""Spans of all charts of a page at most: some 12 MB."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ def _of_run(name: str, result: Result, most: int) -> Iterator[Section]:
     yield summary_section(name, result)
     if isinstance(result, StepNumbers):
         yield breakdown_section({name: result.breakdown})
-    yield timeline_section(result.timeline, most * 3 // 4)
+    yield timeline_section(result.timeline, most // 2)
     if isinstance(result, StepNumbers):
-        pipeline = pipeline_section(result, most // 4)
+        pipeline = pipeline_section(result, most // 2)
         if pipeline is not None:
             yield pipeline
         yield memory_section(result)
