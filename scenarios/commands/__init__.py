@@ -21,7 +21,7 @@ from scenarios.commands import (
     sweep,
     validate,
 )
-from scenarios.commands.exchange import export, importing
+from scenarios.commands.exchange import export, importing, report
 
 __all__ = [
     "accuracy",
@@ -36,6 +36,7 @@ __all__ = [
     "listing",
     "plan",
     "plot",
+    "report",
     "run",
     "schema",
     "sensitivity",

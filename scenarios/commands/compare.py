@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,10 +15,6 @@ from scenarios.commands.arguments import Jobs, Settings
 if TYPE_CHECKING:
     from scenarios.results.result import Result
     from scenarios.scenario import Scenario
-
-
-HIDDEN = {"name", "description", "variants", "table", "expect", "source", "sources"}
-"""Keys without influence on the numbers."""
 
 
 @app.command()
@@ -31,14 +27,15 @@ def compare(
     output: Annotated[Path | None, typer.Option("-o", metavar="FILE", help="Draw the breakdowns as bars.")] = None,
 ) -> None:
     """Compare scenarios: what differs, and where the time went. Directories that run wrote are simulated again."""
+    from scenarios.results.differences import differences
     from scenarios.results.variants_result import side_by_side
     from simulator.analysis import text
     from simulator.errors import ScenarioError
 
-    results = _results(scenarios, settings, jobs)
+    results = simulated_by_name(scenarios, settings, jobs)
     if len(results) < 2:
         raise ScenarioError("compare needs at least two scenarios, or one with variants")
-    sections = [text.table(_differences(results), ["", *results], "l")]
+    sections = [text.table(differences(results), ["", *results], "l")]
     print("\n\n".join([*sections, *side_by_side(results)]))
     if output is not None:
         from simulator.analysis.plot import draw_breakdowns
@@ -47,7 +44,7 @@ def compare(
         print(f"\nwrote {output}")
 
 
-def _results(scenarios: list[str], settings: list[str] | None, jobs: int) -> dict[str, Result]:
+def simulated_by_name(scenarios: list[str], settings: list[str] | None, jobs: int) -> dict[str, Result]:
     """Return the results by name, one for each variant; equal names are numbered."""
     from scenarios.commands.evaluating import print_warnings
     from scenarios.results.variants_result import VariantsResult
@@ -87,23 +84,3 @@ def _simulated(runs: Sequence[Scenario], jobs: int) -> list[Result]:
                 results[index] = outcome
                 shown.advance()
     return [results[index] for index in range(len(runs))]
-
-
-def _differences(results: dict[str, Result]) -> list[list[str]]:
-    """Return a row for each key, presets included, whose values differ between *results*."""
-    values = [_flat(result.scenario.document.data) for result in results.values()]
-    keys = dict.fromkeys(key for one in values for key in one)
-    rows = [[key, *(one.get(key, "-") for one in values)] for key in keys if not HIDDEN & set(key.split("."))]
-    return [row for row in rows if len(set(row[1:])) > 1]
-
-
-def _flat(data: Any, prefix: str = "") -> dict[str, str]:
-    if isinstance(data, dict):
-        return {
-            key: value
-            for name, inner in data.items()
-            for key, value in _flat(inner, f"{prefix}.{name}" if prefix else str(name)).items()
-        }
-    if isinstance(data, bool) or data is None:
-        return {prefix: "none" if data is None else str(data).lower()}
-    return {prefix: ", ".join(map(str, data)) if isinstance(data, list) else str(data)}

@@ -66,7 +66,7 @@ def side_by_side(results: Mapping[str, Result]) -> Iterator[str]:
     """Yield tables with a column for each of *results*."""
     steps = {name: result for name, result in results.items() if isinstance(result, StepNumbers)}
     if steps:
-        yield text.table(_numbers(steps), ["", *steps], "lr")
+        yield text.table(numbers(steps), ["", *steps], "lr")
         yield "where the step time went\n" + indented(
             report.comparison({name: result.breakdown for name, result in steps.items()})
         )
@@ -78,7 +78,8 @@ def side_by_side(results: Mapping[str, Result]) -> Iterator[str]:
             yield f"{name}\n{indented(indented(result.table()))}"
 
 
-def _numbers(results: Mapping[str, StepNumbers]) -> list[list[str]]:
+def numbers(results: Mapping[str, StepNumbers]) -> list[list[str]]:
+    """Return the rows of a table of *results*: the name of a number, and its value for each result."""
     summaries = {name: result.summary() for name, result in results.items()}
     rows = [
         ["step time", *(show(s["step_time_s"], "time") for s in summaries.values())],

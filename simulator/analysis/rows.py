@@ -157,14 +157,7 @@ def rows(timeline: Timeline, ranks: Sequence[Shown], window: tuple[float, float]
 
     Raises `SimulatorError` if there are none.
     """
-    programs = timeline.schedule.programs
-    lanes = {number: _lanes(programs[number]) for number in {timeline.schedule.program_of[rank] for rank, _ in ranks}}
-    count = sum(len(set(lanes[timeline.schedule.program_of[rank]].values())) for rank, _ in ranks)
-    if count > MOST_ROWS:
-        lanes = {number: {s: _folded(s, lane) for s, lane in of.items()} for number, of in lanes.items()}
-    if not count:
-        raise SimulatorError("nothing to draw: the ranks chosen have nothing to do")
-    looks = {number: _Looks(programs[number], lane_of) for number, lane_of in lanes.items()}
+    looks = looks_of(timeline, [rank for rank, _ in ranks])
     pixel = (window[1] - window[0]) / pixels
     result = []
     for rank, name in ranks:
@@ -175,6 +168,21 @@ def rows(timeline: Timeline, ranks: Sequence[Shown], window: tuple[float, float]
             labels = _labels(spans, look, window, pixel)
             result.append(Row(rank, lane, look.computing[number], _boxes(spans, look, window), labels, name))
     return result
+
+
+def looks_of(timeline: Timeline, ranks: Sequence[int]) -> dict[int, Looks]:
+    """Return the appearance of the ops of the programs of *ranks*, by number of program.
+
+    Above `MOST_ROWS` rows all transfers of a rank share one. Raises `SimulatorError` if there are no ops.
+    """
+    programs, program_of = timeline.schedule.programs, timeline.schedule.program_of
+    lanes = {number: _lanes(programs[number]) for number in {program_of[rank] for rank in ranks}}
+    count = sum(len(set(lanes[program_of[rank]].values())) for rank in ranks)
+    if count > MOST_ROWS:
+        lanes = {number: {s: _folded(s, lane) for s, lane in of.items()} for number, of in lanes.items()}
+    if not count:
+        raise SimulatorError("nothing to draw: the ranks chosen have nothing to do")
+    return {number: Looks(programs[number], lane_of) for number, lane_of in lanes.items()}
 
 
 def _lanes(program: Program) -> dict[str, str]:
@@ -188,7 +196,7 @@ def _folded(stream: str, lane: str) -> str:
     return lane if stream == "compute" else "transfers"
 
 
-class _Looks:
+class Looks:
     """The appearance of the ops of a *program*, as arrays by op: numbers of *lane*, *paint*, *phase*, *micro_batch*.
 
     *lane_of*: the lane of each stream. *phase* is 1 for the first of `PHASES`, and 0 for ops that are not computation
@@ -210,12 +218,13 @@ class _Looks:
     def text_of(self, op: int) -> str:
         """Return the text in the box of the op of that index: its action, else its name."""
         if not self.phase[op]:
-            return self._names[op]
+            return self.names[op]
         number = int(self.micro_batch[op])
         return f"{LETTERS[int(self.phase[op]) - 1]}{'' if number == NO_MICRO_BATCH else number}"
 
     @cached_property
-    def _names(self) -> list[str]:
+    def names(self) -> list[str]:
+        """The names of the ops, by index."""
         return op_names(self._program)
 
 
@@ -237,7 +246,7 @@ def _among(own: Columns, kept: npt.NDArray[np.bool_]) -> Columns:
     return Columns(op[kept], step[kept], ready[kept], begin[kept], end[kept], communication[kept])
 
 
-def _boxes(spans: Columns, look: _Looks, window: tuple[float, float]) -> list[Boxes]:
+def _boxes(spans: Columns, look: Looks, window: tuple[float, float]) -> list[Boxes]:
     """Return the boxes of *spans*, clipped to *window*; waits come first, so that work is drawn over them."""
     paint = look.paint[spans.op]
     parts = [(WAIT, spans.ready, spans.begin)]
@@ -249,7 +258,7 @@ def _boxes(spans: Columns, look: _Looks, window: tuple[float, float]) -> list[Bo
     return [Boxes(one, begin[kept], end[kept]) for one, begin, end, kept in lasting if kept.any()]
 
 
-def _labels(spans: Columns, look: _Looks, window: tuple[float, float], pixel: float) -> list[Label]:
+def _labels(spans: Columns, look: Looks, window: tuple[float, float], pixel: float) -> list[Label]:
     """Return labels of actions and communications that are at least two characters wide; *pixel*: its length in s."""
     order = np.argsort(spans.begin, kind="stable")
     begin, end, op = spans.begin[order], spans.end[order], spans.op[order]

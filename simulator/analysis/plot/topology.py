@@ -47,7 +47,7 @@ def topology_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Wind
     if timeline.cluster is None:
         raise SimulatorError("nothing to draw: this timeline was measured, not simulated, and knows no links")
     seen = topology(timeline, timeline.cluster)
-    places = _places(seen.vertices)
+    places = vertex_places(seen.vertices)
     entries: list[Artist] = [*_vertex_entries(seen), *_edge_entries(seen)]
     tiers = sorted({vertex.tier for vertex in seen.vertices})
     told = _told(seen)
@@ -63,7 +63,7 @@ def topology_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Wind
     return figure
 
 
-def _places(vertices: Sequence[Vertex]) -> list[tuple[float, float]]:
+def vertex_places(vertices: Sequence[Vertex]) -> list[tuple[float, float]]:
     """Return the place of each vertex: x from 0 to 1 within its tier, in order, and the number of its tier."""
     tiers = sorted({vertex.tier for vertex in vertices})
     order = sorted(range(len(vertices)), key=lambda number: vertices[number].kind == SERVERS)
@@ -87,7 +87,7 @@ def _draw_edge(axes: Axes, edge: Edge, seen: Topology, places: Sequence[tuple[fl
     """Draw a line, or an arc below the tier if both ends are in one."""
     (x0, y0), (x1, y1) = places[edge.source], places[edge.target]
     look: dict[str, Any] = {
-        "color": _colour(edge, seen),
+        "color": edge_colour(edge, seen),
         "linewidth": _width(edge, seen),
         "zorder": 1 + (edge.use or 0.0),
     }
@@ -104,7 +104,7 @@ def _width(edge: Edge, seen: Topology) -> float:
     return LEAST_WIDTH + WIDTH_PER_DECADE * log10(edge.bandwidth / slowest)
 
 
-def _colour(edge: Edge, seen: Topology) -> str:
+def edge_colour(edge: Edge, seen: Topology) -> str:
     """Return the colour of the use of *edge*, relative to that of the hottest."""
     if not edge.use or seen.hottest is None:
         return IDLE
@@ -129,7 +129,7 @@ def _edge_entries(seen: Topology) -> list[Artist]:
         top = max(edges, key=lambda edge: edge.use or 0.0)
         use = "" if top.use is None else f", busiest {percent(top.use)}"
         label = f"{kind} {show(bandwidth, 'bandwidth', 3)} (x{sum(edge.count for edge in edges):,}){use}"
-        look: dict[str, Any] = {"color": _colour(top, seen), "linewidth": max(1.2, _width(top, seen))}
+        look: dict[str, Any] = {"color": edge_colour(top, seen), "linewidth": max(1.2, _width(top, seen))}
         entries.append(Line2D([], [], label=label, **look))
     return entries
 
