@@ -158,13 +158,21 @@ class Planner:
     # The search.
 
     def best(self) -> list[Judged]:
-        """Return the best candidates, simulated, the best first."""
+        """Return the best candidates, simulated, the best first.
+
+        One that needs more memory in the simulation than there is makes room for the next one by estimate.
+        """
         self.watch.begin(f"checking {len(self.candidates):,} candidates", -(-len(self.candidates) // BOUNDED_AT_ONCE))
         self.bound(self.candidates)
-        chosen = self._estimated_best()
-        self.watch.begin(f"simulating the best {len(chosen)}", len(chosen))
-        judged = [one for one in self.simulate(chosen) if one.result["need_bytes"] <= self.within]
-        return sorted(judged, key=lambda one: one.value)
+        wanted = len(self.open) if self.plan.simulate == ALL else int(self.plan.simulate)
+        tried = wanted
+        while True:
+            chosen = self._estimated_best(tried)
+            self.watch.begin(f"simulating the best {len(chosen)}", len(chosen))
+            judged = [one for one in self.simulate(chosen) if one.result["need_bytes"] <= self.within]
+            if len(judged) >= wanted or len(chosen) < tried:
+                return sorted(judged, key=lambda one: one.value)
+            tried += wanted - len(judged)
 
     @property
     def open(self) -> list[Candidate]:
@@ -180,10 +188,9 @@ class Planner:
         assert priced.seconds is not None
         return priced.nbytes if self.plan.objective == "memory" else priced.seconds
 
-    def _estimated_best(self) -> list[Candidate]:
-        """Return the best candidates by estimate, as many as are simulated."""
+    def _estimated_best(self, wanted: int) -> list[Candidate]:
+        """Return so many candidates, the best by estimate; fewer if there are no more."""
         left = self.open
-        wanted = len(left) if self.plan.simulate == ALL else int(self.plan.simulate)
         self.watch.begin(f"estimating the best of {len(left):,} candidates")
         fitting: list[tuple[float, Candidate]] = []
         while left:

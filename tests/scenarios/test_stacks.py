@@ -104,9 +104,9 @@ PIPELINE = {"tp": 2, "pp": 2, "data": {"method": "ddp"}}
         ("megatron_early_2021", {}, 2),
         ("megatron_deepspeed", {}, 1),
         ("megatron_core", {}, 2),
-        ("ddp", {}, 2),
+        ("ddp", {}, 2 * 2),  # the residual stream is fp32 under autocast
         ("megatron", {"scatter_gather": False}, 2),
-        ("ddp", {"scatter_gather": True}, 1),
+        ("ddp", {"scatter_gather": True}, 1 * 2),
         ("megatron_core", {"sequence_parallel": True}, 1),
         ("megatron", {"sequence_parallel": True}, 1),
     ],

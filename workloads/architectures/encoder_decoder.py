@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simulator.kernel import BYTES
-from workloads.operators.cross_attention import CrossAttention, FlashCrossAttention
+from workloads.architectures.cross_attention import CrossAttention, FlashCrossAttention
 from workloads.operators.elementwise import Elementwise, dropout
 from workloads.operators.embedding import embedding, vocabulary_parallel_embedding
 from workloads.operators.fusion import fuses

@@ -97,7 +97,7 @@ def test_a_missing_file(folder, change, message):
     ("change", "message"),
     [
         (("1 ms", "1"), r'measured\.yaml:5:38: transport\.hop_latency\.NVLINK\.ring\.tcp: needs a unit, e\.g\. "3 us"'),
-        (("library: gloo", "library: glow"), r'measured\.yaml:3:10: library: must be nccl, gloo or ideal.*"glow"'),
+        (("library: gloo", "library: glow"), r'measured\.yaml:3:10: library: must be nccl, gloo, ici or ideal.*"glow"'),
         (("gpus: 4", "gpu: 4"), r"measured\.yaml:7:28: cluster\.gpu: unknown key"),
         (
             ("preset: uniform", "preset: other.yaml"),
