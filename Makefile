@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: run test lint benchmark docs pictures clean
+.PHONY: run test lint benchmark docs pictures notebooks clean
 
 run: $(VENV)/run.done
 	$(BIN)/clustersim run zhores_resnet50_ddp
@@ -18,7 +18,7 @@ test: $(VENV)/test.done
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 -m "not testbed and not cluster" tests simulator topologies workloads scenarios
 	$(BIN)/pytest -m "testbed or cluster" tests
-	$(BIN)/pytest -n 2 --nbmake notebooks
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n 2 --nbmake notebooks
 
 lint: $(VENV)/test.done
 	$(BIN)/ruff format .
@@ -36,6 +36,10 @@ docs: $(VENV)/docs.done
 # all pictures in docs/, and ACCURACY.md: some minutes; `make pictures PICTURES="timeline links"` draws only these
 pictures: $(VENV)/test.done
 	$(BIN)/python docs/pictures.py $(PICTURES)
+
+# executes all notebooks and stores them with their outputs; `make notebooks NOTEBOOKS="01 07"` only these
+notebooks: $(VENV)/test.done
+	$(BIN)/python docs/notebooks.py $(NOTEBOOKS)
 
 $(VENV)/run.done: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

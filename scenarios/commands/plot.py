@@ -9,12 +9,7 @@ import typer
 
 from scenarios.application import app
 from scenarios.commands.arguments import OneScenario, Settings, numbers
-
-CHARTS = (
-    "timeline", "pipeline", "memory", "states", "breakdown", "links", "repeats", "critical", "topology", "sweep"
-)  # fmt: skip
-OF_TRAINING = {"critical": "critical path", "memory": "chart of memory", "pipeline": "pipeline order"}
-"""Charts that only the training of a model has, and what it has."""
+from scenarios.files.charts import CHARTS
 
 
 @app.command()
@@ -27,18 +22,12 @@ def plot(
     settings: Settings = None,
 ) -> None:
     """Draw a scenario, or a directory that run wrote, which is simulated again, as a chart."""
-    from scenarios.build.explanation import check_trains
     from scenarios.commands.evaluating import print_warnings
     from scenarios.commands.progress import progress
-    from scenarios.files.drawing import draw_result, files_of
+    from scenarios.files.drawing import check, draw_result, files_of
     from scenarios.scenario import Scenario
     from simulator.analysis.files import file_stems, suffix_of
-    from simulator.document.validation import listed, near
-    from simulator.errors import ScenarioError
 
-    if chart not in CHARTS:
-        hint = near(chart, CHARTS)
-        raise ScenarioError(f'there is no chart "{chart}"; draw {listed(CHARTS)}' + (f"; {hint}" if hint else ""))
     if output is not None:
         suffix_of(output, (".png", ".svg", ".pdf"))
     chosen = numbers(ranks) if ranks else None
@@ -46,9 +35,7 @@ def plot(
     # other charts show the first run only
     first_only = [] if chart == "repeats" else ["simulation.repeats=1"]
     loaded = Scenario.load(scenario, options=[*(settings or []), *first_only])
-    if chart in OF_TRAINING:
-        for one in loaded.variants.values() or [loaded]:
-            check_trains(one, OF_TRAINING[chart])
+    check(loaded, chart)
     with progress(f"simulating {loaded.name}", chosen) as watch:
         result = loaded.run(watch)
     if not settings and (chart == "repeats" or loaded.specification.simulation.repeats == 1):

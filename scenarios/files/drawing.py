@@ -1,10 +1,15 @@
-"""The charts of a result, as `clustersim plot` draws them."""
+"""The charts of a result: `Result.plot` returns their figures, and `clustersim plot` writes them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+from scenarios.build.built import BuiltScenario
+from scenarios.build.explanation import check_trains
+from scenarios.files.charts import CHARTS, OF_TRAINING
 from scenarios.files.titles import chart_title, place_title
 from scenarios.results.reserved_memory import reserved_memory
 from scenarios.results.result import Result
@@ -12,12 +17,24 @@ from scenarios.results.step_numbers import StepNumbers
 from scenarios.results.sweep import sweep
 from simulator.analysis import plot
 from simulator.analysis.files import file_stems
-from simulator.analysis.plot.beside import MOST_PANELS, PANELS
-from simulator.analysis.plot.states import Held
+from simulator.analysis.plot.bars import breakdown_bars
+from simulator.analysis.plot.beside import MOST_PANELS, PANELS, variants_chart
+from simulator.analysis.plot.canvas import Window, style
+from simulator.analysis.plot.repeats import repeats_chart
+from simulator.analysis.plot.states import Held, states_chart
+from simulator.analysis.plot.sweep import sweep_chart
+from simulator.document.validation import listed, near
 from simulator.errors import ScenarioError
 
-Window = tuple[float, float]
-"""Begin and end in s."""
+
+def check(scenario: BuiltScenario, chart: str) -> None:
+    """Raise `ScenarioError` if there is no *chart* of a run of *scenario*."""
+    if chart not in CHARTS:
+        hint = near(chart, CHARTS)
+        raise ScenarioError(f'there is no chart "{chart}"; draw {listed(CHARTS)}' + (f"; {hint}" if hint else ""))
+    if chart in OF_TRAINING:
+        for one in scenario.variants.values() or [scenario]:
+            check_trains(one, OF_TRAINING[chart])
 
 
 def draw_result(
@@ -27,20 +44,37 @@ def draw_result(
 
     Several timelines share one figure if the chart can hold them; else each has a file, with its name added.
     """
-    several = len(result.runs) > 1
+    drawn = figures(result, chart, ranks, window)
+    stems = file_stems(drawn)
+    for name, make in drawn.items():
+        target = path if len(drawn) == 1 else path.with_name(f"{path.stem}_{stems[name]}{path.suffix}")
+        plot.write(make(), target)
+        yield target
+
+
+def figures(
+    result: Result, chart: str, ranks: Sequence[int] | None = None, window: Window | None = None, title: str = ""
+) -> dict[str, Callable[[], plot.Figure]]:
+    """Return functions that draw the figures of *chart*: one for all runs of *result*, or one for each by name.
+
+    *title* replaces the title, which tells what ran where.
+    """
+    check(result.scenario, chart)
+    whole, several = title or chart_title(result), len(result.runs) > 1
     if chart == "sweep":
-        plot.draw_sweep(sweep(result), path, title=chart_title(result))
-    elif chart == "states":
-        plot.draw_states(_held(result), path, title=chart_title(result))
-    elif chart == "breakdown" and several and result.breakdowns:
-        plot.draw_breakdowns(result.breakdowns, path, title=chart_title(result))
-    elif chart in PANELS and 1 < len(result.runs) <= MOST_PANELS:
-        title = chart_title(result)
-        plot.draw_variants(result.timelines, chart, path, ranks=ranks, window=window, title=title)
-    else:
-        yield from _each(result, chart, path, ranks, window)
-        return
-    yield path
+        return {"": lambda: _styled(sweep_chart, sweep(result), whole)}
+    if chart == "states":
+        return {"": lambda: _styled(states_chart, _held(result), whole)}
+    if chart == "breakdown" and several and result.breakdowns:
+        return {"": lambda: _styled(breakdown_bars, result.breakdowns, whole)}
+    if chart in PANELS and 1 < len(result.runs) <= MOST_PANELS:
+        return {"": lambda: _styled(variants_chart, result.timelines, chart, ranks, window, whole)}
+    return _each(result, chart, ranks, window, title)
+
+
+def _styled(chart: Callable[..., plot.Figure], *arguments: Any) -> plot.Figure:
+    with style():
+        return chart(*arguments)
 
 
 def files_of(result: Result, chart: str) -> int:
@@ -50,32 +84,28 @@ def files_of(result: Result, chart: str) -> int:
     return 0 if several == 1 or joined else several
 
 
-def _each(result: Result, chart: str, path: Path, ranks: Sequence[int] | None, window: Window | None) -> Iterator[Path]:
-    """Draw *chart* of each run of *result* into a file of its own."""
+def _each(
+    result: Result, chart: str, ranks: Sequence[int] | None, window: Window | None, title: str
+) -> dict[str, Callable[[], plot.Figure]]:
+    """Return a function for each run of *result* that draws *chart* of it."""
     runs = {name: one for name, one in result.runs.items() if chart != "repeats" or one.repeats}
     if not runs:
         raise ScenarioError(
             "there are no repeats to draw; give e.g. --set simulation.repeats=20 --set simulation.jitter=0.02"
         )
-    stems = file_stems(runs)
-    for name, one in runs.items():
-        target = path if len(runs) == 1 else path.with_name(f"{path.stem}_{stems[name]}{path.suffix}")
-        if chart == "repeats":
-            plot.draw_repeats(one.repeats[name], target, title=place_title(one, result.scenario.name))
-        else:
-            draw_run(one, chart, target, ranks, window, of=result.scenario.name)
-        yield target
+    of = result.scenario.name
+    if chart == "repeats":
+        return {
+            name: partial(_styled, repeats_chart, one.repeats[name], title or place_title(one, of))
+            for name, one in runs.items()
+        }
+    return {
+        name: partial(_of_run, one, chart, ranks, window, title or chart_title(one, of)) for name, one in runs.items()
+    }
 
 
-def draw_run(
-    result: Result,
-    chart: str,
-    path: Path,
-    ranks: Sequence[int] | None = None,
-    window: Window | None = None,
-    of: str = "",
-) -> None:
-    """Draw *chart* of *result*, a single run of the file *of*, to *path*."""
+def _of_run(result: Result, chart: str, ranks: Sequence[int] | None, window: Window | None, title: str) -> plot.Figure:
+    """Return *chart* of *result*, a single run."""
     timeline = result.timeline
 
     def reserved(rank: int) -> float:
@@ -86,8 +116,7 @@ def draw_run(
     if isinstance(result, StepNumbers):
         activations = result.memory.peak.by_category.get("activations", 0.0)
     held = reserved if isinstance(result, StepNumbers) else None
-    title = chart_title(result, of)
-    plot.draw(timeline, chart, path, ranks=ranks, window=window, title=title, reserved=held)
+    return plot.figure(timeline, chart, ranks=ranks, window=window, title=title, reserved=held)
 
 
 def _held(result: Result) -> dict[str, Held]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from scenarios.build.names import cluster_title
 from scenarios.results.result import Result
 from scenarios.results.step_numbers import StepNumbers
-from scenarios.results.variants_result import VariantsResult
 from simulator.units import show
 
 
@@ -14,8 +13,8 @@ def chart_title(result: Result, of: str = "") -> str:
 
     Of several runs the cluster is named if they share it.
     """
-    if isinstance(result, VariantsResult):
-        places = {_place(one) for one in result.variants.values()}
+    if result.scenario.variants:
+        places = {_place(one) for one in result.runs.values()}
         name = _name(result, of)
         return f"{name} on {places.pop()}" if len(places) == 1 else name
     parts = [place_title(result, of)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from scenarios.results.result import Result
+from scenarios.files.plotted import PlottedResult
 from scenarios.results.text import heading
 from simulator.analysis import metrics, report
 from simulator.analysis.text import indented
@@ -16,7 +16,7 @@ from simulator.timeline import Timeline
 
 
 @dataclass(frozen=True)
-class CollectiveResult(Result):
+class CollectiveResult(PlottedResult):
     """One collective measured at one or several sizes."""
 
     _timeline: Timeline

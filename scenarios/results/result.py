@@ -5,10 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from scenarios.build.built import BuiltScenario
 from simulator.timeline import Timeline
+
+if TYPE_CHECKING:
+    from simulator.analysis.plot import Figure
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,30 @@ class Result(ABC):
     @abstractmethod
     def report(self) -> str:
         """Return the text that `run` prints."""
+
+    @abstractmethod
+    def plot(
+        self,
+        chart: str = "timeline",
+        path: Path | str | None = None,
+        *,
+        ranks: Sequence[int] | None = None,
+        window: tuple[float, float] | None = None,
+        title: str = "",
+    ) -> Figure:
+        """Return *chart* as a matplotlib figure, which a notebook shows; also write it to *path* if given.
+
+        *chart*: timeline, pipeline, memory, states, breakdown, links, repeats, critical, topology or sweep, as
+        `clustersim plot` draws them. *path*: a ``.png``, ``.svg`` or ``.pdf``. *ranks* and *window* (begin and end in
+        s) select what is shown. *title* replaces the title. Of variants, timeline, pipeline, states, breakdown and
+        sweep show all in one figure; for other charts take ``result.runs[name].plot(chart)``. Raises
+        `SimulatorError`, e.g. for an unknown chart.
+
+        >>> from scenarios import Scenario
+        >>> figure = Scenario.load("hello").run().plot("timeline", ranks=[0, 1], title="Two of four ranks")
+        >>> figure.texts[0].get_text()
+        'Two of four ranks'
+        """
 
     @property
     @abstractmethod

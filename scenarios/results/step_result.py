@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from scenarios.files.plotted import PlottedResult
 from scenarios.results.step_numbers import StepNumbers
 from scenarios.results.step_report import step_report
 
 
 @dataclass(frozen=True)
-class StepResult(StepNumbers):
+class StepResult(StepNumbers, PlottedResult):
     """The result of a training step; see `StepNumbers` for its fields."""
 
     def report(self) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scenarios.results.collective_result import CollectiveResult
 from scenarios.results.result import Result
 from scenarios.results.step_numbers import StepNumbers
 from simulator.analysis.plot.sweep import Point, Sweep
@@ -27,7 +26,7 @@ def sweep(result: Result) -> Sweep:
     there is no number to put on x.
     """
     runs = result.runs
-    if all(isinstance(one, CollectiveResult) for one in runs.values()):
+    if all(one.scenario.specification.collective is not None for one in runs.values()):
         return _sizes(runs)
     values = {name: _flat(_data(one)) for name, one in runs.items() if isinstance(one, StepNumbers)}
     keys = list(dict.fromkeys(key for one in values.values() for key in one))
@@ -62,9 +61,9 @@ def _heights(result: StepNumbers) -> dict[str, float]:
 def _sizes(runs: Mapping[str, Result]) -> Sweep:
     series: dict[str, list[Point]] = {}
     for name, one in runs.items():
-        assert isinstance(one, CollectiveResult)
         series[name if len(runs) > 1 else ""] = [
-            Point(row["size_bytes"], {"time": row["time_s"], "busbw": row["busbw"]}) for row in one.rows()
+            Point(row["size_bytes"], {"time": row["time_s"], "busbw": row["busbw"]})
+            for row in one.summary()["collective"]
         ]
     return Sweep("collective.size", "size", series)
 

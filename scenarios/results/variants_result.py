@@ -8,6 +8,7 @@ from typing import Any
 
 from scenarios.build.notes import notes
 from scenarios.cost.energy import SECONDS_PER_DAY
+from scenarios.files.plotted import PlottedResult
 from scenarios.results import theory
 from scenarios.results.collective_result import CollectiveResult
 from scenarios.results.result import Result
@@ -20,7 +21,7 @@ from simulator.units import show, show_long
 
 
 @dataclass(frozen=True)
-class VariantsResult(Result):
+class VariantsResult(PlottedResult):
     """The results of several runs of one file, by name."""
 
     variants: Mapping[str, Result]

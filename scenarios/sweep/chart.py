@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from scenarios.results.sweep import number_of
 from scenarios.specification.specification import RESULT
@@ -13,8 +12,9 @@ from scenarios.sweep.quantities import dimension, less_is_better
 from scenarios.sweep.report import best
 from scenarios.sweep.rows import Row, columns
 from simulator.analysis import plot
-from simulator.analysis.plot.heat_map import Cell, HeatMap
-from simulator.analysis.plot.sweep import Point, Sweep
+from simulator.analysis.plot.canvas import style
+from simulator.analysis.plot.heat_map import Cell, HeatMap, heat_map_chart
+from simulator.analysis.plot.sweep import Point, Sweep, sweep_chart
 from simulator.document.validation import near
 from simulator.errors import SimulatorError
 
@@ -57,8 +57,8 @@ def check(chosen: Plot, axes: Sequence[Axis]) -> None:
             _refuse(column, [*keys, *(key for key in RESULT if key != "variants")])
 
 
-def draw(name: str, axes: Sequence[Axis], rows: Sequence[Row], chosen: Plot, path: Path) -> None:
-    """Draw what is *chosen* of the *rows* of a sweep of the scenario *name* over *axes* to *path*."""
+def figure(name: str, axes: Sequence[Axis], rows: Sequence[Row], chosen: Plot) -> plot.Figure:
+    """Return what is *chosen* of the *rows* of a sweep of the scenario *name* over *axes* as a chart."""
     keys = [axis.key for axis in axes]
     chosen = _complete(chosen, keys)
     check(chosen, axes)
@@ -69,11 +69,11 @@ def draw(name: str, axes: Sequence[Axis], rows: Sequence[Row], chosen: Plot, pat
     if chosen.x in (*keys, VARIANT) and chosen.y in (*keys, VARIANT):
         _check_number(chosen.hue, rows)
         title = f"{name}: {chosen.hue} over {chosen.x} and {chosen.y}"
-        plot.draw_heat_map(_heat_map(rows, chosen), path, title=title)
-    else:
-        _check_number(chosen.y, rows)
-        title = f"{name}: {chosen.y} over {chosen.x}"
-        plot.draw_sweep(_lines(rows, chosen, keys), path, title=title)
+        with style():
+            return heat_map_chart(_heat_map(rows, chosen), title)
+    _check_number(chosen.y, rows)
+    with style():
+        return sweep_chart(_lines(rows, chosen, keys), f"{name}: {chosen.y} over {chosen.x}")
 
 
 def _complete(chosen: Plot, keys: Sequence[str]) -> Plot:

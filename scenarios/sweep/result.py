@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scenarios.sweep import report, writing
 from scenarios.sweep.axes import Axis
 from scenarios.sweep.rows import Row, Scalar, columns
 from simulator.errors import SimulatorError
+
+if TYPE_CHECKING:
+    from simulator.analysis.plot import Figure
 
 
 @dataclass(frozen=True)
@@ -61,13 +64,18 @@ class Sweep:
         """Write the table to *path*, a ``.csv``, ``.csv.gz`` or ``.parquet``. Raises `SimulatorError`."""
         writing.write(self.columns, self.table(), Path(path))
 
-    def plot(self, path: Path | str, x: str = "", y: str = "", hue: str = "") -> None:
-        """Draw column *y* over *x* to *path*, a ``.png``, ``.svg`` or ``.pdf``: a line for each value of *hue*.
+    def plot(self, path: Path | str | None = None, x: str = "", y: str = "", hue: str = "") -> Figure:
+        """Return column *y* over *x* as a figure, a line for each value of *hue*; also write it to *path* if given.
 
         If *x* and *y* both are keys of the sweep, it is a heat map of *hue*. Without *x* and *y*, the step time is
-        drawn, over one key as a line, over two as a heat map. The best is marked. Raises `SimulatorError`.
+        drawn, over one key as a line, over two as a heat map. The best is marked. *path*: a ``.png``, ``.svg`` or
+        ``.pdf``. Raises `SimulatorError`.
         """
         # matplotlib is loaded only to draw
         from scenarios.sweep import chart
+        from simulator.analysis import plot
 
-        chart.draw(self.name, self.axes, self.rows, chart.Plot(x, y, hue), Path(path))
+        figure = chart.figure(self.name, self.axes, self.rows, chart.Plot(x, y, hue))
+        if path is not None:
+            plot.write(figure, Path(path))
+        return figure

@@ -1,6 +1,7 @@
 """Charts of a timeline: ops of ranks over time, use of links, breakdown of the step time, memory.
 
 This is the only part of the simulator that imports matplotlib. It uses figures, never the global state of pyplot.
+`figure` returns one, and `write` writes it to a file; the `draw` functions do both.
 """
 
 from __future__ import annotations
@@ -8,21 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as Figure
 
 from simulator.analysis.files import suffix_of
 from simulator.analysis.plot.bars import TITLE, breakdown_bars, breakdown_chart
-from simulator.analysis.plot.beside import beside_chart, variants_chart
+from simulator.analysis.plot.beside import beside_chart
 from simulator.analysis.plot.canvas import SUFFIXES, Window, save, style
 from simulator.analysis.plot.critical import critical_chart
 from simulator.analysis.plot.gantt import pipeline_chart, timeline_chart
-from simulator.analysis.plot.heat_map import HeatMap, heat_map_chart
 from simulator.analysis.plot.links import links_chart
 from simulator.analysis.plot.memory import Reserved, memory_chart
 from simulator.analysis.plot.pareto import Point, pareto_chart
 from simulator.analysis.plot.repeats import repeats_chart
-from simulator.analysis.plot.states import Held, states_chart
-from simulator.analysis.plot.sweep import Sweep, sweep_chart
 from simulator.analysis.plot.topology import topology_chart
 from simulator.errors import SimulatorError
 from simulator.timeline import Timeline
@@ -41,6 +39,35 @@ CHARTS: dict[str, Chart] = {
 """The charts by name."""
 
 
+def figure(
+    timeline: Timeline,
+    chart: str,
+    *,
+    ranks: Sequence[int] | None = None,
+    window: Window | None = None,
+    title: str | None = None,
+    reserved: Reserved | None = None,
+) -> Figure:
+    """Return *timeline* as *chart*, one of `CHARTS`.
+
+    *ranks* and *window* (s) select what is shown; by default all, thinned if it is too much. *reserved*: the bytes
+    that a rank holds beyond tensors, for the chart of memory. Raises `SimulatorError` for an unknown chart, and if
+    there is nothing to show.
+    """
+    if chart not in CHARTS:
+        raise SimulatorError(f'there is no chart "{chart}"; there are: {", ".join(CHARTS)}')
+    with style():
+        if chart == "memory" and reserved is not None:
+            return memory_chart(timeline, ranks, window, title, reserved)
+        return CHARTS[chart](timeline, ranks, window, title)
+
+
+def write(drawn: Figure, path: Path) -> None:
+    """Write the figure *drawn* to *path*. Its suffix gives the format: PNG, SVG or PDF. Raises `SimulatorError`."""
+    with style():
+        save(drawn, path)
+
+
 def draw(
     timeline: Timeline,
     chart: str,
@@ -49,22 +76,10 @@ def draw(
     ranks: Sequence[int] | None = None,
     window: Window | None = None,
     title: str | None = None,
-    reserved: Reserved | None = None,
 ) -> None:
-    """Draw *timeline* as *chart* (one of `CHARTS`) to *path*, whose suffix gives the format: PNG, SVG or PDF.
-
-    *ranks* and *window* (s) select what is shown; by default all, thinned if it is too much. *reserved*: the bytes
-    that a rank holds beyond tensors, for the chart of memory. Raises `SimulatorError` for an unknown chart or suffix,
-    and if there is nothing to show.
-    """
-    if chart not in CHARTS:
-        raise SimulatorError(f'there is no chart "{chart}"; there are: {", ".join(CHARTS)}')
+    """Draw *timeline* as *chart* to *path*; see `figure` and `write`."""
     suffix_of(Path(path), SUFFIXES)
-    with style():
-        if chart == "memory" and reserved is not None:
-            save(memory_chart(timeline, ranks, window, title, reserved), Path(path))
-        else:
-            save(CHARTS[chart](timeline, ranks, window, title), Path(path))
+    write(figure(timeline, chart, ranks=ranks, window=window, title=title), Path(path))
 
 
 def draw_breakdowns(
@@ -84,42 +99,6 @@ def draw_beside(
     suffix_of(Path(path), SUFFIXES)
     with style():
         save(beside_chart(timelines, ranks, title), Path(path))
-
-
-def draw_variants(
-    timelines: Mapping[str, Timeline],
-    chart: str,
-    path: Path | str,
-    *,
-    ranks: Sequence[int] | None = None,
-    window: Window | None = None,
-    title: str,
-) -> None:
-    """Draw *timelines* of several schedules, by name, as *chart* (one of `PANELS`) on one time axis to *path*."""
-    suffix_of(Path(path), SUFFIXES)
-    with style():
-        save(variants_chart(timelines, chart, ranks, window, title), Path(path))
-
-
-def draw_states(several: Mapping[str, Held], path: Path | str, *, title: str) -> None:
-    """Draw the peak memory of *several* runs, by name, as stacked bars with the capacity to *path*."""
-    suffix_of(Path(path), SUFFIXES)
-    with style():
-        save(states_chart(several, title), Path(path))
-
-
-def draw_sweep(points: Sweep, path: Path | str, *, title: str) -> None:
-    """Draw the *points* of a sweep over x to *path*, whose suffix gives the format."""
-    suffix_of(Path(path), SUFFIXES)
-    with style():
-        save(sweep_chart(points, title), Path(path))
-
-
-def draw_heat_map(cells: HeatMap, path: Path | str, *, title: str) -> None:
-    """Draw the *cells* of a sweep over two keys to *path*, whose suffix gives the format."""
-    suffix_of(Path(path), SUFFIXES)
-    with style():
-        save(heat_map_chart(cells, title), Path(path))
 
 
 def draw_pareto(points: Sequence[Point], capacity: float, path: Path | str, *, title: str) -> None:

@@ -1,0 +1,49 @@
+"""A result that can be plotted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scenarios.results.result import Result
+from simulator.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from simulator.analysis.plot import Figure
+
+
+@dataclass(frozen=True)
+class PlottedResult(Result):
+    """A result with the charts of `scenarios.files.drawing`."""
+
+    def plot(
+        self,
+        chart: str = "timeline",
+        path: Path | str | None = None,
+        *,
+        ranks: Sequence[int] | None = None,
+        window: tuple[float, float] | None = None,
+        title: str = "",
+    ) -> Figure:
+        """Return *chart* as a figure; see `Result.plot`."""
+        # matplotlib is loaded only to draw
+        from scenarios.files import drawing
+        from simulator.analysis import plot
+        from simulator.analysis.files import suffix_of
+        from simulator.analysis.plot.canvas import SUFFIXES
+
+        if path is not None:
+            suffix_of(Path(path), SUFFIXES)
+        made = drawing.figures(self, chart, ranks, window, title)
+        if len(made) > 1:
+            raise ScenarioError(
+                f"{self.scenario.name} has {len(made)} runs, each with a {chart} chart of its own; "
+                f'take one, e.g. result.runs["{next(iter(made))}"].plot("{chart}")'
+            )
+        (make,) = made.values()
+        figure = make()
+        if path is not None:
+            plot.write(figure, Path(path))
+        return figure
