@@ -38,7 +38,7 @@ def refused(files: list[str], **options: object) -> str:
         ("--num-layers eight", 'must be a whole number, 1 or above, not "eight"'),
         ("--max-position-embeddings 256", "512 tokens a sample, but the model has 256 positions"),
         ("--optimizer adafactor", "adafactor is not simulated; it must be adam or sgd"),
-        ("--context-parallel-size 2", "cp"),
+        ("--context-parallel-size 2 --cp-comm-type a2a+p2p", "a2a+p2p is not simulated; it must be one of p2p"),
     ],
 )
 def test_rules_of_megatron(flags, message, tmp_path):
