@@ -101,13 +101,13 @@ FAMILIES: Mapping[str, Family] = {
     "qwen2": Family(
         {**LLAMA, "add_qkv_bias": True},
         LLAMA_KEYS,
-        {"tie_word_embeddings": False, "hidden_act": "silu", "use_slidingwindow": False},
+        {"tie_word_embeddings": False, "hidden_act": "silu", "use_sliding_window": False},
         window,
     ),
     "qwen3": Family(
         {**LLAMA, "qk_norm": "per_head"},
         LLAMA_KEYS,
-        {"tie_word_embeddings": False, "hidden_act": "silu", "use_slidingwindow": False, "head_dim": 128},
+        {"tie_word_embeddings": False, "hidden_act": "silu", "use_sliding_window": False, "head_dim": 128},
         window,
     ),
     "gemma": Family(LLAMA, LLAMA_KEYS, {"tie_word_embeddings": True, "head_dim": 256}, _gemma),

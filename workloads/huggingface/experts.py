@@ -48,6 +48,7 @@ def _qwen2(config: Values) -> Values:
 
 def _deepseek(config: Values) -> Values:
     """The shared experts are one of as many times the width. A router that scores by sigmoid corrects scores."""
+    config.get("num_key_value_heads")  # latent attention has as many as heads, whatever it says
     shared = (config.get("n_shared_experts") or 0) * config["moe_intermediate_size"]
     greedy = config.get("topk_method") == "greedy"
     groups = {"n_group": 1, "topk_group": 1} if greedy else {}
@@ -70,6 +71,10 @@ def _glm(config: Values) -> Values:
 
 def _phi(config: Values) -> Values:
     return {"attention_bias": bool(config["attention_bias"]), "head_bias": bool(config["lm_head_bias"])}
+
+
+def _gpt_oss(config: Values) -> Values:
+    return {"add_bias_linear": bool(config["attention_bias"])}
 
 
 EXPERT_FAMILIES: Mapping[str, Family] = {
@@ -129,7 +134,8 @@ EXPERT_FAMILIES: Mapping[str, Family] = {
     "gpt_oss": Family(
         {**LLAMA, "add_bias_linear": True, "attention_sinks": True, "moe_router_bias": True},
         LOCAL,
-        {**SILU, "num_local_experts": 128, "num_experts_per_tok": 4, "head_dim": 64},
+        {**SILU, "num_local_experts": 128, "num_experts_per_tok": 4, "head_dim": 64, "attention_bias": True},
+        _gpt_oss,
     ),
     "olmoe": Family({**LLAMA, "qk_norm": "all_heads"}, NAMED, {**SILU, "num_experts": 64, "num_experts_per_tok": 8}),
     "granitemoe": Family(LLAMA, LOCAL, {**SILU, "num_local_experts": 8, "num_experts_per_tok": 2}),
