@@ -32,8 +32,8 @@ def read_degrees(arguments: Arguments, facts: Facts) -> None:
     shared = arguments.whole("expert_tensor_parallel_size")
     if "model.num_experts" in facts.found:
         arguments.give(facts, "parallelism.expert_tp", shared, "expert_tensor_parallel_size")
-    kinds = set(arguments.several("cp_comm_type"))
-    if kinds and facts.whole("parallelism.cp"):
+    kinds = set(arguments.several("cp_comm_type")) or {"p2p"}
+    if facts.whole("parallelism.cp"):
         if len(kinds) > 1 or not kinds <= CONTEXT.keys():
             shown = " ".join(sorted(kinds))[:60]
             raise arguments.error("cp_comm_type", f"{shown} is not simulated; it must be one of {', '.join(CONTEXT)}")
