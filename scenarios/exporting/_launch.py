@@ -137,7 +137,7 @@ def launch(scenario: Scenario, target: str, axes: Sequence[str] = ("tp", "pp", "
     for key in ("compression", "allow"):
         if getattr(parallelism.data, key, None):
             raise scenario.document.error(("parallelism", "data", key), f"is not written for {target}")
-    if not isinstance(parallelism.placement, str):
+    if parallelism.placement != "packed":
         raise scenario.document.error(("parallelism", "placement"), f"{target} places ranks node by node")
     nodes, each = _processes(scenario)
     tokens = scenario.model.tokens_per_sample if scenario.model else None

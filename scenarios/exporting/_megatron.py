@@ -98,7 +98,7 @@ def _model(run: Launch, model: TransformerSpecification) -> Iterator[str]:
         value = getattr(model, key)
         usual = value in (field.default, "causal") or (key == "norm_bias" and model.normalization == "rmsnorm")
         if key not in WRITTEN and not usual:
-            raise run.refuse(f"model.{key}", PROGRAM)
+            raise run.error(f"model.{key}", f"{PROGRAM} has no argument for it here")
     if model.activation not in ACTIVATIONS:
         raise run.refuse("model.activation", PROGRAM, ", ".join(ACTIVATIONS))
     if model.position_embedding_type in ("alibi", "relative"):

@@ -30,7 +30,7 @@ CACHED = 100e6
 
 @dataclass(frozen=True)
 class Entry:
-    """The *accelerator*, and its *fit* to *products*, with the relative standard *errors* of the fitted values by name."""
+    """The *accelerator*, the relative standard *errors* of its fitted values by name, and the *fit* to *products*."""
 
     accelerator: Accelerator
     errors: dict[str, float]
