@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simulator.analysis.text import indented, table
-from simulator.replay.entry import Entry, LinkFit, entry, fit_link, products_of_length
+from simulator.replay.entry import Entry, LinkFit, entry, fit_link
 from simulator.units import show
 from topologies.catalogue import GPUS, device
 from topologies.inventory.inventory import gpu_called
@@ -99,7 +99,7 @@ def host_section(found: MeasuredDevice) -> dict[str, Any]:
 def device_report(found: MeasuredDevice) -> str:
     """Return the report: measured products and copies beside the fitted times."""
     made, measured = found.entry.accelerator, found.device
-    errors = dict(zip(products_of_length(measured), np.exp(found.entry.fit.residuals), strict=True))
+    errors = dict(zip(found.entry.products, np.exp(found.entry.fit.residuals), strict=True))
     rows = [[*_measured(one), *_fitted(one, errors.get(one))] for one in measured.products]
     products = table(rows, ["", "m x n x k", "time", "rate", "fitted", "error"], "lr")
     copies = [[show(c.nbytes, "size", 3), show(c.nbytes / c.seconds, "bandwidth", 3)] for c in measured.copies]
@@ -110,10 +110,9 @@ def device_report(found: MeasuredDevice) -> str:
     lines += [f"{key}: +- {error:.1%}" for key, error in found.entry.errors.items()]
     if found.host:
         lines.append("host: " + ", ".join(f"{k} {v}" for k, v in host_section(found).items()))
-    sections = [
-        f"{measured.name}\n{indented(products)}",
-        "copies\n" + indented(table(copies, ["read and written", "rate"], "r")),
-    ]
+    sections = [f"{measured.name}\n{indented(products)}"]
+    if copies:
+        sections.append("copies\n" + indented(table(copies, ["read and written", "rate"], "r")))
     return "\n\n".join([*sections, "\n".join(lines)])
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
+
+from pydantic import BaseModel
 
 from scenarios.build.schedule import gradient_dtype
 from scenarios.importing.writing import scalar
@@ -50,10 +52,10 @@ class Launch:
         """The number format of the computation; of all but its products if these have another one."""
         return str(getattr(self.training, "base_precision", self.training.precision))
 
-    @property
-    def eight_bits(self) -> bool:
-        """True if products are computed in 8 bits."""
-        return getattr(self.training.precision, "matmul", "") == "fp8"
+    def check_precision(self, program: str) -> None:
+        """Raise `ScenarioError` for products in few bits, which *program* is not told here."""
+        if not isinstance(self.training.precision, str):
+            raise self.refuse("training.precision", program, "bf16, fp16, fp32")
 
     @property
     def rank_order(self) -> list[str]:
@@ -87,10 +89,33 @@ class Launch:
 
     def refuse(self, key: str, program: str, known: str = "") -> ScenarioError:
         """Return the error that *program* does not have the value of *key*; *known*: what it has."""
-        value: Any = self.scenario.specification
-        for part in key.split("."):
-            value = getattr(value, part)
+        value = _at(self.scenario.specification, key)
         return self.error(key, f"{program} has no {scalar(value)} here" + (f"; it has {known}" if known else ""))
+
+    def unsaid(self, said: Set[str], data: Sequence[str], training: Sequence[str] = ()) -> list[str]:
+        """Return a note for each key that a program is not told.
+
+        *said*: keys of the parallelism that it is told. *data*: those of the exchange of gradients. *training*: keys
+        of the training that it is not told.
+        """
+        specification = self.scenario.specification
+        found = [f"parallelism.{key}" for key in _changed(specification.parallelism) if key not in {*said, "data"}]
+        found += [f"parallelism.data.{key}" for key in _changed(self.data) if key not in {*data, "method"}]
+        found += [f"training.{key}" for key in _changed(self.training) if key in training]
+        return [f"{key}: {scalar(_at(specification, key))} is not said" for key in found]
+
+
+def _changed(section: BaseModel) -> list[str]:
+    """Return the keys of *section* that do not have their defaults."""
+    fields = type(section).model_fields.items()
+    return [key for key, field in fields if getattr(section, key) != field.get_default(call_default_factory=True)]
+
+
+def _at(section: Any, key: str) -> Any:
+    """Return the value at the dotted *key*, as plain data."""
+    for part in key.split("."):
+        section = getattr(section, part)
+    return section.model_dump(exclude_none=True) if isinstance(section, BaseModel) else section
 
 
 def launch(scenario: Scenario, target: str, axes: Sequence[str] = ("tp", "pp", "dp")) -> Launch:
@@ -107,10 +132,12 @@ def launch(scenario: Scenario, target: str, axes: Sequence[str] = ("tp", "pp", "
         raise scenario.document.error(("parallelism", "dp"), f"{target} has the same number of replicas for each stage")
     if own := next((axis for axis, degree in derived.degrees.items() if axis not in axes and degree > 1), None):
         raise scenario.document.error(("parallelism",), f"{target} has no parallelism {own} here", at_key=True)
+    if "ep" not in axes and parallelism.ep > 1:
+        raise scenario.document.error(("parallelism", "ep"), f"{target} shares no experts here; --to megatron")
     for key in ("compression", "allow"):
         if getattr(parallelism.data, key, None):
             raise scenario.document.error(("parallelism", "data", key), f"is not written for {target}")
-    if not isinstance(parallelism.placement, str):
+    if parallelism.placement != "packed":
         raise scenario.document.error(("parallelism", "placement"), f"{target} places ranks node by node")
     nodes, each = _processes(scenario)
     tokens = scenario.model.tokens_per_sample if scenario.model else None

@@ -5,26 +5,37 @@ Arguments are those of Megatron-LM core_v0.15.3 (megatron/training/arguments.py)
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 
 from scenarios.exporting._launch import PLAIN_RANK_ORDERS, Launch, transformer
+from scenarios.exporting._megatron_experts import LOSS, experts, latent
+from scenarios.importing.formats._megatron_parallelism import CONTEXT
+from workloads.architectures.keys import Named
+from workloads.experts.keys import ExpertKeys
+from workloads.latent_attention.keys import LatentKeys
+from workloads.parallelism.expert import Expert
 from workloads.specification import TransformerSpecification
 
 PROGRAM = "Megatron-LM's pretrain_gpt.py"
 
 ACTIVATIONS = {"gelu": "", "swiglu": "--swiglu", "squared_relu": "--squared-relu", "gelu_new": "--openai-gelu"}
 
-FIXED = {
-    "block": "serial",
-    "norm_placement": "before",
-    "head": "causal_lm",
-    "head_bias": False,
-    "embedding_norm": False,
-    "type_vocab_size": 0,
-    "norm_bias": True,
+WRITTEN = {
+    *("kind", "num_layers", "hidden_size", "num_attention_heads", "head_dim", "num_key_value_heads", "ffn_hidden_size"),
+    *("seq_length", "vocab_size", "tie_embeddings", "activation", "attention", "attention_window", "normalization"),
+    *("qk_norm", "position_embedding_type", "position_rows", "relative_attention_num_buckets", "add_bias_linear"),
+    *("add_qkv_bias", "dropout", "num_nextn_predict_layers", "router_load"),
+    *Named.model_fields,
+    *LatentKeys.model_fields,
+    *(key for key in ExpertKeys.model_fields if key != "router_load"),
 }
-"""What its transformer has, and no argument changes."""
+"""Keys of the model that arguments, or notes, tell. Any other must have its default."""
+
+SAID = {
+    *("tp", "pp", "dp", "cp", "cp_method", "cp_layout", "data", "rank_order", "placement", "sequence_parallel"),
+    *("tp_overlap", "tp_split", "schedule", "virtual_stages", "layout", *Expert.model_fields),
+}
+"""Keys of the parallelism that arguments tell, or that are refused."""
 
 DIVISORS = (128, 64, 32, 16, 8, 4, 2, 1)
 """Of the vocabulary: ``--make-vocab-size-divisible-by`` is the first that leaves its size as it is."""
@@ -32,15 +43,8 @@ DIVISORS = (128, 64, 32, 16, 8, 4, 2, 1)
 AXES = ("tp", "pp", "dp", "cp", "ep")
 """Parallelisms that it has."""
 
-CONTEXT = {"all_gather": "all_gather", "ulysses": "a2a"}
-"""``--cp-comm-type`` by the method of context parallelism; others pass keys and values around, p2p."""
-
-EXPERTS = {
-    "moe_router_topk": "--moe-router-topk",
-    "moe_ffn_hidden_size": "--moe-ffn-hidden-size",
-    "moe_shared_expert_intermediate_size": "--moe-shared-expert-intermediate-size",
-}
-"""Arguments of a mixture of experts by the key of the model."""
+DATA = ("stage", "overlap", "bucket", "hybrid")
+"""Keys of the exchange of gradients that arguments tell."""
 
 PLACEHOLDERS = ("--mock-data", "--lr 1.0e-4", "--min-lr 1.0e-5")
 """What a run needs and a scenario does not have."""
@@ -61,13 +65,21 @@ def arguments(run: Launch) -> list[str]:
 
 def notes(run: Launch) -> tuple[str, ...]:
     """Return what the arguments do not say as the scenario does."""
+    model = transformer(run, PROGRAM)
     made = ["data, tokenizer and learning rate are placeholders: --mock-data, NullTokenizer, --lr"]
     if not run.samples:
         made.append("the scenario gives no tokens or samples: --train-iters 100")
-    vocabulary = transformer(run, PROGRAM).vocab_size
+    vocabulary = model.vocab_size
     if padding := -vocabulary % run.tp:
         made.append(f"Megatron-LM pads the vocabulary of {vocabulary} to {vocabulary + padding}, by tp {run.tp}")
-    return tuple(made)
+    if model.router_load != "balanced":
+        made.append("model.router_load is not said: the data decide it")
+    if model.moe_aux_loss and model.num_experts:
+        made.append(f"the weight of the loss for equal loads is a placeholder: --moe-aux-loss-coeff {LOSS}")
+    overlap = run.scenario.specification.parallelism.tp_overlap
+    if overlap not in (False, True, 0.0, 1.0):
+        made.append(f"parallelism.tp_overlap: {overlap} is written as --tp-comm-overlap, without the fraction")
+    return (*made, *run.unsaid(SAID, DATA))
 
 
 def environment(run: Launch) -> list[str]:
@@ -82,12 +94,14 @@ def _shards(run: Launch) -> bool:
 
 
 def _model(run: Launch, model: TransformerSpecification) -> Iterator[str]:
-    for key, value in FIXED.items():
-        if getattr(model, key) != value and not (key == "norm_bias" and model.normalization == "rmsnorm"):
-            raise run.refuse(f"model.{key}", PROGRAM, f"{value}")
+    for key, field in TransformerSpecification.model_fields.items():
+        value = getattr(model, key)
+        usual = value in (field.default, "causal") or (key == "norm_bias" and model.normalization == "rmsnorm")
+        if key not in WRITTEN and not usual:
+            raise run.error(f"model.{key}", f"{PROGRAM} has no argument for it here")
     if model.activation not in ACTIVATIONS:
         raise run.refuse("model.activation", PROGRAM, ", ".join(ACTIVATIONS))
-    if model.position_embedding_type == "alibi":
+    if model.position_embedding_type in ("alibi", "relative"):
         raise run.refuse("model.position_embedding_type", PROGRAM, "learned_absolute, rope, none")
     if model.qk_norm == "all_heads":
         raise run.refuse("model.qk_norm", PROGRAM, "none, per_head")
@@ -115,25 +129,12 @@ def _model(run: Launch, model: TransformerSpecification) -> Iterator[str]:
         "--qk-layernorm": model.qk_norm == "per_head",
     }
     yield from (flag for flag, given in flags.items() if flag and given)
-    yield from _experts(run, model)
+    yield from latent(run, model)
+    yield from experts(run, model)
+    if model.num_nextn_predict_layers:
+        yield f"--mtp-num-layers {model.num_nextn_predict_layers}"
     if model.attention_window:
         yield f"--window-size {model.attention_window - 1},0"
-
-
-def _experts(run: Launch, model: TransformerSpecification) -> Iterator[str]:
-    """Yield the mixture of experts, if the model has one."""
-    if getattr(model, "kv_lora_rank", None):
-        raise run.error("model.kv_lora_rank", "latent attention is not written for Megatron-LM")
-    experts = getattr(model, "num_experts", None)
-    if not experts:
-        return
-    yield f"--num-experts {experts}"
-    yield from (f"{flag} {value}" for key, flag in EXPERTS.items() if (value := getattr(model, key, None)))
-    frequency = getattr(model, "moe_layer_freq", 1)
-    if dense := getattr(model, "first_k_dense_replace", 0):
-        frequency = [0] * dense + [1] * (model.num_layers - dense)
-    if frequency != 1:
-        yield f"--moe-layer-freq {frequency if isinstance(frequency, int) else shlex.quote(str(frequency))}"
 
 
 def _vocabulary(run: Launch, model: TransformerSpecification) -> Iterator[str]:
@@ -150,8 +151,7 @@ def _training(run: Launch) -> Iterator[str]:
     yield f"--train-samples {run.samples}" if run.samples else "--train-iters 100"
     if run.precision != "fp32":
         yield f"--{run.precision}"
-    if run.eight_bits:
-        yield "--fp8-format hybrid"
+    yield from _few_bits(run)
     if run.precision != "fp32":
         if run.gradient_dtype == "fp32":
             yield "--accumulate-allreduce-grads-in-fp32"
@@ -170,6 +170,20 @@ def _training(run: Launch) -> Iterator[str]:
         raise run.refuse("training.recompute", PROGRAM, "none, selective, full")
 
 
+def _few_bits(run: Launch) -> Iterator[str]:
+    """Yield the format of products in 8 or 4 bits, how they are scaled, and that of parameters."""
+    precision = run.training.precision
+    if isinstance(precision, str):
+        return
+    recipe = precision.recipe or ("nvfp4" if precision.matmul == "fp4" else "tensorwise")
+    form = "e2m1" if precision.matmul == "fp4" else "e4m3" if recipe in ("blockwise", "mxfp8") else "hybrid"
+    yield f"--{precision.matmul}-format {form} --{precision.matmul}-recipe {recipe}"
+    if precision.parameters == "fp8":
+        if getattr(run.data, "stage", 0) == 0 and run.data.method != "fsdp":
+            raise run.error("training.precision.parameters", "Megatron-LM wants the distributed optimizer, or FSDP")
+        yield "--fp8-param-gather"
+
+
 def _parallelism(run: Launch, model: TransformerSpecification) -> Iterator[str]:
     parallelism = run.scenario.specification.parallelism
     if run.rank_order not in PLAIN_RANK_ORDERS:
@@ -178,7 +192,9 @@ def _parallelism(run: Launch, model: TransformerSpecification) -> Iterator[str]:
         yield "--use-tp-pp-dp-mapping"
     yield f"--tensor-model-parallel-size {run.tp}"
     yield f"--pipeline-model-parallel-size {run.pp}"
-    yield from _context_and_experts(run)
+    yield from _context(run)
+    if parallelism.tp_head != "vocabulary":
+        raise run.refuse("parallelism.tp_head", PROGRAM, "vocabulary")
     if parallelism.by_columns:
         raise run.refuse("parallelism.tp_split", PROGRAM, "column_row")
     if parallelism.sequence_parallel:
@@ -191,16 +207,15 @@ def _parallelism(run: Launch, model: TransformerSpecification) -> Iterator[str]:
         yield from _stages(run, model)
 
 
-def _context_and_experts(run: Launch) -> Iterator[str]:
-    """Yield the degrees of context and expert parallelism, if the scenario has them."""
+def _context(run: Launch) -> Iterator[str]:
+    """Yield the degree of context parallelism, which divides sequences in zigzag."""
     parallelism = run.scenario.specification.parallelism
-    if (degree := run.degree("cp")) > 1:
-        method = getattr(parallelism, "cp_method", None)
-        yield f"--context-parallel-size {degree} --cp-comm-type {CONTEXT.get(str(method), 'p2p')}"
-    if (degree := getattr(parallelism, "ep", 1)) > 1:
-        yield f"--expert-model-parallel-size {degree}"
-    if (experts := getattr(parallelism, "expert_tp", None)) is not None:
-        yield f"--expert-tensor-parallel-size {experts}"
+    if (degree := run.degree("cp")) == 1:
+        return
+    if parallelism.cp_layout == "contiguous":
+        raise run.refuse("parallelism.cp_layout", PROGRAM, "zigzag")
+    kinds = {method: kind for kind, method in CONTEXT.items()}
+    yield f"--context-parallel-size {degree} --cp-comm-type {kinds.get(str(parallelism.cp_method), 'p2p')}"
 
 
 def _stages(run: Launch, model: TransformerSpecification) -> Iterator[str]:

@@ -34,7 +34,9 @@ def accelerate(scenario: Scenario) -> Export:
         "accelerate.yaml": config,
         "launch.sh": script(scenario.name, "accelerate 1.10.1", [command(begin, _trainer(run))]),
     }
-    return Export(files, ("the model is that of your train.py, whose Trainer takes the flags of launch.sh",))
+    note = "the model is that of your train.py, whose Trainer takes the flags of launch.sh"
+    told = ("stage", "hybrid", "reshard", "prefetch")
+    return Export(files, (note, *run.unsaid({"tp", "pp", "dp"}, told)))
 
 
 def _trainer(run: Launch) -> list[str]:
@@ -62,6 +64,7 @@ def _config(run: Launch) -> dict[str, Any]:
     for axis, degree in (("tp", run.tp), ("pp", run.pp)):
         if degree > 1:
             raise run.error(f"parallelism.{axis}", f"accelerate shares no layers: {axis} must be 1; --to megatron")
+    run.check_precision("accelerate")
     config: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "NO" if run.dp == 1 else "MULTI_GPU",

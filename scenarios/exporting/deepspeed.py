@@ -27,6 +27,7 @@ def deepspeed(scenario: Scenario) -> Export:
         notes.append(f"the {run.pp} pipeline stages are those of its PipelineModule(num_stages={run.pp})")
     if scenario.specification.training and scenario.specification.training.recompute != "none":
         notes.append("recomputation is that of train.py: torch.utils.checkpoint, or deepspeed.checkpointing")
+    notes += run.unsaid({"tp", "pp", "dp"}, ("stage", "overlap", "bucket"))
     files = {"ds_config.json": config, "launch.sh": script(scenario.name, "DeepSpeed 0.16.4", [line])}
     return Export(files, tuple(notes))
 
@@ -37,6 +38,7 @@ def _config(run: Launch) -> dict[str, Any]:
         raise run.refuse("parallelism.data.method", "DeepSpeed", "ddp, zero")
     if training.optimizer not in OPTIMIZERS:
         raise run.refuse("training.optimizer", "DeepSpeed", ", ".join(OPTIMIZERS))
+    run.check_precision("DeepSpeed")
     stage = getattr(data, "stage", 0)
     if getattr(data, "hybrid", None):
         raise run.refuse("parallelism.data.hybrid", "DeepSpeed", "shards over all replicas")

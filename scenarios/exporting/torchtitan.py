@@ -11,37 +11,24 @@ from typing import Any
 
 from scenarios.exporting import Export
 from scenarios.exporting._launch import PLAIN_RANK_ORDERS, Launch, command, launch, script, torchrun, transformer
-from scenarios.importing.formats.torchtitan import SCHEDULES, SINGLE
+from scenarios.importing.formats.torchtitan import FLOAT8, MODELS, MX, SCHEDULES, SINGLE
 from scenarios.scenario import Scenario
-from simulator.document import read
-from simulator.lookup import data_file
-from workloads.specification import TransformerSpecification
+from workloads.architectures.keys import Named
+from workloads.specification import TransformerSpecification, specification
 
 PROGRAM = "torchtitan"
 
-MODELS = {
-    "llama3": {"8B": "llama3_8b", "70B": "llama3_70b", "405B": "llama3_405b"},
-    "qwen3": {
-        "0.6B": "qwen3_0_6b",
-        "1.7B": "qwen3_1_7b",
-        "4B": "qwen3_4b",
-        "8B": "qwen3_8b",
-        "14B": "qwen3_14b",
-        "32B": "qwen3_32b",
-    },
-}
-"""Presets by model and flavour (torchtitan/models/*/__init__.py)."""
+FREE = {"seq_length", "position_rows", "attention", "router_load", *Named.model_fields}
+"""Keys in which a model and its flavour may differ: the length is a setting, and the data decide the loads."""
 
-SAME = (
-    "num_layers",
-    "hidden_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "ffn_hidden_size",
-    "vocab_size",
-    "tie_embeddings",
-)
-"""Keys in which a model and a flavour agree."""
+SIZES = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "vocab_size", "num_experts")
+"""Keys that tell flavours from one another."""
+
+SAID = {
+    *("tp", "pp", "dp", "cp", "cp_method", "cp_layout", "ep", "expert_tp", "data", "rank_order", "placement"),
+    *("sequence_parallel", "tp_overlap", "schedule", "virtual_stages", "layout"),
+}
+"""Keys of the parallelism that settings tell, or that are refused."""
 
 NAMES = {
     "one_f_one_b": "1F1B",
@@ -57,13 +44,14 @@ NAMES = {
 
 def torchtitan(scenario: Scenario) -> Export:
     """Return configuration and launch script. Raises `ScenarioError` for what torchtitan does not have."""
-    run = launch(scenario, PROGRAM, ("tp", "pp", "dp", "cp"))
+    run = launch(scenario, PROGRAM, ("tp", "pp", "dp", "cp", "ep"))
     model = transformer(run, PROGRAM)
     file = f"{scenario.name}.toml"
     started = command(f"{torchrun(run)} -m torchtitan.train", [f"--job.config_file {file}"])
     sections = {
         "job": {"description": f"made by clustersim export from {scenario.name}"},
-        "model": _model(run, model),
+        "model": {**_model(run, model), **_converters(run)},
+        **_eight_bits(run),
         "optimizer": {"name": "AdamW", "lr": 3e-4},
         "training": _training(run, model),
         "parallelism": _parallelism(run, model),
@@ -71,7 +59,10 @@ def torchtitan(scenario: Scenario) -> Export:
         "compile": {"enable": scenario.stack.endswith("_compile")},
     }
     files = {file: _toml(sections), "launch.sh": script(scenario.name, "torchtitan 0.2.2", [started])}
-    return Export(files, () if run.steps else ("the scenario gives no tokens or samples: torchtitan runs 10000 steps",))
+    notes = run.unsaid(SAID, ("hybrid", "reshard"))
+    if not run.steps:
+        notes.insert(0, "the scenario gives no tokens or samples: torchtitan runs 10000 steps")
+    return Export(files, tuple(notes))
 
 
 def _toml(sections: dict[str, dict[str, Any]]) -> str:
@@ -82,16 +73,48 @@ def _toml(sections: dict[str, dict[str, Any]]) -> str:
 
 
 def _model(run: Launch, model: TransformerSpecification) -> dict[str, Any]:
-    if run.eight_bits:
-        raise run.refuse("training.precision", PROGRAM, "bf16, fp32")
+    """Return name and flavour. Raises `ScenarioError` if no flavour has these sizes, or if another key differs."""
     for name, flavors in MODELS.items():
         for flavor, preset in flavors.items():
-            known = read(data_file("workloads.models", preset)).data
-            if all(getattr(model, key) == known.get(key) for key in SAME):
-                return {"name": name, "flavor": flavor}
+            known = specification(preset)
+            if any(getattr(model, key) != getattr(known, key, None) for key in SIZES):
+                continue
+            keys = type(model).model_fields.keys() - FREE
+            differs = next((key for key in sorted(keys) if getattr(model, key) != getattr(known, key)), None)
+            if differs is not None:
+                raise run.refuse(f"model.{differs}", f"torchtitan's {name} {flavor}", str(getattr(known, differs)))
+            return {"name": name, "flavor": flavor}
     known_names = ", ".join(f"{name} {flavor}" for name, flavors in MODELS.items() for flavor in flavors)
     message = f"torchtitan has no flavor with these sizes; it has {known_names}"
     raise run.scenario.document.error(("model",), message, at_key=True)
+
+
+def _recipe(run: Launch) -> tuple[str, str]:
+    """Return the converter and the recipe of products in 8 bits; empty texts for none."""
+    precision = run.training.precision
+    if isinstance(precision, str):
+        return "", ""
+    recipe = precision.recipe or "tensorwise"
+    if precision.matmul != "fp8" or recipe not in ("tensorwise", "mxfp8") or precision.rest != "bf16":
+        raise run.refuse("training.precision", PROGRAM, "bf16, fp32, fp8 by the recipes tensorwise and mxfp8")
+    return (MX, "mxfp8_cublas") if recipe == "mxfp8" else (FLOAT8, "")
+
+
+def _converters(run: Launch) -> dict[str, Any]:
+    converter, _ = _recipe(run)
+    return {"converters": [converter]} if converter else {}
+
+
+def _eight_bits(run: Launch) -> dict[str, dict[str, Any]]:
+    """Return the section of the converter for products in 8 bits."""
+    converter, recipe = _recipe(run)
+    if not converter:
+        return {}
+    parameters = getattr(run.training.precision, "parameters", None) == "fp8"
+    if parameters and converter != FLOAT8:
+        raise run.refuse("training.precision", PROGRAM, "parameters in fp8 with the recipe tensorwise only")
+    gathered = {"enable_fsdp_float8_all_gather": True} if parameters else {}
+    return {converter: {**({"recipe_name": recipe} if recipe else {}), **gathered}}
 
 
 def _training(run: Launch, model: TransformerSpecification) -> dict[str, Any]:
@@ -126,13 +149,39 @@ def _parallelism(run: Launch, model: TransformerSpecification) -> dict[str, Any]
     if run.tp > 1 and not parallelism.sequence_parallel:
         raise run.error("parallelism.tp", "torchtitan's is sequence parallel too: give sequence_parallel: true")
     made: dict[str, Any] = {**_replicas(run), "tensor_parallel_degree": run.tp, "pipeline_parallel_degree": run.pp}
-    if (degree := run.degree("cp")) > 1:
-        gathered = getattr(parallelism, "cp_method", None) == "all_gather"
-        made["context_parallel_degree"] = degree
-        made["context_parallel_rotate_method"] = "allgather" if gathered else "alltoall"
+    made |= _context(run) | _experts(run)
     if parallelism.tp_overlap:
         made["enable_async_tensor_parallel"] = True
     return made | (_pipeline(run, model) if run.pp > 1 else {})
+
+
+def _context(run: Launch) -> dict[str, Any]:
+    """Return the settings of context parallelism, which divides sequences in zigzag (headtail)."""
+    parallelism = run.scenario.specification.parallelism
+    if (degree := run.degree("cp")) == 1:
+        return {}
+    if parallelism.cp_layout == "contiguous":
+        raise run.refuse("parallelism.cp_layout", PROGRAM, "zigzag")
+    if parallelism.cp_method == "ulysses":
+        raise run.refuse("parallelism.cp_method", PROGRAM, "ring, all_gather")
+    rotates = "allgather" if parallelism.cp_method == "all_gather" else "alltoall"
+    return {"context_parallel_degree": degree, "context_parallel_rotate_method": rotates}
+
+
+def _experts(run: Launch) -> dict[str, Any]:
+    """Return the degrees of experts, by the rules of torchtitan/distributed/parallel_dims.py."""
+    parallelism = run.scenario.specification.parallelism
+    ep, shared = parallelism.ep, parallelism.expert_tp or run.tp
+    if ep == 1:
+        return {}
+    if shared not in (1, run.tp):
+        raise run.refuse("parallelism.expert_tp", PROGRAM, f"1, or tp = {run.tp}")
+    shards = getattr(run.data, "hybrid", None) or run.dp
+    inner = run.degree("cp") * (1 if shared == run.tp else run.tp)
+    if ep % inner or shards * inner % ep:
+        message = f"torchtitan wants a multiple of {inner} that divides the {shards * inner} ranks of a shard group"
+        raise run.error("parallelism.ep", f"{message}, not {ep}")
+    return {"expert_parallel_degree": ep, "expert_tensor_parallel_degree": shared}
 
 
 def _replicas(run: Launch) -> dict[str, Any]:

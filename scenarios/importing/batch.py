@@ -24,7 +24,8 @@ def replicas(facts: Facts) -> int:
     key = next((f"parallelism.{axis}" for axis, degree in degrees.items() if degree > 1), "run.gpus")
     shown = " x ".join(f"{axis} {degree}" for axis, degree in degrees.items() if degree > 1)
     if gpus % inner:
-        raise facts.error(key, f"{shown} = {inner} does not divide the {gpus} GPUs; give --nodes, or change a degree")
+        shown = shown if shown == f"{key.partition('.')[2]} {inner}" else f"{shown} = {inner}"
+        raise facts.error(key, f"{shown} does not divide the {gpus} GPUs; give --nodes, or change a degree")
     given = facts.whole("run.dp")
     if given is not None and given * inner != gpus:
         needed = f"{shown + ' x ' if shown else ''}dp {given}"

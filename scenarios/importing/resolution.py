@@ -44,6 +44,7 @@ def settle(facts: Facts, options: Options, settings: Sequence[str] = ()) -> None
     if facts.whole("run.gpus") != _gpus(facts):
         facts.follows("run.gpus", "parallelism.dp", dp, "the other GPUs of the nodes idle")
     _model(facts)
+    _domains(facts)
     _stages(facts)
     _data(facts, dp)
     _length(facts)
@@ -80,6 +81,10 @@ def _model(facts: Facts) -> None:
     if not {"preset", "num_layers", "kind", "profile"} & facts.below("model").keys():
         why = "no file describes the model; give its config.json too, or --set model.preset=NAME"
         raise ScenarioError(f"the files give no model: {why}")
+    sizes = facts.below("model").keys()
+    if not {"preset", "profile", "vocab_size"} & sizes and facts.value("model.kind") in (None, "transformer"):
+        why = "it is that of the tokenizer's own file; give --set model.vocab_size=N"
+        raise ScenarioError(f"the files give no size of the vocabulary (model.vocab_size): {why}")
     length, positions = facts.whole("model.seq_length"), facts.whole("run.positions")
     if length is None and positions is not None:
         facts.follows("run.positions", "model.seq_length", positions, "no file gives the length of a sample")
@@ -95,6 +100,17 @@ def _model(facts: Facts) -> None:
         if positions < length:
             raise facts.error("model.seq_length", f"{length} tokens a sample, but the model has {positions} positions")
         facts.follows("run.positions", "model.position_rows", positions, "")
+
+
+def _domains(facts: Facts) -> None:
+    """Give the expert-parallel neighbours in a node, if tokens go to each node once (DeepEP)."""
+    if not facts.value("run.expert_domains"):
+        return
+    node = (facts.whole("run.gpus") or 1) // (facts.whole("cluster.nodes") or 1)
+    shared = facts.whole("parallelism.expert_tp") or facts.whole("parallelism.tp") or 1
+    each, ep = max(1, node // shared), facts.whole("parallelism.ep") or 1
+    if each < ep and ep % each == 0:
+        facts.follows("run.expert_domains", "parallelism.ep_domain", each, f"the expert-parallel ranks in {node} GPUs")
 
 
 def _stages(facts: Facts) -> None:

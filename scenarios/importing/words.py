@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from scenarios.importing.branches import CONTROL, Branches
 from simulator.errors import ScenarioError
 
 LONGEST = 2**20
 """Characters that all words of a script may have together: variables in variables grow without end."""
 
 TRANSPARENT = ("export", "local", "declare", "readonly", "then", "else", "do", "{", "exec", "time")
-"""Words before an assignment or a command. Conditions are not evaluated: both branches are read."""
+"""Words before an assignment or a command."""
 
 _SEPARATORS = re.compile(r"&&|\|\||[;|&\n]")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(\[[@*]\])?(?::?-([^{}]*))?\}|(\w+))")
@@ -65,7 +66,14 @@ def commands(text: str, name: str) -> tuple[list[list[Word]], dict[str, list[Wor
     variables: dict[str, list[Word]] = {}
     found: list[list[Word]] = []
     left = [LONGEST]
+    branches = Branches()
     for tokens in _lines(text, name):
+        if tokens[0].plain in CONTROL:
+            control = [word.text for token in tokens for word in _expanded(token, variables, left, name)]
+            if branches.read(control):
+                continue
+        if branches.skipped:
+            continue
         rest = _assigned(tokens, variables, left, name)
         words = [word for token in rest for word in _expanded(token, variables, left, name)]
         if words:

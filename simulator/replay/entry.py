@@ -30,11 +30,12 @@ CACHED = 100e6
 
 @dataclass(frozen=True)
 class Entry:
-    """The *accelerator*, the relative standard *errors* of the fitted values by name, and the *fit* of the products."""
+    """The *accelerator*, the relative standard *errors* of its fitted values by name, and the *fit* to *products*."""
 
     accelerator: Accelerator
     errors: dict[str, float]
     fit: Fit
+    products: tuple[Product, ...]
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def entry(device: Device, known: Accelerator | None = None) -> Entry:
     found = fit(predict, np.array(list(start.values())), measured, PRIOR_DEVIATION)
     errors = dict(zip(start, map(float, found.errors), strict=True))
     errors["memory_efficiency" if known else "memory_bandwidth"] = memory_error
-    return Entry(made(found.parameters), errors, found)
+    return Entry(made(found.parameters), errors, found, tuple(products))
 
 
 def products_of_length(device: Device) -> list[Product]:

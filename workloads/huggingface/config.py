@@ -12,7 +12,7 @@ from simulator.document import Document, Path
 from simulator.document.validation import listed, near
 from workloads.huggingface.aliases import ACTIVATIONS
 from workloads.huggingface.experts import EXPERT_FAMILIES
-from workloads.huggingface.family import LLAMA, LLAMA_KEYS, SIZES, Family, Unsupported, Values, window
+from workloads.huggingface.family import LLAMA, LLAMA_KEYS, SIZES, Family, Unsupported, Values, truth, window
 
 
 def _llama(config: Values) -> Values:
@@ -37,7 +37,7 @@ def _falcon(config: Values) -> Values:
     grouped = config.get("num_kv_heads") if new else 1 if config.get("multi_query", True) else None
     return {
         "block": "parallel_two_norms" if new else "parallel",
-        "add_bias_linear": bool(config.get("bias", False)),
+        "add_bias_linear": truth(config, "bias"),
         "position_embedding_type": "alibi" if config.get("alibi", False) else "rope",
         "num_key_value_heads": grouped or config["num_attention_heads"],
         "ffn_hidden_size": config.get("ffn_hidden_size", 4 * config["hidden_size"]),
@@ -101,13 +101,13 @@ FAMILIES: Mapping[str, Family] = {
     "qwen2": Family(
         {**LLAMA, "add_qkv_bias": True},
         LLAMA_KEYS,
-        {"tie_word_embeddings": False, "hidden_act": "silu", "use_slidingwindow": False},
+        {"tie_word_embeddings": False, "hidden_act": "silu", "use_sliding_window": False},
         window,
     ),
     "qwen3": Family(
         {**LLAMA, "qk_norm": "per_head"},
         LLAMA_KEYS,
-        {"tie_word_embeddings": False, "hidden_act": "silu", "use_slidingwindow": False, "head_dim": 128},
+        {"tie_word_embeddings": False, "hidden_act": "silu", "use_sliding_window": False, "head_dim": 128},
         window,
     ),
     "gemma": Family(LLAMA, LLAMA_KEYS, {"tie_word_embeddings": True, "head_dim": 256}, _gemma),

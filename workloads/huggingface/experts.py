@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from workloads.huggingface.family import LLAMA, LLAMA_KEYS, Family, Unsupported, Values, window
+from workloads.architectures.keys import MOST_LAYERS
+from workloads.huggingface.family import LLAMA, LLAMA_KEYS, Family, Unsupported, Values, truth, whole, window
 
 SILU = {"tie_word_embeddings": False, "hidden_act": "silu"}
 
@@ -33,22 +34,27 @@ ROUTED = {
 
 def _qwen(config: Values) -> Values:
     """Layer i has experts if i + 1 is a multiple of ``decoder_sparse_step`` and it is not among ``mlp_only_layers``."""
-    layers, step = config["num_hidden_layers"], config.get("decoder_sparse_step", 1)
-    if not isinstance(step, int) or step < 1:
+    layers, step = config["num_hidden_layers"], whole(config, "decoder_sparse_step", 1)
+    if layers > MOST_LAYERS:
+        raise Unsupported("num_hidden_layers", f"{layers} is absurd; the most that is taken is {MOST_LAYERS}")
+    if step < 1:
         raise Unsupported("decoder_sparse_step", f"must be a whole number of at least 1, not {step!r}")
     dense = config.get("mlp_only_layers") or []
+    if not isinstance(dense, list) or any(type(layer) is not int for layer in dense):
+        raise Unsupported("mlp_only_layers", f"must be a list of layers, not {str(dense)[:60]!r}")
     pattern = [int((layer + 1) % step == 0 and layer not in dense) for layer in range(layers)]
     return {**window(config), **({} if all(pattern) else {"moe_layer_freq": pattern})}
 
 
 def _qwen2(config: Values) -> Values:
-    shared = config.get("shared_expert_intermediate_size", 5632)
+    shared = whole(config, "shared_expert_intermediate_size", 5632)
     return {**_qwen(config), "moe_shared_expert_intermediate_size": shared, "moe_shared_expert_gate": bool(shared)}
 
 
 def _deepseek(config: Values) -> Values:
     """The shared experts are one of as many times the width. A router that scores by sigmoid corrects scores."""
-    shared = (config.get("n_shared_experts") or 0) * config["moe_intermediate_size"]
+    config.get("num_key_value_heads")  # latent attention has as many as heads, whatever it says
+    shared = whole(config, "n_shared_experts") * whole(config, "moe_intermediate_size")
     greedy = config.get("topk_method") == "greedy"
     groups = {"n_group": 1, "topk_group": 1} if greedy else {}
     freq = config.get("moe_layer_freq", 1)
@@ -60,16 +66,20 @@ def _deepseek_v3(config: Values) -> Values:
 
 
 def _glm(config: Values) -> Values:
-    shared = (config.get("n_shared_experts") or 0) * config["moe_intermediate_size"]
+    shared = whole(config, "n_shared_experts") * whole(config, "moe_intermediate_size")
     return {
         "moe_shared_expert_intermediate_size": shared,
-        "add_qkv_bias": bool(config.get("attention_bias", False)),
-        "qk_norm": "per_head" if config.get("use_qk_norm", False) else "none",
+        "add_qkv_bias": truth(config, "attention_bias"),
+        "qk_norm": "per_head" if truth(config, "use_qk_norm") else "none",
     }
 
 
 def _phi(config: Values) -> Values:
-    return {"attention_bias": bool(config["attention_bias"]), "head_bias": bool(config["lm_head_bias"])}
+    return {"attention_bias": truth(config, "attention_bias"), "head_bias": truth(config, "lm_head_bias")}
+
+
+def _gpt_oss(config: Values) -> Values:
+    return {"add_bias_linear": truth(config, "attention_bias")}
 
 
 EXPERT_FAMILIES: Mapping[str, Family] = {
@@ -129,7 +139,8 @@ EXPERT_FAMILIES: Mapping[str, Family] = {
     "gpt_oss": Family(
         {**LLAMA, "add_bias_linear": True, "attention_sinks": True, "moe_router_bias": True},
         LOCAL,
-        {**SILU, "num_local_experts": 128, "num_experts_per_tok": 4, "head_dim": 64},
+        {**SILU, "num_local_experts": 128, "num_experts_per_tok": 4, "head_dim": 64, "attention_bias": True},
+        _gpt_oss,
     ),
     "olmoe": Family({**LLAMA, "qk_norm": "all_heads"}, NAMED, {**SILU, "num_experts": 64, "num_experts_per_tok": 8}),
     "granitemoe": Family(LLAMA, LOCAL, {**SILU, "num_local_experts": 8, "num_experts_per_tok": 2}),

@@ -12,6 +12,9 @@ from typing import Any
 
 Values = dict[str, Any]
 
+LARGEST = 10**12
+"""No size of a model is above: the largest has some 10^13 parameters in all."""
+
 
 @dataclass(frozen=True)
 class Family:
@@ -56,6 +59,24 @@ LLAMA = {
     "attention": "flash",
 }
 """What Llama and the families that follow it have in common; torch's own attention is fused (SDPA)."""
+
+
+def whole(config: Values, key: str, default: int = 0) -> int:
+    """The whole number of *key*, 0 or above; *default* if it is left out. Raises `Unsupported` for any other value."""
+    value = config.get(key)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < LARGEST:
+        raise Unsupported(key, f"must be a whole number, 0 or above, not {str(value)[:60]!r}")
+    return value
+
+
+def truth(config: Values, key: str, default: bool = False) -> bool:
+    """The truth of *key*; *default* if it is left out. Raises `Unsupported` for any other value."""
+    value = config.get(key, default)
+    if not isinstance(value, bool):
+        raise Unsupported(key, f"must be true or false, not {str(value)[:60]!r}")
+    return value
 
 
 def window(config: Values) -> Values:

@@ -14,6 +14,9 @@ from scenarios.commands.terminal import say
 if TYPE_CHECKING:
     from scenarios.scenario import Scenario
 
+LISTED = 16
+"""Files that are listed one by one at most."""
+
 
 def complete_targets(incomplete: str) -> list[str]:
     """Return the targets that begin with *incomplete*."""
@@ -53,7 +56,9 @@ def export(
     with progress(f"exporting {chosen.name}"):
         made = make(chosen)
         paths = write(made, output)
-    for path in paths:
+    if len(paths) > LISTED:
+        say(f"wrote {len(paths)} files in {paths[0].parent}: {paths[0].name} ... {paths[-1].name}")
+    for path in paths if len(paths) <= LISTED else ():
         say(f"wrote {path}")
     for note in made.notes:
         say(f"note: {note}")

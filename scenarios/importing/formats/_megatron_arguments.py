@@ -50,6 +50,13 @@ class Arguments:
         path = self.path(key)
         return None if path is None else self.source.word(*path)
 
+    def several(self, key: str) -> list[str]:
+        """Return the words of *key*, one or several; none if it is not given."""
+        path = self.path(key)
+        value = None if path is None else self.source.take(*path)
+        listed = value if isinstance(value, list) else [] if value is None else str(value).split()
+        return [str(one) for one in listed]
+
     def pattern(self, key: str) -> int | list[int] | None:
         """Return a number, or the list of 0 and 1 that a text such as ``([0]*3+[1]*58)`` means; None if not given."""
         path = self.path(key)

@@ -6,7 +6,7 @@ from math import ceil
 
 from scenarios.importing.facts import Facts
 from scenarios.importing.formats._megatron_arguments import Arguments
-from workloads.specification import TransformerSpecification
+from scenarios.importing.formats._megatron_experts import read_experts, read_latent
 
 MODEL = {
     "num_layers": "num_layers",
@@ -26,31 +26,19 @@ GPT2_VOCABULARY = 50257
 
 def read_model(arguments: Arguments, facts: Facts) -> None:
     """Read the sizes of the model; other parts have Megatron's defaults."""
+    latent = read_latent(arguments, facts)
     for key, name in MODEL.items():
-        arguments.give(facts, f"model.{name}", arguments.whole(key), key)
+        if not (latent and key == "kv_channels"):
+            arguments.give(facts, f"model.{name}", arguments.whole(key), key)
     arguments.give(facts, "run.positions", arguments.whole("max_position_embeddings"), "max_position_embeddings")
-    _experts(arguments, facts)
+    arguments.give(
+        facts, "model.num_nextn_predict_layers", arguments.whole("mtp_num_layers", least=0) or None, "mtp_num_layers"
+    )
+    read_experts(arguments, facts)
     _mlp(arguments, facts)
-    _attention(arguments, facts)
+    _attention(arguments, facts, latent)
     _positions(arguments, facts)
-    _options(arguments, facts)
-
-
-def _experts(arguments: Arguments, facts: Facts) -> None:
-    """Read a mixture of experts and latent attention, where models of clustersim have them."""
-    key = "num_experts" if arguments.path("num_experts") else "num_moe_experts"
-    experts = arguments.whole(key, 0)
-    if experts and experts > 1:
-        if "num_experts" not in TransformerSpecification.model_fields:
-            raise arguments.error(key, "models with experts are not simulated yet")
-        arguments.give(facts, "model.num_experts", experts, key)
-        topk = arguments.whole("moe_router_topk")
-        arguments.give(facts, "model.moe_router_topk", topk or 2, "moe_router_topk")
-        for name in ("moe_ffn_hidden_size", "moe_shared_expert_intermediate_size"):
-            arguments.give(facts, f"model.{name}", arguments.whole(name), name)
-        arguments.give(facts, "model.moe_layer_freq", arguments.pattern("moe_layer_freq"), "moe_layer_freq")
-    if arguments.flag("multi_latent_attention"):
-        raise arguments.error("multi_latent_attention", "is not imported from Megatron's arguments; give config.json")
+    _options(arguments, facts, latent)
 
 
 def _mlp(arguments: Arguments, facts: Facts) -> None:
@@ -73,10 +61,12 @@ def _mlp(arguments: Arguments, facts: Facts) -> None:
     arguments.give(facts, "model.activation", name, activation or "gated_linear_unit")
 
 
-def _attention(arguments: Arguments, facts: Facts) -> None:
+def _attention(arguments: Arguments, facts: Facts, latent: bool) -> None:
     """Read heads of keys and values, norms, and the kernel."""
     groups = arguments.whole("num_query_groups")
-    if arguments.flag("group_query_attention") or (groups and not arguments.source.script):
+    if latent:
+        pass
+    elif arguments.flag("group_query_attention") or (groups and not arguments.source.script):
         arguments.give(facts, "model.num_key_value_heads", groups or 1, "num_query_groups")
     elif groups is not None:
         facts.remarks.append("num_query_groups has no effect without --group-query-attention")
@@ -87,10 +77,25 @@ def _attention(arguments: Arguments, facts: Facts) -> None:
     backend = arguments.word("attention_backend")
     arguments.flag("use_flash_attn")
     unfused = backend in ("unfused", "local", "AttnBackend.unfused", "AttnBackend.local")
+    if unfused and latent:
+        raise arguments.error(
+            "attention_backend", f"{backend} is not simulated with multi_latent_attention; take flash"
+        )
+    _window(arguments, facts)
     arguments.give(facts, "model.attention", "unfused" if unfused else "flash", "attention_backend")
 
 
-def _options(arguments: Arguments, facts: Facts) -> None:
+def _window(arguments: Arguments, facts: Facts) -> None:
+    """Read the window of attention, positions before and after each one."""
+    given = " ".join(arguments.several("window_size")).strip("()").replace(",", " ").split()
+    if not given:
+        return
+    if len(given) != 2 or not given[0].isdigit() or given[1] not in ("0", "-1"):
+        raise arguments.error("window_size", "must be the positions before each one and 0, such as 4095,0")
+    arguments.give(facts, "model.attention_window", int(given[0]) + 1, "window_size")
+
+
+def _options(arguments: Arguments, facts: Facts, latent: bool) -> None:
     """Read what is shared, biased, normalised or dropped."""
     tied = not arguments.flag("untie_embeddings_and_output_weights")
     if arguments.path("share_embeddings_and_output_weights"):
@@ -102,7 +107,7 @@ def _options(arguments: Arguments, facts: Facts) -> None:
     arguments.give(facts, "model.add_bias_linear", bias, "disable_bias_linear")
     if arguments.flag("add_qkv_bias"):
         arguments.give(facts, "model.add_qkv_bias", True, "add_qkv_bias")
-    if arguments.flag("qk_layernorm"):
+    if arguments.flag("qk_layernorm") and not latent:
         arguments.give(facts, "model.qk_norm", "per_head", "qk_layernorm")
     dropouts = [arguments.number(key) for key in ("hidden_dropout", "attention_dropout")]
     largest = max(0.1 if value is None else value for value in dropouts)
@@ -117,6 +122,8 @@ def _positions(arguments: Arguments, facts: Facts) -> None:
         raise arguments.error(
             "position_embedding_type", f"{kind} is not simulated; it must be learned_absolute, rope or none"
         )
+    if kind == "rope":
+        arguments.ignore(["no_position_embedding"])
     key = (
         "use_rotary_position_embeddings"
         if arguments.path("use_rotary_position_embeddings")

@@ -11,6 +11,35 @@ STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 """ZeRO's stage by ``--data-parallel-sharding-strategy`` of Megatron FSDP."""
 
 
+DEGREES = {
+    "tensor_model_parallel_size": "tp",
+    "pipeline_model_parallel_size": "pp",
+    "context_parallel_size": "cp",
+    "expert_model_parallel_size": "ep",
+}
+"""Degrees of parallelism by argument."""
+
+CONTEXT = {"p2p": "ring", "all_gather": "all_gather", "a2a": "ulysses"}
+"""The method of context parallelism by ``--cp-comm-type``."""
+
+
+def read_degrees(arguments: Arguments, facts: Facts) -> None:
+    """Read the degrees, and how context parallelism gets at the other positions. The model is read before."""
+    for key, name in DEGREES.items():
+        value = arguments.whole(key)
+        if name in ("tp", "pp") or (value or 1) > 1:
+            arguments.give(facts, f"parallelism.{name}", value, key)
+    shared = arguments.whole("expert_tensor_parallel_size")
+    if "model.num_experts" in facts.found:
+        arguments.give(facts, "parallelism.expert_tp", shared, "expert_tensor_parallel_size")
+    kinds = set(arguments.several("cp_comm_type")) or {"p2p"}
+    if facts.whole("parallelism.cp"):
+        if len(kinds) > 1 or not kinds <= CONTEXT.keys():
+            shown = " ".join(sorted(kinds))[:60]
+            raise arguments.error("cp_comm_type", f"{shown} is not simulated; it must be one of {', '.join(CONTEXT)}")
+        arguments.give(facts, "parallelism.cp_method", CONTEXT[kinds.pop()], "cp_comm_type")
+
+
 def read_pipeline(arguments: Arguments, facts: Facts) -> None:
     """Read virtual stages and the layers of the stages."""
     pp, layers = arguments.whole("pipeline_model_parallel_size") or 1, arguments.whole("num_layers")

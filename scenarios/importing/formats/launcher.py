@@ -21,7 +21,8 @@ def read(source: Source, facts: Facts) -> None:
     """Read nodes and GPUs."""
     source.taken |= {("launcher",), ("program",)}
     if re.search(r"^\s*(if|case)\b", source.text, re.M):
-        facts.remarks.append(f"{source.name}: conditions are not evaluated; of several branches the last one holds")
+        why = "conditions on values that it does not give are not evaluated; of their branches the last one holds"
+        facts.remarks.append(f"{source.name}: {why}")
     source.ignore("launcher_options", "launch")
     source.ignore("launcher_sbatch", "sbatch")
     for key in ("nnodes", "num_nodes", "num_machines"):

@@ -9,27 +9,15 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-from pydantic import ValidationError
-
 from scenarios.importing.facts import Facts
 from scenarios.importing.formats._megatron_arguments import Arguments
 from scenarios.importing.formats._megatron_model import read_model, read_vocabulary
-from scenarios.importing.formats._megatron_parallelism import read_data, read_pipeline
+from scenarios.importing.formats._megatron_parallelism import read_data, read_degrees, read_pipeline
 from scenarios.importing.source import Source
 from scenarios.importing.without_effect import without_effect
-from scenarios.specification.training import Training
 
 KEYS = {"num_layers", "tensor_model_parallel_size", "micro_batch_size"}
 """Arguments of which a file has at least two."""
-
-DEGREES = {
-    "tensor_model_parallel_size": "tp",
-    "pipeline_model_parallel_size": "pp",
-    "context_parallel_size": "cp",
-    "expert_model_parallel_size": "ep",
-    "expert_tensor_parallel_size": "expert_tp",
-}
-
 
 OTHER_MODELS = ("bert", "t5", "vit", "vision", "retro", "ict", "mamba", "multimodal")
 """Parts of the names of Megatron-LM's programs that train other models than GPT."""
@@ -42,10 +30,6 @@ def recognises(source: Source) -> bool:
     return sum(Arguments(source).path(key) is not None for key in KEYS) >= 2
 
 
-CONTEXT = {"p2p": "ring", "all_gather": "all_gather", "a2a": "ulysses"}
-"""The method of context parallelism by ``--cp-comm-type``."""
-
-
 def read(source: Source, facts: Facts) -> None:
     """Read model, batch, precision and parallelism."""
     arguments = Arguments(source)
@@ -54,17 +38,9 @@ def read(source: Source, facts: Facts) -> None:
     if any(kind in program for kind in OTHER_MODELS):
         raise source.error(("program",), f"{program} trains no causal model; give the model's config.json instead")
     facts.give("run.program", "megatron", source, given=False)
-    for key, name in DEGREES.items():
-        value = arguments.whole(key)
-        if name in ("tp", "pp") or (value or 1) > 1:
-            arguments.give(facts, f"parallelism.{name}", value, key)
-    kind = arguments.word("cp_comm_type")
-    if kind is not None and facts.whole("parallelism.cp"):
-        if kind not in CONTEXT:
-            raise arguments.error("cp_comm_type", f"{kind} is not simulated; it must be {', '.join(CONTEXT)}")
-        arguments.give(facts, "parallelism.cp_method", CONTEXT[kind], "cp_comm_type")
     read_model(arguments, facts)
     read_vocabulary(arguments, facts)
+    read_degrees(arguments, facts)
     _training(arguments, facts)
     read_pipeline(arguments, facts)
     read_data(arguments, facts)
@@ -107,9 +83,7 @@ def _precision(arguments: Arguments, facts: Facts) -> None:
         raise arguments.error("fp16", "Megatron refuses --bf16 and --fp16 together; give one of them")
     key = "mixed_precision" if precision else "bf16" if bf16 else "fp16"
     arguments.give(facts, "training.precision", "bf16" if bf16 else "fp16" if fp16 else "fp32", key)
-    if arguments.word("fp8_format") and _takes_eight_bits():
-        value = {"matmul": "fp8", "rest": "bf16" if bf16 else "fp16" if fp16 else "fp32"}
-        arguments.give(facts, "training.precision", value, "fp8_format", over=True)
+    _few_bits(arguments, facts, "bf16" if bf16 else "fp16" if fp16 else "fp32")
     wide = arguments.flag("accumulate_allreduce_grads_in_fp32") or arguments.flag("grad_reduce_in_fp32")
     narrow = arguments.flag("grad_reduce_in_bf16")
     if bf16 or fp16:
@@ -121,6 +95,26 @@ def _precision(arguments: Arguments, facts: Facts) -> None:
             dtype,
             "grad_reduce_in_bf16" if narrow else "accumulate_allreduce_grads_in_fp32",
         )
+
+
+def _few_bits(arguments: Arguments, facts: Facts, rest: str) -> None:
+    """Read products in 8 or 4 bits, how they are scaled, and whether parameters are gathered so."""
+    given = [kind for kind in ("fp8", "fp4") if arguments.word(f"{kind}_format")]
+    if not given:
+        return
+    kind, key = given[0], f"{given[0]}_format"
+    if len(given) > 1:
+        raise arguments.error("fp4_format", "Megatron refuses --fp4-format and --fp8-format together; give one of them")
+    if rest == "fp32":
+        raise arguments.error(key, "is not simulated without --bf16 or --fp16")
+    recipes = ("nvfp4",) if kind == "fp4" else ("delayed", "tensorwise", "blockwise", "mxfp8")
+    recipe = arguments.word(f"{kind}_recipe") or recipes[0]
+    if recipe not in recipes:
+        raise arguments.error(f"{kind}_recipe", f"{recipe} is not simulated; it must be {', '.join(recipes)}")
+    value = {"matmul": kind, "rest": rest, "recipe": recipe}
+    if arguments.flag("fp8_param_gather"):
+        value["parameters"] = "fp8"
+    arguments.give(facts, "training.precision", value, key, over=True)
 
 
 def _recomputation(arguments: Arguments, facts: Facts) -> None:
@@ -137,13 +131,7 @@ def _recomputation(arguments: Arguments, facts: Facts) -> None:
         facts.remarks.append(
             f"recompute_method {method} with {layers or 1} layers is taken as recomputation of every layer by itself"
         )
+    modules = [name for name in arguments.several("recompute_modules") if name != "core_attn"]
+    if modules and granularity == "selective":
+        facts.remarks.append(f"recompute_modules {' '.join(modules)}: attention alone is recomputed here")
     arguments.give(facts, "training.recompute", granularity or "none", "recompute_granularity")
-
-
-def _takes_eight_bits() -> bool:
-    """Return whether a scenario can say that products are computed in 8 bits."""
-    try:
-        Training.model_validate({"global_batch_size": 1, "precision": {"matmul": "fp8", "rest": "bf16"}})
-    except ValidationError:
-        return False
-    return True

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from scenarios.importing.facts import Facts
 from scenarios.importing.formats._megatron_arguments import Arguments
+from scenarios.importing.formats._megatron_experts import read_experts
 from scenarios.importing.formats._megatron_model import MODEL
-from scenarios.importing.formats.megatron import DEGREES
+from scenarios.importing.formats._megatron_parallelism import read_degrees
 from scenarios.importing.source import Source
 
 ACTIVATIONS = {
@@ -90,6 +91,7 @@ def _model(arguments: Arguments, facts: Facts) -> None:
         if word not in known:
             raise arguments.error(key, f"{word} is not simulated; there are {', '.join(known)}")
         arguments.give(facts, f"model.{name}", known[word], key)
+    read_experts(arguments, facts)
     _options(arguments, facts)
     _vocabulary(arguments, facts)
 
@@ -132,10 +134,7 @@ def _vocabulary(arguments: Arguments, facts: Facts) -> None:
 
 
 def _parallelism(arguments: Arguments, facts: Facts) -> None:
-    for key, name in DEGREES.items():
-        value = arguments.whole(key)
-        if name in ("tp", "pp") or (value or 1) > 1:
-            arguments.give(facts, f"parallelism.{name}", value, key)
+    read_degrees(arguments, facts)
     for key in ("micro_batch_size", "global_batch_size"):
         arguments.give(facts, f"training.{key}", arguments.whole(key), key)
     tp, pp = arguments.whole("tensor_model_parallel_size") or 1, arguments.whole("pipeline_model_parallel_size") or 1

@@ -11,10 +11,30 @@ from scenarios.importing.facts import Facts
 from scenarios.importing.source import Source, opened
 from scenarios.importing.without_effect import without_effect
 from simulator.document import Path
-from simulator.lookup import names
 
 SECTIONS = {"job", "model", "training", "parallelism", "activation_checkpoint", "optimizer"}
 """Sections of which a file has at least two, ``training`` or ``parallelism`` among them."""
+
+MODELS = {
+    "llama3": {"8B": "llama3_8b", "70B": "llama3_70b", "405B": "llama3_405b"},
+    "llama4": {"17bx16e": "llama4_scout", "17bx128e": "llama4_maverick"},
+    "qwen3": {
+        "0.6B": "qwen3_0_6b",
+        "1.7B": "qwen3_1_7b",
+        "4B": "qwen3_4b",
+        "8B": "qwen3_8b",
+        "14B": "qwen3_14b",
+        "32B": "qwen3_32b",
+        "30B-A3B": "qwen3_30b_a3b",
+        "235B-A22B": "qwen3_235b_a22b",
+    },
+    "deepseek_v3": {"16B": "deepseek_v2_lite", "236B": "deepseek_v2", "671B": "deepseek_v3"},
+    "gpt_oss": {"20b": "gpt_oss_20b", "120b": "gpt_oss_120b"},
+}
+"""Presets by model and flavour (torchtitan/models/*/__init__.py)."""
+
+FLOAT8, MX = "quantize.linear.float8", "quantize.linear.mx"
+"""Converters of the model for products in 8 bits (torchtitan/components/quantization)."""
 
 SCHEDULES = {
     "1f1b": "1f1b",
@@ -129,13 +149,11 @@ def _model(settings: Settings, facts: Facts) -> None:
     """Read the model: a preset here, by its name and flavour there."""
     source = settings.source
     name, flavor = settings.word("model.name"), settings.word("model.flavor")
-    converters: Any = source.document.get(settings.path("model.converters"))
-    if converters in ([], "", None):
-        source.without_effect.add(settings.path("model.converters"))
     if name is None or flavor is None:
         return
-    preset = f"{name}_{flavor}".lower().replace(".", "_").replace("-", "_")
-    if preset not in names("workloads.models"):
+    flavors = {known.lower(): preset for known, preset in MODELS.get(name, {}).items()}
+    preset = flavors.get(flavor.lower())
+    if preset is None:
         hint = "give the model's config.json as a further file, or --set model.preset=..."
         facts.remarks.append(f"{source.name}: the model {name} {flavor} is no preset here; {hint}")
         return
@@ -158,6 +176,7 @@ def _training(settings: Settings, facts: Facts) -> None:
     facts.give("model.seq_length", settings.whole("training.seq_len"), source, *settings.path("training.seq_len"))
     facts.give("run.iterations", settings.whole("training.steps"), source, *settings.path("training.steps"))
     _precision(settings, facts)
+    _eight_bits(settings, facts)
     mode = settings.word("activation_checkpoint.mode")
     if mode not in (None, "none", "selective", "full"):
         raise source.error(
@@ -195,6 +214,58 @@ def _precision(settings: Settings, facts: Facts) -> None:
     )
 
 
+def _eight_bits(settings: Settings, facts: Facts) -> None:
+    """Read the converter that computes linear layers in 8 bits."""
+    source, path = settings.source, settings.path("model.converters")
+    given: Any = source.document.get(path)
+    converters = given if isinstance(given, list) else str(given or "").replace(",", " ").split()
+    known = [one for one in converters if one in (FLOAT8, MX)]
+    if len(known) == len(converters):
+        source.taken.add(path)
+    if not known:
+        return
+    if facts.value("training.precision") == "fp32":
+        raise source.error(path, f"{known[0]} is not simulated with parameters in float32")
+    named = settings.word(f"{known[0]}.recipe_name")
+    recipe = "mxfp8" if known[0] == MX else named or "tensorwise"
+    if recipe not in ("mxfp8", "tensorwise"):
+        raise source.error(settings.path(f"{known[0]}.recipe_name"), f"{recipe} is not simulated; leave it out")
+    value = {"matmul": "fp8", "rest": "bf16", "recipe": recipe}
+    if settings.flag(f"{known[0]}.enable_fsdp_float8_all_gather"):
+        value["parameters"] = "fp8"
+    settings.flag(f"{known[0]}.precompute_float8_dynamic_scale_for_fsdp")
+    facts.give("training.precision", value, source, *path, over=True)
+
+
+def _experts(settings: Settings, facts: Facts) -> None:
+    """Read the degrees of experts; without their own tensor parallelism a rank has whole experts."""
+    source = settings.source
+    key = "parallelism.expert_parallel_degree"
+    ep, shared = settings.whole(key), settings.whole("parallelism.expert_tensor_parallel_degree")
+    if (ep or 1) == 1:
+        return
+    facts.give("parallelism.ep", ep, source, *settings.path(key))
+    path = settings.path("parallelism.expert_tensor_parallel_degree")
+    facts.give("parallelism.expert_tp", shared or 1, source, *path, given=shared is not None)
+
+
+def _context(settings: Settings, facts: Facts) -> None:
+    """Read how context parallelism gets at the other positions, and how it divides a sequence."""
+    source = settings.source
+    method = settings.word("parallelism.context_parallel_rotate_method")
+    balancer = settings.word("parallelism.context_parallel_load_balancer")
+    if not facts.whole("parallelism.cp"):
+        return
+    known = {None: "all_gather", "allgather": "all_gather", "alltoall": "ring"}
+    path = settings.path("parallelism.context_parallel_rotate_method")
+    if method not in known:
+        raise source.error(path, f"{method} is not simulated; it must be allgather or alltoall")
+    facts.give("parallelism.cp_method", known[method], source, *path, given=method is not None)
+    if balancer not in (None, "headtail"):
+        path = settings.path("parallelism.context_parallel_load_balancer")
+        facts.give("parallelism.cp_layout", "contiguous", source, *path)
+
+
 def _degrees(settings: Settings, facts: Facts) -> None:
     """Read the degrees; a shard degree of -1 is all ranks that are left."""
     source = settings.source
@@ -202,8 +273,6 @@ def _degrees(settings: Settings, facts: Facts) -> None:
         ("tensor_parallel_degree", "tp"),
         ("pipeline_parallel_degree", "pp"),
         ("context_parallel_degree", "cp"),
-        ("expert_parallel_degree", "ep"),
-        ("expert_tensor_parallel_degree", "expert_tp"),
     ):
         value = settings.whole(f"parallelism.{key}")
         if value is not None and (value > 1 or name in ("tp", "pp")):
@@ -218,6 +287,8 @@ def _degrees(settings: Settings, facts: Facts) -> None:
             )
     if settings.flag("parallelism.enable_async_tensor_parallel"):
         facts.give("parallelism.tp_overlap", True, source, *settings.path("parallelism.enable_async_tensor_parallel"))
+    _experts(settings, facts)
+    _context(settings, facts)
     replicate = settings.whole("parallelism.data_parallel_replicate_degree") or 1
     key = "parallelism.data_parallel_shard_degree"
     given: Any = source.document.get(settings.path(key))

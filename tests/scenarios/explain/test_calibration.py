@@ -32,6 +32,10 @@ def test_an_accelerator_from_products(tmp_path, capsys):
     assert 0.5 < data["accelerator"]["matmul_efficiency"] <= 1.0
     report = capsys.readouterr().out
     assert "8192 x 3072 x 768" in report
+    # the file is taken by scenarios of that GPU
+    taken = Scenario.load("llama3_8b_fsdp_dgx_h100", {"cluster.node.accelerator": str(path)})
+    gpu = taken.cluster().gpus[0]
+    assert taken.cluster().accelerator(gpu).matmul_efficiency == data["accelerator"]["matmul_efficiency"]
 
 
 def test_products_and_collectives_of_gloo_ranks(tmp_path):

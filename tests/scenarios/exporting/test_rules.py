@@ -17,7 +17,7 @@ from scenarios.exporting import exporter
 from scenarios.importing import Options, imported
 from scenarios.scenario import Scenario
 from simulator.document import read_document
-from tests.scenarios.exporting.test_round_trips import ACCELERATE, DEEPSPEED, MEGATRON, TITAN, facts
+from tests.scenarios.exporting.test_round_trips import ACCELERATE, DEEPSPEED, MEGATRON, TITAN, facts, machine, titan
 from tests.scenarios.importing.configurations import MODELS
 from tests.scenarios.importing.test_programs import write
 
@@ -26,16 +26,20 @@ INTEGERS = (
     "max-position-embeddings vocab-size make-vocab-size-divisible-by micro-batch-size global-batch-size train-samples "
     "train-iters recompute-num-layers tensor-model-parallel-size pipeline-model-parallel-size ddp-bucket-size "
     "num-virtual-stages-per-pipeline-rank decoder-first-pipeline-num-layers decoder-last-pipeline-num-layers "
-    "num-distributed-optimizer-instances"
+    "num-distributed-optimizer-instances context-parallel-size expert-model-parallel-size expert-tensor-parallel-size "
+    "num-experts moe-router-topk moe-ffn-hidden-size moe-shared-expert-intermediate-size moe-router-num-groups "
+    "moe-router-group-topk q-lora-rank kv-lora-rank qk-head-dim qk-pos-emb-head-dim v-head-dim mtp-num-layers"
 )
-FLOATS = "hidden-dropout attention-dropout lr min-lr"
+FLOATS = "hidden-dropout attention-dropout lr min-lr moe-aux-loss-coeff moe-expert-capacity-factor"
 FLAGS = (
     "group-query-attention swiglu squared-relu openai-gelu untie-embeddings-and-output-weights disable-bias-linear "
     "add-qkv-bias qk-layernorm fp16 bf16 accumulate-allreduce-grads-in-fp32 grad-reduce-in-bf16 "
     "sequence-parallel tp-comm-overlap use-tp-pp-dp-mapping account-for-embedding-in-pipeline-split "
     "account-for-loss-in-pipeline-split "
     "use-distributed-optimizer overlap-grad-reduce overlap-param-gather no-gradient-accumulation-fusion "
-    "use-torch-fsdp2 use-megatron-fsdp mock-data"
+    "use-torch-fsdp2 use-megatron-fsdp mock-data multi-latent-attention moe-grouped-gemm fp8-param-gather "
+    "moe-router-enable-expert-bias moe-enable-deepep moe-shared-expert-overlap overlap-moe-expert-parallel-comm "
+    "moe-pad-expert-input-to-capacity"
 )
 CHOICES = {
     "position-embedding-type": ("learned_absolute", "rope", "mrope", "relative", "none"),
@@ -46,6 +50,12 @@ CHOICES = {
     "recompute-granularity": ("full", "selective"),
     "recompute-method": ("uniform", "block"),
     "ckpt-format": ("torch", "torch_dist", "zarr", "torch_dcp", "fsdp_dtensor"),
+    "cp-comm-type": ("p2p", "a2a", "all_gather", "a2a+p2p"),
+    "fp8-format": ("e4m3", "hybrid"),
+    "fp8-recipe": ("tensorwise", "delayed", "mxfp8", "blockwise"),
+    "moe-router-score-function": ("softmax", "sigmoid"),
+    "moe-router-load-balancing-type": ("aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "none"),
+    "moe-token-dispatcher-type": ("allgather", "alltoall", "flex"),
     "data-parallel-sharding-strategy": ("no_shard", "optim", "optim_grads", "optim_grads_params"),
 }
 
@@ -70,6 +80,12 @@ def parsed(text: str) -> tuple[dict[str, Any], int, bool]:
             made[name] = int(value)
         elif name in FLOATS.split():
             made[name] = float(value)
+        elif name == "window-size":
+            made[name] = tuple(map(int, value.split(",")))
+        elif name == "moe-layer-freq":
+            # moe_freq_type evaluates a list expression
+            assert set(value) <= set("0123456789[]()*+")
+            made[name] = eval(value)
         else:
             assert value in CHOICES[name], f"{name} {value}"
             made[name] = value
@@ -82,8 +98,25 @@ def validate(args: dict[str, Any], world: int, one_connection: bool) -> tuple[in
     """The rules of validate_args; return replicas and accumulation."""
     get = args.get
     tp, pp, layers = get("tensor-model-parallel-size", 1), get("pipeline-model-parallel-size", 1), args["num-layers"]
-    assert world % (tp * pp) == 0
-    dp = world // (tp * pp)
+    cp, ep = get("context-parallel-size", 1), get("expert-model-parallel-size", 1)
+    assert world % (tp * pp * cp) == 0
+    dp = world // (tp * pp * cp)
+    assert world % (pp * ep * get("expert-tensor-parallel-size", tp)) == 0
+    if ep > 1:
+        assert get("num-experts", 0) % ep == 0
+        assert tp == 1 or get("sequence-parallel")
+    if get("moe-enable-deepep"):
+        assert args["moe-token-dispatcher-type"] == "flex"
+    if get("overlap-moe-expert-parallel-comm"):
+        assert ep > 1
+        assert args["moe-token-dispatcher-type"] in ("alltoall", "flex")
+        assert get("recompute-granularity") != "full"
+        assert pp == 1 or get("num-virtual-stages-per-pipeline-rank")
+    if type(get("moe-layer-freq", 1)) is list:
+        assert len(args["moe-layer-freq"]) == args["num-layers"]
+    if get("fp8-param-gather"):
+        assert get("fp8-format")
+        assert get("use-distributed-optimizer") or get("use-torch-fsdp2") or get("use-megatron-fsdp")
     fsdp = get("use-torch-fsdp2") or get("use-megatron-fsdp")
     virtual = get("num-virtual-stages-per-pipeline-rank", 1)
     shared = layers + sum(bool(get(f"account-for-{part}-in-pipeline-split")) for part in ("embedding", "loss"))
@@ -106,7 +139,7 @@ def validate(args: dict[str, Any], world: int, one_connection: bool) -> tuple[in
     assert tp > 1 or not get("sequence-parallel")
     assert not get("overlap-param-gather") or (get("use-distributed-optimizer") and get("overlap-grad-reduce"))
     assert args["min-lr"] <= args["lr"]
-    assert one_connection == (tp > 1 and not fsdp)
+    assert one_connection == ((tp > 1 or cp > 1) and not fsdp)
     if get("use-torch-fsdp2"):
         assert pp == 1
         assert not get("use-distributed-optimizer")
@@ -132,14 +165,16 @@ def text_of(scenario: Scenario, target: str, name: str) -> str:
 def test_megatron(name, tmp_path):
     line = MEGATRON[name]
     line = line if "torchrun" in line else f"torchrun --nnodes 2 --nproc_per_node 8 pretrain_gpt.py {line}\n"
-    scenario = imported(write(tmp_path, run__sh=line), Options(), "run").scenario
+    scenario = imported(write(tmp_path, run__sh=line), machine(line), "run").scenario
     for target, file in (("megatron", "run.sh"), ("slurm", "run.sbatch")):
         text = text_of(scenario, target, file).replace("$SLURM_NNODES", str(scenario.derived.gpus // 8))
         dp, accumulation = validate(*parsed(text))
         assert (dp, accumulation) == (scenario.derived.replicas, scenario.derived.micro_batches)
 
 
-@pytest.mark.parametrize("name", ["gpt3_175b_1024a100", "megatron_1t_3072a100", "mt_nlg_530b", "gpt_6_7b_64a100"])
+@pytest.mark.parametrize(
+    "name", ["gpt3_175b_1024a100", "megatron_1t_3072a100", "mt_nlg_530b", "gpt_6_7b_64a100", "mixtral_8x7b_dgx_h100"]
+)
 def test_megatron_of_shipped_scenarios(name):
     scenario = Scenario.load(name)
     dp, accumulation = validate(*parsed(text_of(scenario, "megatron", f"{scenario.name}.sh")))
@@ -172,7 +207,8 @@ def test_deepspeed(name, tmp_path):
 
 JOB = {
     "job": {"description": str},
-    "model": {"name": str, "flavor": str},
+    "model": {"name": str, "flavor": str, "converters": list},
+    "quantize": {"linear": dict},
     "optimizer": {"name": str, "lr": float},
     "training": {
         "local_batch_size": int,
@@ -188,6 +224,8 @@ JOB = {
         "fsdp_reshard_after_forward": str,
         "tensor_parallel_degree": int,
         "enable_async_tensor_parallel": bool,
+        "context_parallel_degree": int,
+        "context_parallel_rotate_method": str,
         "pipeline_parallel_degree": int,
         "pipeline_parallel_schedule": str,
         "pipeline_parallel_microbatch_size": int,
@@ -203,11 +241,9 @@ JOB = {
 
 @pytest.mark.parametrize("name", TITAN)
 def test_torchtitan(name, tmp_path):
-    text = (
-        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 8\nseq_len = 4096\nsteps = 100\n'
-        f'[parallelism]\n{TITAN[name]}\n[activation_checkpoint]\nmode = "full"\n'
-    )
-    scenario = imported(write(tmp_path, t__toml=text), Options(nodes=4), "t").scenario
+    text = titan(name)
+    options = Options(cluster=machine(text).cluster, nodes=4)
+    scenario = imported(write(tmp_path, t__toml=text), options, "t").scenario
     made = tomllib.loads(text_of(scenario, "torchtitan", "t.toml"))
     for section, keys in made.items():
         for key, value in keys.items():
@@ -215,6 +251,7 @@ def test_torchtitan(name, tmp_path):
     training, parallelism = made["training"], made["parallelism"]
     replicas = parallelism["data_parallel_replicate_degree"] * parallelism["data_parallel_shard_degree"]
     world = replicas * parallelism["tensor_parallel_degree"] * parallelism["pipeline_parallel_degree"]
+    world *= parallelism.get("context_parallel_degree", 1)
     assert world == scenario.derived.gpus
     assert training["mixed_precision_reduce"] == "float32"
     accumulation, rest = divmod(training["global_batch_size"], training["local_batch_size"] * replicas)

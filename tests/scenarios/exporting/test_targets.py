@@ -114,6 +114,38 @@ def test_orders_that_are_not_whole(change, message, capsys):
             "has no fp16 here; it has bf16, fp32",
         ),
         ("accelerate", "gpt_6_7b_64a100", {}, "accelerate shares no layers: tp must be 1"),
+        ("deepspeed", "mixtral_8x7b_dgx_h100", {}, "DeepSpeed shares no experts here"),
+        ("accelerate", "mixtral_8x7b_dgx_h100", {}, "accelerate shares no experts here"),
+        ("megatron", "t5_11b_32a100", {}, "model.num_decoder_layers: Megatron-LM's pretrain_gpt.py has no argument"),
+        ("megatron", "mixtral_8x7b_dgx_h100", {"model.attention_sinks": True}, "has no argument for it here"),
+        (
+            "megatron",
+            "mixtral_8x7b_dgx_h100",
+            {"parallelism.dispatch_precision": "fp8"},
+            "Megatron-LM has no fp8 here; it has model",
+        ),
+        ("megatron", "gpt_6_7b_64a100", {"parallelism.placement": "round_robin"}, "places ranks node by node"),
+        (
+            "megatron",
+            "llama3_8b_fsdp_dgx_h100",
+            {"parallelism.cp": 2, "parallelism.cp_layout": "contiguous"},
+            "has no contiguous here; it has zigzag",
+        ),
+        *(
+            (
+                target,
+                "llama3_8b_fsdp_dgx_h100",
+                {"training.precision": {"matmul": "fp8", "recipe": "blockwise"}, "training.gradient_dtype": "fp32"},
+                '{"matmul": "fp8", "rest": "bf16", "recipe": "blockwise"} here; it has',
+            )
+            for target in ("accelerate", "torchtitan")
+        ),
+        (
+            "torchtitan",
+            "llama3_8b_fsdp_dgx_h100",
+            {"model.attention_window": 1024},
+            "torchtitan's llama3 8B has no 1024 here; it has None",
+        ),
         ("torch-csv", "lecture_3d_32gpus", {"parallelism.schedule": "varuna"}, "torch's orders have"),
     ],
 )
@@ -139,3 +171,11 @@ def test_files_lie_where_they_are_wanted(capsys):
 def test_content_may_be_bytes_or_a_function(tmp_path):
     made = Export({"a": b"\x00", "b": lambda path: path.write_text("late") and None}, folder=True)
     assert [path.read_bytes() for path in write(made, tmp_path / "x")] == [b"\x00", b"late"]
+
+
+def test_keys_that_a_program_is_not_told_are_listed():
+    changes = {"parallelism.moe_overlap": "none", "parallelism.optimizer_sync": False}
+    told = exporter("megatron")(Scenario.load("mixtral_8x7b_dgx_h100", changes)).notes
+    assert "parallelism.optimizer_sync: false is not said" in told
+    told = exporter("deepspeed")(Scenario.load("gpt_6_7b_64a100", {"parallelism.sequence_parallel": True})).notes
+    assert "parallelism.sequence_parallel: true is not said" in told

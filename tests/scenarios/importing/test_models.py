@@ -8,16 +8,23 @@ from scenarios.importing import Options, imported
 from scenarios.scenario import Scenario
 from simulator.errors import ScenarioError
 from tests.scenarios.importing.configurations import MODELS, llama
+from tests.scenarios.importing.expert_configurations import EXPERT_MODELS
+
+ALL = {**MODELS, **EXPERT_MODELS}
+
+WINDOWS = ["sliding_window", "layer_types"]
+NOT_READ = {"gpt_oss_20b": WINDOWS, "gpt_oss_120b": WINDOWS}
+"""Keys that are listed as not read: windows of every other layer, which no scenario has."""
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ALL)
 def test_parameters_are_those_of_the_checkpoint(name, tmp_path):
-    configuration, parameters = MODELS[name]
+    configuration, parameters = ALL[name]
     file = tmp_path / "config.json"
     file.write_text(json.dumps(configuration, indent=2))
     made = imported([str(file)], Options(nodes=1), name, ["training.precision=bf16"])
     assert made.scenario.model.parameters == parameters
-    assert made.unread == {}
+    assert made.unread == ({str(file): NOT_READ[name]} if name in NOT_READ else {})
     # the text means the same scenario
     (tmp_path / "again.yaml").write_text(made.text)
     again = Scenario.load(tmp_path / "again.yaml")
@@ -47,3 +54,19 @@ def test_an_unknown_family_is_told(tmp_path):
     file.write_text(json.dumps({**llama(2, 64, 4, 4, 128, 64, 100), "model_type": "lama"}))
     with pytest.raises(ScenarioError, match=r'config.json:1:\d+: model_type: unknown family "lama"'):
         imported([str(file)], Options(), "x")
+
+
+def test_the_module_for_further_tokens_is_listed(tmp_path):
+    """The code of DeepSeek-V3 in transformers leaves it out, and so do its 671 billion parameters."""
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**EXPERT_MODELS["deepseek_v3"][0], "num_nextn_predict_layers": 1}))
+    assert imported([str(file)], Options(nodes=1), "x").unread == {str(file): ["num_nextn_predict_layers"]}
+
+
+def test_a_window_that_is_not_in_use_by_default_is_none(tmp_path):
+    """Qwen's windows are off unless use_sliding_window says so (configuration_qwen2.py)."""
+    file = tmp_path / "config.json"
+    for family in ("qwen2", "qwen3"):
+        file.write_text(json.dumps(llama(2, 256, 4, 4, 512, 8192, 1000, model_type=family, sliding_window=4096)))
+        model = imported([str(file)], Options(nodes=1), "x").scenario.specification.model
+        assert model.attention_window is None

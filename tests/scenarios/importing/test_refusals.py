@@ -7,7 +7,7 @@ import pytest
 from scenarios.command import run
 from scenarios.importing import Options, imported
 from simulator.errors import ScenarioError
-from tests.scenarios.importing.configurations import MODELS
+from tests.scenarios.importing.configurations import MODELS, llama
 from tests.scenarios.importing.test_programs import LLAMA3, TITAN, write
 
 CONFIG = json.dumps(MODELS["gpt2"][0])
@@ -23,8 +23,8 @@ def refused(files: list[str], **options: object) -> str:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--tensor-model-parallel-size 3", "tp 3 = 3 does not divide the 8 GPUs"),
-        ("--tensor-model-parallel-size 16", "tp 16 = 16 does not divide the 8 GPUs"),
+        ("--tensor-model-parallel-size 3", "tp 3 does not divide the 8 GPUs"),
+        ("--tensor-model-parallel-size 16", "tp 16 does not divide the 8 GPUs"),
         (
             "--pipeline-model-parallel-size 8 --num-layers-per-virtual-pipeline-stage 3",
             "3 does not divide the 1 layers",
@@ -38,7 +38,19 @@ def refused(files: list[str], **options: object) -> str:
         ("--num-layers eight", 'must be a whole number, 1 or above, not "eight"'),
         ("--max-position-embeddings 256", "512 tokens a sample, but the model has 256 positions"),
         ("--optimizer adafactor", "adafactor is not simulated; it must be adam or sgd"),
-        ("--context-parallel-size 2", "cp"),
+        ("--num-experts 8 --expert-model-parallel-size 3", "ep = 3 does not divide the 8 experts"),
+        ("--num-experts 8 --moe-layer-freq __import__", "must be a number or a pattern such as ([0]*3+[1]*58)"),
+        ("--num-experts 8 --moe-layer-freq ([1]*999999999)", "must be a number or a pattern"),
+        ("--num-experts 8 --moe-layer-freq ([0]*8)", "has no 1, so that no layer has experts"),
+        ("--num-experts 8 --moe-aux-loss-coeff x", "must be a number, or several"),
+        ("--num-experts 8 --moe-enable-deepep", "Megatron wants --moe-token-dispatcher-type flex with it"),
+        ("--num-experts 8 --moe-pad-expert-input-to-capacity", "Megatron wants --moe-expert-capacity-factor with it"),
+        ("--multi-latent-attention --attention-backend unfused", "is not simulated with multi_latent_attention"),
+        ("--bf16 --fp8-format hybrid --fp8-recipe rowwise", "rowwise is not simulated; it must be delayed"),
+        ("--bf16 --fp8-format hybrid --fp4-format e2m1", "Megatron refuses --fp4-format and --fp8-format together"),
+        ("--fp8-format hybrid", "is not simulated without --bf16 or --fp16"),
+        ("--window-size 10,10", "must be the positions before each one and 0"),
+        ("--context-parallel-size 2 --cp-comm-type a2a+p2p", "a2a+p2p is not simulated; it must be one of p2p"),
     ],
 )
 def test_rules_of_megatron(flags, message, tmp_path):
@@ -168,3 +180,60 @@ def test_missing_parts_are_asked_for(tmp_path, monkeypatch, capsys):
     assert "nothing.json: cannot be read" in capsys.readouterr().err
     assert run(["import", "config.json", "--set", "training.precison=bf16"]) == 2
     assert "precison" in capsys.readouterr().err
+
+
+def test_a_vocabulary_that_only_the_tokenizer_knows(tmp_path):
+    line = (
+        f"torchrun --nproc_per_node 8 pretrain_gpt.py {MODEL} --micro-batch-size 1 --tokenizer-type Llama2Tokenizer\n"
+    )
+    told = refused(write(tmp_path, run__sh=line))
+    assert told.startswith("the files give no size of the vocabulary")
+    assert "--set model.vocab_size=N" in told
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "value", "message"),
+    [
+        ("qwen3_moe", "mlp_only_layers", 7, "must be a list of layers, not '7'"),
+        ("qwen3_moe", "mlp_only_layers", [None], "must be a list of layers"),
+        ("qwen3_moe", "decoder_sparse_step", 1.5, "must be a whole number"),
+        ("qwen3_moe", "num_hidden_layers", 10**11, "is absurd"),
+        ("deepseek_v3", "n_shared_experts", "x", "must be a whole number, 0 or above, not 'x'"),
+        ("deepseek_v3", "moe_intermediate_size", [1], "must be a whole number"),
+        ("deepseek_v3", "moe_layer_freq", "x", "must be a whole number or a list"),
+        ("gpt_oss", "attention_bias", "maybe", "must be true or false, not 'maybe'"),
+        ("mixtral", "num_local_experts", "8", "must be a whole number"),
+    ],
+)
+def test_configurations_of_experts_with_wrong_values(family, key, value, message, tmp_path):
+    told = refused(
+        write(tmp_path, c__json=json.dumps(llama(2, 64, 4, 4, 128, 64, 100, model_type=family) | {key: value}))
+    )
+    assert message in told
+    assert told.startswith(f"{tmp_path / 'c.json'}:1:")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("[quantize.linear.float8]\nrecipe_name = 'rowwise'", "rowwise is not simulated; leave it out"),
+        ("[parallelism]\nexpert_parallel_degree = 3", "ep = 3 does not divide the 128 experts"),
+        ("[parallelism]\nexpert_parallel_degree = -4", "must be a whole number, 1 or above"),
+        (
+            "[parallelism]\ncontext_parallel_degree = 2\ncontext_parallel_rotate_method = 'x'",
+            "it must be allgather or alltoall",
+        ),
+    ],
+)
+def test_wrong_settings_of_torchtitan(settings, message, tmp_path):
+    model = '[model]\nname = "qwen3"\nflavor = "30B-A3B"\nconverters = ["quantize.linear.float8"]\n'
+    text = f"{model}[training]\nseq_len = 2048\n[optimizer]\nlr = 1e-4\n{settings}\n"
+    told = refused(write(tmp_path, t__toml=text))
+    assert message in told
+    assert told.startswith(f"{tmp_path / 't.toml'}:")
+
+
+def test_stages_by_name_are_listed_as_not_read(tmp_path):
+    text = '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nseq_len = 2048\n[parallelism]\n'
+    files = write(tmp_path, t__toml=f'{text}module_fqns_per_model_part = [["layers.0"]]\n')
+    assert imported(files, Options(), "x").unread == {files[0]: ["parallelism.module_fqns_per_model_part"]}
