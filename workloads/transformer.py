@@ -19,8 +19,8 @@ from workloads.context.heads import positions_for_heads
 from workloads.experts.build import Halves, mixture
 from workloads.experts.sizes import Experts
 from workloads.latent_attention.build import latent_attention
+from workloads.low_precision.products import first_product, second_product
 from workloads.low_precision.recipe import LowPrecision
-from workloads.low_precision.scaled_linear import scaled
 from workloads.model import Model
 from workloads.operators.attention import CoreAttention, FlashAttention
 from workloads.operators.elementwise import Elementwise, cast, dropout, gelu, residual, rotary, swiglu, tanh
@@ -371,16 +371,6 @@ def _feed_forward_parts(shape: Shape) -> Parts:
     between = _activation(shape, rows * width)
     down = Linear(rows, width, shape.hidden_size, shape.add_bias_linear, precision)
     return first_product(shape, up), (between,), second_product(shape, down)
-
-
-def first_product(shape: Shape, linear: Linear) -> Linear:
-    """The first product of a block, in few bits if the model has them; its input is gathered from the sequence."""
-    return scaled(linear, shape.low, input_shards=shape.cut.sequence_shards)
-
-
-def second_product(shape: Shape, linear: Linear) -> Linear:
-    """The second product of a block; the gradient of its output is gathered from the sequence."""
-    return scaled(linear, shape.low, gradient_shards=shape.cut.sequence_shards)
 
 
 def _activation(shape: Shape, elements: int) -> Elementwise:

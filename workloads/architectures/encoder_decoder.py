@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simulator.kernel import BYTES
+from workloads.low_precision.products import first_product, second_product
 from workloads.operators.cross_attention import CrossAttention, FlashCrossAttention
 from workloads.operators.elementwise import Elementwise, dropout
 from workloads.operators.embedding import embedding, vocabulary_parallel_embedding
@@ -26,9 +27,7 @@ from workloads.transformer import (
     TOKEN_BYTES,
     Transformer,
     embedding_operators,
-    first_product,
     head_operators,
-    second_product,
     transformer_operators,
 )
 
