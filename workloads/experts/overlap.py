@@ -15,6 +15,7 @@ from simulator.errors import ScheduleError
 from simulator.schedule import Collective, Compute, Op, Program, Schedule
 from simulator.schedule.mesh import family
 from simulator.schedule.order import Action, Order
+from workloads.gradients.reduce import actions
 
 STREAM = "compute"
 
@@ -49,7 +50,9 @@ def _paired(row: Sequence[Action]) -> tuple[tuple[Action, ...], list[Action]]:
 def woven(schedule: Schedule, pairs: Collection[Action], over: str) -> Schedule:
     """*schedule* with the ops of each pair woven: forwards *pairs*, each with the next backward of its program.
 
-    All-to-alls over axes of the family *over* get a stream of their own.
+    All-to-alls over axes of the family *over* get a stream of their own. Where parameters are gathered layer by layer
+    (FSDP, ZeRO-3), a gather stands ahead of the layer that needs it, whatever the action: there the two run one after
+    the other, as they stand.
     """
     return schedule.map_programs(lambda program: _woven(program, frozenset(pairs), over))
 
@@ -57,6 +60,9 @@ def woven(schedule: Schedule, pairs: Collection[Action], over: str) -> Schedule:
 def _woven(program: Program, pairs: frozenset[Action], over: str) -> Program:
     ops = list(program.ops)
     if not any(_exchanges(op, over) for op in program.distinct()):
+        return program
+    blocks = [block for block, _ in actions(program, "FBIW")]
+    if len(set(blocks)) < len(blocks):
         return program
     places = _places(ops)
     made: list[Op] = []
@@ -85,10 +91,11 @@ def _places(ops: Sequence[Op]) -> dict[Action, tuple[int, int]]:
 def _together(ops: Sequence[Op], backward: Action, over: str) -> Iterator[Op]:
     """The ops of a forward and of *backward*, unit by unit in turn.
 
-    Receives of the backward are issued first.
+    Receives of the backward are issued first. What it recomputes belongs to it.
     """
-    first = next(place for place, op in enumerate(ops) if op.action == backward and op.stream == STREAM)
-    needed = set(ops[first].after)
+    its = {backward, backward._replace(phase="R")}
+    first = next(place for place, op in enumerate(ops) if op.action in its and op.stream == STREAM)
+    needed = set(next(op for op in ops if op.action == backward and op.stream == STREAM).after)
     early = [op for op in ops[:first] if op.name in needed and op.stream != STREAM]
     yield from early
     issued = {id(op) for op in early}

@@ -55,7 +55,7 @@ class Expert(Parallelism):
     Results come back in that of the model."""
     moe_overlap: Literal["none", "shared_experts", "batch"] = "none"
     """What runs beside the exchanges of tokens: nothing, the shared expert, or another micro-batch; for that a forward
-    and a backward run together."""
+    and a backward run together. In dual_pipe and dual_pipe_v they always do."""
 
     def degrees(self, ranks: int) -> Mapping[str, int]:
         """None: experts are on the ranks of the other axes."""
@@ -123,8 +123,8 @@ class Expert(Parallelism):
         return paired(order) if self.moe_overlap == "batch" else order
 
     def finished(self, schedule: Schedule, order: Order) -> Schedule:
-        """With the ops of each pair woven, if micro-batches overlap."""
-        return woven(schedule, order.overlapped, EXPERT) if self.moe_overlap == "batch" else schedule
+        """With the ops of each pair woven, if micro-batches overlap or the order has pairs of its own."""
+        return woven(schedule, order.overlapped, EXPERT) if order.overlapped else schedule
 
     def further_axes(self, mesh: Mesh) -> Mapping[str, Axis]:
         """The layout of the experts over the ranks of each stage. Raises `ScheduleError` if it does not divide them."""

@@ -1,4 +1,4 @@
-"""Products of experts in 8 bits: casts by formula, what arrives cast from the dispatch, what is kept, latent attention."""
+"""Products of experts in 8 bits: casts by formula, what comes cast from the dispatch, what is kept."""
 
 from __future__ import annotations
 
