@@ -106,17 +106,23 @@ def transformer(shape: Shape, name: str = "transformer", notes: tuple[str, ...] 
 
 
 def _layers(shape: Shape) -> Iterator[OperatorLayer]:
-    """The layers between embedding and head: all equal, but for those with experts and their loads."""
+    """The layers between embedding and head."""
+    for number, operators in enumerate(layers_of_operators(shape, shape.num_layers)):
+        yield OperatorLayer(f"layer {number}", "transformer", operators, shape.hidden_bytes)
+
+
+def layers_of_operators(shape: Shape, count: int) -> Iterator[tuple[Operator, ...]]:
+    """The operators of each of *count* layers: all equal, but for those with experts and their loads."""
     made: dict[int | None, tuple[Operator, ...]] = {}
     sparse = 0
-    for number in range(shape.num_layers):
+    for number in range(count):
         experts, which = shape.experts, None
         if experts and experts.is_sparse(number):
             which = sparse % len(experts.loads)
             sparse += 1
         if which not in made:
             made[which] = of_samples(transformer_operators(shape, which), shape.cut.grid)
-        yield OperatorLayer(f"layer {number}", "transformer", made[which], shape.hidden_bytes)
+        yield made[which]
 
 
 def transformer_operators(shape: Shape, sparse: int | None = None) -> tuple[Operator, ...]:
