@@ -6,7 +6,7 @@ from scenarios import Scenario
 
 
 def test_bytes_of_the_exchanges_of_switch() -> None:
-    """Each expert takes its whole capacity, 1.25 times its equal share; each of 8 ranks keeps an eighth of its tokens."""
+    """Experts take their whole capacity, 1.25 times an equal share; each of 8 ranks keeps an eighth of its tokens."""
     scenario = {
         "version": 1,
         "cluster": {"preset": "dgx_h100", "nodes": 1},
