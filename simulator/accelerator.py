@@ -91,6 +91,8 @@ class Software:
     - *keeps_casts*: operands cast to 8 bits are kept for the backward pass, and weights cast once a step; else both are
       cast again where they are used.
     - *separate_gate*: the two products of SwiGLU's input are two kernels, each with exchanges of its own.
+    - *communication_sms*: SMs that kernels of communication hold through the whole step, so that products and attention
+      run on the others.
     - *early_stop*: recomputation of a layer ends as soon as its backward pass has what it needs.
     """
 
@@ -124,6 +126,7 @@ class Software:
     fp32_residual: bool = False
     padded: bool = False
     cudnn_attention: bool = False
+    communication_sms: int = 0
     early_stop: bool = False
     keeps_casts: bool = True
     accumulation: str = "fused"
@@ -133,7 +136,8 @@ class Software:
     @property
     def speeds(self) -> tuple[float, ...]:
         """All on which the GPU time of a kernel depends."""
-        return self.flash_forward, self.flash_backward, self.padded, self.cudnn_attention
+        own = self.flash_forward, self.flash_backward, self.padded, self.cudnn_attention
+        return (*own, self.communication_sms)
 
     @property
     def host_seconds_per_tensor(self) -> float:
@@ -245,11 +249,12 @@ class Accelerator:
         if not kernel.flops:
             return memory
         efficiency, k_half = self._of_products(kernel.precision)
-        peak = self._product_peak(kernel, software) * efficiency
         if kernel.shape is None or not self.sms:
-            return max(kernel.flops / peak, memory)
+            return max(kernel.flops / (self._product_peak(kernel, software) * efficiency), memory)
+        sms = max(1, self.sms - (software.communication_sms if software else 0))
+        peak = self._product_peak(kernel, software) * efficiency * sms / self.sms
         if kernel.attention:
-            share = self._attention_share(kernel.attention, software or Software())
+            share = self._attention_share(kernel.attention, software or Software()) * sms / self.sms
             return max(2.0 * prod(kernel.shape) / (self.peak(kernel.precision) * share), memory)
         # without tensor cores libraries use Winograd's algorithm (Lavin and Gray 2015, arXiv:1509.09308) where it is
         # faster
@@ -257,7 +262,7 @@ class Accelerator:
         if kernel.winograd is not None and self._lacks_tf32(kernel.precision):
             shapes.append(kernel.winograd)
         sizes = kernel.rows, kernel.depths
-        return max(min(_quantised_flops(*shape, self.sms, k_half, *sizes) for shape in shapes) / peak, memory)
+        return max(min(_quantised_flops(*shape, sms, k_half, *sizes) for shape in shapes) / peak, memory)
 
     def _product_peak(self, kernel: Kernel, software: Software | None) -> float:
         """Return the dense peak for a product, FLOP/s.

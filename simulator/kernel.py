@@ -78,9 +78,15 @@ def matmul(
 
 
 def grouped_matmul(
-    m: Sequence[float], n: int, k: Sequence[float], *, precision: str = "fp32", rows: tuple[int, int] | None = None
+    m: Sequence[float],
+    n: int,
+    k: Sequence[float],
+    *,
+    precision: str = "fp32",
+    rows: tuple[int, int] | None = None,
+    result: str = "",
 ) -> Kernel:
-    """Return products of unequal sizes in one launch: either all *m* or all *k* are equal. *rows* as in `matmul`.
+    """Return products of unequal sizes in one launch: either all *m* or all *k* are equal. Options as of `matmul`.
 
     Sizes may be means, so that they have fractions: FLOPs count these, tiles whole rows.
 
@@ -88,9 +94,11 @@ def grouped_matmul(
     (196608.0, (2, 64, 32, 16))
     """
     flops = 2.0 * n * sum(one * deep for one, deep in zip(m, k, strict=True))
-    width = BYTES[precision]
+    width, written = OPERAND_BYTES[precision], OPERAND_BYTES[result or precision]
     # the weights of a product without rows are not read; gradients without depth are still written
-    nbytes = width * sum(one * deep + deep * n * bool(one) + one * n for one, deep in zip(m, k, strict=True))
+    nbytes = sum(
+        width * (one * deep + deep * n * bool(one)) + written * one * n for one, deep in zip(m, k, strict=True)
+    )
     whole, depths = tuple(map(ceil, m)), tuple(map(ceil, k))
     shape = len(whole), ceil(sum(whole) / len(whole)), n, ceil(sum(depths) / len(depths))
     aligned = all(width * length % ALIGNMENT == 0 for length in rows or (n, shape[3]))

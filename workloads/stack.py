@@ -87,6 +87,7 @@ class SoftwareSpecification(Section):
     fp32_residual: Flag = False
     padded: Flag = False
     cudnn_attention: Flag = False
+    communication_sms: Index = 0
     early_stop: Flag = False
     keeps_casts: Flag = True
     accumulation: Literal["fused", "added", "cast", "autocast"] = "fused"
@@ -142,6 +143,7 @@ class SoftwareSpecification(Section):
             fp32_residual=self.fp32_residual,
             padded=self.padded or self.torch_compile,
             cudnn_attention=self.cudnn_attention,
+            communication_sms=self.communication_sms,
             early_stop=self.early_stop,
             keeps_casts=self.keeps_casts,
             accumulation=self.accumulation,

@@ -23,8 +23,9 @@ def stages_of(
     """The layers of each of *stages* stages (pipeline ranks times virtual stages), in order.
 
     *layout* None: the same number for each stage, as Megatron-LM requires; ``balanced``: as even as possible, one more
-    on the earlier stages; ``embedding_as_layer``: embedding and head count as one layer each; or the number of layers
-    of each stage. *split*: how many stages the encoder has, if the model has one; by default the share of its layers.
+    on the earlier stages; ``embedding_as_layer``: embedding and head count as one layer each, a module that predicts a
+    further token as two; or the number of layers of each stage. *split*: how many stages the encoder has, if the model
+    has one; by default the share of its layers.
     Raises `ScenarioError` for a count that does not fit, with the nearest ones that do.
     """
     first = [layer for layer in model.layers if layer.kind == ENDS[0]]
@@ -41,10 +42,15 @@ def stages_of(
             f"try {_divisors(len(between), stages)} stages, or a layout"
         )
     if layout == "embedding_as_layer":
-        sizes = _even(len(between) + 2, stages)
-        if sizes[0] < 1 or sizes[-1] < 1:
-            raise ScenarioError(f"{stages} stages are more than the {len(between)} layers, embedding and head")
-        sizes[0], sizes[-1] = sizes[0] - 1, sizes[-1] - 1
+        # a module that predicts a further token has a layer and logits
+        ends = 1 + 2 * (len(last) - 1)
+        sizes = _even(1 + len(between) + ends, stages)
+        if sizes[0] < 1 or sizes[-1] < ends:
+            raise ScenarioError(
+                f"{stages} stages are too many for the {len(between)} layers, embedding and head of {model.name}; "
+                "try layout: balanced"
+            )
+        sizes[0], sizes[-1] = sizes[0] - 1, sizes[-1] - ends
     elif layout is None or layout == "balanced":
         sizes = _even(len(between), stages)
     else:

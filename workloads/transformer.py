@@ -19,8 +19,8 @@ from workloads.context.heads import positions_for_heads
 from workloads.experts.build import Halves, mixture
 from workloads.experts.sizes import Experts
 from workloads.latent_attention.build import latent_attention
+from workloads.low_precision.products import first_product, second_product
 from workloads.low_precision.recipe import LowPrecision
-from workloads.low_precision.scaled_linear import scaled
 from workloads.model import Model
 from workloads.operators.attention import CoreAttention, FlashAttention
 from workloads.operators.elementwise import Elementwise, cast, dropout, gelu, residual, rotary, swiglu, tanh
@@ -106,17 +106,23 @@ def transformer(shape: Shape, name: str = "transformer", notes: tuple[str, ...] 
 
 
 def _layers(shape: Shape) -> Iterator[OperatorLayer]:
-    """The layers between embedding and head: all equal, but for those with experts and their loads."""
+    """The layers between embedding and head."""
+    for number, operators in enumerate(layers_of_operators(shape, shape.num_layers)):
+        yield OperatorLayer(f"layer {number}", "transformer", operators, shape.hidden_bytes)
+
+
+def layers_of_operators(shape: Shape, count: int) -> Iterator[tuple[Operator, ...]]:
+    """The operators of each of *count* layers: all equal, but for those with experts and their loads."""
     made: dict[int | None, tuple[Operator, ...]] = {}
     sparse = 0
-    for number in range(shape.num_layers):
+    for number in range(count):
         experts, which = shape.experts, None
         if experts and experts.is_sparse(number):
             which = sparse % len(experts.loads)
             sparse += 1
         if which not in made:
             made[which] = of_samples(transformer_operators(shape, which), shape.cut.grid)
-        yield OperatorLayer(f"layer {number}", "transformer", made[which], shape.hidden_bytes)
+        yield made[which]
 
 
 def transformer_operators(shape: Shape, sparse: int | None = None) -> tuple[Operator, ...]:
@@ -371,16 +377,6 @@ def _feed_forward_parts(shape: Shape) -> Parts:
     between = _activation(shape, rows * width)
     down = Linear(rows, width, shape.hidden_size, shape.add_bias_linear, precision)
     return first_product(shape, up), (between,), second_product(shape, down)
-
-
-def first_product(shape: Shape, linear: Linear) -> Linear:
-    """The first product of a block, in few bits if the model has them; its input is gathered from the sequence."""
-    return scaled(linear, shape.low, input_shards=shape.cut.sequence_shards)
-
-
-def second_product(shape: Shape, linear: Linear) -> Linear:
-    """The second product of a block; the gradient of its output is gathered from the sequence."""
-    return scaled(linear, shape.low, gradient_shards=shape.cut.sequence_shards)
 
 
 def _activation(shape: Shape, elements: int) -> Elementwise:

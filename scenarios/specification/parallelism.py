@@ -90,7 +90,9 @@ class ParallelismSection(Data, Pipeline, Domain, Expert, Context, Tensor):
     def _with_own(self, handler: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
         dumped: dict[str, Any] = handler(self)
         dumped |= {key: part.model_dump(mode=info.mode) for key, part in self._own.items()}
-        return dumped | ({"rank_order": self.numbering} if self.numbering != dumped["rank_order"] else {})
+        return dumped | (
+            {"rank_order": self.numbering} if self.numbering != dumped.get("rank_order", self.rank_order) else {}
+        )
 
     @property
     def parts(self) -> dict[str, Parallelism]:

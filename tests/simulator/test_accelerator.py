@@ -141,3 +141,19 @@ def test_half_depths_are_those_of_the_kind_of_product() -> None:
     seconds = [gpu.kernel_seconds(matmul(256, 128, 128, precision=p)) * gpu.peak(p) for p in ("fp16", "fp32", "tf32")]
     assert seconds[0] / seconds[1] == pytest.approx(2.0)
     assert seconds[2] / seconds[1] == pytest.approx(1.5)
+
+
+def test_products_and_attention_run_on_the_sms_that_communication_leaves() -> None:
+    """Deep products of whole waves, of attention and of fractions of a wave; copies are as fast as before."""
+    gpu = Accelerator(peak_flops={"bf16": 1e15}, memory_bandwidth=3e12, sms=100)
+    busy = Software(communication_sms=20)
+    attention = Kernel(1e12, 0.0, (64, 1024, 1024, 64), "bf16", attention="forward")
+    copy = memory_bound(1e9)
+    assert gpu.kernel_seconds(attention, busy) == pytest.approx(gpu.kernel_seconds(attention) / 0.8)
+    assert gpu.kernel_seconds(copy, busy) == gpu.kernel_seconds(copy)
+    # 400 tiles of 256 x 128: four waves of 100 SMs, five of 80
+    product = matmul(256 * 20, 128 * 20, 4096, precision="bf16")
+    assert gpu.kernel_seconds(product, busy) == pytest.approx(gpu.kernel_seconds(product) * 5 / 4)
+    # 80 tiles: one wave in both
+    small = matmul(256 * 8, 128 * 10, 4096, precision="bf16")
+    assert gpu.kernel_seconds(small, busy) == pytest.approx(gpu.kernel_seconds(small))

@@ -120,13 +120,23 @@ def test_an_unknown_model_is_answered_with_the_nearest_first() -> None:
 
 
 def test_software_stacks() -> None:
-    asynchronous = {"megatron", "megatron_2023", "megatron_core", "nanotron"}
+    asynchronous = {"megatron", "megatron_2023", "megatron_core", "nanotron", "hai_llm"}
     asynchronous |= {"megascale", "megascale_overlap", "megascale_pp_overlap"}
     fused = {*asynchronous, "megatron_2021", "megatron_deepspeed", "megatron_deepspeed_2021"}
     fused |= {"ddp_compile", "fsdp_compile", "alpa", "nanotron", "aa_scaling", "aa_scaling_flash1", "aa_scaling_flash2"}
     fused |= {"internlm", "megatron_early_2021"}
     stacks = {name: software(name) for name in names("workloads.software")}
-    assert set(stacks) == {"ddp", "ddp_sdpa", "fsdp", "fsdp_sdpa", "aa_scaling_torch", "ideal", *fused}
+    unfused = {
+        "ddp",
+        "ddp_sdpa",
+        "fsdp",
+        "fsdp_2023",
+        "fsdp_sdpa",
+        "llm_foundry",
+        "llm_foundry_2023",
+        "aa_scaling_torch",
+    }
+    assert set(stacks) == {"ideal", *unfused, *fused}
     assert stacks["ideal"].launch_seconds == 0.0
     assert {name for name, stack in stacks.items() if stack.fused} == {"ideal", "ddp_sdpa", *fused}
     assert {name for name, stack in stacks.items() if stack.slice_seconds} == {"megatron_deepspeed_2021"}

@@ -1,10 +1,14 @@
 """Layouts: which layers make up each stage."""
 
+from dataclasses import replace
+
 import pytest
 
 from simulator.errors import ScenarioError
+from workloads.architectures.next_tokens import next_tokens
 from workloads.specification import model
 from workloads.stages import stages_of
+from workloads.transformer import Transformer
 from workloads.unit import unit_model
 
 
@@ -33,6 +37,16 @@ def test_embedding_and_head_as_a_layer_each():
     ends = model("gpt2", "fp32").layers
     whole = type(twenty_two)("ends", [ends[0], *twenty_two.layers, ends[-1]], 1.0)
     assert sizes(stages_of(whole, 8, "embedding_as_layer")) == [3] * 8
+
+
+def test_a_module_of_multi_token_prediction_counts_as_two_layers():
+    # 61 layers, embedding, head, and a layer with logits on 16 stages: 65 in all
+    plain = model("deepseek_v3", "bf16")
+    assert isinstance(plain, Transformer)
+    whole = next_tokens(replace(plain.shape, num_nextn_predict_layers=1))
+    made = stages_of(whole, 16, "embedding_as_layer")
+    assert sizes(made) == [1 + 4, *[4] * 14, 1 + 2]
+    assert [layer.name for layer in made[-1]] == ["layer 60", "head", "mtp 0"]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import Any
 
 from simulator.kernel import BYTES
 from workloads.architectures.cross_attention import CrossAttention, FlashCrossAttention
+from workloads.low_precision.products import first_product, second_product
 from workloads.operators.elementwise import Elementwise, dropout
 from workloads.operators.embedding import embedding, vocabulary_parallel_embedding
 from workloads.operators.fusion import fuses
@@ -26,10 +27,8 @@ from workloads.transformer import (
     TOKEN_BYTES,
     Transformer,
     embedding_operators,
-    first_product,
     head_operators,
-    second_product,
-    transformer_operators,
+    layers_of_operators,
 )
 
 ENCODER, DECODER = "encoder", "decoder"
@@ -84,24 +83,24 @@ def encoder_decoder(shape: Shape, name: str = "encoder-decoder", notes: tuple[st
 
 
 def _encoder_layers(shape: Shape, count: int) -> list[tuple[Operator, ...]]:
-    """Equal layers, but that the first has the table of relative positions, and the last ends with a norm."""
-    layer = transformer_operators(shape)
-    norm = layer[0]
-    made = [layer] * count
-    made[0] = (*_relative_positions(shape), *layer)
+    """Layers, the first with the table of relative positions, the last with a norm at its end."""
+    made = list(layers_of_operators(shape, count))
+    norm = made[0][0]
+    made[0] = (*_relative_positions(shape), *made[0])
     made[-1] = (*made[-1], norm, *_dropout(shape))
     return made
 
 
 def _decoder_layers(shape: Shape, encoder: Shape, count: int) -> list[tuple[Operator, ...]]:
-    """Equal layers, but that the first looks up the tokens of the decoder and has its table of relative positions.
+    """Layers, the first of which looks up the tokens of the decoder and has its table of relative positions.
 
-    It also keeps the encoder's output for all.
+    It also keeps the encoder's output for all. Which of them have experts, and their loads, begins anew.
     """
-    own = transformer_operators(shape)
-    norm, residual = own[0], own[-1]
-    behind = own.index(residual) + 1  # self-attention ends with the first residual sum
-    layer = (*own[:behind], norm, *_cross_attention(shape, encoder), residual, *own[behind:])
+    own = list(layers_of_operators(shape, count))
+    norm, residual = own[0][0], own[0][-1]
+    behind = own[0].index(residual) + 1  # self-attention ends with the first residual sum
+    cross = (norm, *_cross_attention(shape, encoder), residual)
+    layers = [(*layer[:behind], *cross, *layer[behind:]) for layer in own]
     kept = Elementwise(
         encoder.seq_length * encoder.hidden_size // encoder.cut.sequence_shards,
         0.0,
@@ -109,7 +108,7 @@ def _decoder_layers(shape: Shape, encoder: Shape, count: int) -> list[tuple[Oper
         kept=BYTES[shape.precision],
         precision=shape.precision,
     )
-    return [(*_lookup(shape), *_relative_positions(shape), kept, *layer), *[layer] * (count - 1)]
+    return [(*_lookup(shape), *_relative_positions(shape), kept, *layers[0]), *layers[1:]]
 
 
 def _lookup(shape: Shape) -> tuple[Operator, ...]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from workloads.experts.mixture import Mixture
-from workloads.experts.products import GroupedLinear
+from workloads.experts.products import GroupedLinear, scaled_groups
 from workloads.experts.router import Router
 from workloads.experts.sizes import Experts
+from workloads.low_precision.recipe import BLOCKWISE
 from workloads.operators.elementwise import Elementwise
 from workloads.operators.fusion import fuses
 from workloads.operators.linear import Linear
@@ -33,20 +34,24 @@ def mixture(
     gate = (Linear(rows, shape.hidden_size, 1, False, precision),) if experts.shared_gate else ()
     first, second = shared
     reduced = experts.cut.reduced_over
+    # what is sent in 8 bits has a scale for each 128 features, as blockwise products take it
+    sent_cast = experts.cut.sent_fp8 and shape.low is not None and shape.low.recipe == BLOCKWISE
     up = GroupedLinear(experts.local, shape.hidden_size, width * (2 if shape.gated else 1), bias, precision, reduced)
+    down = GroupedLinear(experts.local, width, shape.hidden_size, bias, precision, reduced)
     return Mixture(
         experts,
         rows,
         shape.hidden_size,
         Router(score, experts.topk, experts.aux_loss),
         on_the_sequence(score, cut).tensors,
-        up,
+        scaled_groups(up, shape.low, input_cast=sent_cast),
         activation(width),
-        GroupedLinear(experts.local, width, shape.hidden_size, bias, precision, reduced),
+        scaled_groups(down, shape.low, gradient_cast=sent_cast),
         (tuple(on_the_sequence(one, cut) for one in gate) + first, second),
         number,
         sequence_cut=cut.sequence or cut.ranks == 1,
         summed=cut.over if cut.ranks > 1 and not cut.sequence else "",
         precision=precision,
         fused=fuses(shape.fused, "permute"),
+        sent_cast=sent_cast,
     )

@@ -31,7 +31,7 @@ class Mixture(Operator):
     shared expert, the first half and the second. *number*: which of the layers with experts it is.
     *router_parameters*: the tensors of the router, with the axes that reduce them. *sequence_cut*: the ranks of a
     tensor-parallel group have different tokens. *summed*: else these ranks add up their outputs, over that axis.
-    *fused*: the sum of results is one kernel.
+    *fused*: the sum of results is one kernel. *sent_cast*: products take tokens and gradients as they are sent, cast.
     """
 
     experts: Experts
@@ -48,6 +48,7 @@ class Mixture(Operator):
     summed: str = ""
     precision: str = "fp32"
     fused: bool = True
+    sent_cast: bool = False
 
     @property
     def tensors(self) -> tuple[ParameterTensor, ...]:
@@ -87,19 +88,20 @@ class Mixture(Operator):
     def kept_bytes(self, samples: int) -> float:
         """The input, what the router keeps, the inputs of the products and of the activation, and the results."""
         width, dispatch = BYTES[self.precision], self.dispatch(samples)
-        arriving = sum(dispatch.arriving)
-        inputs = (samples * self.rows + arriving + sum(dispatch.tokens)) * self.hidden * width
-        inside = arriving * (self.between.kept * self.between.elements + self.down.inputs * width)
+        tokens = dispatch.arriving
+        inputs = (samples * self.rows + sum(dispatch.tokens)) * self.hidden * width
+        products = self.up.kept_bytes(tokens) + self.down.kept_bytes(tokens)
+        inside = products + sum(tokens) * self.between.kept * self.between.elements
         shared = sum(operator.kept_bytes(samples) for operator in chain(*self.shared))
         return inputs + inside + self.router.kept_bytes(samples) + max(0.0, shared - self._shared_input(samples))
 
     def weight_bytes(self, samples: int) -> float:
         """The inputs of all products and the gradients of their outputs."""
-        width, arriving = BYTES[self.precision], sum(self.dispatch(samples).arriving)
-        each = self.hidden + self.up.outputs + self.down.inputs + self.hidden
+        width, tokens = BYTES[self.precision], self.dispatch(samples).arriving
+        products = self.up.weight_bytes(tokens) + self.down.weight_bytes(tokens)
         routed = samples * self.rows * (self.hidden * width + self.router.experts * 4.0)
         shared = sum(operator.weight_bytes(samples) for operator in chain(*self.shared))
-        return arriving * each * width + routed + max(0.0, shared - self._shared_input(samples))
+        return products + routed + max(0.0, shared - self._shared_input(samples))
 
     def transient_bytes(self, phase: str, samples: int) -> float:
         """The permuted tokens, and those that arrive, while they are exchanged."""
@@ -119,7 +121,7 @@ class Mixture(Operator):
     def _forward(self, samples: int) -> Iterator[Segment]:
         there, back = self.dispatch(samples).there(), self.dispatch(samples).back()
         first, second = self._beside("F", samples)
-        before = (*self.router.forward(samples), *self._cast(samples), *self._permuted(samples))
+        before = (*self.router.forward(samples), *self._cast(samples), *self._permuted(samples, there=True))
         yield from _exchanged(before, there, first)
         yield self._experts(samples, "F")
         yield from _exchanged((), back, second)
@@ -141,15 +143,19 @@ class Mixture(Operator):
         added = (self._sum(samples),) * (2 if any(self.shared) else 1)
         partial = samples * self.rows * self.hidden * float(BYTES[self.precision])
         after = (Exchange("all_reduce", partial, self.summed),) if self.summed else ()
-        yield Segment((*self._permuted(samples), *self.router.backward_input(samples), *added), after=after)
+        yield Segment(
+            (*self._permuted(samples, there=False), *self.router.backward_input(samples), *added), after=after
+        )
 
     def _experts(self, samples: int, phase: str) -> Segment:
         """The experts' products, between the exchanges of the ranks that share them."""
         dispatch = self.dispatch(samples)
         tokens = dispatch.arriving
-        moved = sum(tokens) * self.hidden * BYTES[self.precision]
+        taken = dispatch.sent if self.sent_cast else dispatch.width
         # tokens of several ranks are sorted by expert; those of one rank, or of one expert, are in order
-        order = (memory_bound(2 * moved, precision=self.precision),) if self.experts.local > 1 and moved else ()
+        sorts = self.experts.local > 1 and dispatch.sources > 1 and sum(tokens) > 0
+        before = (self._sorted(sum(tokens) * (dispatch.sent + taken)),) if sorts else ()
+        after = (self._sorted(sum(tokens) * 2 * dispatch.width),) if sorts else ()
         rows = round(sum(tokens))
         if phase == "F":
             inner = (*self.up.forward(tokens), *self.between.forward(rows), *self.down.forward(tokens))
@@ -159,8 +165,7 @@ class Mixture(Operator):
                 *self.between.backward_input(rows),
                 *self.up.backward_input(tokens),
             )
-        order = order if dispatch.sources > 1 else ()
-        return Segment((*order, *inner, *order), before=dispatch.gathered(), after=dispatch.scattered())
+        return Segment((*before, *inner, *after), before=dispatch.gathered(), after=dispatch.scattered())
 
     def expert_kernels(self, samples: int) -> tuple[Kernel, ...]:
         """The kernels of the experts of this rank, forward and backward."""
@@ -168,9 +173,10 @@ class Mixture(Operator):
         weights = (*self.down.backward_weights(tokens), *self.up.backward_weights(tokens))
         return (*self._experts(samples, "F").kernels, *self._experts(samples, "I").kernels, *weights)
 
-    def _permuted(self, samples: int) -> tuple[Kernel, ...]:
-        copies = sum(self.dispatch(samples).tokens)
-        return (permuted(samples * self.rows, copies, self.hidden, self.precision),)
+    def _permuted(self, samples: int, *, there: bool) -> tuple[Kernel, ...]:
+        dispatch = self.dispatch(samples)
+        width = dispatch.sent if there else dispatch.width
+        return (permuted(samples * self.rows, sum(dispatch.tokens), width, self.precision),)
 
     def _cast(self, samples: int) -> tuple[Kernel, ...]:
         sent = self.experts.cut.sent_fp8
@@ -179,6 +185,9 @@ class Mixture(Operator):
     def _unpermuted(self, samples: int) -> tuple[Kernel, ...]:
         copies = sum(self.dispatch(samples).tokens)
         return (unpermuted(samples * self.rows, copies, self.hidden, self.precision, fused=self.fused),)
+
+    def _sorted(self, nbytes: float) -> Kernel:
+        return memory_bound(nbytes, precision=self.precision)
 
     def _sum(self, samples: int) -> Kernel:
         """The sum of two tensors of the size of the input."""
@@ -200,8 +209,9 @@ class Mixture(Operator):
         return every[::-1] if backward else every
 
     def _shared_input(self, samples: int) -> float:
-        """Bytes of the input that the shared expert keeps for itself too, since it is one tensor."""
-        return samples * self.rows * self.hidden * float(BYTES[self.precision]) if any(self.shared) else 0.0
+        """Bytes of the input that the shared expert keeps for itself too, since it is one tensor unless it is cast."""
+        one = any(self.shared) and self.up.keeps_wide_input
+        return samples * self.rows * self.hidden * float(BYTES[self.precision]) if one else 0.0
 
 
 def _of(operators: Sequence[Operator], phase: str, samples: int) -> tuple[Segment, ...]:

@@ -50,9 +50,9 @@ class Router:
         return (memory_bound(nbytes, precision=self.linear.precision, launches=passes),)
 
 
-def permuted(tokens: float, copies: float, hidden: int, precision: str) -> Kernel:
-    """The copy of *tokens* rows of *hidden* features into *copies* rows, in the order of experts."""
-    return memory_bound((tokens + copies) * hidden * BYTES[precision], precision=precision)
+def permuted(tokens: float, copies: float, width: float, precision: str) -> Kernel:
+    """The copy of *tokens* rows of *width* bytes into *copies* rows, in the order of experts."""
+    return memory_bound((tokens + copies) * width, precision=precision)
 
 
 def unpermuted(tokens: float, copies: float, hidden: int, precision: str, *, fused: bool) -> Kernel:

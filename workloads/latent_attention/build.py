@@ -8,6 +8,7 @@ from the small vectors are cut by heads.
 from __future__ import annotations
 
 from workloads.latent_attention.operator import Latent, LatentAttention
+from workloads.low_precision.products import first_product, plain_product, second_product
 from workloads.operators.elementwise import rotary
 from workloads.operators.fusion import fuses
 from workloads.operators.linear import Linear
@@ -22,26 +23,26 @@ def latent_attention(shape: Shape, latent: Latent) -> tuple[Operator, ...]:
     """The products, norms and core attention of one layer, from the normed input to the output."""
     cut, precision, rows, heads = shape.cut, shape.precision, shape.seq_length, shape.heads
     own = rows // cut.sequence_shards
-    small = Linear(own, shape.hidden_size, latent.keys_values + latent.rotated, False, precision)
+    small = plain_product(shape, Linear(own, shape.hidden_size, latent.keys_values + latent.rotated, False, precision))
     wide = heads * (latent.plain + latent.value)
-    values = Linear(rows, latent.keys_values, wide, False, precision, kept_share=shape.kept_share)
+    values = first_product(shape, Linear(rows, latent.keys_values, wide, False, precision, kept_share=shape.kept_share))
     made: tuple[Operator, ...]
     if latent.queries:
-        first = Linear(own, shape.hidden_size, latent.queries, False, precision)
+        first = plain_product(shape, Linear(own, shape.hidden_size, latent.queries, False, precision))
         queries = Linear(rows, latent.queries, heads * latent.query, False, precision, kept_share=shape.kept_share)
         made = (
             on_the_sequence(SharedInput((first, small)), cut),
             _norm(shape, own, latent.queries),
-            column_parallel(queries, cut),
+            column_parallel(first_product(shape, queries), cut),
         )
     else:
         queries = Linear(rows, shape.hidden_size, heads * latent.query, False, precision, kept_share=shape.kept_share)
-        made = (column_parallel(queries, cut), on_the_sequence(small, cut))
+        made = (column_parallel(first_product(shape, queries), cut), on_the_sequence(small, cut))
     turned = rotary(rows * (heads + 1) * latent.rotated, precision, fused=fuses(shape.fused, "rope"))
     core = LatentAttention(
         rows, heads, heads, latent.query, shape.dropout, True, precision, causal=shape.causal, value_size=latent.value
     )
-    output = Linear(rows, heads * latent.value, shape.hidden_size, False, precision)
+    output = second_product(shape, Linear(rows, heads * latent.value, shape.hidden_size, False, precision))
     return (
         *made,
         _norm(shape, own, latent.keys_values),

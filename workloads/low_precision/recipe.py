@@ -9,7 +9,7 @@ arXiv:2209.05433.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.kernel import OPERAND_BYTES, Kernel, memory_bound
 
@@ -38,10 +38,12 @@ class Recipe:
         return OPERAND_BYTES[self.product] + self.scale_bytes / self.block
 
 
+BLOCKWISE = "blockwise"
+
 RECIPES: Mapping[str, Recipe] = {
     "delayed": Recipe("fp8"),
     "tensorwise": Recipe("fp8", own_amax=True),
-    "blockwise": Recipe("fp8", scale_bytes=4.0, block=128, by_direction=True),
+    BLOCKWISE: Recipe("fp8", scale_bytes=4.0, block=128, by_direction=True),
     "mxfp8": Recipe("mxfp8", scale_bytes=1.0, block=32, by_direction=True),
     "nvfp4": Recipe("nvfp4", own_amax=True, scale_bytes=1.0, block=16, by_direction=True),
 }
@@ -103,6 +105,35 @@ class LowPrecision:
         if self.layouts == 1 or self.scaling.by_direction:
             return ()
         return (memory_bound(2 * elements * self.element_bytes),)
+
+    @property
+    def products(self) -> int:
+        """How many products read what is cast: the one of the pass, or those of both passes if it is kept."""
+        return 2 if self.keeps_casts else 1
+
+    def weights_cast(self, elements: float, tensors: int = 1) -> tuple[Kernel, ...]:
+        """The casts of *elements* of weights in a forward pass, the mean over the passes of a step.
+
+        Each of *tensors* has a launch. Weights that are stored or gathered in few bits have been cast by shards. If
+        casts are kept they are transposed.
+        """
+        if self.stored:
+            casts = self.transposed(elements) if self.keeps_casts else ()
+        else:
+            casts = self.casts(elements, products=self.products)
+        share = self.weight_casts
+        return tuple(replace(one, nbytes=one.nbytes * share, launches=round(share * tensors)) for one in casts)
+
+    def weights_cast_again(self, elements: float) -> tuple[Kernel, ...]:
+        """Their casts in a backward pass; none if the first ones are kept."""
+        if self.keeps_casts:
+            return ()
+        return self.transposed(elements) if self.stored else self.casts(elements, products=1)
+
+    @property
+    def kept_bytes(self) -> float:
+        """Bytes of an element that waits for the backward pass: as it was cast, or in 16 bits."""
+        return self.element_bytes if self.keeps_casts else WIDE
 
     def gathered_bytes(self, *, both: bool) -> float:
         """Bytes of an element of an activation that ranks gather after the cast; *both* directions are read."""

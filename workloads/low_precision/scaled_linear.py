@@ -35,11 +35,11 @@ class ScaledLinear(Linear):
     def forward(self, samples: int) -> tuple[Kernel, ...]:
         """Casts of the weight and of the input, and the product."""
         product = self._product(samples * self.rows, self.outputs, self.inputs)
-        return (*self._weight_casts(), *self._input_casts(samples), product)
+        return (*self.low.weights_cast(self.inputs * self.outputs), *self._input_casts(samples), product)
 
     def backward_input(self, samples: int) -> tuple[Kernel, ...]:
         """The cast of dy, which also sums the bias gradient, and dx = dy W."""
-        again = () if self.low.keeps_casts else self._weight_casts_again()
+        again = self.low.weights_cast_again(self.inputs * self.outputs)
         casts = self.low.casts(samples * self.rows * self.outputs, self.gradient_shards)
         return (*again, *casts, self._product(samples * self.rows, self.inputs, self.outputs))
 
@@ -71,30 +71,8 @@ class ScaledLinear(Linear):
         """The rows of both operands are *k* long, the only layout that all GPUs with such products take."""
         return matmul(m, n, k, precision=self.low.scaling.product, rows=(k, k), result=self.precision)
 
-    @property
-    def _products(self) -> int:
-        """How many products read what is cast: the one of the pass, or those of both passes if it is kept."""
-        return 2 if self.low.keeps_casts else 1
-
     def _input_casts(self, samples: int) -> tuple[Kernel, ...]:
-        return self.low.casts(samples * self.rows * self.inputs, self.input_shards, products=self._products)
-
-    def _weight_casts(self) -> tuple[Kernel, ...]:
-        """Of the forward pass, the mean over the passes of a step.
-
-        Weights that are stored or gathered in few bits have been cast by shards. If casts are kept they are transposed.
-        """
-        elements, share = self.inputs * self.outputs, self.low.weight_casts
-        if self.low.stored:
-            casts = self.low.transposed(elements) if self.low.keeps_casts else ()
-        else:
-            casts = self.low.casts(elements, products=self._products)
-        return tuple(replace(kernel, nbytes=kernel.nbytes * share, launches=round(share)) for kernel in casts)
-
-    def _weight_casts_again(self) -> tuple[Kernel, ...]:
-        """Of the backward pass, if casts are not kept."""
-        elements = self.inputs * self.outputs
-        return self.low.transposed(elements) if self.low.stored else self.low.casts(elements, products=1)
+        return self.low.casts(samples * self.rows * self.inputs, self.input_shards, products=self.low.products)
 
 
 def scaled(linear: Linear, low: LowPrecision | None, *, input_shards: int = 1, gradient_shards: int = 1) -> Linear:

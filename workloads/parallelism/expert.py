@@ -54,7 +54,7 @@ class Expert(Parallelism):
     Results come back in that of the model."""
     moe_overlap: Literal["none", "shared_experts", "batch"] = "none"
     """What runs beside the exchanges of tokens: nothing, the shared expert, or another micro-batch; for that a forward
-    and a backward run together."""
+    and a backward run together. In dual_pipe and dual_pipe_v they always do."""
 
     def degrees(self, ranks: int) -> Mapping[str, int]:
         """None: experts are on the ranks of the other axes."""

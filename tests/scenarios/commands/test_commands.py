@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from scenarios import Scenario, command
+from scenarios import command
 from scenarios.command import run
 from scenarios.scenario import Scenario
 from scenarios.specification.loading import located

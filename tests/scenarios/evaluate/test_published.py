@@ -28,6 +28,7 @@ ROWS = {
     "megascale_ablation": 9,
     "megascale_moe": 5,
     "megatron_sc21_weak_scaling": 10,
+    "mixtral_fp8": 4,
     "moe_parallel_folding": 10,
     "nccl_8xa100_collectives": 151,
     "nccl_8xh100_allreduce": 32,

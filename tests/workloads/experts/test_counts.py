@@ -49,6 +49,16 @@ ROUNDED = {  # billions as papers print them: (all, active)
 }
 
 
+def test_switch_is_t5_with_128_experts_in_every_other_layer_of_encoder_and_decoder() -> None:
+    """arXiv:2101.03961, table 9: 7.4 billion parameters; a token uses those of T5 and the routers."""
+    dense, made = model("t5_base"), model("switch_base")
+    expert, router = 2 * 768 * 3072, 768 * 128
+    assert made.parameters == dense.parameters + 12 * (127 * expert + router) == 7_415_217_408
+    assert made.active_parameters == dense.parameters + 12 * router
+    sparse = [layer.name for layer in made.layers if layer.parameters > 100 * expert]
+    assert sparse == [f"{part} layer {number}" for part in ("encoder", "decoder") for number in range(1, 12, 2)]
+
+
 @pytest.mark.parametrize(("name", "count"), TOTALS.items())
 def test_published_totals(name: str, count: int) -> None:
     assert model(name).parameters == count

@@ -31,13 +31,13 @@ MODEL = {
 }
 
 
-def scenario(how: str, **parallelism: Any) -> Scenario:
+def scenario(how: str, recompute: str = "none", **parallelism: Any) -> Scenario:
     return Scenario.model_validate(
         {
             "version": 1,
             "cluster": {"preset": "dgx_h100", "nodes": 2},
             "model": MODEL,
-            "training": {"global_batch_size": 64, "micro_batch_size": 1, "precision": "bf16"},
+            "training": {"global_batch_size": 64, "micro_batch_size": 1, "precision": "bf16", "recompute": recompute},
             "parallelism": {"ep": 8, "moe_overlap": how, **parallelism},
             "software": "ideal",
         }
@@ -67,6 +67,27 @@ def test_the_same_ops_run_in_less_time(layout: dict[str, Any]) -> None:
     assert before["traffic_bytes"] == after["traffic_bytes"]
     assert after["breakdown_s"]["exposed_ep"] < 0.7 * before["breakdown_s"]["exposed_ep"]
     assert after["step_time_s"] < before["step_time_s"]
+
+
+@pytest.mark.parametrize("domain", [{}, {"ep_domain": 4}], ids=str)
+@pytest.mark.parametrize("name", ["dual_pipe", "dual_pipe_v"])
+def test_orders_that_have_pairs_overlap_by_themselves(name: str, domain: dict[str, Any]) -> None:
+    """At most half of the exchanges is exposed that a pipeline without pairs exposes."""
+    both = [scenario(how, pp=2, schedule=name, **domain) for how in ("none", "batch")]
+    exposed, asked = (one.run().summary()["breakdown_s"]["exposed_ep"] for one in both)
+    plain = scenario("none", pp=2, **domain).run().summary()["breakdown_s"]["exposed_ep"]
+    assert exposed == asked < plain / 2
+
+
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+@pytest.mark.parametrize("layout", [*LAYOUTS, {"pp": 2, "schedule": "dual_pipe_v"}], ids=str)
+def test_what_is_recomputed_runs_before_its_backward(layout: dict[str, Any], recompute: str) -> None:
+    check(scenario("batch", recompute, **layout).schedule())
+
+
+def test_gathers_of_layers_keep_the_order() -> None:
+    """A gather stands ahead of its layer in another action, so that nothing is woven."""
+    check(scenario("batch", data={"method": "fsdp"}).schedule())
 
 
 def test_one_more_micro_batch_is_held() -> None:

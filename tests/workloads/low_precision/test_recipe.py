@@ -210,8 +210,9 @@ def step_time(made: Scenario) -> float:
 
 
 def test_fp8_is_faster_than_bf16_and_fp4_than_fp8() -> None:
+    """Of the GPU alone: a host that launches one kernel in 55 us is slower than products of so small a model."""
     seconds = [
-        step_time(scenario(one, {"method": "ddp"}, gpu="b200"))
+        step_time(scenario(one, {"method": "ddp"}, "ideal", gpu="b200"))
         for one in ("bf16", {"matmul": "fp8", "recipe": "mxfp8"}, {"matmul": "fp4"})
     ]
     assert seconds[0] > seconds[1] > seconds[2]
