@@ -86,18 +86,12 @@ def pictures(notebook: dict[str, Any]) -> list[bytes]:
     return [base64.b64decode("".join(one["image/png"])) for one in data if "image/png" in one]
 
 
-def expected(path: Path) -> Any:
-    if path.name.startswith("08_"):
-        return pytest.param(path, marks=pytest.mark.xfail(reason="still uses internals, and has no outputs"))
-    return path
-
-
-@pytest.mark.parametrize("path", [expected(path) for path in NOTEBOOKS], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_is_stored_as_readers_need_it(path: Path) -> None:
     assert faults(path) == []
 
 
-@pytest.mark.parametrize("path", [expected(path) for path in NOTEBOOKS], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_pictures_are_whole_and_of_a_legible_size(path: Path) -> None:
     found = pictures(json.loads(path.read_text(encoding="utf-8")))
     for picture in found:
