@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from scenarios.specification.loading import shipped
 from simulator.analysis import metrics, traffic
 from simulator.network.transport import tuner
 from simulator.network.transport.calibration import transport
-from simulator.network.transport.channels import group_of
+from simulator.network.transport.group_topology import GroupTopology
 from simulator.schedule import Collective, Compute, Copy, Op, Schedule, Send
 from simulator.schedule.mesh import family
 from simulator.timeline import Timeline
@@ -48,7 +49,7 @@ def called(case: Case) -> str:
     return "-".join(filter(None, (*case[:2], "folded" if case[2] else "")))
 
 
-SMALLER: dict[str, dict[str, int]] = {
+SMALLER: dict[str, dict[str, Any]] = {
     "gpt3_175b_1024a100": {"cluster.nodes": 16, "training.global_batch_size": 16, "model.num_layers": 16},
     "bloom_176b_384a100": {
         "cluster.nodes": 4,
@@ -77,6 +78,15 @@ SMALLER: dict[str, dict[str, int]] = {
         "model.num_layers": 14,
         "parallelism.pp": 4,
         "parallelism.virtual_stages": 2,
+    },
+    "llama2_7b_tpu_v5e": {
+        "cluster.node.accelerators": 16,
+        "cluster.node.intra.dims": [4, 4],
+        "cluster.node.sockets": 4,
+        "cluster.node.nics": 4,
+        "training.global_batch_size": 32,
+        "parallelism.data.hybrid": 16,
+        "model.num_layers": 4,
     },
     "mt_nlg_530b": {
         "cluster.nodes": 8,
@@ -154,8 +164,8 @@ def moved(scenario: Scenario, timeline: Timeline, op: Op, rank: int) -> Iterable
         yield rank, timeline.devices[ranks[op.peer]], op.nbytes
     elif place[1] == 0 and op.nbytes and len(ranks) > 1:
         devices = [timeline.devices[one] for one in ranks]
-        reorders = transport(scenario.specification.network.transport).reorders
-        group = group_of(scenario.cluster(), devices, reorders=reorders)
+        library = transport(scenario.specification.network.transport)
+        group = GroupTopology(scenario.cluster(), devices, library).group
         algorithm, _ = timeline.algorithms[family(op.over), op.kind, op.nbytes]
         for step in tuner.steps(algorithm, op.kind, group, op.nbytes, op.root):
             for sender, receiver in step.transfers:

@@ -23,7 +23,7 @@ def _mfu(variant: BuiltScenario) -> float:
     return float(variant.run().summary()["mfu"])
 
 
-@pytest.mark.parametrize(("model", "error"), [("Mixtral", 0.1), ("Qwen2", 0.18)])
+@pytest.mark.parametrize(("model", "error"), [("Mixtral", 0.1), ("Qwen2", 0.2)])
 def test_the_ranking_of_the_strategies(model: str, error: float) -> None:
     """The order of all five is right. Qwen2 with FSDP alone is predicted half again as fast as it ran."""
     found = ratios(model)
