@@ -22,7 +22,7 @@ def paired(order: Order) -> Order:
     Raises `ScheduleError` for an order that has neither pairs nor whole backwards only.
 
     >>> print(paired(Order.parse("0F0,0B0,0F1,0B1,0F2,0B2")).csv(), end="")
-    0F0,(0F1;0B0)OVERLAP_F_B,(0F2;0B1)OVERLAP_F_B,0B2
+    0F0,0F1,(0F2;0B0)OVERLAP_F_B,0B1,0B2
     """
     if order.overlapped:
         return order
