@@ -23,12 +23,19 @@ def _mfu(variant: BuiltScenario) -> float:
     return float(variant.run().summary()["mfu"])
 
 
-@pytest.mark.parametrize(("model", "error"), [("Mixtral", 0.1), ("Qwen2", 0.2)])
-def test_the_ranking_of_the_strategies(model: str, error: float) -> None:
-    """The order of all five is right. Qwen2 with FSDP alone is predicted half again as fast as it ran."""
+@pytest.mark.parametrize("model", ["Mixtral", "Qwen2"])
+def test_the_ranking_of_the_strategies(model: str) -> None:
+    """The order of all five is right."""
     found = ratios(model)
     assert len(found) == 5
     simulated_order = sorted(found, key=lambda name: found[name][0])
     assert simulated_order == sorted(found, key=lambda name: found[name][1])
-    errors = [abs(simulated / measured - 1) for simulated, measured in found.values()]
-    assert sum(errors) / len(errors) < error
+
+
+QWEN2 = pytest.mark.xfail(strict=True, reason="with FSDP alone it is predicted half again as fast as it ran")
+
+
+@pytest.mark.parametrize("model", ["Mixtral", pytest.param("Qwen2", marks=QWEN2)])
+def test_the_mean_error_of_the_strategies(model: str) -> None:
+    errors = [abs(simulated / measured - 1) for simulated, measured in ratios(model).values()]
+    assert sum(errors) / len(errors) < 0.1
