@@ -6,9 +6,11 @@ Workloads describe computation by kernels, accelerators price them; neither impo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Literal
+
+from simulator.operation import MEASURED, Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,8 @@ class Kernel:
     or ``backward`` of fused attention; its *shape* is (batch x heads x products, rows, columns, head size).
     *aligned*: the rows of its matrices begin at multiples of `ALIGNMENT` bytes. *rows*, *depths*: m or k of each
     product of a launch of unequal ones, whose *shape* has their number and the mean. *copies*: the ranks that compute
-    the same result; MFU counts it once.
+    the same result; MFU counts it once. *operation*: what it does, and for which operator; its cost, and whether it is
+    equal to another kernel, do not depend on it.
     """
 
     flops: float = 0.0
@@ -38,6 +41,7 @@ class Kernel:
     rows: tuple[int, ...] = ()
     depths: tuple[int, ...] = ()
     copies: int = 1
+    operation: Operation | None = field(default=None, compare=False)
 
 
 ALIGNMENT = 16
@@ -113,11 +117,13 @@ def grouped_matmul(
     )
 
 
-def memory_bound(nbytes: float, *, precision: str = "fp32", launches: int = 1) -> Kernel:
+def memory_bound(
+    nbytes: float, *, precision: str = "fp32", launches: int = 1, operation: Operation | None = None
+) -> Kernel:
     """Return an elementwise, normalising or copying kernel: *nbytes* are read and written, arithmetic is hidden."""
-    return Kernel(0.0, nbytes, None, precision, None, launches)
+    return Kernel(0.0, nbytes, None, precision, None, launches, operation=operation)
 
 
-def measured(seconds: float, flops: float = 0.0) -> Kernel:
+def measured(seconds: float, flops: float = 0.0, operation: Operation = MEASURED) -> Kernel:
     """Return a kernel of a measured duration, s; *flops* are only counted."""
-    return Kernel(flops, 0.0, None, "fp32", seconds)
+    return Kernel(flops, 0.0, None, "fp32", seconds, operation=operation)

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from simulator.errors import ScheduleError
-from simulator.kernel import Kernel
+from simulator.kernel import Kernel, measured
 from simulator.schedule import Compute, Op, Schedule
 from simulator.schedule.mesh import Axis, Mesh
 from simulator.schedule.order import PLACEHOLDER, Action, Order
 from simulator.schedule.program import Program, TemplatedOps
 from workloads.memory.activations import with_activations
-from workloads.memory.optimizer import copied_gradient_bytes, optimizer_kernels, state_bytes
+from workloads.memory.optimizer import UPDATE, copied_gradient_bytes, optimizer_kernels, state_bytes
 from workloads.model import Layer, Model
 from workloads.operators.fusion import fuses
 from workloads.operators.lowering import Overlap, lowered
@@ -179,7 +179,7 @@ def update_op(
             flat_update=flat_update,
         )
     else:
-        kernels = (Kernel(seconds=model.optimizer_seconds),) if model.optimizer_seconds else ()
+        kernels = (measured(model.optimizer_seconds, operation=UPDATE),) if model.optimizer_seconds else ()
     copied = parameters * copied_gradient_bytes(gradient_dtype, unfused_update=unfused_update)
     held = {"gradients": copied} if copied else {}
     return Compute(name=str(action), action=action, kernels=kernels, allocates=held, frees=held)

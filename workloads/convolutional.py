@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from simulator.kernel import BYTES
+from simulator.operation import Operation
 from workloads.model import Model
 from workloads.operators.convolution import Convolution, Image
-from workloads.operators.elementwise import Elementwise, dropout
+from workloads.operators.elementwise import RESIDUAL, Elementwise, dropout
 from workloads.operators.layer import OperatorLayer
 from workloads.operators.linear import Linear
 from workloads.operators.loss import cross_entropy
 from workloads.operators.operator import Operator
 from workloads.operators.parameter import parameter_tensors
+
+BATCH_NORM = Operation("batch norm", "normalisation")
+RELU, POOLING = Operation("ReLU", "elementwise"), Operation("pooling", "elementwise")
 
 PIXEL_BYTES = 4
 """An image reaches the GPU in fp32, whatever the precision of the products."""
@@ -111,7 +115,7 @@ class ConvolutionalBuilder:
         if norm:
             operators.append(self._norm(target, relu, added))
         if added and not (norm and self.fused):
-            operators.append(self._elementwise(target, 3, 3))
+            operators.append(self._elementwise(target, 3, 3, RESIDUAL))
         if relu and not (norm and self.fused):
             operators.append(self._relu(target))
         self.image = target
@@ -124,21 +128,30 @@ class ConvolutionalBuilder:
         forwards, backwards = (3 + int(added and self.fused)) * width, (5 + more) * width
         tensors = parameter_tensors(image.channels, image.channels)
         return Elementwise(
-            image.elements, forwards, backwards, kept=width, parameters=tensors, precision=self.precision
+            image.elements,
+            forwards,
+            backwards,
+            kept=width,
+            parameters=tensors,
+            precision=self.precision,
+            operation=BATCH_NORM,
         )
 
     def _relu(self, image: Image) -> Elementwise:
         """In place: the operator after it keeps its output as input."""
-        return self._elementwise(image, 2, 3)
+        return self._elementwise(image, 2, 3, RELU)
 
-    def _elementwise(self, image: Image, forwards: int, backwards: int) -> Elementwise:
+    def _elementwise(self, image: Image, forwards: int, backwards: int, operation: Operation) -> Elementwise:
         width = BYTES[self.precision]
-        return Elementwise(image.elements, forwards * width, backwards * width, precision=self.precision)
+        bytes_moved = forwards * width, backwards * width
+        return Elementwise(image.elements, *bytes_moved, precision=self.precision, operation=operation)
 
     def _pool(self, target: Image, kept: int) -> None:
         width = BYTES[self.precision]
         each = width * (1 + self.image.elements / target.elements)
-        pool = Elementwise(target.elements, each, each, kept=kept / target.elements, precision=self.precision)
+        pool = Elementwise(
+            target.elements, each, each, kept=kept / target.elements, precision=self.precision, operation=POOLING
+        )
         last = self.layers.pop()
         self.image = target
         self._append(last.name, last.kind, (*last.operators, pool))

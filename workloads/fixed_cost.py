@@ -16,9 +16,12 @@ from typing import Self
 
 from simulator.accelerator import Software
 from simulator.kernel import measured
+from simulator.operation import Operation
 from simulator.schedule import Compute, Delay, Op, Program, Recv, Schedule
 from workloads.gradients.reduce import updated_stages, weights_by_stage
 from workloads.model import Model
+
+EXCHANGE = Operation("host time of messages", "measured")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ def _with_exchange(program: Program, seconds: float) -> Program:
 
     def change(op: Op) -> Iterator[Op]:
         if isinstance(op, Compute) and not messages.isdisjoint(op.after):
-            op = replace(op, kernels=(measured(seconds), *op.kernels))
+            op = replace(op, kernels=(measured(seconds, operation=EXCHANGE), *op.kernels))
         yield op
 
     return program.map_ops(change) if messages else program

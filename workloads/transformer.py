@@ -107,8 +107,11 @@ def transformer(shape: Shape, name: str = "transformer", notes: tuple[str, ...] 
 
 def _layers(shape: Shape) -> Iterator[OperatorLayer]:
     """The layers between embedding and head."""
+    made: dict[int, OperatorLayer] = {}
     for number, operators in enumerate(layers_of_operators(shape, shape.num_layers)):
-        yield OperatorLayer(f"layer {number}", "transformer", operators, shape.hidden_bytes)
+        name = f"layer {number}"
+        first = made.setdefault(id(operators), OperatorLayer(name, "transformer", operators, shape.hidden_bytes))
+        yield first if first.name == name else first.again(name)
 
 
 def layers_of_operators(shape: Shape, count: int) -> Iterator[tuple[Operator, ...]]:

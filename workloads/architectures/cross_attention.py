@@ -18,7 +18,7 @@ class CrossAttention(CoreAttention):
     def backward_input(self, samples: int) -> tuple[Kernel, ...]:
         """As self-attention: gradients of probabilities, values, queries and keys, and of the kernels between them."""
         soft = self._softmax(samples, 3, 7)
-        drop = self._on_scores(samples, 2, 1, masks=1) if self.drop else ()
+        drop = self._dropout(samples) if self.drop else ()
         into_keys = matmul(self.keys, self.head_size, self.length, batch=samples * self.heads, precision=self.precision)
         return (*self._scores(samples), into_keys, *drop, *soft, *self._context(samples), into_keys)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simulator.kernel import BYTES
+from simulator.operation import Operation
 from workloads.architectures.cross_attention import CrossAttention, FlashCrossAttention
 from workloads.low_precision.products import first_product, second_product
 from workloads.operators.elementwise import Elementwise, dropout
@@ -30,6 +31,8 @@ from workloads.transformer import (
     head_operators,
     layers_of_operators,
 )
+
+ENCODED = Operation("output of the encoder", "elementwise")
 
 ENCODER, DECODER = "encoder", "decoder"
 """Kinds of the layers; a pipeline splits between them."""
@@ -107,6 +110,7 @@ def _decoder_layers(shape: Shape, encoder: Shape, count: int) -> list[tuple[Oper
         0.0,
         kept=BYTES[shape.precision],
         precision=shape.precision,
+        operation=ENCODED,
     )
     return [(*_lookup(shape), *_relative_positions(shape), kept, *layers[0]), *layers[1:]]
 
@@ -174,4 +178,4 @@ def _cross_attention(shape: Shape, encoder: Shape) -> tuple[Operator, ...]:
 def _summed_gradient(encoder: Shape) -> Operator:
     """Backward, the gradient of the encoder's output from this layer is added to that from the layers behind."""
     elements = encoder.seq_length * encoder.hidden_size // encoder.cut.sequence_shards
-    return Elementwise(elements, 0.0, 3.0 * BYTES[encoder.precision], precision=encoder.precision)
+    return Elementwise(elements, 0.0, 3.0 * BYTES[encoder.precision], precision=encoder.precision, operation=ENCODED)

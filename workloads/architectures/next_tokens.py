@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from simulator.kernel import BYTES
+from simulator.operation import Operation
 from workloads.operators.elementwise import Elementwise
 from workloads.operators.embedding import embedding, vocabulary_parallel_embedding
 from workloads.operators.layer import OperatorLayer
@@ -21,6 +22,8 @@ from workloads.operators.sharded import on_the_sequence
 from workloads.shape import Shape
 from workloads.stages import ENDS
 from workloads.transformer import Transformer, head_operators, transformer
+
+CONCATENATION = Operation("concatenation", "elementwise")
 
 _, HEAD = ENDS
 
@@ -62,7 +65,7 @@ def _joined(shape: Shape) -> tuple[Operator, ...]:
     norm = head_operators(shape)[0]
     own = rows // cut.sequence_shards
     width = BYTES[precision]
-    beside = Elementwise(own * 2 * hidden, 2.0 * width, 2.0 * width, precision=precision)
+    beside = Elementwise(own * 2 * hidden, 2.0 * width, 2.0 * width, precision=precision, operation=CONCATENATION)
     # every rank computes the whole product on its positions
     product = on_the_sequence(Linear(own, 2 * hidden, hidden, bias=False, precision=precision), cut)
     return looked_up, norm, norm, beside, product

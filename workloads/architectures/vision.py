@@ -19,6 +19,7 @@ from workloads.architectures.keys import KNOWN, MOST_FEATURES, MOST_LAYERS, Name
 from workloads.model import Model
 from workloads.operators.convolution import Convolution, Image
 from workloads.operators.elementwise import Elementwise, dropout
+from workloads.operators.embedding import EMBEDDING
 from workloads.operators.fusion import Fused
 from workloads.operators.layer import OperatorLayer
 from workloads.operators.linear import Linear
@@ -68,7 +69,9 @@ def _patches(shape: Shape, image: Image, patch_size: int) -> tuple[Operator, ...
     cut = Convolution(image, target, patch_size, patch_size, True, precision, first=True)
     elements, width = shape.seq_length * hidden, BYTES[precision]
     tensors = parameter_tensors(hidden, elements)
-    positions = Elementwise(elements, 3.0 * width, 1.0 * width, parameters=tensors, precision=precision)
+    positions = Elementwise(
+        elements, 3.0 * width, 1.0 * width, parameters=tensors, precision=precision, operation=EMBEDDING
+    )
     return cut, positions, *((dropout(elements, precision),) if shape.dropout else ())
 
 

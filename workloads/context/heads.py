@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from simulator.kernel import BYTES
+from simulator.operation import Operation
 from workloads.context.cut import Context
 from workloads.operators.elementwise import Elementwise
 from workloads.operators.operator import Operator
 from workloads.operators.segment import Exchange
 from workloads.operators.sharded import ShardedOperator
+
+PACKING = Operation("packing by receiver", "elementwise", "attention")
 
 
 def positions_for_heads(
@@ -30,7 +33,7 @@ def positions_for_heads(
     *others, last = first, *others
     made = (*others, _around(last, "I", out, "F"))
     packed, unpacked = (
-        Elementwise(length * count * head_size, 2 * width, 2 * width, precision=precision)
+        Elementwise(length * count * head_size, 2 * width, 2 * width, precision=precision, operation=PACKING)
         for count in (heads + 2 * groups, heads)
     )
     return (packed, *made, unpacked)

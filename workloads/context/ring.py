@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.kernel import BYTES, Kernel, memory_bound
+from simulator.operation import Operation
 from workloads.context.attention import ContextAttention, Pass
 from workloads.operators.attention import FP32, TILE
 from workloads.operators.by_coordinate import NO_KERNEL
 from workloads.operators.segment import SHIFT, Exchange, Segment
+
+BLOCK_SUM = Operation("sum of blocks", "elementwise", "attention")
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class RingAttention(ContextAttention):
             apart = which == "forward" and not self.fused_sum
             moved = BYTES[self.precision] + (9 if apart else 2) * FP32
             nbytes = samples * elements * self.head_size * moved
-            return memory_bound(nbytes, precision=self.precision, launches=4 if apart else 1)
+            return memory_bound(nbytes, precision=self.precision, launches=4 if apart else 1, operation=BLOCK_SUM)
 
         return (self._by_rank(attend), self._by_rank(add)) if step else (self._by_rank(attend),)
 

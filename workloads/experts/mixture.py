@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from simulator.kernel import BYTES, Kernel, memory_bound
+from simulator.operation import Operation
 from workloads.experts.dispatch import Dispatch
 from workloads.experts.products import GroupedLinear
 from workloads.experts.router import FP8_BYTES, Router, cast_to_fp8, permuted, unpermuted
@@ -21,6 +22,8 @@ from workloads.operators.elementwise import Elementwise
 from workloads.operators.operator import Operator
 from workloads.operators.parameter import ParameterTensor
 from workloads.operators.segment import Exchange, Segment
+
+ROUTING = Operation("routing and copies", "elementwise", "experts")
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,11 @@ class Mixture(Operator):
     precision: str = "fp32"
     fused: bool = True
     sent_cast: bool = False
+
+    @property
+    def operation(self) -> Operation:
+        """Beside products and activations, tokens are routed, copied and summed."""
+        return ROUTING
 
     @property
     def tensors(self) -> tuple[ParameterTensor, ...]:

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from simulator.kernel import BYTES, Kernel
+from simulator.kernel import BYTES, memory_bound
+from simulator.operation import Operation
 from simulator.schedule import Compute, Op, Program, Schedule
 from workloads.model import Model
 
@@ -21,6 +22,7 @@ ACCUMULATIONS = ("fused", "added", "cast", "autocast")
 """How 16-bit gradients are accumulated in fp32: by the product, by an addition, after a cast, or by autograd."""
 
 FP32 = 4
+ACCUMULATION = Operation("gradient accumulation", "elementwise")
 
 
 def accumulated_bytes(how: str, precision: str, gradient_dtype: str, micro_batches: int) -> float:
@@ -56,7 +58,7 @@ def accumulated(schedule: Schedule, model: Model, nbytes: float) -> Schedule:
 def _accumulated(program: Program, traffic: dict[str, float]) -> Program:
     def change(op: Op) -> Iterator[Op]:
         if isinstance(op, Compute) and _completes(op) and op.layer in traffic:
-            op = replace(op, kernels=(*op.kernels, Kernel(nbytes=traffic[op.layer], launches=0)))
+            op = replace(op, kernels=(*op.kernels, memory_bound(traffic[op.layer], launches=0, operation=ACCUMULATION)))
         yield op
 
     return program.map_ops(change)

@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from simulator.accelerator import Software
-from simulator.kernel import Kernel
+from simulator.kernel import Kernel, memory_bound
+from simulator.operation import Operation
 from simulator.schedule import Op
 from simulator.schedule.order import Action
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS, ParameterTensor
+
+BUCKETS = Operation("copies to buckets", "elementwise")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,8 @@ class BucketCopies:
         """All that *buckets* need, as one kernel."""
         own = list(buckets)
         launches = self.by_bucket * len(own) + self.by_tensor * sum(len(bucket.tensors) for bucket in own)
-        return Kernel(nbytes=self.passes * sum(bucket.nbytes for bucket in own), launches=launches)
+        nbytes = self.passes * sum(bucket.nbytes for bucket in own)
+        return memory_bound(nbytes, launches=launches, operation=BUCKETS)
 
 
 NO_COPIES = BucketCopies()

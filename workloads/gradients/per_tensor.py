@@ -12,9 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from simulator.kernel import Kernel, measured
+from simulator.kernel import measured, memory_bound
+from simulator.operation import Operation
 from simulator.schedule import Collective, Compute, Op
 from workloads.gradients.bucket import Bucket, Reduction
+
+SLICES = Operation("slices of tensors", "elementwise")
 
 TRAFFIC = {"all_gather": 3.0, "reduce_scatter": 4.0}
 """How often the bytes of a tensor pass through memory beside the collective. A gather's buffer is zeroed and copied to
@@ -29,7 +32,8 @@ def per_tensor(op: Collective, sizes: Sequence[float], seconds: float) -> Iterat
     allocates. The last one has its name and frees what it frees.
     """
     host = f"{op.name}.slices"
-    kernels = measured(seconds * len(sizes)), Kernel(nbytes=TRAFFIC[op.kind] * sum(sizes))
+    nbytes = TRAFFIC[op.kind] * sum(sizes)
+    kernels = measured(seconds * len(sizes), operation=SLICES), memory_bound(nbytes, operation=SLICES)
     yield Compute(name=host, after=op.after, kernels=kernels)
     after = () if op.stream == "compute" else (host,)
     for number, nbytes in enumerate(sizes, start=1):

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 from simulator.kernel import BYTES, Kernel, matmul
+from simulator.operation import Operation
 from workloads.low_precision.recipe import TENSORWISE, LowPrecision
 from workloads.operators.linear import Linear
 from workloads.operators.parameter import ParameterTensor
+
+CASTS = Operation("cast to few bits", "elementwise", "linear")
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,11 @@ class ScaledLinear(Linear):
     low: LowPrecision = TENSORWISE
     input_shards: int = 1
     gradient_shards: int = 1
+
+    @property
+    def operation(self) -> Operation:
+        """Beside the products there are the casts of their operands."""
+        return CASTS
 
     @property
     def tensors(self) -> tuple[ParameterTensor, ...]:

@@ -13,6 +13,9 @@ from math import ceil
 from simulator.errors import ScenarioError
 from simulator.kernel import BYTES, Kernel, memory_bound
 from simulator.lookup import nearest
+from simulator.operation import Operation
+
+UPDATE = Operation("optimizer step", "optimizer")
 
 CHUNK = 65536 * 320
 """Elements of one multi-tensor launch: blocks of 65,536, at most 320 of them (PyTorch,
@@ -113,14 +116,18 @@ def optimizer_kernels(
         check = 8 if precision == "fp16" else 0
         flat = (gradient + 4) + 4 + 2 * 4 if flat_update and gradient != 4 else 0
         passes = 2 + (gradient != 4) + bool(copy) + bool(check) + 3 * bool(flat)
-        return (memory_bound(parameters * (4.0 + 4.0 + update + casts + check + flat), launches=passes * launches),)
+        return (
+            memory_bound(
+                parameters * (4.0 + 4.0 + update + casts + check + flat), launches=passes * launches, operation=UPDATE
+            ),
+        )
     if fused or not kind.unfused:
         # the gradient is read; weights and states are read and written; the 16-bit copy is written
-        return (memory_bound(parameters * (gradient + update + copy), launches=launches),)
+        return (memory_bound(parameters * (gradient + update + copy), launches=launches, operation=UPDATE),)
     # a 16-bit gradient is first cast to fp32, and the updated weights are cast back
     casts = (gradient + 4 if gradient != 4 else 0) + (4 + copy if copy else 0)
     passes = kind.launches + (gradient != 4) + bool(copy)
-    return (memory_bound(parameters * (4.0 * kind.unfused + casts), launches=passes * launches),)
+    return (memory_bound(parameters * (4.0 * kind.unfused + casts), launches=passes * launches, operation=UPDATE),)
 
 
 def _find(optimizer: str) -> _Optimizer:

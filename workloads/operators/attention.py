@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from simulator.kernel import BYTES, Kernel, matmul, memory_bound
+from simulator.operation import Operation
 from workloads.operators.documents import scores
 from workloads.operators.operator import Operator
 
@@ -17,6 +18,10 @@ TILE = 64
 
 FP32 = 4
 """Bytes of the statistics (log-sum-exp) that flash attention keeps for each row of scores."""
+
+
+SOFTMAX = Operation("softmax", "normalisation", "attention")
+DROPOUT = Operation("dropout", "elementwise", "attention")
 
 
 @dataclass(frozen=True)
@@ -39,16 +44,21 @@ class CoreAttention(Operator):
     group: int = 1
     wide: bool = False
 
+    @property
+    def operation(self) -> Operation:
+        """Beside products and dropout there is the softmax."""
+        return SOFTMAX
+
     def forward(self, samples: int) -> tuple[Kernel, ...]:
         """Scores, softmax, dropout, context."""
         soft = self._softmax(samples, 2, 6)
-        drop = self._on_scores(samples, 2, 1, masks=1) if self.drop else ()
+        drop = self._dropout(samples) if self.drop else ()
         return (*self._scores(samples), *soft, *drop, *self._context(samples))
 
     def backward_input(self, samples: int) -> tuple[Kernel, ...]:
         """The gradients of the operands of both products (four products), and of the kernels between them."""
         soft = self._softmax(samples, 3, 7)
-        drop = self._on_scores(samples, 2, 1, masks=1) if self.drop else ()
+        drop = self._dropout(samples) if self.drop else ()
         into_scores, into_operand = self._scores(samples), self._context(samples)
         return (*into_scores, *into_operand, *drop, *soft, *into_operand, *into_operand)
 
@@ -84,7 +94,7 @@ class CoreAttention(Operator):
             casts = 2 * (BYTES[self.precision] + FP32)
             return (self._over_scores(samples, apart * FP32 + casts, 5),)
         passes, launches = (fused, 1) if self.fused else (apart, 3)
-        return self._on_scores(samples, passes, launches)
+        return (self._over_scores(samples, passes * BYTES[self.precision], launches),)
 
     def _scores(self, samples: int) -> tuple[Kernel, ...]:
         return (self._product(samples, self.length, self.head_size),)
@@ -95,8 +105,8 @@ class CoreAttention(Operator):
     def _product(self, samples: int, n: int, k: int) -> Kernel:
         return matmul(self.length, n, k, batch=samples * self.heads, precision=self.precision)
 
-    def _on_scores(self, samples: int, passes: int, launches: int, masks: int = 0) -> tuple[Kernel, ...]:
-        return (self._over_scores(samples, passes * BYTES[self.precision] + masks, launches),)
+    def _dropout(self, samples: int) -> tuple[Kernel, ...]:
+        return (replace(self._over_scores(samples, 2 * BYTES[self.precision] + 1, 1), operation=DROPOUT),)
 
     def _over_scores(self, samples: int, each: float, launches: int) -> Kernel:
         nbytes = samples * self.heads * self.length**2 * each

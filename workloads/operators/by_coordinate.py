@@ -45,6 +45,7 @@ def by_coordinate(over: str, each: Sequence[Kernel]) -> Kernel:
         precision=some.precision,
         launches=some.launches,
         attention=some.attention,
+        operation=some.operation,
         over=over,
         each=tuple(each),
     )
@@ -61,7 +62,12 @@ def at_coordinate(op: Op, axis: str, coordinate: int) -> Op:
     if not isinstance(op, Compute) or axis not in axes(op):
         return op
     own = (
-        kernel.each[coordinate] if isinstance(kernel, KernelByCoordinate) and kernel.over == axis else kernel
+        _at(kernel, coordinate) if isinstance(kernel, KernelByCoordinate) and kernel.over == axis else kernel
         for kernel in op.kernels
     )
     return replace(op, kernels=tuple(kernel for kernel in own if kernel != NO_KERNEL))
+
+
+def _at(kernel: KernelByCoordinate, coordinate: int) -> Kernel:
+    own = kernel.each[coordinate]
+    return own if own == NO_KERNEL else replace(own, operation=kernel.operation)

@@ -14,6 +14,7 @@ from math import ceil
 
 from simulator.errors import ScenarioError
 from simulator.kernel import BYTES, Kernel, memory_bound
+from simulator.operation import Operation
 from workloads.operators.operator import Operator
 from workloads.operators.parameter import ParameterTensor, parameter_tensors
 
@@ -42,6 +43,9 @@ class Image:
         return Image(channels, height, width)
 
 
+BIAS_GRADIENT = Operation("bias gradient", "elementwise", "convolution")
+
+
 @dataclass(frozen=True)
 class Convolution(Operator):
     """*window* x *window* over *source*, giving *target*.
@@ -57,6 +61,11 @@ class Convolution(Operator):
     precision: str
     first: bool = False
     held: bool = False
+
+    @property
+    def operation(self) -> Operation:
+        """Beside the products there is the sum of the bias gradient."""
+        return BIAS_GRADIENT
 
     @property
     def tensors(self) -> tuple[ParameterTensor, ...]:

@@ -7,11 +7,25 @@ A fused operator reads its operands once and writes its result once. Otherwise t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.kernel import BYTES, Kernel, memory_bound
+from simulator.operation import Operation
 from workloads.operators.operator import Operator
 from workloads.operators.parameter import ParameterTensor
+
+
+ELEMENTWISE = Operation("elementwise", "elementwise")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Kernels of one *operation* of a composition: bytes moved for each element, and the number of kernels, by pass."""
+
+    operation: Operation
+    forwards: float = 0.0
+    backwards: float = 0.0
+    launches: tuple[int, int] = (1, 1)
 
 
 @dataclass(frozen=True)
@@ -20,6 +34,7 @@ class Elementwise(Operator):
 
     *weights*: bytes for the gradients of its *parameters*, if it has any; *kept*: bytes kept for the backward pass;
     *transient*: bytes held during the forward and the backward pass only. *launches*: the number of kernels in each.
+    *parts*: the operations of a composition, which share these bytes and launches; none: there is one *operation*.
     """
 
     elements: int
@@ -31,6 +46,8 @@ class Elementwise(Operator):
     parameters: tuple[ParameterTensor, ...] = ()
     launches: tuple[int, int] = (1, 1)
     precision: str = "fp32"
+    operation: Operation = ELEMENTWISE
+    parts: tuple[Part, ...] = ()
 
     @property
     def tensors(self) -> tuple[ParameterTensor, ...]:
@@ -39,11 +56,11 @@ class Elementwise(Operator):
 
     def forward(self, samples: int) -> tuple[Kernel, ...]:
         """Its forward traffic."""
-        return self._kernels(samples, self.forwards, self.launches[0])
+        return self._pass(samples, 0)
 
     def backward_input(self, samples: int) -> tuple[Kernel, ...]:
         """Its backward traffic, and that of its weight gradients."""
-        return (*self._kernels(samples, self.backwards, self.launches[1]), *self._kernels(samples, self.weights, 1))
+        return (*self._pass(samples, 1), *self._kernels(samples, self.weights, 1, self.operation))
 
     def kept_bytes(self, samples: int) -> float:
         """*kept* for each element."""
@@ -53,9 +70,51 @@ class Elementwise(Operator):
         """*transient* for each element."""
         return samples * self.elements * self.transient[phase != "F"]
 
-    def _kernels(self, samples: int, each: float, launches: int) -> tuple[Kernel, ...]:
+    def _pass(self, samples: int, which: int) -> tuple[Kernel, ...]:
+        """The kernels of the forward (0) or the backward (1) pass."""
+        parts = self.parts or (Part(self.operation, self.forwards, self.backwards, self.launches),)
+        return tuple(
+            kernel
+            for part in parts
+            for kernel in self._kernels(
+                samples, (part.forwards, part.backwards)[which], part.launches[which], part.operation
+            )
+        )
+
+    def _kernels(self, samples: int, each: float, launches: int, operation: Operation) -> tuple[Kernel, ...]:
         nbytes = samples * self.elements * each
-        return (memory_bound(nbytes, precision=self.precision, launches=launches),) if nbytes else ()
+        return (memory_bound(nbytes, precision=self.precision, launches=launches, operation=operation),) * bool(nbytes)
+
+
+def composed(
+    elements: int, precision: str, operation: Operation, parts: tuple[Part, ...], kept: float, width: int = 1
+) -> Elementwise:
+    """An operator made of *parts*, with bytes in units of *width*; *kept*: bytes that it keeps for each element."""
+    wide = tuple(replace(one, forwards=one.forwards * width, backwards=one.backwards * width) for one in parts)
+    return Elementwise(
+        elements,
+        sum(part.forwards for part in wide),
+        sum(part.backwards for part in wide),
+        kept=kept,
+        launches=(sum(part.launches[0] for part in wide), sum(part.launches[1] for part in wide)),
+        precision=precision,
+        operation=operation,
+        parts=wide,
+    )
+
+
+def elementary(name: str, operator: str) -> Operation:
+    """The elementwise operation *name* of a composition, the *operator*."""
+    return Operation(name, "elementwise", operator)
+
+
+GELU = Operation("GELU", "elementwise")
+TANH = Operation("tanh", "elementwise")
+SWIGLU = Operation("SwiGLU", "elementwise")
+DROPOUT = Operation("dropout", "elementwise")
+RESIDUAL = Operation("residual sum", "elementwise")
+CAST = Operation("cast", "elementwise")
+ROTARY = Operation("rotary embedding", "elementwise")
 
 
 def gelu(elements: int, precision: str, *, written_out: bool = False) -> Elementwise:
@@ -67,13 +126,19 @@ def gelu(elements: int, precision: str, *, written_out: bool = False) -> Element
     """
     width = BYTES[precision]
     if written_out:
-        return Elementwise(elements, 18 * width, 28 * width, kept=4 * width, launches=(8, 11), precision=precision)
-    return Elementwise(elements, 2 * width, 3 * width, kept=width, precision=precision)
+        parts = (
+            Part(elementary("power", GELU.name), 2, 7, (1, 3)),
+            Part(elementary("product", GELU.name), 9, 12, (4, 5)),
+            Part(elementary("sum", GELU.name), 5, 6, (2, 2)),
+            Part(elementary("tanh", GELU.name), 2, 3),
+        )
+        return composed(elements, precision, GELU, parts, 4 * width, width)
+    return Elementwise(elements, 2 * width, 3 * width, kept=width, precision=precision, operation=GELU)
 
 
 def tanh(elements: int, precision: str) -> Elementwise:
     """One kernel; its backward reads the output again. Also ReLU."""
-    return gelu(elements, precision)
+    return replace(gelu(elements, precision), operation=TANH)
 
 
 def swiglu(elements: int, precision: str, *, fused: bool = True, separate: bool = True) -> Elementwise:
@@ -83,15 +148,19 @@ def swiglu(elements: int, precision: str, *, fused: bool = True, separate: bool 
     """
     width = BYTES[precision]
     if fused:
-        return Elementwise(elements, 3 * width, 5 * width, kept=2 * width, precision=precision)
-    passes, launches = (9, 3) if separate else (13, 4)
-    return Elementwise(elements, 5 * width, passes * width, kept=3 * width, launches=(2, launches), precision=precision)
+        return Elementwise(elements, 3 * width, 5 * width, kept=2 * width, precision=precision, operation=SWIGLU)
+    parts = (
+        Part(elementary("SiLU", SWIGLU.name), 2, 3),
+        Part(elementary("product", SWIGLU.name), 3, 6, (1, 2)),
+        *(() if separate else (Part(elementary("concatenation", SWIGLU.name), 0, 4, (0, 1)),)),
+    )
+    return composed(elements, precision, SWIGLU, parts, 3 * width, width)
 
 
 def dropout(elements: int, precision: str) -> Elementwise:
     """Keeps its mask."""
     traffic = 2 * BYTES[precision] + 1
-    return Elementwise(elements, traffic, traffic, kept=1, precision=precision)
+    return Elementwise(elements, traffic, traffic, kept=1, precision=precision, operation=DROPOUT)
 
 
 def residual(elements: int, precision: str, stream: str, *, drop: bool, fused: bool = True) -> Elementwise:
@@ -100,15 +169,20 @@ def residual(elements: int, precision: str, stream: str, *, drop: bool, fused: b
     *stream*: the precision of x and of the sum; if wider than that of y, the gradient of y is cast.
     """
     width, wide = BYTES[precision], BYTES[stream]
+    added, forward, masked = elementary("sum", RESIDUAL.name), 2 * wide + width, 2 * width + 1
     cast = wide + width if wide > width else 0
-    launched = 1 if cast and not fused else 0
-    forward, backward = 2 * wide + width, 3 * wide + cast
+    casts = (Part(elementary("cast", RESIDUAL.name), 0, cast, (0, 1)),) if cast and not fused else ()
+    backward = 3 * wide + (cast if fused else 0)
     if not drop:
-        return Elementwise(elements, forward, backward, launches=(1, 1 + launched), precision=precision)
-    forward += 1 if fused else 2 * width + 1
-    backward += 2 * width + 1
-    launches = (1 if fused else 2, 2 + launched)
-    return Elementwise(elements, forward, backward, kept=1, launches=launches, precision=precision)
+        parts: tuple[Part, ...] = (Part(added, forward, backward), *casts)
+        return composed(elements, precision, RESIDUAL, parts, 0.0)
+    dropped = elementary("dropout", RESIDUAL.name)
+    if fused:
+        both = elementary("dropout and sum", RESIDUAL.name)
+        parts = Part(both, forward + 1, 0, (1, 0)), Part(added, 0, backward, (0, 1)), Part(dropped, 0, masked, (0, 1))
+    else:
+        parts = Part(dropped, masked, masked), Part(added, forward, backward)
+    return composed(elements, precision, RESIDUAL, (*parts, *casts), 1.0)
 
 
 def cast(elements: int, precision: str, stream: str, copies: int) -> Elementwise:
@@ -118,15 +192,11 @@ def cast(elements: int, precision: str, stream: str, copies: int) -> Elementwise
     Backward each gradient is cast to *stream*, and they are added up.
     """
     width, wide = BYTES[precision], BYTES[stream]
-    sums = 3.0 * wide * (copies - 1)
-    return Elementwise(
-        elements,
-        copies * (wide + width),
-        copies * (wide + width) + sums,
-        kept=(copies - 1) * width,
-        launches=(copies, 2 * copies - 1),
-        precision=precision,
+    parts = (
+        Part(CAST, copies * (wide + width), copies * (wide + width), (copies, copies)),
+        Part(elementary("sum", CAST.name), 0, 3.0 * wide * (copies - 1), (0, copies - 1)),
     )
+    return composed(elements, precision, CAST, parts, (copies - 1) * width)
 
 
 def rotary(elements: int, precision: str, *, fused: bool = True) -> Elementwise:
@@ -137,4 +207,6 @@ def rotary(elements: int, precision: str, *, fused: bool = True) -> Elementwise:
     """
     width = BYTES[precision]
     forwards, backwards, launches = (2, 2, (1, 1)) if fused else (10, 14, (10, 14))
-    return Elementwise(elements, forwards * width, backwards * width, launches=launches, precision=precision)
+    return Elementwise(
+        elements, forwards * width, backwards * width, launches=launches, precision=precision, operation=ROTARY
+    )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from simulator.kernel import BYTES
+from simulator.operation import Operation
 from workloads.operators.elementwise import Elementwise
 from workloads.operators.operator import Operator
 from workloads.operators.parameter import parameter_tensors
 from workloads.operators.segment import Exchange
 from workloads.operators.sharded import Cut, ShardedOperator
+
+EMBEDDING = Operation("embedding", "embedding")
 
 
 def embedding(tables: tuple[int, ...], positions: int, features: int, precision: str) -> Elementwise:
@@ -24,6 +27,7 @@ def embedding(tables: tuple[int, ...], positions: int, features: int, precision:
         parameters=parameter_tensors(*counts),
         launches=(1 + 2 * adds, 1),
         precision=precision,
+        operation=EMBEDDING,
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 from simulator.kernel import Kernel
 from workloads.model import Layer
@@ -29,6 +30,13 @@ class OperatorLayer(Layer):
     _segments: dict[tuple[str, int], tuple[Segment, ...]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
+
+    def again(self, name: str) -> OperatorLayer:
+        """A layer *name* of the same operators, which shares what is known of their kernels."""
+        other = replace(self, name=name)
+        object.__setattr__(other, "_kernels", self._kernels)
+        object.__setattr__(other, "_segments", self._segments)
+        return other
 
     @property
     def tensors(self) -> tuple[ParameterTensor, ...]:
@@ -91,7 +99,7 @@ class OperatorLayer(Layer):
     def recomputable_segments(self, micro_batch_size: int) -> tuple[Segment, ...]:
         """The forward segments of the operators that are run again."""
         again = (operator for operator in self.operators if operator.recomputable_forward(micro_batch_size))
-        return tuple(segment for operator in again for segment in operator.segments("F", micro_batch_size))
+        return tuple(segment for operator in again for segment in _named(operator, "F", micro_batch_size))
 
     def recomputable_bytes(self, micro_batch_size: int) -> float:
         """The sum over the operators."""
@@ -111,14 +119,22 @@ class OperatorLayer(Layer):
 
     def _operator_segments(self, phase: str, samples: int) -> tuple[Segment, ...]:
         operators, phases = (self.operators, "F") if phase == "F" else (self.operators[::-1], _halves(phase))
-        every = (s for operator in operators for half in phases for s in operator.segments(half, samples))
+        every = (s for operator in operators for half in phases for s in _named(operator, half, samples))
         return tuple(segment for segment in every if segment.kernels or segment.exchanges)
 
     def _cached(self, phase: str, samples: int, operators: tuple[Operator, ...]) -> tuple[Kernel, ...]:
         key = phase, samples
         if key not in self._kernels:
-            self._kernels[key] = tuple(kernel for operator in operators for kernel in getattr(operator, phase)(samples))
+            made = (operator.named(getattr(operator, phase)(samples)) for operator in operators)
+            self._kernels[key] = tuple(kernel for kernels in made for kernel in kernels)
         return self._kernels[key]
+
+
+def _named(operator: Operator, phase: str, samples: int) -> Iterator[Segment]:
+    """The segments of *operator*, with the operations of their kernels."""
+    for segment in operator.segments(phase, samples):
+        named = operator.named(segment.kernels)
+        yield segment if named is segment.kernels else replace(segment, kernels=named)
 
 
 def _halves(phase: str) -> str:

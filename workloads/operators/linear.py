@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from simulator.kernel import BYTES, Kernel, matmul, memory_bound
+from simulator.operation import Operation
 from workloads.operators.operator import Operator
 from workloads.operators.parameter import ParameterTensor, parameter_tensors
+
+BIAS_GRADIENT = Operation("bias gradient", "elementwise", "linear")
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,11 @@ class Linear(Operator):
     shared: bool = False
     kept_share: int = 1
     keeps_input: bool = True
+
+    @property
+    def operation(self) -> Operation:
+        """Beside the products there is the sum of the bias gradient."""
+        return BIAS_GRADIENT
 
     @property
     def tensors(self) -> tuple[ParameterTensor, ...]:

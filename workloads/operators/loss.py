@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from simulator.kernel import BYTES
+from simulator.operation import Operation
 from workloads.operators.elementwise import Elementwise
 from workloads.operators.operator import Operator
 from workloads.operators.segment import Exchange
@@ -90,6 +91,8 @@ _LOSSES: Mapping[str, Callable[[int], _PerLogit]] = {
     "with_metrics": _with_metrics,
 }
 
+CROSS_ENTROPY = Operation("cross-entropy", "loss")
+
 LOSSES = tuple(_LOSSES)
 """The ways to compute the loss."""
 
@@ -104,6 +107,7 @@ def cross_entropy(rows: int, classes: int, precision: str, how: str = "fused") -
         transient=each.transient,
         launches=each.launches,
         precision=precision,
+        operation=CROSS_ENTROPY,
     )
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from simulator.kernel import BYTES
+from simulator.operation import Operation
 from workloads.operators.elementwise import Elementwise
 from workloads.operators.parameter import ParameterTensor, parameter_tensors
+
+LAYER_NORM, RMS_NORM = Operation("layer norm", "normalisation"), Operation("RMS norm", "normalisation")
 
 FP32 = 4
 """Bytes in which Hugging Face's RMSNorm computes, whatever the precision."""
@@ -16,14 +19,23 @@ def layer_norm(rows: int, features: int, precision: str, output: str = "", *, bi
     *output*: the precision of what it writes, *precision* unless given.
     """
     tensors = parameter_tensors(features, features) if bias else parameter_tensors(features)
-    return _one_kernel(rows * features, precision, output, tensors)
+    return _one_kernel(LAYER_NORM, rows * features, precision, output, tensors)
 
 
-def _one_kernel(elements: int, precision: str, output: str, tensors: tuple[ParameterTensor, ...]) -> Elementwise:
+def _one_kernel(
+    operation: Operation, elements: int, precision: str, output: str, tensors: tuple[ParameterTensor, ...]
+) -> Elementwise:
     width, written = BYTES[precision], BYTES[output or precision]
     both = width + written
     return Elementwise(
-        elements, both, width + both, both, kept=width, parameters=tensors, precision=output or precision
+        elements,
+        both,
+        width + both,
+        both,
+        kept=width,
+        parameters=tensors,
+        precision=output or precision,
+        operation=operation,
     )
 
 
@@ -36,7 +48,7 @@ def rms_norm(rows: int, features: int, precision: str, output: str = "", *, fuse
     width = BYTES[precision]
     tensors = parameter_tensors(features)
     if fused:
-        return _one_kernel(rows * features, precision, output, tensors)
+        return _one_kernel(RMS_NORM, rows * features, precision, output, tensors)
     casts = 2 * (width + FP32) if width < FP32 else 0
     return Elementwise(
         rows * features,
@@ -46,4 +58,5 @@ def rms_norm(rows: int, features: int, precision: str, output: str = "", *, fuse
         parameters=tensors,
         launches=(6, 13) if casts else (4, 11),
         precision=precision,
+        operation=RMS_NORM,
     )

@@ -5,15 +5,24 @@ Counts are of one sample, on one rank.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
+from dataclasses import replace
+from functools import lru_cache
 
 from simulator.kernel import Kernel
+from simulator.operation import Operation
 from workloads.operators.parameter import ParameterTensor
 from workloads.operators.segment import Segment
 
 
 class Operator(ABC):
     """One operator. A subclass defines what it has; the defaults here stand for nothing."""
+
+    @property
+    def operation(self) -> Operation:
+        """What its kernels do that are no products and name no operation themselves. Default: named as the class."""
+        return _elementwise(type(self).__name__)
 
     @property
     def tensors(self) -> tuple[ParameterTensor, ...]:
@@ -68,4 +77,28 @@ class Operator(ABC):
     def segments(self, phase: str, samples: int) -> tuple[Segment, ...]:
         """Its kernels in *phase* (F, I or W) with the exchanges around them."""
         kernels = {"F": self.forward, "I": self.backward_input, "W": self.backward_weights}[phase]
-        return (Segment(kernels(samples)),)
+        return (Segment(self.named(kernels(samples))),)
+
+    def named(self, kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
+        """*kernels*, each with its operation; one that has its own keeps it."""
+        if all(kernel.operation for kernel in kernels):
+            return kernels
+        own = self.operation
+        return tuple(kernel if kernel.operation else replace(kernel, operation=_of(kernel, own)) for kernel in kernels)
+
+
+def _of(kernel: Kernel, own: Operation) -> Operation:
+    """The operation of *kernel*, one of an operator whose other kernels do *own*."""
+    if kernel.attention:
+        return _part("fused attention", "attention", own.operator)
+    return _part("matmul", "product", own.operator) if kernel.flops else own
+
+
+@lru_cache
+def _elementwise(class_name: str) -> Operation:
+    return Operation(re.sub(r"(?<=[a-z])(?=[A-Z])", " ", class_name).lower(), "elementwise")
+
+
+@lru_cache
+def _part(name: str, kind: str, operator: str) -> Operation:
+    return Operation(name, kind, operator)

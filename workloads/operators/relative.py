@@ -10,9 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.kernel import BYTES, Kernel, memory_bound
+from simulator.operation import Operation
 from workloads.operators.elementwise import Elementwise
 from workloads.operators.operator import Operator
 from workloads.operators.parameter import ParameterTensor, parameter_tensors
+
+RELATIVE_BIAS = Operation("relative position bias", "embedding")
+BIASED = Operation("bias of scores", "elementwise", "attention")
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,11 @@ class RelativePositionBias(Operator):
     heads: int
     buckets: int
     precision: str = "fp32"
+
+    @property
+    def operation(self) -> Operation:
+        """The lookup."""
+        return RELATIVE_BIAS
 
     @property
     def tensors(self) -> tuple[ParameterTensor, ...]:
@@ -49,4 +58,4 @@ class RelativePositionBias(Operator):
 def biased_scores(length: int, heads: int, precision: str) -> Elementwise:
     """The bias added to the scores in place; backward their gradient is read and summed over the samples."""
     width = BYTES[precision]
-    return Elementwise(heads * length**2, 2 * width, width, precision=precision)
+    return Elementwise(heads * length**2, 2 * width, width, precision=precision, operation=BIASED)

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from simulator.kernel import BYTES, Kernel
+from simulator.operation import Operation
 from workloads.operators.grids.grid import Grid
 from workloads.operators.linear import Linear
 from workloads.operators.operator import Operator
@@ -64,6 +65,11 @@ class ShardedOperator(Operator):
     parameters: tuple[ParameterTensor, ...]
     before: tuple[tuple[str, Exchange], ...] = ()
     after: tuple[tuple[str, Exchange], ...] = ()
+
+    @property
+    def operation(self) -> Operation:
+        """As the share."""
+        return self.share.operation
 
     @property
     def tensors(self) -> tuple[ParameterTensor, ...]:

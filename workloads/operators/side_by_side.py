@@ -9,9 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.kernel import BYTES, Kernel, memory_bound
+from simulator.operation import Operation
 from workloads.operators.linear import Linear
 from workloads.operators.operator import Operator
 from workloads.operators.parameter import ParameterTensor
+
+SUM = Operation("sum", "elementwise", "linear")
 
 
 @dataclass(frozen=True)
@@ -52,20 +55,22 @@ class SideBySide(Operator):
 
     def forward(self, samples: int) -> tuple[Kernel, ...]:
         """The products, in order."""
-        return tuple(kernel for product in self.products for kernel in product.forward(samples))
+        return tuple(kernel for product in self.products for kernel in product.named(product.forward(samples)))
 
     def backward_input(self, samples: int) -> tuple[Kernel, ...]:
         """The gradient of each input, last product first."""
-        return tuple(kernel for product in self.products[::-1] for kernel in product.backward_input(samples))
+        products = self.products[::-1]
+        return tuple(kernel for one in products for kernel in one.named(one.backward_input(samples)))
 
     def backward_weights(self, samples: int) -> tuple[Kernel, ...]:
         """The gradient of each weight, last product first."""
-        return tuple(kernel for product in self.products[::-1] for kernel in product.backward_weights(samples))
+        products = self.products[::-1]
+        return tuple(kernel for one in products for kernel in one.named(one.backward_weights(samples)))
 
     def _added(self, samples: int, features: int) -> tuple[Kernel, ...]:
         """Sums of tensors of *features* a row: two are read, one is written."""
         nbytes = 3 * samples * self.rows * features * BYTES[self.precision]
-        return (memory_bound(nbytes, precision=self.precision),) * (len(self.products) - 1)
+        return (memory_bound(nbytes, precision=self.precision, operation=SUM),) * (len(self.products) - 1)
 
 
 @dataclass(frozen=True)

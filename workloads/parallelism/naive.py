@@ -9,10 +9,13 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 from simulator.kernel import BYTES, memory_bound
+from simulator.operation import Operation
 from simulator.schedule import Collective, Compute, Op, Program, Schedule
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
 from workloads.parallelism import DataMethod, TrainingStep
+
+AVERAGE = Operation("average of gradients", "elementwise")
 
 
 class Naive(DataMethod):
@@ -78,7 +81,7 @@ def _updates(op: Op) -> bool:
 
 def _average(model: Model, count: int, gradients: float) -> Compute:
     """Return the average of the gradients of *count* GPUs: all of them are read, and the result is written."""
-    adds = memory_bound((count + 1) * gradients, precision=model.precision)
+    adds = memory_bound((count + 1) * gradients, precision=model.precision, operation=AVERAGE)
     return Compute(name="average", kernels=() if model.optimizer_seconds is not None else (adds,))
 
 

@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 
 from simulator.document import Count
 from simulator.kernel import BYTES, memory_bound
+from simulator.operation import Operation
 from simulator.schedule import Collective, Compute, Op, Program, Schedule
 from simulator.schedule.mesh import Axis
 from simulator.schedule.order import Action
@@ -20,6 +21,8 @@ from workloads.memory.optimizer import state_bytes
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
 from workloads.parallelism import DataMethod, TrainingStep
+
+GRADIENT_SUM = Operation("sum of gradients", "elementwise")
 
 
 class ParameterServer(DataMethod):
@@ -109,7 +112,7 @@ def _server_ops(
     pull = _exchange("pull", "broadcast", server, float(parameters * BYTES[model.precision]))
     push = _exchange("push", "reduce", server, gradients)
     # every arriving gradient is read and added to the sum
-    adds = memory_bound((replicas + 1) * gradients)
+    adds = memory_bound((replicas + 1) * gradients, operation=GRADIENT_SUM)
     total = Compute(
         name="add gradients",
         kernels=() if model.optimizer_seconds is not None else (adds,),

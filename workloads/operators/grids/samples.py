@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from simulator.errors import ScenarioError
 from simulator.kernel import Kernel
+from simulator.operation import Operation
 from workloads.operators.grids.grid import Grid
 from workloads.operators.operator import Operator
 from workloads.operators.parameter import ParameterTensor
@@ -33,6 +34,11 @@ class OfSamples(Operator):
     whole: Operator
     shares: int
     copies: int = 1
+
+    @property
+    def operation(self) -> Operation:
+        """As the whole."""
+        return self.whole.operation
 
     @property
     def tensors(self) -> tuple[ParameterTensor, ...]:

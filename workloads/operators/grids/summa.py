@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from simulator.kernel import BYTES, Kernel
+from simulator.operation import Operation
 from workloads.operators.elementwise import Elementwise
 from workloads.operators.grids.grid import Grid, Side
 from workloads.operators.grids.products import as_linear, with_inputs, with_outputs
@@ -89,6 +90,11 @@ class SummaProduct(Operator):
     x: Side
     y: Side
     depth: Side
+
+    @property
+    def operation(self) -> Operation:
+        """As the block."""
+        return self.block.operation
 
     @property
     def tensors(self) -> tuple[ParameterTensor, ...]:
