@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from scenarios.build.derived import Derived
+from scenarios.build.offload import offloaded
 from scenarios.specification.parallelism import ParallelismSection
 from scenarios.specification.sections import CollectiveBenchmark
 from scenarios.specification.specification import Specification
@@ -79,7 +80,9 @@ def schedule_of_share(
     if share.optimizer_seconds is None:
         schedule = fixed_costs(schedule, share, HostTime.of(software), software.host_seconds_per_message)
     with _faults_at(document, "parallelism"):
-        return with_neighbours(in_pairs(schedule, order))
+        schedule = with_neighbours(in_pairs(schedule, order))
+    with _faults_at(document, "training", "offload"):
+        return offloaded(schedule, specification, step)
 
 
 def gradient_dtype(training: Training, data: DataMethod, software: Software) -> str:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, model_validator
 
+from scenarios.specification.offload import Offload
 from scenarios.specification.precision import AnyPrecision, Precision, PrecisionByOperator
 from simulator.document import Count, Fault, Quantity, Section
 
@@ -44,6 +45,8 @@ class Training(Section):
     recompute: Literal["none", "selective", "full"] = "none"
     """Activations that are computed again in the backward pass: none, those of the attention (selective), or all of
     each layer (full)."""
+    offload: Offload | None = None
+    """What leaves the GPU's memory: activations, optimizer states, gradients, parameters; by default nothing."""
     tokens: Quantity | None = None
     """Tokens of the whole training run, e.g. 300e9 or 300B; gives days, GPU-hours and cost. In place of samples."""
     samples: Quantity | None = None
