@@ -1,1 +1,1 @@
-"""Offload of activations to the memory of the host: which layers, when copies begin and end, together with recomputation."""
+"""Offloading: states and activations in the memory of the host, or on its NVMe drives. These passes apply last."""
