@@ -216,12 +216,13 @@ class Timeline:
 
         Staggered steps: from the end of the first step on the rank that ends first to that of the last step. An
         asynchronous order: its steady state, that is whole global batches, from the end of the last batch that fills
-        the pipeline to the end of the last batch before the pipeline drains. A global batch ends with its last
-        optimizer step on stage 0.
+        the pipeline to the end of the last batch before the pipeline drains, or to the end of the run if none drains
+        it. A global batch ends with its last optimizer step on stage 0.
         """
         if self.schedule.batches > 1:
-            last = self.schedule.batches - self.schedule.draining
-            return self._batch_end(self.schedule.filling), self._batch_end(last)
+            draining = self.schedule.draining
+            end = self._batch_end(self.schedule.batches - draining) if draining else self.makespan
+            return self._batch_end(self.schedule.filling), end
         if self.schedule.steps == 1:
             return 0.0, self.makespan
         if self.schedule.staggered:
@@ -253,8 +254,10 @@ class Timeline:
 
     def _batch_end(self, batches: int) -> float:
         """When the last optimizer step of the first *batches* global batches ended on stage 0."""
+        if not batches:
+            return 0.0
         each = len(self._updates) // self.schedule.batches
-        return self._updates[batches * each - 1] if batches else 0.0
+        return self._updates[batches * each - 1]
 
     @property
     def steps_run(self) -> int:

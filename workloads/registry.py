@@ -14,6 +14,9 @@ from workloads.parallelism import DataMethod
 
 PACKAGE = "workloads.parallelism"
 
+PACKAGES = (PACKAGE, f"{PACKAGE}.methods")
+"""The folders with built-in methods of data parallelism."""
+
 DEFAULT = "ddp"
 """The method of data parallelism if a scenario names none."""
 
@@ -22,7 +25,8 @@ _Class = TypeVar("_Class", bound=BaseModel)
 
 def declared(name: str, base: type[_Class]) -> type[_Class] | None:
     """The subclass of *base* that the file *name* declares; None if it declares none. Raises `UnknownName`."""
-    module = lookup.find(PACKAGE, name)
+    home = next((package for package in PACKAGES if name in lookup.names(package)), PACKAGE)
+    module = lookup.find(home, name)
     own = (value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__)
     return next((value for value in own if issubclass(value, base)), None)
 
@@ -37,7 +41,7 @@ def users_own(name: str, base: type[_Class]) -> type[_Class]:
 
 
 def _built_in() -> Iterator[type[DataMethod]]:
-    for name in lookup.names(PACKAGE):
+    for name in sorted(name for package in PACKAGES for name in lookup.names(package)):
         found = declared(name, DataMethod)
         if found is not None:
             yield found

@@ -1,11 +1,16 @@
-"""How many global batches an asynchronous order runs through, so that some of them show its steady state."""
+"""How many global batches a run goes through, so that some of them show its steady state.
+
+So do asynchronous orders, and methods of data parallelism that do not communicate alike in each step.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import ceil, gcd
 from typing import NamedTuple
 
+from simulator.schedule.order import Action, Order
 from workloads.pipelines._counts import warm_ups
 
 
@@ -43,3 +48,27 @@ def steady_state(stages: int, micro_batches: int, steps: int = 1, replicas: Sequ
     whole = in_flight // gcd(in_flight, micro_batches)
     ahead = ceil(2 * (in_flight + max(shared) - 2) / micro_batches)
     return SteadyState(ahead + 1, ceil(steps / whole) * whole, ahead)
+
+
+def repeated(order: Order, batches: int) -> Order:
+    """*order* of one global batch, *batches* times over, each with an optimizer step of every stage at its end.
+
+    >>> print(repeated(Order.parse("0F0,0F1,0B0,0B1"), 2).csv(), end="")
+    0F0,0F1,0B0,0B1,0O1,0F2,0F3,0B2,0B3,0O3
+    """
+    each = order.micro_batches
+
+    def of_batch(action: Action, batch: int) -> Action:
+        assert action.micro_batch is not None
+        return action._replace(micro_batch=action.micro_batch + batch * each)
+
+    rows = []
+    for row in order.rows:
+        stages = sorted({action.stage for action in row})
+        new: list[Action] = []
+        for batch in range(batches):
+            new += [of_batch(action, batch) for action in row]
+            new += [Action("O", stage, (batch + 1) * each - 1) for stage in stages]
+        rows.append(tuple(new))
+    overlapped = frozenset(of_batch(action, batch) for batch in range(batches) for action in order.overlapped)
+    return replace(order, rows=tuple(rows), overlapped=overlapped)

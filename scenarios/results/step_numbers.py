@@ -151,6 +151,7 @@ class StepNumbers(Result):
             "name": self.scenario.name,
             "step_time_s": step,
             "step_time_interval_s": list(self.uncertainty.interval or ()) or None,
+            **self._first_steps_summary(),
             **({"step_time_percentiles_s": self.percentiles} if self.percentiles else {}),
             **({"ranks_to_blame": {str(rank): count for rank, count in self.blame.items()}} if self.blame else {}),
             "breakdown_s": _in_order(self.breakdown),
@@ -183,6 +184,12 @@ class StepNumbers(Result):
                 "engine": timeline.engine,
             },
         }
+
+    def _first_steps_summary(self) -> dict[str, Any]:
+        if self.first_steps is None:
+            return {}
+        count, seconds = self.first_steps
+        return {"first_steps": {"count": count, "step_time_s": seconds}}
 
     def _critical_summary(self) -> dict[str, float] | None:
         if self.critical is None:
@@ -218,7 +225,9 @@ class StepNumbers(Result):
         samples = training.samples or (training.tokens or 0.0) / (model.tokens_per_sample or 1)
         step = self._timeline.step_time
         wait = self.loading.wait(step) if self.loading else 0.0
-        seconds = samples / training.global_batch_size * (step + wait)
+        steps = samples / training.global_batch_size
+        first, each = self.first_steps or (0, 0.0)
+        seconds = steps * (step + wait) + min(first, steps) * (each - step)
         watts = self.power
         busy = seconds * step / (step + wait) if step else 0.0
         joules = watts.of_step(self.breakdown) * busy + watts.idle * (seconds - busy) if watts else None
@@ -227,6 +236,12 @@ class StepNumbers(Result):
             return paid
         batch = training.global_batch_size * (model.tokens_per_sample or 1)
         return {**paid, "days_to_loss": (paid["days"] or 0.0) * data_factor(batch, training.critical_batch_size)}
+
+    @property
+    def first_steps(self) -> tuple[int, float] | None:
+        """How many steps at the begin of training are of another kind than the rest, and how long each takes, s."""
+        count = self.scenario.specification.parallelism.data.first_steps
+        return (count, self._timeline.window[0]) if count and self._timeline.schedule.batches > 1 else None
 
     @cached_property
     def loading(self) -> Loading | None:

@@ -69,6 +69,9 @@ def _times(result: StepNumbers) -> str:
     if expected is not None:
         lines.append(f"  bubble {metrics.bubble_fraction(result.breakdown):.1%}; in theory {_theory(expected)}")
         lines += _causes(result, expected)
+    if result.first_steps:
+        count, seconds = result.first_steps
+        lines.append(f"  each of the first {count} steps is synchronous and takes {show(seconds, 'time')}")
     if result.initial_broadcast:
         lines.append(f"  before the first step: broadcast of the model, {show(result.initial_broadcast, 'time')}")
     return "\n".join([*lines, *_input(result), *_critical(result)])
@@ -89,7 +92,10 @@ def _input(result: StepNumbers) -> Iterator[str]:
 
 def _window(result: StepNumbers) -> str:
     """Of which steps the step time is the mean, in brackets; nothing of a single step."""
-    timeline = result.timeline
+    timeline, specification = result.timeline, result.scenario.specification
+    data = specification.parallelism.data
+    if data.period(1):
+        return f" (mean of {timeline.steps_measured} steps, whole periods of {data.label})"
     if timeline.schedule.batches > 1:
         which = "one global batch" if timeline.steps_measured == 1 else f"{timeline.steps_measured} global batches"
         return f" ({which} in the steady state)"

@@ -70,7 +70,7 @@ class _Repeats:
             raise error
         watch(1.0)
         begin, _ = execution.first_step
-        return (float(execution.state.clock[0]) - begin) / max(1, schedule.steps - 1)
+        return (float(execution.state.clock[0]) - begin) / (schedule.batches * max(1, schedule.steps - 1))
 
     def _lowered(self, seed: int) -> Lowering:
         if seed == self.seeds[0]:

@@ -24,9 +24,9 @@ class Schedule:
     """*programs*, and the index of the program that each rank of the *mesh* runs; repeated *steps* times.
 
     *batches*: the number of global batches in one run of the programs. It is more than 1 for an asynchronous pipeline
-    order, which has optimizer steps between the batches. The first *filling* batches fill the pipeline, the last
-    *draining* ones drain it. *staggered*: no rank waits for all others at the end of a step, so ranks end steps one
-    after the other.
+    order, which has optimizer steps between the batches, and for a period of local steps. The first *filling* batches
+    fill the pipeline, the last *draining* ones drain it; neither is measured. *staggered*: no rank waits for all others
+    at the end of a step, so ranks end steps one after the other.
     """
 
     mesh: Mesh
@@ -47,7 +47,7 @@ class Schedule:
     @property
     def measured_by_span(self) -> bool:
         """True if single spans say where the measured steps begin and end, not the end of the first step of all."""
-        return self.batches > 1 or (self.staggered and self.steps > 1)
+        return self.filling + self.draining > 0 or (self.staggered and self.steps > 1)
 
     def program(self, rank: int) -> Program:
         """The program that *rank* runs."""

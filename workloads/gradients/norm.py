@@ -28,12 +28,15 @@ def gradient_norm(schedule: Schedule, axes: Sequence[str], *, synchronous: bool 
 
 
 def _before_first_update(program: Program, synchronous: bool) -> Program:
-    first = next(op.name for op in program.distinct() if op.action and op.action.phase == "O")
+    firsts: dict[int | None, str] = {}  # by batch
+    for op in program.distinct():
+        if op.action and op.action.phase == "O":
+            firsts.setdefault(op.action.micro_batch, op.name)
 
     def change(op: Op) -> Iterator[Op]:
-        if op.name == first:
+        if op.action and firsts.get(op.action.micro_batch) == op.name:
             yield Collective(
-                name="gradient norm",
+                name="gradient norm" if op.action.micro_batch is None else f"{op.name}.norm",
                 kind="all_reduce",
                 over="norm",
                 nbytes=NORM_BYTES,

@@ -20,6 +20,7 @@ from workloads.model import Model
 from workloads.operators.lowering import Overlap
 from workloads.parallelism.search import Choices
 from workloads.reductions import Compression
+from workloads.steady_state import SteadyState
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,11 @@ class DataMethod(Section):
         return 0
 
     @property
+    def first_steps(self) -> int:
+        """How many steps at the begin of training are not like those of a period; one of them is simulated, first."""
+        return 0
+
+    @property
     def whole_gradients(self) -> bool:
         """True if a rank accumulates the gradients of all its parameters, false if only those of a shard."""
         return True
@@ -155,6 +161,13 @@ class DataMethod(Section):
 
     def check(self, others: Mapping[str, Parallelism]) -> None:
         """Raise `Fault`, with the key to change, if the method does not go with the *others*, which are by key."""
+
+    def period(self, steps: int) -> SteadyState | None:
+        """The global batches that a run goes through to show whole periods of communication, at least *steps* of them.
+
+        None: the method communicates alike in every step.
+        """
+        return None
 
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
         """*schedule*, whose mesh has the axis ``dp``, with the communication of the replicas."""

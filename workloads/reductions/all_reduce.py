@@ -8,15 +8,18 @@ from simulator.schedule import Collective
 from workloads.gradients.bucket import Bucket, Reduction
 
 
-def all_reduce(stream: str | None = None) -> Reduction:
-    """One all-reduce for each bucket: on *stream* as soon as the bucket is full, or blocking if None."""
+def all_reduce(stream: str | None = None, over: str | None = None) -> Reduction:
+    """One all-reduce for each bucket: on *stream* as soon as the bucket is full, or blocking if None.
+
+    *over*: another axis than that of the bucket.
+    """
 
     def reduce(bucket: Bucket) -> Iterator[Collective]:
         yield Collective(
             name=bucket.name,
             action=bucket.action,
             kind="all_reduce",
-            over=bucket.over,
+            over=over or bucket.over,
             nbytes=bucket.nbytes,
             stream=stream or "compute",
             after=(bucket.filled_by,) if stream else (),

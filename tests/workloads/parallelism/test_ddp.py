@@ -12,8 +12,8 @@ from workloads.gradients.bucket import Weights
 from workloads.model import Layer, Model
 from workloads.operators.parameter import parameter_tensors
 from workloads.parallelism.ddp import buckets, data_parallel, initial_broadcast
+from workloads.parallelism.methods.parameter_server import parameter_server
 from workloads.parallelism.naive import naive
-from workloads.parallelism.parameter_server import parameter_server
 from workloads.pipelines.one_f_one_b import one_f_one_b
 
 
