@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
+from scenarios.build.conditions import conditions
 from scenarios.build.derived import Derived, derive
 from scenarios.build.grid_choice import Choice, chosen_grid
 from scenarios.build.schedule import collective_schedule, model_share, training_schedule
@@ -143,6 +144,7 @@ class BuiltScenario:
     def check(self) -> None:
         """Check what depends on the cluster and the model. Raises `ScenarioError` with the place of the fault."""
         _ = self.derived  # checks degrees, batches and placement
+        conditions(self.specification, self._cluster, self.document)
         precisions = {
             kernel.precision
             for layer in (self.model.layers if self.model else ())
