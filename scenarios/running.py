@@ -10,13 +10,13 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from scenarios.build.algorithms import check_algorithms
+from scenarios.build.conditions import conditions
 from scenarios.results.collective_result import CollectiveResult
 from scenarios.results.result import Result
 from scenarios.results.step_result import StepResult
 from scenarios.results.variants_result import VariantsResult
 from simulator.analysis.critical.blame import blamed
 from simulator.cluster import Cluster
-from simulator.engine.conditions import BandwidthChange, Conditions
 from simulator.engine.distribution import Distribution
 from simulator.engine.repeats import step_times
 from simulator.engine.simulate import Simulation
@@ -116,7 +116,7 @@ def _simulation(scenario: BuiltScenario, schedule: Schedule, watch: Watch | None
         variation(scenario),
         fold=options.fold,
         engine=options.engine,
-        conditions=conditions(scenario, network.cluster),
+        conditions=conditions(scenario.specification, network.cluster, scenario.document),
     )
     if simulation.ops > MANY_OPS:
         seconds = simulation.ops / OPS_PER_SECOND
@@ -187,20 +187,3 @@ def variation(scenario: BuiltScenario) -> Variation:
         Spells(spells.probability, spells.steps, spells.slowdown) if spells else None,
         Pauses(pauses.probability, pauses.duration) if pauses else None,
     )
-
-
-def conditions(scenario: BuiltScenario, cluster: Cluster) -> Conditions:
-    """Return the changes of links of *cluster*. Raises `ScenarioError` for a link that there is not."""
-    section, found = scenario.specification.simulation.variation, []
-    for place, one in enumerate(section.links if section else ()):
-        for ends in (one.link, one.link[::-1]):
-            try:
-                normal = cluster.links[cluster.number(*ends)].bandwidth
-            except KeyError:
-                path = ("simulation", "variation", "links", place, "link")
-                raise scenario.document.error(path, f"there is no link from {ends[0]} to {ends[1]}") from None
-            for number in range(one.times):
-                begin = one.begin + number * (one.every or 0.0)
-                found.append(BandwidthChange(begin, *ends, normal * one.bandwidth))
-                found.append(BandwidthChange(begin + one.duration, *ends, normal))
-    return Conditions(found)

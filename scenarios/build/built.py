@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
+from scenarios.build.conditions import conditions
 from scenarios.build.derived import Derived, derive
 from scenarios.build.grid_choice import Choice, chosen_grid
 from scenarios.build.offload import check_offload
@@ -145,6 +146,7 @@ class BuiltScenario:
         """Check what depends on the cluster and the model. Raises `ScenarioError` with the place of the fault."""
         _ = self.derived  # checks degrees, batches and placement
         check_offload(self.specification, self._cluster, self.derived.devices, self.document)
+        conditions(self.specification, self._cluster, self.document)
         precisions = {
             kernel.precision
             for layer in (self.model.layers if self.model else ())

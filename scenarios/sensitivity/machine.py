@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from scenarios.build.built import BuiltScenario
-from scenarios.running import Watch, at_slowest_clock, conditions, variation
+from scenarios.build.conditions import conditions
+from scenarios.running import Watch, at_slowest_clock, variation
 from simulator.accelerator import Accelerator, Software
 from simulator.analysis import traffic
 from simulator.cluster import Cluster, Link
@@ -48,7 +49,7 @@ class Machine:
             self.variation,
             fold=options.fold,
             engine=options.engine,
-            conditions=conditions(scenario, communicator.cluster),
+            conditions=conditions(scenario.specification, communicator.cluster, scenario.document),
         )
 
     def step_time(self, watch: Watch | None = None) -> float:

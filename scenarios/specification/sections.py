@@ -1,4 +1,4 @@
-"""The other sections of a scenario: network, simulation, expectations, and the collective to measure."""
+"""The other sections of a scenario: simulation, expectations, and the collective to measure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,8 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, mo
 
 from scenarios.specification.variation import Straggler, VariationSection
 from simulator.document import Count, Fault, Flag, Index, Section, Size
-from simulator.document.names import known
 from simulator.document.quantities import number, written
-from simulator.document.validation import listed, near
 from simulator.engine.choice import numba_fault
-from simulator.lookup import find, is_path, names
-from simulator.network.transport.calibration import LIBRARIES, loaded
-from simulator.schedule import COLLECTIVES
 from simulator.units import UNITS, parse
 
 Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all"]
@@ -42,49 +37,6 @@ Sizes = Annotated[
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
 ]
 """Bytes: one size, or a list of them."""
-
-
-class Network(Section):
-    """How communication is simulated."""
-
-    fidelity: Literal["alpha_beta", "flow", "chunk"] = "flow"
-    """alpha_beta: a delay for each collective, without contention; flow: flows share links; chunk: flow with each chunk
-    on its own."""
-    transport: str = "nccl"
-    """Communication library: nccl, gloo, ici (TPUs) or ideal, a calibration file (.yaml), or the import path of a
-    function of your own."""
-    algorithms: dict[str, str] = Field(default_factory=dict)
-    """Algorithm by collective (all_reduce) or by axis and collective (dp.all_reduce): auto, a file of
-    simulator/network/collectives, or an import path."""
-
-    @field_validator("transport")
-    @classmethod
-    def _transport(cls, name: str) -> str:
-        name = known(name, "simulator.network.transport", only=LIBRARIES)
-        if is_path(name):
-            loaded(name)  # reports faults of the file before anything runs
-        return name
-
-    @field_validator("algorithms")
-    @classmethod
-    def _algorithms(cls, algorithms: dict[str, str]) -> dict[str, str]:
-        plain = {}
-        for key, given in algorithms.items():
-            kind = key.rpartition(".")[2]
-            if kind not in COLLECTIVES:
-                raise Fault(key, f"is no collective; there are {', '.join(COLLECTIVES)}", near(kind, COLLECTIVES))
-            try:
-                name = plain[key] = known(given, "simulator.network.collectives", ("auto",))
-            except Fault as fault:
-                raise Fault(key, fault.message, fault.hint) from None
-            if name != "auto" and not hasattr(find("simulator.network.collectives", name), kind):
-                able = [
-                    one
-                    for one in names("simulator.network.collectives")
-                    if hasattr(find("simulator.network.collectives", one), kind)
-                ]
-                raise Fault(key, f"{name} has no {kind}; it must be {listed(['auto', *able])}")
-        return plain
 
 
 class Simulation(Section):

@@ -12,9 +12,10 @@ from pydantic import Field, field_validator, model_validator
 from scenarios.specification.campaign import Campaign
 from scenarios.specification.cost import Cost
 from scenarios.specification.input import InputPipeline
+from scenarios.specification.network import Network
 from scenarios.specification.parallelism import ParallelismSection
 from scenarios.specification.plan import PlanSection
-from scenarios.specification.sections import CollectiveBenchmark, Expectation, Network, Simulation
+from scenarios.specification.sections import CollectiveBenchmark, Expectation, Simulation
 from scenarios.specification.table import Table
 from scenarios.specification.training import Training, indivisible
 from simulator.document import Fault, Section

@@ -1,0 +1,90 @@
+"""The network section: the library, its algorithms, the choice of paths, and the traffic of other jobs."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from simulator.document import Bandwidth, Fault, Section, Time
+from simulator.document.names import known
+from simulator.document.validation import listed, near
+from simulator.lookup import find, is_path, names
+from simulator.network.transport.calibration import LIBRARIES, loaded
+from simulator.schedule import COLLECTIVES
+from simulator.units import show
+
+
+class BackgroundTraffic(Section):
+    """Traffic of another job, which shares the links on its way fairly with the traffic of this one."""
+
+    source: str = Field(alias="from")
+    """The device that sends, e.g. gpu 0 or host 1; show topology prints names. Required."""
+    target: str = Field(alias="to")
+    """The device that receives. Required."""
+    rate: Bandwidth
+    """Bytes/s that the other job sends at most. Required."""
+    begin: Time = 0.0
+    """When it begins, since the begin of the simulation."""
+    end: Time | None = None
+    """When it ends; by default it lasts as long as the simulation."""
+
+    @model_validator(mode="after")
+    def _moves(self) -> BackgroundTraffic:
+        if self.source == self.target:
+            raise Fault("to", f"{self.target} sends to itself; name another device")
+        if self.end is not None and self.end <= self.begin:
+            raise Fault("end", f"must be after begin, {show(self.begin, 'time')}")
+        return self
+
+
+class Network(Section):
+    """How communication is simulated."""
+
+    fidelity: Literal["alpha_beta", "flow", "chunk"] = "flow"
+    """alpha_beta: a delay for each collective, without contention; flow: flows share links; chunk: flow with each chunk
+    on its own."""
+    transport: str = "nccl"
+    """Communication library: nccl, gloo, ici (TPUs) or ideal, a calibration file (.yaml), or the import path of a
+    function of your own."""
+    algorithms: dict[str, str] = Field(default_factory=dict)
+    """Algorithm by collective (all_reduce) or by axis and collective (dp.all_reduce): auto, a file of
+    simulator/network/collectives, or an import path."""
+
+    background: list[BackgroundTraffic] = Field(default_factory=list)
+    """Traffic of other jobs on the same links."""
+
+    @model_validator(mode="after")
+    def _shared(self) -> Network:
+        if self.background and self.fidelity == "alpha_beta":
+            raise Fault("background", "needs links that are shared; take fidelity flow or chunk")
+        return self
+
+    @field_validator("transport")
+    @classmethod
+    def _transport(cls, name: str) -> str:
+        name = known(name, "simulator.network.transport", only=LIBRARIES)
+        if is_path(name):
+            loaded(name)  # reports faults of the file before anything runs
+        return name
+
+    @field_validator("algorithms")
+    @classmethod
+    def _algorithms(cls, algorithms: dict[str, str]) -> dict[str, str]:
+        plain = {}
+        for key, given in algorithms.items():
+            kind = key.rpartition(".")[2]
+            if kind not in COLLECTIVES:
+                raise Fault(key, f"is no collective; there are {', '.join(COLLECTIVES)}", near(kind, COLLECTIVES))
+            try:
+                name = plain[key] = known(given, "simulator.network.collectives", ("auto",))
+            except Fault as fault:
+                raise Fault(key, fault.message, fault.hint) from None
+            if name != "auto" and not hasattr(find("simulator.network.collectives", name), kind):
+                able = [
+                    one
+                    for one in names("simulator.network.collectives")
+                    if hasattr(find("simulator.network.collectives", one), kind)
+                ]
+                raise Fault(key, f"{name} has no {kind}; it must be {listed(['auto', *able])}")
+        return plain
