@@ -9,7 +9,8 @@ from pydantic_core import PydanticCustomError
 
 from simulator import lookup
 from simulator.cluster import Link
-from simulator.document import Bandwidth, Count, Document, Fault, Index, Section, Time, merged
+from simulator.cluster.links import NVME
+from simulator.document import Bandwidth, Count, Document, Fault, Index, Section, Size, Time, merged
 from simulator.document.parameters import parameters
 from simulator.errors import ClusterError
 from topologies.catalogue import CPUS, GPUS, LINKS, Device, LinkKind, described, device, known, link
@@ -125,6 +126,23 @@ class IntraSection(Section):
         return parameters(lookup.function(NODES, self.shape), self.model_extra or {}, also)
 
 
+class DrivesSection(Section):
+    """NVMe drives of a node, over which data are striped."""
+
+    count: Count = 1
+    """Drives of a node."""
+    read: Bandwidth
+    """Bandwidth at which one drive is read. Required."""
+    write: Bandwidth
+    """Bandwidth at which one drive is written. Required."""
+    capacity: Size
+    """Bytes of one drive. Required."""
+
+    def links(self) -> tuple[Link, Link]:
+        """Return the links that read and write all drives. Their latency is small beside that of megabytes."""
+        return Link(NVME, self.read * self.count, 0.0), Link(NVME, self.write * self.count, 0.0)
+
+
 class NodeSection(Section):
     """One kind of node (server)."""
 
@@ -150,6 +168,8 @@ class NodeSection(Section):
     """The link of a NIC to the network; nodes without one cannot reach each other."""
     nic_bus: LinkSection | None = None
     """The link from a NIC to its host or switch; by default the host's."""
+    nvme: DrivesSection | None = None
+    """NVMe drives, to which states may be offloaded."""
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -200,6 +220,7 @@ class NodeSection(Section):
             nics=(self.nics or 1) if self.nic else 0,
             nic=self.nic.link() if self.nic else None,
             nic_bus=self.nic_bus.link() if self.nic_bus else None,
+            drives=self.nvme.links() if self.nvme else None,
         )
 
     def wiring(self) -> Wiring:

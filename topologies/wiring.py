@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
+from math import isinf
 
 from simulator.accelerator import Accelerator
 from simulator.cluster import Link
+from simulator.cluster.links import DRAM
 from simulator.errors import ClusterError
 
 PCIE = ("pcie_switch", "host")
@@ -21,6 +23,8 @@ PCIE = ("pcie_switch", "host")
 @dataclass(frozen=True, slots=True)
 class Server:
     """The parts of a server.
+
+    *drives*: the links that read and write its NVMe drives, all drives together.
 
     *intra*: the link between GPUs. It is one of the *links* of a GPU, or, if *links* is None, everything between a GPU
     and one neighbour (a GPU, a switch). *bus*: from GPUs and PCIe switches to a host. *nic_bus*: from there to a NIC.
@@ -40,6 +44,13 @@ class Server:
     nics: int = 0
     nic: Link | None = None
     nic_bus: Link | None = None
+    drives: tuple[Link, Link] | None = None
+
+    @property
+    def memory(self) -> Link | None:
+        """The memory of one host, as a link from the host to itself; None if it has no limit."""
+        bandwidth = self.processor.memory_bandwidth * self.processor.memory_efficiency
+        return None if isinf(bandwidth) else Link(DRAM, bandwidth, 0.0)
 
     def joint(self, neighbours: int = 1) -> Link:
         """Return the link of a GPU to one of its *neighbours*, over which its links are spread evenly."""
@@ -124,7 +135,7 @@ class Wiring:
         if key not in self._routes and self.walk and {self.vertices[source], self.vertices[target]} == {"gpu"}:
             self._routes[key] = self.walk(source, target)
         if key not in self._routes:
-            barred = {"nic"} if self.through_gpus else {"nic", "gpu"}
+            barred = {"nic", "nvme"} if self.through_gpus else {"nic", "gpu", "nvme"}
             paths = (self._shortest(source, target, kinds) for kinds in ({*barred, *PCIE}, barred))
             path = next((path for path in paths if path), None)
             if path is None:
@@ -203,7 +214,18 @@ def pcie_tree(server: Server, gpu_bus: Link | None = None, *, nics: bool = True)
         wiring.join(gpu, place, gpu_bus or server.bus)
     if nics:
         attach_nics(wiring, spread(places, len(server.ports)))
+    _attach_stores(wiring, hosts)
     return wiring
+
+
+def _attach_stores(wiring: Wiring, hosts: Sequence[str]) -> None:
+    """Attach its memory to each of *hosts*, and the node's NVMe drives to the first."""
+    for host in hosts:
+        if wiring.server.memory is not None:
+            wiring.join(host, host, wiring.server.memory)
+    if wiring.server.drives is not None:
+        drive = wiring.add("nvme", 0)
+        wiring.links[drive][hosts[0]], wiring.links[hosts[0]][drive] = wiring.server.drives
 
 
 def attach_nics(wiring: Wiring, places: list[str]) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from scenarios.build.derived import Derived, derive
 from scenarios.build.grid_choice import Choice, chosen_grid
+from scenarios.build.offload import check_offload
 from scenarios.build.schedule import collective_schedule, model_share, training_schedule
 from scenarios.specification import loading, variants
 from scenarios.specification.precision import PrecisionByOperator
@@ -143,6 +144,7 @@ class BuiltScenario:
     def check(self) -> None:
         """Check what depends on the cluster and the model. Raises `ScenarioError` with the place of the fault."""
         _ = self.derived  # checks degrees, batches and placement
+        check_offload(self.specification, self._cluster, self.derived.devices, self.document)
         precisions = {
             kernel.precision
             for layer in (self.model.layers if self.model else ())

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from scenarios.build.derived import Derived
+from scenarios.build.offload import offloaded
+from scenarios.build.offload_activations import with_activations_offloaded
 from scenarios.specification.parallelism import ParallelismSection
 from scenarios.specification.sections import CollectiveBenchmark
 from scenarios.specification.specification import Specification
@@ -22,7 +24,6 @@ from workloads.compute import compute
 from workloads.fixed_cost import HostTime, fixed_costs
 from workloads.gradients.accumulation import accumulated, accumulated_bytes
 from workloads.gradients.norm import gradient_norm
-from workloads.memory.offload.activations import Buffers, named_layers, offloaded
 from workloads.memory.recompute import recompute
 from workloads.model import Model
 from workloads.operators.lowering import Overlap
@@ -81,19 +82,10 @@ def schedule_of_share(
         schedule = fixed_costs(schedule, share, HostTime.of(software), software.host_seconds_per_message)
     with _faults_at(document, "parallelism"):
         schedule = with_neighbours(in_pairs(schedule, order))
-    return _with_offload(schedule, share, training, document)
-
-
-def _with_offload(schedule: Schedule, model: Model, training: Training, document: Document) -> Schedule:
-    """Return *schedule* with the activations of the chosen layers of *model* on the host between their passes."""
-    offload = training.offload
-    if offload is None or offload.activations is None:
-        return schedule
-    names = [layer.name for layer in model.layers]
-    if isinstance(offload.activations, list):
-        with _faults_at(document, "training", "offload", "activations"):
-            names = named_layers(model, offload.activations)
-    return offloaded(schedule, names, Buffers(offload.outstanding, offload.ahead))
+    with _faults_at(document, "training", "offload"):
+        schedule = offloaded(schedule, specification, step)
+    with _faults_at(document, "training", "offload", "activations"):
+        return with_activations_offloaded(schedule, training, share)
 
 
 def gradient_dtype(training: Training, data: DataMethod, software: Software) -> str:

@@ -6,15 +6,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf, isfinite
 
 import numpy as np
 
 from scenarios.build.built import BuiltScenario
 from scenarios.results.reserved_memory import reserved_memory
 from simulator.analysis.memory import Memory, bound, stages
+from simulator.analysis.memory_bound import uses_host
 from simulator.network.transport.communicator import Communicator
 from simulator.schedule import Schedule
 from simulator.units import show
@@ -22,12 +24,17 @@ from simulator.units import show
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:
-    """Bytes on the GPU of *rank*: those of *tensors* at their peak, the *reserved* ones, and its *capacity*."""
+    """Bytes on the GPU of *rank*: those of *tensors* at their peak, the *reserved* ones, and its *capacity*.
+
+    *host*, *host_capacity*: bytes in the memory of the fullest server, and what the smallest has.
+    """
 
     rank: int
     tensors: float
     capacity: float
     reserved: Mapping[str, float] = field(default_factory=dict)
+    host: float = 0.0
+    host_capacity: float = inf
 
     @property
     def nbytes(self) -> float:
@@ -36,8 +43,13 @@ class MemoryNeed:
 
     @property
     def fits(self) -> bool:
-        """True if the GPU has the memory that it needs."""
-        return self.nbytes <= self.capacity
+        """True if the GPU and its host have the memory that they need."""
+        return self.nbytes <= self.capacity and self.host_fits
+
+    @property
+    def host_fits(self) -> bool:
+        """True if the server has the memory that its ranks need."""
+        return self.host <= self.host_capacity
 
     @property
     def amount(self) -> str:
@@ -54,6 +66,8 @@ class MemoryNeed:
         >>> str(MemoryNeed(0, 84e9, 85.9e9, {"context": 2e9}))
         'needs 86.0 of 85.9 GB: DOES NOT FIT'
         """
+        if not self.host_fits:
+            return f"needs {of_capacity(self.host, self.host_capacity)} of host memory a node: DOES NOT FIT"
         if not isfinite(self.capacity):
             return f"needs {self.amount} a GPU"
         return f"needs {self.amount}: {'fits' if self.fits else 'DOES NOT FIT'}"
@@ -97,14 +111,27 @@ def memory_need(
     the smallest GPU among its ranks.
     """
     devices = scenario.derived.devices if devices is None else devices
-    memory = bound(schedule) if memory is None else memory
+    memory = bound(schedule, _ranks_on_server(scenario, schedule, devices)) if memory is None else memory
     peak = memory.peak
     capacity = np.array([scenario.cluster().accelerator(devices[rank]).memory_bytes for rank in _gpu_ranks(schedule)])
     rank, tensors, least = peak.rank, peak.nbytes, float(capacity.min(initial=np.inf))
     if len(capacity) and least < capacity.max():
         rank, tensors, least = _tightest(schedule, memory, capacity)
     activations = min(tensors, peak.by_category.get("activations", 0.0))
-    return MemoryNeed(rank, tensors, least, reserved_memory(scenario, schedule, rank, devices, network, activations))
+    reserved = reserved_memory(scenario, schedule, rank, devices, network, activations)
+    servers = {scenario.cluster().node_of(device): device for device in devices}
+    host = min((scenario.cluster().host_memory(device) for device in servers.values()), default=inf)
+    return MemoryNeed(rank, tensors, least, reserved, memory.host_bytes, host)
+
+
+def _ranks_on_server(scenario: BuiltScenario, schedule: Schedule, devices: Sequence[str]) -> int:
+    """The most ranks of one server that hold memory of its host."""
+    offloads = [program.on == "gpu" and uses_host(program) for program in schedule.programs]
+    node_of = scenario.cluster().node_of
+    if not any(offloads):
+        return 1
+    count = Counter(node_of(devices[rank]) for rank, number in enumerate(schedule.program_of) if offloads[number])
+    return max(count.values())
 
 
 def _gpu_ranks(schedule: Schedule) -> list[int]:

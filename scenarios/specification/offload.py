@@ -1,35 +1,96 @@
-"""The section training.offload: what of a training step is in the memory of the host."""
+"""The section ``training.offload``: what lives in the memory of the host, or on its NVMe drives, in place of the GPU's.
+
+Activations are copied out in the forward pass and back before the backward pass. States are those of ZeRO-Offload (Ren
+et al. 2021, arXiv:2101.06840), ZeRO-Infinity (Rajbhandari et al. 2021, arXiv:2104.07857), FSDP's ``CPUOffload`` and
+Megatron Core's hybrid optimizer.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import field_validator
+from pydantic import AfterValidator, BeforeValidator, model_validator
 
-from simulator.document import Count, Section
-from simulator.document.validation import near
+from simulator.document import Count, Fault, Flag, Fraction, Index, Section
+from simulator.document.validation import listed, near
+
+
+def _not_none(share: float) -> float:
+    if not share:
+        raise ValueError("must be above 0, not 0; optimizer: gpu offloads nothing")
+    return share
+
+
+CHOICES = "none", "all", "auto", "karma"
+
+
+def _word(value: Any) -> Any:
+    if isinstance(value, str) and value not in CHOICES:
+        hint = near(value, CHOICES)
+        raise ValueError(f'must be {listed(CHOICES)}, or a list of layers, not "{value}"' + (f"; {hint}" if hint else ""))
+    return value
 
 
 class Offload(Section):
-    """What of a training step is in the memory of the host."""
+    """What is offloaded, and where to."""
 
-    activations: Literal["all", "auto"] | list[int | str] | None = None
-    """Layers whose activations are on the host between forward and backward pass: all, a list of names or indices in
-    order of the forward pass, or auto: the fewest that let the step fit. By default none."""
+    activations: Annotated[Literal["none", "all", "auto", "karma"] | list[Index | str], BeforeValidator(_word)] = "none"
+    """Layers whose saved activations are copied to the host: none, all, karma (each layer is copied or computed again,
+    after KARMA), auto (as few as let the step fit; with recompute: optimal the fastest combination), or a list of names
+    or numbers of layers, counted from 0 with the embedding."""
     outstanding: Count = 1
     """Copies of activations to the host that may be under way when the forward pass of a layer begins; it waits for
     earlier ones. 1 is a double buffer."""
     ahead: Count = 1
-    """How many layer passes before the backward pass of a layer the copy of its activations back begins. 1 is a double
+    """How many layers before the backward pass of a layer the copy of its activations back begins. 1 is a double
     buffer."""
+    optimizer: Literal["gpu", "host", "nvme"] = "gpu"
+    """Where the optimizer states live. Beside host or nvme, cores of the host update the parameters (CPU Adam)."""
+    gradients: Literal["gpu", "host"] = "gpu"
+    """Where gradients live: on the host each leaves the GPU as soon as its bucket is complete, in the backward pass."""
+    parameters: Literal["gpu", "host", "nvme"] = "gpu"
+    """Where parameters live: off the GPU every layer is fetched before its use (ZeRO-3 Offload, ZeRO-Infinity,
+    CPUOffload of FSDP)."""
+    optimizer_fraction: Annotated[Fraction, AfterValidator(_not_none)] = 1.0
+    """Share of the optimizer states that leaves the GPU, which updates the rest (ratio of DeepSpeed,
+    optimizer_offload_fraction of Megatron Core)."""
+    delayed_update: Flag = False
+    """The host updates with the gradients of the step before, beside this step's forward and backward pass."""
+    cpu_optimizer: Literal["fused", "unfused"] | None = None
+    """Passes of the update on the host: one over all tensors (DeepSpeedCPUAdam), or one for each operation (torch); by
+    default that of the method: unfused for fsdp."""
+    overlap: Flag = True
+    """Copies run beside computation; else the GPU waits for each."""
 
-    @field_validator("activations", mode="before")
-    @classmethod
-    def _word(cls, value: Any) -> Any:
-        if isinstance(value, str) and value not in WORDS:
-            hint = near(value, WORDS)
-            raise ValueError(f'must be all, auto or a list of layers, not "{value}"' + (f"; {hint}" if hint else ""))
-        return value
+    @property
+    def states(self) -> bool:
+        """True if anything but activations is offloaded."""
+        return {self.optimizer, self.gradients, self.parameters} != {"gpu"}
 
+    @property
+    def on_drives(self) -> tuple[str, ...]:
+        """The keys of what is on NVMe drives."""
+        return tuple(key for key in ("optimizer", "parameters") if getattr(self, key) == "nvme")
 
-WORDS = "all", "auto"
+    @model_validator(mode="after")
+    def _consistent(self) -> Offload:
+        if self.activations in ("none", "karma"):
+            for key in ("outstanding", "ahead"):
+                if getattr(self, key) != 1:
+                    raise Fault(key, f"belongs to layers that are chosen, but activations is {self.activations}")
+        updated = "on the host they are updated there, so their optimizer states too: add optimizer: host"
+        if self.optimizer == "gpu":
+            if self.gradients != "gpu":
+                raise Fault("gradients", updated)
+            if self.parameters != "gpu":
+                raise Fault("parameters", updated.replace("on the host they", "off the GPU they"))
+            for key in ("delayed_update", "optimizer_fraction", "cpu_optimizer"):
+                if getattr(self, key) not in (False, 1.0, None):
+                    raise Fault(key, "belongs to an optimizer on the host: add optimizer: host")
+        if self.delayed_update and self.optimizer_fraction < 1.0:
+            raise Fault("delayed_update", "needs all optimizer states on the host; drop optimizer_fraction")
+        if self.delayed_update and self.parameters != "gpu":
+            raise Fault("delayed_update", "needs the parameters on the GPU, as ZeRO-Offload has them")
+        if self.gradients == "gpu" and self.parameters != "gpu":
+            raise Fault("gradients", "are on the host wherever parameters are off the GPU: add gradients: host")
+        return self

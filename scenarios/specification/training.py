@@ -46,7 +46,7 @@ class Training(Section):
     """Activations that are computed again in the backward pass: none, those of the attention (selective), or all of
     each layer (full)."""
     offload: Offload | None = None
-    """What is in the memory of the host: activations between forward and backward pass."""
+    """What leaves the GPU's memory: activations, optimizer states, gradients, parameters; by default nothing."""
     tokens: Quantity | None = None
     """Tokens of the whole training run, e.g. 300e9 or 300B; gives days, GPU-hours and cost. In place of samples."""
     samples: Quantity | None = None

@@ -84,6 +84,12 @@ def held_at_most(program: Program, host: bool) -> Held:
     return Held(account.peak, account.place, dict(zip(names, account.at_peak, strict=True)))
 
 
+def uses_host(program: Program) -> bool:
+    """Return whether *program*, of a GPU, holds anything in the memory of its host."""
+    held = {name for op in program.distinct() for name in op.allocates} | set(program.resident)
+    return any(name.startswith(HOST) for name in held)
+
+
 def _categories(used: set[str]) -> list[str]:
     known = [*CATEGORIES, *(HOST + name for name in CATEGORIES)]
     return [name for name in known if name in used] + sorted(used - set(known))

@@ -9,6 +9,7 @@ import numpy as np
 from simulator.analysis.intervals import averages
 from simulator.analysis.metrics import families
 from simulator.cluster import Cluster
+from simulator.cluster.links import STORES
 from simulator.errors import SimulatorError
 from simulator.timeline import Floats, FlowLinks, Integers, LinkBins, Timeline
 
@@ -26,7 +27,7 @@ def by_link_kind(timeline: Timeline) -> dict[str, float]:
     """
     if timeline.cluster is None:
         return {}
-    total = dict.fromkeys(timeline.cluster.links.kinds, 0.0)
+    total = dict.fromkeys(_kinds(timeline), 0.0)
     for number, nbytes in timeline.link_bytes.items():
         total[timeline.cluster.links[number].kind] += nbytes * timeline.multiplicity.get(number, 1) / timeline.steps_run
     return total
@@ -45,12 +46,21 @@ def utilisation(timeline: Timeline) -> dict[str, dict[str, float]]:
     count = links.kinds
     steady = timeline.schedule.batches > 1
     seconds = timeline.step_time * timeline.steps_run if steady else timeline.makespan
-    mean, most = dict.fromkeys(count, 0.0), dict.fromkeys(count, 0.0)
+    kinds = _kinds(timeline)
+    mean, most = dict.fromkeys(kinds, 0.0), dict.fromkeys(kinds, 0.0)
     for number, nbytes in timeline.link_bytes.items():
         kind, share = links[number].kind, nbytes / (links[number].bandwidth * seconds)
         mean[kind] += share * timeline.multiplicity.get(number, 1) / count[kind]
         most[kind] = max(most[kind], share)
-    return {kind: {"mean": mean[kind], "max": most[kind]} for kind in count}
+    return {kind: {"mean": mean[kind], "max": most[kind]} for kind in kinds}
+
+
+def _kinds(timeline: Timeline) -> list[str]:
+    """The kinds of links, without memory and drives that carried nothing."""
+    assert timeline.cluster is not None
+    links = timeline.cluster.links
+    used = {links[number].kind for number, nbytes in timeline.link_bytes.items() if nbytes}
+    return [kind for kind in links.kinds if kind in used or kind not in STORES]
 
 
 def carried(timeline: Timeline) -> dict[int, float]:

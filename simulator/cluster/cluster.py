@@ -12,6 +12,7 @@ from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain, islice, pairwise
+from math import inf
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -188,6 +189,38 @@ class Cluster:
         if not hosts:
             raise ClusterError(f"{gpu} has no host to copy to; give the cluster hosts")
         return min(hosts, key=lambda host: len(self.route(gpu, host)))
+
+    def copy_path(self, device: str, source: str, to: str) -> tuple[int, ...]:
+        """Return the links of a copy by *device* from *source* to *to*, each ``gpu``, ``host`` or ``nvme``.
+
+        A copy from or to the host passes the link of its memory. Raises `ClusterError` if the node has no such place.
+        """
+        ends = {"gpu": device, "host": self.host_of(device)}
+        if "nvme" in (source, to):
+            ends["nvme"] = self.drive_of(device)
+        memory = self._link_between(ends["host"], ends["host"])
+        own = () if memory is None or "host" not in (source, to) else (memory,)
+        route = self.route(ends[source], ends[to])
+        return (*own, *route) if source == "host" else (*route, *own)
+
+    def host_memory(self, device: str) -> float:
+        """Return the bytes of memory of all hosts of the server of *device*; infinite without hosts of its own."""
+        own = self._hosts_of.get(self.node_of(device), ())
+        return sum(self.accelerator(host).memory_bytes for host in own) if own else inf
+
+    def drive_of(self, device: str) -> str:
+        """Return the NVMe drives of the server of *device*. Raises `ClusterError` if there are none."""
+        drive = self._drives.get(self.node_of(device))
+        if drive is None:
+            raise ClusterError(f"the node of {device} has no NVMe drive; give the node nvme: {{read, write, capacity}}")
+        return drive
+
+    @cached_property
+    def _drives(self) -> Mapping[int | str, str]:
+        """The vertex of the NVMe drives of each server that has some."""
+        numbers = self.vertices.of_kind("nvme")
+        names = self.vertices.names.of(numbers)
+        return {self.vertices.node_of(vertex): name for vertex, name in zip(numbers.tolist(), names, strict=True)}
 
     @cached_property
     def _hosts_of(self) -> Mapping[int | str, Sequence[str]]:

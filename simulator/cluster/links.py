@@ -15,6 +15,12 @@ from simulator.hashing import Indices, Table, counted
 
 Floats = NDArray[np.float64]
 
+DRAM, NVME = "dram", "nvme"
+"""Kinds of links. A link from a host to itself is its memory: all that is read or written there shares it. The links
+of the vertex of a node's NVMe drives are these: one direction reads, the other writes."""
+
+STORES = (DRAM, NVME)
+
 
 @dataclass(frozen=True, slots=True)
 class Link:

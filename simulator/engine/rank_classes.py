@@ -139,7 +139,7 @@ def partners(schedule: Schedule, name: Communication) -> tuple[int, ...]:
 def plan_of(communicator: Communicator, op: Op, ranks: tuple[int, ...]) -> TransferPlan:
     """The plan of *op* between *ranks*; of a message the sender, then the receiver."""
     if isinstance(op, Copy):
-        return communicator.copy(ranks[0], op.nbytes, op.to)
+        return communicator.copy(ranks[0], op.nbytes, op.source, op.to)
     assert isinstance(op, Collective | Send | Recv)
     if isinstance(op, Collective):
         return communicator.collective(op.kind, family(op.over), ranks, op.nbytes, op.root, op.algorithm, op.per_peer)
@@ -153,7 +153,7 @@ def placements(communicator: Communicator, op: Op, groups: Indices) -> Placement
     *groups* has the shape ``(communications, partners)``.
     """
     if isinstance(op, Copy):
-        return communicator.copies(groups[:, 0])
+        return communicator.copies(groups[:, 0], op.source, op.to)
     assert isinstance(op, Collective | Send | Recv)
     if isinstance(op, Collective):
         return communicator.collectives(op.kind, family(op.over), op.nbytes, op.root, op.algorithm, groups, op.per_peer)

@@ -155,7 +155,7 @@ def request_of(op: Op) -> Request:
     if isinstance(op, Collective):
         return op.over, op.kind, op.nbytes, op.root, op.algorithm, op.per_peer
     if isinstance(op, Copy):
-        return op.nbytes, op.to
+        return op.nbytes, op.source, op.to
     assert isinstance(op, Send | Recv)
     return op.nbytes
 

@@ -24,6 +24,9 @@ COLLECTIVES = (
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "buffers")
 """Categories of memory. On the host, ``host.`` precedes the category."""
 
+PLACES = ("gpu", "host", "nvme")
+"""Where a `Copy` begins and ends."""
+
 _NOTHING: Mapping[str, float] = {}
 
 
@@ -182,10 +185,20 @@ class Collective(Op):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy(Op):
-    """*nbytes* between GPU and host memory, *to* the ``host`` or the ``gpu``."""
+    """*nbytes* *to* the ``gpu``, the ``host`` or ``nvme``, from the place *source*.
+
+    By default a copy to the host comes from the GPU, and any other from the host.
+    """
 
     nbytes: float
     to: str
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.source:
+            object.__setattr__(self, "source", "gpu" if self.to == "host" else "host")
+        if self.to == self.source or not {self.to, self.source} <= set(PLACES):
+            raise ScheduleError(f"{self.name}: no copy from {self.source} to {self.to}; places are {', '.join(PLACES)}")
 
     def _what(self) -> str:
-        return f"copy {self.nbytes:g} B to the {self.to}"
+        return f"copy {self.nbytes:g} B from the {self.source} to the {self.to}"

@@ -99,7 +99,7 @@ class Traces:
                 return COMPUTE, found + [_attribute(name, *value) for name, value in sizes.items()]
             case Copy():
                 size = _attribute("tensor_size", UINT64, round(op.nbytes))
-                return STORE if op.to == "host" else LOAD, [*found, size]
+                return LOAD if op.to == "gpu" else STORE, [*found, size]
             case Collective():
                 return COLLECTIVE, found + self._collective(op, rank)
             case Send() | Recv():

@@ -13,7 +13,7 @@ import numpy as np
 from simulator.cluster import Cluster
 from simulator.errors import SimulatorError
 from simulator.hashing import Indices
-from simulator.network.plan import Phase, TransferPlan
+from simulator.network.plan import Flow, Phase, TransferPlan
 from simulator.network.step import Group, Step, Transfer
 from simulator.network.transport import tuner
 from simulator.network.transport.candidate import Candidate, PlacedStep, candidate, candidates
@@ -173,35 +173,40 @@ class Communicator:
         phases = (replace(first, latency=first.latency - wire), *others)
         return replace(plan, phases=phases, sms=0.0, delivery=wire)
 
-    def copy(self, rank: int, nbytes: float, to: str) -> TransferPlan:
-        """Return the plan of a copy between a GPU and its host. *to*: ``host`` or ``gpu``. Only the links count."""
+    def copy(self, rank: int, nbytes: float, source: str, to: str) -> TransferPlan:
+        """Return the plan of a copy by *rank* from *source* to *to* (`Cluster.copy_path`). Only the links count."""
         if not nbytes or self.devices[rank] in self._host_number:
             return EMPTY
-        key = "copy", rank, nbytes, to
+        key = "copy", rank, nbytes, source, to
         if key not in self._plans:
-            placement = self.copies(np.array([rank]))
-            self._plans[key] = self._relabelled(("copy", nbytes, to), placement, lambda: self._copied(rank, nbytes, to))
+            request, placement = ("copy", nbytes, source, to), self.copies(np.array([rank]), source, to)
+            self._plans[key] = self._relabelled(request, placement, lambda: self._copied(rank, nbytes, source, to))
         return self._plans[key]
 
-    def copies(self, ranks: Indices) -> Placement:
-        """Return the placement of *ranks* for copies between each rank and its host, both ways."""
+    def copies(self, ranks: Indices, source: str, to: str) -> Placement:
+        """Return the placement of *ranks* for copies by each rank from *source* to *to*."""
         names, host_of = [self.devices[rank] for rank in ranks.tolist()], self.cluster.host_of
+        if not self.regular:
+            return self._placements.of_paths([self._copy_path(name, source, to) for name in names])
         hosts = [name if name in self._host_number else host_of(name) for name in names]
         pairs = np.array([self._device[ranks], [self._host_number[host] for host in hosts]]).T
-        return self._placements.of(pairs, lambda _: ("copy", (*_MESSAGE, (1, 0))))
+        return self._placements.of(pairs, lambda _: ("copy", _MESSAGE))
+
+    def _copy_path(self, device: str, source: str, to: str) -> tuple[int, ...]:
+        return () if device in self._host_number else self.cluster.copy_path(device, source, to)
 
     @cached_property
     def _host_number(self) -> Mapping[str, int]:
         return {host: number for number, host in enumerate(self.cluster.hosts, len(self.cluster.gpus))}
 
-    def _copied(self, rank: int, nbytes: float, to: str) -> TransferPlan:
-        device = self.devices[rank]
-        host = self.cluster.host_of(device)
-        ends = (device, host) if to == "host" else (host, device)
-        step = Step(((0, 1),), nbytes)
-        flows = GroupTopology(self.cluster, ends, self.transport).flows(self.transport, step, 1.0, inf)
-        wire = self.cluster.latency(route(self.cluster, *ends))
-        bare = Candidate("copy", "copy", (PlacedStep(step, wire, flows, nbytes / flows[0].alone),), 0.0, 1.0)
+    def _copied(self, rank: int, nbytes: float, source: str, to: str) -> TransferPlan:
+        path = self._copy_path(self.devices[rank], source, to)
+        links = [self.cluster.links[number] for number in path]
+        weights = tuple([1.0 / self.transport.link_efficiency(link) for link in links])
+        alone = min((link.bandwidth / weight for link, weight in zip(links, weights, strict=True)), default=inf)
+        flow = Flow(path, (1,) * len(path), path, weights, alone)
+        step, wire = Step(_MESSAGE, nbytes), self.cluster.latency(path)
+        bare = Candidate("copy", "copy", (PlacedStep(step, wire, (flow,), nbytes / alone),), 0.0, 1.0)
         return TransferPlan("copy", "copy", tuple(self._phases(bare)), nbytes)
 
     def buffer_bytes(self, ranks: tuple[int, ...]) -> float:

@@ -61,6 +61,13 @@ class Placements:
         slots = np.array([[*links, *[-1] * (most - len(links))] for _, links in found], np.int64)
         return Placement(np.array([pattern for pattern, _ in found], np.int64), slots.reshape(len(found), most))
 
+    def of_paths(self, paths: Sequence[tuple[int, ...]]) -> Placement:
+        """Return the placement of transfers by the links of each, on a cluster of any structure."""
+        classes = [tuple([self.cluster.link_class(link) for link in path]) for path in paths]
+        most = max(map(len, paths), default=0)
+        slots = np.array([[*path, *[-1] * (most - len(path))] for path in paths], np.int64).reshape(len(paths), most)
+        return Placement(np.array([self._number(("path", one)) for one in classes], np.int64), slots)
+
     def _number(self, pattern: Hashable) -> int:
         return self._patterns.setdefault(pattern, len(self._patterns))
 

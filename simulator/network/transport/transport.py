@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from simulator.cluster import Link
+from simulator.cluster.links import STORES
 from simulator.network.transport.group_properties import NET, NVLINK, PCI, GroupProperties, link_class
 
 GATHERS = "all_gather", "reduce_scatter", "broadcast"
@@ -156,7 +157,9 @@ class Transport:
         return self.large_message_factor.get((algorithm, protocol), 1.0) if large else 1.0
 
     def link_efficiency(self, link: Link) -> float:
-        """Return the share of a link's bandwidth that the library reaches."""
+        """Return the share of a link's bandwidth that the library reaches; all of that of memory and drives."""
+        if link.kind in STORES:
+            return 1.0
         share = self.efficiency.get(link.kind, self.efficiency.get(link_class(link.kind), 1.0))
         return min(share, self.attainable.get(link.kind, inf) / link.bandwidth)
 

@@ -1,1 +1,1 @@
-"""Offload of activations to the memory of the host: which layers, when copies begin and end, together with recomputation."""
+"""Offload: states and activations in the memory of the host, or on its drives, in place of the GPU's."""

@@ -81,7 +81,9 @@ def test_messages_and_copies_are_relabelled_too(fabric: object) -> None:
             assert content(shared.send(sender, receiver, 1e6), cluster) == content(
                 alone.send(sender, receiver, 1e6), cluster
             )
-            assert content(shared.copy(sender, 1e6, "gpu"), cluster) == content(alone.copy(sender, 1e6, "gpu"), cluster)
+            assert content(shared.copy(sender, 1e6, "host", "gpu"), cluster) == content(
+                alone.copy(sender, 1e6, "host", "gpu"), cluster
+            )
 
 
 @pytest.mark.parametrize("degraded", [False, True])

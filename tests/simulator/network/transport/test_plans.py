@@ -133,7 +133,7 @@ def test_nothing_to_do_is_no_phase() -> None:
     assert communicator.collective("all_reduce", "dp", (2,), 4e6).phases == ()
     assert communicator.collective("all_reduce", "dp", (0, 1), 0).phases == ()
     assert communicator.send(0, 1, 0).phases == ()
-    assert communicator.copy(0, 0, "host").phases == ()
+    assert communicator.copy(0, 0, "gpu", "host").phases == ()
 
 
 @pytest.mark.parametrize("fidelity", FIDELITIES)
@@ -141,11 +141,11 @@ def test_a_message_and_a_copy_cost_alpha_and_beta(fidelity: str) -> None:
     cluster = uniform(4, 1e9, 1e-6)
     communicator = Communicator(cluster, (*cluster.gpus, *cluster.hosts), ideal(), fidelity)
     assert seconds(communicator.send(0, 1, 1e6), cluster) == pytest.approx(1e-6 + 1e-3)
-    up, down = communicator.copy(2, 1e6, "host"), communicator.copy(2, 1e6, "gpu")
+    up, down = communicator.copy(2, 1e6, "gpu", "host"), communicator.copy(2, 1e6, "host", "gpu")
     assert seconds(up, cluster) == seconds(down, cluster) == pytest.approx(1e-6 + 1e-3)
     ends = [cluster.ends[plan.phases[0].flows[0].links[0]][0] for plan in (up, down)]
     assert ends == ["gpu 2", "host 0"]
-    assert communicator.copy(4, 1e6, "host").phases == ()
+    assert communicator.copy(4, 1e6, "gpu", "host").phases == ()
 
 
 def test_ranks_on_one_device_need_no_wire() -> None:

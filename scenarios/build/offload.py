@@ -1,0 +1,73 @@
+"""Offloading of a scenario: whether its cluster and its parallelism allow it, and the passes that apply it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from scenarios.specification.offload import Offload
+from scenarios.specification.specification import Specification
+from simulator.cluster import Cluster
+from simulator.document import Document
+from simulator.errors import ClusterError
+from simulator.schedule import Schedule
+from workloads.parallelism import TrainingStep
+
+SECTION = ("training", "offload")
+
+STREAMED = "its data parallelism must shard the parameters: take data: {method: zero, stage: 3} or {method: fsdp}"
+
+
+def check_offload(specification: Specification, cluster: Cluster, devices: Sequence[str], document: Document) -> None:
+    """Check the section ``training.offload`` against the cluster, of whose *devices* each rank has one, and the method
+    of data parallelism.
+
+    Raises `ScenarioError` at the key that has to change.
+    """
+    offload = specification.training.offload if specification.training else None
+    if offload is None:
+        return
+    for key, message in (*_faults_of_method(specification, offload), *_faults_of_cluster(offload, cluster, devices)):
+        raise document.error((*SECTION, key), message)
+
+
+def _faults_of_method(specification: Specification, offload: Offload) -> Iterator[tuple[str, str]]:
+    """Yield (key, message) of what no system combines with the method of data parallelism."""
+    data, key = specification.parallelism.data, next((k for k in ("optimizer",) if offload.states), "")
+    if not key:
+        return
+    if data.hosts or data.whole_model:
+        yield key, f"{data.method} updates the parameters in a way of its own; take ddp, zero or fsdp"
+    if offload.parameters != "gpu" and "parameters" not in data.sharded:
+        yield "parameters", f"is {offload.parameters}, so {STREAMED}"
+    if offload.optimizer == "nvme" and "parameters" not in data.sharded:
+        yield key, f"is nvme, as in ZeRO-Infinity, so {STREAMED}"
+    if offload.delayed_update and data.method not in ("zero", "ddp"):
+        yield "delayed_update", f"belongs to ZeRO-Offload; {data.method} has none: take data: {{method: zero}}"
+
+
+def _faults_of_cluster(offload: Offload, cluster: Cluster, devices: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield (key, message) of places that the nodes of *devices* lack."""
+    used = [key for key in ("activations", "optimizer", "gradients", "parameters") if _leaves(offload, key)]
+    if used and not cluster.hosts:
+        yield used[0], f"{cluster.name} has no host to offload to; give it hosts, or take gpu"
+        return
+    servers = {cluster.node_of(device): device for device in devices}
+    for key in offload.on_drives:
+        for device in servers.values():
+            try:
+                cluster.drive_of(device)
+            except ClusterError as error:
+                yield key, str(error)
+
+
+def _leaves(offload: Offload, key: str) -> bool:
+    return getattr(offload, key) not in ("gpu", "none")
+
+
+def offloaded(schedule: Schedule, specification: Specification, step: TrainingStep) -> Schedule:
+    """Return *schedule*, complete otherwise, with what ``training.offload`` moves off the GPUs."""
+    training = specification.training
+    assert training is not None
+    if training.offload is None:
+        return schedule
+    return schedule
