@@ -8,11 +8,8 @@ from scenarios.specification.offload import Offload
 from scenarios.specification.specification import Specification
 from simulator.cluster import Cluster
 from simulator.document import Document
-from simulator.errors import ClusterError, ScenarioError, ScheduleError
+from simulator.errors import ClusterError
 from simulator.schedule import Schedule
-from workloads.memory.offload import activations
-from workloads.memory.offload.activations import named_layers
-from workloads.model import Model
 from workloads.parallelism import TrainingStep
 
 SECTION = ("training", "offload")
@@ -67,27 +64,10 @@ def _leaves(offload: Offload, key: str) -> bool:
     return getattr(offload, key) not in ("gpu", "none")
 
 
-def offloaded(schedule: Schedule, specification: Specification, step: TrainingStep, document: Document) -> Schedule:
-    """Return *schedule*, complete otherwise, with what ``training.offload`` moves off the GPUs.
-
-    Raises `ScenarioError` at the key that has to change.
-    """
+def offloaded(schedule: Schedule, specification: Specification, step: TrainingStep) -> Schedule:
+    """Return *schedule*, complete otherwise, with what ``training.offload`` moves off the GPUs."""
     training = specification.training
     assert training is not None
-    offload = training.offload
-    if offload is None:
+    if training.offload is None:
         return schedule
-    if offload.activations != "none":
-        schedule = _with_activations(schedule, offload, step.model, document)
     return schedule
-
-
-def _with_activations(schedule: Schedule, offload: Offload, model: Model, document: Document) -> Schedule:
-    """Return *schedule* with the activations of the chosen layers of *model* on the host between their passes."""
-    names = [layer.name for layer in model.layers]
-    if isinstance(offload.activations, list):
-        try:
-            names = named_layers(model, offload.activations)
-        except (ScenarioError, ScheduleError) as error:
-            raise document.error((*SECTION, "activations"), str(error)) from None
-    return activations.offloaded(schedule, names, activations.Buffers(offload.outstanding, offload.ahead))

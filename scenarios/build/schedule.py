@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from scenarios.build.derived import Derived
 from scenarios.build.offload import offloaded
+from scenarios.build.offload_activations import with_activations_offloaded
 from scenarios.specification.parallelism import ParallelismSection
 from scenarios.specification.sections import CollectiveBenchmark
 from scenarios.specification.specification import Specification
@@ -30,7 +31,7 @@ from workloads.operators.shift import with_neighbours
 from workloads.parallelism import DataMethod, Parallelism, TrainingStep
 from workloads.parallelism.pairs import in_pairs
 from workloads.stages import stages_of
-from workloads.steady_state import SteadyState, repeated, steady_state
+from workloads.steady_state import SteadyState, steady_state
 
 
 def training_schedule(
@@ -64,9 +65,8 @@ def schedule_of_share(
     order = pipeline_order(specification, derived, document)
     _check_updates(specification, order, document)
     schedule = _computation(specification, step, order, derived, document)
-    period = parallelism.data.period(training.steps)
-    steady = period or (_steady_state(specification, derived) if order.asynchronous else None)
-    if steady:
+    if order.asynchronous:
+        steady = _steady_state(specification, derived)
         schedule = replace(schedule, batches=steady.batches, filling=steady.filling, draining=steady.draining)
     else:
         schedule = replace(schedule, steps=training.steps, staggered=not parallelism.synchronous_update)
@@ -75,14 +75,17 @@ def schedule_of_share(
     for key, part in parts.items():
         with _faults_at(document, "parallelism", key):
             schedule = part.apply(schedule, step)
-    if period or not order.asynchronous:
+    if not order.asynchronous:
         axes = weight_axes(derived.layouts, list(parts.values()))
         schedule = gradient_norm(schedule, axes, synchronous=parallelism.synchronous_update)
     if share.optimizer_seconds is None:
         schedule = fixed_costs(schedule, share, HostTime.of(software), software.host_seconds_per_message)
     with _faults_at(document, "parallelism"):
         schedule = with_neighbours(in_pairs(schedule, order))
-    return offloaded(schedule, specification, step, document)
+    with _faults_at(document, "training", "offload"):
+        schedule = offloaded(schedule, specification, step)
+    with _faults_at(document, "training", "offload", "activations"):
+        return with_activations_offloaded(schedule, training, share)
 
 
 def gradient_dtype(training: Training, data: DataMethod, software: Software) -> str:
@@ -112,17 +115,7 @@ def pipeline_order(specification: Specification, derived: Derived, document: Doc
         )
         for part in specification.parallelism.parts.values():
             order = part.ordered(order)
-    training = specification.training
-    period = specification.parallelism.data.period(training.steps) if training else None
-    if period is None:
         return order
-    if order.asynchronous:
-        method = specification.parallelism.data.method
-        message = (
-            f"is asynchronous, and {method} needs batches one after the other; take one that flushes, such as 1f1b"
-        )
-        raise document.error(("parallelism", "schedule"), message)
-    return repeated(order, period.batches)
 
 
 def _check_updates(specification: Specification, order: Order, document: Document) -> None:

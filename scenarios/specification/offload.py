@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, model_validator
 
-from simulator.document import Count, Fault, Flag, Fraction, Section
-from simulator.document.validation import near
-
-WORDS = "all", "auto", "none"
+from simulator.document import Count, Fault, Flag, Fraction, Index, Section
+from simulator.document.validation import listed, near
 
 
 def _not_none(share: float) -> float:
@@ -23,17 +21,28 @@ def _not_none(share: float) -> float:
     return share
 
 
+CHOICES = "none", "all", "auto", "karma"
+
+
+def _word(value: Any) -> Any:
+    if isinstance(value, str) and value not in CHOICES:
+        hint = near(value, CHOICES)
+        raise ValueError(f'must be {listed(CHOICES)}, or a list of layers, not "{value}"' + (f"; {hint}" if hint else ""))
+    return value
+
+
 class Offload(Section):
     """What is offloaded, and where to."""
 
-    activations: Literal["none", "all", "auto"] | list[int | str] = "none"
-    """Layers whose activations are on the host between forward and backward pass: none, all, a list of names or indices
-    in order of the forward pass, or auto: the fewest that let the step fit."""
+    activations: Annotated[Literal["none", "all", "auto", "karma"] | list[Index | str], BeforeValidator(_word)] = "none"
+    """Layers whose saved activations are copied to the host: none, all, karma (each layer is copied or computed again,
+    after KARMA), auto (as few as let the step fit; with recompute: optimal the fastest combination), or a list of names
+    or numbers of layers, counted from 0 with the embedding."""
     outstanding: Count = 1
     """Copies of activations to the host that may be under way when the forward pass of a layer begins; it waits for
     earlier ones. 1 is a double buffer."""
     ahead: Count = 1
-    """How many layer passes before the backward pass of a layer the copy of its activations back begins. 1 is a double
+    """How many layers before the backward pass of a layer the copy of its activations back begins. 1 is a double
     buffer."""
     optimizer: Literal["gpu", "host", "nvme"] = "gpu"
     """Where the optimizer states live. Beside host or nvme, cores of the host update the parameters (CPU Adam)."""
@@ -53,16 +62,6 @@ class Offload(Section):
     overlap: Flag = True
     """Copies run beside computation; else the GPU waits for each."""
 
-    @field_validator("activations", mode="before")
-    @classmethod
-    def _word(cls, value: Any) -> Any:
-        if isinstance(value, str) and value not in WORDS:
-            hint = near(value, WORDS)
-            raise ValueError(
-                f'must be all, auto, none or a list of layers, not "{value}"' + (f"; {hint}" if hint else "")
-            )
-        return value
-
     @property
     def states(self) -> bool:
         """True if anything but activations is offloaded."""
@@ -75,6 +74,10 @@ class Offload(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Offload:
+        if self.activations in ("none", "karma"):
+            for key in ("outstanding", "ahead"):
+                if getattr(self, key) != 1:
+                    raise Fault(key, f"belongs to layers that are chosen, but activations is {self.activations}")
         updated = "on the host they are updated there, so their optimizer states too: add optimizer: host"
         if self.optimizer == "gpu":
             if self.gradients != "gpu":

@@ -19,6 +19,7 @@ LAYERS = (
         "comma_separated",
         "units",
         "lookup",
+        "operation",
         "kernel",
         "hashing",
         "gc_paused",

@@ -1,1 +1,1 @@
-"""Offloading: states and activations in the memory of the host, or on its NVMe drives. These passes apply last."""
+"""Offload: states and activations in the memory of the host, or on its drives, in place of the GPU's."""

@@ -36,8 +36,8 @@ class Buffers:
 def offloaded(schedule: Schedule, layers: Collection[str], buffers: Buffers = Buffers()) -> Schedule:
     """*schedule* with the activations of *layers* (names) on the host between forward and backward pass.
 
-    Where the backward pass of a layer follows at once, as that of the last layer does, its activations stay: the copy
-    back would begin before the copy to the host.
+    Where the backward pass of a layer follows soon, as for the last layers, its activations stay: the copy back would
+    begin as soon as the copy to the host ends.
     """
     chosen = frozenset(layers)
     return schedule.map_programs(lambda program: _offloaded(program, chosen, buffers))
@@ -81,7 +81,7 @@ def _transfers(passes: Sequence[LayerPass], layers: Collection[str], buffers: Bu
         one = passes[number]
         due = backward.get(one.place, 0)
         trigger = due - 1 - buffers.ahead
-        if one.place[2] not in layers or one.kept <= 0.0 or trigger <= number:
+        if one.place[2] not in layers or one.kept <= 0.0 or trigger <= number + 1:
             continue
         limit = count + 1 + buffers.outstanding
         awaited_by = passes[forwards[limit]].first if limit < len(forwards) else None

@@ -47,7 +47,7 @@ def _merged(passes: Sequence[LayerPass]) -> Iterator[LayerPass]:
     """*passes*, a recomputation and the backward pass right behind it as one."""
     waiting: LayerPass | None = None
     for one in passes:
-        if waiting and not one.forward and waiting.place == one.place:
+        if waiting and waiting.place == one.place and not (waiting.forward or one.forward):
             waiting.last = one.last
             continue
         if waiting:
