@@ -20,6 +20,7 @@ LAYERS = (
         "units",
         "lookup",
         "kernel",
+        "operation",
         "hashing",
         "gc_paused",
         "processes",
