@@ -105,7 +105,7 @@ def _by_program(timeline: Timeline) -> _Programs:
         seconds, within = _seconds(own, computes, timeline.window)
         ops = sum(len(template) for template, _ in program.templates())
         spent, runs = (np.bincount(place, weights, ops) * len(ranks) for weights in (seconds, within))
-        before = found.get((number, gpu, host), (0, 0.0, 0.0))
+        before = found.get((number, gpu, host), (0, np.zeros(ops), np.zeros(ops)))
         found[number, gpu, host] = before[0] + len(ranks), before[1] + spent, before[2] + runs
     return found
 
