@@ -81,10 +81,10 @@ def _draw_activations(scenario: str, settings: list[str] | None, over: list[str]
         axes = axes_of(one, over or ["batch,sequence"])
         with progress(f"activations of {one.name}"):
             figure = activations(one, axes)
-        path = output or Path(f"{stems[one.name]}_activations.png")
-        path = (
-            path if len(several) == 1 or not output else path.with_name(f"{path.stem}_{stems[one.name]}{path.suffix}")
-        )
+        stem = stems[one.name]
+        path = output or Path(f"{stem}_activations.png")
+        if output and len(several) > 1:
+            path = output.with_name(f"{output.stem}_{stem}{output.suffix}")
         charts.write(figure, path)
         print(path)
 

@@ -105,7 +105,7 @@ def activations(scenario: BuiltScenario, axes: tuple[Axis, Axis]) -> Figure:
     chart = HeatMap(
         NAMES["batch"],
         [str(samples) for samples in batch.values],
-        NAMES["sequence"],
+        NAMES["sequence"] if sequence.values[0] else "",
         [str(tokens) if tokens else "" for tokens in sequence.values[::-1]],
         cells,
         "activations at the peak",

@@ -157,7 +157,7 @@ def _held(timeline: Timeline, kinds: Mapping[str, str]) -> dict[str, float]:
         if layer in kinds:
             found[kinds[layer]] += ranks
     gpus = sum(len(ranks) for rank, ranks in timeline.classes.items() if timeline.schedule.program(rank).on == "gpu")
-    return {kind: count / gpus for kind, count in found.items()}
+    return {kind: count / max(1, gpus) for kind, count in found.items()}
 
 
 def _ranks_of_layers(timeline: Timeline) -> Counter[str]:
