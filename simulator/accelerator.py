@@ -245,7 +245,7 @@ class Accelerator:
         """Return the GPU time of a kernel without its launch, s: the longer of arithmetic and memory traffic."""
         if kernel.seconds is not None:
             return kernel.seconds
-        memory = kernel.nbytes / (self.memory_bandwidth * self.memory_efficiency)
+        memory = self.memory_seconds(kernel)
         if not kernel.flops:
             return memory
         efficiency, k_half = self._of_products(kernel.precision)
@@ -263,6 +263,10 @@ class Accelerator:
             shapes.append(kernel.winograd)
         sizes = kernel.rows, kernel.depths
         return max(min(_quantised_flops(*shape, sms, k_half, *sizes) for shape in shapes) / peak, memory)
+
+    def memory_seconds(self, kernel: Kernel) -> float:
+        """Return the time in which *kernel* reads and writes its bytes, s."""
+        return kernel.nbytes / (self.memory_bandwidth * self.memory_efficiency)
 
     def _product_peak(self, kernel: Kernel, software: Software | None) -> float:
         """Return the dense peak for a product, FLOP/s.

@@ -9,16 +9,20 @@ import typer
 
 from scenarios.application import app
 from scenarios.commands.arguments import OneScenario, Settings, numbers
-from scenarios.files.charts import CHARTS
+from scenarios.files.charts import CHARTS, WITHOUT_RUN
 
 
 @app.command()
 def plot(
     scenario: OneScenario,
-    chart: Annotated[str, typer.Argument(help=", ".join(CHARTS))] = "timeline",
+    chart: Annotated[str, typer.Argument(help=", ".join((*CHARTS, *WITHOUT_RUN)))] = "timeline",
     output: Annotated[Path | None, typer.Option("-o", metavar="FILE", help="A .png, .svg or .pdf file.")] = None,
     ranks: Annotated[str | None, typer.Option(help="Ranks to draw, e.g. 0,8:16 (8 to 15).")] = None,
     window: Annotated[str | None, typer.Option(help="Time to draw, e.g. 1s:2s.")] = None,
+    over: Annotated[
+        list[str] | None,
+        typer.Option(help="Axes of the map of activations: batch,sequence, or with values batch=1,2,4 for each."),
+    ] = None,
     settings: Settings = None,
 ) -> None:
     """Draw a scenario, or a directory that run wrote, which is simulated again, as a chart."""
@@ -27,9 +31,16 @@ def plot(
     from scenarios.files.drawing import check, draw_result, files_of
     from scenarios.scenario import Scenario
     from simulator.analysis.files import file_stems, suffix_of
+    from simulator.document.validation import listed
+    from simulator.errors import ScenarioError
 
     if output is not None:
         suffix_of(output, (".png", ".svg", ".pdf"))
+    if chart in WITHOUT_RUN:
+        _draw_activations(scenario, settings, over, output)
+        return
+    if over:
+        raise ScenarioError(f"--over belongs to {listed(WITHOUT_RUN)}; a {chart} has no axes to choose")
     chosen = numbers(ranks) if ranks else None
     between = _window(window) if window else None
     # other charts show the first run only
@@ -51,6 +62,31 @@ def plot(
             shown.advance()
     for file in drawn:
         print(file)
+
+
+def _draw_activations(scenario: str, settings: list[str] | None, over: list[str] | None, output: Path | None) -> None:
+    """Draw the map of activations of *scenario*, or of each of its variants."""
+    from scenarios.build.explanation import check_trains
+    from scenarios.commands.progress import progress
+    from scenarios.operators.activations import activations, axes_of
+    from scenarios.scenario import Scenario
+    from simulator.analysis import plot as charts
+    from simulator.analysis.files import file_stems
+
+    loaded = Scenario.load(scenario, options=settings)
+    several = list(loaded.variants.values()) or [loaded]
+    stems = file_stems([one.name for one in several])
+    for one in several:
+        check_trains(one, "activations")
+        axes = axes_of(one, over or ["batch,sequence"])
+        with progress(f"activations of {one.name}"):
+            figure = activations(one, axes)
+        stem = stems[one.name]
+        path = output or Path(f"{stem}_activations.png")
+        if output and len(several) > 1:
+            path = output.with_name(f"{output.stem}_{stem}{output.suffix}")
+        charts.write(figure, path)
+        print(path)
 
 
 def _window(text: str) -> tuple[float, float]:

@@ -12,9 +12,12 @@ from scenarios.commands.arguments import OneScenario, Settings
 from scenarios.commands.terminal import say
 
 if TYPE_CHECKING:
+    from scenarios.operators.profile import Profile
     from scenarios.scenario import Scenario
 
-VIEWS = ("order", "groups", "derived", "topology", "advice", "critical")
+VIEWS = ("order", "groups", "derived", "topology", "advice", "critical", "operators")
+WITH_NUMBERS = ("operators",)
+"""Views that `--json` prints as numbers."""
 
 
 @app.command()
@@ -22,8 +25,9 @@ def show(
     scenario: OneScenario,
     what: Annotated[str, typer.Argument(help=f"{', '.join(VIEWS[:-1])} or {VIEWS[-1]}.")] = "derived",
     settings: Settings = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers of operators as JSON.")] = False,
 ) -> None:
-    """Show the order, groups, derived values, topology or critical path of a scenario, or advice on parallelism."""
+    """Show the order, groups, derived values, topology, critical path, operators of a scenario, or advice on it."""
     from scenarios.build import explanation
     from scenarios.plan.advice import advice
     from scenarios.scenario import Scenario
@@ -37,14 +41,20 @@ def show(
         "topology": lambda one: explanation.topology(one.cluster()),
         "advice": advice,
         "critical": _critical,
+        "operators": _operators,
     }
     if what not in views:
         hint = near(what, views)
         raise ScenarioError(f'there is no "{what}" to show; ask for {listed(views)}' + (f"; {hint}" if hint else ""))
+    if as_json and what not in WITH_NUMBERS:
+        raise ScenarioError(f"--json: {what} is text only; numbers has {listed(WITH_NUMBERS)}")
     if what == "topology":
         _topologies(scenario, settings)
         return
     loaded = Scenario.load(scenario, options=settings)
+    if as_json:
+        _print_numbers(loaded)
+        return
     for one in loaded.variants.values() or [loaded]:
         if loaded.variants:
             print(f"# {one.name}")
@@ -78,3 +88,32 @@ def _critical(scenario: Scenario) -> str:
         timeline = simulated(scenario, scenario.schedule(), watch)
         path = critical_path(timeline)
         return "\n\n".join(filter(None, ("\n".join(lines(path)), tables(path, slack(timeline)))))
+
+
+def _operators(scenario: Scenario) -> str:
+    """Simulate *scenario* and return the tables of its operators."""
+    from scenarios.operators.text import tables
+
+    return tables(_profile(scenario))
+
+
+def _print_numbers(scenario: Scenario) -> None:
+    """Print the operators of *scenario*, or of each of its variants, as JSON."""
+    import json
+
+    from scenarios.operators.text import summary
+
+    found = [summary(_profile(one)) for one in scenario.variants.values() or [scenario]]
+    print(json.dumps(found if scenario.variants else found[0], indent=2))
+
+
+def _profile(scenario: Scenario) -> Profile:
+    from scenarios.build.explanation import check_trains
+    from scenarios.commands.progress import progress
+    from scenarios.operators.profile import profile
+    from scenarios.running import simulated
+    from simulator.gc_paused import gc_paused
+
+    check_trains(scenario, "operators")
+    with progress(f"simulating {scenario.name}") as watch, gc_paused():
+        return profile(scenario, simulated(scenario, scenario.schedule(), watch))

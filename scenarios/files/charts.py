@@ -1,7 +1,16 @@
 """The names of the charts of a result."""
 
 CHARTS = (
-    "timeline", "pipeline", "memory", "states", "breakdown", "links", "repeats", "critical", "topology", "sweep"
+    "timeline", "pipeline", "memory", "states", "breakdown", "links", "repeats", "critical", "operators", "topology",
+    "sweep",
 )  # fmt: skip
-OF_TRAINING = {"critical": "critical path", "memory": "chart of memory", "pipeline": "pipeline order"}
+WITHOUT_RUN = ("activations",)
+"""Charts of a scenario that is not simulated for them."""
+OF_TRAINING = {
+    "activations": "activations",
+    "critical": "critical path",
+    "memory": "chart of memory",
+    "operators": "operators",
+    "pipeline": "pipeline order",
+}
 """Charts that only the training of a model has, and what it has."""

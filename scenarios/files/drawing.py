@@ -9,8 +9,10 @@ from typing import Any
 
 from scenarios.build.built import BuiltScenario
 from scenarios.build.explanation import check_trains
-from scenarios.files.charts import CHARTS, OF_TRAINING
+from scenarios.files.charts import CHARTS, OF_TRAINING, WITHOUT_RUN
 from scenarios.files.titles import chart_title, place_title
+from scenarios.operators.profile import profile
+from scenarios.operators.shares import panels
 from scenarios.results.reserved_memory import reserved_memory
 from scenarios.results.result import Result
 from scenarios.results.step_numbers import StepNumbers
@@ -20,6 +22,7 @@ from simulator.analysis.files import file_stems
 from simulator.analysis.plot.bars import breakdown_bars
 from simulator.analysis.plot.beside import MOST_PANELS, PANELS, variants_chart
 from simulator.analysis.plot.canvas import Window, style
+from simulator.analysis.plot.operators import operators_chart
 from simulator.analysis.plot.repeats import repeats_chart
 from simulator.analysis.plot.states import Held, states_chart
 from simulator.analysis.plot.sweep import sweep_chart
@@ -29,9 +32,10 @@ from simulator.errors import ScenarioError
 
 def check(scenario: BuiltScenario, chart: str) -> None:
     """Raise `ScenarioError` if there is no *chart* of a run of *scenario*."""
-    if chart not in CHARTS:
-        hint = near(chart, CHARTS)
-        raise ScenarioError(f'there is no chart "{chart}"; draw {listed(CHARTS)}' + (f"; {hint}" if hint else ""))
+    known = (*CHARTS, *WITHOUT_RUN)
+    if chart not in known:
+        hint = near(chart, known)
+        raise ScenarioError(f'there is no chart "{chart}"; draw {listed(known)}' + (f"; {hint}" if hint else ""))
     if chart in OF_TRAINING:
         for one in scenario.variants.values() or [scenario]:
             check_trains(one, OF_TRAINING[chart])
@@ -107,6 +111,8 @@ def _each(
 def _of_run(result: Result, chart: str, ranks: Sequence[int] | None, window: Window | None, title: str) -> plot.Figure:
     """Return *chart* of *result*, a single run."""
     timeline = result.timeline
+    if chart == "operators":
+        return _styled(operators_chart, panels(profile(result.scenario, timeline)), title)
 
     def reserved(rank: int) -> float:
         """All ranks are drawn with the fragmentation of the fullest one."""

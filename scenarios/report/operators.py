@@ -1,13 +1,16 @@
-"""Operators: the time of ops by layer and kind, the mean over the GPUs."""
+"""Operators: time, work and saved activations by operator; time of ops by layer and kind. Means over the GPUs."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from scenarios.operators.profile import Row, profile
+from scenarios.operators.text import PHASES, bounds
 from scenarios.report.parts import Cell, Section, Table, Text
+from scenarios.results.result import Result
 from simulator.analysis.palette import paint_of
 from simulator.schedule import Op
 from simulator.timeline import Timeline
@@ -16,12 +19,45 @@ from simulator.units import show
 MOST_ROWS = 200
 """Rows at most, those of most time."""
 
-Operator = tuple[str, str]
+Place = tuple[str, str]
 """The layer, or the name of an op without one, and the kind of the op."""
 
 
-def operators_section(timeline: Timeline) -> Section:
-    """Return the table of the operators of *timeline*."""
+def operators_section(result: Result) -> Section:
+    """Return the tables of the operators and of the ops of *result*, a single run."""
+    return Section("operators", "Operators", [*_by_operator(result), *_by_layer(result.timeline)])
+
+
+def _by_operator(result: Result) -> Iterator[Text | Table]:
+    """Yield the table of operators, if the run trains a model whose kernels were priced."""
+    timeline = result.timeline
+    if result.scenario.model is None or timeline.cluster is None:
+        return
+    rows = profile(result.scenario, timeline)
+    yield Text(
+        f"{show(rows.seconds, 'time')} of computation in a step. Saved are the activations that one micro-batch keeps, "
+        "if they are not recomputed."
+    )
+    phases = [name for name in PHASES if rows.whole().by_phase.get(name)]
+    header = ["operator", *phases, "share", "FLOPs", "moved", "saved", "bound by"]
+    yield Table(header, [_row(name, row, phases, rows.seconds) for name, row in rows.by_operator().items()])
+
+
+def _row(name: str, row: Row, phases: Sequence[str], whole: float) -> list[Cell]:
+    times = (row.by_phase.get(phase, 0.0) for phase in phases)
+    return [
+        Cell(name),
+        *(Cell(show(seconds, "time") if seconds else "", seconds) for seconds in times),
+        _share(row.seconds, whole),
+        Cell(show(row.flops, "rate", 3).removesuffix("/s") if row.flops else "", row.flops),
+        Cell(show(row.nbytes, "size", 3) if row.nbytes else "", row.nbytes),
+        Cell(show(row.saved, "size", 3) if row.saved else "", row.saved),
+        Cell(bounds(row)),
+    ]
+
+
+def _by_layer(timeline: Timeline) -> Iterator[Text | Table]:
+    """Yield the table of ops by layer and kind, communication included."""
     seconds, calls, gpus = _totals(timeline)
     most = sorted(seconds, key=lambda one: -seconds[one])[:MOST_ROWS]
     per = max(1, gpus * timeline.steps_run)
@@ -37,25 +73,25 @@ def operators_section(timeline: Timeline) -> Section:
     ]
     left = f" The {len(seconds) - len(most)} shortest are left out." if len(seconds) > len(most) else ""
     told = "Mean over the GPUs, a step. Ops that run at the same time all count, so the shares may exceed 100 %."
-    table = Table(["layer or op", "kind", "ops", "time", "share of the step"], rows)
-    return Section("operators", "Operators", [Text(told + left), table])
+    yield Text(told + left)
+    yield Table(["layer or op", "kind", "ops", "time", "share of the step"], rows)
 
 
 def _share(seconds: float, step: float) -> Cell:
     return Cell(f"{seconds / step:.1%}", seconds) if step else Cell("-")
 
 
-def _totals(timeline: Timeline) -> tuple[Mapping[Operator, float], Mapping[Operator, int], int]:
+def _totals(timeline: Timeline) -> tuple[Mapping[Place, float], Mapping[Place, int], int]:
     """Return the seconds and the number of ops by operator of all GPUs with kept spans, and how many these are."""
-    seconds: defaultdict[Operator, float] = defaultdict(float)
-    calls, gpus = Counter[Operator](), 0
+    seconds: defaultdict[Place, float] = defaultdict(float)
+    calls, gpus = Counter[Place](), 0
     for rank, ranks in timeline.classes.items():
         program, own = timeline.schedule.program(rank), timeline.of(rank)
         if program.on != "gpu":
             continue
         gpus += len(ranks)
-        numbers: dict[Operator, int] = {}
-        which = program.column(lambda op, n=numbers: n.setdefault(_operator(op), len(n)), np.int64)[own.op]  # type: ignore[misc]
+        numbers: dict[Place, int] = {}
+        which = program.column(lambda op, n=numbers: n.setdefault(_place(op), len(n)), np.int64)[own.op]  # type: ignore[misc]
         time = np.bincount(which, own.end - own.begin, len(numbers))
         count = np.bincount(which, minlength=len(numbers))
         for operator, number in numbers.items():
@@ -64,5 +100,5 @@ def _totals(timeline: Timeline) -> tuple[Mapping[Operator, float], Mapping[Opera
     return seconds, calls, gpus
 
 
-def _operator(op: Op) -> Operator:
+def _place(op: Op) -> Place:
     return op.layer or op.name, paint_of(op).label

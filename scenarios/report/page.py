@@ -78,7 +78,7 @@ def _of_run(name: str, result: Result, most: int) -> Iterator[Section]:
         yield memory_section(result)
     yield links_section(result.timeline)
     if isinstance(result, StepNumbers):
-        yield operators_section(result.timeline)
+        yield operators_section(result)
     yield Section("scenario", "Scenario", [Code(yaml_text(result.scenario.source.data))])
     yield accuracy_section(result)
 

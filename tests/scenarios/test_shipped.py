@@ -54,6 +54,7 @@ def test_what_is_shipped() -> None:
         "allreduce_dgx_a100",
         "dgx_a100_gpt2_xl_ddp",
         "gpipe_vs_varuna",
+        "gpt2_one_v100",
         "gpt2_xl_zero_zhores",
         "gpt3_175b_one_a100",
         "gpt_6_7b_64a100",
@@ -126,7 +127,7 @@ def steps(results: Results) -> Iterator[dict[str, Any]]:
 
 def test_the_breakdown_is_the_step_time(results: Results) -> None:
     seen = list(steps(results))
-    assert len(seen) == 52
+    assert len(seen) == 55
     for summary in seen:
         assert math.isclose(sum(summary["breakdown_s"].values()), summary["step_time_s"], rel_tol=1e-9)
         assert math.isclose(summary["bubble_fraction"], summary["breakdown_s"]["bubble"] / summary["step_time_s"])

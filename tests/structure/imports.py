@@ -21,6 +21,7 @@ LAYERS = (
         "lookup",
         "operation",
         "kernel",
+        "operation",
         "hashing",
         "gc_paused",
         "processes",

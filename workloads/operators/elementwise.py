@@ -14,7 +14,6 @@ from simulator.operation import Operation
 from workloads.operators.operator import Operator
 from workloads.operators.parameter import ParameterTensor
 
-
 ELEMENTWISE = Operation("elementwise", "elementwise")
 
 

@@ -41,7 +41,8 @@ class Cell(NamedTuple):
 class HeatMap(NamedTuple):
     """The *cells* by (row, column): *rows* are values of *y*, *columns* of *x*. *told*: a line below the title.
 
-    *dimension* of the *quantity*: a key of `simulator.units.UNITS`, share, or empty for a plain number.
+    *dimension* of the *quantity*: a key of `simulator.units.UNITS`, share, or empty for a plain number. *unfit*: the
+    colour of cells that do not fit; by default they have that of their value.
     """
 
     x: str
@@ -52,6 +53,7 @@ class HeatMap(NamedTuple):
     quantity: str
     dimension: str
     told: str = ""
+    unfit: str = ""
 
 
 def heat_map_chart(cells: HeatMap, title: str) -> Figure:
@@ -90,6 +92,9 @@ def _draw_cells(axes: Axes, cells: HeatMap, width: float) -> Normalize:
     image = axes.imshow(grid, cmap=COLOURS, norm=norm, aspect="auto")
     for (row, column), cell in cells.cells.items():
         fill = "white" if cell.value is None else image.cmap(norm(cell.value))
+        if cells.unfit and not cell.fits:
+            fill = cells.unfit
+            axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor=fill, linewidth=0))
         text = "failed" if cell.value is None else _text(cell.value, cells.dimension)
         _draw_cell(axes, (column, row), cell, fill, text if text_width(text) < width - 0.06 else "")
     return norm
@@ -122,7 +127,9 @@ def _draw_bar(figure: Figure, axes: Axes, cells: HeatMap, norm: Normalize) -> No
 def _entries(cells: HeatMap) -> list[Patch]:
     """Return the entries of the legend: the best cell, and cells that do not fit, if there are any."""
     best = Patch(facecolor="none", edgecolor=FRAME, linewidth=3, label="best")
-    unfit = Patch(facecolor="white", edgecolor="black", hatch="///", linewidth=0, label="does not fit in memory")
+    unfit = Patch(
+        facecolor=cells.unfit or "white", edgecolor="black", hatch="///", linewidth=0, label="does not fit in memory"
+    )
     several = cells.cells.values()
     return [best] * any(cell.best for cell in several) + [unfit] * any(not cell.fits for cell in several)
 

@@ -19,6 +19,7 @@ from typing import Literal
 
 from simulator.errors import ScenarioError
 from simulator.kernel import BYTES, Kernel
+from simulator.operation import Operation
 from workloads.operators.convolution import Convolution, Image
 from workloads.operators.elementwise import Elementwise
 from workloads.operators.grids.grid import Side
@@ -51,6 +52,11 @@ class Halo(Operator):
     band: Convolution
     over: str
     parameters: tuple[ParameterTensor, ...]
+
+    @property
+    def operation(self) -> Operation:
+        """As the band's."""
+        return self.band.operation
 
     @property
     def tensors(self) -> tuple[ParameterTensor, ...]:
