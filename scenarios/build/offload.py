@@ -10,7 +10,9 @@ from simulator.cluster import Cluster
 from simulator.document import Document
 from simulator.errors import ClusterError
 from simulator.schedule import Schedule
-from workloads.parallelism import TrainingStep
+from workloads.memory.offload.places import Places
+from workloads.memory.offload.states import offloaded_states
+from workloads.parallelism import DataMethod, TrainingStep
 
 SECTION = ("training", "offload")
 
@@ -68,6 +70,26 @@ def offloaded(schedule: Schedule, specification: Specification, step: TrainingSt
     """Return *schedule*, complete otherwise, with what ``training.offload`` moves off the GPUs."""
     training = specification.training
     assert training is not None
-    if training.offload is None:
+    offload = training.offload
+    if offload is None or not offload.states:
         return schedule
-    return schedule
+    places = places_of(offload, specification.parallelism.data)
+    return offloaded_states(
+        schedule, step.model, places, optimizer=training.optimizer, gradient_dtype=step.gradient_dtype
+    )
+
+
+def places_of(offload: Offload, data: DataMethod) -> Places:
+    """Return where *offload* puts the states. Under FSDP they cross to the host in fp32, and torch updates them."""
+    torch = data.method == "fsdp"
+    fused = not torch if offload.cpu_optimizer is None else offload.cpu_optimizer == "fused"
+    return Places(
+        offload.optimizer,
+        offload.gradients,
+        offload.parameters,
+        offload.optimizer_fraction,
+        offload.delayed_update,
+        fused,
+        offload.overlap,
+        torch,
+    )
