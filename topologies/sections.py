@@ -162,6 +162,8 @@ class NodeSection(Section):
     """The link between two sockets; by default that of the processor."""
     pcie_switches: Index = 0
     """PCIe switches between GPUs and sockets; 0: none."""
+    pcie_roots: Index = 0
+    """PCIe switches of an upper tier, each with one link to a socket, that the pcie_switches share; 0: none."""
     nics: Count | None = None
     """NICs of a node; by default 1 if there is a nic."""
     nic: LinkSection | None = None
@@ -173,11 +175,13 @@ class NodeSection(Section):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        for name in ("accelerators", "sockets", "pcie_switches", "nics"):
+        for name in ("accelerators", "sockets", "pcie_switches", "pcie_roots", "nics"):
             if (getattr(self, name) or 0) > MOST_PARTS:
                 raise Fault(
                     name, f"{getattr(self, name)} in one node is absurd; the most that is taken is {MOST_PARTS}"
                 )
+        if self.pcie_roots > self.pcie_switches:
+            raise Fault("pcie_roots", f"{self.pcie_roots} for {self.pcie_switches} pcie_switches below; give fewer")
         if self.nics is not None and self.nic is None:
             raise Fault("nics", f"{self.nics} of what kind? Give nic: {{kind: ib_hdr}}, or another link")
         if self.accelerators > 1 and self.intra.shape != "pcie" and self._intra_kind is None:
@@ -215,6 +219,7 @@ class NodeSection(Section):
             if lanes
             else None,
             pcie_switches=self.pcie_switches,
+            pcie_roots=self.pcie_roots,
             intra=intra,
             links=links,
             nics=(self.nics or 1) if self.nic else 0,

@@ -39,6 +39,7 @@ class Server:
     bus: Link
     socket: Link | None = None
     pcie_switches: int = 0
+    pcie_roots: int = 0
     intra: Link | None = None
     links: int | None = None
     nics: int = 0
@@ -207,8 +208,11 @@ def pcie_tree(server: Server, gpu_bus: Link | None = None, *, nics: bool = True)
     for pair in combinations(hosts, 2):
         wiring.join(*pair, server.socket or server.bus)
     switches = [wiring.add("pcie_switch", number) for number in range(server.pcie_switches)]
-    for switch, host in zip(switches, spread(hosts, len(switches)), strict=True):
-        wiring.join(switch, host, server.bus)
+    roots = [wiring.add("pcie_switch", server.pcie_switches + number) for number in range(server.pcie_roots)]
+    for root, host in zip(roots, spread(hosts, len(roots)), strict=True):
+        wiring.join(root, host, server.bus)
+    for switch, above in zip(switches, spread(roots or hosts, len(switches)), strict=True):
+        wiring.join(switch, above, server.bus)
     places = switches or hosts
     for gpu, place in zip(wiring.gpus, spread(places, server.accelerators), strict=True):
         wiring.join(gpu, place, gpu_bus or server.bus)

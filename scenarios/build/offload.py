@@ -90,6 +90,6 @@ def places_of(offload: Offload, data: DataMethod) -> Places:
         offload.optimizer_fraction,
         offload.delayed_update,
         fused,
-        offload.overlap,
+        data.overlaps if offload.overlap is None else offload.overlap,
         torch,
     )

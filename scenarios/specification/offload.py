@@ -41,8 +41,9 @@ class Offload(Section):
     cpu_optimizer: Literal["fused", "unfused"] | None = None
     """Passes of the update on the host: one over all tensors (DeepSpeedCPUAdam), or one for each operation (torch); by
     default that of the method: unfused for fsdp."""
-    overlap: Flag = True
-    """Copies run beside computation; else the GPU waits for each."""
+    overlap: Flag | None = None
+    """Copies run beside computation, else the GPU waits for each; by default as the exchanges of the method (overlap of
+    data)."""
 
     @property
     def states(self) -> bool:

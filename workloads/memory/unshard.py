@@ -152,7 +152,7 @@ def unsharded(
     They are on the stream ``dp.gather``. Without *overlap* each blocks the computation just before its use. The first
     gather of a step blocks in any case: it follows the update of the previous step, and no computation could run
     beside it. The buffer is allocated when the gather begins and freed at the end of the last use. *tensors*: gather
-    tensor by tensor. *suffix*: of the names of the gathers. *made*: the ops in place of a gather, the last with its name.
+    tensor by tensor. *suffix*: of the names of the gathers. *made*: the ops in place of a gather, the last of its name.
     """
     nbytes = {name: weights.gathered(width) for name, weights in held.items()}
     found = gathers(program, held, reshard=reshard, prefetch=prefetch if overlap else 0, limits=limits)

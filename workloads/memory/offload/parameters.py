@@ -44,8 +44,9 @@ def _with_shards_fetched(program: Program, held: Held, places: Places, degrees: 
             name = f"{op.name}.fetch"
             ops += _copies(replace(op, name=name), nbytes, places, before[-1], before[-2], {"buffers": nbytes})
             before.append(op.after)
-            op = replace(op, after=(*op.after, name), frees=added(op.frees, "buffers", nbytes))
-        ops.append(op)
+            ops.append(replace(op, after=(*op.after, name), frees=added(op.frees, "buffers", nbytes)))
+        else:
+            ops.append(op)
     return replace(program, ops=tuple(ops))
 
 

@@ -11,13 +11,14 @@ update with copies for the memory of the host.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from simulator.errors import ScenarioError
-from simulator.schedule import Schedule
+from simulator.schedule import Program, Schedule
 from workloads.memory.offload.gradients import with_gradient_copies
 from workloads.memory.offload.parameters import with_fetches
-from workloads.memory.offload.places import Places, held_by, with_places
+from workloads.memory.offload.places import Held, Places, held_by, with_places
 from workloads.memory.offload.update import with_host_updates
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
@@ -39,12 +40,14 @@ def offloaded_states(
     programs = []
     for number, program in enumerate(schedule.programs):
         held = held_by(program, model, optimizer, gradient_dtype or model.precision, places)
-        if held is not None:
-            own = {axis: several[number] for axis, several in degrees.items() if several[number] > 1}
-            resident = with_places(program, held, places).resident
-            program, last_copy = with_gradient_copies(program, held, places)
-            if places.parameters != "gpu":
-                program = with_fetches(program, held, places, own)
-            program = replace(with_host_updates(program, held, places, last_copy), resident=resident)
-        programs.append(program)
+        own = {axis: several[number] for axis, several in degrees.items() if several[number] > 1}
+        programs.append(program if held is None else _offloaded(program, held, places, own))
     return replace(schedule, programs=tuple(programs))
+
+
+def _offloaded(program: Program, held: Held, places: Places, degrees: Mapping[str, int]) -> Program:
+    """Return *program* with its states moved; *degrees*: the number of shards by axis."""
+    copying, last_copy = with_gradient_copies(program, held, places)
+    if places.parameters != "gpu":
+        copying = with_fetches(copying, held, places, degrees)
+    return with_places(with_host_updates(copying, held, places, last_copy), held, places)
