@@ -14,7 +14,7 @@ from simulator.document import Bandwidth, Count, Document, Fault, Index, Section
 from simulator.document.parameters import parameters
 from simulator.errors import ClusterError
 from topologies.catalogue import CPUS, GPUS, LINKS, Device, LinkKind, described, device, known, link
-from topologies.wiring import Server, Wiring
+from topologies.wiring import Drives, Server, Wiring
 
 FABRICS, NODES = "topologies.fabrics", "topologies.nodes"
 
@@ -138,9 +138,10 @@ class DrivesSection(Section):
     capacity: Size
     """Bytes of one drive. Required."""
 
-    def links(self) -> tuple[Link, Link]:
-        """Return the links that read and write all drives. Their latency is small beside that of megabytes."""
-        return Link(NVME, self.read * self.count, 0.0), Link(NVME, self.write * self.count, 0.0)
+    def drives(self) -> Drives:
+        """Return all drives together. Their latency is small beside the time of megabytes."""
+        read, write = (Link(NVME, bandwidth * self.count, 0.0) for bandwidth in (self.read, self.write))
+        return Drives(read, write, self.capacity * self.count)
 
 
 class NodeSection(Section):
@@ -225,7 +226,7 @@ class NodeSection(Section):
             nics=(self.nics or 1) if self.nic else 0,
             nic=self.nic.link() if self.nic else None,
             nic_bus=self.nic_bus.link() if self.nic_bus else None,
-            drives=self.nvme.links() if self.nvme else None,
+            drives=self.nvme.drives() if self.nvme else None,
         )
 
     def wiring(self) -> Wiring:

@@ -21,10 +21,19 @@ PCIE = ("pcie_switch", "host")
 
 
 @dataclass(frozen=True, slots=True)
+class Drives:
+    """NVMe drives: the links that *read* and *write* them, and their *capacity* in bytes."""
+
+    read: Link
+    write: Link
+    capacity: float
+
+
+@dataclass(frozen=True, slots=True)
 class Server:
     """The parts of a server.
 
-    *drives*: the links that read and write its NVMe drives, all drives together.
+    *drives*: its NVMe drives, all together.
 
     *intra*: the link between GPUs. It is one of the *links* of a GPU, or, if *links* is None, everything between a GPU
     and one neighbour (a GPU, a switch). *bus*: from GPUs and PCIe switches to a host. *nic_bus*: from there to a NIC.
@@ -45,7 +54,7 @@ class Server:
     nics: int = 0
     nic: Link | None = None
     nic_bus: Link | None = None
-    drives: tuple[Link, Link] | None = None
+    drives: Drives | None = None
 
     @property
     def memory(self) -> Link | None:
@@ -109,7 +118,9 @@ class Wiring:
 
     def accelerator(self, vertex: str) -> Accelerator | None:
         """Return the accelerator at *vertex*, if any."""
-        return {"gpu": self.server.accelerator, "host": self.server.processor}.get(self.vertices[vertex])
+        drives = self.server.drives
+        store = Accelerator("nvme", memory_bytes=drives.capacity) if drives else None
+        return {"gpu": self.server.accelerator, "host": self.server.processor, "nvme": store}.get(self.vertices[vertex])
 
     def add(self, kind: str, number: int) -> str:
         """Add a vertex and return its name."""
@@ -228,8 +239,8 @@ def _attach_stores(wiring: Wiring, hosts: Sequence[str]) -> None:
         if wiring.server.memory is not None:
             wiring.join(host, host, wiring.server.memory)
     if wiring.server.drives is not None:
-        drive = wiring.add("nvme", 0)
-        wiring.links[drive][hosts[0]], wiring.links[hosts[0]][drive] = wiring.server.drives
+        drive, drives = wiring.add("nvme", 0), wiring.server.drives
+        wiring.links[drive][hosts[0]], wiring.links[hosts[0]][drive] = drives.read, drives.write
 
 
 def attach_nics(wiring: Wiring, places: list[str]) -> None:

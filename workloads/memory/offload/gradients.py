@@ -61,10 +61,10 @@ class _Writer:
             self.last_copy[op.name] = self._issued[-1] if self._issued else ""
             self._sent.clear()
         yield self._waiting(op)
-        if op.name in self._last and op.action:
+        if op.name in self._last and op.action and self._copied(op.action):
             layer = self._last[op.name]
             self._pending[layer] = self._elements.get(layer, 0)
-        if self._completes(op, place) and op.action and self._copied(op.action):
+        if self._completes(op, place):
             yield from self._out(op)
 
     def _copied(self, action: Action) -> bool:

@@ -103,9 +103,3 @@ def with_places(program: Program, held: Held, places: Places) -> Program:
         resident["parameters"] = 0.0
     on_host = {f"host.{category}": nbytes for category, nbytes in host.items() if nbytes}
     return replace(program, resident={**{name: n for name, n in resident.items() if n}, **on_host})
-
-
-def nvme_bytes(program: Program, held: Held, places: Places) -> float:
-    """Return the bytes of the states of *program*, with all on the GPU, that *places* puts on NVMe drives."""
-    optimizer = program.resident["optimizer"] * places.fraction if places.optimizer == "nvme" else 0.0
-    return optimizer + (program.resident["parameters"] if places.parameters == "nvme" else 0.0)
