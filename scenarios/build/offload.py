@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from scenarios.build.derived import Derived
 from scenarios.specification.offload import Offload
 from scenarios.specification.specification import Specification
 from simulator.cluster import Cluster
@@ -19,30 +20,33 @@ SECTION = ("training", "offload")
 STREAMED = "its data parallelism must shard the parameters: take data: {method: zero, stage: 3} or {method: fsdp}"
 
 
-def check_offload(specification: Specification, cluster: Cluster, devices: Sequence[str], document: Document) -> None:
-    """Check the section ``training.offload`` against the cluster, of whose *devices* each rank has one, and the method
-    of data parallelism.
+def check_offload(specification: Specification, cluster: Cluster, derived: Derived, document: Document) -> None:
+    """Check the section ``training.offload`` against the cluster and the method of data parallelism.
 
     Raises `ScenarioError` at the key that has to change.
     """
     offload = specification.training.offload if specification.training else None
     if offload is None:
         return
-    for key, message in (*_faults_of_method(specification, offload), *_faults_of_cluster(offload, cluster, devices)):
+    of_method = _faults_of_method(specification, offload, derived.replicas)
+    for key, message in (*of_method, *_faults_of_cluster(offload, cluster, derived.devices)):
         raise document.error((*SECTION, key), message)
 
 
-def _faults_of_method(specification: Specification, offload: Offload) -> Iterator[tuple[str, str]]:
+def _faults_of_method(specification: Specification, offload: Offload, replicas: int) -> Iterator[tuple[str, str]]:
     """Yield (key, message) of what no system combines with the method of data parallelism."""
-    data, key = specification.parallelism.data, next((k for k in ("optimizer",) if offload.states), "")
-    if not key:
+    data = specification.parallelism.data
+    if not offload.states:
         return
     if data.hosts or data.whole_model:
-        yield key, f"{data.method} updates the parameters in a way of its own; take ddp, zero or fsdp"
+        yield "optimizer", f"{data.method} updates the parameters in a way of its own; take ddp, zero or fsdp"
     if offload.parameters != "gpu" and "parameters" not in data.sharded:
         yield "parameters", f"is {offload.parameters}, so {STREAMED}"
     if offload.optimizer == "nvme" and "parameters" not in data.sharded:
-        yield key, f"is nvme, as in ZeRO-Infinity, so {STREAMED}"
+        yield "optimizer", f"is nvme, as in ZeRO-Infinity, so {STREAMED}"
+    if offload.gradients == "host" and "gradients" not in data.sharded and replicas > 1:
+        message = f"is host, but {data.label} keeps whole gradients on each of {replicas} replicas"
+        yield "gradients", f"{message}; take data: {{method: zero, stage: 2}}, or gradients: gpu"
     if offload.delayed_update and data.method not in ("zero", "ddp"):
         yield "delayed_update", f"belongs to ZeRO-Offload; {data.method} has none: take data: {{method: zero}}"
 

@@ -63,7 +63,9 @@ SMALL = {
 @pytest.mark.parametrize("fold", [True, False])
 @pytest.mark.parametrize("fabric", ["switch", "torus"])
 def test_reading_and_writing_share_the_memory_of_a_host(engine, fold, fabric):
-    cluster = specification({**SMALL, "fabric": {"kind": fabric, **({"dims": [2]} if fabric == "torus" else {})}}).build()
+    cluster = specification(
+        {**SMALL, "fabric": {"kind": fabric, **({"dims": [2]} if fabric == "torus" else {})}}
+    ).build()
     how = {"engine": engine, "fold": fold}
     assert rate(cluster, 1, OUT, **how) == pytest.approx(12.0, rel=1e-6)
     # out and in at once have a direction of PCIe each, and half of the memory
