@@ -27,7 +27,9 @@ CHOICES = "none", "all", "auto", "karma"
 def _word(value: Any) -> Any:
     if isinstance(value, str) and value not in CHOICES:
         hint = near(value, CHOICES)
-        raise ValueError(f'must be {listed(CHOICES)}, or a list of layers, not "{value}"' + (f"; {hint}" if hint else ""))
+        raise ValueError(
+            f'must be {listed(CHOICES)}, or a list of layers, not "{value}"' + (f"; {hint}" if hint else "")
+        )
     return value
 
 

@@ -32,7 +32,9 @@ class Kind(Enum):
     OFFLOAD = "O"
     """Begin to copy the tensor of l to the host; its bytes on the GPU are free when the copy ends."""
     PREFETCH = "P"
-    """Begin to copy the tensor of l back; its bytes on the GPU are taken when the copy begins."""
+    """Begin to copy the tensor of l back; its bytes on the GPU are taken when the copy begins. What needs it waits."""
+    WAIT = "W"
+    """Wait until the copy of the tensor of l to the host has ended."""
 
     @property
     def is_forward(self) -> bool:
@@ -41,12 +43,13 @@ class Kind(Enum):
 
     @property
     def is_transfer(self) -> bool:
-        """True for a copy, which runs beside the computation."""
-        return self in (Kind.OFFLOAD, Kind.PREFETCH)
+        """True for a copy, which runs beside the computation, and for the wait for one."""
+        return self in (Kind.OFFLOAD, Kind.PREFETCH, Kind.WAIT)
 
 
 ACTIVATION, TAPE = "a", "t"
-"""The tensors of a transfer: the activation a_l alone, or the tape of l."""
+"""What a transfer copies: the activation a_l alone, or what only the backward pass of l needs in the end: its input
+a_(l-1) and its tape without a_l."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ class Operation:
 
 TURN = Operation(Kind.TURN)
 
-_OPERATION = re.compile(r"Loss BLoss|\b(F)(\d+)([nce])\b|\b(B)(\d+)()\b|\b([OP])(\d+)([at])\b")
+_OPERATION = re.compile(r"Loss BLoss|\b(F)(\d+)([nce])\b|\b(B)(\d+)()\b|\b([OPW])(\d+)([at])\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,6 @@ def _operation(match: re.Match[str]) -> Operation:
     if match.lastindex is None:
         return TURN
     letter, number, suffix = (group for group in match.groups() if group is not None)
-    if letter in "OP":
+    if letter in "OPW":
         return Operation(Kind(letter), int(number), suffix)
     return Operation(Kind(letter + suffix), int(number))

@@ -1,11 +1,11 @@
 """Activations of chosen layers are in the memory of the host between their forward and their backward pass.
 
-As soon as the forward pass of a layer ends, a copy to pinned host memory begins on a stream of its own. The GPU's memory
-is free when the copy ends. A layer's forward pass waits until at most *outstanding* copies of earlier layers are under
-way: otherwise the GPU would hold all that has not been copied. The copy back begins on another stream, *ahead* layer
-passes before the backward pass of the layer begins. With 1 and 1 these are the double buffers of Transformer Engine
-(pytorch/cpu_offload.py) and of vDNN (Rhu et al. 2016, arXiv:1602.08124, section 3). A recomputed layer keeps only its
-input, so that is what is copied.
+As soon as the forward pass of a layer ends, a copy to pinned host memory begins on a stream of its own. The memory of
+the GPU is free when the copy ends. A layer's forward pass waits until at most *outstanding* copies of earlier layers
+are under way: otherwise the GPU would hold all that has not been copied. The copy back begins on another stream,
+*ahead* layer passes before the backward pass of the layer begins. With 1 and 1 these are the double buffers of
+Transformer Engine (pytorch/cpu_offload.py) and of vDNN (Rhu et al. 2016, arXiv:1602.08124, section 3). A recomputed
+layer keeps only its input, so that is what is copied.
 """
 
 from __future__ import annotations

@@ -43,7 +43,13 @@ class Transfer:
         return self._copy(_name(self.place, "B", PREFETCH), "B", PREFETCH, after, held, freed)
 
     def _copy(
-        self, name: str, phase: str, stream: str, after: tuple[str, ...], held: dict[str, float], freed: dict[str, float]
+        self,
+        name: str,
+        phase: str,
+        stream: str,
+        after: tuple[str, ...],
+        held: dict[str, float],
+        freed: dict[str, float],
     ) -> Copy:
         stage, micro_batch, layer = self.place
         return Copy(
@@ -89,9 +95,7 @@ def with_transfers(program: Program, transfers: Iterable[Transfer]) -> Program:
     )
 
 
-def _block(
-    ops: Sequence[Op], start: int, behind: dict[int, list[Copy]], waits: dict[int, list[str]]
-) -> tuple[Op, ...]:
+def _block(ops: Sequence[Op], start: int, behind: dict[int, list[Copy]], waits: dict[int, list[str]]) -> tuple[Op, ...]:
     made: list[Op] = []
     for index, op in enumerate(ops, start):
         made.append(replace(op, after=(*op.after, *waits[index])) if index in waits else op)

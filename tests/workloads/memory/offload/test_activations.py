@@ -22,9 +22,10 @@ from workloads.unit import unit_model
 
 ORDERS = [name for name in names("workloads.pipelines") if not name.startswith("_")]
 TAPE = 8.0
+DOUBLE = Buffers()
 
 
-def step(layers=6, *, micro_batches=1, buffers=Buffers(), recomputed=False, bandwidth=8.0, chosen=None):
+def step(layers=6, *, micro_batches=1, buffers=DOUBLE, recomputed=False, bandwidth=8.0, chosen=None):
     """A step of a chain with F = 1 s, B = 2 s and 8 B a layer, and its timeline; a copy takes 8 / *bandwidth* s."""
     model = unit_model(layers, 1.0, 2.0, activations=TAPE)
     schedule = compute(model, one_f_one_b(1, micro_batches), micro_batch_size=1)
