@@ -20,9 +20,6 @@ from workloads.gradients.bucket import Bucket, Reduction
 BLOCKING = "compute"
 """The stream of the backward pass; a reduction on it blocks."""
 
-ENCODE, DECODE = "encode", "decode"
-"""How the names of the ops of a compressed reduction end, before the number of their round."""
-
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -46,7 +43,8 @@ class Code:
 
     *sent*: bytes of the encoded gradients of one rank. *held*: bytes from the first kernel to the last. *kept*: bytes
     from step to step, such as the error that is fed back. *synchronous*: the backward pass waits for the last kernel.
-    *warm_up*: the share of steps of a run that are not compressed.
+    *warm_up*: the share of steps of a run that are not compressed. *answer*: bytes that a parameter server sends back
+    in place of the parameters, which *decode* then updates.
     """
 
     rounds: tuple[Round, ...]
@@ -56,6 +54,20 @@ class Code:
     kept: float = 0.0
     synchronous: bool = False
     warm_up: float = 0.0
+    answer: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coding(Compute):
+    """Kernels of compression. The first op of a bucket says that its *gradients* are *sent* in so many bytes.
+
+    *decodes*: it is the last op of the bucket. *warm_up*: as in `Code`.
+    """
+
+    gradients: float = 0.0
+    sent: float = 0.0
+    warm_up: float = 0.0
+    decodes: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,7 +105,7 @@ def compressed(
         if why is None and len(ops) > 1 and any(message.kind for message in _all_messages(code(bucket, ops[0].kind))):
             why = "hybrid shards need a second collective for the sum"
         if why:
-            raise ScenarioError(f"parallelism.data.compression.method: {method} is not possible here: {why}")
+            raise ScenarioError(f"compression: {method} is not possible here: {why}")
         return ops[0]
 
     def coded(bucket: Bucket) -> Code:
@@ -111,37 +123,34 @@ def _all_messages(code: Code) -> Iterator[Message]:
 
 
 def _ops(reduction: Reduction, bucket: Bucket, code: Code, plain: Collective) -> Iterator[Op]:
-    """Yield the ops of *code*; *plain*: the collective of *reduction* for *bucket*."""
+    """Yield the ops of *code*; *plain*: the collective of *reduction* for *bucket*. The last one frees its buffer."""
     blocking = plain.stream == BLOCKING
     later = BLOCKING if blocking or code.synchronous else f"{plain.stream}.hook"
+    held = {"buffers": code.held} if code.held else {}
     after: tuple[str, ...] = ()
-    for number, one in enumerate(code.rounds, start=1):
-        name = f"{bucket.name}.{ENCODE}{number}"
-        held = {"buffers": code.held} if number == 1 and code.held else {}
-        yield Compute(
-            name=name, kernels=one.kernels, stream=later if number > 1 else BLOCKING, after=after, allocates=held
-        )
-        ops = list(_messages(reduction, replace(bucket, filled_by=name), one.messages, plain, number))
+    for number, one in enumerate(code.rounds):
+        name = f"{bucket.name}.encode{number}"
+        if number:
+            yield Coding(name=name, kernels=one.kernels, stream=later, after=after)
+        else:
+            first = Coding(name=name, kernels=one.kernels, stream=BLOCKING, allocates=held)
+            yield replace(first, gradients=bucket.nbytes, sent=code.sent, warm_up=code.warm_up)
+        own = replace(bucket, filled_by=name, buffer=bucket.buffer if one is code.rounds[-1] else 0.0)
+        ops = list(_messages(reduction, own, one.messages, plain))
         yield from ops
         after = () if blocking else (ops[-1].name,)
-    freed = bucket.buffer + code.held
-    yield Compute(
-        name=f"{bucket.name}.{DECODE}",
-        kernels=code.decode,
-        stream=later,
-        after=after,
-        frees={"buffers": freed} if freed else {},
-    )
+    name = f"{bucket.name}.decode"
+    yield Coding(name=name, kernels=code.decode, stream=later, after=after, frees=held, decodes=True)
 
 
-def _messages(
-    reduction: Reduction, bucket: Bucket, messages: Sequence[Message], plain: Collective, number: int
-) -> Iterator[Op]:
-    """Yield the collectives of a round, which follow ``bucket.filled_by``."""
+def _messages(reduction: Reduction, bucket: Bucket, messages: Sequence[Message], plain: Collective) -> Iterator[Op]:
+    """Yield the collectives of a round, which follow ``bucket.filled_by``; the last one frees the bucket's buffer."""
     for place, message in enumerate(messages):
-        name = f"{bucket.name}.{number}.{place}"
+        name = f"{bucket.filled_by}.{place}"
+        buffer = bucket.buffer if place == len(messages) - 1 else 0.0
         if message.kind:
             after = (bucket.filled_by,) if plain.stream != BLOCKING else ()
-            yield replace(plain, name=name, kind=message.kind, nbytes=message.nbytes, after=after, frees={})
+            frees = {"buffers": buffer} if buffer else {}
+            yield replace(plain, name=name, kind=message.kind, nbytes=message.nbytes, after=after, frees=frees)
         else:
-            yield from reduction(replace(bucket, name=name, nbytes=message.nbytes, buffer=0.0))
+            yield from reduction(replace(bucket, name=name, nbytes=message.nbytes, buffer=buffer))

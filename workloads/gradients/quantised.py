@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from simulator.kernel import Kernel
+from simulator.kernel import Kernel, memory_bound
 from workloads.gradients.bucket import Bucket
 from workloads.gradients.code_kernels import error_added, error_kept, ranks_of
 from workloads.gradients.compressed import Code, Message, Round
@@ -22,11 +22,15 @@ Exchange = Literal["all_gather", "all_to_all"]
 
 @dataclass(frozen=True)
 class Quantiser:
-    """*size*: bytes of the message of a bucket. *encode*: its kernels. *total*: those that sum so many messages."""
+    """*size*: bytes of the message of a bucket. *encode*: its kernels. *total*: those that sum so many messages.
+
+    *answers*: a parameter server answers with a message too, by which the GPUs update parameters of their own.
+    """
 
     size: Callable[[Bucket], float]
     encode: Callable[[Bucket], tuple[Kernel, ...]]
     total: Callable[[Bucket, int], tuple[Kernel, ...]]
+    answers: bool = False
 
     def code(self, bucket: Bucket, kind: str, exchange: Exchange, *, error_feedback: bool) -> Code:
         """How *bucket* is summed in place of a collective of *kind*; an all-reduce by *exchange*."""
@@ -36,7 +40,9 @@ class Quantiser:
             encode = (error_added(bucket), *encode, *self.total(bucket, 1), error_kept(bucket))
         kept = bucket.nbytes if error_feedback else 0.0
         if kind == "reduce":
-            return Code((Round(encode, (Message(size),)),), (), sent=size, held=size, kept=kept)
+            decode = (*self.total(bucket, 1), memory_bound(3 * bucket.nbytes)) if self.answers else ()
+            answer = size if self.answers else None
+            return Code((Round(encode, (Message(size),)),), decode, sent=size, held=size, kept=kept, answer=answer)
         ranks = ranks_of(bucket)
         part = replace(bucket, nbytes=bucket.nbytes / ranks)
         if kind == "reduce_scatter":

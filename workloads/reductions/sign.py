@@ -1,6 +1,7 @@
 """Only the signs of gradients are sent, and the majority decides (signSGD with majority vote).
 
-Bernstein et al., arXiv:1802.04434 and arXiv:1810.05291. In place of a server, ranks gather the signs of all
+Bernstein et al., arXiv:1802.04434 and arXiv:1810.05291. A parameter server gets signs and answers with those of the
+majority, so that the GPUs hold the parameters. In place of a server, ranks gather the signs of all
 (``exchange: all_gather``, as the code of the second paper does), or each rank counts the votes of one part
 (``all_to_all``).
 """
@@ -39,7 +40,7 @@ def sign(reduction: Reduction, exchange: Exchange = "all_gather", error_feedback
         each = memory_bound(messages * (unpacked + added), launches=6 * messages)
         return (each, *passes(2 * bucket.nbytes))
 
-    quantiser = Quantiser(size, encode, total)
+    quantiser = Quantiser(size, encode, total, answers=True)
 
     def code(bucket: Bucket, kind: str) -> Code:
         return quantiser.code(bucket, kind, exchange, error_feedback=error_feedback)
