@@ -44,7 +44,7 @@ class Bucket:
     """*nbytes* of gradients, complete after the backward pass of *layer*, and summed over the axis *over*.
 
     *tensors*: the bytes of each tensor in it. *buffer*: bytes that it holds beside the gradients until it is reduced.
-    *dtype*: that of its elements. *matrices*: (rows, columns) of each tensor, one row if it is a vector.
+    *dtype*: that of its elements. *matrices*: (rows, columns) of each tensor; one column if it is a vector.
     In a program it also has the *name* of its reduction, the *action* that it belongs to, *filled_by*, the op that
     completes it, and the number of *ranks* on its axis. A compressed bucket has fewer *nbytes*, but the same *buffer*.
     """
@@ -65,7 +65,7 @@ class Bucket:
     def of(cls, tensors: Sequence[ParameterTensor], dtype: str, layer: str, over: str = REPLICAS) -> Bucket:
         """The gradients of *tensors* in *dtype*."""
         sizes = tuple(float(tensor.count * BYTES[dtype]) for tensor in tensors)
-        shapes = tuple((tensor.rows, tensor.columns) for tensor in tensors)
+        shapes = tuple((one.rows, one.columns) if one.rows > 1 else (one.count, 1) for one in tensors)
         return cls(sum(sizes), layer, sizes, over, dtype=dtype, matrices=shapes)
 
     @property

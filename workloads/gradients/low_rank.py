@@ -56,9 +56,10 @@ def split(bucket: Bucket, rank: int, min_compression_rate: float) -> Split:
     """The tensors of *bucket*, as torch's PowerSGD hook decides.
 
     A matrix n x m is worth compressing if (n + m) r x *min_compression_rate* < n m, for r = min(n, m, *rank*)
-    (torch/distributed/algorithms/ddp_comm_hooks/powerSGD_hook.py, ``_should_compress``). A vector never is.
+    (torch/distributed/algorithms/ddp_comm_hooks/powerSGD_hook.py, ``_should_compress``). For a vector m = 1, so that
+    it is not for a rate of 1 or more.
 
-    >>> bucket = Bucket(4.0 * (4096 * 1024 + 1024), "a", matrices=((4096, 1024), (1, 1024)))
+    >>> bucket = Bucket(4.0 * (4096 * 1024 + 1024), "a", matrices=((4096, 1024), (1024, 1)))
     >>> found = split(bucket, 4, 2.0)
     >>> found.left, found.right, found.elements
     (16384, 4096, 1024.0)

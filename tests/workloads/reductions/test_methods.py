@@ -88,7 +88,7 @@ def low_rank(rank, rate):
 @pytest.mark.parametrize("p", [2, 4, 7])
 def test_bytes_on_the_wire(p):
     k = ceil(0.01 * N)
-    left, right, whole, matrices = low_rank(4, 2)
+    left, right, whole, _ = low_rank(4, 2)
     exact = low_rank(3, 1)
     sketch = 5 * ceil(0.05 * N / 5)
     expected = {
