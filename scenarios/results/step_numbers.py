@@ -12,6 +12,7 @@ from typing import Any
 from scenarios.build.input_pipeline import Loading, loading
 from scenarios.cost.energy import Power, account, power
 from scenarios.results.expert_load import ExpertLoad, expert_load
+from scenarios.results.gradients.compression import Compression, compression
 from scenarios.results.layer_time import layer_seconds
 from scenarios.results.memory_need import MemoryNeed, memory_need
 from scenarios.results.result import Result
@@ -81,6 +82,11 @@ class StepNumbers(Result):
     def experts(self) -> ExpertLoad | None:
         """The load of the experts; None if the model has none."""
         return expert_load(self.scenario)
+
+    @cached_property
+    def compression(self) -> Compression | None:
+        """What the compression of gradients saves and costs; None without one."""
+        return compression(self._timeline)
 
     @cached_property
     def outside(self) -> list[str]:
@@ -168,6 +174,7 @@ class StepNumbers(Result):
             "layer_s": layer_seconds(timeline, model),
             "memory": self._memory_summary(),
             **({"experts": self.experts.summary()} if self.experts else {}),
+            **({"compression": self.compression.summary()} if self.compression else {}),
             "traffic_bytes": dict.fromkeys(AXES, 0.0) | traffic.by_axis(timeline),
             "link_traffic_bytes": traffic.by_link_kind(timeline),
             "link_utilisation": traffic.utilisation(timeline),

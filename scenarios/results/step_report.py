@@ -32,6 +32,7 @@ def step_report(result: StepNumbers) -> str:
         _times(result),
         _throughput(result, result.summary()),
         result.experts.report() if result.experts else "",
+        result.compression.report() if result.compression else "",
         _memory(result),
         _links(result),
     ]

@@ -92,6 +92,9 @@ def numbers(results: Mapping[str, StepNumbers]) -> list[list[str]]:
         ["GPUs", *(f"{len(result.timeline.gpu_ranks)}" for result in results.values())],
     ]
     rows += _whole_training(summaries.values())
+    if any("compression" in s for s in summaries.values()):
+        each = [result.compression for result in results.values()]
+        rows.append(["gradients sent, less by", *(f"{one.ratio:.3g} x" if one else "" for one in each)])
     forms = [theory.bubble(result.scenario) for result in results.values()]
     if any(forms):
         rows.append(["bubble", *(f"{s['bubble_fraction']:.1%}" for s in summaries.values())])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from simulator.accelerator import Software
-from simulator.kernel import Kernel, memory_bound
+from simulator.kernel import BYTES, Kernel, memory_bound
 from simulator.operation import Operation
 from simulator.schedule import Op
 from simulator.schedule.order import Action
@@ -47,8 +47,9 @@ class Bucket:
     """*nbytes* of gradients, complete after the backward pass of *layer*, and summed over the axis *over*.
 
     *tensors*: the bytes of each tensor in it. *buffer*: bytes that it holds beside the gradients until it is reduced.
-    In a program it also has the *name* of its reduction, the *action* that it belongs to, and *filled_by*, the op that
-    completes it. A compressed bucket has fewer *nbytes*, but the same *buffer*.
+    *dtype*: that of its elements. *matrices*: (rows, columns) of each tensor; one column if it is a vector.
+    In a program it also has the *name* of its reduction, the *action* that it belongs to, *filled_by*, the op that
+    completes it, and the number of *ranks* on its axis. A compressed bucket has fewer *nbytes*, but the same *buffer*.
     """
 
     nbytes: float
@@ -59,6 +60,26 @@ class Bucket:
     name: str = ""
     action: Action | None = None
     filled_by: str = ""
+    dtype: str = "fp32"
+    matrices: tuple[tuple[int, int], ...] = ()
+    ranks: int = 0
+
+    @classmethod
+    def of(cls, tensors: Sequence[ParameterTensor], dtype: str, layer: str, over: str = REPLICAS) -> Bucket:
+        """The gradients of *tensors* in *dtype*."""
+        sizes = tuple(float(tensor.count * BYTES[dtype]) for tensor in tensors)
+        shapes = tuple((one.rows, one.columns) if one.rows > 1 else (one.count, 1) for one in tensors)
+        return cls(sum(sizes), layer, sizes, over, dtype=dtype, matrices=shapes)
+
+    @property
+    def width(self) -> int:
+        """Bytes of an element."""
+        return BYTES[self.dtype]
+
+    @property
+    def elements(self) -> float:
+        """How many gradients it has."""
+        return self.nbytes / self.width
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from simulator.kernel import measured, memory_bound
 from simulator.operation import Operation
 from simulator.schedule import Collective, Compute, Op
 from workloads.gradients.bucket import Bucket, Reduction
+from workloads.gradients.compressed import wrapped
 
 SLICES = Operation("slices of tensors", "elementwise")
 
@@ -53,6 +54,10 @@ def reduced_per_tensor(reduction: Reduction, seconds: float) -> Reduction:
 
     def reduce(bucket: Bucket) -> Iterator[Op]:
         for op in reduction(bucket):
-            yield from per_tensor(op, bucket.tensors, seconds) if isinstance(op, Collective) else (op,)
+            if isinstance(op, Collective):
+                share = op.nbytes / bucket.nbytes
+                yield from per_tensor(op, [share * nbytes for nbytes in bucket.tensors], seconds)
+            else:
+                yield op
 
-    return reduce
+    return wrapped(reduction, reduce)

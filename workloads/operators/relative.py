@@ -13,7 +13,7 @@ from simulator.kernel import BYTES, Kernel, memory_bound
 from simulator.operation import Operation
 from workloads.operators.elementwise import Elementwise
 from workloads.operators.operator import Operator
-from workloads.operators.parameter import ParameterTensor, parameter_tensors
+from workloads.operators.parameter import ParameterTensor, matrix
 
 RELATIVE_BIAS = Operation("relative position bias", "embedding")
 BIASED = Operation("bias of scores", "elementwise", "attention")
@@ -36,7 +36,7 @@ class RelativePositionBias(Operator):
     @property
     def tensors(self) -> tuple[ParameterTensor, ...]:
         """The table: a number for each bucket and head."""
-        return parameter_tensors(self.buckets * self.heads)
+        return (matrix(self.buckets, self.heads),)
 
     def forward(self, samples: int) -> tuple[Kernel, ...]:
         """Each number of the bias is read from the table and written."""

@@ -1,0 +1,1 @@
+"""What is done to gradients in a step, as results report it."""

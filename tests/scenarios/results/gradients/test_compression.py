@@ -1,0 +1,87 @@
+"""What a run says of the compression of gradients, and when compression costs more than it saves."""
+
+import pytest
+
+from scenarios import Scenario
+
+BASE = {
+    "version": 1,
+    "cluster": {"preset": "p3_8xlarge", "nodes": 4},
+    "model": {"preset": "resnet50"},
+    "training": {"global_batch_size": 512, "micro_batch_size": 32, "precision": "fp32", "optimizer": "momentum"},
+    "software": "ddp",
+}
+
+
+def run(compression=None, data=None, **sections):
+    method = {"method": "ddp", **(data or {}), **({"compression": compression} if compression else {})}
+    return Scenario.model_validate({**BASE, "parallelism": {"data": method}, **sections}).run()
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return run()
+
+
+def test_a_run_without_compression_says_nothing_of_it(plain):
+    assert "compression" not in plain.summary()
+    assert "compression" not in plain.report()
+
+
+def test_a_run_says_bytes_and_times():
+    result = run({"method": "fp16"})
+    told, parameters = result.summary()["compression"], result.scenario.model.parameters
+    assert told["gradient_bytes"] == pytest.approx(4 * parameters)
+    assert told["sent_bytes"] == pytest.approx(2 * parameters)
+    # a cast of 4 + 2 bytes and a division of 2 x 2; back 2 + 4
+    gpu = result.scenario.cluster().accelerator("gpu 0")
+    bandwidth = gpu.memory_bandwidth * gpu.memory_efficiency
+    assert told["encoding_s"] > 10 * parameters / bandwidth
+    # decoding runs beside the backward pass and shares the GPU with it
+    assert told["decoding_s"] > 6 * parameters / bandwidth
+    assert 0 < told["exposed_s"] <= told["encoding_s"] + told["decoding_s"]
+    assert "a GPU encodes 102 MB of gradients as 51.1 MB, 2 times less" in result.report()
+
+
+def test_traffic_falls_as_bytes_do(plain):
+    """All-reduces of the same algorithm: half of the bytes in fp16."""
+    ring = {"network": {"algorithms": {"all_reduce": "ring"}}}
+    dense, half = run(**ring), run({"method": "fp16"}, **ring)
+    assert half.summary()["traffic_bytes"]["dp"] == pytest.approx(dense.summary()["traffic_bytes"]["dp"] / 2)
+
+
+def test_one_bit_adam_over_a_run():
+    """1 / (0.15 + 0.85 / 16) = 4.92 times less than gradients in 16 bits (the lecture says 5)."""
+    half = {"training": {**BASE["training"], "precision": "fp16"}}
+    told = run({"method": "one_bit_adam"}, {"overlap": False}, **half, software="ideal").summary()["compression"]
+    assert told["ratio"] == pytest.approx(16, rel=1e-4)
+    assert told["ratio_of_run"] == pytest.approx(1 / (0.15 + 0.85 / 16), rel=1e-4)
+    assert told["ratio_of_run"] == pytest.approx(4.92, abs=0.01)
+
+
+def test_on_a_fast_network_compression_costs_more_than_it_saves():
+    """Within one NVLink node a singular value decomposition, a selection and PowerSGD's products only cost."""
+    one_node = {"cluster": {"preset": "dgx1"}, "training": {**BASE["training"], "global_batch_size": 256}}
+    dense = run(**one_node).summary()["step_time_s"]
+    for compression in ({"method": "atomo"}, {"method": "top_k", "density": 0.1}, {"method": "powersgd", "rank": 4}):
+        assert run(compression, **one_node).summary()["step_time_s"] > dense
+    # and on 10 Gb/s the cheap ones gain
+    slow = {"cluster": {"preset": "p3_8xlarge", "nodes": 4}}
+    dense = run(**slow).summary()["step_time_s"]
+    for compression in ({"method": "fp16"}, {"method": "random_k"}, {"method": "powersgd", "rank": 4}):
+        assert run(compression, **slow).summary()["step_time_s"] < dense
+
+
+@pytest.mark.parametrize(
+    ("compression", "share"),
+    [({"method": "fp16"}, 1 / 2), ({"method": "top_k", "density": 0.01}, 0.02), ({"method": "sign"}, 1 / 32)],
+)
+def test_parameter_servers_get_fewer_bytes(compression, share):
+    """Servers send parameters as they are; with signs they answer with the signs of the majority."""
+    server = {"method": "parameter_server", "servers": 2}
+    dense, less = run(data=server), run(compression, server)
+    parameters = 16 * 4.0 * dense.scenario.model.parameters
+    assert dense.summary()["traffic_bytes"]["ps"] == pytest.approx(2 * parameters)
+    answered = share if compression["method"] == "sign" else 1.0
+    assert less.summary()["traffic_bytes"]["ps"] == pytest.approx((share + answered) * parameters, rel=1e-5)
+    assert less.summary()["compression"]["encoding_s"] > 0
