@@ -45,7 +45,8 @@ class Bucket:
 
     *tensors*: the bytes of each tensor in it. *buffer*: bytes that it holds beside the gradients until it is reduced.
     In a program it also has the *name* of its reduction, the *action* that it belongs to, and *filled_by*, the op that
-    completes it. A compressed bucket has fewer *nbytes*, but the same *buffer*.
+    completes it. *last*: no backward pass of the stage follows before its optimizer step. A compressed bucket has fewer
+    *nbytes*, but the same *buffer*.
     """
 
     nbytes: float
@@ -56,6 +57,7 @@ class Bucket:
     name: str = ""
     action: Action | None = None
     filled_by: str = ""
+    last: bool = True
 
 
 @dataclass(frozen=True, slots=True)

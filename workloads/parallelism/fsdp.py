@@ -24,7 +24,7 @@ from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
 from workloads.parallelism import ReducingMethod, TrainingStep
 from workloads.parallelism._hybrid import REPLICA, SHARD, check_hybrid, with_hybrid_axes
-from workloads.reductions.reduce_scatter import Across, reduce_scatter
+from workloads.reductions.reduce_scatter import Hop, reduce_scatter
 
 STATES = ("parameters", "gradients", "optimizer")
 
@@ -110,7 +110,7 @@ def fsdp(
     cut = hybrid is not None and 1 < hybrid < world
     if hybrid is not None and cut:
         schedule = with_hybrid_axes(schedule, hybrid)
-    across = {SHARD: Across(REPLICA, hybrid, "dp.across")} if hybrid is not None and cut else {}
+    across = {SHARD: [Hop("all_reduce", REPLICA, hybrid, "dp.across")]} if hybrid is not None and cut else {}
     plain = reduce_scatter("dp.reduce" if overlap else None, across)
     sharding = _Sharding(
         model,

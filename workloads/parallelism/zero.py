@@ -25,9 +25,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from simulator.accelerator import Software
 from simulator.document import Count, Fault, Flag, Size
@@ -55,6 +55,8 @@ from workloads.operators.parameter import REPLICAS
 from workloads.parallelism import Parallelism, ReducingMethod, TrainingStep
 from workloads.parallelism._gathers import broadcast_after, gathered_after, gathered_ahead, suffix
 from workloads.parallelism._hybrid import SHARD, check_hybrid, with_hybrid_axes
+from workloads.partial_sharding.groups import Groups
+from workloads.partial_sharding.zero_groups import zero_groups
 from workloads.reductions.all_reduce import all_reduce
 from workloads.reductions.reduce_scatter import reduce_scatter
 
@@ -77,6 +79,15 @@ PERSISTENT_ELEMENTS = 100_000
 only if tensors are gathered one by one; otherwise their bytes are negligible."""
 
 
+def stage_of(groups: Mapping[str, Any]) -> int:
+    """Return the largest stage of which *groups* divide the states: 3 if they divide the parameters, 0 if nothing.
+
+    >>> stage_of({"parameters": 8}), stage_of({"parameters": 1, "gradients": 1})
+    (3, 1)
+    """
+    return next((stage for stage in (3, 2, 1) if groups.get(SHARDED[stage][-1], "all") != 1), 0)
+
+
 class Zero(ReducingMethod):
     """ZeRO: optimizer states, gradients and parameters are sharded over the replicas, stage by stage."""
 
@@ -91,8 +102,25 @@ class Zero(ReducingMethod):
     hybrid: Count | None = None
     """Replicas that share the optimizer states, in stage 1; gradients are then all-reduced over all replicas. By
     default all of them share."""
+    groups: Groups | None = None
+    """Replicas that share parameters, gradients and optimizer states, each a number of its own, in place of stage: MiCS
+    with one number for all, AMSP with several. By default all replicas share what the stage says."""
     allow: list[Literal["zero_with_pipeline"]] = Field(default_factory=list)
     """zero_with_pipeline: simulate stages 2 and 3 with a pipeline, which DeepSpeed refuses."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _stage_of_groups(cls, data: Any) -> Any:
+        groups = data.get("groups") if isinstance(data, dict) else None
+        return {"stage": stage_of(groups), **data} if isinstance(groups, dict) else data
+
+    @model_validator(mode="after")
+    def _groups_alone(self) -> Self:
+        if self.groups is not None and self.hybrid is not None:
+            raise Fault("groups", "says which replicas share the optimizer states; leave hybrid away")
+        if self.groups is not None and self.stage != stage_of(self.groups.model_dump()):
+            raise Fault("groups", f"says what is sharded in place of stage, which is {self.stage}; leave stage away")
+        return self
 
     @property
     def overlaps(self) -> bool:
@@ -116,7 +144,10 @@ class Zero(ReducingMethod):
 
     @property
     def label(self) -> str:
-        """With its stage."""
+        """With its stage, or its groups."""
+        if self.groups is not None:
+            sizes = (self.groups.parameters, self.groups.gradients, self.groups.optimizer)
+            return f"zero, groups of {', '.join(map(str, sizes))}"
         return f"zero {self.stage}"
 
     def gradient_dtype(self, precision: str, software: Software) -> str:
@@ -151,6 +182,20 @@ class Zero(ReducingMethod):
         """Shard the states over the replicas, and reduce the gradients."""
         software = step.software
         buffers = software.gradient_buffers
+        if self.groups is not None:
+            dtype = step.gradient_dtype or step.model.precision
+            return zero_groups(
+                schedule,
+                step.model,
+                self.groups,
+                zero_buckets,
+                gradient_dtype=dtype,
+                bucket=self.bucket or BUCKET_ELEMENTS * BYTES[dtype],
+                overlap=self.overlaps,
+                limits=LIMITS,
+                copies=bucket_copies(software, step.model),
+                compressed=self.compressed,
+            )
         schedule = with_half_buckets(schedule, step.model) if buffers == "half" else schedule
         return zero(
             schedule,
