@@ -23,7 +23,7 @@ by ``stage3_prefetch_bucket_size``; the rank with the largest tensor, if whole t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Self
 
@@ -34,28 +34,27 @@ from simulator.document import Count, Fault, Flag, Size
 from simulator.document.quantities import whole_number
 from simulator.errors import ScenarioError
 from simulator.kernel import BYTES
-from simulator.schedule import Op, Program, Schedule
+from simulator.schedule import Program, Schedule
 from workloads.compute import PIPELINE
+from workloads.gradients.after_backward import after_backward, flattened
 from workloads.gradients.bucket import NO_COPIES, Bucket, BucketCopies, Reduction, Weights, bucket_copies
 from workloads.gradients.norm import sharded_gradient_norm
 from workloads.gradients.per_tensor import reduced_per_tensor
 from workloads.gradients.reduce import (
-    actions,
-    backward_ops,
     map_replicas,
     reduce_gradients,
-    updated_stages,
     weights_by_stage,
 )
+from workloads.memory.gathering import PLAIN, Gathering
 from workloads.memory.optimizer import state_bytes
 from workloads.memory.sharding import double_buffered, sharded_states, with_half_buckets
-from workloads.memory.unshard import Limits, PerTensor, unsharded
+from workloads.memory.unshard import Limits, PerTensor, unsharded, with_second_copy
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
 from workloads.parallelism import Parallelism, ReducingMethod, TrainingStep
 from workloads.parallelism._gathers import broadcast_after, gathered_after, gathered_ahead, suffix
-from workloads.parallelism._hybrid import SHARD, check_hybrid, with_hybrid_axes
 from workloads.partial_sharding.groups import Groups
+from workloads.partial_sharding.hybrid import SHARD, check_hybrid, with_hybrid_axes
 from workloads.partial_sharding.zero_groups import zero_groups
 from workloads.reductions.all_reduce import all_reduce
 from workloads.reductions.reduce_scatter import reduce_scatter
@@ -212,6 +211,7 @@ class Zero(ReducingMethod):
             hybrid=self.hybrid,
             copies=bucket_copies(software, step.model),
             compressed=self.compressed,
+            gathering=self.gathering(max(schedule.degrees(REPLICAS))),
         )
 
 
@@ -233,6 +233,7 @@ def zero(
     hybrid: int | None = None,
     copies: BucketCopies = NO_COPIES,
     compressed: Callable[[Reduction], Reduction] | None = None,
+    gathering: Gathering = PLAIN,
 ) -> Schedule:
     """Return *schedule* with its states sharded over the axis ``dp`` as in *stage* 0, 1, 2 or 3.
 
@@ -251,7 +252,7 @@ def zero(
     core/distributed/param_and_grad_buffer.py). With *all_reduced* stages 1 and 2 all-reduce gradients; with
     *broadcasts* the owner of each parameter tensor broadcasts it after the optimizer step. *hybrid*: so many replicas
     share the states, and gradients are all-reduced over all. *copies*: as in `reduce_gradients`, up to stage 2.
-    *compressed* wraps the reduction.
+    *compressed* wraps the reduction. *gathering*: of parameters in stage 3.
     """
     if stage not in SHARDED:
         raise ScenarioError(f"ZeRO has the stages 0, 1, 2 and 3, not {stage}")
@@ -261,6 +262,8 @@ def zero(
     cut = hybrid is not None and hybrid < world
     if hybrid is not None and cut:
         schedule = with_hybrid_axes(schedule, hybrid)
+    if gathering.partition > 1:
+        schedule = with_hybrid_axes(schedule, gathering.partition)
     dtype = gradient_dtype or model.precision
     stream = "dp.reduce" if overlap else None
     whole = not stage or cut or (all_reduced and stage < 3)
@@ -271,7 +274,7 @@ def zero(
         model,
         dtype,
         bucket or BUCKET_ELEMENTS * BYTES[dtype],
-        reduction if overlap or stage > 1 else _flattened(reduction),
+        reduction if overlap or stage > 1 else flattened(reduction),
         overlap,
         gradient_norm,
         slice_seconds if stage == 3 else 0.0,
@@ -280,6 +283,7 @@ def zero(
         broadcasts,
         hybrid if cut else None,
         copies if stage < 3 else NO_COPIES,
+        gathering,
     )
     return map_replicas(schedule, model, sharding.applied)
 
@@ -301,6 +305,7 @@ class _Sharding:
     broadcasts: bool
     hybrid: int | None
     copies: BucketCopies
+    gathering: Gathering
 
     def applied(self, program: Program, degrees: Mapping[str, int]) -> Program:
         """Return *program* with sharded states; *degrees*: the number of replicas by axis."""
@@ -313,7 +318,7 @@ class _Sharding:
         if self.in_place:
             buckets = {number: [replace(part, buffer=0.0) for part in own] for number, own in buckets.items()}
         in_backward = self.overlap or self.stage > 1
-        buckets = buckets if in_backward else _after_backward(program, buckets)
+        buckets = buckets if in_backward else after_backward(program, buckets)
         reduce = reduced_per_tensor(self.reduction, slices) if slices else self.reduction
         # the axis over which the states of each axis of replicas are sharded, and into how many shards
         sharding = {axis: SHARD if self.hybrid and axis == REPLICAS else axis for axis in degrees}
@@ -336,8 +341,17 @@ class _Sharding:
         if self.stage == 3:
             held = {weights.name: weights for several in own.values() for weights in several}
             tensors = PerTensor(PERSISTENT_ELEMENTS, slices) if slices else None
+            own_gathering = self.gathering if axis == REPLICAS else PLAIN
             return unsharded(
-                program, held, width, axis, overlap=self.overlap, limits=LIMITS, tensors=tensors, suffix=suffix(axis)
+                with_second_copy(program, held, width, own_gathering),
+                held,
+                width,
+                axis,
+                overlap=self.overlap,
+                limits=LIMITS,
+                tensors=tensors,
+                suffix=suffix(axis),
+                gathering=own_gathering,
             )
         if not self.stage:
             return program
@@ -381,24 +395,3 @@ def zero_buckets(layers: Sequence[Weights], gradient_dtype: str, size: float, ov
             filled.append(nbytes)
             last = layer.name
     return [*made, Bucket(sum(filled), last, tuple(filled), over, buffer=sum(filled))] if filled else made
-
-
-def _after_backward(program: Program, parts: Mapping[int, Sequence[Bucket]]) -> dict[int, list[Bucket]]:
-    """*parts*, by stage, all complete only at the end of the last backward pass before their optimizer step."""
-    last = {action.stage: layer for action, layer in backward_ops(program)}
-    if len(set(updated_stages(program).values())) > 1:
-        return {stage: [replace(part, layer=last[stage]) for part in own] for stage, own in parts.items()}
-    end = list(actions(program, "BW"))[-1][1].stage
-    every = [replace(part, layer=last[end]) for own in parts.values() for part in own]
-    return {stage: every if stage == end else [] for stage in parts}
-
-
-def _flattened(reduction: Reduction) -> Reduction:
-    """*reduction*, each bucket copied to a flat buffer just for it."""
-
-    def reduce(bucket: Bucket) -> Iterator[Op]:
-        for op in reduction(bucket):
-            held = op.frees.get("buffers", 0.0)
-            yield replace(op, allocates={**op.allocates, "buffers": held}) if held else op
-
-    return reduce

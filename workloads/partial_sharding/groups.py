@@ -9,35 +9,32 @@ shard of one state lies within a shard of another: the parameters of a rank are 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from simulator.document import Count, Section
 from simulator.errors import ScenarioError
 from workloads.shape import nearest_divisors
 
-ALL = "all"
-"""All replicas form one group."""
-
 
 class Groups(Section):
     """Replicas that share each of the three states: a number of neighbours, 1 for a whole copy on each rank, or all."""
 
-    parameters: Count | Literal["all"] = ALL
+    parameters: Count | Literal["all"] = "all"
     """Replicas that share the parameters; they are gathered within the group before each use."""
-    gradients: Count | Literal["all"] = ALL
+    gradients: Count | Literal["all"] = "all"
     """Replicas that share the gradients; they are reduced within the group in every backward pass."""
-    optimizer: Count | Literal["all"] = ALL
+    optimizer: Count | Literal["all"] = "all"
     """Replicas that share the optimizer states; gradients are summed over the other replicas once a step."""
 
     def sizes(self, replicas: int) -> GroupSizes:
         """Of *replicas* ranks. Raises `ScenarioError` unless each size divides the next, and the last all replicas."""
-        made = GroupSizes(
-            *(replicas if size == ALL else int(size) for size in (self.parameters, self.gradients, self.optimizer)),
-            replicas,
-        )
+        given = (self.parameters, self.gradients, self.optimizer)
+        parameters, gradients, optimizer = (replicas if size == "all" else size for size in given)
+        made = GroupSizes(parameters, gradients, optimizer, replicas)
         names = ("groups.parameters", "groups.gradients", "groups.optimizer", "the replicas")
-        nested = (made.parameters, made.gradients, made.optimizer, replicas)
-        for place, (inner, outer) in enumerate(zip(nested, nested[1:], strict=False)):
+        nested = (parameters, gradients, optimizer, replicas)
+        for place, (inner, outer) in enumerate(pairwise(nested)):
             if replicas > 1 and outer % inner:
                 good = " or ".join(map(str, nearest_divisors(outer, min(inner, outer))))
                 raise ScenarioError(

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from simulator.kernel import BYTES
 from simulator.schedule import Program, Schedule
+from workloads.gradients.after_backward import after_backward, flattened
 from workloads.gradients.bucket import NO_COPIES, Bucket, BucketCopies, Reduction, Weights
 from workloads.gradients.norm import sharded_gradient_norm
 from workloads.gradients.reduce import map_replicas, reduce_gradients, weights_by_stage
@@ -129,8 +130,11 @@ class _Sharding:
             ]
             for number, own in stages.items()
         }
-        program = reduce_gradients(program, buckets, self.reduction, every=every, copies=self.copies)
-        if self.overlap or every:
+        in_backward = self.overlap or every
+        buckets = buckets if in_backward else after_backward(program, buckets)
+        reduction = self.reduction if in_backward else flattened(self.reduction)
+        program = reduce_gradients(program, buckets, reduction, every=every, copies=self.copies)
+        if in_backward:
             program = double_buffered(program, stages, self.gradient_dtype)
         for axis in degrees:
             own = {number: [weights.over(axis) for weights in several] for number, several in stages.items()}
