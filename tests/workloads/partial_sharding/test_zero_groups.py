@@ -158,5 +158,5 @@ def test_a_scenario_with_groups_reports_its_shards(tmp_path):
         "training: {global_batch_size: 32, micro_batch_size: 1, precision: fp16}\n"
         "parallelism: {data: {method: zero, groups: {parameters: 8, gradients: 8, optimizer: 8}}}\n"
     )
-    result = Scenario.load(path).run().to_json()
-    assert result["memory"]["by_category"]["optimizer"] == pytest.approx(12 * 124_439_808 / 8, rel=1e-6)
+    result = Scenario.load(path).run()
+    assert result.numbers.memory.categories["optimizer"] == pytest.approx(12 * 124_439_808 / 8, rel=1e-6)
