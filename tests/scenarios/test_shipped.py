@@ -69,6 +69,7 @@ def test_what_is_shipped() -> None:
         "resnet50_one_v100",
         "tensor_grids",
         "t5_11b_32a100",
+        "slow_network_compression",
         "vit_h_14_8a100",
         "zhores_resnet50_ddp",
         "zhores_vgg16_parameter_server_vs_ring",

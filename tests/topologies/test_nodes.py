@@ -51,6 +51,15 @@ def test_every_v100_of_a_hybrid_cube_mesh_has_six_links() -> None:
         assert sum(gpu in pair for pair in SINGLE) + 2 * sum(gpu in pair for pair in DOUBLE) == 6
 
 
+def test_one_half_of_a_hybrid_cube_mesh_joins_every_pair() -> None:
+    machine = cluster("p3_8xlarge")
+    widths = {
+        (a, b): machine.graph.get_edge_data(f"gpu {a}", f"gpu {b}")["link"].bandwidth
+        for a, b in combinations(range(4), 2)
+    }
+    assert widths == {(0, 1): 25e9, (0, 2): 25e9, (1, 3): 25e9, (0, 3): 50e9, (1, 2): 50e9, (2, 3): 50e9}
+
+
 def test_gpus_without_a_link_communicate_over_pcie_through_no_other_gpu() -> None:
     machine = cluster("dgx1")
     for a, b in combinations(range(8), 2):
@@ -170,8 +179,8 @@ def test_two_kinds_of_node_are_numbered_through() -> None:
 
 
 def test_shapes_reject_impossible_servers() -> None:
-    with pytest.raises(ScenarioError, match="hybrid cube mesh has 8 accelerators, not 4"):
-        cluster({"node": node(intra={"kind": "nvlink2", "shape": "hybrid_cube_mesh"})})
+    with pytest.raises(ScenarioError, match="hybrid cube mesh has 8 accelerators, or 4 as one half, not 5"):
+        cluster({"node": node(accelerators=5, intra={"kind": "nvlink2", "shape": "hybrid_cube_mesh"})})
     with pytest.raises(ScenarioError, match="8 accelerators"):
         cluster({"node": node(intra={"kind": "infinity_fabric", "shape": "infinity_fabric"})})
 

@@ -12,11 +12,15 @@ DOUBLE = ((0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7))
 
 
 def hybrid_cube_mesh(server: Server) -> Wiring:
-    """Pairs without a link communicate over PCIe, because GPUs do not forward. Raises `ClusterError` unless 8 GPUs."""
-    if server.accelerators != 8:
-        raise ClusterError(f"a hybrid cube mesh has 8 accelerators, not {server.accelerators}")
+    """Pairs without a link communicate over PCIe, because GPUs do not forward.
+
+    Four accelerators are one half of it, in which every pair has a link, as in p3.8xlarge. Raises `ClusterError` for
+    another number.
+    """
+    if server.accelerators not in (4, 8):
+        raise ClusterError(f"a hybrid cube mesh has 8 accelerators, or 4 as one half, not {server.accelerators}")
     wiring = pcie_tree(server)
     for count, pairs in enumerate((SINGLE, DOUBLE), start=1):
-        for a, b in pairs:
+        for a, b in ((a, b) for a, b in pairs if max(a, b) < server.accelerators):
             wiring.join(f"gpu {a}", f"gpu {b}", server.bundle(count))
     return wiring

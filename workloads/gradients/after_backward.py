@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from simulator.schedule import Op, Program
 from workloads.gradients.bucket import Bucket, Reduction
+from workloads.gradients.compressed import wrapped
 from workloads.gradients.reduce import actions, backward_ops, updated_stages
 
 
@@ -24,8 +25,9 @@ def flattened(reduction: Reduction) -> Reduction:
     """*reduction*, each bucket copied to a flat buffer just for it."""
 
     def reduce(bucket: Bucket) -> Iterator[Op]:
-        for op in reduction(bucket):
-            held = op.frees.get("buffers", 0.0)
-            yield replace(op, allocates={**op.allocates, "buffers": held}) if held else op
+        ops = list(reduction(bucket))
+        held = ops[0].allocates.get("buffers", 0.0) + bucket.buffer
+        yield replace(ops[0], allocates={**ops[0].allocates, "buffers": held}) if bucket.buffer else ops[0]
+        yield from ops[1:]
 
-    return reduce
+    return wrapped(reduction, reduce)

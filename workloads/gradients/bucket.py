@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from simulator.accelerator import Software
-from simulator.kernel import Kernel
+from simulator.kernel import BYTES, Kernel
 from simulator.schedule import Op
 from simulator.schedule.order import Action
 from workloads.model import Model
@@ -44,9 +44,10 @@ class Bucket:
     """*nbytes* of gradients, complete after the backward pass of *layer*, and summed over the axis *over*.
 
     *tensors*: the bytes of each tensor in it. *buffer*: bytes that it holds beside the gradients until it is reduced.
-    In a program it also has the *name* of its reduction, the *action* that it belongs to, and *filled_by*, the op that
-    completes it. *last*: no backward pass of the stage follows before its optimizer step. A compressed bucket has fewer
-    *nbytes*, but the same *buffer*.
+    *dtype*: that of its elements. *matrices*: (rows, columns) of each tensor, one row if it is a vector.
+    In a program it also has the *name* of its reduction, the *action* that it belongs to, *filled_by*, the op that
+    completes it, and the number of *ranks* on its axis. *last*: no backward pass of the stage follows before its
+    optimizer step. A compressed bucket has fewer *nbytes*, but the same *buffer*.
     """
 
     nbytes: float
@@ -58,6 +59,26 @@ class Bucket:
     action: Action | None = None
     filled_by: str = ""
     last: bool = True
+    dtype: str = "fp32"
+    matrices: tuple[tuple[int, int], ...] = ()
+    ranks: int = 0
+
+    @classmethod
+    def of(cls, tensors: Sequence[ParameterTensor], dtype: str, layer: str, over: str = REPLICAS) -> Bucket:
+        """The gradients of *tensors* in *dtype*."""
+        sizes = tuple(float(tensor.count * BYTES[dtype]) for tensor in tensors)
+        shapes = tuple((tensor.rows, tensor.columns) for tensor in tensors)
+        return cls(sum(sizes), layer, sizes, over, dtype=dtype, matrices=shapes)
+
+    @property
+    def width(self) -> int:
+        """Bytes of an element."""
+        return BYTES[self.dtype]
+
+    @property
+    def elements(self) -> float:
+        """How many gradients it has."""
+        return self.nbytes / self.width
 
 
 @dataclass(frozen=True, slots=True)

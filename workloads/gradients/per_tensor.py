@@ -15,6 +15,7 @@ from dataclasses import replace
 from simulator.kernel import Kernel, measured
 from simulator.schedule import Collective, Compute, Op
 from workloads.gradients.bucket import Bucket, Reduction
+from workloads.gradients.compressed import wrapped
 
 TRAFFIC = {"all_gather": 3.0, "reduce_scatter": 4.0}
 """How often the bytes of a tensor pass through memory beside the collective. A gather's buffer is zeroed and copied to
@@ -49,6 +50,10 @@ def reduced_per_tensor(reduction: Reduction, seconds: float) -> Reduction:
 
     def reduce(bucket: Bucket) -> Iterator[Op]:
         for op in reduction(bucket):
-            yield from per_tensor(op, bucket.tensors, seconds) if isinstance(op, Collective) else (op,)
+            if isinstance(op, Collective):
+                share = op.nbytes / bucket.nbytes
+                yield from per_tensor(op, [share * nbytes for nbytes in bucket.tensors], seconds)
+            else:
+                yield op
 
-    return reduce
+    return wrapped(reduction, reduce)

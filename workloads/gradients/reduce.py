@@ -14,6 +14,7 @@ from simulator.kernel import Kernel
 from simulator.schedule import Compute, Op, Program, Schedule
 from simulator.schedule.order import PLACEHOLDER, Action
 from workloads.gradients.bucket import NO_COPIES, Bucket, BucketCopies, Reduction, Weights
+from workloads.gradients.compressed import Compressed
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS, parameter_tensors
 
@@ -61,6 +62,7 @@ def reduce_gradients(
     program: Program,
     buckets: Mapping[int, Sequence[Bucket]],
     reduction: Reduction,
+    degrees: Mapping[str, int] | None = None,
     *,
     every: bool = False,
     copies: BucketCopies = NO_COPIES,
@@ -69,8 +71,15 @@ def reduce_gradients(
 
     It happens in the backward pass of the last micro-batch before an optimizer step, or of *every* micro-batch. The
     optimizer step waits for the reductions of the stages that it updates. The kernels of *copies* are
-    part of the op that completes a bucket.
+    part of the op that completes a bucket. *degrees*: ranks on each axis, which reductions that gather need. What a
+    compressing *reduction* keeps from step to step is resident.
     """
+    known = degrees or {}
+    buckets = {
+        stage: [replace(own, ranks=known.get(own.over, own.ranks)) for own in several]
+        for stage, several in buckets.items()
+    }
+    program = _with_kept(program, reduction, [own for several in buckets.values() for own in several])
     updates = updated_stages(program)
     final = _final_backwards(program, updates)
     program = program.materialise(None if every else {action.micro_batch for action in final})
@@ -96,6 +105,14 @@ def reduce_gradients(
                 pending[op.action.stage, reduced.stream] = reduced.name
 
     return program.map_ops(change)
+
+
+def _with_kept(program: Program, reduction: Reduction, buckets: Sequence[Bucket]) -> Program:
+    """*program* with what *reduction* keeps for *buckets* from step to step."""
+    if not isinstance(reduction, Compressed):
+        return program
+    kept = sum(reduction.code(bucket).kept for bucket in buckets)
+    return replace(program, resident={**program.resident, "buffers": program.resident.get("buffers", 0.0) + kept})
 
 
 def _with_kernel(op: Op, kernel: Kernel) -> Op:

@@ -15,7 +15,7 @@ from math import ceil
 from simulator.errors import ScenarioError
 from simulator.kernel import BYTES, Kernel, memory_bound
 from workloads.operators.operator import Operator
-from workloads.operators.parameter import ParameterTensor, parameter_tensors
+from workloads.operators.parameter import ParameterTensor, matrix, parameter_tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,10 @@ class Convolution(Operator):
     @property
     def tensors(self) -> tuple[ParameterTensor, ...]:
         """The filters, and the bias if there is one."""
-        filters = self.target.channels * self.source.channels * self.window**2
-        return parameter_tensors(*((filters, self.target.channels) if self.bias else (filters,)))
+        outputs = self.target.channels
+        return matrix(outputs, self.source.channels * self.window**2), *(
+            parameter_tensors(outputs) if self.bias else ()
+        )
 
     def forward(self, samples: int) -> tuple[Kernel, ...]:
         """One product."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from simulator.kernel import BYTES
 from workloads.operators.elementwise import Elementwise
 from workloads.operators.operator import Operator
-from workloads.operators.parameter import parameter_tensors
+from workloads.operators.parameter import matrix
 from workloads.operators.segment import Exchange
 from workloads.operators.sharded import Cut, ShardedOperator
 
@@ -13,15 +13,14 @@ from workloads.operators.sharded import Cut, ShardedOperator
 def embedding(tables: tuple[int, ...], positions: int, features: int, precision: str) -> Elementwise:
     """The vectors of *tables* (token, position, type: rows of each), added for each of *positions*."""
     elements, width, adds = positions * features, BYTES[precision], len(tables) - 1
-    counts = tuple(rows * features for rows in tables)
     # backward: the dense gradient is set to zero, and each token's row is read, added to and written
-    weights = width * (3 + sum(counts) / elements)
+    weights = width * (3 + sum(tables) * features / elements)
     return Elementwise(
         elements,
         width * (2 + 3 * adds),
         0.0,
         weights,
-        parameters=parameter_tensors(*counts),
+        parameters=tuple(matrix(rows, features) for rows in tables),
         launches=(1 + 2 * adds, 1),
         precision=precision,
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from simulator.kernel import BYTES, Kernel, matmul, memory_bound
 from workloads.operators.operator import Operator
-from workloads.operators.parameter import ParameterTensor, parameter_tensors
+from workloads.operators.parameter import ParameterTensor, matrix, parameter_tensors
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,11 @@ class Linear(Operator):
     @property
     def tensors(self) -> tuple[ParameterTensor, ...]:
         """Weight, then bias, of each split."""
-        pairs = (((0 if self.shared else out * self.inputs), out * self.bias) for out in self.splits or (self.outputs,))
-        return parameter_tensors(*(count for pair in pairs for count in pair if count))
+        made: list[ParameterTensor] = []
+        for outputs in self.splits or (self.outputs,):
+            made += [] if self.shared else [matrix(outputs, self.inputs)]
+            made += parameter_tensors(outputs) if self.bias else []
+        return tuple(tensor for tensor in made if tensor.count)
 
     def apart(self) -> tuple[Linear, ...]:
         """A product for each of the *splits*."""

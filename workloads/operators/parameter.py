@@ -15,13 +15,20 @@ class ParameterTensor:
     *reduced_over*: the axes over which its gradient is summed, one reduction each, in this order. The last one is that
     of data parallelism. A joint reduction over several axes names their joint axis (`Mesh.joint`). *copy_bytes*: bytes
     of an element that a rank holds beside it all step, in fewer bits. *gathered_bytes*: those that ranks gather, if not
-    in the precision of the model.
+    in the precision of the model. *rows*: its first dimension, so that ``view(rows, -1)`` is a matrix; 1 for a vector,
+    or if the shape is not known.
     """
 
     count: int
     reduced_over: tuple[str, ...] = (REPLICAS,)
     copy_bytes: float = 0.0
     gathered_bytes: float | None = None
+    rows: int = 1
+
+    @property
+    def columns(self) -> int:
+        """Elements of a row."""
+        return self.count // self.rows
 
     def gathered(self, width: float) -> float:
         """Bytes of all its elements as ranks gather them; *width*: those of an element in the model's precision."""
@@ -35,3 +42,12 @@ def parameter_tensors(*counts: int) -> tuple[ParameterTensor, ...]:
     768
     """
     return tuple(map(ParameterTensor, counts))
+
+
+def matrix(rows: int, columns: int, reduced_over: tuple[str, ...] = (REPLICAS,)) -> ParameterTensor:
+    """A tensor with a first dimension of *rows*, and *columns* elements for each.
+
+    >>> matrix(4096, 1024).count
+    4194304
+    """
+    return ParameterTensor(rows * columns, reduced_over, rows=rows)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from simulator.kernel import BYTES, Kernel, memory_bound
 from workloads.operators.elementwise import Elementwise
 from workloads.operators.operator import Operator
-from workloads.operators.parameter import ParameterTensor, parameter_tensors
+from workloads.operators.parameter import ParameterTensor, matrix
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class RelativePositionBias(Operator):
     @property
     def tensors(self) -> tuple[ParameterTensor, ...]:
         """The table: a number for each bucket and head."""
-        return parameter_tensors(self.buckets * self.heads)
+        return (matrix(self.buckets, self.heads),)
 
     def forward(self, samples: int) -> tuple[Kernel, ...]:
         """Each number of the bias is read from the table and written."""

@@ -17,7 +17,7 @@ from simulator.units import show
 from workloads.gradients.bucket import NO_COPIES, Bucket, BucketCopies, Reduction, Weights, bucket_copies, reduced_axes
 from workloads.gradients.reduce import actions, backward_ops, map_replicas, reduce_gradients, weights_by_stage
 from workloads.model import Model
-from workloads.operators.parameter import REPLICAS
+from workloads.operators.parameter import REPLICAS, ParameterTensor
 from workloads.parallelism import ReducingMethod, TrainingStep
 from workloads.reductions.all_reduce import all_reduce
 
@@ -103,7 +103,7 @@ def data_parallel(
             for stage, own in stages.items()
         }
         parts = parts if overlap else _whole(program, parts, no_sync)
-        program = reduce_gradients(program, parts, reduction, every=not no_sync, copies=around)
+        program = reduce_gradients(program, parts, reduction, degrees, every=not no_sync, copies=around)
         # torch keeps the buckets beside the gradients unless gradient_as_bucket_view is set
         copied = sum(part.nbytes for own in parts.values() for part in own) if overlap and copies else 0.0
         resident = {**program.resident, "buffers": program.resident.get("buffers", 0.0) + copied}
@@ -127,17 +127,18 @@ def buckets(
     """
     first = first_bucket or bucket or FIRST_BUCKET_BYTES
     rest = bucket or BUCKET_BYTES
+    width = BYTES[gradient_dtype]
     made: list[Bucket] = []
-    filled: list[float] = []
+    filled: list[ParameterTensor] = []
     last = ""
     for layer in reversed(layers):
         for tensor in reversed(layer.over(over).tensors):
-            filled.append(float(tensor.count * BYTES[gradient_dtype]))
+            filled.append(tensor)
             last = layer.name
-            if sum(filled) >= (rest if made else first):
-                made.append(Bucket(sum(filled), last, tuple(filled), over))
+            if sum(one.count for one in filled) * width >= (rest if made else first):
+                made.append(Bucket.of(filled, gradient_dtype, last, over))
                 filled = []
-    return [*made, Bucket(sum(filled), last, tuple(filled), over)] if filled else made
+    return [*made, Bucket.of(filled, gradient_dtype, last, over)] if filled else made
 
 
 def _whole(program: Program, parts: Mapping[int, Sequence[Bucket]], no_sync: bool) -> dict[int, list[Bucket]]:
@@ -155,9 +156,13 @@ def _merged(parts: Sequence[Bucket], layer: str) -> list[Bucket]:
     """*parts* as one bucket for each axis, complete after *layer*."""
     merged: dict[str, Bucket] = {}
     for part in parts:
-        before = merged.get(part.over, Bucket(0.0, layer, (), part.over))
-        tensors = before.tensors + part.tensors
-        merged[part.over] = Bucket(before.nbytes + part.nbytes, layer, tensors, part.over)
+        before = merged.get(part.over, replace(part, nbytes=0.0, layer=layer, tensors=(), matrices=()))
+        merged[part.over] = replace(
+            before,
+            nbytes=before.nbytes + part.nbytes,
+            tensors=before.tensors + part.tensors,
+            matrices=before.matrices + part.matrices,
+        )
     return list(merged.values())
 
 

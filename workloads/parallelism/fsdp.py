@@ -158,7 +158,7 @@ class _Sharding:
         stages = weights_by_stage(program, self.model)
         buckets = {
             stage: [
-                replace(unit, over=over)
+                replace(unit, over=over, ranks=shards[axis])
                 for axis, over in sharding.items()
                 for unit in unit_buckets(own, self.gradient_dtype, axis)
             ]
@@ -182,4 +182,6 @@ def unit_buckets(layers: Sequence[Weights], gradient_dtype: str, over: str = REP
     width = BYTES[gradient_dtype]
     units = [layer.over(over) for layer in reversed(layers)]
     sizes = {unit.name: float(unit.parameters * width) for unit in units if unit.parameters}
-    return [Bucket(nbytes, name, (nbytes,), over, buffer=nbytes) for name, nbytes in sizes.items()]
+    return [
+        Bucket(nbytes, name, (nbytes,), over, buffer=nbytes, dtype=gradient_dtype) for name, nbytes in sizes.items()
+    ]

@@ -50,7 +50,7 @@ from workloads.memory.optimizer import state_bytes
 from workloads.memory.sharding import double_buffered, sharded_states, with_half_buckets
 from workloads.memory.unshard import Limits, PerTensor, unsharded, with_second_copy
 from workloads.model import Model
-from workloads.operators.parameter import REPLICAS
+from workloads.operators.parameter import REPLICAS, ParameterTensor
 from workloads.parallelism import Parallelism, ReducingMethod, TrainingStep
 from workloads.parallelism._gathers import broadcast_after, gathered_after, gathered_ahead, suffix
 from workloads.partial_sharding.groups import Groups
@@ -324,7 +324,7 @@ class _Sharding:
         sharding = {axis: SHARD if self.hybrid and axis == REPLICAS else axis for axis in degrees}
         shards = {axis: (over == SHARD and self.hybrid) or degrees[axis] for axis, over in sharding.items()}
         program = sharded_states(program, SHARDED[self.stage], shards, stages)
-        program = reduce_gradients(program, buckets, reduce, every=self.stage > 1, copies=self.copies)
+        program = reduce_gradients(program, buckets, reduce, degrees, every=self.stage > 1, copies=self.copies)
         if in_backward and not self.in_place:
             program = double_buffered(program, stages, self.gradient_dtype)
         for axis in degrees:
@@ -383,15 +383,16 @@ def zero_buckets(layers: Sequence[Weights], gradient_dtype: str, size: float, ov
     it would exceed *size* bytes; a tensor is never divided (runtime/zero/stage_1_and_2.py,
     ``reduce_independent_p_g_buckets_and_remove_grads``).
     """
+    width = BYTES[gradient_dtype]
     made: list[Bucket] = []
-    filled: list[float] = []
+    filled: list[ParameterTensor] = []
     last = ""
     for layer in reversed(layers):
         for tensor in reversed(layer.over(over).tensors):
-            nbytes = float(tensor.count * BYTES[gradient_dtype])
-            if filled and sum(filled) + nbytes > size:
-                made.append(Bucket(sum(filled), last, tuple(filled), over, buffer=sum(filled)))
+            if filled and sum(one.count for one in (*filled, tensor)) * width > size:
+                made.append(Bucket.of(filled, gradient_dtype, last, over))
                 filled = []
-            filled.append(nbytes)
+            filled.append(tensor)
             last = layer.name
-    return [*made, Bucket(sum(filled), last, tuple(filled), over, buffer=sum(filled))] if filled else made
+    made += [Bucket.of(filled, gradient_dtype, last, over)] if filled else []
+    return [replace(one, buffer=one.nbytes) for one in made]

@@ -12,13 +12,13 @@ of 4 bits travel, and are summed in full precision each time (runtime/comm/coale
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable
 
 from simulator.document import Count, Flag
-from simulator.kernel import Kernel, memory_bound
-from simulator.schedule import Collective, Compute, Op
+from simulator.kernel import memory_bound
+from simulator.schedule import Op
 from workloads.gradients.bucket import Bucket, Reduction
+from workloads.gradients.compressed import Code, Message, Round, compressed, wrapped
 from workloads.memory.gathering import Gathering
 from workloads.operators.parameter import REPLICAS
 from workloads.partial_sharding.hybrid import REPLICA, SHARD
@@ -36,59 +36,56 @@ WEIGHT_BYTES = 1.0 + SCALE_BYTES
 GRADIENT_BYTES = 0.5 + SCALE_BYTES
 """4 bits and the scales, per element."""
 
+NEEDS_SHARDS = "it reduces gradients to shards; take zero with stage: 3, or fsdp"
+
 
 def zeropp(
     reduction: Reduction,
-    *,
     quantized_weights: Flag = True,
     quantized_gradients: Flag = True,
     hpz_partition_size: Count = 8,
 ) -> Reduction:
-    """*reduction* of buckets over ``dp`` by two quantised all-to-alls; other buckets as they were.
+    """Buckets over ``dp`` are reduced by two quantised all-to-alls; others as they were.
 
     The first one is among *hpz_partition_size* neighbours, the ranks of a node. *quantized_weights*: see `gathering`.
     """
+    if not quantized_gradients:
+        return reduction
 
-    def reduce(bucket: Bucket) -> Iterator[Op]:
-        plain = list(reduction(bucket))
-        scatters = [op for op in plain if isinstance(op, Collective)]
-        quantised = quantized_gradients and bucket.over == REPLICAS and bucket.ranks > hpz_partition_size
-        return iter(_quantised(bucket, scatters[0], hpz_partition_size) if quantised else plain)
+    def code(bucket: Bucket, kind: str) -> Code:
+        return _code(bucket, hpz_partition_size)
 
-    return reduce
+    quantised = compressed(reduction, "zeropp", code, {"all_reduce": NEEDS_SHARDS})
+
+    def reduce(bucket: Bucket) -> Iterable[Op]:
+        two_levels = bucket.over == REPLICAS and bucket.ranks > hpz_partition_size
+        return quantised(bucket) if two_levels else reduction(bucket)
+
+    return wrapped(quantised, reduce)
 
 
 def gathering(
-    *, quantized_weights: bool = True, quantized_gradients: bool = True, hpz_partition_size: int = 8
+    quantized_weights: bool = True, quantized_gradients: bool = True, hpz_partition_size: int = 8
 ) -> Gathering:
     """How parameters are gathered with the same keys."""
     return Gathering(WEIGHT_BYTES if quantized_weights else None, hpz_partition_size)
 
 
-def _quantised(bucket: Bucket, scatter: Collective, ranks: int) -> list[Op]:
-    """The ops of *bucket* in place of *scatter*; *ranks* of a node."""
+def _code(bucket: Bucket, ranks: int) -> Code:
+    """Two all-to-alls of *bucket*: among *ranks* of a node, and across nodes."""
     elements, shard = bucket.elements, bucket.elements / ranks
-
-    def compute(part: str, nbytes: float, after: tuple[str, ...] = ()) -> Compute:
-        kernels: tuple[Kernel, ...] = (memory_bound(nbytes),)
-        name = f"{bucket.name}.{part}"
-        return Compute(name=name, action=bucket.action, stream=scatter.stream, after=after, kernels=kernels)
-
-    def exchange(part: str, over: str, sent: float) -> Collective:
-        name, nbytes = f"{bucket.name}.{part}", sent * GRADIENT_BYTES
-        return replace(scatter, name=name, kind="all_to_all", over=over, nbytes=nbytes, after=(), frees={})
-
-    coded = {"buffers": 2 * elements * GRADIENT_BYTES}  # what is sent, and what is received
-    quantise = compute("quantise", elements * (bucket.width + GRADIENT_BYTES), scatter.after)
-    within = exchange("in node", SHARD, elements)
-    # dequantised, summed and quantised in one kernel (section 3.3 of the paper)
-    total = compute("sum in node", (elements + shard) * GRADIENT_BYTES)
-    across = exchange("across nodes", REPLICA, shard)
-    final = compute("sum", shard * GRADIENT_BYTES + elements / bucket.ranks * bucket.width)
-    return [
-        replace(quantise, allocates=coded),
-        within,
-        replace(total, frees=coded),
-        replace(across, frees=scatter.frees),
-        final,
-    ]
+    within, across = elements * GRADIENT_BYTES, shard * GRADIENT_BYTES
+    quantise = memory_bound(bucket.nbytes + within)
+    # what arrives is dequantised, summed and quantised in one kernel (section 3.3 of the paper)
+    total = memory_bound(within + across)
+    final = memory_bound(across + bucket.nbytes / bucket.ranks)
+    return Code(
+        (
+            Round((quantise,), (Message(within, "all_to_all", SHARD),)),
+            Round((total,), (Message(across, "all_to_all", REPLICA),)),
+        ),
+        (final,),
+        sent=within + across,
+        held=2 * within,  # what is sent, and what arrives
+        beside=True,
+    )

@@ -109,6 +109,6 @@ def top_k(_: Any, bucket: Any) -> Any:
     dist.all_gather_into_tensor(values, own[places])
     dist.all_gather_into_tensor(indices, places.to(torch.int32))
     total = torch.zeros_like(own).index_add_(0, indices.long(), values) / ranks
-    future = torch.futures.Future()
+    future: Any = torch.futures.Future()
     future.set_result(total)
     return future

@@ -7,7 +7,7 @@ import pytest
 
 from simulator.replay.testbed import testbed
 from simulator.replay.testbed.iproute import unavailable_reason
-from tests.simulator.replay.compressed import DENSITY, FIRST, RANK, SHAPES, Step, train
+from tests.simulator.replay.compressed import Step, train
 from topologies.tree import tree
 
 pytest.importorskip("torch")

@@ -1,0 +1,27 @@
+"""Gradients are cast to 16 bits for their sum, as by torch's ``fp16_compress_hook`` and ``bf16_compress_hook``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from simulator.kernel import BYTES
+from workloads.gradients.bucket import Bucket, Reduction
+from workloads.gradients.code_kernels import passes
+from workloads.gradients.compressed import Code, Compressed, Message, Round, compressed
+
+
+def fp16(reduction: Reduction, dtype: Literal["fp16", "bf16"] = "fp16") -> Compressed:
+    """Half as many bytes as fp32.
+
+    torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py, ``_compress_hook``: the bucket is cast and divided by
+    the number of ranks; the sum is copied back. Gradients of 16 bits are only divided.
+    """
+
+    def code(bucket: Bucket, kind: str) -> Code:
+        narrow = bucket.elements * BYTES[dtype]
+        cast = bucket.width > BYTES[dtype]
+        kernels = passes(*([bucket.nbytes + narrow] if cast else []), 2 * narrow)
+        decode = () if kind == "reduce" else passes(narrow + bucket.nbytes)
+        return Code((Round(kernels, (Message(narrow),)),), decode, sent=narrow, held=narrow if cast else 0.0)
+
+    return compressed(reduction, "fp16", code)

@@ -1,0 +1,47 @@
+"""GradZip: alternating matrix factorisation; a step updates one factor of each gradient and all-reduces only that.
+
+Cho et al., "GradZip: Gradient Compression using Alternating Matrix Factorization for Large-scale Deep Learning",
+NeurIPS 2019 workshop. Assumed from its title and its summary in lectures, since its text was not available: M is
+approximated by P Q^T; in one step P = M Q (Q^T Q)^-1 with the Q that all ranks have, in the next step Q likewise from
+P. The mean of both steps is simulated: half of PowerSGD's bytes, and one product less.
+"""
+
+from __future__ import annotations
+
+from simulator.document import Count, Flag
+from simulator.kernel import Kernel, matmul, memory_bound
+from workloads.gradients.bucket import Bucket, Reduction
+from workloads.gradients.code_kernels import error_added, error_kept
+from workloads.gradients.compressed import Code, Compressed, Message, Round, compressed
+from workloads.gradients.low_rank import Matrix, copied, copied_back, split
+from workloads.reductions.powersgd import MIN_COMPRESSION_RATE, NEEDS_MATRICES, TWO_ROUNDS
+
+
+def gradzip(reduction: Reduction, rank: Count = 1, error_feedback: Flag = True) -> Compressed:
+    """One factor with *rank* columns, r (n + m) / 2 elements on average in place of n m."""
+
+    def code(bucket: Bucket, kind: str) -> Code:
+        found = split(bucket, rank, MIN_COMPRESSION_RATE)
+        width, whole = bucket.width, found.elements * bucket.width
+        factor = (found.left + found.right) / 2 * width
+        error = (error_added(bucket), memory_bound(2 * bucket.nbytes)) if error_feedback else ()
+        solved = tuple(kernel for one in found.matrices for kernel in _solved(one, bucket))
+        kernels = (*error, *copied(found, width), *solved)
+        messages = tuple(Message(nbytes) for nbytes in (whole, factor) if nbytes)
+        decode = (
+            *copied_back(found, width),
+            *(one.product(bucket.dtype) for one in found.matrices),
+            *((error_kept(bucket),) if error_feedback else ()),
+        )
+        copy = bucket.nbytes if error_feedback else 0.0
+        return Code((Round(kernels, messages),), decode, whole + factor, held=whole + copy, kept=2 * factor + copy)
+
+    return compressed(reduction, "gradzip", code, {"reduce_scatter": NEEDS_MATRICES, "reduce": TWO_ROUNDS})
+
+
+def _solved(one: Matrix, bucket: Bucket) -> tuple[Kernel, ...]:
+    """A factor from the other: the product with the gradient, the small matrix of the other, its inverse, a product."""
+    length, rank = round((one.rows + one.columns) / 2), one.rank
+    small = matmul(rank, rank, length, precision=bucket.dtype)
+    inverse = memory_bound(float(rank * rank * bucket.width), launches=2 * rank)
+    return one.times(False, bucket.dtype), small, inverse, matmul(length, rank, rank, precision=bucket.dtype)

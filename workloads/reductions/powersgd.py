@@ -1,0 +1,76 @@
+"""PowerSGD: the gradient of a matrix is sent as a product of two thin matrices, which all-reduces can sum.
+
+Vogels et al., NeurIPS 2019 (arXiv:1905.13727), as torch's ``powerSGD_hook`` runs it. With M the gradient plus the error
+of the step before: P = M Q, with the orthogonal Q of the step before; P is all-reduced and orthogonalised; Q = M^T P is
+all-reduced; the gradient is P Q^T. Vectors, and matrices that are not worth it, are all-reduced whole before P.
+
+The hook ends with ``torch.cuda.synchronize``, and its callbacks run on the thread of the backward pass, so that nothing
+is reduced beside the backward pass (powerSGD_hook.py, ``decompress``; so in torch 1.8 to 2.13).
+"""
+
+from __future__ import annotations
+
+from simulator.document import Count, Flag, Fraction, Ratio
+from simulator.kernel import Kernel, memory_bound
+from workloads.gradients.bucket import Bucket, Reduction
+from workloads.gradients.code_kernels import error_added, error_kept
+from workloads.gradients.compressed import Code, Compressed, Message, Round, compressed
+from workloads.gradients.low_rank import Split, copied, copied_back, orthogonalised, split
+
+MIN_COMPRESSION_RATE = 2.0
+"""torch's ``PowerSGDState``: ``min_compression_rate=2``."""
+
+NEEDS_MATRICES = "it needs whole matrices on every rank; take ddp, or zero with stage: 0"
+
+TWO_ROUNDS = "it needs two rounds, of P and of Q, which the parameter server does not have; take ddp"
+
+
+def powersgd(
+    reduction: Reduction,
+    rank: Count = 1,
+    min_compression_rate: Ratio = MIN_COMPRESSION_RATE,
+    error_feedback: Flag = True,
+    warm_up: Fraction | None = None,
+    synchronous: Flag = True,
+) -> Compressed:
+    """Factors with *rank* columns, r (n + m) elements in place of n m. Error feedback keeps a copy of each bucket.
+
+    *warm_up*: the share of a run's steps that all-reduce whole gradients (``start_powerSGD_iter`` of its steps); the
+    simulated step is one after these. *synchronous*: as torch's hook; without, the rounds run beside the backward pass.
+    """
+
+    def code(bucket: Bucket, kind: str) -> Code:
+        found = split(bucket, rank, min_compression_rate)
+        width, whole = bucket.width, found.elements * bucket.width
+        left, right = float(found.left * width), float(found.right * width)
+        first = (*_multiplied(bucket, found, rank, error_feedback), *copied(found, width))
+        rounds = [Round(first, tuple(Message(nbytes) for nbytes in (whole, left) if nbytes))]
+        if found.matrices:
+            second = orthogonalised([one.rows for one in found.matrices], rank, width)
+            second += tuple(one.times(True, bucket.dtype) for one in found.matrices)
+            rounds.append(Round(second, (Message(right),)))
+        decode = (
+            *copied_back(found, width),
+            *((memory_bound(2 * right),) if right else ()),
+            *(one.product(bucket.dtype) for one in found.matrices),
+            *((error_kept(bucket),) if error_feedback else ()),
+        )
+        kept = left + right + (bucket.nbytes if error_feedback else 0.0)
+        return Code(
+            tuple(rounds),
+            decode,
+            sent=whole + left + right,
+            held=whole + (bucket.nbytes if error_feedback else 0.0),
+            kept=kept,
+            synchronous=synchronous,
+            warm_up=warm_up or 0.0,
+        )
+
+    return compressed(reduction, "powersgd", code, {"reduce_scatter": NEEDS_MATRICES, "reduce": TWO_ROUNDS})
+
+
+def _multiplied(bucket: Bucket, found: Split, rank: int, error_feedback: bool) -> tuple[Kernel, ...]:
+    """The error is added and the sum copied; Q is orthogonalised, and P = M Q."""
+    error = (error_added(bucket), memory_bound(2 * bucket.nbytes)) if error_feedback else ()
+    orthogonal = orthogonalised([one.columns for one in found.matrices], rank, bucket.width)
+    return (*error, *orthogonal, *(one.times(False, bucket.dtype) for one in found.matrices))
