@@ -18,6 +18,9 @@ from workloads.gradients.compressed import Compressed
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS, parameter_tensors
 
+IN_BUCKET = ".bucket"
+"""In the names of the ops that reduce a bucket, after the action."""
+
 
 def weights_by_stage(program: Program, model: Model) -> dict[int, list[Weights]]:
     """The weights of each stage of *program*, in order of the forward pass.
@@ -98,7 +101,7 @@ def reduce_gradients(
         own = {n: bucket for n, bucket in enumerate(buckets[op.action.stage]) if bucket.layer == op.layer}
         yield _with_kernel(op, copies.kernel(own.values()))
         for number, bucket in own.items():
-            name = f"{op.action}.bucket{number}"
+            name = f"{op.action}{IN_BUCKET}{number}"
             filled = replace(bucket, name=name, action=op.action, filled_by=op.name, last=op.action in final)
             for reduced in reduction(filled):
                 yield reduced

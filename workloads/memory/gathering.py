@@ -40,14 +40,12 @@ class Gathering:
         shards = self.partition if gather.over == self.axis else self.ranks
         quantise = Compute(
             name=f"{gather.name}.quantise",
-            action=gather.action,
             stream=gather.stream,
             after=gather.after,
             kernels=(memory_bound((width + self.element_bytes) * elements / shards),),
         )
         dequantise = Compute(
             name=f"{gather.name}.dequantise",
-            action=gather.action,
             stream=reader,
             after=(gather.name,),
             kernels=(memory_bound((width + self.element_bytes) * elements),),

@@ -15,7 +15,8 @@ import numpy as np
 from simulator.kernel import BYTES, Kernel
 from simulator.schedule import Collective, Compute, Op, Program, Schedule
 from workloads.gradients.bucket import Weights, reduced_axes
-from workloads.gradients.reduce import backward_ops, updated_stages, weights_by_stage
+from workloads.gradients.compressed import DECODE
+from workloads.gradients.reduce import IN_BUCKET, backward_ops, updated_stages, weights_by_stage
 from workloads.memory.optimizer import CHUNK
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
@@ -99,7 +100,7 @@ def double_buffered(program: Program, stages: Mapping[int, Sequence[Weights]], g
     nbytes = {weights.name: float(weights.parameters * width) for own in stages.values() for weights in own}
     program = program.materialise(_behind_reductions(program))
     reductions = [op for op in program.distinct() if _reduces(op)]
-    reduced = {op.action for op in reductions}
+    reduced = {op.action for op in program.distinct() if isinstance(op, Collective) and IN_BUCKET in op.name}
     filling = {names[0] for (action, _layer), names in backward_ops(program).items() if action in reduced}
     names = {op.name for op in reductions if op.stream != "compute"}
     issued: list[str] = []
@@ -118,7 +119,8 @@ def double_buffered(program: Program, stages: Mapping[int, Sequence[Weights]], g
 
 
 def _reduces(op: Op) -> bool:
-    return isinstance(op, Collective) and "buffers" in op.frees
+    """True if *op* empties a bucket: its collective, or the computation that decodes a compressed one."""
+    return "buffers" in op.frees and (isinstance(op, Collective) or op.name.endswith(f".{DECODE}"))
 
 
 def _behind_reductions(program: Program) -> set[int]:

@@ -47,7 +47,8 @@ def zeropp(
 ) -> Reduction:
     """Buckets over ``dp`` are reduced by two quantised all-to-alls; others as they were.
 
-    The first one is among *hpz_partition_size* neighbours, the ranks of a node. *quantized_weights*: see `gathering`.
+    The first one is among *hpz_partition_size* neighbours, the ranks of a node; if that is 1, or all ranks, there is
+    one all-to-all. *quantized_weights*: see `gathering`.
     """
     if not quantized_gradients:
         return reduction
@@ -58,8 +59,7 @@ def zeropp(
     quantised = compressed(reduction, "zeropp", code, {"all_reduce": NEEDS_SHARDS})
 
     def reduce(bucket: Bucket) -> Iterable[Op]:
-        two_levels = bucket.over == REPLICAS and bucket.ranks > hpz_partition_size
-        return quantised(bucket) if two_levels else reduction(bucket)
+        return quantised(bucket) if bucket.over == REPLICAS else reduction(bucket)
 
     return wrapped(quantised, reduce)
 
@@ -72,19 +72,18 @@ def gathering(
 
 
 def _code(bucket: Bucket, ranks: int) -> Code:
-    """Two all-to-alls of *bucket*: among *ranks* of a node, and across nodes."""
-    elements, shard = bucket.elements, bucket.elements / ranks
-    within, across = elements * GRADIENT_BYTES, shard * GRADIENT_BYTES
-    quantise = memory_bound(bucket.nbytes + within)
-    # what arrives is dequantised, summed and quantised in one kernel (section 3.3 of the paper)
-    total = memory_bound(within + across)
-    final = memory_bound(across + bucket.nbytes / bucket.ranks)
+    """All-to-alls of *bucket* among the *ranks* of a node and across nodes, or one among all ranks."""
+    two = 1 < ranks < bucket.ranks
+    nodes = bucket.ranks // ranks if two else 1
+    within, shard = bucket.elements * GRADIENT_BYTES, bucket.elements * nodes / bucket.ranks
+    across = shard * GRADIENT_BYTES if two else 0.0
+    rounds = [Round((memory_bound(bucket.nbytes + within),), (Message(within, "all_to_all", SHARD if two else ""),))]
+    if two:
+        # what arrives is dequantised, summed and quantised in one kernel (section 3.3 of the paper)
+        rounds.append(Round((memory_bound(within + across),), (Message(across, "all_to_all", REPLICA),)))
     return Code(
-        (
-            Round((quantise,), (Message(within, "all_to_all", SHARD),)),
-            Round((total,), (Message(across, "all_to_all", REPLICA),)),
-        ),
-        (final,),
+        tuple(rounds),
+        (memory_bound((across or within) + bucket.nbytes / bucket.ranks),),
         sent=within + across,
         held=2 * within,  # what is sent, and what arrives
         beside=True,

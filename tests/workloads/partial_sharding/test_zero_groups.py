@@ -159,4 +159,4 @@ def test_a_scenario_with_groups_reports_its_shards(tmp_path):
         "parallelism: {data: {method: zero, groups: {parameters: 8, gradients: 8, optimizer: 8}}}\n"
     )
     result = Scenario.load(path).run()
-    assert result.numbers.memory.categories["optimizer"] == pytest.approx(12 * 124_439_808 / 8, rel=1e-6)
+    assert result.memory.peak.by_category["optimizer"] == pytest.approx(12 * 124_439_808 / 8, rel=1e-6)
