@@ -122,7 +122,7 @@ def launch(scenario: Scenario, target: str, axes: Sequence[str] = ("tp", "pp", "
     """Return the run of *scenario* for *target*, which has parallelisms along *axes*.
 
     Raises `ScenarioError` for a scenario without training, and for what no program can be told: unequal replicas,
-    parallelisms of the user's own, compression, ranks on chosen GPUs.
+    parallelisms of the user's own, compression, groups of replicas, ranks on chosen GPUs.
     """
     specification, derived = scenario.specification, scenario.derived
     training, parallelism = specification.training, specification.parallelism
@@ -134,7 +134,7 @@ def launch(scenario: Scenario, target: str, axes: Sequence[str] = ("tp", "pp", "
         raise scenario.document.error(("parallelism",), f"{target} has no parallelism {own} here", at_key=True)
     if "ep" not in axes and parallelism.ep > 1:
         raise scenario.document.error(("parallelism", "ep"), f"{target} shares no experts here; --to megatron")
-    for key in ("compression", "allow"):
+    for key in ("compression", "groups", "allow"):
         if getattr(parallelism.data, key, None):
             raise scenario.document.error(("parallelism", "data", key), f"is not written for {target}")
     if parallelism.placement != "packed":

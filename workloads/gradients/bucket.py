@@ -49,7 +49,8 @@ class Bucket:
     *tensors*: the bytes of each tensor in it. *buffer*: bytes that it holds beside the gradients until it is reduced.
     *dtype*: that of its elements. *matrices*: (rows, columns) of each tensor; one column if it is a vector.
     In a program it also has the *name* of its reduction, the *action* that it belongs to, *filled_by*, the op that
-    completes it, and the number of *ranks* on its axis. A compressed bucket has fewer *nbytes*, but the same *buffer*.
+    completes it, and the number of *ranks* on its axis. *last*: no backward pass of the stage follows before its
+    optimizer step. A compressed bucket has fewer *nbytes*, but the same *buffer*.
     """
 
     nbytes: float
@@ -60,6 +61,7 @@ class Bucket:
     name: str = ""
     action: Action | None = None
     filled_by: str = ""
+    last: bool = True
     dtype: str = "fp32"
     matrices: tuple[tuple[int, int], ...] = ()
     ranks: int = 0

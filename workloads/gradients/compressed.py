@@ -23,10 +23,14 @@ BLOCKING = "compute"
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A collective of *nbytes*, as `Collective` counts them. *kind*: "" for that of the plain reduction."""
+    """A collective of *nbytes*, as `Collective` counts them. *kind*: "" for that of the plain reduction.
+
+    *over*: the axis; "" for that of the bucket.
+    """
 
     nbytes: float
     kind: str = ""
+    over: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,7 @@ class Code:
 
     *sent*: bytes of the encoded gradients of one rank. *held*: bytes from the first kernel to the last. *kept*: bytes
     from step to step, such as the error that is fed back. *synchronous*: the backward pass waits for the last kernel.
+    *beside*: all kernels are on the stream of the messages, as DeepSpeed has them, not as torch places a hook's.
     *warm_up*: the share of steps of a run that are not compressed. *answer*: bytes that a parameter server sends back
     in place of the parameters, which *decode* then updates.
     """
@@ -53,6 +58,7 @@ class Code:
     held: float
     kept: float = 0.0
     synchronous: bool = False
+    beside: bool = False
     warm_up: float = 0.0
     answer: float | None = None
 
@@ -125,15 +131,16 @@ def _all_messages(code: Code) -> Iterator[Message]:
 def _ops(reduction: Reduction, bucket: Bucket, code: Code, plain: Collective) -> Iterator[Op]:
     """Yield the ops of *code*; *plain*: the collective of *reduction* for *bucket*. The last one frees its buffer."""
     blocking = plain.stream == BLOCKING
-    later = BLOCKING if blocking or code.synchronous else f"{plain.stream}.hook"
+    later = BLOCKING if blocking or code.synchronous else plain.stream if code.beside else f"{plain.stream}.hook"
     held = {"buffers": code.held} if code.held else {}
-    after: tuple[str, ...] = ()
+    after = plain.after if code.beside else ()
     for number, one in enumerate(code.rounds):
         name = f"{bucket.name}.encode{number}"
         if number:
             yield Coding(name=name, kernels=one.kernels, stream=later, after=after)
         else:
-            first = Coding(name=name, kernels=one.kernels, stream=BLOCKING, allocates=held)
+            stream = later if code.beside else BLOCKING
+            first = Coding(name=name, kernels=one.kernels, stream=stream, after=after, allocates=held)
             yield replace(first, gradients=bucket.nbytes, sent=code.sent, warm_up=code.warm_up)
         own = replace(bucket, filled_by=name, buffer=bucket.buffer if one is code.rounds[-1] else 0.0)
         ops = list(_messages(reduction, own, one.messages, plain))
@@ -150,7 +157,8 @@ def _messages(reduction: Reduction, bucket: Bucket, messages: Sequence[Message],
         buffer = bucket.buffer if place == len(messages) - 1 else 0.0
         if message.kind:
             after = (bucket.filled_by,) if plain.stream != BLOCKING else ()
-            frees = {"buffers": buffer} if buffer else {}
-            yield replace(plain, name=name, kind=message.kind, nbytes=message.nbytes, after=after, frees=frees)
+            frees, over = {"buffers": buffer} if buffer else {}, message.over or plain.over
+            made = replace(plain, name=name, kind=message.kind, over=over, nbytes=message.nbytes)
+            yield replace(made, after=after, frees=frees)
         else:
             yield from reduction(replace(bucket, name=name, nbytes=message.nbytes, buffer=buffer))

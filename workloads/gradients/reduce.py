@@ -81,9 +81,9 @@ def reduce_gradients(
     }
     program = _with_kept(program, reduction, [own for several in buckets.values() for own in several])
     updates = updated_stages(program)
-    final = None if every else final_backwards(program, updates)
-    program = program.materialise(None if final is None else {action.micro_batch for action in final})
-    completing = {names[-1] for place, names in backward_ops(program).items() if final is None or place[0] in final}
+    final = final_backwards(program, updates)
+    program = program.materialise(None if every else {action.micro_batch for action in final})
+    completing = {names[-1] for place, names in backward_ops(program).items() if every or place[0] in final}
     # ops of a stream run in order: the optimizer waits for the last one of each stream
     pending: dict[tuple[int, str], str] = {}
 
@@ -99,7 +99,8 @@ def reduce_gradients(
         yield _with_kernel(op, copies.kernel(own.values()))
         for number, bucket in own.items():
             name = f"{op.action}.bucket{number}"
-            for reduced in reduction(replace(bucket, name=name, action=op.action, filled_by=op.name)):
+            filled = replace(bucket, name=name, action=op.action, filled_by=op.name, last=op.action in final)
+            for reduced in reduction(filled):
                 yield reduced
                 pending[op.action.stage, reduced.stream] = reduced.name
 

@@ -16,6 +16,7 @@ from simulator.schedule.order import Action
 from workloads.gradients.bucket import Weights
 from workloads.gradients.per_tensor import per_tensor
 from workloads.gradients.reduce import updated_stages
+from workloads.memory.gathering import PLAIN, Gathering
 from workloads.memory.sharding import added
 
 
@@ -146,6 +147,7 @@ def unsharded(
     tensors: PerTensor | None = None,
     suffix: str = "",
     made: Callable[[Collective], Iterable[Op]] | None = None,
+    gathering: Gathering = PLAIN,
 ) -> Program:
     """*program* with its `gathers` as all-gathers over the axis *over*; *width*: bytes of a parameter.
 
@@ -153,25 +155,43 @@ def unsharded(
     gather of a step blocks in any case: it follows the update of the previous step, and no computation could run
     beside it. The buffer is allocated when the gather begins and freed at the end of the last use. *tensors*: gather
     tensor by tensor. *suffix*: of the names of the gathers. *made*: the ops in place of a gather, the last of its name.
+    *gathering*: in fewer bits, or in the backward pass from a second copy.
     """
     nbytes = {name: weights.gathered(width) for name, weights in held.items()}
     found = gathers(program, held, reshard=reshard, prefetch=prefetch if overlap else 0, limits=limits)
     issued: dict[int, list[Gather]] = {}
     for gather in found:
         issued.setdefault(gather.issue, []).append(gather)
-    needed = {gather.first: gather.name + suffix for gather in found}
+    needed = {gather.first: gather for gather in found}
     freed = {gather.last: nbytes[gather.layer] for gather in found}
     computed = ""
+    awaited: dict[str, tuple[Op, ...]] = {}
     ops: list[Op] = []
     for index, op in enumerate(program.ops):
         for gather in issued.get(index, ()):
-            collective = _all_gather(gather, suffix, over, nbytes[gather.layer], computed if overlap else "")
-            ops += made(collective) if made else _by_tensor(collective, held[gather.layer], width, tensors)
+            weights = held[gather.layer]
+            source = gathering.axis if gathering.second_copy(gather.action.phase) else over
+            collective = _all_gather(gather, suffix, source, nbytes[gather.layer], computed if overlap else "")
+            stream = program.ops[gather.first].stream
+            quantise, sent, awaited[gather.name] = gathering.quantised(collective, weights.parameters, stream)
+            ops += [*quantise, *(made(sent) if made else _by_tensor(sent, weights, width, tensors))]
             computed = computed or collective.name
-        new = replace(op, after=(*op.after, needed[index])) if index in needed else op
+        new = op
+        if index in needed:
+            waits = awaited.pop(needed[index].name)
+            ops += waits
+            new = replace(op, after=(*op.after, waits[-1].name if waits else needed[index].name + suffix))
         ops.append(replace(new, frees=added(new.frees, "buffers", freed[index])) if index in freed else new)
         computed = op.name if op.stream == "compute" else computed
     return replace(program, ops=tuple(ops))
+
+
+def with_second_copy(program: Program, held: Mapping[str, Weights], width: int, gathering: Gathering) -> Program:
+    """*program* with what the second copy of *gathering*, if there is one, takes all step; *held*: of these weights."""
+    if gathering.partition == 1:
+        return program
+    nbytes = sum(weights.gathered(width) for weights in held.values()) / gathering.partition
+    return replace(program, resident=added(program.resident, "parameters", nbytes))
 
 
 def _by_tensor(collective: Collective, weights: Weights, width: int, tensors: PerTensor | None) -> Iterator[Op]:

@@ -7,19 +7,25 @@ The order in which they apply is the list in `workloads.composition`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+from pydantic import model_validator
 
 from simulator.accelerator import Software
-from simulator.document import Section
+from simulator.document import Fault, Section
+from simulator.errors import ScenarioError
 from simulator.schedule import Schedule
 from simulator.schedule.mesh import Axis, Mesh
 from simulator.schedule.order import Order
 from workloads.gradients.bucket import Reduction
+from workloads.memory.gathering import PLAIN, Gathering
 from workloads.model import Model
 from workloads.operators.lowering import Overlap
 from workloads.parallelism.search import Choices
+from workloads.partial_sharding.hybrid import SHARD
 from workloads.reductions import Compression
+from workloads.shape import nearest_divisors
 from workloads.steady_state import SteadyState
 
 
@@ -188,6 +194,32 @@ class ReducingMethod(DataMethod):
 
     compression: Compression | None = None
     """How gradients are compressed; by default not at all."""
+
+    @property
+    def gathers_parameters(self) -> bool:
+        """True if parameters are in shards, and gathered before their use."""
+        return "parameters" in self.sharded
+
+    @model_validator(mode="after")
+    def _has_what_is_compressed(self) -> Self:
+        if self.compression and self.compression.gathering and not self.gathers_parameters:
+            raise Fault(
+                ("compression", "method"),
+                f"{self.compression.method} compresses gathered parameters; take method: zero with stage: 3, or fsdp",
+            )
+        return self
+
+    def gathering(self, replicas: int) -> Gathering:
+        """How the *replicas* gather parameters. Raises `ScenarioError` unless the partition divides them."""
+        asked = self.compression.gathering if self.compression else None
+        if asked is None:
+            return PLAIN
+        if replicas % asked.partition:
+            good = " or ".join(map(str, nearest_divisors(replicas, min(asked.partition, replicas))))
+            raise ScenarioError(
+                f"compression: hpz_partition_size = {asked.partition} does not divide dp = {replicas}; try {good}"
+            )
+        return replace(asked, axis=SHARD, ranks=replicas)
 
     def compressed(self, reduction: Reduction) -> Reduction:
         """*reduction*, within the compression if there is one."""

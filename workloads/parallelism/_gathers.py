@@ -53,8 +53,10 @@ def gathered_ahead(program: Program, stages: Mapping[int, Sequence[Weights]], wi
     return replace(program, ops=TemplatedOps(blocks))
 
 
-def gathered_after(program: Program, stages: Mapping[int, Sequence[Weights]], width: int, over: str) -> Program:
-    """Return *program* with all-gathers of the updated parameters after each optimizer step."""
+def gathered_after(
+    program: Program, stages: Mapping[int, Sequence[Weights]], width: int, over: str, share: float = 1.0
+) -> Program:
+    """Return *program* with all-gathers of the updated parameters, or a *share* of them, after each optimizer step."""
     updates = updated_stages(program)
 
     def change(op: Op) -> Iterator[Op]:
@@ -65,7 +67,7 @@ def gathered_after(program: Program, stages: Mapping[int, Sequence[Weights]], wi
             _check_gathers(elements)
             each = sum(weights.gathered(width) for weights in own) / max(1, elements)
             for number, begin in enumerate(range(0, elements, GATHER_ELEMENTS)):
-                nbytes = min(GATHER_ELEMENTS, elements - begin) * each
+                nbytes = min(GATHER_ELEMENTS, elements - begin) * each * share
                 name = f"{op.name}.gather{number}{suffix(over)}"
                 yield Collective(name=name, action=op.action, kind="all_gather", over=over, nbytes=nbytes)
 

@@ -46,7 +46,7 @@ def with_shared_keys(method: Mapping[str, Any], given: Mapping[str, Any]) -> dic
     {'bucket': '40 MB', 'method': 'zero', 'stage': 1}
     """
     found = declared(str(method["method"]), DataMethod) if method["method"] in METHODS else None
-    keys = set(found.model_fields) - {"method", "stage", "allow"} if found else set()
+    keys = set(found.model_fields) - {"method", "stage", "groups", "allow"} if found else set()
     return {key: value for key, value in given.items() if key in keys} | dict(method)
 
 

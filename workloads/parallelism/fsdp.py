@@ -18,13 +18,14 @@ from simulator.schedule import Program, Schedule
 from workloads.gradients.bucket import Bucket, Reduction, Weights
 from workloads.gradients.norm import sharded_gradient_norm
 from workloads.gradients.reduce import map_replicas, reduce_gradients, weights_by_stage
+from workloads.memory.gathering import PLAIN, Gathering
 from workloads.memory.sharding import double_buffered, sharded_states
-from workloads.memory.unshard import unsharded
+from workloads.memory.unshard import unsharded, with_second_copy
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
 from workloads.parallelism import ReducingMethod, TrainingStep
-from workloads.parallelism._hybrid import REPLICA, SHARD, check_hybrid, with_hybrid_axes
-from workloads.reductions.reduce_scatter import Across, reduce_scatter
+from workloads.partial_sharding.hybrid import REPLICA, SHARD, check_hybrid, with_hybrid_axes
+from workloads.reductions.reduce_scatter import Hop, reduce_scatter
 
 STATES = ("parameters", "gradients", "optimizer")
 
@@ -73,6 +74,7 @@ class FullyShardedDataParallel(ReducingMethod):
             hybrid=self.hybrid,
             overlap=self.overlap,
             compressed=self.compressed,
+            gathering=self.gathering(max(schedule.degrees(REPLICAS))),
         )
 
 
@@ -88,6 +90,7 @@ def fsdp(
     overlap: bool = True,
     gradient_norm: bool = True,
     compressed: Callable[[Reduction], Reduction] | None = None,
+    gathering: Gathering = PLAIN,
 ) -> Schedule:
     """Return *schedule* with its states sharded layer by layer over the axis ``dp``.
 
@@ -100,6 +103,7 @@ def fsdp(
 
     Gathers (``dp.gather``), reductions (``dp.reduce``) and all-reduces across groups (``dp.across``) have streams of
     their own, as in torch (``FSDPCommContext``); without *overlap* they block. *compressed* wraps the reduction.
+    *gathering*: of parameters; a second copy needs *hybrid* to be left away.
 
     Each rank sends, by rings over d shards and m micro-batches, 3 m (d - 1) / d of the parameters' bytes if gradients
     are as wide as parameters. Without *reshard* it sends 2 m (d - 1) / d if every backward pass follows its forward
@@ -115,7 +119,13 @@ def fsdp(
     cut = hybrid is not None and 1 < hybrid < world
     if hybrid is not None and cut:
         schedule = with_hybrid_axes(schedule, hybrid)
-    across = {SHARD: Across(REPLICA, hybrid, "dp.across")} if hybrid is not None and cut else {}
+    if gathering.partition > 1:
+        if cut:
+            raise ScenarioError(
+                "compression: a second copy of the parameters in each node needs no hybrid; leave one away"
+            )
+        schedule = with_hybrid_axes(schedule, gathering.partition)
+    across = {SHARD: [Hop("all_reduce", REPLICA, hybrid, "dp.across")]} if hybrid is not None and cut else {}
     plain = reduce_scatter("dp.reduce" if overlap else None, across)
     sharding = _Sharding(
         model,
@@ -124,6 +134,7 @@ def fsdp(
         compressed(plain) if compressed else plain,
         {"reshard": reshard, "prefetch": prefetch, "overlap": overlap},
         gradient_norm,
+        gathering,
     )
     return map_replicas(schedule, model, sharding.applied)
 
@@ -132,7 +143,7 @@ def fsdp(
 class _Sharding:
     """The changes of `fsdp` to one program.
 
-    *hybrid*: ranks of a group of shards; None: all replicas are one group. *gathering*: options of `unsharded`. Other
+    *hybrid*: ranks of a group of shards; None: all replicas are one group. *options*: of `unsharded`. Other
     fields are those of `fsdp`.
     """
 
@@ -140,8 +151,9 @@ class _Sharding:
     gradient_dtype: str
     hybrid: int | None
     reduction: Reduction
-    gathering: Mapping[str, Any]
+    options: Mapping[str, Any]
     gradient_norm: bool
+    gathering: Gathering
 
     def applied(self, program: Program, degrees: Mapping[str, int]) -> Program:
         """Return *program* with sharded states; *degrees*: the number of replicas by axis."""
@@ -164,7 +176,9 @@ class _Sharding:
         for axis, over in sharding.items():
             held = {weights.name: weights.over(axis) for own in stages.values() for weights in own}
             suffix = "" if axis == REPLICAS else f" over {axis}"
-            program = unsharded(program, held, width, over, suffix=suffix, **self.gathering)
+            own_gathering = self.gathering if axis == REPLICAS else PLAIN
+            program = with_second_copy(program, held, width, own_gathering)
+            program = unsharded(program, held, width, over, suffix=suffix, gathering=own_gathering, **self.options)
         return sharded_gradient_norm(program, sharding.get(REPLICAS, REPLICAS)) if self.gradient_norm else program
 
 

@@ -23,39 +23,39 @@ by ``stage3_prefetch_bucket_size``; the rank with the largest tensor, if whole t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from simulator.accelerator import Software
 from simulator.document import Count, Fault, Flag, Size
 from simulator.document.quantities import whole_number
 from simulator.errors import ScenarioError
 from simulator.kernel import BYTES
-from simulator.schedule import Op, Program, Schedule
+from simulator.schedule import Program, Schedule
 from workloads.compute import PIPELINE
+from workloads.gradients.after_backward import after_backward, flattened
 from workloads.gradients.bucket import NO_COPIES, Bucket, BucketCopies, Reduction, Weights, bucket_copies
-from workloads.gradients.compressed import wrapped
 from workloads.gradients.norm import sharded_gradient_norm
 from workloads.gradients.per_tensor import reduced_per_tensor
 from workloads.gradients.reduce import (
-    actions,
-    backward_ops,
     map_replicas,
     reduce_gradients,
-    updated_stages,
     weights_by_stage,
 )
+from workloads.memory.gathering import PLAIN, Gathering
 from workloads.memory.optimizer import state_bytes
 from workloads.memory.sharding import double_buffered, sharded_states, with_half_buckets
-from workloads.memory.unshard import Limits, PerTensor, unsharded
+from workloads.memory.unshard import Limits, PerTensor, unsharded, with_second_copy
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS, ParameterTensor
 from workloads.parallelism import Parallelism, ReducingMethod, TrainingStep
 from workloads.parallelism._gathers import broadcast_after, gathered_after, gathered_ahead, suffix
-from workloads.parallelism._hybrid import SHARD, check_hybrid, with_hybrid_axes
+from workloads.partial_sharding.groups import Groups
+from workloads.partial_sharding.hybrid import SHARD, check_hybrid, with_hybrid_axes
+from workloads.partial_sharding.zero_groups import zero_groups
 from workloads.reductions.all_reduce import all_reduce
 from workloads.reductions.reduce_scatter import reduce_scatter
 
@@ -78,6 +78,15 @@ PERSISTENT_ELEMENTS = 100_000
 only if tensors are gathered one by one; otherwise their bytes are negligible."""
 
 
+def stage_of(groups: Mapping[str, Any]) -> int:
+    """Return the largest stage of which *groups* divide the states: 3 if they divide the parameters, 0 if nothing.
+
+    >>> stage_of({"parameters": 8}), stage_of({"parameters": 1, "gradients": 1})
+    (3, 1)
+    """
+    return next((stage for stage in (3, 2, 1) if groups.get(SHARDED[stage][-1], "all") != 1), 0)
+
+
 class Zero(ReducingMethod):
     """ZeRO: optimizer states, gradients and parameters are sharded over the replicas, stage by stage."""
 
@@ -92,8 +101,25 @@ class Zero(ReducingMethod):
     hybrid: Count | None = None
     """Replicas that share the optimizer states, in stage 1; gradients are then all-reduced over all replicas. By
     default all of them share."""
+    groups: Groups | None = None
+    """Replicas that share parameters, gradients and optimizer states, each a number of its own, in place of stage: MiCS
+    with one number for all, AMSP with several. By default all replicas share what the stage says."""
     allow: list[Literal["zero_with_pipeline"]] = Field(default_factory=list)
     """zero_with_pipeline: simulate stages 2 and 3 with a pipeline, which DeepSpeed refuses."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _stage_of_groups(cls, data: Any) -> Any:
+        groups = data.get("groups") if isinstance(data, dict) else None
+        return {"stage": stage_of(groups), **data} if isinstance(groups, dict) else data
+
+    @model_validator(mode="after")
+    def _groups_alone(self) -> Self:
+        if self.groups is not None and self.hybrid is not None:
+            raise Fault("groups", "says which replicas share the optimizer states; leave hybrid away")
+        if self.groups is not None and self.stage != stage_of(self.groups.model_dump()):
+            raise Fault("groups", f"says what is sharded in place of stage, which is {self.stage}; leave stage away")
+        return self
 
     @property
     def overlaps(self) -> bool:
@@ -117,7 +143,10 @@ class Zero(ReducingMethod):
 
     @property
     def label(self) -> str:
-        """With its stage."""
+        """With its stage, or its groups."""
+        if self.groups is not None:
+            sizes = (self.groups.parameters, self.groups.gradients, self.groups.optimizer)
+            return f"zero, groups of {', '.join(map(str, sizes))}"
         return f"zero {self.stage}"
 
     def gradient_dtype(self, precision: str, software: Software) -> str:
@@ -152,6 +181,20 @@ class Zero(ReducingMethod):
         """Shard the states over the replicas, and reduce the gradients."""
         software = step.software
         buffers = software.gradient_buffers
+        if self.groups is not None:
+            dtype = step.gradient_dtype or step.model.precision
+            return zero_groups(
+                schedule,
+                step.model,
+                self.groups,
+                zero_buckets,
+                gradient_dtype=dtype,
+                bucket=self.bucket or BUCKET_ELEMENTS * BYTES[dtype],
+                overlap=self.overlaps,
+                limits=LIMITS,
+                copies=bucket_copies(software, step.model),
+                compressed=self.compressed,
+            )
         schedule = with_half_buckets(schedule, step.model) if buffers == "half" else schedule
         return zero(
             schedule,
@@ -168,6 +211,7 @@ class Zero(ReducingMethod):
             hybrid=self.hybrid,
             copies=bucket_copies(software, step.model),
             compressed=self.compressed,
+            gathering=self.gathering(max(schedule.degrees(REPLICAS))),
         )
 
 
@@ -189,6 +233,7 @@ def zero(
     hybrid: int | None = None,
     copies: BucketCopies = NO_COPIES,
     compressed: Callable[[Reduction], Reduction] | None = None,
+    gathering: Gathering = PLAIN,
 ) -> Schedule:
     """Return *schedule* with its states sharded over the axis ``dp`` as in *stage* 0, 1, 2 or 3.
 
@@ -207,7 +252,7 @@ def zero(
     core/distributed/param_and_grad_buffer.py). With *all_reduced* stages 1 and 2 all-reduce gradients; with
     *broadcasts* the owner of each parameter tensor broadcasts it after the optimizer step. *hybrid*: so many replicas
     share the states, and gradients are all-reduced over all. *copies*: as in `reduce_gradients`, up to stage 2.
-    *compressed* wraps the reduction.
+    *compressed* wraps the reduction. *gathering*: of parameters in stage 3.
     """
     if stage not in SHARDED:
         raise ScenarioError(f"ZeRO has the stages 0, 1, 2 and 3, not {stage}")
@@ -217,6 +262,8 @@ def zero(
     cut = hybrid is not None and hybrid < world
     if hybrid is not None and cut:
         schedule = with_hybrid_axes(schedule, hybrid)
+    if gathering.partition > 1:
+        schedule = with_hybrid_axes(schedule, gathering.partition)
     dtype = gradient_dtype or model.precision
     stream = "dp.reduce" if overlap else None
     whole = not stage or cut or (all_reduced and stage < 3)
@@ -227,7 +274,7 @@ def zero(
         model,
         dtype,
         bucket or BUCKET_ELEMENTS * BYTES[dtype],
-        reduction if overlap or stage > 1 else _flattened(reduction),
+        reduction if overlap or stage > 1 else flattened(reduction),
         overlap,
         gradient_norm,
         slice_seconds if stage == 3 else 0.0,
@@ -236,6 +283,7 @@ def zero(
         broadcasts,
         hybrid if cut else None,
         copies if stage < 3 else NO_COPIES,
+        gathering,
     )
     return map_replicas(schedule, model, sharding.applied)
 
@@ -257,6 +305,7 @@ class _Sharding:
     broadcasts: bool
     hybrid: int | None
     copies: BucketCopies
+    gathering: Gathering
 
     def applied(self, program: Program, degrees: Mapping[str, int]) -> Program:
         """Return *program* with sharded states; *degrees*: the number of replicas by axis."""
@@ -269,7 +318,7 @@ class _Sharding:
         if self.in_place:
             buckets = {number: [replace(part, buffer=0.0) for part in own] for number, own in buckets.items()}
         in_backward = self.overlap or self.stage > 1
-        buckets = buckets if in_backward else _after_backward(program, buckets)
+        buckets = buckets if in_backward else after_backward(program, buckets)
         reduce = reduced_per_tensor(self.reduction, slices) if slices else self.reduction
         # the axis over which the states of each axis of replicas are sharded, and into how many shards
         sharding = {axis: SHARD if self.hybrid and axis == REPLICAS else axis for axis in degrees}
@@ -292,8 +341,17 @@ class _Sharding:
         if self.stage == 3:
             held = {weights.name: weights for several in own.values() for weights in several}
             tensors = PerTensor(PERSISTENT_ELEMENTS, slices) if slices else None
+            own_gathering = self.gathering if axis == REPLICAS else PLAIN
             return unsharded(
-                program, held, width, axis, overlap=self.overlap, limits=LIMITS, tensors=tensors, suffix=suffix(axis)
+                with_second_copy(program, held, width, own_gathering),
+                held,
+                width,
+                axis,
+                overlap=self.overlap,
+                limits=LIMITS,
+                tensors=tensors,
+                suffix=suffix(axis),
+                gathering=own_gathering,
             )
         if not self.stage:
             return program
@@ -338,25 +396,3 @@ def zero_buckets(layers: Sequence[Weights], gradient_dtype: str, size: float, ov
             last = layer.name
     made += [Bucket.of(filled, gradient_dtype, last, over)] if filled else []
     return [replace(one, buffer=one.nbytes) for one in made]
-
-
-def _after_backward(program: Program, parts: Mapping[int, Sequence[Bucket]]) -> dict[int, list[Bucket]]:
-    """*parts*, by stage, all complete only at the end of the last backward pass before their optimizer step."""
-    last = {action.stage: layer for action, layer in backward_ops(program)}
-    if len(set(updated_stages(program).values())) > 1:
-        return {stage: [replace(part, layer=last[stage]) for part in own] for stage, own in parts.items()}
-    end = list(actions(program, "BW"))[-1][1].stage
-    every = [replace(part, layer=last[end]) for own in parts.values() for part in own]
-    return {stage: every if stage == end else [] for stage in parts}
-
-
-def _flattened(reduction: Reduction) -> Reduction:
-    """*reduction*, each bucket copied to a flat buffer just for it."""
-
-    def reduce(bucket: Bucket) -> Iterator[Op]:
-        ops = list(reduction(bucket))
-        held = ops[0].allocates.get("buffers", 0.0) + bucket.buffer
-        yield replace(ops[0], allocates={**ops[0].allocates, "buffers": held}) if bucket.buffer else ops[0]
-        yield from ops[1:]
-
-    return wrapped(reduction, reduce)

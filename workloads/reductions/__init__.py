@@ -1,7 +1,8 @@
 """One file is one way to reduce gradients: a function of the file's name returns a `Reduction` (bucket -> ops).
 
 A function with a first parameter *reduction* compresses: it wraps another reduction, and may shrink the bucket, add
-kernels, or choose other collectives. Its further parameters are the keys of ``parallelism.data.compression``.
+kernels, or choose other collectives. Its further parameters are the keys of ``parallelism.data.compression``. With the
+same parameters, a function ``gathering`` of the file says how sharded weights are gathered.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from simulator.document import Fault, Section
 from simulator.document.names import known
 from simulator.document.parameters import parameters
 from workloads.gradients.bucket import Reduction
+from workloads.memory.gathering import Gathering
 
 PACKAGE = "workloads.reductions"
 
@@ -41,6 +43,12 @@ class Compression(Section):
         """*reduction* with compressed buckets."""
         made: Reduction = lookup.function(PACKAGE, self.method)(reduction, **self._parameters())
         return made
+
+    @property
+    def gathering(self) -> Gathering | None:
+        """How a method that gathers parameters does so; None for one that compresses gradients alone."""
+        made = lookup.attribute(lookup.function(PACKAGE, self.method), "gathering")
+        return made(**self._parameters()) if made else None
 
     def _parameters(self) -> dict[str, Any]:
         return parameters(lookup.function(PACKAGE, self.method), self.model_extra or {}, ("method",))

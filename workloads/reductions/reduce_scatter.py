@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from simulator.schedule import Collective
@@ -10,18 +10,24 @@ from workloads.gradients.bucket import Bucket, Reduction
 
 
 @dataclass(frozen=True, slots=True)
-class Across:
-    """One of *shards* shards is all-reduced over the axis *over*, on *stream*."""
+class Hop:
+    """A further reduction of one of *shards* shards: *kind* over the axis *over*, on *stream*.
 
+    *last_only*: only in the last backward pass before an optimizer step; gradients are accumulated until then.
+    """
+
+    kind: str
     over: str
     shards: int
     stream: str
+    name: str = "across"
+    last_only: bool = False
 
 
-def reduce_scatter(stream: str | None = None, across: Mapping[str, Across] | None = None) -> Reduction:
+def reduce_scatter(stream: str | None = None, across: Mapping[str, Sequence[Hop]] | None = None) -> Reduction:
     """One reduce-scatter for each bucket: on *stream* as soon as the bucket is full, or blocking if None.
 
-    *across*, by the axis of a bucket: the shard of a rank is then all-reduced over another axis.
+    *across*, by the axis of a bucket: how the shard of a rank is reduced further, over other axes.
     """
 
     def reduce(bucket: Bucket) -> Iterator[Collective]:
@@ -35,16 +41,20 @@ def reduce_scatter(stream: str | None = None, across: Mapping[str, Across] | Non
             after=(bucket.filled_by,) if stream else (),
             frees={"buffers": bucket.buffer} if bucket.buffer else {},
         )
-        if across and bucket.over in across:
-            then = across[bucket.over]
-            yield Collective(
-                name=f"{bucket.name}.across",
+        before = bucket.name
+        for hop in (across or {}).get(bucket.over, ()):
+            if hop.last_only and not bucket.last:
+                continue
+            made = Collective(
+                name=f"{bucket.name}.{hop.name}",
                 action=bucket.action,
-                kind="all_reduce",
-                over=then.over,
-                nbytes=bucket.nbytes / then.shards,
-                stream=then.stream if stream else "compute",
-                after=(bucket.name,) if stream else (),
+                kind=hop.kind,
+                over=hop.over,
+                nbytes=bucket.nbytes / hop.shards,
+                stream=hop.stream if stream else "compute",
+                after=(before,) if stream else (),
             )
+            yield made
+            before = made.name
 
     return reduce

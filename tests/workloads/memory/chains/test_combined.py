@@ -43,7 +43,9 @@ def plans(chain, rules, first=1, window=None):
         if rules.again != "never":
             forward = " ".join([f"F{first}c", *(f"F{i}n" for i in range(first + 1, last + 1))])
             backward = runs_again(first, last) if rules.again == "nested" else once(first, last)
-            blocks.append((forward, backward, f"{first - 1}a" if rules.inputs and chain.activation(first - 1) else None))
+            blocks.append(
+                (forward, backward, f"{first - 1}a" if rules.inputs and chain.activation(first - 1) else None)
+            )
         for forward, backwards, item in blocks:
             for closes in (False, True) if window else (False,):
                 done, back = (f" W{window}", f"P{window} ") if closes else ("", "")

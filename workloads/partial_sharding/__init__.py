@@ -1,0 +1,1 @@
+"""Partial sharding: parameters, gradients and optimizer states are each divided within groups of replicas."""
