@@ -126,7 +126,7 @@ def pipeline_order(specification: Specification, derived: Derived, document: Doc
 def _check_updates(specification: Specification, order: Order, document: Document) -> None:
     """Raise `ScenarioError` if *order* updates weights within a batch and the replicas meet once a batch."""
     parallelism = specification.parallelism
-    if order.asynchronous and parallelism.data.whole_model:
+    if order.asynchronous and parallelism.data.whole_model and not parallelism.data.period(1):
         message = (
             f"{parallelism.schedule} is asynchronous: it updates the weights within a batch, but "
             f"{parallelism.data.method} exchanges gradients once a batch; take a schedule that flushes, such as 1f1b, "
