@@ -59,7 +59,8 @@ def schedule_of_share(
     assert training is not None
     parts = parallelism.parts
     dtype = gradient_dtype(training, parallelism.data, software)
-    step = TrainingStep(share, derived.micro_batch_size, derived.micro_batches, training.optimizer, dtype, software)
+    sizes = derived.micro_batch_size, derived.micro_batches
+    step = TrainingStep(share, *sizes, training.optimizer, dtype, software, derived.accelerator)
     order = pipeline_order(specification, derived, document)
     _check_updates(specification, order, document)
     schedule = _computation(specification, step, order, derived, document)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from simulator.accelerator import Software
+from simulator.accelerator import Accelerator, Software
 from simulator.document import Section
 from simulator.schedule import Schedule
 from simulator.schedule.mesh import Axis, Mesh
@@ -28,7 +28,8 @@ class TrainingStep:
     """The facts of a training step that a pass needs in addition to its schedule.
 
     *model* has its layers as one rank holds them. Each replica runs *micro_batches* of *micro_batch_size* samples.
-    *gradient_dtype*: None for the precision of the model.
+    *gradient_dtype*: None for the precision of the model. *accelerator*: that of the first rank, for passes that need
+    to know when an op ends.
     """
 
     model: Model
@@ -37,6 +38,7 @@ class TrainingStep:
     optimizer: str = "adam"
     gradient_dtype: str | None = None
     software: Software = field(default_factory=Software)
+    accelerator: Accelerator | None = None
 
 
 class Parallelism(Section):
