@@ -217,8 +217,11 @@ class Timeline:
         Staggered steps: from the end of the first step on the rank that ends first to that of the last step. An
         asynchronous order: its steady state, that is whole global batches, from the end of the last batch that fills
         the pipeline to the end of the last batch before the pipeline drains, or to the end of the run if none drains
-        it. A global batch ends with its last optimizer step on stage 0.
+        it. A global batch ends with its last optimizer step on stage 0. Independent ranks: from the time when all have
+        ended the batches that fill to the time when the first one ends its last batch before those that drain.
         """
+        if self.schedule.independent:
+            return self._common_window
         if self.schedule.batches > 1:
             draining = self.schedule.draining
             end = self._batch_end(self.schedule.batches - draining) if draining else self.makespan
@@ -231,6 +234,28 @@ class Timeline:
             return self.totals.window_begin, self.makespan
         first = max((float(own.end[own.step == 0].max(initial=0.0)) for own in self.columns.values()), default=0.0)
         return first, self.makespan
+
+    @property
+    def _common_window(self) -> tuple[float, float]:
+        last = self.schedule.batches - self.schedule.draining - 1
+        begin = max(float(ends[self.schedule.filling - 1]) for ends in self._batch_ends.values())
+        end = min(float(ends[last]) for ends in self._batch_ends.values())
+        if end <= begin:
+            raise SimulatorError(
+                "the fastest rank ends its last step before the slowest ends its first; take more steps"
+            )
+        return begin, end
+
+    @cached_property
+    def _batch_ends(self) -> Mapping[int, Floats]:
+        """When each global batch ended its last optimizer step, by GPU rank with columns."""
+        found = {}
+        for rank in set(self.columns) & set(self.gpu_ranks):
+            own = self.of(rank)
+            updates = self.schedule.program(rank).column(_is_update, np.bool_)
+            ends = np.sort(own.end[updates[own.op]])
+            found[rank] = ends.reshape(self.schedule.batches, -1)[:, -1]
+        return found
 
     def _first_end(self, step: int) -> float:
         """When the first GPU rank ended the computation of the training step of that number."""
@@ -265,8 +290,12 @@ class Timeline:
         return self.schedule.steps * self.schedule.batches
 
     @property
-    def steps_measured(self) -> int:
-        """The number of training steps in the window."""
+    def steps_measured(self) -> float:
+        """The number of training steps in the window; of independent ranks the mean."""
+        if self.schedule.independent:
+            numbers = np.arange(1, self.schedule.batches + 1)
+            done = [np.diff(np.interp(self.window, ends, numbers))[0] for ends in self._batch_ends.values()]
+            return float(np.average(done, weights=[len(self.classes[rank]) for rank in self._batch_ends]))
         if self.schedule.batches > 1:
             return self.schedule.batches - self.schedule.filling - self.schedule.draining
         return max(1, self.schedule.steps - 1)
@@ -310,9 +339,14 @@ class Timeline:
         return dict(zip(TABLE, columns, strict=True))
 
 
+def _is_update(op: Op) -> bool:
+    """True if *op* computes an optimizer step."""
+    return isinstance(op, Compute) and op.action is not None and op.action.phase == "O"
+
+
 def _updates_first_stage(op: Op) -> bool:
     """True if *op* computes an optimizer step of stage 0."""
-    return isinstance(op, Compute) and op.action is not None and op.action[:2] == ("O", 0)
+    return _is_update(op) and op.action is not None and op.action.stage == 0
 
 
 TABLE = ("rank", "ranks", "step", "op", "stream", "ready_s", "begin_s", "end_s", "communication")

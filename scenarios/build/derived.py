@@ -8,6 +8,7 @@ from math import prod
 
 from scenarios.specification.specification import Specification
 from scenarios.specification.training import indivisible
+from simulator.accelerator import Accelerator
 from simulator.cluster import Cluster
 from simulator.document import Document
 from simulator.errors import ScheduleError
@@ -24,6 +25,7 @@ class Derived:
     There are several layouts if pipeline ranks have unequal numbers of replicas, *by_stage*; the degree of replicas is
     1 then. Each replica has *micro_batches* of *micro_batch_size* samples. *devices*: the GPU or host of each rank.
     *idle*: the GPUs without a rank. *beside*: what parallelisms without ranks of their own say of themselves.
+    *accelerator*: that of the first rank.
     """
 
     gpus: int
@@ -35,6 +37,7 @@ class Derived:
     idle: tuple[str, ...]
     by_stage: tuple[int, ...] | None = None
     beside: tuple[str, ...] = ()
+    accelerator: Accelerator | None = None
 
     @property
     def ranks(self) -> int:
@@ -85,9 +88,8 @@ def derive(specification: Specification, cluster: Cluster, document: Document) -
     used = set(gpus)
     idle = tuple(gpu for gpu in cluster.gpus if gpu not in used)
     beside = tuple(filter(None, (part.described for part in specification.parallelism.parts.values())))
-    return Derived(
-        gpu_count, degree_of, rank_layouts, micro_batch_size, micro_batches, gpus + hosts, idle, by_stage, beside
-    )
+    sizes, first = (micro_batch_size, micro_batches), cluster.accelerator(gpus[0])
+    return Derived(gpu_count, degree_of, rank_layouts, *sizes, gpus + hosts, idle, by_stage, beside, first)
 
 
 def _collective_ranks(specification: Specification, gpu_count: int, document: Document) -> int:

@@ -61,7 +61,8 @@ def schedule_of_share(
     assert training is not None
     parts = parallelism.parts
     dtype = gradient_dtype(training, parallelism.data, software)
-    step = TrainingStep(share, derived.micro_batch_size, derived.micro_batches, training.optimizer, dtype, software)
+    sizes = derived.micro_batch_size, derived.micro_batches
+    step = TrainingStep(share, *sizes, training.optimizer, dtype, software, derived.accelerator)
     order = pipeline_order(specification, derived, document)
     _check_updates(specification, order, document)
     schedule = _computation(specification, step, order, derived, document)
@@ -121,7 +122,7 @@ def pipeline_order(specification: Specification, derived: Derived, document: Doc
 def _check_updates(specification: Specification, order: Order, document: Document) -> None:
     """Raise `ScenarioError` if *order* updates weights within a batch and the replicas meet once a batch."""
     parallelism = specification.parallelism
-    if order.asynchronous and parallelism.data.whole_model:
+    if order.asynchronous and parallelism.data.whole_model and not parallelism.data.period(1):
         message = (
             f"{parallelism.schedule} is asynchronous: it updates the weights within a batch, but "
             f"{parallelism.data.method} exchanges gradients once a batch; take a schedule that flushes, such as 1f1b, "

@@ -21,7 +21,9 @@ def simulated(timeline: Timeline, ranks: Sequence[int]) -> list[RankTrace]:
     """Return the simulated traces of *ranks*. The wait of a communication is the time from ready to begin."""
     begin, end = timeline.window
     width = (end - begin) / timeline.steps_measured
-    steps = tuple(Step(n, begin + n * width, begin + (n + 1) * width) for n in range(timeline.steps_measured))
+    steps = tuple(
+        Step(n, begin + n * width, begin + (n + 1) * width) for n in range(max(1, round(timeline.steps_measured)))
+    )
     return [
         RankTrace(
             Path("simulated"), rank, len(timeline.gpu_ranks), "", True, tuple(_pieces(timeline, rank)), steps,

@@ -96,7 +96,7 @@ def _window(result: StepNumbers) -> str:
     timeline, specification = result.timeline, result.scenario.specification
     data = specification.parallelism.data
     if data.period(1):
-        return f" (mean of {timeline.steps_measured} steps, whole periods of {data.label})"
+        return f" (mean of {timeline.steps_measured:.4g} steps, whole periods of {data.label})"
     if timeline.schedule.batches > 1:
         which = "one global batch" if timeline.steps_measured == 1 else f"{timeline.steps_measured} global batches"
         return f" ({which} in the steady state)"

@@ -26,7 +26,8 @@ class Schedule:
     *batches*: the number of global batches in one run of the programs. It is more than 1 for an asynchronous pipeline
     order, which has optimizer steps between the batches, and for a period of local steps. The first *filling* batches
     fill the pipeline, the last *draining* ones drain it; neither is measured. *staggered*: no rank waits for all others
-    at the end of a step, so ranks end steps one after the other.
+    at the end of a step, so ranks end steps one after the other. *independent*: GPU ranks go
+    through the batches at their own pace, as with an asynchronous parameter server.
     """
 
     mesh: Mesh
@@ -37,6 +38,7 @@ class Schedule:
     filling: int = 0
     draining: int = 0
     staggered: bool = False
+    independent: bool = False
 
     def __post_init__(self) -> None:
         if len(self.program_of) != self.mesh.world_size:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import model_validator
 
-from simulator.accelerator import Software
+from simulator.accelerator import Accelerator, Software
 from simulator.document import Fault, Section
 from simulator.errors import ScenarioError
 from simulator.schedule import Schedule
@@ -34,7 +34,8 @@ class TrainingStep:
     """The facts of a training step that a pass needs in addition to its schedule.
 
     *model* has its layers as one rank holds them. Each replica runs *micro_batches* of *micro_batch_size* samples.
-    *gradient_dtype*: None for the precision of the model.
+    *gradient_dtype*: None for the precision of the model. *accelerator*: that of the first rank, for passes that need
+    to know when an op ends.
     """
 
     model: Model
@@ -43,6 +44,7 @@ class TrainingStep:
     optimizer: str = "adam"
     gradient_dtype: str | None = None
     software: Software = field(default_factory=Software)
+    accelerator: Accelerator | None = None
 
 
 class Parallelism(Section):

@@ -80,7 +80,7 @@ def tables(path: CriticalPath, slack: Mapping[int, Floats]) -> str:
     timeline, step = path.timeline, path.timeline.step_time
     if not step:
         return "no critical path: the timeline takes no time"
-    mean = f", the mean of {timeline.steps_measured} steps" if timeline.steps_run > 1 else ""
+    mean = f", the mean of {timeline.steps_measured:.4g} steps" if timeline.steps_run > 1 else ""
     spans = "1 span" if len(path.op) == 1 else f"{len(path.op):,} spans"
     sections = [f"{show(step, 'time')}{mean}; {spans} on {len(path.by_rank())} of {timeline.world_size:,} ranks"]
     sections += [_table("by kind", ["time", "share", "spans without slack"], _by_kind(path, slack), "lrrr")]

@@ -1,16 +1,20 @@
 """The parameter server: hosts keep the parameters; GPUs pull them, compute, and push their gradients.
 
-Synchronous; several servers shard the parameters evenly. Li et al., "Scaling Distributed Machine Learning with the
-Parameter Server", OSDI 2014. Its cost follows from all GPUs sharing the port of a server.
+Several servers share the parameters. Li et al., "Scaling Distributed Machine Learning with the Parameter Server", OSDI
+2014. Its cost follows from all GPUs sharing the port of a server. By default it is synchronous, and a step pulls the
+whole model, computes, and pushes all gradients. With *overlap* or *staleness* parts are exchanged one by one
+(`workloads.parallelism.methods._push_pull`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from simulator.document import Count
+from pydantic import model_validator
+
+from simulator.document import Count, Fault, Flag, Index, Size
 from simulator.kernel import BYTES, Kernel, memory_bound
 from simulator.operation import Operation
 from simulator.schedule import Collective, Compute, Op, Program, Schedule
@@ -19,10 +23,13 @@ from simulator.schedule.order import Action
 from workloads.compute import update_op
 from workloads.gradients.bucket import Bucket
 from workloads.gradients.compressed import Code, Coding, Compressed
+from workloads.gradients.reduce import weights_by_stage
 from workloads.memory.optimizer import state_bytes
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
 from workloads.parallelism import ReducingMethod, TrainingStep
+from workloads.parallelism.methods._push_pull import PushPull, parts_of, whole_shares
+from workloads.steady_state import SteadyState
 
 GRADIENT_SUM = Operation("sum of gradients", "elementwise")
 
@@ -36,6 +43,35 @@ class ParameterServer(ReducingMethod):
     """parameter_server: hosts keep the parameters."""
     servers: Count = 1
     """Hosts that share the parameters."""
+    overlap: Flag = False
+    """Gradients are pushed beside the backward pass, layer by layer, and weights pulled before a layer reads them."""
+    partition: Size | None = None
+    """Bytes of the pieces in which tensors are pushed and pulled, for overlap; by default whole tensors. BytePS has
+    4 MB."""
+    staleness: Index | Literal["async"] = 0
+    """Steps that a GPU may be ahead of the slowest one; 0: none (synchronous); async: any number."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.partition is not None and not self.overlap:
+            raise Fault("partition", "belongs to overlap: true; without it each server has one piece")
+        if self.compression is not None and self.in_parts:
+            raise Fault("compression", "belongs to one push of all gradients: leave overlap and staleness away")
+        return self
+
+    @property
+    def in_parts(self) -> bool:
+        """True if parts are exchanged one by one."""
+        return self.overlap or self.staleness != 0
+
+    def period(self, steps: int) -> SteadyState | None:
+        """A step before and a step after the measured ones; of GPUs at their own pace, enough to tell the mean."""
+        if not self.in_parts:
+            return None
+        if self.staleness == 0:
+            return SteadyState(1, steps, 1)
+        stale = self.staleness if isinstance(self.staleness, int) else 0
+        return SteadyState(1 + LEAD * stale, max(steps, LEAST_STEPS) + stale, 1)
 
     @property
     def hosts(self) -> int:
@@ -44,6 +80,8 @@ class ParameterServer(ReducingMethod):
 
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
         """Add the servers, and what the GPUs exchange with them."""
+        if self.in_parts:
+            return self._exchange(schedule, step).schedule(schedule)
         return parameter_server(
             schedule,
             step.model,
@@ -61,6 +99,31 @@ class ParameterServer(ReducingMethod):
         tensors = [tensor for layer in step.model.layers for tensor in layer.tensors]
         reduction = self.compressed(_pushed)
         return reduction.code(Bucket.of(tensors, dtype, "")) if isinstance(reduction, Compressed) else None
+
+    def _exchange(self, schedule: Schedule, step: TrainingStep) -> PushPull:
+        (workers,) = schedule.degrees(REPLICAS)
+        model, dtype = step.model, step.gradient_dtype or step.model.precision
+        layers = [own for stage in weights_by_stage(schedule.programs[0], model).values() for own in stage]
+        most = self.partition / BYTES[dtype] if self.partition else None
+        return PushPull(
+            model,
+            parts_of(layers, self.servers, most) if self.overlap else whole_shares(model, self.servers),
+            servers=self.servers,
+            workers=workers,
+            batches=schedule.batches,
+            micro_batches=step.micro_batches,
+            staleness=None if self.staleness == "async" else self.staleness,
+            optimizer=step.optimizer,
+            dtype=dtype,
+        )
+
+
+LEAST_STEPS = 8
+"""Steps of the fastest GPU over which a mean is taken where GPUs go at their own pace."""
+
+LEAD = 4
+"""Steps that a GPU may need to be one step ahead of the slowest, before the measured ones: then one that is a third
+slower than the others holds all of them back."""
 
 
 def _pushed(bucket: Bucket) -> Iterator[Collective]:

@@ -1,0 +1,238 @@
+"""Parameter servers that exchange part by part: each GPU pushes gradients as they are made, and pulls before it reads.
+
+A *part* is a tensor, a piece of one, or all that a server holds. A GPU pushes a part when the backward pass of its
+layer is over, and begins the forward pass of a layer of the next step when the parts of that layer have been pulled.
+Pushes of a GPU to one server follow each other, and so do the pulls of a GPU from one server, in order of the pushes.
+
+*staleness* s (Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server",
+NeurIPS): a GPU begins step t when all GPUs have pushed step t - s - 1. 0: the server sums the gradients of all GPUs,
+updates once, and all go on together. None: no GPU waits for others, as in Li et al. 2014 (OSDI). Where s is not 0, the
+server updates with each push when it arrives, and answers that GPU at once, or when s permits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+from simulator.kernel import BYTES, Kernel, memory_bound
+from simulator.schedule import Compute, Op, Program, Recv, Schedule, Send
+from simulator.schedule.mesh import Axis
+from simulator.schedule.order import Action
+from workloads.compute import update_op
+from workloads.gradients.bucket import Weights
+from workloads.gradients.reduce import backward_ops
+from workloads.memory.optimizer import state_bytes
+from workloads.model import Model
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Part *number*: so many *parameters* of *layer* at *server*; without a layer, of the whole model."""
+
+    number: int
+    parameters: float
+    server: int
+    layer: str | None = None
+
+
+def whole_shares(model: Model, servers: int) -> list[Part]:
+    """One part for each of *servers*: equal shares of all parameters."""
+    return [Part(number, model.parameters / servers, number) for number in range(servers)]
+
+
+def parts_of(layers: Sequence[Weights], servers: int, most: float | None) -> list[Part]:
+    """The tensors of *layers* (in order of the forward pass) in pieces of at most *most* parameters, in push order.
+
+    Each piece goes to the server with the fewest parameters so far.
+    """
+    load = [0.0] * servers
+    made: list[Part] = []
+    for layer in reversed(layers):
+        for tensor in reversed(layer.tensors):
+            pieces = ceil(tensor.count / most) if most else 1
+            for _ in range(pieces):
+                server = load.index(min(load))
+                load[server] += tensor.count / pieces
+                made.append(Part(len(made), tensor.count / pieces, server, layer.name))
+    return made
+
+
+@dataclass(frozen=True)
+class PushPull:
+    """The exchange of *parts* of *model* between *workers* GPUs and *servers*, over *batches* steps.
+
+    Each step of a GPU has so many *micro_batches*. *staleness*: as above. *dtype*: of the gradients.
+    """
+
+    model: Model
+    parts: Sequence[Part]
+    servers: int
+    workers: int
+    batches: int
+    micro_batches: int
+    staleness: int | None
+    optimizer: str
+    dtype: str
+
+    def schedule(self, schedule: Schedule) -> Schedule:
+        """*schedule*, of one stage and with replicas, with the servers, numbered after the GPUs."""
+        (program,) = schedule.programs
+        gpus = tuple(range(self.workers))
+        axes = {axis(server): Axis(((self.workers + server, *gpus),)) for server in range(self.servers)}
+        return replace(
+            schedule,
+            mesh=schedule.mesh.extended(self.servers, axes),
+            programs=(self._worker(program), *map(self._server, range(self.servers))),
+            program_of=(0,) * self.workers + tuple(range(1, self.servers + 1)),
+            independent=True,
+        )
+
+    def _worker(self, program: Program) -> Program:
+        """The program of a GPU. Its optimizer step remains, without work, as the end of a step."""
+        program = program.materialise()
+        first, reading, making = self._first_ops(program), self._reading(program), self._making(program)
+
+        def change(op: Op) -> Iterator[Op]:
+            if op.name in first:
+                yield from (self._pull(first[op.name], part) for part in self.parts)
+            if isinstance(op, Compute) and op.action and op.action.phase == "O":
+                op = replace(op, kernels=(), allocates={}, frees={})
+            yield replace(op, after=(*op.after, *reading.get(op.name, ())))
+            yield from making.get(op.name, ())
+
+        held = {category: nbytes for category, nbytes in program.resident.items() if category != "optimizer"}
+        return replace(program.map_ops(change), role="GPU", resident=held)
+
+    def _first_ops(self, program: Program) -> dict[str, int]:
+        """The step that begins with an op, by the name of the op."""
+        begins: dict[int, str] = {}
+        for op in program.ops:
+            if op.action and op.action.phase == "F" and op.action.micro_batch is not None:
+                begins.setdefault(op.action.micro_batch // self.micro_batches, op.name)
+        return {name: step for step, name in begins.items()}
+
+    def _reading(self, program: Program) -> dict[str, tuple[str, ...]]:
+        """The names of the pulls that an op waits for: the first op of a step that reads the weights of a layer."""
+        reads: dict[tuple[int, str | None], str] = {}
+        for op in program.ops:
+            if op.action and op.action.phase == "F" and op.action.micro_batch is not None:
+                step = op.action.micro_batch // self.micro_batches
+                reads.setdefault((step, None), op.name)
+                reads.setdefault((step, op.layer), op.name)
+        waits: dict[str, tuple[str, ...]] = {}
+        for (step, layer), name in reads.items():
+            pulls = tuple(pull_name(step, part) for part in self.parts if part.layer == layer)
+            waits[name] = (*waits.get(name, ()), *pulls)
+        return waits
+
+    def _making(self, program: Program) -> dict[str, tuple[Send, ...]]:
+        """The pushes that follow an op: the last one of a step that adds to the gradients of a layer."""
+        makes: dict[tuple[int, str | None], str] = {}
+        for (action, layer), ops in backward_ops(program).items():
+            step = (action.micro_batch or 0) // self.micro_batches
+            makes[step, layer] = makes[step, None] = ops[-1]
+        pushes: dict[str, tuple[Send, ...]] = {}
+        for (step, made), name in makes.items():
+            own = tuple(self._push(step, part, name) for part in self.parts if part.layer == made)
+            pushes[name] = (*pushes.get(name, ()), *own)
+        return pushes
+
+    def _pull(self, step: int, part: Part) -> Recv:
+        name = pull_name(step, part)
+        return Recv(name=name, over=axis(part.server), peer=0, nbytes=self._weights(part), stream=f"pull.{part.number}")
+
+    def _push(self, step: int, part: Part, after: str) -> Send:
+        return Send(
+            name=f"{step}.push.{part.number}",
+            over=axis(part.server),
+            peer=0,
+            nbytes=self._gradients(part),
+            stream=f"push.{part.server}",
+            after=(after,),
+        )
+
+    def _server(self, server: int) -> Program:
+        """The program of *server*; the GPUs are its peers from 1 on."""
+        own = [part for part in self.parts if part.server == server]
+        state = state_bytes(self.optimizer, self.model.precision, self.dtype)
+        parameters = sum(part.parameters for part in own)
+        kept = {f"host.{category}": per_parameter * parameters for category, per_parameter in state.items()}
+        ops = [op for step in range(self.batches) for op in self._step(step, own)]
+        return Program(f"server {server}", tuple(ops), kept, on="host")
+
+    def _step(self, step: int, parts: Sequence[Part]) -> Iterator[Op]:
+        """What a server does in a *step* of each GPU: it sends weights, receives gradients and updates."""
+        peers = range(1, self.workers + 1)
+        for part in parts:
+            yield from (self._answer(step, part, peer) for peer in peers)
+        for part in parts:
+            for peer in peers:
+                yield from self._arrival(step, part, peer)
+            update = self._update(f"{step}.update.{part.number}", part, f"update.{part.number}")
+            arrivals = tuple(arrival_name(step, part, peer) for peer in peers)
+            # with staleness it is no work, but the time when all GPUs have pushed
+            yield replace(update, after=arrivals, kernels=() if self.staleness else update.kernels)
+
+    def _answer(self, step: int, part: Part, peer: int) -> Send:
+        """The weights of *part* for *peer*, which begins *step*."""
+        after: list[str] = []
+        if self.staleness != 0 and step > 0:
+            after.append(arrival_name(step - 1, part, peer))
+        if self.staleness is not None and step > self.staleness:
+            after.append(f"{step - 1 - self.staleness}.update.{part.number}")
+        return Send(
+            name=f"{step}.pull.{part.number}.{peer}",
+            over=axis(part.server),
+            peer=peer,
+            nbytes=self._weights(part),
+            stream=f"pull.{peer}",
+            after=tuple(after),
+        )
+
+    def _arrival(self, step: int, part: Part, peer: int) -> Iterator[Op]:
+        """The gradient of *peer*, and what the server does with it: it adds it to the sum, or updates at once."""
+        stream, nbytes = f"{peer}.{part.number}", self._gradients(part)
+        held = {"host.buffers": nbytes}
+        push = f"{step}.push.{part.number}.{peer}"
+        yield Recv(name=push, over=axis(part.server), peer=peer, nbytes=nbytes, stream=stream, allocates=held)
+        work = self._update(arrival_name(step, part, peer), part, stream)
+        if self.staleness == 0:
+            # the sum is read and written
+            kernels = (memory_bound(3 * nbytes),) if self.model.optimizer_seconds is None else ()
+            work = replace(work, kernels=kernels)
+        yield replace(work, action=None, frees=held)
+
+    def _update(self, name: str, part: Part, stream: str) -> Compute:
+        """The optimizer step over *part* on the server."""
+        made = update_op(self.model, Action("O", 0), part.parameters, self.optimizer, self.dtype)
+        share = part.parameters / self.model.parameters if self.model.parameters else 1.0
+        kernels = tuple(_scaled(kernel, share) for kernel in made.kernels)
+        return replace(made, name=name, action=None, kernels=kernels, stream=stream, on="host")
+
+    def _weights(self, part: Part) -> float:
+        return float(part.parameters * BYTES[self.model.precision])
+
+    def _gradients(self, part: Part) -> float:
+        return float(part.parameters * BYTES[self.dtype])
+
+
+def _scaled(kernel: Kernel, share: float) -> Kernel:
+    """*kernel* with *share* of its duration, if that is given: the duration is of the whole model."""
+    return kernel if kernel.seconds is None else replace(kernel, seconds=share * kernel.seconds)
+
+
+def axis(server: int) -> str:
+    """The axis of *server*, at coordinate 0, and all GPUs."""
+    return f"ps.{server}"
+
+
+def pull_name(step: int, part: Part) -> str:
+    """The name of the op by which a GPU gets the weights of *part* for *step*."""
+    return f"{step}.pull.{part.number}"
+
+
+def arrival_name(step: int, part: Part, peer: int) -> str:
+    """The name of the op by which the server takes in the gradient of *part* that *peer* made in *step*."""
+    return f"{step}.arrived.{part.number}.{peer}"
