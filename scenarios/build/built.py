@@ -25,6 +25,7 @@ from simulator.kernel import BYTES
 from simulator.plain_text import name_fault
 from simulator.schedule import Schedule
 from topologies.catalogue import having_precision
+from topologies.routing import Routing
 from topologies.specification import ClusterHolder, ClusterSection
 from workloads.default_stack import AUTO, default_stack
 from workloads.huggingface.aliases import with_plain_keys
@@ -113,7 +114,7 @@ class BuiltScenario:
         specification = validated(document, Specification)
         if specification.training is None or not specification.parallelism.chosen_by_model:
             return cls(specification, document, name, source)
-        cluster = _built(specification.cluster, document)
+        cluster = _built(specification.cluster, document, specification.routing)
         choice = chosen_grid(specification, cluster, document)
         path, grid = ("parallelism", "tp"), {axis: getattr(choice.grid, axis) for axis in ("x", "y", "z")}
         document = replaced(document, path, grid, document.position(path))
@@ -168,7 +169,7 @@ class BuiltScenario:
 
     @cached_property
     def _cluster(self) -> Cluster:
-        return _built(self.specification.cluster, self.document)
+        return _built(self.specification.cluster, self.document, self.specification.routing)
 
     @cached_property
     def derived(self) -> Derived:
@@ -276,13 +277,13 @@ def _read(path: pathlib.Path, overrides: Mapping[str, Any] | None = None, option
     return loading.overridden(document, {**changes, **loading.options(options or [])})
 
 
-def _built(section: ClusterSection, document: Document) -> Cluster:
+def _built(section: ClusterSection, document: Document, routing: Routing | None = None) -> Cluster:
     """Return the cluster of *section*. Raises `ScenarioError` at its place in *document*."""
     try:
-        return section.build()
+        return section.build(routing=routing)
     except ClusterError as error:
         key, colon, message = str(error).partition(": ")
-        if colon and key.startswith("cluster."):
+        if colon and key.startswith(("cluster.", "network.")):
             raise document.error(tuple(key.split(".")), message) from None
         at = ("cluster", "graph") if "graph" in document.data["cluster"] else ("cluster",)
         raise document.error(at, str(error), at_key=at == ("cluster",)) from None
