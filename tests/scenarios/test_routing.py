@@ -1,4 +1,4 @@
-"""Routing by connection: collisions slow a collective by the load of the fullest cable, on both engines, folded or not."""
+"""Routing by connection: a collective is as slow as its fullest cable, the same on both engines, folded or not."""
 
 from collections import Counter
 
