@@ -10,7 +10,7 @@ from math import inf
 
 from simulator.cluster import Cluster
 from simulator.network.plan import Flow
-from simulator.network.step import Group, Step, Transfer
+from simulator.network.step import Group, Step
 from simulator.network.transport.channels import group_of
 from simulator.network.transport.group_properties import GroupProperties
 from simulator.network.transport.routing import MOST_CHANNELS, LinkLoad, group_properties, link_load, nvlinks, route
@@ -26,7 +26,7 @@ class GroupTopology:
 
     def __init__(self, cluster: Cluster, devices: Sequence[str], transport: Transport, *, cables: bool = True) -> None:
         self.cluster, self.devices, self.transport, self.cables = cluster, tuple(devices), transport, cables
-        self._loads: dict[tuple[tuple[Transfer, ...], bool], LinkLoad] = {}
+        self._loads: dict[Hashable, LinkLoad] = {}
         self._flows: dict[tuple[Hashable, ...], tuple[Flow, ...]] = {}
         self._wholes: dict[tuple[Transport, int], tuple[list[float], float]] = {}
         self._seconds_per_byte: dict[Flow, tuple[float, ...]] = {}

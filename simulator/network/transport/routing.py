@@ -100,13 +100,23 @@ def link_shares(several: Sequence[Sequence[Sequence[int]]]) -> dict[int, float]:
 
 
 def _copies(step: Step, paths: Sequence[Sequence[int]]) -> dict[int, int]:
-    """By link: how often the vector crosses it if switches add and copy, which is the distinct copies plus one."""
-    passing: dict[int, set[tuple[bool, int]]] = {}
+    """By link: how often the vector crosses it if switches add and copy what `Step.switched` transfers carry.
+
+    A link carries the distinct copies and, where parts are added at both of its ends, the parts that are its own.
+    """
+    alone: Counter[int] = Counter()
+    passing: dict[int, set[tuple[bool, int, int]]] = {}
     for number, ((sender, receiver), path) in enumerate(zip(step.transfers, paths, strict=True)):
+        if not step.switched(number):
+            alone.update(path)
+            continue
         adds = step.adds(number)
         for link in path:
-            passing.setdefault(link, set()).add((adds, receiver if adds else sender))
-    return {link: len(copies) + 1 for link, copies in passing.items()}
+            passing.setdefault(link, set()).add((adds, receiver if adds else sender, step.lane(number)))
+    for link, copies in passing.items():
+        sums = sum(adds for adds, _, _ in copies)
+        alone[link] += len(copies) + min(sums, len(copies) - sums)
+    return dict(alone)
 
 
 def group_properties(
