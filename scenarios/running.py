@@ -25,6 +25,7 @@ from simulator.errors import ClusterError
 from simulator.gc_paused import gc_paused
 from simulator.network.transport.calibration import transport
 from simulator.network.transport.communicator import Communicator
+from simulator.network.transport.networks.adding import with_networks
 from simulator.network.transport.transport import Transport
 from simulator.schedule import Schedule
 from simulator.schedule.check import check
@@ -145,6 +146,9 @@ def communicator(scenario: BuiltScenario, cluster: Cluster | None = None) -> Com
 def library(scenario: BuiltScenario, cluster: Cluster) -> Transport:
     """Return the communication library of *scenario* on *cluster*; of a benchmark by processes without the handover."""
     found, benchmark = transport(scenario.specification.network.transport, cluster), scenario.specification.collective
+    network = scenario.specification.network
+    if network.sharp or network.nvls_tree:
+        found = with_networks(found, sharp=network.sharp, nvls_tree=network.nvls_tree)
     own = benchmark is not None and benchmark.driver == "processes"
     return replace(found, handover=0.0) if own else found
 

@@ -85,7 +85,7 @@ class FlowLinks(NamedTuple):
 
     starts: Integers
     links: Integers
-    crossings: Integers
+    crossings: Floats
 
 
 class LinkUse(NamedTuple):

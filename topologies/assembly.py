@@ -20,6 +20,7 @@ from simulator.cluster.vertices import NONE, Names, Numbered, Vertices
 from simulator.errors import ClusterError
 from simulator.hashing import Indices, Table
 from topologies.network import FabricRouter, Network, Port, Ports, Tree
+from topologies.routing import Routing
 from topologies.template import ServerTemplate, Tables
 from topologies.wiring import Wiring
 
@@ -35,10 +36,12 @@ def assemble(
     cable: Link | None = None,
     radix: int = 40,
     name: str = "cluster",
+    routing: Routing | None = None,
 ) -> Cluster:
     """Return the cluster of the given number of nodes of each wiring, joined by *fabric* (not needed for one node).
 
-    *cable*: one link between switches of the fabric. *radix*: the number of ports of a switch.
+    *cable*: one link between switches of the fabric. *radix*: the number of ports of a switch. *routing*: how
+    switches choose among equal-cost paths.
     """
     templates = _templates(wirings)
     last = templates[-1]
@@ -48,10 +51,11 @@ def assemble(
         lacking = [template.node for template in templates if not template.wiring.nics]
         if lacking:
             raise ClusterError(f"node {lacking[0]} has no NIC to reach other nodes; give the node nics")
-        network = Network(ports, cable or ports[0].link, radix, begin)
-        router = fabric(network)
+        network = Network(ports, cable or ports[0].link, radix, begin, routing)
+        router = _routed(fabric(network), network.routing)
     topology = _topology(templates, network)
-    return Cluster(topology, Routes(templates, ports, router, topology.vertices.names), name)
+    routes = Routes(templates, ports, router, topology.vertices.names, network.routing if network else None)
+    return Cluster(topology, routes, name)
 
 
 def _templates(wirings: Sequence[tuple[Wiring, int]]) -> list[ServerTemplate]:
@@ -109,11 +113,20 @@ def _topology(templates: Sequence[ServerTemplate], network: Network | None) -> T
 
 
 class Routes:
-    """The router of an assembled cluster. It is *hierarchical* if the switches between nodes form a tree."""
+    """The router of an assembled cluster.
+
+    It is *hierarchical* if the switches between nodes form a tree. It *chooses* if the user has said how.
+    """
 
     def __init__(
-        self, templates: Sequence[ServerTemplate], ports: Ports, router: FabricRouter | None, names: Names
+        self,
+        templates: Sequence[ServerTemplate],
+        ports: Ports,
+        router: FabricRouter | None,
+        names: Names,
+        routing: Routing | None = None,
     ) -> None:
+        self.chooses = routing is not None and routing.policy != "auto"
         self._templates, self._ports, self._router, self._names = templates, ports, router, names
         self._starts = [template.vertex for template in templates]
         self.hierarchical = router is None or isinstance(router, Tree)
@@ -129,6 +142,15 @@ class Routes:
             raise ClusterError(f"there is no route from {ends}: they are in different nodes without a fabric")
         (out, exit_), (back, entry) = self._to_nic(source, a, out=True), self._to_nic(target, b, out=False)
         return [*out, *self._router(exit_, entry), *back]
+
+    def paths(self, source: int, target: int, connection: int) -> list[list[int]]:
+        """Return the vertices of each path that the bytes of a *connection* take; each path has an equal share."""
+        several = getattr(self._router, "paths", None)
+        a, b = self._place(source), self._place(target)
+        if several is None or a[:2] == b[:2]:
+            return [self(source, target)]
+        (out, exit_), (back, entry) = self._to_nic(source, a, out=True), self._to_nic(target, b, out=False)
+        return [[*out, *switches, *back] for switches in several(exit_, entry, connection)]
 
     def regularity(self, cluster: Cluster) -> Regularity | None:
         """Return the regularity of *cluster*, which has these routes. None if its fabric is not a tree."""
@@ -160,6 +182,16 @@ class Routes:
         if server >= template.count:
             raise ClusterError(f"{self._names[vertex]} is not a vertex of a node of this cluster")
         return template, server, place
+
+
+def _routed(router: FabricRouter, routing: Routing) -> FabricRouter:
+    """Return *router*. Raises `ClusterError` if it has no paths to choose from as *routing* says."""
+    if routing.policy in ("adaptive", "ecmp") and not isinstance(router, Tree) and not hasattr(router, "paths"):
+        raise ClusterError(
+            f"network.routing: {routing.policy} needs equal-cost paths, and the fabric has one path between two NICs; "
+            "take auto, or a fat_tree, rail or dragonfly"
+        )
+    return router
 
 
 def cable_of(link: Link, latency: float | None, bandwidth: float | None = None) -> Link:

@@ -1,7 +1,8 @@
 """A folded Clos network: leaves below spines below cores. A route goes up as far as needed and down again.
 
 The equal-cost uplinks of a switch are one bundle with the sum of their bandwidths, so the switches at their upper ends
-are one vertex. Traffic is spread over them evenly.
+are one vertex. Traffic is spread over them evenly. Where the routing is by connection or by destination, every uplink
+counts for itself instead (`topologies.planes`).
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ from simulator.cluster.vertices import NONE
 from simulator.errors import ClusterError
 from simulator.hashing import Indices
 from topologies.network import Network, Tree
+from topologies.planes import Planes, planes
 
 
-def clos(network: Network, leaves: Sequence[Indices], oversubscription: Sequence[float], radix: int, pod: int) -> Tree:
+def clos(
+    network: Network, leaves: Sequence[Indices], oversubscription: Sequence[float], radix: int, pod: int
+) -> Tree | Planes:
     """Build two levels if a spine switch of *radix* ports reaches all *leaves* (the port numbers of each), else three.
 
     *oversubscription*: bandwidth down over bandwidth up, of a leaf and of a spine. *pod*: the number of leaves that
@@ -31,18 +35,29 @@ def clos(network: Network, leaves: Sequence[Indices], oversubscription: Sequence
         network.plug(ports, leaf)
         leaf_of[ports] = leaf
         below.append((leaf, network.ports.bandwidth(ports)))
+    groups = _pods(below, radix, pod)
+    if network.routing.separate:
+        place = np.empty(len(network.ports), np.int64)
+        place[np.concatenate(leaves)] = np.arange(len(place))
+        return planes(network, leaf_of.tolist(), place.tolist(), groups, oversubscription)
     above: dict[int, int] = {}
-    if len(below) > 1:
-        groups = [below] if len(below) <= radix else [below[i : i + pod] for i in range(0, len(below), pod)]
-        if len(groups) > radix:
-            raise ClusterError(
-                f"three levels of {radix}-port switches join at most {radix} pods of {pod} leaves, not {len(groups)};"
-                " give the fabric a larger radix"
-            )
-        spines = _level(network, "spine", groups, oversubscription[0], above)
-        if len(spines) > 1:
-            _level(network, "core", [spines], oversubscription[1], above)
+    spines = _level(network, "spine", groups, oversubscription[0], above)
+    if len(spines) > 1:
+        _level(network, "core", [spines], oversubscription[1], above)
     return Tree(leaf_of.tolist(), above)
+
+
+def _pods(leaves: list[tuple[int, float]], radix: int, pod: int) -> list[list[tuple[int, float]]]:
+    """The *leaves* that share spines: all of them if a spine reaches them, else *pod* each; none of a single leaf."""
+    if len(leaves) == 1:
+        return []
+    groups = [leaves] if len(leaves) <= radix else [leaves[i : i + pod] for i in range(0, len(leaves), pod)]
+    if len(groups) > radix:
+        raise ClusterError(
+            f"three levels of {radix}-port switches join at most {radix} pods of {pod} leaves, not {len(groups)};"
+            " give the fabric a larger radix"
+        )
+    return groups
 
 
 def _level(

@@ -17,6 +17,7 @@ import numpy as np
 from simulator.cluster import Link
 from simulator.errors import ClusterError
 from simulator.hashing import Indices, Table
+from topologies.routing import Routing
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,11 @@ class Ports(Sequence[Port]):
 
 
 FabricRouter = Callable[[Port, Port], Sequence[int]]
-"""From one port to another: the switches on the route, in order."""
+"""From one port to another: the switches on the route, in order.
+
+A router may have a method ``paths(source, target, connection)``, which returns several routes. Each of them carries an
+equal share of the bytes of a connection.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +96,12 @@ class Tree:
 class Network:
     """*ports* in order of their nodes; *cable*: one link between two switches; *radix*: the ports of a switch.
 
-    Added switches are vertices from number *begin* on.
+    Added switches are vertices from number *begin* on. *routing*: how they choose among equal-cost paths.
     """
 
-    def __init__(self, ports: Ports, cable: Link, radix: int, begin: int) -> None:
+    def __init__(self, ports: Ports, cable: Link, radix: int, begin: int, routing: Routing | None = None) -> None:
         self.ports, self.cable, self.radix, self.begin = ports, cable, radix, begin
+        self.routing = routing or Routing()
         self.switches: list[tuple[str, int]] = []
         self._counts: dict[str, int] = {}
         self._kinds_below: dict[int, set[str]] = {}

@@ -35,6 +35,7 @@ from simulator.errors import ClusterError
 from topologies.assembly import assemble, cable_of
 from topologies.catalogue import CPUS, GPUS, LinkData, device, known, link_data
 from topologies.parameters import one_or_list
+from topologies.routing import Routing
 from topologies.sections import FABRICS, Cpu, FabricSection, Gpu, NodeSection
 
 CLUSTERS = "topologies.clusters"
@@ -84,12 +85,12 @@ class ClusterSection(Section):
     degraded: list[Degradation] = Field(default_factory=list)
     """Links with a part of their bandwidth."""
 
-    def build(self, folder: Path | None = None) -> Cluster:
-        """Return the cluster.
+    def build(self, folder: Path | None = None, routing: Routing | None = None) -> Cluster:
+        """Return the cluster. *routing*: how its switches choose among equal-cost paths.
 
-        Paths are relative to *folder*. Raises `ClusterError` if its parts do not fit together.
+        Files are relative to *folder*. Raises `ClusterError` if its parts do not fit together.
         """
-        cluster = self._whole_cluster(folder or Path())
+        cluster = self._whole_cluster(folder or Path(), routing or Routing())
         if not self.degraded:
             return cluster
         factors: dict[tuple[str, str], float] = {}
@@ -103,8 +104,17 @@ class ClusterSection(Section):
                 )
         return cluster.degraded((a, b, factor) for (a, b), factor in factors.items())
 
-    def _whole_cluster(self, folder: Path) -> Cluster:
+    def _whole_cluster(self, folder: Path, routing: Routing) -> Cluster:
         raise NotImplementedError
+
+
+def _check_one_path(routing: Routing) -> None:
+    """Raise `ClusterError` if *routing* chooses among paths: this form of cluster has one between two devices."""
+    if routing.policy in ("adaptive", "ecmp"):
+        raise ClusterError(
+            f"network.routing: {routing.policy} needs equal-cost paths, and this cluster has one path between two "
+            "devices; take auto, or nodes with a fabric such as fat_tree"
+        )
 
 
 def _links_between(cluster: Cluster, source: str, target: str) -> list[tuple[str, str]]:
@@ -180,7 +190,7 @@ class NodesSection(ClusterSection):
         """The number of nodes of each kind."""
         return self.nodes if isinstance(self.nodes, list) else [self.nodes]
 
-    def _whole_cluster(self, folder: Path) -> Cluster:
+    def _whole_cluster(self, folder: Path, routing: Routing) -> Cluster:
         function, arguments = lookup.function(FABRICS, self.fabric.kind), self.fabric.parameters()
         wirings = [kind.wiring() for kind in self.kinds]
         cable, radix = None, DEFAULT_RADIX
@@ -196,6 +206,7 @@ class NodesSection(ClusterSection):
             cable,
             radix,
             self.preset or "cluster",
+            routing,
         )
 
 
@@ -221,7 +232,8 @@ class UniformSection(ClusterSection):
         _not_absurd("hosts", self.hosts)
         return self
 
-    def _whole_cluster(self, folder: Path) -> Cluster:
+    def _whole_cluster(self, folder: Path, routing: Routing) -> Cluster:
+        _check_one_path(routing)
         from topologies.uniform import uniform
 
         return uniform(self.gpus, self.bandwidth, self.latency, self.hosts, self.accelerator.accelerator())
@@ -256,7 +268,8 @@ class TreeSection(ClusterSection):
                 raise Fault(name, f"has {len(values)} entries for the {len(self.arity)} levels of arity; give one each")
         return self
 
-    def _whole_cluster(self, folder: Path) -> Cluster:
+    def _whole_cluster(self, folder: Path, routing: Routing) -> Cluster:
+        _check_one_path(routing)
         from topologies.tree import tree
 
         def levels(value: float | list[float]) -> list[float]:
@@ -276,7 +289,8 @@ class GraphSection(ClusterSection):
     processor: Cpu = Field(default_factory=lambda: device(CPUS, "xeon_gold_6140"))
     """The host processor, for hosts of the graph without one of their own."""
 
-    def _whole_cluster(self, folder: Path) -> Cluster:
+    def _whole_cluster(self, folder: Path, routing: Routing) -> Cluster:
+        _check_one_path(routing)
         from topologies.graph import load
 
         gpu = self.accelerator.accelerator() if self.accelerator else None

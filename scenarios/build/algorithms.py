@@ -15,7 +15,8 @@ def check_algorithms(schedule: Schedule, network: Communicator, document: Docume
 
     Raises `ScenarioError` at the algorithm that a group cannot use. The choices of the library are always usable.
     """
-    if not set(network.algorithms.values()) & set(network.transport.switch_only):
+    picky = {*network.transport.switch_only, *network.transport.across_only}
+    if not set(network.algorithms.values()) & picky:
         return
     for axis, kind, requested in sorted(_collectives(schedule)):
         for group in schedule.mesh.axes[axis].groups:

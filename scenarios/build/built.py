@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from scenarios.build.conditions import conditions
 from scenarios.build.derived import Derived, derive
+from scenarios.build.fabric import check_sharp
 from scenarios.build.grid_choice import Choice, chosen_grid
 from scenarios.build.offload import check_offload
 from scenarios.build.schedule import collective_schedule, model_share, training_schedule
@@ -26,6 +27,7 @@ from simulator.kernel import BYTES
 from simulator.plain_text import name_fault
 from simulator.schedule import Schedule
 from topologies.catalogue import having_precision
+from topologies.routing import Routing
 from topologies.specification import ClusterHolder, ClusterSection
 from workloads.default_stack import AUTO, default_stack
 from workloads.huggingface.aliases import with_plain_keys
@@ -114,7 +116,7 @@ class BuiltScenario:
         specification = validated(document, Specification)
         if specification.training is None or not specification.parallelism.chosen_by_model:
             return cls(specification, document, name, source)
-        cluster = _built(specification.cluster, document)
+        cluster = _built(specification.cluster, document, specification.routing)
         choice = chosen_grid(specification, cluster, document)
         path, grid = ("parallelism", "tp"), {axis: getattr(choice.grid, axis) for axis in ("x", "y", "z")}
         document = replaced(document, path, grid, document.position(path))
@@ -147,6 +149,7 @@ class BuiltScenario:
         _ = self.derived  # checks degrees, batches and placement
         check_offload(self.specification, self._cluster, self.derived, self.document)
         conditions(self.specification, self._cluster, self.document)
+        check_sharp(self.specification, self._cluster, self.document)
         precisions = {
             kernel.precision
             for layer in (self.model.layers if self.model else ())
@@ -170,7 +173,7 @@ class BuiltScenario:
 
     @cached_property
     def _cluster(self) -> Cluster:
-        return _built(self.specification.cluster, self.document)
+        return _built(self.specification.cluster, self.document, self.specification.routing)
 
     @cached_property
     def derived(self) -> Derived:
@@ -278,13 +281,13 @@ def _read(path: pathlib.Path, overrides: Mapping[str, Any] | None = None, option
     return loading.overridden(document, {**changes, **loading.options(options or [])})
 
 
-def _built(section: ClusterSection, document: Document) -> Cluster:
+def _built(section: ClusterSection, document: Document, routing: Routing | None = None) -> Cluster:
     """Return the cluster of *section*. Raises `ScenarioError` at its place in *document*."""
     try:
-        return section.build()
+        return section.build(routing=routing)
     except ClusterError as error:
         key, colon, message = str(error).partition(": ")
-        if colon and key.startswith("cluster."):
+        if colon and key.startswith(("cluster.", "network.")):
             raise document.error(tuple(key.split(".")), message) from None
         at = ("cluster", "graph") if "graph" in document.data["cluster"] else ("cluster",)
         raise document.error(at, str(error), at_key=at == ("cluster",)) from None

@@ -11,6 +11,7 @@ import numpy as np
 from scenarios.files.plotted import PlottedResult
 from scenarios.results.text import heading
 from simulator.analysis import metrics, report
+from simulator.analysis.cables import cable_load
 from simulator.analysis.text import indented
 from simulator.timeline import Timeline
 
@@ -34,6 +35,7 @@ class CollectiveResult(PlottedResult):
         return {
             "name": self.scenario.name,
             "collective": self.rows(),
+            **({"cables": load.summary()} if (load := cable_load(self._timeline)) else {}),
         }
 
     def rows(self) -> list[dict[str, Any]]:
@@ -66,7 +68,9 @@ class CollectiveResult(PlottedResult):
         network = self.scenario.specification.network
         title = f"{benchmark.kind} over {self.scenario.derived.ranks} ranks, transport {network.transport}"
         title += f", {network.fidelity}, engine {self._timeline.engine}"
-        return f"{heading(self.scenario)}\n\n{title}\n{indented(self.table())}"
+        load = cable_load(self._timeline)
+        cables = f"\n\n{load.told()}" if load else ""
+        return f"{heading(self.scenario)}\n\n{title}\n{indented(self.table())}{cables}"
 
     def table(self) -> str:
         """Return the rows as a table with the columns of nccl-tests."""

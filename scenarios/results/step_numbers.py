@@ -19,6 +19,7 @@ from scenarios.results.result import Result
 from scenarios.results.uncertainty import Uncertainty
 from simulator.accelerator import Accelerator
 from simulator.analysis import memory, metrics, traffic
+from simulator.analysis.cables import cable_load
 from simulator.analysis.critical.path import COMPUTATION, CriticalPath, critical_path
 from simulator.analysis.percentiles import percentiles
 from simulator.timeline import Timeline
@@ -178,6 +179,7 @@ class StepNumbers(Result):
             "traffic_bytes": dict.fromkeys(AXES, 0.0) | traffic.by_axis(timeline),
             "link_traffic_bytes": traffic.by_link_kind(timeline),
             "link_utilisation": traffic.utilisation(timeline),
+            **({"cables": load.summary()} if (load := cable_load(timeline)) else {}),
             **({"input": self._input} if self.loading else {}),
             **({"training": self.whole_training()} if training.tokens or training.samples else {}),
             "outside_calibration": self.outside,

@@ -13,6 +13,7 @@ from scenarios.results.remedies import remedy_line
 from scenarios.results.step_numbers import StepNumbers
 from scenarios.results.text import batch, engine_line, heading
 from simulator.analysis import bubble, metrics, report, text, traffic
+from simulator.analysis.cables import cable_load
 from simulator.analysis.critical import table
 from simulator.analysis.pipeline import box_lengths
 from simulator.analysis.text import figure, indented
@@ -233,5 +234,7 @@ def _links(result: StepNumbers) -> str:
     table = text.table(rows, ["", "bytes a step", "mean use", "busiest"], "lrrr")
     if not used:
         table += "\nno use: with fidelity alpha_beta each transfer has its links for itself"
+    if load := cable_load(result.timeline):
+        table += f"\n{load.told()}"
     sent = [f"{axis} {show(nbytes, 'size', 3)}" for axis, nbytes in traffic.by_axis(result.timeline).items() if nbytes]
     return f"links, by kind\n{indented(table)}\n  all ranks together send, by axis: {', '.join(sent)}"

@@ -6,13 +6,18 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from simulator.document import Bandwidth, Fault, Section, Time
+from simulator.document import Bandwidth, Count, Fault, Flag, Index, Section, Time
 from simulator.document.names import known
 from simulator.document.validation import listed, near
 from simulator.lookup import find, is_path, names
 from simulator.network.transport.calibration import LIBRARIES, loaded
 from simulator.schedule import COLLECTIVES
 from simulator.units import show
+from topologies.routing import Policy
+
+QUEUE_PAIRS = 2
+"""NCCL has two channels for each ring (`simulator.network.transport.nccl.BLOCKS`), each with one queue pair, the
+default of NCCL_IB_QPS_PER_CONNECTION (NCCL user guide)."""
 
 
 class BackgroundTraffic(Section):
@@ -51,8 +56,34 @@ class Network(Section):
     """Algorithm by collective (all_reduce) or by axis and collective (dp.all_reduce): auto, a file of
     simulator/network/collectives, or an import path."""
 
+    routing: Policy = "auto"
+    """How switches choose among equal-cost paths. adaptive: packets are spread evenly; ecmp: a hash of each connection;
+    static: by destination (D-mod-K); auto: adaptive in trees, and in a dragonfly by the sender's router."""
+    seed: Index | None = None
+    """Seed of the hash of ecmp; by default simulation.seed."""
+    queue_pairs: Count = QUEUE_PAIRS
+    """Connections between two GPUs of a group, each with a hash of its own under ecmp."""
+    sharp: Flag = False
+    """Whether InfiniBand switches add (SHARP, of HDR and newer) and NCCL has the plugin for it: all-reduce between
+    servers may take sharp, and nvls_sharp on H100 and newer."""
+    nvls_tree: Flag = False
+    """Whether NCCL may take nvls_tree (its NVLSTree, since 2.18): an all-reduce between servers of H100 and newer."""
     background: list[BackgroundTraffic] = Field(default_factory=list)
     """Traffic of other jobs on the same links."""
+
+    @model_validator(mode="after")
+    def _hashed(self) -> Network:
+        for key in ("seed", "queue_pairs"):
+            if key in self.model_fields_set and getattr(self, key) is not None and self.routing != "ecmp":
+                raise Fault(key, f"belongs to routing ecmp, but routing is {self.routing}")
+        return self
+
+    @model_validator(mode="after")
+    def _of_nccl(self) -> Network:
+        for key in ("sharp", "nvls_tree"):
+            if getattr(self, key) and self.transport in LIBRARIES and self.transport != "nccl":
+                raise Fault(key, f"belongs to transport nccl, but transport is {self.transport}")
+        return self
 
     @model_validator(mode="after")
     def _shared(self) -> Network:

@@ -23,6 +23,7 @@ from simulator.document.names import known
 from simulator.document.quantities import Version
 from simulator.document.validation import near
 from simulator.plain_text import name_fault, text_fault
+from topologies.routing import Routing
 from topologies.specification import ClusterSpecification
 from workloads.default_stack import AUTO
 from workloads.specification import ModelSpecification
@@ -47,6 +48,7 @@ RESULT = (
     "traffic_bytes",
     "link_traffic_bytes",
     "link_utilisation",
+    "cables",
     "training",
     "input",
     "outside_calibration",
@@ -98,6 +100,13 @@ class Specification(Section):
     """Several runs in one file: changes by dotted key, by the name of the variant."""
     table: Table | None = None
     """Variants from the rows of a CSV file."""
+
+    @property
+    def routing(self) -> Routing:
+        """How the switches of the cluster choose among equal-cost paths."""
+        network = self.network
+        seed = self.simulation.seed if network.seed is None else network.seed
+        return Routing(network.routing, seed, network.queue_pairs)
 
     @field_validator("name")
     @classmethod

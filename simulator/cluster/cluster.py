@@ -36,8 +36,9 @@ Router = Callable[[int, int], Sequence[int]]
 """From one device to another: the numbers of the vertices on the route, both ends included.
 
 A router has the attribute `hierarchical`, which is true if routes between servers go up a tree of switches and down
-again. It may have a method `nic_of` (the NIC on a device's routes to other servers) and a method `regularity` (the
-common structure of a cluster's servers).
+again. It may have a method `nic_of` (the NIC on a device's routes to other servers), a method `regularity` (the common
+structure of a cluster's servers), a method `paths` (several routes between two devices, for a connection), and an
+attribute `chooses`.
 """
 
 LINK_DEPENDENT = ("graph", "regularity", "_link_classes")
@@ -98,11 +99,23 @@ class Cluster:
         """Whether routes between servers go up a tree and down. Then the routes to one device determine all others."""
         return getattr(self._router, "hierarchical", False)
 
+    @property
+    def chooses(self) -> bool:
+        """Whether a user has said how switches choose among equal-cost paths."""
+        return getattr(self._router, "chooses", False)
+
     @cached_property
     def regularity(self) -> Regularity | None:
         """The common structure of the servers. None if the router knows of none."""
         found: Callable[[Cluster], Regularity | None] | None = getattr(self._router, "regularity", None)
         return found(self) if found else None
+
+    @cached_property
+    def cables(self) -> frozenset[int]:
+        """The numbers of the links between switches of the fabric."""
+        node, topology = self.vertices.node, self.topology
+        between = (node[topology.source] == NONE) & (node[topology.target] == NONE)
+        return frozenset(np.flatnonzero(between).tolist())
 
     @cached_property
     def devices(self) -> tuple[str, ...]:
@@ -247,6 +260,18 @@ class Cluster:
             path = self._path(self.vertex(source), self.vertex(target))
             self._routes[key] = tuple([self.topology.leaving(a)[b] for a, b in pairwise(path)])
         return self._routes[key]
+
+    def paths(self, source: str, target: str, connection: int = 0) -> tuple[tuple[int, ...], ...]:
+        """Return the links of each path that bytes of a *connection* take; each path carries an equal share.
+
+        Without a choice among equal-cost paths it is the route alone. Raises `ClusterError` if there is no route.
+        """
+        several: Callable[[int, int, int], Sequence[Sequence[int]]] | None = getattr(self._router, "paths", None)
+        if several is None:
+            return (self.route(source, target),)
+        found = several(self.vertex(source), self.vertex(target), connection)
+        leaving = self.topology.leaving
+        return tuple(tuple([leaving(a)[b] for a, b in pairwise(path)]) for path in found)
 
     def _path(self, source: int, target: int) -> Sequence[int]:
         if self._router:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from simulator.cluster import Cluster
 from simulator.engine.rank_classes import RankClasses
 from simulator.engine.setup import Background, CapacityChange
 from simulator.errors import ClusterError
 from simulator.network.plan import Flow
+from simulator.network.transport.routing import link_shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Conditions:
     def links(self, cluster: Cluster) -> set[int]:
         """The numbers of the links that are affected. Raises `ClusterError` for a link that does not exist."""
         return {_number(cluster, one) for one in self.changes} | {
-            link for one in self.traffic for link in cluster.route(one.source, one.target)
+            link for one in self.traffic for link in chain(*cluster.paths(one.source, one.target))
         }
 
     def capacity_changes(self, cluster: Cluster, classes: RankClasses) -> list[CapacityChange]:
@@ -53,10 +55,7 @@ class Conditions:
 
     def background(self, cluster: Cluster, classes: RankClasses) -> list[Background]:
         """The traffic as flows over rows of the network."""
-        return [
-            Background(_flow(cluster.route(one.source, one.target), cluster, classes, one.rate), one.begin, one.end)
-            for one in self.traffic
-        ]
+        return [Background(_flow(one, cluster, classes), one.begin, one.end) for one in self.traffic]
 
 
 def _number(cluster: Cluster, change: BandwidthChange) -> int:
@@ -68,8 +67,8 @@ def _number(cluster: Cluster, change: BandwidthChange) -> int:
         ) from None
 
 
-def _flow(route: Sequence[int], cluster: Cluster, classes: RankClasses, rate: float) -> Flow:
-    rows = tuple(map(classes.row_of, route))
-    alone = min([rate, *(cluster.links[link].bandwidth for link in route)])
-    ones = (1,) * len(route)
-    return Flow(tuple(route), ones, rows, tuple(map(float, ones)), alone, rate)
+def _flow(traffic: Traffic, cluster: Cluster, classes: RankClasses) -> Flow:
+    shares = link_shares([cluster.paths(traffic.source, traffic.target)])
+    links, crossings = tuple(shares), tuple(shares.values())
+    alone = min([traffic.rate, *(cluster.links[link].bandwidth / share for link, share in shares.items())])
+    return Flow(links, crossings, tuple(map(classes.row_of, links)), crossings, alone, traffic.rate)

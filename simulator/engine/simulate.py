@@ -228,5 +228,5 @@ class Simulation:
 def _links_of(flows: Sequence[Flow]) -> FlowLinks:
     sizes = [len(flow.links) for flow in flows]
     links = np.fromiter((link for flow in flows for link in flow.links), np.int64, sum(sizes))
-    crossings = np.fromiter((number for flow in flows for number in flow.crossings), np.int64, sum(sizes))
+    crossings = np.fromiter((number for flow in flows for number in flow.crossings), np.float64, sum(sizes))
     return FlowLinks(np.cumsum([0, *sizes]), links, crossings)

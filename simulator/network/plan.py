@@ -25,7 +25,7 @@ class Flow:
     """
 
     links: tuple[int, ...]
-    crossings: tuple[int, ...]
+    crossings: tuple[float, ...]
     rows: tuple[int, ...]
     weights: tuple[float, ...]
     alone: float

@@ -58,7 +58,8 @@ class Step:
     *reduces*: the receiver adds what arrives to its own data; one value, or one for each transfer.
 
     *in_switch*: switches copy what one position sends to many and add what many positions send to one, so a link
-    carries it once. A position's own part passes the switch too.
+    carries it once. Where parts are reduced at all positions, a position's own part passes the switch too. One value,
+    or one for each transfer.
 
     *blocks*: which blocks of the vector, out of *parts* equal ones, each transfer carries. For an all-to-all the
     vectors of all ranks count: part i p + j goes from i to j.
@@ -78,7 +79,7 @@ class Step:
     reduces: bool | tuple[bool, ...] = False
     parts: int = 0
     blocks: Blocks | None = None
-    in_switch: bool = False
+    in_switch: bool | tuple[bool, ...] = False
     continues: bool = False
     forwards: bool = False
 
@@ -90,6 +91,14 @@ class Step:
     def adds(self, transfer: int) -> bool:
         """Whether the receiver of transfer number *transfer* adds what arrives to its own data."""
         return self.reduces if isinstance(self.reduces, bool) else self.reduces[transfer]
+
+    def switched(self, transfer: int) -> bool:
+        """Whether switches copy or add what transfer number *transfer* carries."""
+        return self.in_switch if isinstance(self.in_switch, bool) else self.in_switch[transfer]
+
+    def lane(self, transfer: int) -> int:
+        """Return the number of the lane of transfer number *transfer*."""
+        return transfer // max(1, len(self.transfers) // self.lanes)
 
     def latency(self, alphas: Sequence[float]) -> float:
         """Return the seconds of latency. *alphas*: the latency of one message, by transfer.

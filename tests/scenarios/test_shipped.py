@@ -51,6 +51,8 @@ def results() -> Results:
 def test_what_is_shipped() -> None:
     small = [
         "alexnet_pr_pc",
+        "background_traffic",
+        "ecmp_collisions",
         "allreduce_dgx_a100",
         "dgx_a100_gpt2_xl_ddp",
         "gpipe_vs_varuna",

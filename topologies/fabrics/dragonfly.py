@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations, count
 from math import ceil
 
@@ -11,6 +12,7 @@ import numpy as np
 from simulator.document import Count, Flag, Ratio
 from simulator.hashing import Indices
 from topologies.network import FabricRouter, Network, Port
+from topologies.routing import Routing
 
 
 def dragonfly(
@@ -41,15 +43,44 @@ def dragonfly(
         groups.append(_group(network, plugs))
     _join_groups(network, groups, network.ports.bandwidth(np.arange(min(size, number))) / oversubscription)
 
-    def route(source: Port, target: Port) -> list[int]:
-        (here, first), (there, last) = place[source.number], place[target.number]
-        passed = [groups[here][first], groups[there][last]]
-        if here != there:
-            links = gateways(groups, here, there)
-            passed[1:1] = links[first % len(links)]
-        return list(dict.fromkeys(passed))
+    return MinimalPaths(network.routing, groups, place)
 
-    return route
+
+@dataclass(frozen=True)
+class MinimalPaths:
+    """Paths through a dragonfly over one global link. *place*: by port its group, and its router in the group.
+
+    Each global link between two groups gives a path. Routing by ``auto`` and ``static`` chooses it by the router of the
+    sender.
+    """
+
+    routing: Routing
+    groups: Sequence[Sequence[int]]
+    place: Mapping[int, tuple[int, int]]
+
+    def __call__(self, source: Port, target: Port) -> list[int]:
+        """Return the routers of the path that the sender's router chooses."""
+        return self._path(source, target, self.place[source.number][1])
+
+    def paths(self, source: Port, target: Port, connection: int) -> list[list[int]]:
+        """Return the routers of each path that packets between two ports take; each path has an equal share."""
+        (here, first), (there, _) = self.place[source.number], self.place[target.number]
+        if here == there or self.routing.policy in ("auto", "static"):
+            return [self._path(source, target, first)]
+        if self.routing.policy == "adaptive":
+            every = range(len(gateways(self.groups, here, there)))
+            return [self._path(source, target, number) for number in every]
+        hashes = self.routing.hashes(source.number, target.number, connection)
+        return [self._path(source, target, number) for number in hashes]
+
+    def _path(self, source: Port, target: Port, number: int) -> list[int]:
+        """The path over the global link that *number* chooses."""
+        (here, first), (there, last) = self.place[source.number], self.place[target.number]
+        passed = [self.groups[here][first], self.groups[there][last]]
+        if here != there:
+            links = gateways(self.groups, here, there)
+            passed[1:1] = links[number % len(links)]
+        return list(dict.fromkeys(passed))
 
 
 def _group(network: Network, plugs: Sequence[Indices]) -> list[int]:

@@ -67,7 +67,7 @@ class Incidence(NamedTuple):
     links: Short
     coefficients: Short
     weights: Floats
-    crossings: Indices
+    crossings: Floats
 
 
 class Flows:
@@ -145,7 +145,7 @@ class _Contents:
         return [(tuple(where), flow.bound) for where, flow in zip(self._used, self.flows, strict=True)]
 
     @property
-    def coefficients(self) -> tuple[list[float], list[int]]:
+    def coefficients(self) -> tuple[list[float], list[float]]:
         """The weights and the crossings of all flows, one flow and one link after the other."""
         weights = [weight for flow in self.flows for weight in flow.weights]
         return weights, [number for flow in self.flows for number in flow.crossings]
@@ -167,7 +167,7 @@ def _incidence(pairs: Sequence[tuple[Isomorphic, _Contents]]) -> Incidence:
     none = np.zeros(0, np.int32)
     flows, links, which = (np.concatenate(column) for column in zip((none, none, none), *entries, strict=True))
     weights = np.array([weight for own, _ in coefficients for weight in own], np.float64)
-    crossings = np.array([number for _, own in coefficients for number in own], np.int64)
+    crossings = np.array([number for _, own in coefficients for number in own], np.float64)
     return Incidence(flows, links, which, weights, crossings)
 
 

@@ -50,7 +50,7 @@ class FoldedNetwork:
         self._flow, self._row = flow[first[order]], row[first[order]]
         # bincount adds in the order of the entries
         self._weight = np.bincount(entry, incidence.weights[coefficients], len(key))[order]
-        self._crossings = np.bincount(entry, incidence.crossings[coefficients], len(key))[order].astype(np.int64)
+        self._crossings = np.bincount(entry, incidence.crossings[coefficients], len(key))[order]
         self._starts = np.searchsorted(self._flow, np.arange(len(self._bounds) + 1))
 
     @cached_property

@@ -55,6 +55,8 @@ class Partition:
         self.distinct = np.searchsorted(self.links, distinct)
         bandwidths = cluster.bandwidths[self.links].view(np.uint64).copy()
         bandwidths[self.distinct] ^= mixed(1 + self.distinct.astype(np.uint64))
+        if cluster.chooses:  # their loads are reported apart from those of NICs
+            bandwidths[np.isin(self.links, list(cluster.cables))] ^= mixed(np.zeros(1, np.uint64))
         self.hosts = {host: number for number, host in enumerate(dict.fromkeys(hosts.values()))}
         colours = [
             ranks,
@@ -115,7 +117,7 @@ def _host_edges(hosts: Mapping[int, str], numbers: Mapping[str, int]) -> Edges:
 
 def _crossing_edges(incidence: Incidence, chosen: Flags) -> Edges:
     """The *chosen* entries of *incidence* as edges from flows to links, labelled by their coefficients."""
-    labels = mixed(incidence.weights.view(np.uint64)) ^ incidence.crossings.astype(np.uint64)
+    labels = mixed(incidence.weights.view(np.uint64)) ^ incidence.crossings.view(np.uint64)
     flows, links = (numbers[chosen].astype(np.int64) for numbers in (incidence.flows, incidence.links))
     return Edges(FLOW, LINK, flows, links, labels[incidence.coefficients[chosen]])
 

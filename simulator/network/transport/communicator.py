@@ -231,7 +231,11 @@ class Communicator:
         """
         transport = self.transport
         tuning_model = transport.tuning_model or transport
-        best = min(candidates(tuning_model, topology, kind, choices, nbytes), key=attrgetter("seconds"), default=None)
+        judged = topology
+        if self.cluster.chooses and tuning_model is not transport:
+            # a library does not see collisions on the cables of a fabric
+            judged = GroupTopology(self.cluster, topology.devices, transport, cables=False)
+        best = min(candidates(tuning_model, judged, kind, choices, nbytes), key=attrgetter("seconds"), default=None)
         if best is None:
             return EMPTY
         if tuning_model is not transport:

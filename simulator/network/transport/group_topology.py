@@ -10,7 +10,7 @@ from math import inf
 
 from simulator.cluster import Cluster
 from simulator.network.plan import Flow
-from simulator.network.step import Group, Step, Transfer
+from simulator.network.step import Group, Step
 from simulator.network.transport.channels import group_of
 from simulator.network.transport.group_properties import GroupProperties
 from simulator.network.transport.routing import MOST_CHANNELS, LinkLoad, group_properties, link_load, nvlinks, route
@@ -19,11 +19,14 @@ from simulator.network.transport.transport import Transport
 
 
 class GroupTopology:
-    """A group of *devices* that communicates by *transport*. Routes, link loads and flows are found once and kept."""
+    """A group of *devices* that communicates by *transport*. Routes, link loads and flows are found once and kept.
 
-    def __init__(self, cluster: Cluster, devices: Sequence[str], transport: Transport) -> None:
-        self.cluster, self.devices, self.transport = cluster, tuple(devices), transport
-        self._loads: dict[tuple[tuple[Transfer, ...], bool], LinkLoad] = {}
+    Without *cables* no transfer loads the cables between switches, of which a library knows nothing.
+    """
+
+    def __init__(self, cluster: Cluster, devices: Sequence[str], transport: Transport, *, cables: bool = True) -> None:
+        self.cluster, self.devices, self.transport, self.cables = cluster, tuple(devices), transport, cables
+        self._loads: dict[Hashable, LinkLoad] = {}
         self._flows: dict[tuple[Hashable, ...], tuple[Flow, ...]] = {}
         self._wholes: dict[tuple[Transport, int], tuple[list[float], float]] = {}
         self._seconds_per_byte: dict[Flow, tuple[float, ...]] = {}
@@ -58,7 +61,8 @@ class GroupTopology:
         """Return the load of *step* on the links, found once for all steps with the same transfers."""
         key = step.transfers, step.in_switch
         if key not in self._loads:
-            self._loads[key] = link_load(self.cluster, self.devices, step)
+            load = link_load(self.cluster, self.devices, step)
+            self._loads[key] = load if self.cables else load.without(self.cluster.cables)
         return self._loads[key]
 
     def flows(self, transport: Transport, step: Step, share: float, ceiling: float) -> tuple[Flow, ...]:
@@ -83,7 +87,7 @@ class GroupTopology:
         In a pipeline each lane counts once, however many receivers the data are passed on to.
         """
         if step.in_switch:
-            return max(self.link_load(step).crossings, default=1)
+            return round(max(self.link_load(step).crossings, default=1))
         sends, receives = Counter(s for s, _ in step.transfers), Counter(r for _, r in step.transfers)
         most = max(*sends.values(), *receives.values())
         return min(most, step.lanes) if step.pipelined else most

@@ -34,6 +34,7 @@ from simulator.network.transport.nccl_tables import (
     VERSIONS,
     Tables,
 )
+from simulator.network.transport.networks import adding
 from simulator.network.transport.parameters import overridden, section
 from simulator.network.transport.transport import Transport
 
@@ -50,8 +51,8 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "scatter": ("direct",),
     "all_to_all": ("direct",),
 }
-"""The last three are grouped sends and receives, always by Simple (newer versions send up to 16 KiB by LL). CollNet,
-NVLS between servers (NVLSTree) and PAT are not modelled.
+"""The last three are grouped sends and receives, always by Simple (newer versions send up to 16 KiB by LL). SHARP and
+NVLSTree come by `networks.adding`. CollNet by chains and PAT are not modelled.
 """
 
 NVLS_CEILINGS = {
@@ -119,6 +120,7 @@ def nccl(version: str = "2.10") -> Transport:
     library = replace(
         bare,
         ceilings=ceilings,
+        shares={**bare.shares, (adding.SHARP, "Simple", True): adding.STREAMING},
         overlapped_latency=True,
         chains_by_rank=False,
         fills=True,
@@ -142,7 +144,7 @@ def tuning_model(version: str) -> Transport:
         protocols=PROTOCOLS,
         messages=("Simple",),
         base_latency=_base(tables),
-        hop_latency=_hop(tables),
+        hop_latency=_hop(version, tables),
         wired=WIRED,
         intra_node_penalty={"LL": tables.intra_node_penalty},
         large_message_factor={("ring", "Simple"): tables.large_message_factor},
@@ -150,7 +152,7 @@ def tuning_model(version: str) -> Transport:
         efficiency={NVLINK: tables.nvlink, **NVLINKS, NET: NET_SHARE, **EFA, **XGMI},
         attainable=PCIE,
         limits=tables.limits,
-        shares=_shares(tables),
+        shares={**_shares(tables), **adding.shares(version)},
         single_gpu_shares={} if tables.single_gpu_share is None else {("ring", "LL128"): tables.single_gpu_share},
         ceilings={**tables.ceilings, **NVLS_CEILINGS},
         ring_ceilings=_ring_ceilings(tables) if tables.channels else {},
@@ -159,10 +161,12 @@ def tuning_model(version: str) -> Transport:
         far_nics=frozenset(HOPPER),
         chains_by_rank=True,
         gather_shares={("ring", "LL"): tables.gather_share},
-        switch_only={"nvls": tuple(NVLINKS)},
+        switch_only={name: tuple(NVLINKS) for name in ("nvls", adding.NVLS_SHARP, adding.NVLS_TREE)},
+        across_only=frozenset(adding.NAMES),
+        sharp_only=frozenset({adding.SHARP, adding.NVLS_SHARP}),
         fills=False,
-        chunk_bytes=CHUNK_BYTES,
-        chunks_for_depth=CHUNKS_FOR_DEPTH,
+        chunk_bytes={**CHUNK_BYTES, **adding.CHUNK_BYTES},
+        chunks_for_depth={**CHUNKS_FOR_DEPTH, **adding.CHUNKS_FOR_DEPTH},
         net_chunk_bytes=NET_CHUNK_BYTES,
         net_chunks_for_depth=NET_CHUNKS_FOR_DEPTH,
         blocks=BLOCKS,
@@ -175,17 +179,18 @@ def tuning_model(version: str) -> Transport:
 
 def _base(tables: Tables) -> dict[tuple[str, str], float]:
     rows = {(name, p): us * 1e-6 for name, row in tables.base.items() for p, us in zip(PROTOCOLS, row, strict=True)}
-    return {**rows, ("nvls", "Simple"): NVLS_LATENCY}
+    # those of CollNet and NVLSTree are 0, "2.30"
+    return {**rows, ("nvls", "Simple"): NVLS_LATENCY, **{(name, "Simple"): 0.0 for name in adding.NAMES}}
 
 
-def _hop(tables: Tables) -> dict[tuple[str, str, str], float]:
+def _hop(version: str, tables: Tables) -> dict[tuple[str, str, str], float]:
     rows = {
         (hop, name, p): us * 1e-6
         for hop, rows in tables.hop.items()
         for name, row in rows.items()
         for p, us in zip(PROTOCOLS, row, strict=True)
     }
-    return {**rows, (NVLINK, "nvls", "Simple"): 0.0}
+    return {**rows, (NVLINK, "nvls", "Simple"): 0.0, **adding.hop_latency(version)}
 
 
 def _shares(tables: Tables) -> dict[tuple[str, str, bool], float]:

@@ -19,7 +19,7 @@ from simulator.cluster.regularity import Regularity
 from simulator.hashing import Colours, Indices, mixed
 from simulator.network.plan import TransferPlan
 from simulator.network.step import Transfer
-from simulator.network.transport.routing import route
+from simulator.network.transport.routing import connection, paths
 
 Shape = tuple[Hashable, tuple[Transfer, ...]]
 """What distinguishes groups apart from their place on the cluster, and the possible transfers between their positions.
@@ -79,9 +79,13 @@ class Placements:
             nodes: dict[int | str, int] = {}
             devices = [self.cluster.devices[device] for device in group]
             servers = tuple(nodes.setdefault(self.cluster.node_of(device), len(nodes)) for device in devices)
+            own = connection(devices)
             rows = tuple(
-                tuple((number.setdefault(link, len(number)), self.cluster.link_class(link)) for link in path)
-                for path in (route(self.cluster, devices[a], devices[b]) for a, b in shape[1])
+                tuple(
+                    tuple((number.setdefault(link, len(number)), self.cluster.link_class(link)) for link in path)
+                    for path in paths(self.cluster, devices[a], devices[b], own)
+                )
+                for a, b in shape[1]
             )
             self._found[key] = self._number((self._number(shape), servers, rows)), tuple(number)
         return self._found[key]

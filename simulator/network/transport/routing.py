@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
+from math import lcm
+from zlib import crc32
 
 from simulator.cluster import Cluster, Link
 from simulator.network.step import Step
@@ -17,12 +19,13 @@ from simulator.network.transport.group_properties import NET, NVLINK, PCI, Group
 class LinkLoad:
     """The load on the links by *transfers* that advance together.
 
-    *links*: by number. *crossings*: for each link, the number of transfers that cross it. By transfer: *hops*, (latency
-    of the wire in s, link class), and *paths*, its links.
+    *links*: by number. *crossings*: for each link, the number of transfers that cross it. Of a transfer that is spread
+    over several paths each one counts in part. By transfer: *hops*, (latency of the wire in s, link class), and
+    *paths*, its links.
     """
 
     links: tuple[int, ...]
-    crossings: tuple[int, ...]
+    crossings: tuple[float, ...]
     hops: tuple[tuple[float, str], ...]
     paths: tuple[tuple[int, ...], ...]
 
@@ -31,10 +34,26 @@ class LinkLoad:
         """The distinct hops: few, however many transfers there are."""
         return frozenset(self.hops)
 
+    def without(self, links: Collection[int]) -> LinkLoad:
+        """Return the load on all other links than *links*."""
+        kept = [(link, number) for link, number in zip(self.links, self.crossings, strict=True) if link not in links]
+        paths = tuple(tuple(link for link in path if link not in links) for path in self.paths)
+        return LinkLoad(tuple(link for link, _ in kept), tuple(number for _, number in kept), self.hops, paths)
+
 
 def route(cluster: Cluster, source: str, target: str) -> tuple[int, ...]:
     """Return the links from *source* to *target*; none from a device to itself."""
     return () if source == target else cluster.route(source, target)
+
+
+def paths(cluster: Cluster, source: str, target: str, connection: int) -> tuple[tuple[int, ...], ...]:
+    """Return the links of each path from *source* to *target*; one path without links from a device to itself."""
+    return ((),) if source == target else cluster.paths(source, target, connection)
+
+
+def connection(devices: Sequence[str]) -> int:
+    """Return a number for the connections of the group of *devices*, which other groups do not use."""
+    return crc32(",".join(devices).encode())
 
 
 def hop_class(cluster: Cluster, source: str, target: str) -> str:
@@ -48,21 +67,56 @@ def hop_class(cluster: Cluster, source: str, target: str) -> str:
 def link_load(cluster: Cluster, devices: Sequence[str], step: Step) -> LinkLoad:
     """Place the transfers of *step* between positions of *devices* on the links of *cluster*."""
     ends = [(devices[sender], devices[receiver]) for sender, receiver in step.transfers]
-    paths = [route(cluster, *pair) for pair in ends]
-    crossings = _copies(step, paths) if step.in_switch else Counter(chain.from_iterable(paths))
-    latencies = cluster.latencies_of(paths)
+    own = connection(devices)
+    several = [paths(cluster, *pair, own) for pair in ends]
+    firsts = [found[0] for found in several]
+    crossings: Mapping[int, float] = _copies(step, firsts) if step.in_switch else link_shares(several)
+    latencies = _latencies(cluster, several)
     hops = tuple((latency, hop_class(cluster, *pair)) for latency, pair in zip(latencies, ends, strict=True))
-    return LinkLoad(tuple(crossings), tuple(crossings.values()), hops, tuple(paths))
+    passed = firsts if step.in_switch else [tuple(dict.fromkeys(chain(*found))) for found in several]
+    return LinkLoad(tuple(crossings), tuple(crossings.values()), hops, tuple(passed))
+
+
+def _latencies(cluster: Cluster, several: Sequence[Sequence[Sequence[int]]]) -> list[float]:
+    """By transfer: the latency of its longest path, s."""
+    each = iter(cluster.latencies_of(list(chain.from_iterable(several))))
+    return [max(islice(each, len(found))) for found in several]
+
+
+def link_shares(several: Sequence[Sequence[Sequence[int]]]) -> dict[int, float]:
+    """Return by link the number of transfers that cross it. *several*: by transfer its paths, with equal shares.
+
+    >>> link_shares([[[0, 1], [0, 2]], [[0]]])
+    {0: 2.0, 1: 0.5, 2: 0.5}
+    """
+    whole = lcm(*map(len, several))
+    if whole == 1:
+        return dict(Counter(chain.from_iterable(found[0] for found in several)))
+    parts: Counter[int] = Counter()
+    for found in several:
+        for link in chain(*found):
+            parts[link] += whole // len(found)
+    return {link: part / whole for link, part in parts.items()}
 
 
 def _copies(step: Step, paths: Sequence[Sequence[int]]) -> dict[int, int]:
-    """By link: how often the vector crosses it if switches add and copy, which is the distinct copies plus one."""
-    passing: dict[int, set[tuple[bool, int]]] = {}
+    """By link: how often the vector crosses it if switches add and copy what `Step.switched` transfers carry.
+
+    A link carries the distinct copies and, where parts are added at both of its ends, the parts that are its own.
+    """
+    alone: Counter[int] = Counter()
+    passing: dict[int, set[tuple[bool, int, int]]] = {}
     for number, ((sender, receiver), path) in enumerate(zip(step.transfers, paths, strict=True)):
+        if not step.switched(number):
+            alone.update(path)
+            continue
         adds = step.adds(number)
         for link in path:
-            passing.setdefault(link, set()).add((adds, receiver if adds else sender))
-    return {link: len(copies) + 1 for link, copies in passing.items()}
+            passing.setdefault(link, set()).add((adds, receiver if adds else sender, step.lane(number)))
+    for link, copies in passing.items():
+        sums = sum(adds for adds, _, _ in copies)
+        alone[link] += len(copies) + min(sums, len(copies) - sums)
+    return dict(alone)
 
 
 def group_properties(

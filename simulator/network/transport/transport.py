@@ -26,9 +26,10 @@ class Transport:
     chooses; None: this transport. *messages*: the protocols of single messages and of ``direct`` (empty: all).
     *nvlink_only*: protocols that need NVLink inside a server and NICs near. *far_nics*: kinds of NVLink of GPUs whose
     rings may use these protocols also where a GPU reaches its NIC through another GPU. *switch_only*: algorithm ->
-    kinds of NVLink whose switches it needs. *chains_by_rank*: whether a chain is judged by `chain_estimate`.
-    *reorders*: rings follow the hardware, not the order of ranks. *torus*: chips of a
-    server are taken as the torus that their links make. *tagged*: receives are matched by tag.
+    kinds of NVLink whose switches it needs. *across_only*: algorithms between servers. *sharp_only*: those that need
+    switches of the fabric that add; *sharp*: whether it has them. *chains_by_rank*: whether a chain is judged by
+    `chain_estimate`. *reorders*: rings follow the hardware, not the order of ranks. *torus*: chips of a server are
+    taken as the torus that their links make. *tagged*: receives are matched by tag.
 
     Latency. *launch*: for each collective or message, the time on the GPU before its kernel starts and after it ends.
     *handover*: what torch.distributed adds to that, which hands work from the stream of computations to that of the
@@ -106,6 +107,9 @@ class Transport:
     far_nics: frozenset[str] = frozenset()
     chains_by_rank: bool = False
     switch_only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    across_only: frozenset[str] = frozenset()
+    sharp_only: frozenset[str] = frozenset()
+    sharp: bool = False
     blocks: int = 0
     channel_bytes: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
     buffer_bytes: float = 0.0
@@ -115,13 +119,29 @@ class Transport:
 
     def usable_protocols(self, algorithm: str, group: GroupProperties) -> list[str]:
         """Return the protocols that *algorithm* may use in *group*; empty if the algorithm cannot be used."""
-        if algorithm in self.switch_only:
-            switched = group.switched and group.servers == 1 and group.link in self.switch_only[algorithm]
-            return [name for name in self.messages if switched]
+        if algorithm in self.switch_only or algorithm in self.across_only:
+            return list(self.messages) if self._has_switches(algorithm, group) else []
         names = self.messages if algorithm == "direct" and self.messages else self.protocols
         paired = algorithm != "ring" or group.nic_pairs or group.link in self.far_nics
         near = group.inside == NVLINK and group.nic_near and paired
         return [name for name in names if near or name not in self.nvlink_only]
+
+    def _has_switches(self, algorithm: str, group: GroupProperties) -> bool:
+        """Whether *group* and its fabric have the switches that *algorithm* needs."""
+        kinds = self.switch_only.get(algorithm)
+        inside = kinds is None or (group.switched and group.link in kinds)
+        across = (group.servers > 1) == (algorithm in self.across_only)
+        return inside and across and (self.sharp or algorithm not in self.sharp_only)
+
+    def needs(self, algorithm: str) -> str:
+        """Return what a group must have for *algorithm*, for an error message."""
+        kinds = " or ".join(self.switch_only.get(algorithm, ()))
+        behind = f" behind switches of {kinds}" if kinds else ""
+        if algorithm not in self.across_only:
+            return f"GPUs of one server{behind}"
+        return f"GPUs of several servers{behind}" + (
+            ", and network.sharp: true" if algorithm in self.sharp_only else ""
+        )
 
     def base(self, algorithm: str, protocol: str) -> float:
         """Return the seconds that every collective costs. An algorithm without an entry costs as much as the ring."""

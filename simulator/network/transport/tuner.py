@@ -71,8 +71,5 @@ def usable_algorithms(
     names = list(algorithm_names(transport, algorithms, axis, kind, requested))
     usable = [name for name in names if transport.usable_protocols(name, group)]
     if not usable:
-        kinds = " or ".join(transport.switch_only.get(names[0], ()))
-        raise SimulatorError(
-            f"{kind} over {axis}: {names[0]} needs GPUs of one server behind switches of {kinds}; try auto"
-        )
+        raise SimulatorError(f"{kind} over {axis}: {names[0]} needs {transport.needs(names[0])}; try auto")
     return usable
