@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from simulator.kernel import BYTES
+from workloads.adapters.lora import Lora
 from workloads.context.cut import ALONE, Context
 from workloads.experts.sizes import Experts
 from workloads.latent_attention.operator import Latent
@@ -42,6 +43,7 @@ class Shape:
     *attention_bias*: all products of attention have biases even if other linear operators have none. *attention_sinks*:
     each head has a learned score that no position has (GPT-OSS). *experts*: of layers with a mixture of experts.
     *latent*: sizes of latent attention; heads then have as many keys and values as queries.
+    *lora*: adapters of a frozen model; None: all parameters are trained.
     """
 
     num_layers: int
@@ -93,6 +95,7 @@ class Shape:
     attention_sinks: bool = False
     experts: Experts | None = None
     latent: Latent | None = None
+    lora: Lora | None = None
 
     @property
     def whole_length(self) -> int:

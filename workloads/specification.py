@@ -17,6 +17,7 @@ from simulator.document.names import known
 from simulator.document.quantities import number
 from simulator.errors import ScenarioError
 from simulator.lookup import data_file
+from workloads.adapters.keys import LoraKeys
 from workloads.architectures.encoder_decoder import encoder_decoder
 from workloads.architectures.keys import KINDS, KNOWN, MOST_FEATURES, MOST_LAYERS, Named, divides, most
 from workloads.architectures.next_tokens import next_tokens
@@ -120,6 +121,8 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys):
     """causal_lm (GPT), masked_lm (BERT's, over every position), or pretraining (that and the next sentence)."""
     head_bias: Flag = False
     """The logits of a causal model have a bias."""
+    lora: LoraKeys | None = None
+    """Fine-tuning by low-rank adapters of a frozen model; by default all parameters are trained."""
 
     @model_validator(mode="before")
     @classmethod
@@ -156,7 +159,23 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys):
             if value and self.norm_placement != "before":
                 raise Fault("norm_placement", f"belongs to serial causal models, not to {key}: {getattr(self, key)}")
         self._sound_decoder()
+        self._sound_lora()
         return self
+
+    def _sound_lora(self) -> None:
+        """Check that adapters fit the model."""
+        if self.lora is None:
+            return
+        self.lora.check(gated=self.activation in ("swiglu", "geglu"), hidden_size=self.hidden_size)
+        unknown = {
+            "num_experts": self.num_experts,
+            "kv_lora_rank": self.kv_lora_rank,
+            "num_decoder_layers": self.num_decoder_layers,
+            "num_nextn_predict_layers": self.num_nextn_predict_layers,
+            "relative positions": self.position_embedding_type == "relative",
+        }
+        for what in (what for what, given in unknown.items() if given):
+            raise Fault("lora", f"is not modelled with {what}; leave one of them out")
 
     def _sound_decoder(self) -> None:
         """Check what belongs to an encoder and a decoder, and relative positions."""
@@ -192,6 +211,7 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys):
             "num_nextn_predict_layers": self.num_nextn_predict_layers or 0,
             "experts": self.experts(self.ffn_hidden_size or 4 * self.hidden_size, self.num_layers, folder),
             "latent": self.latent,
+            "lora": self.lora.lora() if self.lora else None,
         }
         one_stack = next_tokens if self.num_nextn_predict_layers else transformer
         make = encoder_decoder if self.num_decoder_layers else one_stack

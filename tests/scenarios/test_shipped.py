@@ -39,7 +39,7 @@ MISSED = {
 }
 """Scenarios that miss what they expect, and the reason that they give in their first lines."""
 
-TOO_FULL = {"gpt2_xl_zero_zhores": {"zero_0"}, "llama3_70b_fp8_64h100": {"bf16"}}
+TOO_FULL = {"gpt2_xl_zero_zhores": {"zero_0"}, "llama3_70b_fp8_64h100": {"bf16"}, "llama3_70b_lora_8h100": {"full"}}
 """Variants that are there to show what does not fit."""
 
 
@@ -63,6 +63,7 @@ def test_what_is_shipped() -> None:
         "llama3_8b_131k_32h100",
         "llama2_7b_tpu_v5e",
         "llama3_70b_fp8_64h100",
+        "llama3_70b_lora_8h100",
         "llama3_8b_fsdp_dgx_h100",
         "mixtral_8x7b_dgx_h100",
         "naive_vs_ddp",

@@ -6,13 +6,14 @@ bytes per parameter with Adam (Rajbhandari et al. 2020, "ZeRO", arXiv:1910.02054
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
 
 from simulator.errors import ScenarioError
 from simulator.kernel import BYTES, Kernel, memory_bound
 from simulator.lookup import nearest
+from workloads.operators.parameter import ParameterTensor
 
 CHUNK = 65536 * 320
 """Elements of one multi-tensor launch: blocks of 65,536, at most 320 of them (PyTorch,
@@ -66,6 +67,21 @@ def state_bytes(optimizer: str, precision: str, gradient_dtype: str | None = Non
         "gradients": float(_width(gradient_dtype or precision)),
         "optimizer": master + kind.states * kind.state_bytes,
     }
+
+
+def resident_states(
+    tensors: Iterable[ParameterTensor], optimizer: str, precision: str, gradient_dtype: str | None = None
+) -> dict[str, float]:
+    """Bytes that a rank with *tensors* holds all step, by category of memory; arguments as of `state_bytes`.
+
+    Frozen tensors have parameters only. Copies of weights in fewer bits count with the parameters.
+    """
+    own = list(tensors)
+    held = state_bytes(optimizer, precision, gradient_dtype)
+    trained = sum(tensor.count for tensor in own if tensor.trainable)
+    resident = {category: nbytes * trained for category, nbytes in held.items()}
+    resident["parameters"] = sum((held["parameters"] + tensor.copy_bytes) * tensor.count for tensor in own)
+    return resident
 
 
 def copied_gradient_bytes(gradient_dtype: str, *, unfused_update: bool) -> float:

@@ -15,7 +15,8 @@ class Linear(Operator):
 
     *splits*: the outputs of each weight tensor if there are several (query, key and value). *shared*: the weight
     belongs to another layer and is not counted. *kept_share*: it keeps one part in so many of its input (sequence
-    parallelism keeps a shard and gathers it again). *keeps_input*: false if another operator keeps it.
+    parallelism keeps a shard and gathers it again). *keeps_input*: false if another operator keeps it. *frozen*: its
+    parameters have no gradients, so that it keeps nothing; that of its input passes through.
     """
 
     rows: int
@@ -27,12 +28,14 @@ class Linear(Operator):
     shared: bool = False
     kept_share: int = 1
     keeps_input: bool = True
+    frozen: bool = False
 
     @property
     def tensors(self) -> tuple[ParameterTensor, ...]:
         """Weight, then bias, of each split."""
         pairs = (((0 if self.shared else out * self.inputs), out * self.bias) for out in self.splits or (self.outputs,))
-        return parameter_tensors(*(count for pair in pairs for count in pair if count))
+        made = parameter_tensors(*(count for pair in pairs for count in pair if count))
+        return tuple(replace(tensor, trainable=not self.frozen) for tensor in made)
 
     def apart(self) -> tuple[Linear, ...]:
         """A product for each of the *splits*."""
@@ -45,20 +48,26 @@ class Linear(Operator):
     def backward_input(self, samples: int) -> tuple[Kernel, ...]:
         """dx = dy W, and the bias gradient, a sum over the rows of dy."""
         product = matmul(samples * self.rows, self.inputs, self.outputs, precision=self.precision)
-        if not self.bias:
+        if not self.bias or self.frozen:
             return (product,)
         read = samples * self.rows * self.outputs * BYTES[self.precision]
         return product, memory_bound(read, precision=self.precision)
 
     def backward_weights(self, samples: int) -> tuple[Kernel, ...]:
         """dW = dy^T x."""
+        if self.frozen:
+            return ()
         sides = self.outputs, self.inputs
         return (matmul(*sides, samples * self.rows, precision=self.precision, rows=sides),)
 
     def kept_bytes(self, samples: int) -> float:
         """Its input."""
         nbytes = samples * self.rows * self.inputs * BYTES[self.precision] / self.kept_share
-        return nbytes if self.keeps_input else 0.0
+        return nbytes if self.keeps_input and not self.frozen else 0.0
+
+    def kept_beside_input(self, samples: int) -> float:
+        """Bytes of what it keeps beside its input."""
+        return 0.0
 
     @property
     def keeps_inputs(self) -> bool:
@@ -67,6 +76,8 @@ class Linear(Operator):
 
     def weight_bytes(self, samples: int) -> float:
         """Its input and the gradient of its output."""
+        if self.frozen:
+            return 0.0
         return self.kept_bytes(samples) + samples * self.rows * self.outputs * BYTES[self.precision]
 
     @property

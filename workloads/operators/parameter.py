@@ -14,14 +14,16 @@ class ParameterTensor:
 
     *reduced_over*: the axes over which its gradient is summed, one reduction each, in this order. The last one is that
     of data parallelism. A joint reduction over several axes names their joint axis (`Mesh.joint`). *copy_bytes*: bytes
-    of an element that a rank holds beside it all step, in fewer bits. *gathered_bytes*: those that ranks gather, if not
-    in the precision of the model.
+    of an element that a rank holds beside it all step, in fewer bits; below 0 if they take its place. *gathered_bytes*:
+    those that ranks gather, if not in the precision of the model. *trainable*: false if it is frozen, so that it has
+    neither a gradient nor optimizer states.
     """
 
     count: int
     reduced_over: tuple[str, ...] = (REPLICAS,)
     copy_bytes: float = 0.0
     gathered_bytes: float | None = None
+    trainable: bool = True
 
     def gathered(self, width: float) -> float:
         """Bytes of all its elements as ranks gather them; *width*: those of an element in the model's precision."""

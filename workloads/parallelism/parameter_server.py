@@ -67,8 +67,8 @@ def parameter_server(
     (program,) = schedule.programs
     (count,) = schedule.degrees(REPLICAS)
     dtype = gradient_dtype or model.precision
-    parameters = float(model.parameters * BYTES[model.precision]) / servers
-    gradients = float(model.parameters * BYTES[dtype]) / servers
+    parameters = float(model.trainable_parameters * BYTES[model.precision]) / servers
+    gradients = float(model.trainable_parameters * BYTES[dtype]) / servers
     pulls = [_exchange("pull", "broadcast", server, parameters) for server in range(servers)]
     body = [op for op in program.ops if not (op.action and op.action.phase == "O")]
     body[0] = replace(body[0], after=(*body[0].after, *(pull.name for pull in pulls)))
@@ -94,10 +94,10 @@ def _exchange(what: str, kind: str, server: int, nbytes: float, after: tuple[str
 
 def _servers(model: Model, servers: int, replicas: int, optimizer: str, dtype: str) -> Iterator[Program]:
     """Yield the program of each of *servers*, which hold equal shares of the states of *model*."""
-    share = model.parameters / servers
+    share = model.trainable_parameters / servers
     state = state_bytes(optimizer, model.precision, dtype)
     kept = {f"host.{category}": per_parameter * share for category, per_parameter in state.items()}
-    gradients = float(model.parameters * BYTES[dtype]) / servers
+    gradients = float(model.trainable_parameters * BYTES[dtype]) / servers
     for server in range(servers):
         ops = _server_ops(model, server, replicas, share, gradients, optimizer, dtype)
         yield Program(f"server {server}", ops, kept, on="host")
