@@ -12,6 +12,7 @@ from workloads.context.cut import ALONE, Context
 from workloads.experts.sizes import Experts
 from workloads.latent_attention.operator import Latent
 from workloads.low_precision.recipe import LowPrecision
+from workloads.operators.attentions.kind import AttentionKind
 from workloads.operators.fusion import Fused, fuses
 from workloads.operators.sharded import WHOLE, Cut
 
@@ -22,7 +23,8 @@ class Shape:
 
     *head*: ``causal_lm``, ``masked_lm`` (BERT's, over every position) or ``pretraining`` (that and the next-sentence
     task). A model with a causal head normalises before each block (GPT-2, Llama), another one after it (BERT).
-    *attention*: ``unfused``, ``flash``, or the import path of a function from a shape to operators. *softmax_group*:
+    *attention*: ``unfused``, ``flash``, the import path of a function from a shape to operators, or a kind with
+    parameters (`workloads.operators.attentions`). *softmax_group*:
     the fused softmax takes heads x samples in multiples of it. *attention_window*: positions to which each one attends,
     0: to all. *block*: ``serial``, attention and then MLP; ``parallel``, both of one norm of the layer's input (PaLM);
     or ``parallel_two_norms``, each of its own norm (GPT-NeoX). *cut*: how tensor parallelism cuts each layer; all
@@ -55,7 +57,7 @@ class Shape:
     vocab_size: int
     tie_embeddings: bool = True
     activation: str = "gelu"
-    attention: str = "unfused"
+    attention: str | AttentionKind = "unfused"
     normalization: str = "layernorm"
     position_embedding_type: str = "learned_absolute"
     add_bias_linear: bool = True

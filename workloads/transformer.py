@@ -24,6 +24,7 @@ from workloads.low_precision.products import first_product, second_product
 from workloads.low_precision.recipe import LowPrecision
 from workloads.model import Model
 from workloads.operators.attention import CoreAttention, FlashAttention
+from workloads.operators.attentions.kind import AttentionKind, Sizes
 from workloads.operators.elementwise import Elementwise, cast, dropout, gelu, residual, rotary, swiglu, tanh
 from workloads.operators.embedding import embedding, vocabulary_parallel_embedding
 from workloads.operators.fusion import fuses
@@ -349,8 +350,25 @@ def _core(shape: Shape) -> tuple[Operator, ...]:
             documents=shape.document_length,
         )
         return (cut_over(attention, shape.context, fused_sum=fuses(shape.fused, "block_sum")),)
+    if isinstance(shape.attention, AttentionKind):
+        return shape.attention.operators(_attention_sizes(shape))
     made = lookup.function("workloads.operators", shape.attention)(shape)
     return (made,) if isinstance(made, Operator) else tuple(made)
+
+
+def _attention_sizes(shape: Shape) -> Sizes:
+    return Sizes(
+        shape.seq_length,
+        shape.heads,
+        shape.key_value_heads,
+        shape.head_size,
+        shape.masked,
+        shape.dropout,
+        fuses(shape.fused, "softmax"),
+        shape.precision,
+        shape.cut.over,
+        shape.cut.ranks,
+    )
 
 
 def _by_heads(shape: Shape) -> tuple[Operator, ...]:
