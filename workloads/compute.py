@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from simulator.errors import ScheduleError
-from simulator.kernel import Kernel, measured
+from simulator.kernel import BYTES, Kernel, measured
 from simulator.schedule import Compute, Op, Schedule
 from simulator.schedule.mesh import Axis, Mesh
 from simulator.schedule.order import PLACEHOLDER, Action, Order
 from simulator.schedule.program import Program, TemplatedOps
 from workloads.memory.activations import with_activations
-from workloads.memory.optimizer import UPDATE, copied_gradient_bytes, optimizer_kernels, state_bytes
+from workloads.memory.optimizer import UPDATE, copied_gradient_bytes, optimizer_kernels, resident_states
 from workloads.model import Layer, Model
 from workloads.operators.fusion import fuses
 from workloads.operators.lowering import Overlap, lowered
-from workloads.operators.parameter import REPLICAS
+from workloads.operators.parameter import REPLICAS, ParameterTensor
 
 WeightVersions = Callable[[int, int], int]
 """(stage, stages) -> how many versions of its weights the stage keeps: that of pipedream and of pipedream_2bw."""
@@ -133,7 +133,7 @@ class _StagePrograms:
         return update_op(
             self.model,
             action,
-            self._parameters(stages),
+            self._trainable(stages),
             self.optimizer,
             self.gradient_dtype,
             unfused_update=self.unfused_update,
@@ -142,18 +142,20 @@ class _StagePrograms:
 
     def _resident(self, own: Sequence[int]) -> dict[str, float]:
         """Bytes held during the whole step by a rank with the stages *own*, by memory category."""
-        held = state_bytes(self.optimizer, self.model.precision, self.gradient_dtype)
-        resident = {category: nbytes * self._parameters(own) for category, nbytes in held.items()}
-        resident["parameters"] += self.model.copy_bytes_of({layer.name for one in own for layer in self.stages[one]})
+        resident = resident_states(self._tensors(own), self.optimizer, self.model.precision, self.gradient_dtype)
         if self.weight_versions:
             versions = {stage: self.weight_versions(stage, len(self.stages)) - 1 for stage in own}
-            copies = sum(more * self._parameters([stage]) for stage, more in versions.items())
-            resident["parameters"] += held["parameters"] * copies
+            copies = sum(more * self._trainable([stage]) for stage, more in versions.items())
+            resident["parameters"] += BYTES[self.model.precision] * copies
         return resident
 
-    def _parameters(self, own: Sequence[int]) -> int:
-        """The parameters of a rank with the stages *own*, with a copy of tied embeddings on the last stage."""
-        return self.model.parameters_of({layer.name for stage in own for layer in self.stages[stage]})
+    def _trainable(self, own: Sequence[int]) -> int:
+        """The trained parameters of a rank with the stages *own*."""
+        return sum(tensor.count for tensor in self._tensors(own) if tensor.trainable)
+
+    def _tensors(self, own: Sequence[int]) -> list[ParameterTensor]:
+        """The tensors of a rank with the stages *own*, with a copy of tied embeddings on the last stage."""
+        return self.model.tensors_of({layer.name for stage in own for layer in self.stages[stage]})
 
 
 def update_op(

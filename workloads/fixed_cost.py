@@ -85,8 +85,10 @@ def _with_host(program: Program, model: Model, host: HostTime, batches: int) -> 
 
 
 def tensors_by_stage(program: Program, model: Model) -> dict[int, int]:
-    """The number of parameter tensors that *program* holds of each of its stages of *model*."""
-    return {stage: sum(len(one.tensors) for one in own) for stage, own in weights_by_stage(program, model).items()}
+    """The number of trained tensors that *program* holds of each of its stages of *model*."""
+    return {
+        stage: sum(len(one.trained.tensors) for one in own) for stage, own in weights_by_stage(program, model).items()
+    }
 
 
 def _sum(tensors: dict[int, int], stages: Collection[int]) -> int:

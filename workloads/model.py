@@ -63,6 +63,11 @@ class Layer(ABC):
         return sum(tensor.count for tensor in self.tensors)
 
     @property
+    def trainable_parameters(self) -> int:
+        """How many of them have gradients."""
+        return sum(tensor.count for tensor in self.tensors if tensor.trainable)
+
+    @property
     def active_parameters(self) -> int:
         """How many parameters one token uses: all but those of experts that it does not pass."""
         return self.parameters
@@ -127,6 +132,16 @@ class Model:
         return sum(layer.parameters for layer in self.layers)
 
     @cached_property
+    def trainable_parameters(self) -> int:
+        """How many of them have gradients and optimizer states: all but frozen ones."""
+        return sum(layer.trainable_parameters for layer in self.layers)
+
+    @property
+    def trains_tied(self) -> bool:
+        """True if layers share parameters that are trained, so that copies exchange their gradients."""
+        return bool(self.tied_parameters) and any(tensor.trainable for tensor in self.layers[0].tensors)
+
+    @cached_property
     def active_parameters(self) -> int:
         """How many parameters one token uses; the whole embedding counts, as published counts of mixtures have it."""
         return sum(layer.active_parameters for layer in self.layers)
@@ -135,19 +150,20 @@ class Model:
         """The model with the kernels that *software* has for it."""
         return self
 
-    def parameters_of(self, layers: Collection[str]) -> int:
-        """How many parameters a rank holds that has *layers*, given by name.
+    def tensors_of(self, layers: Collection[str]) -> list[ParameterTensor]:
+        """The parameter tensors of a rank that has *layers*, given by name.
 
         Tied parameters count with the first layer. A rank with a layer that shares them but not the first has a copy.
         """
-        own = sum(layer.parameters for layer in self.layers if layer.name in layers)
-        copied = self.layers[0].name not in layers and not set(self.sharing).isdisjoint(layers)
-        return own + (self.tied_parameters if copied else 0)
+        own = [tensor for layer in self.layers if layer.name in layers for tensor in layer.tensors]
+        if self.layers[0].name not in layers and not set(self.sharing).isdisjoint(layers):
+            own.append(self.tied_copy)
+        return own
 
-    def copy_bytes_of(self, layers: Collection[str]) -> float:
-        """Bytes of copies of parameters in fewer bits that a rank with *layers*, given by name, holds all step."""
-        own = (layer for layer in self.layers if layer.name in layers)
-        return sum(tensor.copy_bytes * tensor.count for layer in own for tensor in layer.tensors)
+    @property
+    def tied_copy(self) -> ParameterTensor:
+        """The tensor of the parameters that layers share, as a stage without the first layer holds it."""
+        return ParameterTensor(self.tied_parameters, trainable=self.trains_tied)
 
     @property
     def sharing(self) -> tuple[str, ...]:

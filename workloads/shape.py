@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from simulator.kernel import BYTES
+from workloads.adapters.lora import Lora
 from workloads.context.cut import ALONE, Context
 from workloads.experts.sizes import Experts
 from workloads.latent_attention.operator import Latent
 from workloads.low_precision.recipe import LowPrecision
+from workloads.operators.attentions.kind import AttentionKind
 from workloads.operators.fusion import Fused, fuses
 from workloads.operators.sharded import WHOLE, Cut
 
@@ -21,7 +23,8 @@ class Shape:
 
     *head*: ``causal_lm``, ``masked_lm`` (BERT's, over every position) or ``pretraining`` (that and the next-sentence
     task). A model with a causal head normalises before each block (GPT-2, Llama), another one after it (BERT).
-    *attention*: ``unfused``, ``flash``, or the import path of a function from a shape to operators. *softmax_group*:
+    *attention*: ``unfused``, ``flash``, the import path of a function from a shape to operators, or a kind with
+    parameters (`workloads.operators.attentions`). *softmax_group*:
     the fused softmax takes heads x samples in multiples of it. *attention_window*: positions to which each one attends,
     0: to all. *block*: ``serial``, attention and then MLP; ``parallel``, both of one norm of the layer's input (PaLM);
     or ``parallel_two_norms``, each of its own norm (GPT-NeoX). *cut*: how tensor parallelism cuts each layer; all
@@ -42,6 +45,7 @@ class Shape:
     *attention_bias*: all products of attention have biases even if other linear operators have none. *attention_sinks*:
     each head has a learned score that no position has (GPT-OSS). *experts*: of layers with a mixture of experts.
     *latent*: sizes of latent attention; heads then have as many keys and values as queries.
+    *lora*: adapters of a frozen model; None: all parameters are trained.
     """
 
     num_layers: int
@@ -53,7 +57,7 @@ class Shape:
     vocab_size: int
     tie_embeddings: bool = True
     activation: str = "gelu"
-    attention: str = "unfused"
+    attention: str | AttentionKind = "unfused"
     normalization: str = "layernorm"
     position_embedding_type: str = "learned_absolute"
     add_bias_linear: bool = True
@@ -93,6 +97,7 @@ class Shape:
     attention_sinks: bool = False
     experts: Experts | None = None
     latent: Latent | None = None
+    lora: Lora | None = None
 
     @property
     def whole_length(self) -> int:

@@ -10,13 +10,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from simulator.document import Amount, Count, Document, Fault, Flag, Index, Quantity, Section, Time, read, validated
-from simulator.document.names import known
 from simulator.document.quantities import number
 from simulator.errors import ScenarioError
 from simulator.lookup import data_file
+from workloads.adapters.keys import LoraKeys
 from workloads.architectures.encoder_decoder import encoder_decoder
 from workloads.architectures.keys import KINDS, KNOWN, MOST_FEATURES, MOST_LAYERS, Named, divides, most
 from workloads.architectures.next_tokens import next_tokens
@@ -27,21 +27,14 @@ from workloads.experts.keys import ExpertKeys
 from workloads.huggingface.aliases import with_plain_keys
 from workloads.latent_attention.keys import LatentKeys
 from workloads.model import Model
-from workloads.operators.attention import ATTENTIONS
+from workloads.operators.attentions.keys import KINDS as ATTENTION_KINDS
+from workloads.operators.attentions.keys import AttentionKeys
 from workloads.operators.convolution import Image
 from workloads.operators.fusion import Fused, fuses
 from workloads.profile import profile
 from workloads.shape import Shape
 from workloads.transformer import transformer
 from workloads.unit import unit_model
-
-
-def _attention(name: Any) -> Any:
-    return known(name, "workloads.operators", only=ATTENTIONS) if isinstance(name, str) else name
-
-
-Attention = Annotated[str, BeforeValidator(_attention), WithJsonSchema({"type": "string", "examples": ATTENTIONS})]
-"""A kind of core attention, or the import path of the user's own: a function from a `Shape` to operators."""
 
 
 class TransformerSpecification(Named, ExpertKeys, LatentKeys):
@@ -69,8 +62,9 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys):
     """Embedding and logits share one matrix. Also tie_word_embeddings."""
     activation: Literal["gelu", "gelu_new", "relu", "squared_relu", "swiglu", "geglu"] = "gelu"
     """Activation of the MLP; swiglu (also silu) and geglu have three matrices. Also hidden_act, activation_function."""
-    attention: Attention = "unfused"
-    """unfused stores the scores, flash does not; or the import path of operators of your own."""
+    attention: AttentionKeys = "unfused"
+    """unfused stores the scores, flash does not; the import path of operators of your own; or a section with a kind:
+    sparse, low_rank, lsh or memory."""
     attention_window: Count | None = None
     """Positions to which each one attends, for flash; by default all before it. Also sliding_window."""
     document_length: Count | Annotated[list[Count], Field(min_length=1)] | None = None
@@ -120,6 +114,8 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys):
     """causal_lm (GPT), masked_lm (BERT's, over every position), or pretraining (that and the next sentence)."""
     head_bias: Flag = False
     """The logits of a causal model have a bias."""
+    lora: LoraKeys | None = None
+    """Fine-tuning by low-rank adapters of a frozen model; by default all parameters are trained."""
 
     @model_validator(mode="before")
     @classmethod
@@ -138,25 +134,61 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys):
             divides("num_attention_heads", self.num_attention_heads, "hidden_size", self.hidden_size)
         if self.num_key_value_heads is not None:
             divides("num_key_value_heads", self.num_key_value_heads, "num_attention_heads", self.num_attention_heads)
-        if self.attention_window is not None and self.attention == "unfused":
-            raise Fault("attention_window", "belongs to attention: flash; unfused kernels compute all scores")
+        if self.attention_window is not None and self.attention_name in ("unfused", *ATTENTION_KINDS):
+            raise Fault("attention_window", f"belongs to attention: flash, not to {self.attention_name}")
         if self.document_length is not None and self.attention != "flash":
             raise Fault(
-                "document_length", f"belongs to attention: flash; with {self.attention} all scores are computed"
+                "document_length", f"belongs to attention: flash; {self.attention_name} kernels take one document"
             )
         if self.document_length is not None and self.attention_window is not None:
             raise Fault("document_length", "is not taken together with attention_window; give one of them")
         if self.block != "serial" and self.head != "causal_lm":
             raise Fault("block", f"{self.block} normalises before the block, but head: {self.head} normalises after it")
         self.check_experts(self.num_layers)
-        self.check_latent(self.attention)
+        self.check_latent(self.attention_name)
         if self.num_experts and self.block != "serial":
             raise Fault("block", f"{self.block} is not modelled with experts; take serial")
         for key, value in (("block", self.block != "serial"), ("head", self.head != "causal_lm")):
             if value and self.norm_placement != "before":
                 raise Fault("norm_placement", f"belongs to serial causal models, not to {key}: {getattr(self, key)}")
         self._sound_decoder()
+        self._sound_attention()
+        self._sound_lora()
         return self
+
+    @property
+    def attention_name(self) -> str:
+        """The word of the kind of attention."""
+        return self.attention if isinstance(self.attention, str) else self.attention.kind
+
+    def _sound_attention(self) -> None:
+        """Check that a kind of attention with a section fits the model."""
+        if isinstance(self.attention, str):
+            return
+        masked = self.attention_mask == "causal" or (self.attention_mask is None and self.head == "causal_lm")
+        if masked and not self.attention.made().masks:
+            what = f"{self.attention.kind} mixes all positions, so it cannot hide later ones"
+            raise Fault("attention", f"{what}; it belongs to attention_mask: full, or head: masked_lm")
+        if self.num_decoder_layers is not None:
+            raise Fault("attention", f"{self.attention.kind} is not known of an encoder and a decoder; take flash")
+        if self.position_embedding_type == "relative":
+            raise Fault("attention", f"{self.attention.kind} kernels add no learned bias; take unfused")
+
+    def _sound_lora(self) -> None:
+        """Check that adapters fit the model."""
+        if self.lora is None:
+            return
+        self.lora.check(gated=self.activation in ("swiglu", "geglu"), hidden_size=self.hidden_size)
+        unknown = {
+            "num_experts": self.num_experts,
+            "kv_lora_rank": self.kv_lora_rank,
+            "num_decoder_layers": self.num_decoder_layers,
+            "num_nextn_predict_layers": self.num_nextn_predict_layers,
+            f"attention: {self.attention_name}": self.attention_name in ("low_rank", "memory"),
+            "relative positions": self.position_embedding_type == "relative",
+        }
+        for what in (what for what, given in unknown.items() if given):
+            raise Fault("lora", f"is not modelled with {what}; leave one of them out")
 
     def _sound_decoder(self) -> None:
         """Check what belongs to an encoder and a decoder, and relative positions."""
@@ -192,6 +224,8 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys):
             "num_nextn_predict_layers": self.num_nextn_predict_layers or 0,
             "experts": self.experts(self.ffn_hidden_size or 4 * self.hidden_size, self.num_layers, folder),
             "latent": self.latent,
+            "attention": self.attention if isinstance(self.attention, str) else self.attention.made(),
+            "lora": self.lora.lora() if self.lora else None,
         }
         one_stack = next_tokens if self.num_nextn_predict_layers else transformer
         make = encoder_decoder if self.num_decoder_layers else one_stack

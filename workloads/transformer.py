@@ -13,6 +13,7 @@ from typing import Any
 from simulator import lookup
 from simulator.accelerator import Software
 from simulator.kernel import BYTES
+from workloads.adapters.frozen import frozen
 from workloads.context.build import cut_over
 from workloads.context.cut import ALONE
 from workloads.context.heads import positions_for_heads
@@ -23,6 +24,7 @@ from workloads.low_precision.products import first_product, second_product
 from workloads.low_precision.recipe import LowPrecision
 from workloads.model import Model
 from workloads.operators.attention import CoreAttention, FlashAttention
+from workloads.operators.attentions.kind import AttentionKind, Sizes
 from workloads.operators.elementwise import Elementwise, cast, dropout, gelu, residual, rotary, swiglu, tanh
 from workloads.operators.embedding import embedding, vocabulary_parallel_embedding
 from workloads.operators.fusion import fuses
@@ -87,7 +89,7 @@ def transformer(shape: Shape, name: str = "transformer", notes: tuple[str, ...] 
     124439808
     """
     cut = shape.cut
-    vectors, head = of_samples(embedding_operators(shape), cut.grid), of_samples(head_operators(shape), cut.grid)
+    vectors, head = _trained(shape, embedding_operators(shape)), _trained(shape, head_operators(shape))
     layers = [OperatorLayer("embedding", "embedding", vectors, shape.hidden_bytes), *_layers(shape)]
     # a head passes on the loss, one fp32 number
     layers.append(OperatorLayer("head", "head", head, 4.0))
@@ -124,8 +126,14 @@ def layers_of_operators(shape: Shape, count: int) -> Iterator[tuple[Operator, ..
             which = sparse % len(experts.loads)
             sparse += 1
         if which not in made:
-            made[which] = of_samples(transformer_operators(shape, which), shape.cut.grid)
+            made[which] = _trained(shape, transformer_operators(shape, which))
         yield made[which]
+
+
+def _trained(shape: Shape, operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
+    """*operators* of a rank, frozen but for adapters if the model has these."""
+    own = of_samples(operators, shape.cut.grid)
+    return tuple(map(frozen, own)) if shape.lora else own
 
 
 def transformer_operators(shape: Shape, sparse: int | None = None) -> tuple[Operator, ...]:
@@ -298,9 +306,11 @@ def _attention_parts(shape: Shape) -> Parts:
     )
     turned = (rotary(rows * (queries + keys), precision, fused=fuses(shape.fused, "rope")),)
     bias = shape.add_bias_linear or shape.attention_bias
-    output = second_product(shape, Linear(rows, queries, shape.hidden_size, bias, precision))
+    output = Linear(rows, queries, shape.hidden_size, bias, precision)
+    output = second_product(shape, output, {"projection": shape.hidden_size})
+    columns = first_product(shape, columns, {"query": queries, "key": keys, "value": keys})
     position = turned if shape.position_embedding_type == "rope" else ()
-    return first_product(shape, columns), (*_query_key_norms(shape), *position, *_core(shape), *_sinks(shape)), output
+    return columns, (*_query_key_norms(shape), *position, *_core(shape), *_sinks(shape)), output
 
 
 def _sinks(shape: Shape) -> tuple[Operator, ...]:
@@ -343,8 +353,25 @@ def _core(shape: Shape) -> tuple[Operator, ...]:
             documents=shape.document_length,
         )
         return (cut_over(attention, shape.context, fused_sum=fuses(shape.fused, "block_sum")),)
+    if isinstance(shape.attention, AttentionKind):
+        return shape.attention.operators(_attention_sizes(shape))
     made = lookup.function("workloads.operators", shape.attention)(shape)
     return (made,) if isinstance(made, Operator) else tuple(made)
+
+
+def _attention_sizes(shape: Shape) -> Sizes:
+    return Sizes(
+        shape.seq_length,
+        shape.heads,
+        shape.key_value_heads,
+        shape.head_size,
+        shape.masked,
+        shape.dropout,
+        fuses(shape.fused, "softmax"),
+        shape.precision,
+        shape.cut.over,
+        shape.cut.ranks,
+    )
 
 
 def _by_heads(shape: Shape) -> tuple[Operator, ...]:
@@ -379,7 +406,8 @@ def _feed_forward_parts(shape: Shape) -> Parts:
     )
     between = _activation(shape, rows * width)
     down = Linear(rows, width, shape.hidden_size, shape.add_bias_linear, precision)
-    return first_product(shape, up), (between,), second_product(shape, down)
+    first = first_product(shape, up, {"gate": width, "up": width} if gated else {"up": width})
+    return first, (between,), second_product(shape, down, {"down": shape.hidden_size})
 
 
 def _activation(shape: Shape, elements: int) -> Elementwise:

@@ -101,6 +101,7 @@ def _training(scenario: BuiltScenario) -> dict[str, Any]:
         **{key: value for part in parts for key, value in part.facts().items()},
         "layers": len(model.layers),
         "parameters": model.parameters,
+        **({"trainable_parameters": trained} if (trained := model.trainable_parameters) != model.parameters else {}),
         "model_flops_per_step": model.flops(1) * training.global_batch_size,
         "ops_per_step": sum(len(scenario.schedule().program(rank).ops) for rank in range(len(facts.devices))),
     }

@@ -26,7 +26,7 @@ from simulator.network.transport.calibration import transport
 from simulator.network.transport.transport import Transport
 from simulator.schedule import Collective, Program, Schedule
 from simulator.schedule.mesh import Mesh
-from workloads.memory.optimizer import state_bytes
+from workloads.memory.optimizer import resident_states
 from workloads.parallelism._grid import TensorGrid
 from workloads.parallelism._grid_model import Bandwidth, FourDimensions, communication_seconds, products
 from workloads.parallelism.search import divisors
@@ -134,7 +134,6 @@ def _bytes(specification: Specification, model: Transformer, grid: FourDimension
         share = tensor.share(model)
     except ScenarioError:
         return inf
-    states = sum(state_bytes(training.optimizer, training.base_precision, training.gradient_dtype).values())
     micro, layers = _micro_batch(specification, grid), share.layers
     kept = [layer.activation_bytes(micro) for layer in layers]
     if training.recompute == "full":
@@ -142,7 +141,9 @@ def _bytes(specification: Specification, model: Transformer, grid: FourDimension
         activations = sum(inner) + max(max(kept[1:-1], default=0.0), kept[-1])
     else:
         activations = sum(kept)
-    return states * share.parameters / specification.parallelism.pp + activations
+    tensors = [tensor for layer in layers for tensor in layer.tensors]
+    held = resident_states(tensors, training.optimizer, training.base_precision, training.gradient_dtype)
+    return sum(held.values()) / specification.parallelism.pp + activations
 
 
 def profiled(cluster: Cluster, library: Transport) -> Bandwidth:

@@ -89,12 +89,12 @@ def stages(scenario: BuiltScenario, phases: Sequence[Phase]) -> tuple[Stage, ...
 
 
 def checkpoint_bytes(scenario: BuiltScenario) -> float:
-    """Return the bytes of a checkpoint: parameters and optimizer states, each once."""
+    """Return the bytes of a checkpoint: trained parameters and optimizer states, each once."""
     training, model = scenario.specification.training, scenario.model
     assert training is not None
     assert model is not None
     held = state_bytes(training.optimizer, model.precision)
-    return model.parameters * (held["parameters"] + held["optimizer"])
+    return model.trainable_parameters * (held["parameters"] + held["optimizer"])
 
 
 @dataclass(frozen=True)

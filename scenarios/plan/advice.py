@@ -22,7 +22,7 @@ from simulator.analysis import text
 from simulator.errors import ScenarioError
 from simulator.units import show
 from workloads.batch_size import rules
-from workloads.memory.optimizer import state_bytes
+from workloads.memory.optimizer import resident_states
 from workloads.model import Layer
 from workloads.parallelism.tensor import sharded
 from workloads.parallelism.zero import zero_state_bytes
@@ -102,11 +102,11 @@ def _last_resort(known: MemoryBudget) -> str:
 
 def _operation(known: MemoryBudget) -> Iterator[str]:
     """Yield whether the largest layer fits by itself; if so, each of its tensor operations fits."""
-    held = state_bytes(known.training.optimizer, known.model.precision, known.gradient_dtype())
+    optimizer, precision, dtype = known.training.optimizer, known.model.precision, known.gradient_dtype()
 
     def alone(layer: Layer) -> float:
-        weights = layer.parameters * (held["parameters"] + held["gradients"])
-        return weights + layer.activation_bytes(1) + layer.output_bytes(1)
+        held = resident_states(layer.tensors, optimizer, precision, dtype)
+        return held["parameters"] + held["gradients"] + layer.activation_bytes(1) + layer.output_bytes(1)
 
     layer = max(known.model.layers, key=alone)
     what = f"The largest layer, {layer.name}, takes {show(alone(layer), 'size', 3)} with one sample"
@@ -117,10 +117,11 @@ def _operation(known: MemoryBudget) -> Iterator[str]:
 
 
 def _whole_model(known: MemoryBudget) -> Iterator[str]:
-    training, parameters = known.training, known.model.parameters
-    each = sum(state_bytes(training.optimizer, known.model.precision, known.gradient_dtype()).values())
-    states = each * parameters
-    listed = f"{each:g} bytes of parameters, gradients and optimizer states each are {show(states, 'size', 3)}"
+    training, model = known.training, known.model
+    tensors = model.tensors_of({layer.name for layer in model.layers})
+    states = sum(resident_states(tensors, training.optimizer, model.precision, known.gradient_dtype()).values())
+    each = states / model.parameters
+    listed = f"{each:.4g} bytes of parameters, gradients and optimizer states each are {show(states, 'size', 3)}"
     if states > known.capacity:
         yield f"The model does not fit one GPU: {listed}."
         return

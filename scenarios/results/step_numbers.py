@@ -153,6 +153,8 @@ class StepNumbers(Result):
         step, timeline = self._timeline.step_time, self._timeline
         samples = training.global_batch_size / step if step else 0.0
         tokens = training.global_batch_size * model.tokens_per_sample
+        # gradients of frozen parameters are not computed, so that 6ND counts too many
+        six = tokens and model.trainable_parameters == model.parameters
         achieved, executed = metrics.flops_per_gpu(timeline)
         return {
             "name": self.scenario.name,
@@ -170,7 +172,7 @@ class StepNumbers(Result):
             "model_tflops_per_gpu": achieved / 1e12,
             "hardware_tflops_per_gpu": executed / 1e12,
             "mfu": achieved / self.peak[1],
-            "mfu_6nd": metrics.mfu_6nd(timeline, self.peak[1], model.active_parameters, tokens) if tokens else None,
+            "mfu_6nd": metrics.mfu_6nd(timeline, self.peak[1], model.active_parameters, tokens) if six else None,
             "hfu": executed / self.peak[1],
             "layer_s": layer_seconds(timeline, model),
             "memory": self._memory_summary(),

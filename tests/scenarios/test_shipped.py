@@ -39,7 +39,12 @@ MISSED = {
 }
 """Scenarios that miss what they expect, and the reason that they give in their first lines."""
 
-TOO_FULL = {"gpt2_xl_zero_zhores": {"zero_0"}, "llama3_70b_fp8_64h100": {"bf16"}}
+TOO_FULL = {
+    "gpt2_xl_zero_zhores": {"zero_0"},
+    "llama3_70b_fp8_64h100": {"bf16"},
+    "llama3_70b_lora_8h100": {"full"},
+    "bert_sparse_attention_v100": {"dense 51200"},
+}
 """Variants that are there to show what does not fit."""
 
 
@@ -54,6 +59,7 @@ def test_what_is_shipped() -> None:
         "background_traffic",
         "ecmp_collisions",
         "allreduce_dgx_a100",
+        "bert_sparse_attention_v100",
         "dgx_a100_gpt2_xl_ddp",
         "gpipe_vs_varuna",
         "gpt2_one_v100",
@@ -66,6 +72,7 @@ def test_what_is_shipped() -> None:
         "llama3_8b_131k_32h100",
         "llama2_7b_tpu_v5e",
         "llama3_70b_fp8_64h100",
+        "llama3_70b_lora_8h100",
         "llama3_8b_fsdp_dgx_h100",
         "mixtral_8x7b_dgx_h100",
         "naive_vs_ddp",
@@ -130,7 +137,7 @@ def steps(results: Results) -> Iterator[dict[str, Any]]:
 
 def test_the_breakdown_is_the_step_time(results: Results) -> None:
     seen = list(steps(results))
-    assert len(seen) == 55
+    assert len(seen) == 63
     for summary in seen:
         assert math.isclose(sum(summary["breakdown_s"].values()), summary["step_time_s"], rel_tol=1e-9)
         assert math.isclose(summary["bubble_fraction"], summary["breakdown_s"]["bubble"] / summary["step_time_s"])

@@ -13,8 +13,8 @@ from typing import Any
 
 from simulator.kernel import BYTES
 from simulator.operation import Operation
-from workloads.architectures.cross_attention import CrossAttention, FlashCrossAttention
 from workloads.low_precision.products import first_product, second_product
+from workloads.operators.attentions.cross import CrossAttention, FlashCrossAttention
 from workloads.operators.elementwise import Elementwise, dropout
 from workloads.operators.embedding import embedding, vocabulary_parallel_embedding
 from workloads.operators.fusion import fuses

@@ -44,14 +44,15 @@ def accumulated_bytes(how: str, precision: str, gradient_dtype: str, micro_batch
 
 
 def accumulated(schedule: Schedule, model: Model, nbytes: float) -> Schedule:
-    """*schedule* with *nbytes* of traffic for each parameter of a layer at the end of each of its backward passes.
+    """*schedule* with *nbytes* of traffic for each trained parameter of a layer at the end of its backward passes.
 
     *model* has its layers as one rank holds them. The host's time for it is part of what a stack takes to launch the
     kernels of a backward pass.
     """
     if not nbytes:
         return schedule
-    traffic = {layer.name: nbytes * layer.parameters for layer in model.layers if layer.parameters}
+    counts = {layer.name: layer.trainable_parameters for layer in model.layers}
+    traffic = {name: nbytes * count for name, count in counts.items() if count}
     return schedule.map_programs(lambda program: _accumulated(program, traffic))
 
 

@@ -32,6 +32,11 @@ class Weights:
         """Their bytes as ranks gather them; *width*: bytes of an element in the model's precision."""
         return float(sum(tensor.gathered(width) for tensor in self.tensors))
 
+    @property
+    def trained(self) -> Weights:
+        """Those tensors that have gradients."""
+        return Weights(self.name, tuple(tensor for tensor in self.tensors if tensor.trainable))
+
     def over(self, axis: str) -> Weights:
         """Those tensors that data parallelism reduces over *axis*."""
         return Weights(self.name, tuple(tensor for tensor in self.tensors if tensor.reduced_over[-1] == axis))

@@ -16,7 +16,7 @@ from simulator.schedule.order import PLACEHOLDER, Action
 from workloads.gradients.bucket import NO_COPIES, Bucket, BucketCopies, Reduction, Weights
 from workloads.gradients.compressed import Compressed
 from workloads.model import Model
-from workloads.operators.parameter import REPLICAS, parameter_tensors
+from workloads.operators.parameter import REPLICAS
 
 
 def weights_by_stage(program: Program, model: Model) -> dict[int, list[Weights]]:
@@ -34,7 +34,7 @@ def weights_by_stage(program: Program, model: Model) -> dict[int, list[Weights]]
             continue
         if op.layer not in layers:
             raise ScheduleError(f"{program.role}: {model.name} has no layer {op.layer}")
-        copy = parameter_tensors(model.tied_parameters) if op.layer in copies[:1] else ()
+        copy = (model.tied_copy,) if op.layer in copies[:1] else ()
         found.setdefault(op.action.stage, {})[op.layer] = Weights(op.layer, (*layers[op.layer].tensors, *copy))
     return {stage: list(named.values()) for stage, named in found.items()}
 

@@ -38,7 +38,7 @@ def tied_embeddings(schedule: Schedule, model: Model, *, gradient_dtype: str | N
     held = [_end_stages(program, ends) for program in schedule.programs]
     stages = [next(iter(own.values()), None) for own in held]
     holders = [number for number, own in enumerate(held) if own]
-    if len(holders) < 2 or not model.sharing or any(len(own) == len(ends) for own in held):
+    if len(holders) < 2 or not model.trains_tied or any(len(own) == len(ends) for own in held):
         return schedule
     pipelines = schedule.mesh.axes[PIPELINE].groups
     groups = tuple(tuple(rank for rank in ranks if schedule.program_of[rank] in holders) for ranks in pipelines)

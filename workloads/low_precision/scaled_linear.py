@@ -48,21 +48,27 @@ class ScaledLinear(Linear):
     def backward_input(self, samples: int) -> tuple[Kernel, ...]:
         """The cast of dy, which also sums the bias gradient, and dx = dy W."""
         again = self.low.weights_cast_again(self.inputs * self.outputs)
-        casts = self.low.casts(samples * self.rows * self.outputs, self.gradient_shards)
+        readers = 1 if self.frozen else 2
+        casts = self.low.casts(samples * self.rows * self.outputs, self.gradient_shards, products=readers)
         return (*again, *casts, self._product(samples * self.rows, self.inputs, self.outputs))
 
     def backward_weights(self, samples: int) -> tuple[Kernel, ...]:
         """dW = dy^T x, with a further cast of x unless the first one is kept."""
+        if self.frozen:
+            return ()
         again = () if self.low.keeps_casts else self._input_casts(samples)
         return (*again, self._product(self.outputs, self.inputs, samples * self.rows))
 
     def kept_bytes(self, samples: int) -> float:
         """Its input, as it was cast or in 16 bits."""
         width = self.low.element_bytes if self.low.keeps_casts else BYTES[self.precision]
-        return samples * self.rows * self.inputs * width / self.kept_share if self.keeps_input else 0.0
+        kept = self.keeps_input and not self.frozen
+        return samples * self.rows * self.inputs * width / self.kept_share if kept else 0.0
 
     def weight_bytes(self, samples: int) -> float:
         """Its input and the gradient of its output, which is cast."""
+        if self.frozen:
+            return 0.0
         return self.kept_bytes(samples) + samples * self.rows * self.outputs * self.low.element_bytes
 
     @property
@@ -80,7 +86,9 @@ class ScaledLinear(Linear):
         return matmul(m, n, k, precision=self.low.scaling.product, rows=(k, k), result=self.precision)
 
     def _input_casts(self, samples: int) -> tuple[Kernel, ...]:
-        return self.low.casts(samples * self.rows * self.inputs, self.input_shards, products=self.low.products)
+        return self.low.casts(
+            samples * self.rows * self.inputs, self.input_shards, products=1 if self.frozen else self.low.products
+        )
 
 
 def scaled(linear: Linear, low: LowPrecision | None, *, input_shards: int = 1, gradient_shards: int = 1) -> Linear:

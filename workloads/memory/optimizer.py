@@ -6,7 +6,7 @@ bytes per parameter with Adam (Rajbhandari et al. 2020, "ZeRO", arXiv:1910.02054
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
 
@@ -14,6 +14,7 @@ from simulator.errors import ScenarioError
 from simulator.kernel import BYTES, Kernel, memory_bound
 from simulator.lookup import nearest
 from simulator.operation import Operation
+from workloads.operators.parameter import ParameterTensor
 
 UPDATE = Operation("optimizer step", "optimizer")
 
@@ -69,6 +70,21 @@ def state_bytes(optimizer: str, precision: str, gradient_dtype: str | None = Non
         "gradients": float(_width(gradient_dtype or precision)),
         "optimizer": master + kind.states * kind.state_bytes,
     }
+
+
+def resident_states(
+    tensors: Iterable[ParameterTensor], optimizer: str, precision: str, gradient_dtype: str | None = None
+) -> dict[str, float]:
+    """Bytes that a rank with *tensors* holds all step, by category of memory; arguments as of `state_bytes`.
+
+    Frozen tensors have parameters only. Copies of weights in fewer bits count with the parameters.
+    """
+    own = list(tensors)
+    held = state_bytes(optimizer, precision, gradient_dtype)
+    trained = sum(tensor.count for tensor in own if tensor.trainable)
+    resident = {category: nbytes * trained for category, nbytes in held.items()}
+    resident["parameters"] = sum((held["parameters"] + tensor.copy_bytes) * tensor.count for tensor in own)
+    return resident
 
 
 def copied_gradient_bytes(gradient_dtype: str, *, unfused_update: bool) -> float:

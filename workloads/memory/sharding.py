@@ -29,9 +29,10 @@ def sharded_states(
     *shards*: their number by the axis over which data parallelism reduces a tensor; 1 if not given. *stages*: the
     weights of each stage. The padding that makes all shards equal is not counted.
     """
-    whole, share = _elements(stages, stages.keys(), shards)
+    trained = {stage: [weights.trained for weights in several] for stage, several in stages.items()}
+    parts = {name: _elements(stages if name == "parameters" else trained, stages, shards) for name in program.resident}
     resident = {
-        name: nbytes * share / whole if name in categories and whole else nbytes
+        name: nbytes * parts[name][1] / parts[name][0] if name in categories and parts[name][0] else nbytes
         for name, nbytes in program.resident.items()
     }
     if "optimizer" not in categories:
@@ -40,8 +41,8 @@ def sharded_states(
 
     def change(op: Op) -> Iterator[Op]:
         if isinstance(op, Compute) and op.name in updates:
-            elements = _elements(stages, updates[op.name], shards)
-            held = {name: nbytes * elements[1] / elements[0] for name, nbytes in op.allocates.items()}
+            elements = _elements(trained, updates[op.name], shards)
+            held = {name: nbytes * elements[1] / max(1, elements[0]) for name, nbytes in op.allocates.items()}
             kernels = tuple(_of_shard(kernel, *elements) for kernel in op.kernels)
             op = replace(op, kernels=kernels, allocates=held, frees=held)
         yield op
@@ -58,7 +59,7 @@ def with_half_buckets(schedule: Schedule, model: Model) -> Schedule:
 
     def change(program: Program) -> Program:
         own = (weights for stage in weights_by_stage(program, model).values() for weights in stage)
-        held = float(sum(weights.parameters for weights in own) * BYTES[model.precision])
+        held = float(sum(weights.trained.parameters for weights in own) * BYTES[model.precision])
         return replace(program, resident={**program.resident, "buffers": program.resident.get("buffers", 0.0) + held})
 
     groups = schedule.mesh.axes[REPLICAS].groups if REPLICAS in schedule.mesh.axes else ()
@@ -96,7 +97,7 @@ def double_buffered(program: Program, stages: Mapping[int, Sequence[Weights]], g
     ``overlap_comm``, and so does torch's FSDP (``reduce_scatter_max_input_buffers``).
     """
     width = BYTES[gradient_dtype]
-    nbytes = {weights.name: float(weights.parameters * width) for own in stages.values() for weights in own}
+    nbytes = {weights.name: float(weights.trained.parameters * width) for own in stages.values() for weights in own}
     program = program.materialise(_behind_reductions(program))
     reductions = [op for op in program.distinct() if _reduces(op)]
     reduced = {op.action for op in reductions}

@@ -18,7 +18,8 @@ class Linear(Operator):
 
     *splits*: the outputs of each weight tensor if there are several (query, key and value). *shared*: the weight
     belongs to another layer and is not counted. *kept_share*: it keeps one part in so many of its input (sequence
-    parallelism keeps a shard and gathers it again). *keeps_input*: false if another operator keeps it.
+    parallelism keeps a shard and gathers it again). *keeps_input*: false if another operator keeps it. *frozen*: its
+    parameters have no gradients, so that it keeps nothing; that of its input passes through.
     """
 
     rows: int
@@ -30,6 +31,7 @@ class Linear(Operator):
     shared: bool = False
     kept_share: int = 1
     keeps_input: bool = True
+    frozen: bool = False
 
     @property
     def operation(self) -> Operation:
@@ -43,7 +45,7 @@ class Linear(Operator):
         for outputs in self.splits or (self.outputs,):
             made += [] if self.shared else [matrix(outputs, self.inputs)]
             made += parameter_tensors(outputs) if self.bias else []
-        return tuple(tensor for tensor in made if tensor.count)
+        return tuple(replace(tensor, trainable=not self.frozen) for tensor in made if tensor.count)
 
     def apart(self) -> tuple[Linear, ...]:
         """A product for each of the *splits*."""
@@ -56,20 +58,26 @@ class Linear(Operator):
     def backward_input(self, samples: int) -> tuple[Kernel, ...]:
         """dx = dy W, and the bias gradient, a sum over the rows of dy."""
         product = matmul(samples * self.rows, self.inputs, self.outputs, precision=self.precision)
-        if not self.bias:
+        if not self.bias or self.frozen:
             return (product,)
         read = samples * self.rows * self.outputs * BYTES[self.precision]
         return product, memory_bound(read, precision=self.precision)
 
     def backward_weights(self, samples: int) -> tuple[Kernel, ...]:
         """dW = dy^T x."""
+        if self.frozen:
+            return ()
         sides = self.outputs, self.inputs
         return (matmul(*sides, samples * self.rows, precision=self.precision, rows=sides),)
 
     def kept_bytes(self, samples: int) -> float:
         """Its input."""
         nbytes = samples * self.rows * self.inputs * BYTES[self.precision] / self.kept_share
-        return nbytes if self.keeps_input else 0.0
+        return nbytes if self.keeps_input and not self.frozen else 0.0
+
+    def kept_beside_input(self, samples: int) -> float:
+        """Bytes of what it keeps beside its input."""
+        return 0.0
 
     @property
     def keeps_inputs(self) -> bool:
@@ -78,6 +86,8 @@ class Linear(Operator):
 
     def weight_bytes(self, samples: int) -> float:
         """Its input and the gradient of its output."""
+        if self.frozen:
+            return 0.0
         return self.kept_bytes(samples) + samples * self.rows * self.outputs * BYTES[self.precision]
 
     @property

@@ -14,9 +14,10 @@ class ParameterTensor:
 
     *reduced_over*: the axes over which its gradient is summed, one reduction each, in this order. The last one is that
     of data parallelism. A joint reduction over several axes names their joint axis (`Mesh.joint`). *copy_bytes*: bytes
-    of an element that a rank holds beside it all step, in fewer bits. *gathered_bytes*: those that ranks gather, if not
-    in the precision of the model. *rows*: its first dimension, so that ``view(rows, -1)`` is a matrix; 1 for a vector,
-    or if the shape is not known.
+    of an element that a rank holds beside it all step, in fewer bits; below 0 if they take its place. *gathered_bytes*:
+    those that ranks gather, if not in the precision of the model. *rows*: its first dimension, so that ``view(rows,
+    -1)`` is a matrix; 1 for a vector, or if the shape is not known. *trainable*: false if it is frozen, so that it has
+    neither a gradient nor optimizer states.
     """
 
     count: int
@@ -24,6 +25,7 @@ class ParameterTensor:
     copy_bytes: float = 0.0
     gathered_bytes: float | None = None
     rows: int = 1
+    trainable: bool = True
 
     @property
     def columns(self) -> int:

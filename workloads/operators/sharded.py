@@ -144,7 +144,7 @@ def column_parallel(linear: Linear | SharedInput, cut: Cut, *, summed_first: boo
         return ShardedOperator(linear, linear.tensors, after=(("I", exchange),) * times)
     gathered = float(linear.rows * linear.inputs * linear.gathered_input_bytes)
     gather, scatter = _divisible("all_gather", gathered, cut), _divisible("reduce_scatter", nbytes, cut)
-    again = (("W", gather),) if linear.kept_share > 1 else ()
+    again = (("W", gather),) if linear.kept_share > 1 and linear.kept_bytes(1) > linear.kept_beside_input(1) else ()
     return ShardedOperator(linear, linear.tensors, (("F", gather), *again), (("I", scatter),))
 
 
@@ -190,9 +190,10 @@ def row_parallel(linear: Linear | SummedOutput, cut: Cut) -> Operator:
     gather, scatter = _divisible("all_gather", gathered, cut), _divisible("reduce_scatter", nbytes, cut)
     tensors: list[ParameterTensor] = []
     for product in linear.products if isinstance(linear, SummedOutput) else (linear,):
-        weight, *bias = product.tensors
+        weight, *others = product.tensors
         # each rank adds the bias to its own positions only
-        tensors += weight, *summed_over(bias, cut.over)
+        bias, adapters = others[: product.bias], others[product.bias :]
+        tensors += weight, *summed_over(bias, cut.over), *adapters
     return ShardedOperator(linear, tuple(tensors), (("I", gather),), (("F", scatter),))
 
 

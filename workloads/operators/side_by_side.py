@@ -67,6 +67,10 @@ class SideBySide(Operator):
         products = self.products[::-1]
         return tuple(kernel for one in products for kernel in one.named(one.backward_weights(samples)))
 
+    def kept_beside_input(self, samples: int) -> float:
+        """The sum over the products."""
+        return sum(product.kept_beside_input(samples) for product in self.products)
+
     def _added(self, samples: int, features: int) -> tuple[Kernel, ...]:
         """Sums of tensors of *features* a row: two are read, one is written."""
         nbytes = 3 * samples * self.rows * features * BYTES[self.precision]
@@ -87,13 +91,15 @@ class SharedInput(SideBySide):
         return (*super().backward_input(samples), *self._added(samples, self.inputs))
 
     def kept_bytes(self, samples: int) -> float:
-        """The input."""
-        return self.products[0].kept_bytes(samples)
+        """The input, if any product needs it, and what each keeps beside it."""
+        beside = [product.kept_beside_input(samples) for product in self.products]
+        every = (product.kept_bytes(samples) - own for product, own in zip(self.products, beside, strict=True))
+        return max(every) + sum(beside)
 
     def weight_bytes(self, samples: int) -> float:
         """The input, and the gradient of each output."""
-        kept = self.kept_bytes(samples)
-        return kept + sum(product.weight_bytes(samples) - kept for product in self.products)
+        own = (product.weight_bytes(samples) - product.kept_bytes(samples) for product in self.products)
+        return self.kept_bytes(samples) + sum(own)
 
 
 @dataclass(frozen=True)
@@ -116,4 +122,4 @@ class SummedOutput(SideBySide):
     def weight_bytes(self, samples: int) -> float:
         """The input of each product, and the gradient of the output."""
         own = (product.weight_bytes(samples) - product.kept_bytes(samples) for product in self.products)
-        return self.kept_bytes(samples) + next(own)
+        return self.kept_bytes(samples) + max(own)

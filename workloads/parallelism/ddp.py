@@ -119,7 +119,7 @@ def buckets(
     first_bucket: float | None = None,
     over: str = REPLICAS,
 ) -> list[Bucket]:
-    """The buckets of those tensors of *layers* (in order of the forward pass) that are reduced over the axis *over*.
+    """The buckets of those trained tensors of *layers* (in forward order) that are reduced over the axis *over*.
 
     They are filled in reverse order of the parameters, as torch does. A bucket closes when it holds at least its size
     in bytes, *first_bucket* for the first and *bucket* for the others; a tensor is never divided. Default: 1 MiB and
@@ -132,7 +132,7 @@ def buckets(
     filled: list[ParameterTensor] = []
     last = ""
     for layer in reversed(layers):
-        for tensor in reversed(layer.over(over).tensors):
+        for tensor in reversed(layer.over(over).trained.tensors):
             filled.append(tensor)
             last = layer.name
             if sum(one.count for one in filled) * width >= (rest if made else first):

@@ -183,9 +183,9 @@ class _Sharding:
 
 
 def unit_buckets(layers: Sequence[Weights], gradient_dtype: str, over: str = REPLICAS) -> list[Bucket]:
-    """Return a bucket, an FSDP unit, for each of *layers* with parameters that are reduced over the axis *over*."""
+    """Return a bucket, an FSDP unit, for each of *layers* with trained parameters that are reduced over axis *over*."""
     width = BYTES[gradient_dtype]
-    units = [layer.over(over) for layer in reversed(layers)]
+    units = [layer.over(over).trained for layer in reversed(layers)]
     sizes = {unit.name: float(unit.parameters * width) for unit in units if unit.parameters}
     return [
         Bucket(nbytes, name, (nbytes,), over, buffer=nbytes, dtype=gradient_dtype) for name, nbytes in sizes.items()

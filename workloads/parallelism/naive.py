@@ -55,7 +55,7 @@ def naive(
     (count,) = schedule.degrees(REPLICAS)
     if count == 1:
         return schedule
-    gradients = float(model.parameters * BYTES[gradient_dtype or model.precision])
+    gradients = float(model.trainable_parameters * BYTES[gradient_dtype or model.precision])
     before: list[Op] = [_direct("send batch", "scatter", float(model.sample_bytes * samples * count))]
     if update == "main":
         before.insert(0, _direct("send model", "broadcast", float(model.parameters * BYTES[model.precision])))

@@ -300,4 +300,4 @@ def _layers(program: Program, stage: int | None) -> set[str]:
 def _partial_parameters(model: Model, layers: Collection[str], axis: str) -> int:
     """The number of parameters of *layers* with partial gradients, which are reduced over *axis*."""
     tensors = (tensor for layer in model.layers if layer.name in layers for tensor in layer.tensors)
-    return sum(tensor.count for tensor in tensors if axis in tensor.reduced_over[:-1])
+    return sum(tensor.count for tensor in tensors if tensor.trainable and axis in tensor.reduced_over[:-1])

@@ -328,10 +328,14 @@ class _Sharding:
         if in_backward and not self.in_place:
             program = double_buffered(program, stages, self.gradient_dtype)
         for axis in degrees:
-            own = {number: [weights.over(axis) for weights in several] for number, several in stages.items()}
+            own = {number: [self._gathered(weights.over(axis)) for weights in some] for number, some in stages.items()}
             program = self._with_gathers(program, own, sharding[axis], shards[axis], slices)
         over = sharding.get(REPLICAS, REPLICAS)
         return sharded_gradient_norm(program, over) if self.gradient_norm and self.stage else program
+
+    def _gathered(self, weights: Weights) -> Weights:
+        """Those of *weights* that ranks get from others: in stage 3 all, else those that are updated."""
+        return weights if self.stage == 3 else weights.trained
 
     def _with_gathers(
         self, program: Program, own: Mapping[int, Sequence[Weights]], axis: str, shards: int, slices: float
@@ -388,7 +392,7 @@ def zero_buckets(layers: Sequence[Weights], gradient_dtype: str, size: float, ov
     filled: list[ParameterTensor] = []
     last = ""
     for layer in reversed(layers):
-        for tensor in reversed(layer.over(over).tensors):
+        for tensor in reversed(layer.over(over).trained.tensors):
             if filled and sum(one.count for one in (*filled, tensor)) * width > size:
                 made.append(Bucket.of(filled, gradient_dtype, last, over))
                 filled = []

@@ -153,5 +153,6 @@ class _Sharding:
                 program, held, width, over, overlap=self.overlap, limits=self.limits, suffix=suffix(axis)
             )
         if grouped and sizes.optimizer > sizes.parameters:
-            program = gathered_after(program, own, width, UPDATED, share=1 / sizes.parameters)
+            updated = {number: [weights.trained for weights in several] for number, several in own.items()}
+            program = gathered_after(program, updated, width, UPDATED, share=1 / sizes.parameters)
         return program

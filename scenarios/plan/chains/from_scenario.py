@@ -17,7 +17,7 @@ from simulator.network.transport.communicator import Communicator
 from simulator.schedule import Collective, Program, Schedule
 from simulator.schedule.mesh import Mesh
 from simulator.timeline import Timeline
-from workloads.memory.optimizer import state_bytes
+from workloads.memory.optimizer import resident_states
 from workloads.model import Layer, Model
 from workloads.stages import ENDS
 
@@ -92,10 +92,10 @@ def _layers(alone: BuiltScenario, model: Model, timeline: Timeline, size: int, t
     training = alone.specification.training
     assert training is not None
     dtype = gradient_dtype(training, alone.specification.parallelism.data, alone.software)
-    held = state_bytes(training.optimizer, model.precision, dtype)
     seconds = _seconds(timeline, model)
     made, before = [], 0.0
     for layer in model.layers:
+        held = resident_states(layer.tensors, training.optimizer, model.precision, dtype)
         kept, end = layer.activation_bytes(size), layer.kind in ENDS
         forward, backward = seconds[layer.name]
         made.append(
@@ -104,9 +104,9 @@ def _layers(alone: BuiltScenario, model: Model, timeline: Timeline, size: int, t
                 forward,
                 backward,
                 output_bytes=layer.output_bytes(size),
-                gradient_bytes=float(layer.parameters * BYTES[dtype]),
-                parameter_bytes=layer.parameters * held["parameters"],
-                state_bytes=layer.parameters * sum(held.values()),
+                gradient_bytes=float(layer.trainable_parameters * BYTES[dtype]),
+                parameter_bytes=held["parameters"],
+                state_bytes=sum(held.values()),
                 activation_bytes=kept,
                 recompute=0.0 if end else forward,
                 recomputed_bytes=kept if end else before,
@@ -147,7 +147,7 @@ def _gradient_bytes(scenario: BuiltScenario) -> float:
     if training is None or model is None:
         raise ScenarioError(f"{scenario.name} measures a collective; there is no model to plan for")
     dtype = gradient_dtype(training, scenario.specification.parallelism.data, scenario.software)
-    return float(max(LEAST_BYTES, model.parameters * BYTES[dtype]))
+    return float(max(LEAST_BYTES, model.trainable_parameters * BYTES[dtype]))
 
 
 def _ring_bandwidth(scenario: BuiltScenario, gpus: tuple[str, ...], nbytes: float) -> float:

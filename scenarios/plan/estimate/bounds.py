@@ -9,7 +9,7 @@ from scenarios.build.schedule import gradient_dtype
 from scenarios.plan.estimate.estimator import Estimator
 from scenarios.plan.estimate.layers import AGAIN, PricedLayer
 from scenarios.specification.specification import Specification
-from workloads.memory.optimizer import state_bytes
+from workloads.memory.optimizer import resident_states
 from workloads.model import Layer
 from workloads.stages import ENDS, stages_of
 
@@ -51,17 +51,15 @@ def least_bytes(estimator: Estimator, specification: Specification, derived: Der
     layers = stages_of(share, parallelism.pp * parallelism.stages_per_rank, parallelism.layout, parallelism.split_rank)
     dtype = gradient_dtype(training, parallelism.data, software)
     divided = parallelism.data.sharded
-    states = sum(
-        nbytes / (derived.replicas if name in divided else 1)
-        for name, nbytes in state_bytes(training.optimizer, share.precision, dtype).items()
-    )
     before = dict(zip([layer.name for layer in share.layers[1:]], share.layers, strict=False))
     kept = [sum(_kept(layer, before.get(layer.name), training.recompute) for layer in own) for own in layers]
     least = 0.0
     for stages, in_flight in zip(pipeline.stages, pipeline.in_flight, strict=True):
-        parameters = sum(layer.parameters for stage in stages for layer in layers[stage])
+        tensors = [tensor for stage in stages for layer in layers[stage] for tensor in layer.tensors]
+        held = resident_states(tensors, training.optimizer, share.precision, dtype)
+        states = sum(nbytes / (derived.replicas if name in divided else 1) for name, nbytes in held.items())
         passes = min(in_flight, derived.micro_batches * len(stages))
-        least = max(least, states * parameters + passes * min(kept[stage] for stage in stages))
+        least = max(least, states + passes * min(kept[stage] for stage in stages))
     return (least + software.context_bytes) * ALMOST
 
 

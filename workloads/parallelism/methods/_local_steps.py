@@ -78,7 +78,7 @@ class LocalSteps(DataMethod):
 
 def held(program: Program, model: Model) -> list[int]:
     """The parameters of each layer of *model* that *program* holds, in order of the forward pass."""
-    return [own.parameters for stage in weights_by_stage(program, model).values() for own in stage]
+    return [own.trained.parameters for stage in weights_by_stage(program, model).values() for own in stage]
 
 
 def after_batches(program: Program, batches: int, ops: Callable[[int], Iterable[Op]]) -> Program:

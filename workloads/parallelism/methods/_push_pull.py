@@ -39,7 +39,7 @@ class Part:
 
 def whole_shares(model: Model, servers: int) -> list[Part]:
     """One part for each of *servers*: equal shares of all parameters."""
-    return [Part(number, model.parameters / servers, number) for number in range(servers)]
+    return [Part(number, model.trainable_parameters / servers, number) for number in range(servers)]
 
 
 def parts_of(layers: Sequence[Weights], servers: int, most: float | None) -> list[Part]:
@@ -207,7 +207,7 @@ class PushPull:
     def _update(self, name: str, part: Part, stream: str) -> Compute:
         """The optimizer step over *part* on the server."""
         made = update_op(self.model, Action("O", 0), part.parameters, self.optimizer, self.dtype)
-        share = part.parameters / self.model.parameters if self.model.parameters else 1.0
+        share = part.parameters / self.model.trainable_parameters if self.model.trainable_parameters else 1.0
         kernels = tuple(_scaled(kernel, share) for kernel in made.kernels)
         return replace(made, name=name, action=None, kernels=kernels, stream=stream, on="host")
 

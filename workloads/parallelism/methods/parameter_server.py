@@ -151,8 +151,8 @@ def parameter_server(
     (program,) = schedule.programs
     (count,) = schedule.degrees(REPLICAS)
     dtype = gradient_dtype or model.precision
-    parameters = float(model.parameters * BYTES[model.precision]) / servers
-    gradients = float(model.parameters * BYTES[dtype]) / servers
+    parameters = float(model.trainable_parameters * BYTES[model.precision]) / servers
+    gradients = float(model.trainable_parameters * BYTES[dtype]) / servers
     sent = code.sent / servers if code else gradients
     pulled = code.answer / servers if code and code.answer is not None else parameters
     pulls = [_exchange("pull", "broadcast", server, pulled) for server in range(servers)]
@@ -198,10 +198,10 @@ def _servers(
 
     *pushed*, *pulled*: bytes of the messages of a GPU and a server.
     """
-    share = model.parameters / servers
+    share = model.trainable_parameters / servers
     state = state_bytes(optimizer, model.precision, dtype)
     kept = {f"host.{category}": per_parameter * share for category, per_parameter in state.items()}
-    gradients = float(model.parameters * BYTES[dtype]) / servers
+    gradients = float(model.trainable_parameters * BYTES[dtype]) / servers
     for server in range(servers):
         push, pull = _exchange("push", "reduce", server, pushed), _exchange("pull", "broadcast", server, pulled)
         # every arriving gradient is read and added to the sum

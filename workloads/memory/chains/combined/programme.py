@@ -21,7 +21,7 @@ from math import ceil, inf
 import numpy as np
 
 from workloads.memory.chains.chain import Chain
-from workloads.memory.chains.combined.compiled import AGAIN, SAVED, Tables, inside, solve
+from workloads.memory.chains.combined.compiled import SAVED, Tables, inside, solve
 from workloads.memory.chains.segments import Segments, advance
 from workloads.memory.chains.sequence import ACTIVATION, TAPE, TURN, Kind, Operation, Sequence
 from workloads.memory.chains.slots import EXACT, Slots
