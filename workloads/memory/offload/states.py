@@ -22,7 +22,7 @@ from workloads.memory.offload.places import Held, Places, held_by, with_places
 from workloads.memory.offload.update import with_host_updates
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
-from workloads.parallelism._hybrid import SHARD
+from workloads.partial_sharding.hybrid import SHARD
 
 
 def offloaded_states(

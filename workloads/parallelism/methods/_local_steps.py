@@ -13,9 +13,9 @@ from workloads.gradients.reduce import weights_by_stage
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
 from workloads.parallelism import DataMethod, Parallelism, TrainingStep
-from workloads.parallelism._hybrid import SHARD, with_hybrid_axes
 from workloads.parallelism.ddp import data_parallel
 from workloads.parallelism.pipeline import Pipeline
+from workloads.partial_sharding.hybrid import SHARD, with_hybrid_axes
 from workloads.reductions.all_reduce import all_reduce
 from workloads.shape import nearest_divisors
 

@@ -50,7 +50,7 @@ def parts_of(layers: Sequence[Weights], servers: int, most: float | None) -> lis
     load = [0.0] * servers
     made: list[Part] = []
     for layer in reversed(layers):
-        for tensor in reversed(layer.tensors):
+        for tensor in reversed(layer.trained.tensors):
             pieces = ceil(tensor.count / most) if most else 1
             for _ in range(pieces):
                 server = load.index(min(load))
