@@ -31,7 +31,7 @@ from workloads.operators.shift import with_neighbours
 from workloads.parallelism import DataMethod, Parallelism, TrainingStep
 from workloads.parallelism.pairs import in_pairs
 from workloads.stages import stages_of
-from workloads.steady_state import SteadyState, steady_state
+from workloads.steady_state import SteadyState, repeated, steady_state
 
 
 def training_schedule(
@@ -66,8 +66,9 @@ def schedule_of_share(
     order = pipeline_order(specification, derived, document)
     _check_updates(specification, order, document)
     schedule = _computation(specification, step, order, derived, document)
-    if order.asynchronous:
-        steady = _steady_state(specification, derived)
+    period = parallelism.data.period(training.steps)
+    steady = period or (_steady_state(specification, derived) if order.asynchronous else None)
+    if steady:
         schedule = replace(schedule, batches=steady.batches, filling=steady.filling, draining=steady.draining)
     else:
         schedule = replace(schedule, steps=training.steps, staggered=not parallelism.synchronous_update)
@@ -76,7 +77,7 @@ def schedule_of_share(
     for key, part in parts.items():
         with _faults_at(document, "parallelism", key):
             schedule = part.apply(schedule, step)
-    if not order.asynchronous:
+    if period or not order.asynchronous:
         axes = weight_axes(derived.layouts, list(parts.values()))
         schedule = gradient_norm(schedule, axes, synchronous=parallelism.synchronous_update)
     if share.optimizer_seconds is None:
@@ -116,7 +117,17 @@ def pipeline_order(specification: Specification, derived: Derived, document: Doc
         )
         for part in specification.parallelism.parts.values():
             order = part.ordered(order)
+    training = specification.training
+    period = specification.parallelism.data.period(training.steps) if training else None
+    if period is None:
         return order
+    if order.asynchronous:
+        method = specification.parallelism.data.method
+        message = (
+            f"is asynchronous, and {method} needs batches one after the other; take one that flushes, such as 1f1b"
+        )
+        raise document.error(("parallelism", "schedule"), message)
+    return repeated(order, period.batches)
 
 
 def _check_updates(specification: Specification, order: Order, document: Document) -> None:
