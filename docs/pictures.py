@@ -60,6 +60,16 @@ def _context() -> int:
     return 0
 
 
+def _of_gpt2(chart: str, title: str) -> Callable[[], int]:
+    """Return what draws *chart* of GPT-2 on a V100, eager."""
+
+    def draw() -> int:
+        Scenario.load("gpt2_one_v100").variants["eager"].run().plot(chart, DOCS / f"{chart}.png", title=title)
+        return 0
+
+    return draw
+
+
 def _sweep() -> int:
     """Sweep over the degrees of tensor and pipeline parallelism and copy the chart."""
     over = ["--over", "parallelism.tp=1,2,4,8", "--over", "parallelism.pp=1,2,4,8", "--set", "parallelism.dp=auto"]
@@ -75,6 +85,8 @@ PICTURES: dict[str, Callable[[], int]] = {
     "timeline": _plotted("timeline", "zhores_resnet50_ddp", "timeline", "--ranks", "0:4"),
     "links": _plotted("links", "zhores_resnet50_ddp", "links"),
     "context": _context,
+    "operators": _of_gpt2("operators", "GPT-2 on a V100, eager: 8 sequences of 512 tokens"),
+    "activations": _of_gpt2("activations", "Activations of GPT-2 on a V100, eager"),
     "sweep": _sweep,
     "plan": _plan,
     "validation": _validation,

@@ -68,7 +68,7 @@ def _draw_activations(scenario: str, settings: list[str] | None, over: list[str]
     """Draw the map of activations of *scenario*, or of each of its variants."""
     from scenarios.build.explanation import check_trains
     from scenarios.commands.progress import progress
-    from scenarios.operators.activations import activations, axes_of
+    from scenarios.operators.activations import activations_chart, axes_of
     from scenarios.scenario import Scenario
     from simulator.analysis import plot as charts
     from simulator.analysis.files import file_stems
@@ -78,9 +78,9 @@ def _draw_activations(scenario: str, settings: list[str] | None, over: list[str]
     stems = file_stems([one.name for one in several])
     for one in several:
         check_trains(one, "activations")
-        axes = axes_of(one, over or ["batch,sequence"])
+        axes = axes_of(one, over or ())
         with progress(f"activations of {one.name}"):
-            figure = activations(one, axes)
+            figure = activations_chart(one, axes)
         stem = stems[one.name]
         path = output or Path(f"{stem}_activations.png")
         if output and len(several) > 1:

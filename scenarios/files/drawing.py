@@ -11,6 +11,7 @@ from scenarios.build.built import BuiltScenario
 from scenarios.build.explanation import check_trains
 from scenarios.files.charts import CHARTS, OF_TRAINING, WITHOUT_RUN
 from scenarios.files.titles import chart_title, place_title
+from scenarios.operators.activations import activations_chart, axes_of
 from scenarios.operators.profile import profile
 from scenarios.operators.shares import panels
 from scenarios.results.reserved_memory import reserved_memory
@@ -98,6 +99,10 @@ def _each(
             "there are no repeats to draw; give e.g. --set simulation.repeats=20 --set simulation.jitter=0.02"
         )
     of = result.scenario.name
+    if chart == "activations":
+        return {
+            name: partial(activations_chart, one.scenario, axes_of(one.scenario), title) for name, one in runs.items()
+        }
     if chart == "repeats":
         return {
             name: partial(_styled, repeats_chart, one.repeats[name], title or place_title(one, of))

@@ -37,11 +37,12 @@ class Axis(NamedTuple):
     values: tuple[int, ...]
 
 
-def axes_of(scenario: BuiltScenario, options: Sequence[str]) -> tuple[Axis, Axis]:
-    """Return the axes, sequence before batch, of texts such as ``batch,sequence`` or ``batch=1,2,4``.
+def axes_of(scenario: BuiltScenario, options: Sequence[str] = ()) -> tuple[Axis, Axis]:
+    """Return the axes, sequence before batch, of texts such as ``batch,sequence`` or ``batch=1,2,4``; default: both.
 
     An axis that is not named has the value of *scenario*. Raises `ScenarioError`.
     """
+    options = options or ["batch,sequence" if _has_sequences(scenario) else "batch"]
     given: dict[str, tuple[int, ...]] = {}
     for option in options:
         named, equals, values = option.partition("=")
@@ -89,8 +90,11 @@ def _around(own: int) -> tuple[int, ...]:
     return (*below, own, *(own * factor for factor in (2, 4, 8)))
 
 
-def activations(scenario: BuiltScenario, axes: tuple[Axis, Axis]) -> Figure:
-    """Return the bytes of activations of *scenario* over *axes* as a heat map; what does not fit the GPU is red."""
+def activations_chart(scenario: BuiltScenario, axes: tuple[Axis, Axis], title: str = "") -> Figure:
+    """Return the bytes of activations of *scenario* over *axes* as a heat map; what does not fit the GPU is red.
+
+    *title* replaces the title.
+    """
     sequence, batch = axes
     cells = {
         (row, column): _cell(scenario, samples, tokens)
@@ -113,9 +117,9 @@ def activations(scenario: BuiltScenario, axes: tuple[Axis, Axis]) -> Figure:
         "; ".join(filter(None, (f"recompute: {method}", room))),
         RED,
     )
-    title = f"Activations of {scenario.name} on {cluster_title(scenario, len(scenario.derived.devices))}"
+    place = cluster_title(scenario, len(scenario.derived.devices))
     with style():
-        return heat_map_chart(chart, title)
+        return heat_map_chart(chart, title or f"Activations of {scenario.name} on {place}")
 
 
 def _cell(scenario: BuiltScenario, samples: int, tokens: int) -> Cell:

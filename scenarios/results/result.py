@@ -44,11 +44,11 @@ class Result(ABC):
     ) -> Figure:
         """Return *chart* as a matplotlib figure, which a notebook shows; also write it to *path* if given.
 
-        *chart*: timeline, pipeline, memory, states, breakdown, links, repeats, critical, topology or sweep, as
-        `clustersim plot` draws them. *path*: a ``.png``, ``.svg`` or ``.pdf``. *ranks* and *window* (begin and end in
-        s) select what is shown. *title* replaces the title. Of variants, timeline, pipeline, states, breakdown and
-        sweep show all in one figure; for other charts take ``result.runs[name].plot(chart)``. Raises
-        `SimulatorError`, e.g. for an unknown chart.
+        *chart*: timeline, pipeline, memory, states, breakdown, links, repeats, critical, operators, activations,
+        topology or sweep, as `clustersim plot` draws them. *path*: a ``.png``, ``.svg`` or ``.pdf``. *ranks* and
+        *window* (begin and end in s) select what is shown. *title* replaces the title. Of variants, timeline, pipeline,
+        states, breakdown and sweep show all in one figure; for other charts take ``result.runs[name].plot(chart)``.
+        Raises `SimulatorError`, e.g. for an unknown chart.
 
         >>> from scenarios import Scenario
         >>> figure = Scenario.load("hello").run().plot("timeline", ranks=[0, 1], title="Two of four ranks")

@@ -11,6 +11,8 @@ from typing import Any
 
 from scenarios.build.input_pipeline import Loading, loading
 from scenarios.cost.energy import Power, account, power
+from scenarios.operators.profile import profile
+from scenarios.operators.text import summary
 from scenarios.results.expert_load import ExpertLoad, expert_load
 from scenarios.results.gradients.compression import Compression, compression
 from scenarios.results.layer_time import layer_seconds
@@ -63,6 +65,14 @@ class StepNumbers(Result):
     def percentiles(self) -> dict[str, float]:
         """Percentiles of the step times by name, s; empty without repeats."""
         return percentiles(self.step_times) if len(self.step_times) > 1 else {}
+
+    @cached_property
+    def operators(self) -> dict[str, Any]:
+        """Time, FLOPs, bytes and saved activations of all operations, as ``clustersim show operators --json`` has them.
+
+        Raises `SimulatorError` for a replay.
+        """
+        return summary(profile(self.scenario, self._timeline))
 
     @cached_property
     def breakdown(self) -> dict[str, float]:

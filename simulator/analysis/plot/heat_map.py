@@ -42,7 +42,7 @@ class HeatMap(NamedTuple):
     """The *cells* by (row, column): *rows* are values of *y*, *columns* of *x*. *told*: a line below the title.
 
     *dimension* of the *quantity*: a key of `simulator.units.UNITS`, share, or empty for a plain number. *unfit*: the
-    colour of cells that do not fit; by default they have that of their value.
+    colour of cells that do not fit; by default they have that of their value. The scale is then that of the others.
     """
 
     x: str
@@ -85,7 +85,8 @@ def heat_map_chart(cells: HeatMap, title: str) -> Figure:
 def _draw_cells(axes: Axes, cells: HeatMap, width: float) -> Normalize:
     """Draw the cells, *width* inches wide, and return the scale of their colours."""
     grid = np.full((len(cells.rows), len(cells.columns)), np.nan)
-    for place, cell in cells.cells.items():
+    coloured = {place: cell for place, cell in cells.cells.items() if cell.fits or not cells.unfit} or cells.cells
+    for place, cell in coloured.items():
         grid[place] = np.nan if cell.value is None else cell.value
     low, high = float(np.nanmin(grid)), float(np.nanmax(grid))
     norm = LogNorm(low, high) if low > 0 and high >= LOG_FROM * low else Normalize(low, high)

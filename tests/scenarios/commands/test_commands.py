@@ -165,7 +165,7 @@ def test_ranks_that_there_are_not(
     assert capsys.readouterr().err == "there is no rank 9; ranks are 0 to 3\n"
 
 
-@pytest.mark.parametrize("chart", ["timeline", "links", "breakdown", "memory", "states", "topology"])
+@pytest.mark.parametrize("chart", ["timeline", "links", "breakdown", "memory", "states", "operators", "topology"])
 def test_plot(chart: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     options = ["--ranks", "0,2:4", "--window", "20ms:100ms"] if chart == "timeline" else []
     assert answer(capsys, "plot", "hello", chart, "-o", "x.svg", *options).strip() == "x.svg"
@@ -228,7 +228,7 @@ def test_a_collective_has_no_memory_to_draw(capsys: pytest.CaptureFixture[str]) 
         (
             ["hello", "flames"],
             'there is no chart "flames"; draw timeline, pipeline, memory, states, breakdown, links, repeats, critical, '
-            "topology or sweep",
+            "operators, topology, sweep or activations",
         ),
         (["hello", "-o", "x.gif"], "x.gif: the name must end with one of .png, .svg, .pdf"),
         (["hello", "--ranks", "0-3"], '--ranks 0-3: "0-3" is not a rank or a range; write e.g. 0,8:16'),

@@ -7,7 +7,7 @@ import pytest
 
 from scenarios import Scenario
 from scenarios.command import run as command
-from scenarios.operators.activations import activations, axes_of
+from scenarios.operators.activations import activations_chart, axes_of
 from scenarios.operators.profile import profile, saved_bytes
 from scenarios.operators.text import summary
 from simulator.errors import ScenarioError
@@ -103,7 +103,7 @@ def test_commands(capsys, tmp_path, monkeypatch):
 def test_the_map_marks_what_does_not_fit():
     """GPT-2's activations by the formula; a V100 of 16 GiB beside states of 16 bytes a parameter."""
     scenario = Scenario.load("gpt2_one_v100").variants["fused"]
-    figure = activations(scenario, axes_of(scenario, ["batch=1,8,32", "sequence=512,1024"]))
+    figure = activations_chart(scenario, axes_of(scenario, ["batch=1,8,32", "sequence=512,1024"]))
     texts = {text.get_text() for text in figure.axes[0].texts}
     legend = {text.get_text() for text in figure.legends[0].texts}
     assert len(texts) == 6 and "does not fit in memory" in legend
