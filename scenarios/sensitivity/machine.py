@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from scenarios.build.built import BuiltScenario
+from scenarios.build.clocks import at_slowest_clock
 from scenarios.build.conditions import conditions
-from scenarios.running import Watch, at_slowest_clock, variation
+from scenarios.running import Watch, variation
 from simulator.accelerator import Accelerator, Software
 from simulator.analysis import traffic
 from simulator.cluster import Cluster, Link
