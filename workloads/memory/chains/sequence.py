@@ -68,7 +68,7 @@ class Operation:
 
 TURN = Operation(Kind.TURN)
 
-_OPERATION = re.compile(r"Loss BLoss|([FBOPW])(\d+)([ncate]?)")
+_OPERATION = re.compile(r"Loss BLoss|\b(F)(\d+)([nce])\b|\b(B)(\d+)()\b|\b([OPW])(\d+)([at])\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +121,9 @@ class Sequence:
 
 
 def _operation(match: re.Match[str]) -> Operation:
-    letter, number, suffix = match.groups()
-    if letter is None:
+    if match.lastindex is None:
         return TURN
+    letter, number, suffix = (group for group in match.groups() if group is not None)
     if letter in "OPW":
         return Operation(Kind(letter), int(number), suffix)
     return Operation(Kind(letter + suffix), int(number))

@@ -43,7 +43,9 @@ def plans(chain, rules, first=1, window=None):
         if rules.again != "never":
             forward = " ".join([f"F{first}c", *(f"F{i}n" for i in range(first + 1, last + 1))])
             backward = runs_again(first, last) if rules.again == "nested" else once(first, last)
-            blocks.append((forward, backward, f"{first - 1}a" if rules.inputs and chain.activation(first - 1) else None))
+            blocks.append(
+                (forward, backward, f"{first - 1}a" if rules.inputs and chain.activation(first - 1) else None)
+            )
         for forward, backwards, item in blocks:
             for closes in (False, True) if window else (False,):
                 done, back = (f" W{window}", f"P{window} ") if closes else ("", "")
@@ -113,14 +115,14 @@ def test_longer_chains_are_as_brute_force_finds(length, rules):
 
 def test_six_layers_run_again_and_copied_are_as_brute_force_finds():
     """Here the best plan runs layers again and copies."""
-    expected = brute_force(CHAINS[6], 14, 1.0, POFO)
-    assert planned(CHAINS[6], 14, 1.0, POFO) == pytest.approx(expected)
-    plan = combined(CHAINS[6], 14, 1.0)
+    expected = brute_force(CHAINS[6], 14, 2.0, POFO)
+    assert planned(CHAINS[6], 14, 2.0, POFO) == pytest.approx(expected)
+    plan = combined(CHAINS[6], 14, 2.0)
     assert plan.forwards() > 6
     assert any(one.kind is Kind.OFFLOAD for one in plan)
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(chains(9), st.integers(6, 60), st.sampled_from([0.1, 1.0, 3.0, 20.0]), st.integers(1, 3))
 def test_together_is_never_worse_than_either_alone(chain, budget, bandwidth, in_flight):
     def seconds(make):
@@ -140,7 +142,7 @@ def test_together_is_never_worse_than_either_alone(chain, budget, bandwidth, in_
 
 @given(chains(8), st.sampled_from([0.5, 2.0]))
 def test_half_the_bandwidth_is_never_faster(chain, bandwidth):
-    budget = executed_with_copies(saving_all(chain), chain, 1.0).peak * 0.6
+    budget = max(1.0, executed_with_copies(saving_all(chain), chain, 1.0).peak * 0.6)
     try:
         slow = executed_with_copies(combined(chain, budget, bandwidth / 2), chain, bandwidth / 2).seconds
     except BudgetError:

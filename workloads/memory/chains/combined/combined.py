@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import inf
 
@@ -44,14 +44,18 @@ ROUNDING = 1e-12
 
 def _fastest(chain: Chain, budget: float, bandwidth: float, in_flight: int, rules: Rules) -> Sequence | None:
     """The fastest sequence; None if none fits."""
-    best, fastest = inf, None
-    alone = [saving_all(chain), *_recomputed(chain, budget, in_flight, rules)]
-    for make in (lambda: alone, lambda: _planned(chain, budget, bandwidth, in_flight, rules, best)):
-        for one in make():
+
+    def fastest(sequences: Iterable[Sequence]) -> tuple[float, Sequence | None]:
+        best, found = inf, None
+        for one in sequences:
             run = executed_with_copies(one, chain, bandwidth)
             if run.seconds < best and (in_flight - 1) * run.held + run.peak <= budget * (1 + ROUNDING):
-                best, fastest = run.seconds, one
-    return fastest
+                best, found = run.seconds, one
+        return best, found
+
+    known, alone = fastest([saving_all(chain), *_recomputed(chain, budget, in_flight, rules)])
+    best, planned = fastest(_planned(chain, budget, bandwidth, in_flight, rules, known))
+    return planned if best < known else alone
 
 
 def _recomputed(chain: Chain, budget: float, in_flight: int, rules: Rules) -> list[Sequence]:

@@ -21,10 +21,10 @@ from math import ceil, inf
 import numpy as np
 
 from workloads.memory.chains.chain import Chain
-from workloads.memory.chains.combined.compiled import AGAIN, SAVED, Tables, inside, solve
+from workloads.memory.chains.combined.compiled import SAVED, Tables, inside, solve
 from workloads.memory.chains.segments import Segments, advance
 from workloads.memory.chains.sequence import ACTIVATION, TAPE, TURN, Kind, Operation, Sequence
-from workloads.memory.chains.slots import EXACT, Slots
+from workloads.memory.chains.slots import EXACT, Slots, slots_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,10 @@ class Programme:
         length = len(chain)
         rest = [0, *(slots.stored(layer.tape - layer.activation) for layer in chain.layers)]
         peaks = [0] + [
-            max(segments.peak_saving(n, chain.gradient(length) if n == length else 0.0), rest[n] + segments.activation[n])
+            max(
+                segments.peak_saving(n, chain.gradient(length) if n == length else 0.0),
+                rest[n] + segments.activation[n],
+            )
             for n in range(1, length + 1)
         ]
         saved, again, loads, seconds = self._loads(rest, bandwidth)
@@ -197,14 +200,18 @@ class Programme:
             end = chain.activation(length) + chain.gradient(length)
             peaks[-1] = max(peaks[-1], self._slots.peak(end))
             for last, peak in enumerate(peaks, first):
-                found[first, last] = segments.seconds(first, last) if self._rules.again == "nested" else self._once(first, last)
+                found[first, last] = (
+                    segments.seconds(first, last) if self._rules.again == "nested" else self._once(first, last)
+                )
                 found[first, last, :peak] = inf
         return found
 
     def _once(self, first: int, last: int) -> np.ndarray:
         """Seconds of running layers *first* ... *last* again and then backward, all tapes saved; by room."""
         layers = self._chain.layers[first - 1 : last]
-        seconds = sum(layer.forward + layer.backward for layer in layers) + layers[-1].final_forward - layers[-1].forward
+        seconds = (
+            sum(layer.forward + layer.backward for layer in layers) + layers[-1].final_forward - layers[-1].forward
+        )
         held, peak, gradient = 0, 0, self._chain.gradient(last)
         for number in range(first, last + 1):
             peak = max(peak, held + self._segments.peak_saving(number, gradient))
@@ -244,7 +251,13 @@ MOST = 300
 
 
 def slots_for(chain: Chain, budget: float) -> Slots:
-    """Return the slots for *budget* bytes: of `MOST` / 2 to `MOST`, the number that rounds sizes up the least."""
+    """Return the slots for *budget* bytes: of `MOST` / 2 to `MOST`, the number that rounds sizes up the least.
+
+    Fewer if they are exact.
+    """
+    exact = slots_of([chain], budget)
+    if exact.count <= MOST:
+        return exact
     sizes = [chain.input_bytes]
     for layer in chain.layers:
         sizes += [layer.activation, layer.tape - layer.activation]

@@ -1,0 +1,127 @@
+"""Rotor's dynamic programme: the least seconds of every segment of a chain, for every number of slots of memory.
+
+Beaumont et al. 2019 (arXiv:1911.13214, theorem 1). Among persistent sequences it is optimal: what is stored stays until
+the backward pass that needs it. Layers s ... t are run from a_(s-1), with the gradient of a_t at hand. Either layer s
+saves its tape and stays, or the segment is run up to a checkpoint a_k, layers k + 1 ... t are run from it, and then
+layers s ... k from a_(s-1). The memory of a segment excludes a_(s-1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+
+import numpy as np
+import numpy.typing as npt
+
+from workloads.memory.chains.chain import Chain
+from workloads.memory.chains.sequence import Kind, Operation
+from workloads.memory.chains.slots import Slots
+
+Seconds = npt.NDArray[np.float64]
+"""By slots of memory, from 0."""
+
+Choices = npt.NDArray[np.int16]
+
+STAYS = 0
+"""The choice that layer s saves its tape; any other is k, the number of the activation that becomes a checkpoint."""
+
+
+class Segments:
+    """The programme of *chain*, for segments (s, t) counted from 1.
+
+    *activation*, *tape*: slots of a_l and of the tape of l, by l. *slots*: the memory.
+    """
+
+    def __init__(self, chain: Chain, slots: Slots) -> None:
+        self.chain, self.slots = chain, slots
+        self.activation = [slots.stored(chain.activation(number)) for number in range(len(chain) + 1)]
+        self.tape = [0, *(slots.stored(layer.tape) for layer in chain.layers)]
+        self._until = np.cumsum([0.0, *(layer.forward for layer in chain.layers)])
+        count, width = len(chain), slots.count + 1
+        # by s, then t - s; and by t, then s - 1, as they are behind a checkpoint a_(s-1), which takes its slots
+        self._seconds = [np.full((count - first, width), inf) for first in range(count)]
+        self._behind = [np.full((last, width), inf) for last in range(1, count + 1)]
+        self._choices: dict[tuple[int, int], Choices] = {}
+        for length in range(count):
+            for first in range(1, count - length + 1):
+                self._solve(first, first + length)
+
+    def seconds(self, first: int, last: int) -> Seconds:
+        """The least seconds of layers *first* ... *last*, by slots of memory."""
+        found: Seconds = self._seconds[first - 1][last - first]
+        return found
+
+    def forward(self, first: int, last: int) -> float:
+        """Seconds of one forward pass of layers *first* ... *last*."""
+        return float(self._until[last] - self._until[first - 1])
+
+    def operations(self, first: int, last: int, slots: int) -> Iterator[Operation]:
+        """The operations of the segment with that many *slots*, which suffice."""
+        kept = int(self._choices[first, last][slots])
+        if kept == STAYS:
+            yield Operation(Kind.SAVE, first)
+            if first < last:
+                yield from self.operations(first + 1, last, slots - self.tape[first])
+            yield Operation(Kind.BACKWARD, first)
+            return
+        yield from advance(first, kept)
+        yield from self.operations(kept + 1, last, slots - self.activation[kept])
+        yield from self.operations(first, kept, slots)
+
+    def peak_saving(self, first: int, gradient: float) -> int:
+        """Slots while layer *first* saves its tape beside *gradient* bytes, and while its backward pass runs."""
+        layer = self.chain.layers[first - 1]
+        gradients = self.chain.gradient(first) + self.chain.gradient(first - 1)
+        forward, backward = gradient + layer.forward_extra, gradients + layer.backward_extra
+        return max(self.tape[first], self.slots.peak(layer.tape + max(forward, backward)))
+
+    def peaks_advancing(self, first: int, last: int, gradient: float) -> list[int]:
+        """Slots of running layers *first* ... k beside *gradient* bytes, saving only the last, for k until *last*."""
+        peaks, peak = [], 0.0
+        for number in range(first, last + 1):
+            layer = self.chain.layers[number - 1]
+            before = 0.0 if number == first else self.chain.activation(number - 1)
+            peak = max(peak, before + layer.activation + gradient + layer.forward_extra)
+            peaks.append(self.slots.peak(peak))
+        return peaks
+
+    def _solve(self, first: int, last: int) -> None:
+        gradient = self.chain.gradient(last)
+        seconds, choices = self._staying(first, last, gradient), np.full(self.slots.count + 1, STAYS, np.int16)
+        if first < last:
+            total = self._behind[last - 1][first:last] + self._seconds[first - 1][: last - first]
+            total += (self._until[first:last] - self._until[first - 1])[:, None]
+            for row, peak in zip(total, self.peaks_advancing(first, last - 1, gradient), strict=True):
+                row[:peak] = inf
+            best = total.argmin(axis=0)
+            least = np.take_along_axis(total, best[None], axis=0)[0]
+            better = least < seconds
+            seconds[better], choices[better] = least[better], (best + first)[better]
+        self._seconds[first - 1][last - first] = seconds
+        self._behind[last - 1][first - 1] = shifted(seconds, self.activation[first - 1])
+        self._choices[first, last] = choices
+
+    def _staying(self, first: int, last: int, gradient: float) -> Seconds:
+        """Seconds of the segment if layer *first* saves its tape."""
+        layer = self.chain.layers[first - 1]
+        if first == last:
+            seconds = np.full(self.slots.count + 1, layer.final_forward + layer.backward, np.float64)
+        else:
+            seconds = shifted(self.seconds(first + 1, last), self.tape[first]) + layer.forward + layer.backward
+        seconds[: self.peak_saving(first, gradient)] = inf
+        return seconds
+
+
+def advance(first: int, last: int) -> Iterator[Operation]:
+    """Forward passes of layers *first* ... *last* that keep the input of the first and the output of the last."""
+    yield Operation(Kind.CHECKPOINT, first)
+    yield from (Operation(Kind.FORWARD, number) for number in range(first + 1, last + 1))
+
+
+def shifted(seconds: Seconds, slots: int) -> Seconds:
+    """*seconds* by memory if *slots* of it are taken: infinite where too little is left."""
+    moved = np.full(len(seconds), inf)
+    if slots < len(seconds):
+        moved[slots:] = seconds[: len(seconds) - slots]
+    return moved
