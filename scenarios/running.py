@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from scenarios.build.algorithms import check_algorithms
+from scenarios.build.clocks import at_slowest_clock
 from scenarios.results.collective_result import CollectiveResult
 from scenarios.results.result import Result
 from scenarios.results.step_result import StepResult
@@ -157,17 +158,6 @@ def _host_seconds(scenario: BuiltScenario, network: Communicator) -> dict[float,
     ranks, sms = tuple(range(scenario.derived.ranks)), network.cluster.accelerator(network.devices[0]).sms
     plans = {size: network.collective(benchmark.kind, "all", ranks, size, benchmark.root) for size in benchmark.size}
     return {size: network.transport.host_seconds(len(ranks), plan.sms * sms) for size, plan in plans.items()}
-
-
-def at_slowest_clock(cluster: Cluster, devices: Sequence[str]) -> Cluster:
-    """Return *cluster* with each type of GPU among *devices* as fast as the slowest of their number.
-
-    In a synchronous step all GPUs wait for the slowest.
-    """
-    gpus = cluster.count(devices)
-    return cluster.with_accelerators(
-        {accelerator: accelerator.slowest_of(count) for accelerator, count in gpus.items()}
-    )
 
 
 def variation(scenario: BuiltScenario) -> Variation:

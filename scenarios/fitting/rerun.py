@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from scenarios.build.clocks import at_slowest_clock
 from scenarios.build.schedule import training_schedule
 from scenarios.fitting.parameter import Parameter, Values
 from scenarios.results.layer_time import layer_seconds
-from scenarios.running import at_slowest_clock, variation
+from scenarios.running import variation
 from scenarios.scenario import Scenario
 from simulator.accelerator import Accelerator, Software
 from simulator.analysis import metrics

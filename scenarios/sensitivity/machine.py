@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from scenarios.build.built import BuiltScenario
-from scenarios.running import Watch, at_slowest_clock, conditions, variation
+from scenarios.build.clocks import at_slowest_clock
+from scenarios.running import Watch, conditions, variation
 from simulator.accelerator import Accelerator, Software
 from simulator.analysis import traffic
 from simulator.cluster import Cluster, Link

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from scenarios.running import at_slowest_clock, communicator, simulated, variation
+from scenarios.build.clocks import at_slowest_clock
+from scenarios.running import communicator, simulated, variation
 from scenarios.scenario import Scenario
 from simulator.analysis import metrics
 from simulator.errors import ScenarioError

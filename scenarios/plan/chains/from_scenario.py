@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from scenarios.build.built import BuiltScenario
+from scenarios.build.clocks import at_slowest_clock
 from scenarios.build.schedule import gradient_dtype, model_share
 from scenarios.plan.chains.chain import Chain, ChainLayer, Level, Machine
-from scenarios.running import at_slowest_clock
 from simulator.cluster import Cluster
 from simulator.engine.simulate import Simulation
 from simulator.errors import ScenarioError

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scenarios.build.derived import Derived
+from scenarios.build.probe import AGAIN
 from scenarios.build.schedule import gradient_dtype
 from scenarios.plan.estimate.estimator import Estimator
-from scenarios.plan.estimate.layers import AGAIN, PricedLayer
+from scenarios.plan.estimate.layers import PricedLayer
 from scenarios.specification.specification import Specification
 from workloads.memory.optimizer import state_bytes
 from workloads.model import Layer

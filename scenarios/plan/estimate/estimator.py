@@ -9,29 +9,20 @@ GPipe's, has no steady state: all of them are executed.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from math import inf
 
-import numpy as np
-
 from scenarios.build.built import BuiltScenario
+from scenarios.build.clocks import at_slowest_clock
 from scenarios.build.derived import Derived
+from scenarios.build.probe import PHASES, by_phase, distinct_layers, overlaps, probe, probed
 from scenarios.build.schedule import model_share, schedule_of_share
-from scenarios.plan.estimate.layers import (
-    AGAIN,
-    PHASES,
-    distinct_layers,
-    most_buffers,
-    of_priced_layers,
-    priced,
-    probe,
-)
+from scenarios.plan.estimate.layers import of_priced_layers, priced
 from scenarios.plan.estimate.pipelines import PipelineFacts, pipeline_facts
 from scenarios.plan.estimate.representatives import Representatives
 from scenarios.plan.estimate.transfers import Transfers
 from scenarios.results.memory_need import MemoryNeed, memory_need
-from scenarios.running import at_slowest_clock
 from scenarios.specification.specification import Specification
 from simulator.engine.choice import numba_fault
 from simulator.engine.pricing import Pricing
@@ -39,16 +30,12 @@ from simulator.engine.setup import Setup
 from simulator.engine.variation import Variation
 from simulator.network.transport.calibration import transport
 from simulator.network.transport.communicator import Communicator
-from simulator.schedule import Program, Schedule
+from simulator.schedule import Schedule
 from simulator.schedule.matching import Matching
-from simulator.schedule.mesh import Mesh
 from simulator.timeline import Timeline
-from workloads.composition import on_layouts
 from workloads.compute import PIPELINE
 from workloads.model import Model
-from workloads.operators.lowering import Overlap
 from workloads.operators.parameter import REPLICAS
-from workloads.operators.shift import with_neighbours
 
 WARM_UP = 1
 """Micro-batches for each pipeline rank until a pipeline is in its steady state: 1F1B is after one."""
@@ -179,39 +166,12 @@ class Estimator:
 
     def _price(self, specification: Specification, derived: Derived, share: Model, phases: tuple[str, ...]) -> Model:
         """Return *share* with the duration of each of *phases*, from one simulation of all its distinct layers."""
-        overlap: dict[str, Overlap] = {}
         parts = list(specification.parallelism.parts.values())
-        for part in parts:
-            overlap |= part.overlap(self.scenario.software)
         samples = derived.micro_batch_size
         layers = distinct_layers(share)
-        program = probe(list(layers.values()), samples, overlap, phases)
-        layout = derived.layouts[0]
-        alone = Schedule(Mesh.regular({PIPELINE: 1}), (program,), (0,))
-        schedule = with_neighbours(on_layouts(alone, [layout], parts))
-        schedule = replace(schedule, program_of=(0,) * schedule.mesh.world_size)
+        program = probe(list(layers.values()), samples, overlaps(parts, self.scenario.software), phases)
+        schedule = probed(program, derived, parts)
         timeline = self._timeline(schedule, self._network(derived))
-        seconds, buffers = _by_phase(schedule.programs[0], timeline)
+        seconds, buffers = by_phase(schedule.programs[0], timeline)
         made = {key: priced(layer, samples, seconds[layer.name], buffers[layer.name]) for key, layer in layers.items()}
         return of_priced_layers(share, made)
-
-
-def _by_phase(program: Program, timeline: Timeline) -> tuple[Mapping[str, Mapping[str, float]], ...]:
-    """Return by layer and phase of a probe the seconds and the most bytes of buffers."""
-    own = timeline.of(0)
-    ends = np.empty(len(program.ops))
-    ends[own.op] = own.end
-    seconds: dict[str, dict[str, float]] = {}
-    buffers: dict[str, dict[str, float]] = {}
-    begin = 0
-    for number, op in enumerate(program.ops):
-        assert op.action is not None
-        assert op.layer is not None
-        if op.name.endswith(".begin"):
-            begin = number
-        elif op.name == f"{op.action}.{op.layer}":
-            of_layer = seconds.setdefault(op.layer, dict.fromkeys((*PHASES, AGAIN), 0.0))
-            of_layer[op.action.phase] = float(ends[number] - ends[begin])
-            held = most_buffers(program.ops[begin : number + 1])
-            buffers.setdefault(op.layer, {})["F" if op.action.phase == "F" else "I"] = held
-    return seconds, buffers

@@ -7,21 +7,13 @@ beside other layers.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 
+from scenarios.build.probe import AGAIN, content
 from simulator.kernel import Kernel, measured
-from simulator.schedule import Compute, Op, Program
-from simulator.schedule.order import Action
 from workloads.model import Layer, Model
-from workloads.operators.layer import OperatorLayer
-from workloads.operators.lowering import Overlap, lowered
 from workloads.operators.parameter import ParameterTensor
-
-PHASES = ("F", "B", "I", "W")
-
-AGAIN = "R"
-"""The part of the forward pass that selective recomputation runs again."""
 
 
 @dataclass(frozen=True)
@@ -95,42 +87,6 @@ class PricedLayer(Layer):
         return self.recomputable
 
 
-def content(layer: Layer) -> Hashable:
-    """Return a key that is equal for layers of a model that differ in name only."""
-    return (layer.kind, id(layer.operators)) if isinstance(layer, OperatorLayer) else layer.name
-
-
-def distinct_layers(model: Model) -> dict[Hashable, Layer]:
-    """Return the first layer of each `content`."""
-    found: dict[Hashable, Layer] = {}
-    for layer in model.layers:
-        found.setdefault(content(layer), layer)
-    return found
-
-
-def probe(layers: Sequence[Layer], samples: int, overlap: Mapping[str, Overlap], phases: Sequence[str]) -> Program:
-    """Return a program that computes each phase of each of *layers*, one after the other.
-
-    The first op of a phase is ``<action>.<layer>.begin``, without kernels; the last one is ``<action>.<layer>``.
-    """
-    return Program("probe", tuple(_probe_ops(layers, samples, overlap, phases)))
-
-
-def _probe_ops(
-    layers: Sequence[Layer], samples: int, overlap: Mapping[str, Overlap], phases: Sequence[str]
-) -> Iterator[Op]:
-    for layer in layers:
-        for phase in phases:
-            action = Action(phase, 0, 0)
-            ops = lowered(action, layer, samples, overlap)
-            yield Compute(name=f"{ops[-1].name}.begin", kernels=(), action=action, layer=layer.name)
-            yield from ops
-        action = Action(AGAIN, 0, 0)
-        kernels = layer.recomputable_forward(samples)
-        yield Compute(name=f"{action}.{layer.name}.begin", kernels=(), action=action, layer=layer.name)
-        yield Compute(name=f"{action}.{layer.name}", kernels=kernels, action=action, layer=layer.name)
-
-
 def priced(layer: Layer, samples: int, seconds: Mapping[str, float], buffers: Mapping[str, float]) -> PricedLayer:
     """Return *layer* for micro-batches of *samples*, with *seconds* and *buffers* (bytes) by phase."""
     kernels = {
@@ -153,16 +109,6 @@ def priced(layer: Layer, samples: int, seconds: Mapping[str, float], buffers: Ma
         layer.weight_bytes(samples),
         layer.recomputable_bytes(samples),
     )
-
-
-def most_buffers(ops: Sequence[Op]) -> float:
-    """Return the most bytes of buffers that *ops* hold at once, in order of issue."""
-    held = most = 0.0
-    for op in ops:
-        held += op.allocates.get("buffers", 0.0)
-        most = max(most, held)
-        held -= op.frees.get("buffers", 0.0)
-    return most
 
 
 def of_priced_layers(model: Model, layers: Mapping[Hashable, PricedLayer]) -> Model:

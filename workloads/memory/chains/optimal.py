@@ -21,6 +21,7 @@ from simulator.units import show
 from workloads.memory.chains.chain import Chain
 from workloads.memory.chains.execution import Execution, executed
 from workloads.memory.chains.least_memory import least_budget, least_sequence
+from workloads.memory.chains.methods import saving_all
 from workloads.memory.chains.segments import Choices, Seconds, Segments, advance
 from workloads.memory.chains.sequence import TURN, Kind, Operation, Sequence
 from workloads.memory.chains.slots import Slots, slots_of
@@ -64,7 +65,7 @@ def optimal_together(chains: Several[Chain], budget: float, in_flight: int = 1) 
     known = {chain: _Programme(chain, slots, in_flight) for chain in dict.fromkeys(chains)}
     programmes = [known[chain] for chain in chains]
     found = [
-        tuple(map(_saving_all, chains)),
+        tuple(saving_all(len(chain)) for chain in chains),
         tuple(least_sequence(chain, in_flight) for chain in chains),
     ]
     total = np.sum([programme.seconds for programme in programmes], axis=0)
@@ -72,12 +73,6 @@ def optimal_together(chains: Several[Chain], budget: float, in_flight: int = 1) 
         held = int(total.argmin())
         found.append(tuple(programme.sequence(held) for programme in programmes))
     return min(found, key=lambda sequences: _seconds_within(sequences, chains, budget, in_flight))
-
-
-def _saving_all(chain: Chain) -> Sequence:
-    numbers = range(1, len(chain) + 1)
-    forward = [Operation(Kind.SAVE, number) for number in numbers]
-    return Sequence((*forward, TURN, *(Operation(Kind.BACKWARD, number) for number in reversed(numbers))))
 
 
 def _seconds_within(sequences: Several[Sequence], chains: Several[Chain], budget: float, in_flight: int) -> float:
