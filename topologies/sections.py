@@ -14,7 +14,7 @@ from simulator.document import Bandwidth, Count, Document, Fault, Index, Section
 from simulator.document.parameters import parameters
 from simulator.errors import ClusterError
 from topologies.catalogue import CPUS, GPUS, LINKS, Device, LinkKind, described, device, known, link
-from topologies.wiring import Server, Wiring
+from topologies.wiring import Drives, Server, Wiring
 
 FABRICS, NODES = "topologies.fabrics", "topologies.nodes"
 
@@ -138,9 +138,10 @@ class DrivesSection(Section):
     capacity: Size
     """Bytes of one drive. Required."""
 
-    def links(self) -> tuple[Link, Link]:
-        """Return the links that read and write all drives. Their latency is small beside that of megabytes."""
-        return Link(NVME, self.read * self.count, 0.0), Link(NVME, self.write * self.count, 0.0)
+    def drives(self) -> Drives:
+        """Return all drives together. Their latency is small beside the time of megabytes."""
+        read, write = (Link(NVME, bandwidth * self.count, 0.0) for bandwidth in (self.read, self.write))
+        return Drives(read, write, self.capacity * self.count)
 
 
 class NodeSection(Section):
@@ -162,6 +163,8 @@ class NodeSection(Section):
     """The link between two sockets; by default that of the processor."""
     pcie_switches: Index = 0
     """PCIe switches between GPUs and sockets; 0: none."""
+    pcie_roots: Index = 0
+    """PCIe switches of an upper tier, each with one link to a socket, that the pcie_switches share; 0: none."""
     nics: Count | None = None
     """NICs of a node; by default 1 if there is a nic."""
     nic: LinkSection | None = None
@@ -173,11 +176,13 @@ class NodeSection(Section):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        for name in ("accelerators", "sockets", "pcie_switches", "nics"):
+        for name in ("accelerators", "sockets", "pcie_switches", "pcie_roots", "nics"):
             if (getattr(self, name) or 0) > MOST_PARTS:
                 raise Fault(
                     name, f"{getattr(self, name)} in one node is absurd; the most that is taken is {MOST_PARTS}"
                 )
+        if self.pcie_roots > self.pcie_switches:
+            raise Fault("pcie_roots", f"{self.pcie_roots} for {self.pcie_switches} pcie_switches below; give fewer")
         if self.nics is not None and self.nic is None:
             raise Fault("nics", f"{self.nics} of what kind? Give nic: {{kind: ib_hdr}}, or another link")
         if self.accelerators > 1 and self.intra.shape != "pcie" and self._intra_kind is None:
@@ -215,12 +220,13 @@ class NodeSection(Section):
             if lanes
             else None,
             pcie_switches=self.pcie_switches,
+            pcie_roots=self.pcie_roots,
             intra=intra,
             links=links,
             nics=(self.nics or 1) if self.nic else 0,
             nic=self.nic.link() if self.nic else None,
             nic_bus=self.nic_bus.link() if self.nic_bus else None,
-            drives=self.nvme.links() if self.nvme else None,
+            drives=self.nvme.drives() if self.nvme else None,
         )
 
     def wiring(self) -> Wiring:

@@ -21,10 +21,19 @@ PCIE = ("pcie_switch", "host")
 
 
 @dataclass(frozen=True, slots=True)
+class Drives:
+    """NVMe drives: the links that *read* and *write* them, and their *capacity* in bytes."""
+
+    read: Link
+    write: Link
+    capacity: float
+
+
+@dataclass(frozen=True, slots=True)
 class Server:
     """The parts of a server.
 
-    *drives*: the links that read and write its NVMe drives, all drives together.
+    *drives*: its NVMe drives, all together.
 
     *intra*: the link between GPUs. It is one of the *links* of a GPU, or, if *links* is None, everything between a GPU
     and one neighbour (a GPU, a switch). *bus*: from GPUs and PCIe switches to a host. *nic_bus*: from there to a NIC.
@@ -39,12 +48,13 @@ class Server:
     bus: Link
     socket: Link | None = None
     pcie_switches: int = 0
+    pcie_roots: int = 0
     intra: Link | None = None
     links: int | None = None
     nics: int = 0
     nic: Link | None = None
     nic_bus: Link | None = None
-    drives: tuple[Link, Link] | None = None
+    drives: Drives | None = None
 
     @property
     def memory(self) -> Link | None:
@@ -108,7 +118,9 @@ class Wiring:
 
     def accelerator(self, vertex: str) -> Accelerator | None:
         """Return the accelerator at *vertex*, if any."""
-        return {"gpu": self.server.accelerator, "host": self.server.processor}.get(self.vertices[vertex])
+        drives = self.server.drives
+        store = Accelerator("nvme", memory_bytes=drives.capacity) if drives else None
+        return {"gpu": self.server.accelerator, "host": self.server.processor, "nvme": store}.get(self.vertices[vertex])
 
     def add(self, kind: str, number: int) -> str:
         """Add a vertex and return its name."""
@@ -207,8 +219,11 @@ def pcie_tree(server: Server, gpu_bus: Link | None = None, *, nics: bool = True)
     for pair in combinations(hosts, 2):
         wiring.join(*pair, server.socket or server.bus)
     switches = [wiring.add("pcie_switch", number) for number in range(server.pcie_switches)]
-    for switch, host in zip(switches, spread(hosts, len(switches)), strict=True):
-        wiring.join(switch, host, server.bus)
+    roots = [wiring.add("pcie_switch", server.pcie_switches + number) for number in range(server.pcie_roots)]
+    for root, host in zip(roots, spread(hosts, len(roots)), strict=True):
+        wiring.join(root, host, server.bus)
+    for switch, above in zip(switches, spread(roots or hosts, len(switches)), strict=True):
+        wiring.join(switch, above, server.bus)
     places = switches or hosts
     for gpu, place in zip(wiring.gpus, spread(places, server.accelerators), strict=True):
         wiring.join(gpu, place, gpu_bus or server.bus)
@@ -224,8 +239,8 @@ def _attach_stores(wiring: Wiring, hosts: Sequence[str]) -> None:
         if wiring.server.memory is not None:
             wiring.join(host, host, wiring.server.memory)
     if wiring.server.drives is not None:
-        drive = wiring.add("nvme", 0)
-        wiring.links[drive][hosts[0]], wiring.links[hosts[0]][drive] = wiring.server.drives
+        drive, drives = wiring.add("nvme", 0), wiring.server.drives
+        wiring.links[drive][hosts[0]], wiring.links[hosts[0]][drive] = drives.read, drives.write
 
 
 def attach_nics(wiring: Wiring, places: list[str]) -> None:

@@ -144,7 +144,7 @@ class BuiltScenario:
     def check(self) -> None:
         """Check what depends on the cluster and the model. Raises `ScenarioError` with the place of the fault."""
         _ = self.derived  # checks degrees, batches and placement
-        check_offload(self.specification, self._cluster, self.derived.devices, self.document)
+        check_offload(self.specification, self._cluster, self.derived, self.document)
         precisions = {
             kernel.precision
             for layer in (self.model.layers if self.model else ())

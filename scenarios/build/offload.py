@@ -4,43 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from scenarios.build.derived import Derived
 from scenarios.specification.offload import Offload
 from scenarios.specification.specification import Specification
 from simulator.cluster import Cluster
 from simulator.document import Document
 from simulator.errors import ClusterError
 from simulator.schedule import Schedule
-from workloads.parallelism import TrainingStep
+from workloads.memory.offload.places import Places
+from workloads.memory.offload.states import offloaded_states
+from workloads.parallelism import DataMethod, TrainingStep
 
 SECTION = ("training", "offload")
 
 STREAMED = "its data parallelism must shard the parameters: take data: {method: zero, stage: 3} or {method: fsdp}"
 
 
-def check_offload(specification: Specification, cluster: Cluster, devices: Sequence[str], document: Document) -> None:
-    """Check the section ``training.offload`` against the cluster, of whose *devices* each rank has one, and the method
-    of data parallelism.
+def check_offload(specification: Specification, cluster: Cluster, derived: Derived, document: Document) -> None:
+    """Check the section ``training.offload`` against the cluster and the method of data parallelism.
 
     Raises `ScenarioError` at the key that has to change.
     """
     offload = specification.training.offload if specification.training else None
     if offload is None:
         return
-    for key, message in (*_faults_of_method(specification, offload), *_faults_of_cluster(offload, cluster, devices)):
+    of_method = _faults_of_method(specification, offload, derived.replicas)
+    for key, message in (*of_method, *_faults_of_cluster(offload, cluster, derived.devices)):
         raise document.error((*SECTION, key), message)
 
 
-def _faults_of_method(specification: Specification, offload: Offload) -> Iterator[tuple[str, str]]:
+def _faults_of_method(specification: Specification, offload: Offload, replicas: int) -> Iterator[tuple[str, str]]:
     """Yield (key, message) of what no system combines with the method of data parallelism."""
-    data, key = specification.parallelism.data, next((k for k in ("optimizer",) if offload.states), "")
-    if not key:
+    data = specification.parallelism.data
+    if not offload.states:
         return
     if data.hosts or data.whole_model:
-        yield key, f"{data.method} updates the parameters in a way of its own; take ddp, zero or fsdp"
+        yield "optimizer", f"{data.method} updates the parameters in a way of its own; take ddp, zero or fsdp"
     if offload.parameters != "gpu" and "parameters" not in data.sharded:
         yield "parameters", f"is {offload.parameters}, so {STREAMED}"
     if offload.optimizer == "nvme" and "parameters" not in data.sharded:
-        yield key, f"is nvme, as in ZeRO-Infinity, so {STREAMED}"
+        yield "optimizer", f"is nvme, as in ZeRO-Infinity, so {STREAMED}"
+    if offload.gradients == "host" and "gradients" not in data.sharded and replicas > 1:
+        message = f"is host, but {data.label} keeps whole gradients on each of {replicas} replicas"
+        yield "gradients", f"{message}; take data: {{method: zero, stage: 2}}, or gradients: gpu"
     if offload.delayed_update and data.method not in ("zero", "ddp"):
         yield "delayed_update", f"belongs to ZeRO-Offload; {data.method} has none: take data: {{method: zero}}"
 
@@ -68,6 +74,26 @@ def offloaded(schedule: Schedule, specification: Specification, step: TrainingSt
     """Return *schedule*, complete otherwise, with what ``training.offload`` moves off the GPUs."""
     training = specification.training
     assert training is not None
-    if training.offload is None:
+    offload = training.offload
+    if offload is None or not offload.states:
         return schedule
-    return schedule
+    places = places_of(offload, specification.parallelism.data)
+    return offloaded_states(
+        schedule, step.model, places, optimizer=training.optimizer, gradient_dtype=step.gradient_dtype
+    )
+
+
+def places_of(offload: Offload, data: DataMethod) -> Places:
+    """Return where *offload* puts the states. Under FSDP they cross to the host in fp32, and torch updates them."""
+    torch = data.method == "fsdp"
+    fused = not torch if offload.cpu_optimizer is None else offload.cpu_optimizer == "fused"
+    return Places(
+        offload.optimizer,
+        offload.gradients,
+        offload.parameters,
+        offload.optimizer_fraction,
+        offload.delayed_update,
+        fused,
+        data.overlaps if offload.overlap is None else offload.overlap,
+        torch,
+    )

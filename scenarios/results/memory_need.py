@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
 
@@ -18,23 +18,36 @@ from scenarios.results.reserved_memory import reserved_memory
 from simulator.analysis.memory import Memory, bound, stages
 from simulator.analysis.memory_bound import uses_host
 from simulator.network.transport.communicator import Communicator
-from simulator.schedule import Schedule
+from simulator.schedule import Copy, Program, Schedule
 from simulator.units import show
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Bytes that the ranks of one server need in the store *name*, and its *capacity*."""
+
+    name: str
+    nbytes: float
+    capacity: float
+
+    @property
+    def fits(self) -> bool:
+        """True if it holds what the ranks need."""
+        return self.nbytes <= self.capacity
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:
     """Bytes on the GPU of *rank*: those of *tensors* at their peak, the *reserved* ones, and its *capacity*.
 
-    *host*, *host_capacity*: bytes in the memory of the fullest server, and what the smallest has.
+    *elsewhere*: what the ranks of the fullest server need beside GPUs.
     """
 
     rank: int
     tensors: float
     capacity: float
     reserved: Mapping[str, float] = field(default_factory=dict)
-    host: float = 0.0
-    host_capacity: float = inf
+    elsewhere: tuple[Store, ...] = ()
 
     @property
     def nbytes(self) -> float:
@@ -44,12 +57,7 @@ class MemoryNeed:
     @property
     def fits(self) -> bool:
         """True if the GPU and its host have the memory that they need."""
-        return self.nbytes <= self.capacity and self.host_fits
-
-    @property
-    def host_fits(self) -> bool:
-        """True if the server has the memory that its ranks need."""
-        return self.host <= self.host_capacity
+        return self.nbytes <= self.capacity and all(store.fits for store in self.elsewhere)
 
     @property
     def amount(self) -> str:
@@ -66,8 +74,9 @@ class MemoryNeed:
         >>> str(MemoryNeed(0, 84e9, 85.9e9, {"context": 2e9}))
         'needs 86.0 of 85.9 GB: DOES NOT FIT'
         """
-        if not self.host_fits:
-            return f"needs {of_capacity(self.host, self.host_capacity)} of host memory a node: DOES NOT FIT"
+        for store in self.elsewhere:
+            if not store.fits:
+                return f"needs {of_capacity(store.nbytes, store.capacity)} of {store.name} a node: DOES NOT FIT"
         if not isfinite(self.capacity):
             return f"needs {self.amount} a GPU"
         return f"needs {self.amount}: {'fits' if self.fits else 'DOES NOT FIT'}"
@@ -119,9 +128,30 @@ def memory_need(
         rank, tensors, least = _tightest(schedule, memory, capacity)
     activations = min(tensors, peak.by_category.get("activations", 0.0))
     reserved = reserved_memory(scenario, schedule, rank, devices, network, activations)
-    servers = {scenario.cluster().node_of(device): device for device in devices}
-    host = min((scenario.cluster().host_memory(device) for device in servers.values()), default=inf)
-    return MemoryNeed(rank, tensors, least, reserved, memory.host_bytes, host)
+    elsewhere = tuple(_elsewhere(scenario, schedule, memory, devices))
+    return MemoryNeed(rank, tensors, least, reserved, elsewhere)
+
+
+def _elsewhere(scenario: BuiltScenario, schedule: Schedule, memory: Memory, devices: Sequence[str]) -> Iterator[Store]:
+    """Yield the memory of the smallest host, and the drives if there are any, with what the fullest server needs."""
+    cluster = scenario.cluster()
+    servers = {cluster.node_of(device): device for device in devices}.values()
+    yield Store("host memory", memory.host_bytes, min(map(cluster.host_memory, servers), default=inf))
+    stored = [_on_drives(program) for program in schedule.programs]
+    if any(stored):
+        held: dict[int | str, float] = defaultdict(float)
+        for rank, number in enumerate(schedule.program_of):
+            held[cluster.node_of(devices[rank])] += stored[number]
+        yield Store("NVMe", max(held.values()), min(map(cluster.drive_capacity, servers)))
+
+
+def _on_drives(program: Program) -> float:
+    """The bytes that *program* keeps on drives: it writes each of them once a step."""
+    return sum(op.nbytes for op in program.ops if isinstance(op, Copy) and op.to == "nvme") if _writes(program) else 0.0
+
+
+def _writes(program: Program) -> bool:
+    return any(isinstance(op, Copy) and op.to == "nvme" for op in program.distinct())
 
 
 def _ranks_on_server(scenario: BuiltScenario, schedule: Schedule, devices: Sequence[str]) -> int:

@@ -61,8 +61,9 @@ class Offload(Section):
     cpu_optimizer: Literal["fused", "unfused"] | None = None
     """Passes of the update on the host: one over all tensors (DeepSpeedCPUAdam), or one for each operation (torch); by
     default that of the method: unfused for fsdp."""
-    overlap: Flag = True
-    """Copies run beside computation; else the GPU waits for each."""
+    overlap: Flag | None = None
+    """Copies run beside computation, else the GPU waits for each; by default as the exchanges of the method (overlap of
+    data)."""
 
     @property
     def states(self) -> bool:
@@ -87,7 +88,7 @@ class Offload(Section):
             if self.parameters != "gpu":
                 raise Fault("parameters", updated.replace("on the host they", "off the GPU they"))
             for key in ("delayed_update", "optimizer_fraction", "cpu_optimizer"):
-                if getattr(self, key) not in (False, 1.0, None):
+                if getattr(self, key) != type(self).model_fields[key].default:
                     raise Fault(key, "belongs to an optimizer on the host: add optimizer: host")
         if self.delayed_update and self.optimizer_fraction < 1.0:
             raise Fault("delayed_update", "needs all optimizer states on the host; drop optimizer_fraction")

@@ -215,6 +215,13 @@ class Cluster:
             raise ClusterError(f"the node of {device} has no NVMe drive; give the node nvme: {{read, write, capacity}}")
         return drive
 
+    def drive_capacity(self, device: str) -> float:
+        """Return the bytes of the NVMe drives of the server of *device*; 0 without drives."""
+        drive = self._drives.get(self.node_of(device))
+        if drive is None:
+            return 0.0
+        return self.vertices.accelerators[int(self.vertices.accelerator[self.vertex(drive)])].memory_bytes
+
     @cached_property
     def _drives(self) -> Mapping[int | str, str]:
         """The vertex of the NVMe drives of each server that has some."""

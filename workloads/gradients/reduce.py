@@ -72,7 +72,7 @@ def reduce_gradients(
     part of the op that completes a bucket.
     """
     updates = updated_stages(program)
-    final = None if every else _final_backwards(program, updates)
+    final = None if every else final_backwards(program, updates)
     program = program.materialise(None if final is None else {action.micro_batch for action in final})
     completing = {names[-1] for place, names in backward_ops(program).items() if final is None or place[0] in final}
     # ops of a stream run in order: the optimizer waits for the last one of each stream
@@ -114,7 +114,7 @@ def updated_stages(program: Program) -> dict[str, frozenset[int]]:
     return {name: frozenset({stage, *shared}) for name, stage in updates.items()}
 
 
-def _final_backwards(program: Program, updates: Mapping[str, frozenset[int]]) -> set[Action]:
+def final_backwards(program: Program, updates: Mapping[str, frozenset[int]]) -> set[Action]:
     """The last B or W of each stage before each optimizer step: its gradients are complete then."""
     last: dict[int, Action] = {}
     final: set[Action] = set()

@@ -7,7 +7,7 @@ are gathered at once.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -145,13 +145,14 @@ def unsharded(
     limits: Limits = Limits(),
     tensors: PerTensor | None = None,
     suffix: str = "",
+    made: Callable[[Collective], Iterable[Op]] | None = None,
 ) -> Program:
     """*program* with its `gathers` as all-gathers over the axis *over*; *width*: bytes of a parameter.
 
     They are on the stream ``dp.gather``. Without *overlap* each blocks the computation just before its use. The first
     gather of a step blocks in any case: it follows the update of the previous step, and no computation could run
     beside it. The buffer is allocated when the gather begins and freed at the end of the last use. *tensors*: gather
-    tensor by tensor. *suffix*: of the names of the gathers.
+    tensor by tensor. *suffix*: of the names of the gathers. *made*: the ops in place of a gather, the last of its name.
     """
     nbytes = {name: weights.gathered(width) for name, weights in held.items()}
     found = gathers(program, held, reshard=reshard, prefetch=prefetch if overlap else 0, limits=limits)
@@ -165,7 +166,7 @@ def unsharded(
     for index, op in enumerate(program.ops):
         for gather in issued.get(index, ()):
             collective = _all_gather(gather, suffix, over, nbytes[gather.layer], computed if overlap else "")
-            ops += _by_tensor(collective, held[gather.layer], width, tensors)
+            ops += made(collective) if made else _by_tensor(collective, held[gather.layer], width, tensors)
             computed = computed or collective.name
         new = replace(op, after=(*op.after, needed[index])) if index in needed else op
         ops.append(replace(new, frees=added(new.frees, "buffers", freed[index])) if index in freed else new)

@@ -125,6 +125,11 @@ class DataMethod(Section):
     """The method, a file of workloads/parallelism, or an import path of your own."""
 
     @property
+    def overlaps(self) -> bool:
+        """True if its exchanges run beside the computation."""
+        return True
+
+    @property
     def broadcasts(self) -> bool:
         """True if rank 0 broadcasts the model to the other replicas before the first step."""
         return False

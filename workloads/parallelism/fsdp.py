@@ -44,6 +44,11 @@ class FullyShardedDataParallel(ReducingMethod):
     """Shards within groups of so many ranks, replicas across the groups; by default one group."""
 
     @property
+    def overlaps(self) -> bool:
+        """As given."""
+        return self.overlap
+
+    @property
     def whole_gradients(self) -> bool:
         """False: the gradients of each micro-batch are reduced to shards."""
         return False

@@ -1,0 +1,105 @@
+"""Where the states of training live, and what one program has of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from simulator.errors import ScenarioError
+from simulator.kernel import BYTES
+from simulator.schedule import Program
+from workloads.gradients.bucket import Weights
+from workloads.gradients.reduce import updated_stages, weights_by_stage
+from workloads.memory.optimizer import state_bytes
+from workloads.model import Model
+
+TO_GPU, TO_HOST = "offload.in", "offload.out"
+"""Streams of copies to the GPU and to the host: a GPU has a copy engine for each direction."""
+
+ON_HOST = "offload.host"
+"""The stream of computations on the host."""
+
+READ, WRITE = "nvme.read", "nvme.write"
+"""Streams of copies from and to NVMe drives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where *optimizer* states, *gradients* and *parameters* live: ``gpu``, ``host`` or ``nvme``.
+
+    - *fraction*: the share of the optimizer states that leaves the GPU.
+    - *delayed*: the host updates with the gradients of the step before.
+    - *fused*: the update on the host is one pass over all tensors, else torch's operations one by one.
+    - *overlap*: copies run beside computation.
+    - *full_precision*: parameters and gradients cross to the host in fp32, and the host adds gradients up, as in FSDP;
+      else in the precision of the model, and the GPU adds them up, as in DeepSpeed.
+    """
+
+    optimizer: str = "gpu"
+    gradients: str = "gpu"
+    parameters: str = "gpu"
+    fraction: float = 1.0
+    delayed: bool = False
+    fused: bool = True
+    overlap: bool = True
+    full_precision: bool = False
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a rank has of the states: the weights of its *stages*, and the *share* of them that it updates.
+
+    *element*: bytes per parameter by category of memory. *parameter*, *gradient*: bytes of one as it crosses to the
+    host. *optimizer*, *precision*: as in `state_bytes`.
+    """
+
+    stages: Mapping[int, Sequence[Weights]]
+    share: float
+    element: Mapping[str, float]
+    parameter: int
+    gradient: int
+    optimizer: str
+    precision: str
+
+    def elements(self, stages: Sequence[int]) -> float:
+        """Return the number of parameters of *stages* that the rank updates."""
+        return self.share * sum(weights.parameters for stage in stages for weights in self.stages.get(stage, ()))
+
+
+def held_by(program: Program, model: Model, optimizer: str, gradient_dtype: str, places: Places) -> Held | None:
+    """Return what *program* has of the states of *model*; None if it updates nothing.
+
+    Raises `ScenarioError` if the optimizer has no states that could leave the GPU.
+    """
+    stages = weights_by_stage(program, model) if program.on == "gpu" else {}
+    total = sum(weights.parameters for own in stages.values() for weights in own)
+    if not total or not updated_stages(program):
+        return None
+    element = state_bytes(optimizer, model.precision, gradient_dtype)
+    if not element["optimizer"]:
+        raise ScenarioError(f"{optimizer} in {model.precision} has no states that could leave the GPU; take adam")
+    owned = program.resident["optimizer"] / element["optimizer"]
+    full = BYTES["fp32"]
+    parameter = full if places.full_precision else BYTES[model.precision]
+    gradient = full if places.full_precision else BYTES[gradient_dtype]
+    return Held(stages, owned / total, element, parameter, gradient, optimizer, model.precision)
+
+
+def with_places(program: Program, held: Held, places: Places) -> Program:
+    """Return *program* with its resident states where *places* has them; those on drives are in neither memory."""
+    resident = dict(program.resident)
+    away = resident["optimizer"] * places.fraction
+    owned = resident["optimizer"] / held.element["optimizer"]
+    resident["optimizer"] -= away
+    host = {"gradients": owned * places.fraction * held.gradient * (2 if places.delayed else 1)}
+    if places.optimizer == "host":
+        host["optimizer"] = away
+    if places.gradients == "host":
+        resident["gradients"] = resident.get("gradients", 0.0) * (1.0 - places.fraction)
+    if places.parameters != "gpu":
+        # parameters in fp32 are those of the optimizer
+        kept = 0.0 if places.full_precision and held.precision != "fp32" else resident["parameters"]
+        host["parameters"] = kept if places.parameters == "host" else 0.0
+        resident["parameters"] = 0.0
+    on_host = {f"host.{category}": nbytes for category, nbytes in host.items() if nbytes}
+    return replace(program, resident={**{name: n for name, n in resident.items() if n}, **on_host})

@@ -1,0 +1,119 @@
+"""The optimizer step on the cores of the host, tile by tile.
+
+While the host updates a tile, the tile before it is copied to the GPU (Ren et al. 2021, section 5.1), and those on
+drives are read one ahead and written back one behind (Rajbhandari et al. 2021, section 6.2). The update reads gradients
+and reads and writes master weights and states, so the memory of the host bounds it; ranks of one processor share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import ceil
+
+from simulator.kernel import Kernel
+from simulator.schedule import Compute, Copy, Op, Program
+from workloads.gradients.reduce import updated_stages
+from workloads.memory.offload.places import ON_HOST, READ, TO_GPU, WRITE, Held, Places
+from workloads.memory.optimizer import optimizer_kernels
+
+TILE = 128 * 1024 * 1024
+"""Elements of a tile of the update (DeepSpeed, csrc/includes/cpu_adam.h, ``TILE``)."""
+
+MOST_TILES = 256
+"""Tiles of an update that are simulated at most; beyond it they are larger."""
+
+
+def with_host_updates(program: Program, held: Held, places: Places, last_copy: Mapping[str, str]) -> Program:
+    """Return *program* with its updates on the host; each waits for the copy of *last_copy*, by update."""
+    updates = updated_stages(program)
+    ops: list[Op] = []
+    computed = ""
+    for op in program.ops:
+        if isinstance(op, Compute) and op.name in updates:
+            one = _Update(op, held.elements(sorted(updates[op.name])) * places.fraction, held, places)
+            ready = tuple(dict.fromkeys(filter(None, (*op.after, computed, last_copy.get(op.name, "")))))
+            ops += one.delayed(ready) if places.delayed else one.at_once(ready)
+        else:
+            ops.append(op)
+        computed = op.name if op.stream == "compute" else computed
+    if places.delayed:
+        # the gradients of the step before are there when a step begins
+        early = [op for op in ops if op.stream == ON_HOST]
+        ops = [*early, *(op for op in ops if op.stream != ON_HOST)]
+    return replace(program, ops=tuple(ops))
+
+
+@dataclass(frozen=True)
+class _Update:
+    """The optimizer step *op*, which updates *elements* on the host."""
+
+    op: Compute
+    elements: float
+    held: Held
+    places: Places
+
+    @property
+    def _tiles(self) -> int:
+        return min(MOST_TILES, max(1, ceil(self.elements / TILE)))
+
+    def at_once(self, ready: tuple[str, ...]) -> list[Op]:
+        """Return the step that begins when the ops *ready* have ended, and that the GPU awaits."""
+        ops = [*self._on_gpu()]
+        awaited: dict[str, str] = {}
+        for number in range(self._tiles):
+            for op in self._tile(number, ready):
+                ops.append(op)
+                awaited[op.stream] = op.name
+        return [*ops, self._end(tuple(awaited.values()))]
+
+    def delayed(self, ready: tuple[str, ...]) -> list[Op]:
+        """Return the step that needs nothing of this batch; its parameters replace the old ones after *ready*."""
+        tiles = [op for number in range(self._tiles) for op in self._tile(number, ())]
+        copies = [replace(op, after=(*op.after, *ready)) if isinstance(op, Copy) else op for op in tiles]
+        return [*copies, self._end((*ready, copies[-1].name))]
+
+    def _on_gpu(self) -> Iterator[Op]:
+        """Yield the update of the share that stays on the GPU."""
+        share = 1.0 - self.places.fraction
+        if share:
+            kernels = tuple(replace(one, nbytes=one.nbytes * share) for one in self.op.kernels)
+            held = {name: nbytes * share for name, nbytes in self.op.allocates.items()}
+            yield replace(self.op, name=f"{self.op.name}.gpu", kernels=kernels, allocates=held, frees=held)
+
+    def _tile(self, number: int, ready: tuple[str, ...]) -> Iterator[Op]:
+        """Yield the ops of one tile: read, update, write, copy to the GPU."""
+        name, elements = f"{self.op.name}.tile{number}", self.elements / self._tiles
+        states = elements * self.held.element["optimizer"]
+        update = Compute(
+            name=name, action=self.op.action, on="host", stream=ON_HOST, after=ready, kernels=self._kernels(elements)
+        )
+        on_drive = self.places.optimizer == "nvme"
+        if on_drive:
+            before = (f"{self.op.name}.tile{number - 2}",) if number > 1 else ()
+            read = self._copy(f"{name}.read", states, "host", "nvme", READ, (*ready, *before))
+            yield replace(read, allocates={"host.buffers": states})
+            update = replace(update, after=(*ready, f"{name}.read"))
+        yield update
+        if on_drive:
+            write = self._copy(f"{name}.write", states, "nvme", "host", WRITE, (name,))
+            yield replace(write, frees={"host.buffers": states})
+        nbytes = elements * self.held.parameter
+        if self.places.parameters == "gpu":
+            stream = TO_GPU if self.places.overlap else "compute"
+            yield self._copy(f"{name}.in", nbytes, "gpu", "host", stream, (name,))
+        elif self.places.parameters == "nvme":
+            yield self._copy(f"{name}.keep", nbytes, "nvme", "host", WRITE, (name,))
+
+    def _copy(self, name: str, nbytes: float, to: str, source: str, stream: str, after: tuple[str, ...]) -> Copy:
+        action = self.op.action
+        return Copy(name=name, action=action, nbytes=nbytes, to=to, source=source, stream=stream, after=after)
+
+    def _kernels(self, elements: float) -> tuple[Kernel, ...]:
+        gradient = "fp32" if self.held.gradient == 4 else "fp16"
+        precision = "fp32" if self.places.full_precision else self.held.precision
+        return optimizer_kernels(elements, self.held.optimizer, precision, gradient, fused=self.places.fused)
+
+    def _end(self, awaited: tuple[str, ...]) -> Compute:
+        """Return the op, without work, at which the GPU has waited for the step; it has the name of the step."""
+        return Compute(name=self.op.name, action=self.op.action, kernels=(), after=awaited)
