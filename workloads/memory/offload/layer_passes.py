@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from simulator.schedule import Compute, Op
+from workloads.memory.recompute import RUN
 
 ACTIVATIONS = "activations"
 
@@ -35,7 +36,8 @@ def layer_passes(ops: Sequence[Op]) -> list[LayerPass]:
         if not (op.action and op.layer and op.action.phase in "FRBI"):
             continue
         phase, stage, micro_batch = op.action
-        key = (stage, micro_batch, op.layer), "B" if phase == "I" else phase
+        run = op.name.partition(RUN)[2] if phase == "R" else ""
+        key = (stage, micro_batch, op.layer), f"{phase}{run}"
         if isinstance(op, Compute):
             found.setdefault(key, LayerPass(key[0], phase == "F", index, index)).last = index
         if key in found:
