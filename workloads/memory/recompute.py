@@ -29,6 +29,9 @@ from workloads.stages import ENDS
 CHOICES = ("none", "selective", *FIXED)
 """How much is recomputed, where that follows from the layers alone."""
 
+RUN = " run "
+"""In the name of an op of a layer that runs again more than once, before the number of the run."""
+
 Again = Callable[[Op], Iterator[Op]]
 """The ops to insert before an op of a program."""
 
@@ -192,4 +195,4 @@ def without_last(forward: Sequence[Op], kernels: int) -> list[Op]:
 
 def _in_r(name: str, action: Action, run: int) -> str:
     again = str(action._replace(phase="R")) + name.removeprefix(str(action))
-    return again if run == 1 else f"{again} run {run}"
+    return again if run == 1 else f"{again}{RUN}{run}"

@@ -81,6 +81,9 @@ def _transfers(passes: Sequence[LayerPass], layers: Collection[str], buffers: Bu
         one = passes[number]
         due = backward.get(one.place, 0)
         trigger = due - 1 - buffers.ahead
+        # passes of two actions may alternate
+        while trigger > number and passes[trigger].last >= passes[due].first:
+            trigger -= 1
         if one.place[2] not in layers or one.kept <= 0.0 or trigger <= number + 1:
             continue
         limit = count + 1 + buffers.outstanding

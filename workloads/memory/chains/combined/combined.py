@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Several
+from contextlib import suppress
 from dataclasses import replace
 from math import inf
 
 from workloads.memory.chains.chain import Chain
 from workloads.memory.chains.combined.execution import executed_with_copies
 from workloads.memory.chains.combined.programme import Programme, Rules, slots_for
-from workloads.memory.chains.optimal import BudgetError, optimal
-from workloads.memory.chains.sequence import TURN, Kind, Operation, Sequence
+from workloads.memory.chains.methods import saving_all
+from workloads.memory.chains.optimal import BudgetError, optimal_together
+from workloads.memory.chains.sequence import Sequence
 
 POFO = Rules()
 """Any block may be run again, what stays of any may be copied."""
@@ -22,19 +25,29 @@ KARMA = Rules(again="once", inputs=False)
 """Each block of layers stays, is copied, or is run again from its input (Wahib et al. 2020, "Scaling distributed deep
 learning workloads beyond the memory capacity with KARMA", SC20, arXiv:2008.11421)."""
 
+Plans = tuple[Sequence, ...]
+"""A sequence for each of several chains."""
+
 HEIGHTS = 12
 """Shares of the budget that are tried for what each micro-batch in flight holds, if there are several."""
 
 
 def combined(chain: Chain, budget: float, bandwidth: float, in_flight: int = 1, rules: Rules = POFO) -> Sequence:
-    """Return the fastest sequence of *chain* within *budget* bytes on the GPU, copies of *bandwidth* bytes/s included.
+    """Return the fastest sequence of *chain*, as `combined_together` does of several."""
+    return combined_together([chain], budget, bandwidth, in_flight, rules)[0]
 
-    Of *in_flight* micro-batches one runs at a time, and the others hold what they have on the GPU at the turn. Raises
-    `BudgetError` with about the smallest budget that suffices.
+
+def combined_together(
+    chains: Several[Chain], budget: float, bandwidth: float, in_flight: int = 1, rules: Rules = POFO
+) -> Plans:
+    """Return the fastest sequence of each of *chains*, the stages of one rank, copies of *bandwidth* bytes/s included.
+
+    *budget*: bytes on the GPU. *in_flight* counts the passes of all chains together: one runs at a time, and the others
+    hold what they have on the GPU at the turn. Raises `BudgetError` with about the smallest budget that suffices.
     """
-    found = _fastest(chain, budget, bandwidth, in_flight, rules)
+    found = _fastest(chains, budget, bandwidth, in_flight, rules)
     if found is None:
-        raise BudgetError(budget, least_budget(chain, bandwidth, in_flight, rules))
+        raise BudgetError(budget, _least_budget(chains, bandwidth, in_flight, rules))
     return found
 
 
@@ -42,55 +55,60 @@ ROUNDING = 1e-12
 """By which sums of bytes may exceed the budget."""
 
 
-def _fastest(chain: Chain, budget: float, bandwidth: float, in_flight: int, rules: Rules) -> Sequence | None:
-    """The fastest sequence; None if none fits."""
-    best, fastest = inf, None
-    alone = [saving_all(chain), *_recomputed(chain, budget, in_flight, rules)]
-    for make in (lambda: alone, lambda: _planned(chain, budget, bandwidth, in_flight, rules, best)):
-        for one in make():
-            run = executed_with_copies(one, chain, bandwidth)
-            if run.seconds < best and (in_flight - 1) * run.held + run.peak <= budget * (1 + ROUNDING):
-                best, fastest = run.seconds, one
-    return fastest
+def _fastest(chains: Several[Chain], budget: float, bandwidth: float, in_flight: int, rules: Rules) -> Plans | None:
+    """The fastest sequences; None if none fit."""
+
+    def fastest(options: Iterable[Plans]) -> tuple[float, Plans | None]:
+        best, found = inf, None
+        for plans in options:
+            runs = [executed_with_copies(one, chain, bandwidth) for one, chain in zip(plans, chains, strict=True)]
+            seconds = sum(run.seconds for run in runs)
+            needed = (in_flight - 1) * max(run.held for run in runs) + max(run.peak for run in runs)
+            if seconds < best and needed <= budget * (1 + ROUNDING):
+                best, found = seconds, plans
+        return best, found
+
+    known, alone = fastest(_without_copies(chains, budget, in_flight, rules))
+    if known == sum(chain.seconds for chain in chains):
+        return alone
+    best, planned = fastest(_planned(chains, budget, bandwidth, in_flight, rules, known))
+    return planned if best < known else alone
 
 
-def _recomputed(chain: Chain, budget: float, in_flight: int, rules: Rules) -> list[Sequence]:
-    """The fastest sequence without copies, if there is one and it is allowed."""
-    if rules.again != "nested":
-        return []
-    try:
-        return [optimal(chain, budget, in_flight)]
-    except BudgetError:
-        return []
+def _without_copies(chains: Several[Chain], budget: float, in_flight: int, rules: Rules) -> Iterator[Plans]:
+    yield tuple(saving_all(len(chain)) for chain in chains)
+    if rules.again == "nested":
+        with suppress(BudgetError):
+            yield optimal_together(chains, budget, in_flight)
 
 
 def _planned(
-    chain: Chain, budget: float, bandwidth: float, in_flight: int, rules: Rules, known: float
-) -> Iterator[Sequence]:
-    """The plan of the programme for each share of the budget that the micro-batches in flight may hold."""
-    slots = slots_for(chain, budget)
+    chains: Several[Chain], budget: float, bandwidth: float, in_flight: int, rules: Rules, known: float
+) -> Iterator[Plans]:
+    """The plans of the programme for each share of the budget that the micro-batches in flight may hold."""
     for share in range(1, HEIGHTS + 1) if in_flight > 1 else (HEIGHTS,):
-        held = slots.count * share // (HEIGHTS * in_flight)
-        room = replace(slots, count=slots.count - (in_flight - 1) * held)
-        left = room.count - held if in_flight > 1 else 0
-        programme = Programme(chain, room, bandwidth, rules, least_left=left, known=known)
-        if programme.seconds < inf:
-            yield programme.sequence()
+        plans: dict[Chain, Sequence] = {}
+        for chain in dict.fromkeys(chains):
+            slots = slots_for(chain, budget)
+            held = slots.count * share // (HEIGHTS * in_flight)
+            room = replace(slots, count=slots.count - (in_flight - 1) * held)
+            left = room.count - held if in_flight > 1 else 0
+            programme = Programme(chain, room, bandwidth, rules, least_left=left, known=known)
+            if programme.seconds < inf:
+                plans[chain] = programme.sequence()
+        if all(chain in plans for chain in chains):
+            yield tuple(plans[chain] for chain in chains)
 
 
-def saving_all(chain: Chain) -> Sequence:
-    """The sequence that saves every tape on the GPU."""
-    numbers = range(1, len(chain) + 1)
-    forward = [Operation(Kind.SAVE, number) for number in numbers]
-    return Sequence((*forward, TURN, *(Operation(Kind.BACKWARD, number) for number in reversed(numbers))))
-
-
-def least_budget(chain: Chain, bandwidth: float, in_flight: int, rules: Rules) -> float:
-    """Return about the smallest budget that suffices, to 1 %."""
-    run = executed_with_copies(saving_all(chain), chain, bandwidth)
-    low, high = 0.0, (in_flight - 1) * run.held + run.peak
-    while high - low > 0.01 * high:
+def _least_budget(chains: Several[Chain], bandwidth: float, in_flight: int, rules: Rules) -> float:
+    """About the smallest budget that suffices, at most `NEAR` above it."""
+    runs = [executed_with_copies(saving_all(len(chain)), chain, bandwidth) for chain in chains]
+    low, high = 0.0, (in_flight - 1) * max(run.held for run in runs) + max(run.peak for run in runs)
+    while high - low > NEAR * high:
         middle = (low + high) / 2
-        fits = _fastest(chain, middle, bandwidth, in_flight, rules) is not None
+        fits = _fastest(chains, middle, bandwidth, in_flight, rules) is not None
         low, high = (low, middle) if fits else (middle, high)
     return high
+
+
+NEAR = 0.01

@@ -1,8 +1,8 @@
 """The programme of recomputation and offloading as compiled loops over arrays; `programme` says what it finds.
 
-Layers count from 1 to L. A block is (kind, first, last): `SAVED`, one layer that saves its tape, or `AGAIN`, layers that
-are run again from their input. Memory is in slots. *room*: what the layers from here on may take beside their input; a
-block that stays takes *taken* slots of it. What a copy takes beside that is its *load*.
+Layers count from 1 to L. A block is (kind, first, last): `SAVED`, one layer that saves its tape, or `AGAIN`, layers
+that are run again from their input. Memory is in slots. *room*: what the layers from here on may take beside their
+input; a block that stays takes *taken* slots of it. What a copy takes beside that is its *load*.
 
 While a block's copy is under way, the blocks of its *window* run. ``inside[last, room, taken]`` has the least seconds
 of the backward pass of blocks that fill a window from its first layer up to *last* and take *taken* slots in all.
@@ -48,7 +48,7 @@ class Tables(NamedTuple):
     again_load: Integers
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _block(t: Any, kind: int, first: int, last: int, room: int) -> float:
     """Seconds of the backward pass of a block in *room* slots."""
     if kind == AGAIN:
@@ -56,14 +56,14 @@ def _block(t: Any, kind: int, first: int, last: int, room: int) -> float:
     return float(t.backward[first]) if room >= t.peak[first] else inf
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _taken(t: Any, kind: int, first: int, last: int) -> int:
     if kind == SAVED:
         return int(t.rest[first] + t.activation[first])
     return int(t.activation[last]) if last < len(t.until) - 1 else 0
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def inside(t: Any, begin: int, most: int) -> tuple[Floats, Integers]:
     """The seconds and choices, 2 first + kind of the last block, of windows from *begin* up to layers below *most*."""
     slots = t.again.shape[2] - 1
@@ -86,7 +86,7 @@ def inside(t: Any, begin: int, most: int) -> tuple[Floats, Integers]:
     return seconds, choices
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _hidden_from(t: Any, begin: int, number: int) -> int:
     """The last layer of the shortest window from *begin* that surely hides the copy, at most the last but one of all.
 
@@ -101,16 +101,19 @@ def _hidden_from(t: Any, begin: int, number: int) -> int:
     return layers - 1
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _load_of(t: Any, kind: int, first: int, last: int) -> int:
     return int(t.saved_load[first] if kind == SAVED else t.again_load[first, last])
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _close_windows(t: Any, begin: int, rest: Floats, away: Floats, choices: Integers) -> None:
-    """Fill ``away[begin]`` and its choices: (first and last layer, kind and copy of the last block, taken before it)."""
-    layers, slots = len(t.until) - 1, t.again.shape[2] - 1
-    count = 0
+    """Fill ``away[begin]`` and its choices.
+
+    A choice is the first and the last layer of the last block, its kind (2 more if it is copied), and the slots taken
+    before it.
+    """
+    layers, count = len(t.until) - 1, 0
     while count < t.loads.shape[1] and t.loads[begin, count] >= 0:
         count += 1
     if not count or begin >= layers:
@@ -120,37 +123,49 @@ def _close_windows(t: Any, begin: int, rest: Floats, away: Floats, choices: Inte
     within, _ = inside(t, begin, most)
     for first in range(begin, most + 1):
         for last in range(first, layers):
-            forward = t.until[last] - t.until[begin - 1]
             for kind in range(AGAIN if last > first else SAVED, AGAIN + 1):
-                taken, own = _taken(t, kind, first, last), _load_of(t, kind, first, last)
-                gained = t.activation[first - 1] - t.activation[last]
-                for room in range(slots + 1):
-                    for before in range(room - taken + 1):
-                        known = within[first - begin, room, before]
-                        if known == inf:
-                            continue
-                        total = known + _block(t, kind, first, last, room - before)
-                        if total == inf:
-                            continue
-                        for number in range(count):
-                            whole = room + t.loads[begin, number]
-                            if whole > slots or first > ends[number]:
-                                continue
-                            copy = t.seconds[begin, number]
-                            spent = max(total, copy) + max(0.0, copy - forward)
-                            later = spent + rest[last + 1, whole - before - taken]
-                            if later < away[begin, number, whole]:
-                                away[begin, number, whole] = later
-                                choices[begin, number, whole] = (first, last, kind, before)
-                            left = whole - before + gained
-                            if own >= 0 and 0 <= left <= slots:
-                                later = spent + away[last + 1, own, left]
-                                if later < away[begin, number, whole]:
-                                    away[begin, number, whole] = later
-                                    choices[begin, number, whole] = (first, last, 2 + kind, before)
+                for number in range(count):
+                    if first <= ends[number]:
+                        block = (kind, first, last)
+                        _close(t, begin, number, block, within[first - begin], rest, away, choices)
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
+def _close(
+    t: Any,
+    begin: int,
+    number: int,
+    block: tuple[int, int, int],
+    within: Floats,
+    rest: Floats,
+    away: Floats,
+    choices: Integers,
+) -> None:
+    """Let *block* be the last one in the windows from *begin* for copy *number*; *within*: seconds before it."""
+    kind, first, last = block
+    forward, copy = t.until[last] - t.until[begin - 1], t.seconds[begin, number]
+    taken, own = _taken(t, kind, first, last), _load_of(t, kind, first, last)
+    gained, load = t.activation[first - 1] - t.activation[last], t.loads[begin, number]
+    slots = len(rest[0]) - 1
+    for room in range(slots - load + 1):
+        for before in range(room - taken + 1):
+            total = within[room, before]
+            if total < inf:
+                total += _block(t, kind, first, last, room - before)
+            if total == inf:
+                continue
+            whole = room + load
+            spent = max(total, copy) + max(0.0, copy - forward)
+            if spent + rest[last + 1, whole - before - taken] < away[begin, number, whole]:
+                away[begin, number, whole] = spent + rest[last + 1, whole - before - taken]
+                choices[begin, number, whole] = (first, last, kind, before)
+            left = whole - before + gained
+            if own >= 0 and 0 <= left <= slots and spent + away[last + 1, own, left] < away[begin, number, whole]:
+                away[begin, number, whole] = spent + away[last + 1, own, left]
+                choices[begin, number, whole] = (first, last, 2 + kind, before)
+
+
+@njit(cache=True)
 def solve(t: Any, least_left: int) -> tuple[Floats, Integers, Floats, Integers]:
     """``rest``, its choices (last layer, kind + 2 if copied), ``away`` and its choices.
 

@@ -22,7 +22,7 @@ REST = "r"
 
 @dataclass(frozen=True, slots=True)
 class TimedExecution:
-    """*seconds* in all; the *peak* of the bytes on the GPU; those *held* at the turn.
+    """*seconds* in all; the *peak* of the bytes on the GPU; those *held* between the passes.
 
     *waited*: seconds in which the computation waited for copies. *copied*: bytes copied to the host, and as many back.
     *host_peak*: the most bytes on the host.
@@ -83,9 +83,9 @@ class _Run:
             self._backward(operation.layer)
         elif operation.kind is Kind.TURN:
             self.gradient = len(self.chain)
-            self.held = self.stored
             self._hold(self.chain.gradient(self.gradient))
             self._drop(self.gradient)
+            self.held = self.stored - self.chain.gradient(self.gradient)
         else:
             parts = list(copied_parts(operation))
             {Kind.OFFLOAD: self._offload, Kind.WAIT: self._wait, Kind.PREFETCH: self._prefetch}[operation.kind](parts)

@@ -24,7 +24,7 @@ from workloads.memory.chains.chain import Chain
 from workloads.memory.chains.combined.compiled import SAVED, Tables, inside, solve
 from workloads.memory.chains.segments import Segments, advance
 from workloads.memory.chains.sequence import ACTIVATION, TAPE, TURN, Kind, Operation, Sequence
-from workloads.memory.chains.slots import EXACT, Slots
+from workloads.memory.chains.slots import EXACT, Slots, slots_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,13 @@ MOST = 300
 
 
 def slots_for(chain: Chain, budget: float) -> Slots:
-    """Return the slots for *budget* bytes: of `MOST` / 2 to `MOST`, the number that rounds sizes up the least."""
+    """Return the slots for *budget* bytes: of `MOST` / 2 to `MOST`, the number that rounds sizes up the least.
+
+    Fewer if they are exact.
+    """
+    exact = slots_of([chain], budget)
+    if exact.count <= MOST:
+        return exact
     sizes = [chain.input_bytes]
     for layer in chain.layers:
         sizes += [layer.activation, layer.tape - layer.activation]
