@@ -1,8 +1,9 @@
 """The optimizer step on the cores of the host, tile by tile.
 
-While the host updates a tile, the tile before it is copied to the GPU (Ren et al. 2021, section 5.1), and those on
-drives are read one ahead and written back one behind (Rajbhandari et al. 2021, section 6.2). The update reads gradients
-and reads and writes master weights and states, so the memory of the host bounds it; ranks of one processor share it.
+While the host updates a tile, the tile before it is copied to the GPU (Ren et al. 2021, section 5.1), on a stream of
+its own whether other copies overlap or not (DeepSpeed, csrc/adam/cpu_adam_impl.cpp). Tiles on drives are read one ahead
+and written back one behind (Rajbhandari et al. 2021, section 6.2). The update reads gradients and reads and writes
+master weights and states, so the memory of the host bounds it; ranks of one processor share it.
 """
 
 from __future__ import annotations
@@ -100,8 +101,7 @@ class _Update:
             yield replace(write, frees={"host.buffers": states})
         nbytes = elements * self.held.parameter
         if self.places.parameters == "gpu":
-            stream = TO_GPU if self.places.overlap else "compute"
-            yield self._copy(f"{name}.in", nbytes, "gpu", "host", stream, (name,))
+            yield self._copy(f"{name}.in", nbytes, "gpu", "host", TO_GPU, (name,))
         elif self.places.parameters == "nvme":
             yield self._copy(f"{name}.keep", nbytes, "nvme", "host", WRITE, (name,))
 
