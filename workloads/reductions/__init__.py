@@ -27,8 +27,8 @@ class Compression(Section):
     model_config = ConfigDict(extra="allow")
 
     method: str
-    """A file of workloads/reductions that wraps a reduction, or an import path of your own; further keys are its
-    parameters. Required."""
+    """fp16, quantise, sign, one_bit_adam, top_k, random_k, powersgd, atomo, gradzip or sketched, or an import path of
+    your own; further keys are its parameters. Required."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -14,7 +14,7 @@ from workloads.gradients.bucket import Bucket, Reduction
 from workloads.gradients.code_kernels import error_added, error_kept
 from workloads.gradients.compressed import Code, Compressed, Message, Round, compressed
 from workloads.gradients.low_rank import Matrix, copied, copied_back, split
-from workloads.reductions.powersgd import MIN_COMPRESSION_RATE, NEEDS_MATRICES, TWO_ROUNDS
+from workloads.reductions.powersgd import MIN_COMPRESSION_RATE, NEEDS_MATRICES
 
 
 def gradzip(reduction: Reduction, rank: Count = 1, error_feedback: Flag = True) -> Compressed:
@@ -27,16 +27,20 @@ def gradzip(reduction: Reduction, rank: Count = 1, error_feedback: Flag = True) 
         error = (error_added(bucket), memory_bound(2 * bucket.nbytes)) if error_feedback else ()
         solved = tuple(kernel for one in found.matrices for kernel in _solved(one, bucket))
         kernels = (*error, *copied(found, width), *solved)
+        copy = bucket.nbytes if error_feedback else 0.0
+        kept = 2 * factor + copy
+        if kind == "reduce":
+            sent = Round(kernels, (Message(whole + factor),))
+            return Code((sent,), (), whole + factor, held=whole + copy, kept=kept)
         messages = tuple(Message(nbytes) for nbytes in (whole, factor) if nbytes)
         decode = (
             *copied_back(found, width),
             *(one.product(bucket.dtype) for one in found.matrices),
             *((error_kept(bucket),) if error_feedback else ()),
         )
-        copy = bucket.nbytes if error_feedback else 0.0
-        return Code((Round(kernels, messages),), decode, whole + factor, held=whole + copy, kept=2 * factor + copy)
+        return Code((Round(kernels, messages),), decode, whole + factor, held=whole + copy, kept=kept)
 
-    return compressed(reduction, "gradzip", code, {"reduce_scatter": NEEDS_MATRICES, "reduce": TWO_ROUNDS})
+    return compressed(reduction, "gradzip", code, {"reduce_scatter": NEEDS_MATRICES})
 
 
 def _solved(one: Matrix, bucket: Bucket) -> tuple[Kernel, ...]:
