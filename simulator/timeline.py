@@ -217,8 +217,8 @@ class Timeline:
         Staggered steps: from the end of the first step on the rank that ends first to that of the last step. An
         asynchronous order: its steady state, that is whole global batches, from the end of the last batch that fills
         the pipeline to the end of the last batch before the pipeline drains, or to the end of the run if none drains
-        it. A global batch ends with its last optimizer step on stage 0. Independent ranks: from the time when all have
-        ended the batches that fill to the time when the first one ends its last batch before those that drain.
+        it. A global batch ends with its last optimizer step on stage 0. Independent ranks: whole
+        batches of the slowest, from the last one that fills on, until the first rank has ended its last batch.
         """
         if self.schedule.independent:
             return self._common_window
@@ -237,14 +237,16 @@ class Timeline:
 
     @property
     def _common_window(self) -> tuple[float, float]:
-        last = self.schedule.batches - self.schedule.draining - 1
-        begin = max(float(ends[self.schedule.filling - 1]) for ends in self._batch_ends.values())
-        end = min(float(ends[last]) for ends in self._batch_ends.values())
-        if end <= begin:
+        """Whole steps of the rank that is last to fill, as long as no rank has ended its last batch."""
+        filled = self.schedule.filling - 1
+        slowest = max(self._batch_ends.values(), key=lambda ends: float(ends[filled]))
+        first_end = min(float(ends[-1]) for ends in self._batch_ends.values())
+        within = slowest[slowest <= first_end]
+        if len(within) <= filled + 1:
             raise SimulatorError(
-                "the fastest rank ends its last step before the slowest ends its first; take more steps"
+                "the fastest rank ends its last step before the slowest ends its second; take more training.steps"
             )
-        return begin, end
+        return float(within[filled]), float(within[-1])
 
     @cached_property
     def _batch_ends(self) -> Mapping[int, Floats]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
+from simulator.errors import ScenarioError
 from simulator.kernel import BYTES
 from simulator.operation import Operation
 from workloads.model import Model
-from workloads.operators.convolution import Convolution, Image
+from workloads.operators.convolution import Convolution, Image, Window, sides
 from workloads.operators.elementwise import RESIDUAL, Elementwise, dropout
 from workloads.operators.layer import OperatorLayer
 from workloads.operators.linear import Linear
@@ -36,15 +39,37 @@ class ConvolutionalBuilder:
         self.first, self.image = image, image
         self.precision, self.fused = precision, fused
         self.layers: list[OperatorLayer] = []
+        self._prefix = ""
+
+    def branches(self, name: str, each: Sequence[Callable[[], None]]) -> None:
+        """Branches over one image, each added by a function; their channels are concatenated, which is a copy.
+
+        Raises `ScenarioError` for branches of unequal height or width.
+        """
+        source, outer = self.image, self._prefix
+        made: list[Image] = []
+        for number, add in enumerate(each):
+            self.image, self._prefix = source, f"{outer}{name}.{number}."
+            add()
+            made.append(self.image)
+        if len({(image.height, image.width) for image in made}) > 1:
+            shown = ", ".join(f"{image.height} x {image.width}" for image in made)
+            raise ScenarioError(f"the branches of {name} make images of {shown}; all must be of one size")
+        self.image, self._prefix = Image(sum(image.channels for image in made), made[0].height, made[0].width), outer
+        last = self.layers.pop()
+        output = float(self.image.elements * BYTES[self.precision])
+        self.layers.append(
+            OperatorLayer(last.name, last.kind, (*last.operators, self._elementwise(self.image, 2, 2)), output)
+        )
 
     def convolution(
         self,
         name: str,
         channels: int,
-        window: int,
+        window: Window,
         *,
         stride: int = 1,
-        padding: int | None = None,
+        padding: Window | None = None,
         norm: bool = False,
         activation: bool = True,
     ) -> None:
@@ -98,9 +123,9 @@ class ConvolutionalBuilder:
         name: str,
         source: Image,
         channels: int,
-        window: int,
+        window: Window,
         stride: int = 1,
-        padding: int | None = None,
+        padding: Window | None = None,
         *,
         norm: bool = True,
         relu: bool = True,
@@ -109,7 +134,8 @@ class ConvolutionalBuilder:
         carried: int = 0,
     ) -> None:
         """*added*: another branch of the block is added to the output. *carried*: its bytes, while it waits."""
-        target = source.through(channels, window, stride, window // 2 if padding is None else padding)
+        height, width = sides(window)
+        target = source.through(channels, window, stride, (height // 2, width // 2) if padding is None else padding)
         first = not self.layers
         operators: list[Operator] = [Convolution(source, target, window, stride, not norm, self.precision, first, held)]
         if norm:
@@ -154,8 +180,9 @@ class ConvolutionalBuilder:
         )
         last = self.layers.pop()
         self.image = target
-        self._append(last.name, last.kind, (*last.operators, pool))
+        output = target.elements * BYTES[self.precision]
+        self.layers.append(OperatorLayer(last.name, last.kind, (*last.operators, pool), float(output)))
 
     def _append(self, name: str, kind: str, operators: tuple[Operator, ...], carried: int = 0) -> None:
         output = self.image.elements * BYTES[self.precision] + carried
-        self.layers.append(OperatorLayer(name, kind, operators, float(output)))
+        self.layers.append(OperatorLayer(self._prefix + name, kind, operators, float(output)))

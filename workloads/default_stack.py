@@ -12,6 +12,9 @@ AUTO = "auto"
 BEYOND_HOPPER = ("h100", "h200", "h800", "gh200", "b200", "b100", "gb200")
 """Types of GPU for whose tensor cores cuDNN has fused attention of its own (Shah et al. 2024, arXiv:2407.08608)."""
 
+LIKE_DDP = ("ddp", "diloco", "horovod", "local_sgd")
+"""Methods with whole replicas whose steps are those of torch with DistributedDataParallel."""
+
 
 def default_stack(method: str, degrees: Mapping[str, int], gpu: Accelerator, *, transformer: bool) -> tuple[str, str]:
     """Return (stack, reason) for a *method* of data parallelism and the *degrees* of the other parallelisms.
@@ -34,6 +37,6 @@ def default_stack(method: str, degrees: Mapping[str, int], gpu: Accelerator, *, 
             return "megatron_deepspeed", f"default for zero on {gpu.name}"
         if method == "fsdp":
             return ("fsdp_sdpa" if ampere else "fsdp"), f"default for fsdp on {gpu.name}"
-        if method == "ddp" and ampere:
-            return "ddp_sdpa", f"default for ddp on {gpu.name}"
+        if method in LIKE_DDP and ampere:
+            return "ddp_sdpa", f"default for {method} on {gpu.name}"
     return ("fsdp" if method == "fsdp" else "ddp"), f"default for {method} on {gpu.name}"

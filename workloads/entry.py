@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
-from pydantic import Discriminator, Tag
+from pydantic import Discriminator, Field, Tag
 
 from simulator.document import Count, Flag, Index, Section
 from workloads.convolutional import ConvolutionalBuilder
@@ -15,8 +17,8 @@ class ConvolutionEntry(Section):
 
     conv: Count
     """Output channels of a convolution. Required."""
-    kernel_size: Count = 3
-    """Height and width of the kernel."""
+    kernel_size: Count | tuple[Count, Count] = 3
+    """Height and width of the kernel, one number for both."""
     stride: Count = 1
     """Step between positions of the kernel."""
     padding: Index | None = None
@@ -99,8 +101,27 @@ class LinearEntry(Section):
         builder.linear(f"fc{number}", self.linear, activation=self.activation, drop=self.dropout)
 
 
+class BranchesEntry(Section):
+    """`branches` over one image, each a list of entries; their channels are concatenated, as in Inception."""
+
+    branches: Annotated[list[Annotated[list[Entry], Field(min_length=1)]], Field(min_length=2)]
+    """Lists of operators over the same image. Required."""
+
+    def add(self, builder: ConvolutionalBuilder, number: int) -> None:
+        """Append them to the model, one after the other."""
+        builder.branches(f"branches{number}", [partial(add_entries, builder, branch) for branch in self.branches])
+
+
+def add_entries(builder: ConvolutionalBuilder, entries: Sequence[Entry]) -> None:
+    """Append *entries* to the model of *builder*; those of a kind are numbered from 1."""
+    numbers: dict[type, int] = {}
+    for entry in entries:
+        numbers[type(entry)] = numbers.get(type(entry), 0) + 1
+        entry.add(builder, numbers[type(entry)])
+
+
 def _operator(value: Any) -> str:
-    names = ("conv", "bottleneck", "max_pool", "average_pool", "linear")
+    names = ("conv", "bottleneck", "max_pool", "average_pool", "linear", "branches")
     return next((name for name in names if isinstance(value, dict) and name in value), "conv")
 
 
@@ -109,7 +130,10 @@ Entry = Annotated[
     | Annotated[BottleneckEntry, Tag("bottleneck")]
     | Annotated[MaxPoolEntry, Tag("max_pool")]
     | Annotated[AveragePoolEntry, Tag("average_pool")]
-    | Annotated[LinearEntry, Tag("linear")],
+    | Annotated[LinearEntry, Tag("linear")]
+    | Annotated[BranchesEntry, Tag("branches")],
     Discriminator(_operator),
 ]
-"""One operator, or several equal ones, of a convolutional model."""
+"""One operator, several equal ones, or branches, of a convolutional model."""
+
+BranchesEntry.model_rebuild()

@@ -22,7 +22,7 @@ from workloads.architectures.keys import KINDS, KNOWN, MOST_FEATURES, MOST_LAYER
 from workloads.architectures.next_tokens import next_tokens
 from workloads.architectures.vision import VisionSpecification
 from workloads.convolutional import ConvolutionalBuilder
-from workloads.entry import AveragePoolEntry, Entry, MaxPoolEntry
+from workloads.entry import AveragePoolEntry, Entry, MaxPoolEntry, add_entries
 from workloads.experts.keys import ExpertKeys
 from workloads.huggingface.aliases import with_plain_keys
 from workloads.latent_attention.keys import LatentKeys
@@ -257,10 +257,7 @@ class ConvolutionalSpecification(Named):
     def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
         """The model with products in *precision*, norms fused with what follows them or not."""
         builder = ConvolutionalBuilder(Image(*self.image), precision, fuses(fused, "batch_norm"))
-        numbers: dict[type, int] = {}
-        for entry in self.layers:
-            numbers[type(entry)] = numbers.get(type(entry), 0) + 1
-            entry.add(builder, numbers[type(entry)])
+        add_entries(builder, self.layers)
         return builder.model(self.title)
 
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.errors import ScenarioError
 from simulator.kernel import Kernel
 from workloads.convolutional import ConvolutionalBuilder
 from workloads.operators.convolution import Convolution, Image
@@ -18,6 +19,8 @@ PUBLISHED = {
     "resnet101": (44_549_160, 7.80, 16.23),
     "vgg16": (138_357_544, 15.47, 13.56),
     "alexnet": (61_100_840, 0.71, None),
+    # without the auxiliary classifier, which has 3,326,696 of torchvision's 27,161,264; GMAC with it, in inference
+    "inception_v3": (23_834_568, 5.71, None),
 }
 
 
@@ -36,7 +39,9 @@ def test_published_counts(name: str) -> None:
     assert round(forward / 2e9, 2) == gmac
 
 
-@pytest.mark.parametrize(("name", "layers"), [("resnet50", 53), ("resnet101", 104), ("vgg16", 13), ("alexnet", 5)])
+@pytest.mark.parametrize(
+    ("name", "layers"), [("resnet50", 53), ("resnet101", 104), ("vgg16", 13), ("alexnet", 5), ("inception_v3", 94)]
+)
 def test_number_of_convolutions(name: str, layers: int) -> None:
     assert len(convolutions(name)) == layers
 
@@ -140,3 +145,18 @@ def test_what_is_kept_is_the_input_of_each_convolution_and_norm() -> None:
     kept = [layer.activation_bytes(1) for layer in builder.model("small").layers]
     # images, norm's input, pool's input and its int64 indices; the linear layer's input, logits and log-softmax
     assert kept == [4 * (image + filtered + filtered) + 8 * pooled, 4 * pooled + (4 + 4) * 10]
+
+
+def test_branches_are_concatenated_and_must_be_of_one_size() -> None:
+    builder = ConvolutionalBuilder(Image(3, 32, 32))
+    builder.convolution("conv", 8, 3)
+    builder.branches(
+        "mixed", [lambda: builder.convolution("a", 4, (1, 7)), lambda: builder.convolution("b", 6, (7, 1))]
+    )
+    assert builder.image == Image(10, 32, 32)
+    assert [layer.name for layer in builder.layers] == ["conv", "mixed.0.a", "mixed.1.b"]
+    assert [layer.parameters for layer in builder.layers[1:]] == [4 * 8 * 7 + 4, 6 * 8 * 7 + 6]
+    with pytest.raises(ScenarioError, match="the branches of mixed make images of 32 x 32, 16 x 16"):
+        builder.branches(
+            "mixed", [lambda: builder.convolution("a", 4, 3), lambda: builder.convolution("b", 4, 3, stride=2)]
+        )

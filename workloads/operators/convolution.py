@@ -18,6 +18,14 @@ from simulator.operation import Operation
 from workloads.operators.operator import Operator
 from workloads.operators.parameter import ParameterTensor, matrix, parameter_tensors
 
+Window = int | tuple[int, int]
+"""Height and width of a window; one number for both."""
+
+
+def sides(window: Window) -> tuple[int, int]:
+    """Height and width of *window*."""
+    return window if isinstance(window, tuple) else (window, window)
+
 
 @dataclass(frozen=True, slots=True)
 class Image:
@@ -32,10 +40,11 @@ class Image:
         """How many numbers it holds."""
         return self.channels * self.height * self.width
 
-    def through(self, channels: int, window: int, stride: int, padding: int) -> Image:
+    def through(self, channels: int, window: Window, stride: int, padding: Window) -> Image:
         """What a window of that size, stride and padding makes of it. Raises `ScenarioError` if nothing is left."""
-        height = (self.height + 2 * padding - window) // stride + 1
-        width = (self.width + 2 * padding - window) // stride + 1
+        (rows, columns), (above, beside) = sides(window), sides(padding)
+        height = (self.height + 2 * above - rows) // stride + 1
+        width = (self.width + 2 * beside - columns) // stride + 1
         if height < 1 or width < 1:
             raise ScenarioError(
                 f"a window of {window} with padding {padding} does not fit an image of {self.height} x {self.width}"
@@ -48,14 +57,14 @@ BIAS_GRADIENT = Operation("bias gradient", "elementwise", "convolution")
 
 @dataclass(frozen=True)
 class Convolution(Operator):
-    """*window* x *window* over *source*, giving *target*.
+    """A *window* over *source*, giving *target*.
 
     *first*: of the model, whose images need no gradient. *held*: another part keeps the same input.
     """
 
     source: Image
     target: Image
-    window: int
+    window: Window
     stride: int
     bias: bool
     precision: str
@@ -68,27 +77,30 @@ class Convolution(Operator):
         return BIAS_GRADIENT
 
     @property
+    def taps(self) -> int:
+        """How many pixels its window has."""
+        height, width = sides(self.window)
+        return height * width
+
+    @property
     def tensors(self) -> tuple[ParameterTensor, ...]:
         """The filters, and the bias if there is one."""
         outputs = self.target.channels
-        return matrix(outputs, self.source.channels * self.window**2), *(
-            parameter_tensors(outputs) if self.bias else ()
-        )
+        bias = parameter_tensors(outputs) if self.bias else ()
+        return matrix(outputs, self.source.channels * self.taps), *bias
 
     def forward(self, samples: int) -> tuple[Kernel, ...]:
         """One product."""
         pixels = samples * self.target.height * self.target.width
         channels = self.target.channels, self.source.channels
-        return (
-            self._kernel(samples, (pixels, channels[0], channels[1] * self.window**2), (ceil(pixels / 4), *channels)),
-        )
+        return (self._kernel(samples, (pixels, channels[0], channels[1] * self.taps), (ceil(pixels / 4), *channels)),)
 
     def backward_input(self, samples: int) -> tuple[Kernel, ...]:
         """The transposed convolution; each input pixel meets 1/stride^2 of the window."""
         if self.first:
             return ()
         pixels = samples * self.source.height * self.source.width
-        inner = ceil(self.target.channels * self.window**2 / self.stride**2)
+        inner = ceil(self.target.channels * self.taps / self.stride**2)
         channels = self.source.channels, self.target.channels
         return (self._kernel(samples, (pixels, channels[0], inner), (ceil(pixels / 4), *channels)),)
 
@@ -96,9 +108,7 @@ class Convolution(Operator):
         """A product over all pixels of all images; the bias gradient is a sum over the output's."""
         pixels = samples * self.target.height * self.target.width
         channels = self.target.channels, self.source.channels
-        product = self._kernel(
-            samples, (channels[0], channels[1] * self.window**2, pixels), (*channels, ceil(pixels / 4))
-        )
+        product = self._kernel(samples, (channels[0], channels[1] * self.taps, pixels), (*channels, ceil(pixels / 4)))
         if not self.bias:
             return (product,)
         return product, memory_bound(samples * self.target.elements * BYTES[self.precision], precision=self.precision)
@@ -113,10 +123,10 @@ class Convolution(Operator):
 
     def _kernel(self, samples: int, product: tuple[int, int, int], tiled: tuple[int, int, int]) -> Kernel:
         """FLOPs and bytes are the convolution's own; *product* reads pixels again, *tiled* is one of Winograd's 16."""
-        filters = self.target.channels * self.source.channels * self.window**2
+        filters = self.target.channels * self.source.channels * self.taps
         flops = 2 * samples * self.target.height * self.target.width * filters
         nbytes = BYTES[self.precision] * (samples * (self.source.elements + self.target.elements) + filters)
         if self.precision != "fp32":
             return Kernel(flops, nbytes, (1, *product), self.precision)
-        winograd = (16, *tiled) if self.window == 3 and self.stride == 1 else None
+        winograd = (16, *tiled) if sides(self.window) == (3, 3) and self.stride == 1 else None
         return Kernel(flops, nbytes, (1, *product), "tf32", winograd=winograd)

@@ -20,7 +20,7 @@ from typing import Literal
 from simulator.errors import ScenarioError
 from simulator.kernel import BYTES, Kernel
 from simulator.operation import Operation
-from workloads.operators.convolution import Convolution, Image
+from workloads.operators.convolution import Convolution, Image, sides
 from workloads.operators.elementwise import Elementwise
 from workloads.operators.grids.grid import Side
 from workloads.operators.grids.samples import OfSamples
@@ -87,7 +87,7 @@ class Halo(Operator):
         """The halo's exchange, if there is one, then the kernels."""
         (convolution,) = super().segments(phase, samples)
         image = {"F": self.band.source, "I": None if self.band.first else self.band.target}.get(phase)
-        rows = self.band.window // 2
+        rows = sides(self.band.window)[0] // 2
         if image is None or not rows:
             return (convolution,)
         nbytes = float(samples * rows * image.width * image.channels * BYTES[self.band.precision])
@@ -141,7 +141,7 @@ def _band(layer: OperatorLayer, operator: Operator, side: Side, joint: str) -> O
 
 def _check_rows(layer: OperatorLayer, convolution: Convolution, side: Side) -> None:
     rows = convolution.source.height // side.ranks
-    if rows < max(1, convolution.window // 2):
+    if rows < max(1, sides(convolution.window)[0] // 2):
         raise ScenarioError(
             f"{layer.name}: {side.ranks} bands of an image of {convolution.source.height} rows have {rows}, fewer than "
             f"the halo of a window of {convolution.window}; take fewer ranks, or model or batch for this layer"

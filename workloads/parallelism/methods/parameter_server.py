@@ -68,10 +68,10 @@ class ParameterServer(ReducingMethod):
         """A step before and a step after the measured ones; of GPUs at their own pace, enough to tell the mean."""
         if not self.in_parts:
             return None
-        if self.staleness == 0:
-            return SteadyState(1, steps, 1)
-        stale = self.staleness if isinstance(self.staleness, int) else 0
-        return SteadyState(1 + LEAD * stale, max(steps, LEAST_STEPS) + stale, 1)
+        if self.staleness == "async":
+            return SteadyState(1, max(steps, LEAST_STEPS), 1)
+        # others end their last step up to so many steps before the slowest
+        return SteadyState(1 + LEAD * self.staleness, steps, 1 + self.staleness)
 
     @property
     def hosts(self) -> int:
