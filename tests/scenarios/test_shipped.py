@@ -70,6 +70,7 @@ def test_what_is_shipped() -> None:
         "naive_vs_ddp",
         "resnet50_one_v100",
         "tensor_grids",
+        "sharp_vs_ring",
         "t5_11b_32a100",
         "vit_h_14_8a100",
         "zhores_resnet50_ddp",
