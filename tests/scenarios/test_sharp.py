@@ -92,7 +92,7 @@ def test_the_latency_of_sharp_hardly_grows_with_the_nodes():
     [
         (
             {"cluster": {**A100, "node": {"nic": {"kind": "eth_200"}}}, "network": {"sharp": True}},
-            "network.sharp: needs InfiniBand switches that add (ib_hdr, ib_ndr, ib_xdr), but nodes are joined by eth_200",
+            "needs InfiniBand switches that add (ib_hdr, ib_ndr, ib_xdr), but nodes are joined by eth_200",
         ),
         ({"cluster": {"preset": "zhores", "nodes": 2}, "network": {"sharp": True}}, "nodes are joined by ib_edr"),
         ({"cluster": {"preset": "dgx_a100_80gb"}, "network": {"sharp": True}}, "but there is one node"),
