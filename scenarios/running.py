@@ -150,6 +150,8 @@ def library(scenario: BuiltScenario, cluster: Cluster) -> Transport:
     network = scenario.specification.network
     if network.sharp or network.nvls_tree:
         found = with_networks(found, sharp=network.sharp, nvls_tree=network.nvls_tree)
+    if network.sockets > 1:
+        found = replace(found, tcp_sockets=network.sockets)
     own = benchmark is not None and benchmark.driver == "processes"
     return replace(found, handover=0.0) if own else found
 

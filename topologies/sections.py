@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from dataclasses import replace
+from math import inf
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -13,6 +15,7 @@ from simulator.cluster.links import NVME
 from simulator.document import Bandwidth, Count, Document, Fault, Index, Section, Size, Time, merged
 from simulator.document.parameters import parameters
 from simulator.errors import ClusterError
+from simulator.network.transport.networks.tcp import TCP
 from topologies.catalogue import CPUS, GPUS, LINKS, Device, LinkKind, described, device, known, link
 from topologies.wiring import Drives, Server, Wiring
 
@@ -80,6 +83,31 @@ class LinkSection(Section):
     def link(self, count: int = 1) -> Link:
         """Return the link, or *count* parallel links if no bandwidth is given."""
         return link(self.kind, self.bandwidth, self.latency, count)
+
+
+class NicSection(LinkSection):
+    """The link of a NIC to the network, one direction."""
+
+    protocol: Literal["rdma", "tcp"] = "rdma"
+    """rdma: NICs read and write memory; tcp: the operating system copies, with its latency and the limits of a core and
+    of a connection."""
+    stream_bandwidth: Bandwidth | None = None
+    """Most that one TCP connection carries, e.g. 5 Gb/s between instances of AWS outside a placement group."""
+
+    @model_validator(mode="after")
+    def _of_tcp(self) -> Self:
+        if self.stream_bandwidth is not None and self.protocol != "tcp":
+            raise Fault("stream_bandwidth", "belongs to protocol tcp, but protocol is rdma")
+        if self.protocol == "tcp" and self.kind.startswith(("ib_", "slingshot", "efa")):
+            raise Fault("protocol", f"tcp over {self.kind} is not modelled; take a NIC of Ethernet, e.g. eth_100")
+        return self
+
+    def link(self, count: int = 1) -> Link:
+        """Return the link, or *count* parallel links if no bandwidth is given."""
+        plain = super().link(count)
+        if self.protocol == "rdma":
+            return plain
+        return replace(plain, protocol=TCP, stream=self.stream_bandwidth or inf)
 
 
 def _known_link(kind: str) -> None:
@@ -167,7 +195,7 @@ class NodeSection(Section):
     """PCIe switches of an upper tier, each with one link to a socket, that the pcie_switches share; 0: none."""
     nics: Count | None = None
     """NICs of a node; by default 1 if there is a nic."""
-    nic: LinkSection | None = None
+    nic: NicSection | None = None
     """The link of a NIC to the network; nodes without one cannot reach each other."""
     nic_bus: LinkSection | None = None
     """The link from a NIC to its host or switch; by default the host's."""

@@ -15,6 +15,7 @@ from simulator.accelerator import Accelerator
 from simulator.cluster import Link
 from simulator.cluster.links import DRAM
 from simulator.errors import ClusterError
+from simulator.network.transport.networks.tcp import TCP
 
 PCIE = ("pcie_switch", "host")
 """Kinds of vertices that make up the PCIe tree."""
@@ -144,6 +145,8 @@ class Wiring:
         through no other GPU (unless *through_gpus*) and no NIC.
         """
         key = source, target
+        if key not in self._routes and self._staged(source, target):
+            self._routes[key] = self._through_host(source, target)
         if key not in self._routes and self.walk and {self.vertices[source], self.vertices[target]} == {"gpu"}:
             self._routes[key] = self.walk(source, target)
         if key not in self._routes:
@@ -154,6 +157,17 @@ class Wiring:
                 raise ClusterError(f"there is no route inside a node from {source} to {target}")
             self._routes[key] = path
         return self._routes[key]
+
+    def _staged(self, source: str, target: str) -> bool:
+        """Whether the memory of a host lies between *source* and *target*: a GPU and a NIC that the kernel serves."""
+        by_tcp = self.server.nic is not None and self.server.nic.protocol == TCP
+        return by_tcp and {self.vertices[source], self.vertices[target]} == {"gpu", "nic"} and "host 0" in self.vertices
+
+    def _through_host(self, source: str, target: str) -> tuple[str, ...]:
+        """The route by the host that is nearest to the GPU."""
+        gpu = source if self.vertices[source] == "gpu" else target
+        host = min(self.of_kind("host"), key=lambda one: len(self.route(gpu, one)))
+        return self.route(source, host) + self.route(host, target)[1:]
 
     def _shortest(self, source: str, target: str, barred: set[str]) -> tuple[str, ...] | None:
         """The path with the fewest links, and among those the widest, that avoids vertices of the kinds in *barred*."""

@@ -68,6 +68,9 @@ class Network(Section):
     servers may take sharp, and nvls_sharp on H100 and newer."""
     nvls_tree: Flag = False
     """Whether NCCL may take nvls_tree (its NVLSTree, since 2.18): an all-reduce between servers of H100 and newer."""
+    sockets: Count = 1
+    """TCP connections of NCCL between two ranks for each channel: NCCL_NSOCKS_PERTHREAD times NCCL_SOCKET_NTHREADS;
+    NCCL takes 16 on instances of AWS."""
     background: list[BackgroundTraffic] = Field(default_factory=list)
     """Traffic of other jobs on the same links."""
 

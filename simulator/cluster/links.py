@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from typing import overload
 
 import numpy as np
@@ -24,11 +25,17 @@ STORES = (DRAM, NVME)
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One direction of a link: *kind* (nvlink3, pcie4, ib_hdr ...), *bandwidth* in bytes/s, *latency* in s."""
+    """One direction of a link: *kind* (nvlink3, pcie4, ib_hdr ...), *bandwidth* in bytes/s, *latency* in s.
+
+    *protocol*: ``tcp`` where the operating system's network stack carries the messages. *stream*: bytes/s of one TCP
+    connection at most.
+    """
 
     kind: str
     bandwidth: float
     latency: float
+    protocol: str = ""
+    stream: float = inf
 
 
 @dataclass(frozen=True, eq=False)

@@ -125,7 +125,14 @@ class Step:
         """
         return self.latency(seconds) - max(seconds, default=0.0)
 
-    def exposed(self, alphas: Sequence[float], betas: Sequence[float], chunk: float = inf, slices: int = 1) -> float:
+    def exposed(
+        self,
+        alphas: Sequence[float],
+        betas: Sequence[float],
+        chunk: float = inf,
+        slices: int = 1,
+        ready: Sequence[float] | None = None,
+    ) -> float:
         """Return the seconds of latency of a repeated permutation that its slowest transfer does not overlap.
 
         *betas*: seconds for 1 byte, by transfer. Every chunk passes every hop. So a round takes the longer of two
@@ -133,13 +140,13 @@ class Step:
         maximum cycle mean: Baccelli et al., "Synchronization and Linearity", 1992, theorem 3.28).
 
         Transfers of more than *chunk* bytes are passed around chunk after chunk, each in *slices* parts that are passed
-        on when they come.
+        on when they come. *ready*: the latency of such a part, if it is not that of a message.
         """
         slowest = max(betas, default=0.0)
         whole = self.repeat * max(0.0, self._turn(alphas, betas, self.nbytes) - self.nbytes * slowest)
         if self.nbytes <= chunk:
             return whole
-        turn = self._turn(alphas, betas, chunk / slices)
+        turn = self._turn(alphas if ready is None else ready, betas, chunk / slices)
         return max(whole, self.repeat * self.nbytes / chunk * max(0.0, turn - chunk * slowest))
 
     def _turn(self, alphas: Sequence[float], betas: Sequence[float], nbytes: float) -> float:

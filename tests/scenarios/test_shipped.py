@@ -81,6 +81,7 @@ def test_what_is_shipped() -> None:
         "parameter_server_straggler",
         "resnet50_one_v100",
         "tensor_grids",
+        "sharp_vs_ring",
         "t5_11b_32a100",
         "slow_network_compression",
         "vit_h_14_8a100",

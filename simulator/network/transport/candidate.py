@@ -87,10 +87,12 @@ def candidate(
             )
         seconds = {hop: transport.message(*hop, algorithm, protocol, properties) for hop in load.distinct_hops}
         alphas = [seconds[hop] for hop in load.hops]
-        if transport.overlapped_latency and step.coupled and not step.pipelined:
+        segments = transport.segments if properties.tcp else 0
+        if (transport.overlapped_latency or segments) and step.coupled and not step.pipelined:
             chunk = transport.round_bytes.get((algorithm, protocol), inf) * max(1, transport.blocks)
             betas = topology.seconds_per_byte(step, flows[0])
-            latency = step.exposed(alphas, betas, chunk, transport.slices.get(algorithm, 1))
+            ready = [alpha + wire for alpha, (wire, _) in zip(alphas, load.hops, strict=True)] if segments else None
+            latency = step.exposed(alphas, betas, chunk, segments or transport.slices.get(algorithm, 1), ready)
         else:
             latency = step.latency(alphas)
         if step.pipelined and transport.fills:

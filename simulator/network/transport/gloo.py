@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from simulator.network.transport.group_properties import NET, NVLINK, PCI
+from simulator.network.transport.networks.tcp import ONE_CORE, PAYLOAD
 from simulator.network.transport.transport import Transport
 
 STACK = 30e-6
@@ -11,15 +12,12 @@ message passes it once at either end. Measured on a testbed: 8 B take 40 to 60 u
 rounds. (The stack alone takes 15 us: Rumble et al., "It's Time for Low Latency", HotOS 2011, table 1.)
 """
 
-PAYLOAD = 1448 / 1538
-"""Share of an Ethernet frame of 1,500 B that is payload under TCP. Inside are 52 B of IP and TCP headers with
-timestamps (RFC 791, 9293, 7323); outside 38 B of Ethernet header, checksum, preamble and gap (IEEE 802.3).
-"""
+SEGMENTS = 2
+"""Gloo's rings have two segments under way. A segment is sent when the receiver has told that it is ready (allreduce.cc
+and reduce.cc: two temporary buffers; transport/tcp/pair.cc: sendNotifyRecvReady)."""
 
-ONE_CORE = 42e9 / 8
-"""bytes/s that TCP carries on one core: Cai et al., "Understanding Host Network Stack Overheads", SIGCOMM 2021. A first
-estimate for Gloo, which has one thread for each device.
-"""
+SEGMENT_BYTES = 2.0**20
+"""kMaxSegmentSize of allreduce.cc."""
 
 ALGORITHMS: dict[str, tuple[str, ...]] = {
     "all_reduce": ("ring",),
@@ -38,7 +36,10 @@ all-reduce (counted on a testbed).
 
 
 def gloo() -> Transport:
-    """Gloo over TCP. Ranks keep their own order; receives are matched by tag."""
+    """Gloo over TCP. Ranks keep their own order; receives are matched by tag.
+
+    Gloo has one thread for each device, so one core carries all of its bytes.
+    """
     return Transport(
         "gloo",
         algorithms=ALGORITHMS,
@@ -46,4 +47,6 @@ def gloo() -> Transport:
         hop_latency={(hop, "ring", "tcp"): 2 * STACK for hop in (NVLINK, PCI, NET)},
         efficiency={NET: PAYLOAD},
         ceilings={("any", "tcp", "any"): ONE_CORE},
+        segments=SEGMENTS,
+        round_bytes={(name, "tcp"): SEGMENTS * SEGMENT_BYTES for name in ("ring", "ring_gathered", "all_reduced")},
     )

@@ -33,7 +33,8 @@ class GroupProperties:
     *inside*: class of the links between GPUs of one server, and *link* their kind. *vendor*: of the host's processor,
     ``intel`` or ``amd``. *nic_near*: the route from GPU to NIC passes no host. *switched*: GPUs of a server are joined
     by NVSwitches. *rings*: the number of rings; through a switch the number of NVLinks of a GPU. *nic_pairs*: beside
-    each NIC in use there is a GPU where its ring enters and another one where it leaves.
+    each NIC in use there is a GPU where its ring enters and another one where it leaves. *tcp*: whether messages
+    between servers go by TCP.
     """
 
     ranks: int
@@ -45,6 +46,7 @@ class GroupProperties:
     switched: bool = False
     rings: int = 1
     nic_pairs: bool = True
+    tcp: bool = False
 
     @property
     def tree_steps(self) -> float:

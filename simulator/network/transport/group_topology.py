@@ -13,6 +13,7 @@ from simulator.network.plan import Flow
 from simulator.network.step import Group, Step
 from simulator.network.transport.channels import group_of
 from simulator.network.transport.group_properties import GroupProperties
+from simulator.network.transport.networks.tcp import connection_limit
 from simulator.network.transport.routing import MOST_CHANNELS, LinkLoad, group_properties, link_load, nvlinks, route
 from simulator.network.transport.torus import torus_of
 from simulator.network.transport.transport import Transport
@@ -74,10 +75,19 @@ class GroupTopology:
         """
         key = transport, step.transfers, step.coupled, step.in_switch, share, ceiling
         if key not in self._flows:
-            limit = ceiling / self.most(step)
+            limit = min(ceiling / self.most(step), self._connections_limit(transport, step))
             parts = [step] if step.coupled else [replace(step, transfers=(transfer,)) for transfer in step.transfers]
             self._flows[key] = tuple(self._flow(transport, self.link_load(part), share, limit) for part in parts)
         return self._flows[key]
+
+    def _connections_limit(self, transport: Transport, step: Step) -> float:
+        """The most (bytes/s) that the TCP connections of one transfer of *step* carry; infinite without TCP."""
+        if not self.properties.tcp:
+            return inf
+        load = self.link_load(step)
+        latencies = [latency for latency, _ in load.hops]
+        connections = transport.tcp_sockets * max(1, transport.blocks)
+        return connections * connection_limit(self.cluster, load.paths, latencies)
 
     def most(self, step: Step) -> int:
         """Return the most concurrent transfers that one position sends or receives.

@@ -35,6 +35,7 @@ from simulator.network.transport.nccl_tables import (
     Tables,
 )
 from simulator.network.transport.networks import adding
+from simulator.network.transport.networks.tcp import PAYLOAD, STACK
 from simulator.network.transport.parameters import overridden, section
 from simulator.network.transport.transport import Transport
 
@@ -172,6 +173,9 @@ def tuning_model(version: str) -> Transport:
         blocks=BLOCKS,
         channel_bytes=CHANNEL_BYTES,
         buffer_bytes=BUFFER_BYTES,
+        tcp_share=PAYLOAD,
+        tcp_latency=2 * STACK,
+        tcp_threads=BLOCKS,
         reorders=True,
         tagged=False,
     )

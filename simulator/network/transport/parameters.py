@@ -26,6 +26,7 @@ UNITS: Mapping[str, tuple[Any, str]] = {
     "handover": (Time, "time"),
     "issue": (Time, "time"),
     "issue_channel": (Time, "time"),
+    "tcp_latency": (Time, "time"),
     "round_latency": (Time, "time"),
     "base_latency": (Time, "time"),
     "hop_latency": (Time, "time"),

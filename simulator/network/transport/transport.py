@@ -13,6 +13,7 @@ from math import inf
 from simulator.cluster import Link
 from simulator.cluster.links import STORES
 from simulator.network.transport.group_properties import NET, NVLINK, PCI, GroupProperties, link_class
+from simulator.network.transport.networks.tcp import ONE_CORE, TCP
 
 GATHERS = "all_gather", "reduce_scatter", "broadcast"
 """Collectives around a ring whose ranks pass on what they have received, or add to it only once."""
@@ -49,6 +50,11 @@ class Transport:
     *round_bytes*: (algorithm, protocol) -> bytes that a channel of a ring passes around before it begins with more.
     *copies*: (algorithm, protocol) -> passes between the user's and the library's buffers, which fill the pipeline like
     hops. *round_latency*: the same -> seconds for each round of chunks.
+
+    TCP, on links that carry it. *tcp_share*: share of the bandwidth that is payload; 0: as *efficiency* says.
+    *tcp_latency*: s for each message between servers beside the others. *tcp_threads*, *tcp_sockets*: threads of a rank
+    that copy to sockets, and connections between two ranks. *segments*: parts of a ring's round that are under way at
+    once, each sent when the receiver's readiness has arrived; 0: there is no such exchange.
 
     Bandwidth of links. *efficiency*: kind or class of link -> share of its bandwidth. *attainable*: kind of link ->
     bytes/s at most. *limits*: where -> bytes/s of all channels of a rank together, on the wire. "Where" is the kind of
@@ -93,6 +99,11 @@ class Transport:
     intra_node_penalty: Mapping[str, float] = field(default_factory=dict)
     large_message_factor: Mapping[tuple[str, str], float] = field(default_factory=dict)
     large_message_bytes: float = inf
+    tcp_share: float = 0.0
+    tcp_latency: float = 0.0
+    tcp_threads: int = 1
+    tcp_sockets: int = 1
+    segments: int = 0
     efficiency: Mapping[str, float] = field(default_factory=dict)
     attainable: Mapping[str, float] = field(default_factory=dict)
     limits: Mapping[str, float] = field(default_factory=dict)
@@ -155,6 +166,8 @@ class Transport:
         """
         table = self.hop_latency
         added = table.get((hop, algorithm, protocol), table.get((hop, "ring", protocol), 0.0))
+        if hop == NET and group.tcp:
+            added += self.tcp_latency
         if hop != NET and group.servers > 1:
             added *= self.intra_node_penalty.get(protocol, 1.0)
         return max(wire, added) if hop in self.wired else wire + added
@@ -181,6 +194,8 @@ class Transport:
         if link.kind in STORES:
             return 1.0
         share = self.efficiency.get(link.kind, self.efficiency.get(link_class(link.kind), 1.0))
+        if link.protocol == TCP and self.tcp_share:
+            share = min(self.tcp_share, self.tcp_threads * ONE_CORE / link.bandwidth)
         return min(share, self.attainable.get(link.kind, inf) / link.bandwidth)
 
     def share(self, kind: str, algorithm: str, protocol: str, group: GroupProperties) -> float:

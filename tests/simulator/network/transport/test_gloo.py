@@ -8,7 +8,8 @@ from fractions import Fraction
 import pytest
 
 from simulator.engine.simulate import simulate
-from simulator.network.transport.gloo import PAYLOAD, gloo
+from simulator.network.transport.gloo import gloo
+from simulator.network.transport.networks.tcp import PAYLOAD
 from simulator.schedule import Collective, Program, Schedule
 from simulator.schedule.mesh import Mesh
 from topologies.uniform import uniform

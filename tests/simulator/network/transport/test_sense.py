@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 import topologies
 from simulator.cluster import Cluster
 from simulator.network.transport.communicator import Communicator
-from simulator.network.transport.gloo import ONE_CORE, STACK, gloo
+from simulator.network.transport.gloo import STACK, gloo
 from simulator.network.transport.ideal import ideal
 from simulator.network.transport.nccl import nccl
+from simulator.network.transport.networks.tcp import ONE_CORE
 from simulator.network.transport.transport import Transport
 from topologies.uniform import uniform
 

@@ -1,0 +1,115 @@
+"""SHARP: each node sends its vector once and receives the sum once; only switches of InfiniBand from HDR on add."""
+
+import pytest
+
+from scenarios.scenario import Scenario
+from simulator.errors import ScenarioError
+
+SIZE = 2**30
+A100 = {"preset": "dgx_a100_80gb", "nodes": 4, "fabric": {"kind": "fat_tree"}}
+H100 = {**A100, "preset": "dgx_h100"}
+
+
+def scenario(cluster=A100, size="1 GiB", algorithm="auto", engine="compiled", fold=True, **network):
+    return Scenario.model_validate(
+        {
+            "version": 1,
+            "cluster": cluster,
+            "collective": {"kind": "all_reduce", "size": size},
+            "network": {**network, "algorithms": {"all_reduce": algorithm}},
+            "simulation": {"engine": engine, "fold": fold},
+        }
+    )
+
+
+def by_ends(timeline):
+    """(kind of the source, kind of the target) -> bytes of each link that carries some, folding undone."""
+    cluster, found = timeline.cluster, {}
+    for number, nbytes in timeline.link_bytes.items():
+        ends = tuple(name.rpartition(" ")[0] for name in cluster.ends[number])
+        found.setdefault(ends, []).append(nbytes)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("cluster", "algorithm"), [(A100, "sharp"), (H100, "sharp"), (H100, "nvls_sharp")], ids=["A100", "H100", "NVLS"]
+)
+def test_every_node_sends_its_vector_once_and_every_leaf_too(cluster, algorithm):
+    timeline = scenario(cluster, algorithm=algorithm, sharp=True, fold=False).run().timeline
+    carried = by_ends(timeline)
+    for ends in (("nic", "leaf"), ("leaf", "nic")):
+        assert carried[ends] == pytest.approx([SIZE / 8] * 32)
+    # the tree has one leaf of two nodes below each of two leaves; eight parts of the vector pass
+    for ends in (("leaf", "spine"), ("spine", "leaf")):
+        assert carried[ends] == pytest.approx([SIZE] * 2)
+
+
+def test_nvls_carries_1_plus_1_over_p_of_the_vector_beside_sharp():
+    timeline = scenario(H100, algorithm="nvls_sharp", sharp=True, fold=False).run().timeline
+    carried = by_ends(timeline)
+    for ends in (("gpu", "nvswitch"), ("nvswitch", "gpu")):
+        assert carried[ends] == pytest.approx([SIZE * (1 + 1 / 8)] * 32)
+
+
+def test_two_trees_carry_the_vector_twice_over_the_nics_of_inner_nodes():
+    timeline = scenario({**H100, "nodes": 2}, algorithm="nvls_tree", fold=False).run().timeline
+    assert by_ends(timeline)["nic", "leaf"] == pytest.approx([SIZE / 8] * 16)
+    four = by_ends(scenario(H100, algorithm="nvls_tree", fold=False).run().timeline)["nic", "leaf"]
+    assert sum(four) == pytest.approx(SIZE * 2 * 3)  # three edges of each tree, both ways, half of the vector each
+    assert max(four) <= SIZE / 8 * 2
+
+
+def test_engines_agree_and_folding_is_exact():
+    for algorithm, network in (("sharp", {"sharp": True}), ("nvls_sharp", {"sharp": True}), ("nvls_tree", {})):
+        times = {
+            scenario(H100, "64 MiB", algorithm, engine, fold, **network).run().timeline.makespan
+            for engine in ("simpy", "compiled")
+            for fold in (True, False)
+        }
+        assert max(times) == pytest.approx(min(times), rel=1e-9)
+
+
+def test_sharp_is_chosen_if_the_switches_add_and_is_faster_than_rings_and_trees():
+    plain, added = scenario().run().summary(), scenario(sharp=True).run().summary()
+    assert plain["collective"][0]["algorithm"] == "ring"
+    assert added["collective"][0]["algorithm"] == "sharp"
+    assert 1.3 < plain["collective"][0]["time_s"] / added["collective"][0]["time_s"] < 2
+    assert scenario(H100, sharp=True).run().summary()["collective"][0]["algorithm"] == "nvls_sharp"
+
+
+def test_the_library_has_no_other_algorithms_by_default():
+    for cluster in (A100, H100):
+        assert scenario(cluster).run().summary()["collective"][0]["algorithm"] in ("ring", "tree")
+
+
+def test_the_latency_of_sharp_hardly_grows_with_the_nodes():
+    few, many = (scenario({**A100, "nodes": nodes}, "8 B", sharp=True).run().timeline.makespan for nodes in (2, 32))
+    assert many < few + 5e-6
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"cluster": {**A100, "node": {"nic": {"kind": "eth_200"}}}, "network": {"sharp": True}},
+            "needs InfiniBand switches that add (ib_hdr, ib_ndr, ib_xdr), but nodes are joined by eth_200",
+        ),
+        ({"cluster": {"preset": "zhores", "nodes": 2}, "network": {"sharp": True}}, "nodes are joined by ib_edr"),
+        ({"cluster": {"preset": "dgx_a100_80gb"}, "network": {"sharp": True}}, "but there is one node"),
+        ({"network": {"sharp": True, "transport": "gloo"}}, "network.sharp: belongs to transport nccl"),
+        ({"network": {"sharp": "yes please"}}, "network.sharp: must be true or false"),
+    ],
+    ids=["Ethernet", "EDR", "one node", "Gloo", "no flag"],
+)
+def test_wrong_switches_are_told(changes, told):
+    data = {"version": 1, "cluster": A100, "collective": {"kind": "all_reduce", "size": "1 MB"}, **changes}
+    with pytest.raises(ScenarioError) as error:
+        Scenario.model_validate(data)
+    assert told in str(error.value)
+
+
+def test_an_algorithm_without_its_switches_is_told():
+    with pytest.raises(ScenarioError, match=r"sharp needs GPUs of several servers, and network\.sharp: true; try auto"):
+        scenario(algorithm="sharp").run()
+    with pytest.raises(ScenarioError, match=r"nvls_tree needs GPUs of several servers behind switches of nvlink4"):
+        scenario(algorithm="nvls_tree").run()
