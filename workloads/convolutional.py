@@ -18,6 +18,7 @@ from workloads.operators.parameter import parameter_tensors
 
 BATCH_NORM = Operation("batch norm", "normalisation")
 RELU, POOLING = Operation("ReLU", "elementwise"), Operation("pooling", "elementwise")
+CONCATENATION = Operation("concatenation", "elementwise")
 
 PIXEL_BYTES = 4
 """An image reaches the GPU in fp32, whatever the precision of the products."""
@@ -59,7 +60,7 @@ class ConvolutionalBuilder:
         last = self.layers.pop()
         output = float(self.image.elements * BYTES[self.precision])
         self.layers.append(
-            OperatorLayer(last.name, last.kind, (*last.operators, self._elementwise(self.image, 2, 2)), output)
+            OperatorLayer(last.name, last.kind, (*last.operators, self._elementwise(self.image, 2, 2, CONCATENATION)), output)
         )
 
     def convolution(
