@@ -9,7 +9,7 @@ from simulator.kernel import BYTES
 from simulator.operation import Operation
 from workloads.model import Model
 from workloads.operators.convolution import Convolution, Image, Window, sides
-from workloads.operators.elementwise import RESIDUAL, Elementwise, dropout
+from workloads.operators.elementwise import RESIDUAL, Elementwise, dropout, elementary
 from workloads.operators.layer import OperatorLayer
 from workloads.operators.linear import Linear
 from workloads.operators.loss import cross_entropy
@@ -142,7 +142,7 @@ class ConvolutionalBuilder:
         if norm:
             operators.append(self._norm(target, relu, added))
         if added and not (norm and self.fused):
-            operators.append(self._elementwise(target, 3, 3, RESIDUAL))
+            operators.append(self._elementwise(target, 3, 3, elementary("sum", RESIDUAL.name)))
         if relu and not (norm and self.fused):
             operators.append(self._relu(target))
         self.image = target

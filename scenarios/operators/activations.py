@@ -5,20 +5,22 @@ Nothing is simulated: memory is the bound by program order that `clustersim chec
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import isfinite
 from typing import Any, NamedTuple
 
 from scenarios.build.built import BuiltScenario
 from scenarios.build.names import cluster_title
 from scenarios.results.memory_need import memory_need
-from simulator.analysis.memory import bound
+from simulator.analysis.memory_bound import held_at_most
 from simulator.analysis.plot import Figure
 from simulator.analysis.plot.canvas import style
 from simulator.analysis.plot.heat_map import Cell, HeatMap, heat_map_chart
 from simulator.document import read_value
 from simulator.document.validation import near
 from simulator.errors import ScenarioError
+from simulator.schedule import Op, Schedule
 from simulator.units import show
 
 NAMES = {"batch": "samples of a micro-batch", "sequence": "tokens of a sequence"}
@@ -101,18 +103,20 @@ def activations_chart(scenario: BuiltScenario, axes: tuple[Axis, Axis], title: s
         for row, tokens in enumerate(sequence.values[::-1])
         for column, samples in enumerate(batch.values)
     }
+    if not any(cell.value for cell in cells.values()):
+        raise ScenarioError(f"nothing to draw: {scenario.name} keeps no activations")
     gpu = scenario.cluster().accelerator(scenario.derived.devices[0])
     held = "with parameters, gradients, optimizer states and reserved memory it exceeds"
     room = f"red: {held} the {show(gpu.memory_bytes, 'size', 3)} of a GPU" if isfinite(gpu.memory_bytes) else ""
     training = scenario.specification.training
-    method = training.recompute if training else "none"
+    method = getattr(training.recompute, "method", training.recompute) if training else "none"
     chart = HeatMap(
         NAMES["batch"],
         [str(samples) for samples in batch.values],
         NAMES["sequence"] if sequence.values[0] else "",
         [str(tokens) if tokens else "" for tokens in sequence.values[::-1]],
         cells,
-        "activations at the peak",
+        "most activations",
         "size",
         "; ".join(filter(None, (f"recompute: {method}", room))),
         RED,
@@ -126,9 +130,22 @@ def _cell(scenario: BuiltScenario, samples: int, tokens: int) -> Cell:
     """Return the activations of micro-batches of *samples* of *tokens*, as many of them as *scenario* has."""
     changed = scenario.changed(_keys(scenario, samples, tokens), f"--over batch={samples}, sequence={tokens}")
     schedule = changed.schedule()
-    memory = bound(schedule)
-    need = memory_need(changed, schedule, memory)
-    return Cell(memory.peak.by_category.get("activations", 0.0), need.fits)
+    return Cell(most_activations(schedule), memory_need(changed, schedule).fits)
+
+
+def most_activations(schedule: Schedule) -> float:
+    """Return the most bytes of activations that a GPU holds at a time; other memory may be highest at another one."""
+
+    def only(op: Op) -> Iterator[Op]:
+        yield replace(op, allocates=_activations(op.allocates), frees=_activations(op.frees))
+
+    programs = (program for program in schedule.programs if program.on == "gpu")
+    alone = (replace(program.map_ops(only), resident={}) for program in programs)
+    return max((held_at_most(program, host=False).nbytes for program in alone), default=0.0)
+
+
+def _activations(amounts: Mapping[str, float]) -> dict[str, float]:
+    return {name: nbytes for name, nbytes in amounts.items() if name == "activations"}
 
 
 def _keys(scenario: BuiltScenario, samples: int, tokens: int) -> dict[str, Any]:

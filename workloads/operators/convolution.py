@@ -52,6 +52,7 @@ class Image:
         return Image(channels, height, width)
 
 
+CONVOLUTION = Operation("convolution", "product")
 BIAS_GRADIENT = Operation("bias gradient", "elementwise", "convolution")
 
 
@@ -127,6 +128,6 @@ class Convolution(Operator):
         flops = 2 * samples * self.target.height * self.target.width * filters
         nbytes = BYTES[self.precision] * (samples * (self.source.elements + self.target.elements) + filters)
         if self.precision != "fp32":
-            return Kernel(flops, nbytes, (1, *product), self.precision)
+            return Kernel(flops, nbytes, (1, *product), self.precision, operation=CONVOLUTION)
         winograd = (16, *tiled) if sides(self.window) == (3, 3) and self.stride == 1 else None
-        return Kernel(flops, nbytes, (1, *product), "tf32", winograd=winograd)
+        return Kernel(flops, nbytes, (1, *product), "tf32", winograd=winograd, operation=CONVOLUTION)

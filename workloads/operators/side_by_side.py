@@ -24,6 +24,11 @@ class SideBySide(Operator):
     products: tuple[Linear, ...]
 
     @property
+    def operation(self) -> Operation:
+        """Beside the products there are sums."""
+        return SUM
+
+    @property
     def rows(self) -> int:
         """Rows a sample."""
         return self.products[0].rows

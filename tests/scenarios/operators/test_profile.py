@@ -7,9 +7,10 @@ import pytest
 
 from scenarios import Scenario
 from scenarios.command import run as command
-from scenarios.operators.activations import activations_chart, axes_of
+from scenarios.operators.activations import activations_chart, axes_of, most_activations
 from scenarios.operators.profile import profile, saved_bytes
 from scenarios.operators.text import summary
+from simulator.analysis import memory
 from simulator.errors import ScenarioError
 from workloads.shape import Shape
 from workloads.transformer import transformer
@@ -154,3 +155,16 @@ def test_what_has_no_operators(capsys):
     assert "--json: order is text only" in capsys.readouterr().err
     assert run("plot", "hello", "operators", "--over", "batch") == 2
     assert "--over belongs to activations" in capsys.readouterr().err
+    assert run("plot", "hello", "activations") == 2
+    assert "nothing to draw: hello keeps no activations" in capsys.readouterr().err
+
+
+def test_the_most_activations_are_told_where_the_peak_is_elsewhere():
+    """Full recomputation: the peak of all memory is in the optimizer step, when no activations are held."""
+    scenario = Scenario.load("gpt_6_7b_64a100", {"training.recompute": "full"})
+    result = scenario.run()
+    most = max(
+        float(memory.curve(result.timeline, rank).by_category["activations"].max(initial=0.0))
+        for rank in result.timeline.columns
+    )
+    assert most_activations(scenario.schedule()) == pytest.approx(most, rel=1e-9)
