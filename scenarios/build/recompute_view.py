@@ -27,7 +27,7 @@ BETWEEN = "|"
 
 
 @dataclass(frozen=True, slots=True)
-class _Stage:
+class StageRun:
     """A *stage* of *rank*, its *chain*, and what it runs."""
 
     stage: int
@@ -53,15 +53,16 @@ def recompute_text(scenario: BuiltScenario) -> str:
     assert training is not None
     if training.recompute_method == "selective":
         return "selective: the core attention of each layer runs again just before the backward pass of the layer"
-    groups: dict[tuple[object, ...], list[_Stage]] = {}
-    for one in _stages(scenario):
+    groups: dict[tuple[object, ...], list[StageRun]] = {}
+    for one in stages_as_run(scenario):
         groups.setdefault(one.content, []).append(one)
     last = max(one.stage for own in groups.values() for one in own)
     blocks = [_block(own, last) for own in groups.values()]
     return "\n\n".join([*blocks, _table(list(groups.values())), *_notes(last)])
 
 
-def _stages(scenario: BuiltScenario) -> Iterator[_Stage]:
+def stages_as_run(scenario: BuiltScenario) -> Iterator[StageRun]:
+    """Yield the stages of *scenario* with what they run, in order of the pipeline ranks."""
     specification, derived, schedule = scenario.specification, scenario.derived, scenario.schedule()
     assert scenario.model is not None
     parts = specification.parallelism.parts
@@ -77,10 +78,10 @@ def _stages(scenario: BuiltScenario) -> Iterator[_Stage]:
                 run = executed(sequence, chain)
             except ScheduleError as error:
                 raise scenario.document.error(("parallelism", "schedule"), str(error)) from None
-            yield _Stage(stage, rank, chain, sequence, run)
+            yield StageRun(stage, rank, chain, sequence, run)
 
 
-def _block(several: list[_Stage], last: int) -> str:
+def _block(several: list[StageRun], last: int) -> str:
     one = several[0]
     layers = [layer.name for layer in one.chain.layers]
     names = layers[0] if len(layers) == 1 else f"{layers[0]} (1) to {layers[-1]} ({len(layers)})"
@@ -89,17 +90,17 @@ def _block(several: list[_Stage], last: int) -> str:
     return "\n".join([f"{_named(several)}: {names}", *text])
 
 
-def _named(several: list[_Stage]) -> str:
+def _named(several: list[StageRun]) -> str:
     numbers = [one.stage for one in several]
     return f"stage {numbers[0]}" if len(numbers) == 1 else f"stages {', '.join(map(str, numbers))}"
 
 
-def _table(groups: list[list[_Stage]]) -> str:
+def _table(groups: list[list[StageRun]]) -> str:
     header = ("", "layers", "forwards", "in flight", "held each", "peak of the GPU", "time", "without", "overhead")
     return table([_row(own) for own in groups], header, "lr")
 
 
-def _row(several: list[_Stage]) -> tuple[str, ...]:
+def _row(several: list[StageRun]) -> tuple[str, ...]:
     one = several[0]
     plain = one.chain.seconds
     peak = (one.rank.in_flight - 1) * one.run.held + one.run.peak
