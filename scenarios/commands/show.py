@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from scenarios.operators.profile import Profile
     from scenarios.scenario import Scenario
 
-VIEWS = ("order", "groups", "derived", "topology", "advice", "critical", "operators")
+VIEWS = ("order", "groups", "derived", "topology", "advice", "critical", "operators", "recompute")
 WITH_NUMBERS = ("operators",)
 """Views that `--json` prints as numbers."""
 
@@ -27,8 +27,9 @@ def show(
     settings: Settings = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers of operators as JSON.")] = False,
 ) -> None:
-    """Show the order, groups, derived values, topology, critical path, operators of a scenario, or advice on it."""
+    """Show the order, groups, derived values, topology, critical path, operators or recomputation, or advice."""
     from scenarios.build import explanation
+    from scenarios.build.recompute_view import recompute_text
     from scenarios.plan.advice import advice
     from scenarios.scenario import Scenario
     from simulator.document.validation import listed, near
@@ -42,6 +43,7 @@ def show(
         "advice": advice,
         "critical": _critical,
         "operators": _operators,
+        "recompute": recompute_text,
     }
     if what not in views:
         hint = near(what, views)
