@@ -232,7 +232,9 @@ class BuiltScenario:
         if self.specification.collective is not None:
             return collective_schedule(self.specification.collective, self.derived.ranks)
         assert self.model is not None
-        return training_schedule(self.specification, self.model, self.software, self.derived, self.document)
+        return training_schedule(
+            self.specification, self.model, self.software, self.derived, self.document, self._cluster
+        )
 
     @property
     def broadcasts(self) -> bool:

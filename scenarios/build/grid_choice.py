@@ -85,7 +85,7 @@ def chosen_grid(specification: Specification, cluster: Cluster, document: Docume
             rate,
             width=width,
             micro_batches=micro_batches,
-            forwards=2 if training.recompute == "full" else 1,
+            forwards=2 if training.recompute_method == "full" else 1,
         )
         ranked.append((seconds, grid))
     ranked.sort(key=lambda one: (one[0], str(one[1])))
@@ -137,7 +137,7 @@ def _bytes(specification: Specification, model: Transformer, grid: FourDimension
     states = sum(state_bytes(training.optimizer, training.base_precision, training.gradient_dtype).values())
     micro, layers = _micro_batch(specification, grid), share.layers
     kept = [layer.activation_bytes(micro) for layer in layers]
-    if training.recompute == "full":
+    if training.recompute_method == "full":
         inner = [layer.output_bytes(micro) for layer in layers[1:-1]]
         activations = sum(inner) + max(max(kept[1:-1], default=0.0), kept[-1])
     else:

@@ -50,7 +50,7 @@ def selective_saves(scenario: BuiltScenario) -> bool:
 def recompute_note(scenario: BuiltScenario) -> Iterator[str]:
     """That selective recomputation costs time and saves nothing, where it does."""
     training = scenario.specification.training
-    if training is not None and training.recompute == "selective" and not selective_saves(scenario):
+    if training is not None and training.recompute_method == "selective" and not selective_saves(scenario):
         assert scenario.model is not None
         runs = any(layer.recomputable_forward(1) for layer in scenario.model.layers)
         cost = "costs time and saves next to no memory" if runs else "changes nothing"

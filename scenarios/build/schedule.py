@@ -9,11 +9,13 @@ from dataclasses import replace
 from scenarios.build.derived import Derived
 from scenarios.build.offload import offloaded
 from scenarios.build.offload_activations import with_activations_offloaded
+from scenarios.build.optimal_recompute import check_order, optimal_sequences
 from scenarios.specification.parallelism import ParallelismSection
 from scenarios.specification.sections import CollectiveBenchmark
 from scenarios.specification.specification import Specification
 from scenarios.specification.training import Training
 from simulator.accelerator import Software
+from simulator.cluster import Cluster
 from simulator.document import Document
 from simulator.errors import ScenarioError, ScheduleError
 from simulator.schedule import Collective, Program, Schedule
@@ -24,7 +26,9 @@ from workloads.compute import compute
 from workloads.fixed_cost import HostTime, fixed_costs
 from workloads.gradients.accumulation import accumulated, accumulated_bytes
 from workloads.gradients.norm import gradient_norm
-from workloads.memory.recompute import recompute
+from workloads.memory.chains.sequence import Sequence as ChainSequence
+from workloads.memory.offload.planned import offloaded_by
+from workloads.memory.recompute import recompute, recompute_by
 from workloads.model import Model
 from workloads.operators.lowering import Overlap
 from workloads.operators.shift import with_neighbours
@@ -35,9 +39,14 @@ from workloads.steady_state import SteadyState, steady_state
 
 
 def training_schedule(
-    specification: Specification, model: Model, software: Software, derived: Derived, document: Document
+    specification: Specification,
+    model: Model,
+    software: Software,
+    derived: Derived,
+    document: Document,
+    cluster: Cluster,
 ) -> Schedule:
-    """Return the schedule of a training step of *model* with the software stack *software*.
+    """Return the schedule of a training step of *model* with the software stack *software* on *cluster*.
 
     Raises `ScenarioError` at the key that has to change.
     """
@@ -45,26 +54,61 @@ def training_schedule(
     share = model_share(model, parts, document)
     for part in parts.values():
         if own := part.unequal_shares(share):
-            made = {id(one): schedule_of_share(specification, one, software, derived, document) for one in own}
+            made = {id(one): schedule_of_share(specification, one, software, derived, document, cluster) for one in own}
             return merged([made[id(one)] for one in own], part.axis)
-    return schedule_of_share(specification, share, software, derived, document)
+    return schedule_of_share(specification, share, software, derived, document, cluster)
 
 
 def schedule_of_share(
-    specification: Specification, share: Model, software: Software, derived: Derived, document: Document
+    specification: Specification,
+    share: Model,
+    software: Software,
+    derived: Derived,
+    document: Document,
+    cluster: Cluster,
 ) -> Schedule:
     """Return the schedule of a training step; *share* is the model with its layers as one rank holds them.
+
+    Optimal recomputation takes the durations of layers and the memory of GPUs from *cluster*.
 
     Raises `ScenarioError` at the key that has to change.
     """
     training, parallelism = specification.training, specification.parallelism
     assert training is not None
-    parts = parallelism.parts
     dtype = gradient_dtype(training, parallelism.data, software)
     step = TrainingStep(share, derived.micro_batch_size, derived.micro_batches, training.optimizer, dtype, software)
     order = pipeline_order(specification, derived, document)
     _check_updates(specification, order, document)
-    schedule = _computation(specification, step, order, derived, document)
+    computed = _computation(specification, step, order, derived, document)
+    if not training.plans_activations:
+        recomputed = _recomputed(computed, specification, step, document)
+        return _distributed(recomputed, specification, step, order, derived, document)
+
+    def finish(sequences: Mapping[int, ChainSequence]) -> Schedule:
+        schedule = recompute_by(
+            computed, share, sequences, micro_batch_size=step.micro_batch_size, early_stop=software.early_stop
+        )
+        return offloaded_by(_distributed(schedule, specification, step, order, derived, document), sequences)
+
+    key = ("recompute",) if training.recompute_method == "optimal" else ("offload", "activations")
+    budget = ("budget",) if isinstance(training.recompute_options.budget, float) else ()
+    with _faults_at(document, "training", *key, *budget):
+        check_order(order, parallelism.schedule)
+        return finish(optimal_sequences(computed, specification, step, derived, cluster, finish))
+
+
+def _distributed(
+    schedule: Schedule,
+    specification: Specification,
+    step: TrainingStep,
+    order: Order,
+    derived: Derived,
+    document: Document,
+) -> Schedule:
+    """Return *schedule*, the computation of every pipeline rank, with the passes of all parallelisms."""
+    training, parallelism, share = specification.training, specification.parallelism, step.model
+    assert training is not None
+    parts = parallelism.parts
     if order.asynchronous:
         steady = _steady_state(specification, derived)
         schedule = replace(schedule, batches=steady.batches, filling=steady.filling, draining=steady.draining)
@@ -79,7 +123,7 @@ def schedule_of_share(
         axes = weight_axes(derived.layouts, list(parts.values()))
         schedule = gradient_norm(schedule, axes, synchronous=parallelism.synchronous_update)
     if share.optimizer_seconds is None:
-        schedule = fixed_costs(schedule, share, HostTime.of(software), software.host_seconds_per_message)
+        schedule = fixed_costs(schedule, share, HostTime.of(step.software), step.software.host_seconds_per_message)
     with _faults_at(document, "parallelism"):
         schedule = with_neighbours(in_pairs(schedule, order))
     with _faults_at(document, "training", "offload"):
@@ -140,13 +184,13 @@ def _steady_state(specification: Specification, derived: Derived) -> SteadyState
 def _recomputes_stages(specification: Specification) -> bool:
     """Return whether the order itself recomputes whole stages, as GPipe's, instead of the pass layer by layer."""
     training = specification.training
-    return training is not None and training.recompute == "full" and specification.parallelism.recomputes_stages
+    return training is not None and training.recompute_method == "full" and specification.parallelism.recomputes_stages
 
 
 def _computation(
     specification: Specification, step: TrainingStep, order: Order, derived: Derived, document: Document
 ) -> Schedule:
-    """Return the computation of every pipeline rank, with recomputation."""
+    """Return the computation of every pipeline rank, without recomputation."""
     training, parallelism = specification.training, specification.parallelism
     assert training is not None
     with _faults_at(document, "parallelism", _layout_key(parallelism)):
@@ -171,10 +215,24 @@ def _computation(
         dtype, how = step.gradient_dtype or step.model.precision, step.software.accumulation
         nbytes = accumulated_bytes(how, step.model.precision, dtype, derived.micro_batches)
         schedule = accumulated(schedule, step.model, nbytes)
-    with _faults_at(document, "training", "recompute"):
-        how = "none" if _recomputes_stages(specification) else training.recompute
-        size, early = step.micro_batch_size, step.software.early_stop
-        return recompute(schedule, step.model, how, micro_batch_size=size, early_stop=early)
+    return schedule
+
+
+def _recomputed(schedule: Schedule, specification: Specification, step: TrainingStep, document: Document) -> Schedule:
+    """Return *schedule* with recomputation that follows from the layers of each stage."""
+    training = specification.training
+    assert training is not None
+    options = training.recompute_options
+    key = ("num_layers",) if options.num_layers is not None else ()
+    with _faults_at(document, "training", "recompute", *key):
+        return recompute(
+            schedule,
+            step.model,
+            "none" if _recomputes_stages(specification) else options.method,
+            micro_batch_size=step.micro_batch_size,
+            num_layers=options.num_layers or 1,
+            early_stop=step.software.early_stop,
+        )
 
 
 def _layout_key(parallelism: ParallelismSection) -> str:

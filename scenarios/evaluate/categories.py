@@ -59,7 +59,7 @@ def _of_a_step(run: BuiltScenario, summary: Mapping[str, Any]) -> dict[str, str]
         "tensor parallel": wide,
         "pipeline": parallelism.schedule if derived.degree("pp") > 1 else "none",
         "data parallel": parallelism.data.label if derived.replicas > 1 or derived.by_stage else "none",
-        "recompute": training.recompute,
+        "recompute": training.recompute_method,
         "beside computing": _beside(summary["breakdown_s"]),
     }
 

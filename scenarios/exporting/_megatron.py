@@ -162,11 +162,11 @@ def _training(run: Launch) -> Iterator[str]:
     if training.optimizer not in ("adam", "momentum"):
         raise run.refuse("training.optimizer", PROGRAM, "adam, momentum")
     yield f"--optimizer {'adam' if training.optimizer == 'adam' else 'sgd'}"
-    if training.recompute == "full":
+    if training.recompute_method == "full":
         yield "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
-    elif training.recompute == "selective":
+    elif training.recompute_method == "selective":
         yield "--recompute-granularity selective"
-    elif training.recompute != "none":
+    elif training.recompute_method != "none":
         raise run.refuse("training.recompute", PROGRAM, "none, selective, full")
 
 

@@ -80,7 +80,7 @@ def _exchange(run: Launch) -> Iterator[str]:
     if parallelism.moe_overlap == "shared_experts":
         yield "--moe-shared-expert-overlap"
     elif parallelism.moe_overlap == "batch":
-        if run.training.recompute == "full":
+        if run.training.recompute_method == "full":
             raise run.error("parallelism.moe_overlap", "Megatron-LM overlaps no micro-batches with recompute: full")
         if run.pp > 1 and parallelism.stages_per_rank == 1:
             raise run.error("parallelism.moe_overlap", "Megatron-LM wants virtual stages for it; schedule: interleaved")

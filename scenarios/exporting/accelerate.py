@@ -53,9 +53,9 @@ def _trainer(run: Launch) -> list[str]:
         flags.append(f"--max_steps {run.steps}")
     if run.precision != "fp32":
         flags.append(f"--{run.precision} True")
-    if training.recompute == "full":
+    if training.recompute_method == "full":
         flags.append("--gradient_checkpointing True")
-    elif training.recompute != "none":
+    elif training.recompute_method != "none":
         raise run.refuse("training.recompute", "the Trainer", "none, full")
     return flags
 

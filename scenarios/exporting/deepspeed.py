@@ -25,7 +25,7 @@ def deepspeed(scenario: Scenario) -> Export:
     notes = ["the model is that of your train.py, which gives ds_config.json to deepspeed.initialize"]
     if run.pp > 1:
         notes.append(f"the {run.pp} pipeline stages are those of its PipelineModule(num_stages={run.pp})")
-    if scenario.specification.training and scenario.specification.training.recompute != "none":
+    if scenario.specification.training and scenario.specification.training.recompute_method != "none":
         notes.append("recomputation is that of train.py: torch.utils.checkpoint, or deepspeed.checkpointing")
     notes += run.unsaid({"tp", "pp", "dp"}, ("stage", "overlap", "bucket"))
     files = {"ds_config.json": config, "launch.sh": script(scenario.name, "DeepSpeed 0.16.4", [line])}

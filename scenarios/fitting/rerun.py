@@ -152,6 +152,11 @@ class Rerun:
             assert scenario.model is not None
             self._schedules.clear()
             self._schedules[key] = training_schedule(
-                scenario.specification, scenario.model, software, scenario.derived, scenario.document
+                scenario.specification,
+                scenario.model,
+                software,
+                scenario.derived,
+                scenario.document,
+                scenario.cluster(),
             )
         return self._schedules[key]

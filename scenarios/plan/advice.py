@@ -95,7 +95,7 @@ def _last_resort(known: MemoryBudget) -> str:
         left.append("a smaller micro-batch")
     if known.training.precision == "fp32":
         left.append("precision: bf16")
-    if known.training.recompute != "full":
+    if known.training.recompute_method != "full":
         left.append("recompute: full")
     return " or ".join(filter(None, (", ".join(left[:-1]), left[-1])))
 
@@ -126,7 +126,7 @@ def _whole_model(known: MemoryBudget) -> Iterator[str]:
         return
     yield f"The model's states fit one GPU ({listed}); with activations and buffers it does not."
     changes: dict[str, Any] = {"micro_batch_size": 1} if known.scenario.derived.micro_batch_size > 1 else {}
-    changes |= {"recompute": "full"} if training.recompute != "full" else {}
+    changes |= {"recompute": "full"} if training.recompute_method != "full" else {}
     least = known.candidate(**changes)
     if changes and known.fits(least):
         what = " and ".join(f"{key}: {value}" for key, value in changes.items())

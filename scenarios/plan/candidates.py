@@ -100,6 +100,7 @@ class MemoryBudget:
                 by_stage=None,
             ),
             self.scenario.document,
+            self.scenario.cluster(),
         )
         devices = self.scenario.cluster().gpus[: schedule.mesh.world_size]
         return Candidate(tp, pp, dp, stage, memory_need(self.scenario, schedule, devices=devices))

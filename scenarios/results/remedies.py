@@ -73,9 +73,9 @@ def _batch(scenario: BuiltScenario) -> Iterator[Remedy]:
 
 def _recompute(scenario: BuiltScenario) -> Iterator[Remedy]:
     training = scenario.specification.training
-    if training is None or training.recompute == "full":
+    if training is None or training.recompute_method == "full":
         return
-    if training.recompute == "none" and selective_saves(scenario):
+    if training.recompute_method == "none" and selective_saves(scenario):
         yield Remedy("recompute: selective", {"training.recompute": "selective"})
     yield Remedy("recompute: full", {"training.recompute": "full"})
 

@@ -55,5 +55,5 @@ def _candidates(scenario: BuiltScenario) -> Iterator[dict[str, Any]]:
     if bucket and scenario.derived.replicas > 1:
         for factor in (0.5, 2.0):
             yield {"parallelism.data.bucket": show(bucket * factor, "size", 6)}
-    if training.recompute != "none":
+    if training.recompute_method != "none":
         yield {"training.recompute": "none"}

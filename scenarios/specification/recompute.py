@@ -20,12 +20,6 @@ def _word(value: Any) -> Any:
     return value
 
 
-def _auto(value: Any) -> Any:
-    if value != AUTO:
-        raise ValueError("a size or auto")
-    return value
-
-
 class Recompute(Section):
     """Activations that are computed again in the backward pass."""
 

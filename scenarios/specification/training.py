@@ -8,6 +8,7 @@ from pydantic import AfterValidator, model_validator
 
 from scenarios.specification.offload import Offload
 from scenarios.specification.precision import AnyPrecision, Precision, PrecisionByOperator
+from scenarios.specification.recompute import AnyRecompute, Recompute
 from simulator.document import Count, Fault, Quantity, Section
 
 MOST_STEPS = 10_000
@@ -42,9 +43,9 @@ class Training(Section):
     """Number format in which gradients are accumulated and reduced; by default that of the method and the software."""
     optimizer: Literal["adam", "momentum", "sgd", "adam8bit"] = "adam"
     """Optimizer; it decides the bytes of the optimizer states and the time of the update."""
-    recompute: Literal["none", "selective", "full"] = "none"
-    """Activations that are computed again in the backward pass: none, those of the attention (selective), or all of
-    each layer (full)."""
+    recompute: AnyRecompute = "none"
+    """Activations that are computed again in the backward pass: none, those of the attention (selective), all of each
+    layer (full), or the fastest choice within the memory (optimal). With options: {method: uniform, num_layers: 2}."""
     offload: Offload | None = None
     """What leaves the GPU's memory: activations, optimizer states, gradients, parameters; by default nothing."""
     tokens: Quantity | None = None
@@ -62,8 +63,31 @@ class Training(Section):
         """The number format of all but products in 8 or 4 bits."""
         return self.precision.rest if isinstance(self.precision, PrecisionByOperator) else self.precision
 
+    @property
+    def recompute_method(self) -> str:
+        """How activations are computed again: the method, whether a word or a section gives it."""
+        return self.recompute.method if isinstance(self.recompute, Recompute) else self.recompute
+
+    @property
+    def recompute_options(self) -> Recompute:
+        """The section, or that of the word."""
+        return self.recompute if isinstance(self.recompute, Recompute) else Recompute(method=self.recompute)
+
+    @property
+    def plans_activations(self) -> bool:
+        """True if a programme decides which activations stay, are computed again or are copied to the host."""
+        return self.recompute_method == "optimal" or (self.offload is not None and self.offload.planned)
+
     @model_validator(mode="after")
     def _consistent(self) -> Training:
+        if self.offload is not None and self.offload.planned:
+            word, method = self.offload.activations, self.recompute_method
+            if method not in ("none", "optimal"):
+                why = f"{word} decides itself what is computed again, but recompute is {method}"
+                raise Fault(("offload", "activations"), f"{why}; take recompute: optimal, or activations: all")
+            if word == "karma" and method == "optimal":
+                why = "karma computes layers again by rules of its own; leave recompute out, or take activations: auto"
+                raise Fault(("offload", "activations"), why)
         if self.tokens is not None and self.samples is not None:
             raise Fault("samples", "give tokens or samples, not both")
         batch, micro = self.global_batch_size, self.micro_batch_size

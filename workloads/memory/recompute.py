@@ -158,7 +158,7 @@ def _layers_again(
                 key = op.action._replace(phase="F"), name
                 runs[key] += 1
                 left_out = unneeded[name] if place == len(names) else 0
-                yield from _again(_without_last(forwards[key], left_out), runs[key])
+                yield from _again(without_last(forwards[key], left_out), runs[key])
         yield op
 
     return program.map_ops(change)
@@ -176,7 +176,7 @@ def _again(forward: Sequence[Op], run: int) -> Iterator[Op]:
             yield replace(op, name=renamed[op.name], action=op.action._replace(phase="R"), after=after)
 
 
-def _without_last(forward: Sequence[Op], kernels: int) -> list[Op]:
+def without_last(forward: Sequence[Op], kernels: int) -> list[Op]:
     """The ops of *forward* without the last so many *kernels*, and without the exchanges of their results.
 
     A computation that is left without kernels stays, for those that wait for it by its name.

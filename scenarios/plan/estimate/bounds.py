@@ -32,7 +32,9 @@ def least_seconds(estimator: Estimator, specification: Specification, derived: D
     layers = stages_of(share, parallelism.pp * parallelism.stages_per_rank, parallelism.layout, parallelism.split_rank)
     forwards = [_seconds(own, "F") for own in layers]
     backwards = [0.0 if pipeline.splits else _seconds(own, "B") for own in layers]
-    again = {"full": "F", "selective": AGAIN}.get("" if parallelism.recomputes_stages else training.recompute, "")
+    again = {"full": "F", "selective": AGAIN}.get(
+        "" if parallelism.recomputes_stages else training.recompute_method, ""
+    )
     totals = [_seconds(own, pipeline.phases) + _seconds(_between(own), again) for own in layers]
     least = 0.0
     for stages in pipeline.stages:
@@ -57,7 +59,7 @@ def least_bytes(estimator: Estimator, specification: Specification, derived: Der
         for name, nbytes in state_bytes(training.optimizer, share.precision, dtype).items()
     )
     before = dict(zip([layer.name for layer in share.layers[1:]], share.layers, strict=False))
-    kept = [sum(_kept(layer, before.get(layer.name), training.recompute) for layer in own) for own in layers]
+    kept = [sum(_kept(layer, before.get(layer.name), training.recompute_method) for layer in own) for own in layers]
     least = 0.0
     for stages, in_flight in zip(pipeline.stages, pipeline.in_flight, strict=True):
         parameters = sum(layer.parameters for stage in stages for layer in layers[stage])
@@ -68,6 +70,8 @@ def least_bytes(estimator: Estimator, specification: Specification, derived: Der
 
 def _kept(layer: Layer, previous: Layer | None, recompute: str) -> float:
     """Return the bytes that the forward pass of *layer* keeps at least."""
+    if recompute not in ("none", "selective", "full"):
+        return 0.0
     if recompute == "full" and layer.kind not in ENDS:
         return previous.input_bytes_of_next(0) if previous else 0.0
     return layer.activation_bytes(0) - (layer.recomputable_bytes(0) if recompute == "selective" else 0.0)

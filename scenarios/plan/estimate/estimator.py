@@ -92,7 +92,7 @@ class Estimator:
         """Return the facts of the pipeline order."""
         parallelism, training = specification.parallelism, specification.training
         assert training is not None
-        recompute = training.recompute == "full" and parallelism.recomputes_stages
+        recompute = training.recompute_method == "full" and parallelism.recomputes_stages
         key = parallelism.schedule, parallelism.pp, parallelism.virtual_stages, recompute
         if key not in self._pipelines:
             self._pipelines[key] = pipeline_facts(parallelism, recompute)
@@ -106,6 +106,7 @@ class Estimator:
             self.scenario.software,
             replace(derived, micro_batches=micro_batches),
             self.scenario.document,
+            self.scenario.cluster(),
         )
 
     def _need(self, schedule: Schedule, derived: Derived) -> MemoryNeed:

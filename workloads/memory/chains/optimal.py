@@ -61,13 +61,13 @@ def optimal_together(chains: Several[Chain], budget: float, in_flight: int = 1) 
     least = max(least_budget(chain, in_flight) for chain in chains)
     if budget < least:
         raise BudgetError(budget, least)
+    saving = tuple(saving_all(len(chain)) for chain in chains)
+    if _seconds_within(saving, chains, budget, in_flight) < inf:
+        return saving
     slots = slots_of(chains, budget, in_flight)
     known = {chain: _Programme(chain, slots, in_flight) for chain in dict.fromkeys(chains)}
     programmes = [known[chain] for chain in chains]
-    found = [
-        tuple(saving_all(len(chain)) for chain in chains),
-        tuple(least_sequence(chain, in_flight) for chain in chains),
-    ]
+    found = [tuple(least_sequence(chain, in_flight) for chain in chains)]
     total = np.sum([programme.seconds for programme in programmes], axis=0)
     if np.isfinite(total).any():
         held = int(total.argmin())

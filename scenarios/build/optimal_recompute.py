@@ -1,0 +1,262 @@
+"""Planned activations of a scenario: the chain of each stage, the budget of each GPU, and the sequences that follow.
+
+The budget of activations is given, or it is what a GPU has left. What is left depends on the sequences: recomputation
+gathers sharded parameters again, for example. So the first budget assumes that only states are held beside activations;
+as long as the schedule that follows needs more than the GPU has, the excess is taken from the budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import itemgetter
+from typing import NamedTuple
+
+from scenarios.build.clocks import at_slowest_clock
+from scenarios.build.derived import Derived
+from scenarios.build.layer_seconds import layer_seconds
+from scenarios.build.offload_activations import Plan, planned_offload
+from scenarios.build.reserved_memory import reserved_bytes
+from scenarios.specification.specification import Specification
+from simulator.accelerator import Software
+from simulator.analysis.memory_bound import held_at_most
+from simulator.cluster import Cluster
+from simulator.errors import ScheduleError
+from simulator.network.transport.calibration import transport
+from simulator.network.transport.communicator import Communicator
+from simulator.schedule import Program, Schedule
+from simulator.schedule.order import Order
+from simulator.units import parse, show
+from workloads.gradients.reduce import actions
+from workloads.memory.chains.chain import Chain
+from workloads.memory.chains.methods import saving_all
+from workloads.memory.chains.optimal import BudgetError, optimal_together
+from workloads.memory.chains.sequence import Sequence as ChainSequence
+from workloads.memory.chains.stage import LayerSeconds, stage_chain
+from workloads.memory.recompute import check_not_recomputed, stage_layers
+from workloads.model import Model
+from workloads.parallelism import TrainingStep
+
+ROUNDS = 8
+"""Times that an automatic budget is reduced at most; two are enough where gathers do not depend on the sequences."""
+
+DIGITS = 4
+"""Of sizes in messages."""
+
+Finish = Callable[[Mapping[int, ChainSequence]], Schedule]
+"""The whole schedule with these sequences, by stage."""
+
+
+def optimal_sequences(
+    computed: Schedule,
+    specification: Specification,
+    step: TrainingStep,
+    derived: Derived,
+    cluster: Cluster,
+    finish: Finish,
+) -> dict[int, ChainSequence]:
+    """Return the fastest sequence of each stage that the budget of the scenario allows.
+
+    *computed*: the computation without recomputation and exchanges. *finish* makes the whole schedule of it. Raises
+    `ScheduleError` if the budget cannot be met.
+    """
+    training, network = specification.training, _network(specification, derived, cluster)
+    assert training is not None
+    check_not_recomputed(computed, "optimal")
+    parts = list(specification.parallelism.parts.values())
+    seconds = layer_seconds(step.model, derived, parts, step.software, network)
+    plan = planned_offload(training.offload, training.recompute_method, network, derived.ranks) or _optimal
+    ranks = rank_stages(computed, step.model, step.micro_batch_size, seconds, plan)
+    budget = training.recompute_options.budget
+    if isinstance(budget, float):
+        return within(budget, ranks)
+    return what_is_left(ranks, finish, network, step.software)
+
+
+def _network(specification: Specification, derived: Derived, cluster: Cluster) -> Communicator:
+    network, on = specification.network, at_slowest_clock(cluster, derived.devices)
+    return Communicator(on, derived.devices, transport(network.transport, on), network.fidelity, network.algorithms)
+
+
+@lru_cache(maxsize=256)
+def _optimal(chains: tuple[Chain, ...], budget: float, in_flight: int) -> tuple[ChainSequence, ...]:
+    return optimal_together(chains, budget, in_flight)
+
+
+@dataclass(frozen=True, slots=True)
+class RankStages:
+    """The *stages* of a GPU, their chains, and how many of their passes are *in_flight*; *plan* finds the sequences."""
+
+    stages: tuple[int, ...]
+    chains: tuple[Chain, ...]
+    in_flight: int
+    plan: Plan = _optimal
+
+    def __str__(self) -> str:
+        name = "stage" if len(self.stages) == 1 else "stages"
+        passes = "micro-batch" if self.in_flight == 1 else "micro-batches"
+        return f"{name} {', '.join(map(str, self.stages))} ({self.in_flight} {passes} in flight)"
+
+    def saving_all(self) -> dict[int, ChainSequence]:
+        """Return the sequences without recomputation."""
+        return {stage: saving_all(len(chain)) for stage, chain in zip(self.stages, self.chains, strict=True)}
+
+    def sequences(self, budget: float) -> dict[int, ChainSequence]:
+        """Return the sequences of the stages within *budget* bytes. Raises `BudgetError`."""
+        return dict(zip(self.stages, self.plan(self.chains, budget, self.in_flight), strict=True))
+
+
+def check_order(order: Order, name: str) -> None:
+    """Raise `ScheduleError` if the backward passes of *order*, called *name*, are divided or run beside forwards."""
+    phases = {action.phase for row in order.rows for action in row}
+    if phases & set("IW"):
+        raise ScheduleError(
+            f"optimal recomputation needs whole backward passes, but {name} divides them into I and W; take full, or "
+            "another schedule such as 1f1b"
+        )
+    if order.overlapped:
+        raise ScheduleError(
+            f"optimal recomputation needs one pass at a time, but {name} runs a forward beside a backward; take full, "
+            "or another schedule such as 1f1b"
+        )
+
+
+def rank_stages(
+    computed: Schedule, share: Model, samples: int, seconds: Mapping[str, LayerSeconds], plan: Plan = _optimal
+) -> list[RankStages]:
+    """Return the stages of each GPU; *computed* as in `optimal_sequences`. GPUs with the same stages count once."""
+    layers = {layer.name: layer for layer in share.layers}
+    before = dict(zip([layer.name for layer in share.layers[1:]], share.layers, strict=False))
+    chains = {
+        stage: stage_chain([layers[name] for name in names], before.get(names[0]), samples, seconds)
+        for stage, names in stage_layers(computed).items()
+    }
+    in_flight: dict[tuple[int, ...], int] = {}
+    for program in computed.programs:
+        own = stages_of_program(program)
+        in_flight[own] = max(in_flight.get(own, 0), _in_flight(program))
+    return [
+        RankStages(own, tuple(chains[stage] for stage in own), most, plan) for own, most in in_flight.items() if own
+    ]
+
+
+def stages_of_program(program: Program) -> tuple[int, ...]:
+    """Return the stages that *program* computes."""
+    return tuple(
+        sorted({action.stage for template in program.distinct() if (action := template.action) and action.phase == "F"})
+    )
+
+
+def _in_flight(program: Program) -> int:
+    """The most forward passes of *program* whose backward passes have not ended."""
+    most = running = 0
+    for _, action in actions(program, "FB"):
+        running += 1 if action.phase == "F" else -1
+        most = max(most, running)
+    return most
+
+
+def within(budget: float, ranks: Sequence[RankStages]) -> dict[int, ChainSequence]:
+    """Return the sequences of all stages with *budget* bytes of activations on each GPU.
+
+    Raises `ScheduleError` with the smallest budget that suffices for all.
+    """
+    found: dict[int, ChainSequence] = {}
+    short: list[tuple[float, RankStages]] = []
+    for rank in ranks:
+        try:
+            found |= rank.sequences(budget)
+        except BudgetError as error:
+            short.append((error.least, rank))
+    if short:
+        least, rank = max(short, key=itemgetter(0))
+        raise ScheduleError(
+            f"is too little: the activations of {rank} need at least {_rounded_up(least)}, which is the smallest "
+            "budget that can be met"
+        )
+    return found
+
+
+def what_is_left(
+    ranks: Sequence[RankStages], finish: Finish, network: Communicator, software: Software
+) -> dict[int, ChainSequence]:
+    """Return the sequences with which each GPU holds as many activations as its memory leaves.
+
+    Raises `ScheduleError` if a GPU has less than the activations need.
+    """
+    of_activations = 1.0 - software.fragmentation
+    plain = {stage: one for rank in ranks for stage, one in rank.saving_all().items()}
+    states = _needs(finish(plain), network, software)
+    budgets = {rank.stages: states[rank.stages].left * of_activations for rank in ranks}
+    sequences: dict[int, ChainSequence] = {}
+    for _ in range(ROUNDS):
+        sequences = {}
+        for rank in ranks:
+            sequences |= _left(rank, budgets[rank.stages])
+        needs = _needs(finish(sequences), network, software)
+        over = {stages: need for stages, need in needs.items() if need.excess > 0 and need.activations}
+        if not over:
+            break
+        for stages, need in over.items():
+            budgets[stages] -= need.excess * of_activations
+    return sequences
+
+
+def _left(rank: RankStages, budget: float) -> dict[int, ChainSequence]:
+    """The sequences of *rank* with *budget* bytes, what its GPU has left."""
+    try:
+        return rank.sequences(budget)
+    except BudgetError as error:
+        has = f"{show(budget, 'size', 4)} are left" if budget > 0 else "nothing is left"
+        raise ScheduleError(
+            f"optimal finds no room: after states, buffers and reserves {has} on a GPU of {rank}, whose activations "
+            f"need at least {_rounded_up(error.least)}"
+        ) from None
+
+
+class _Need(NamedTuple):
+    """Bytes of a GPU at the peak of its tensors.
+
+    *left* beside states and reserves; *excess* over the capacity (negative: free); *activations* at the peak.
+    """
+
+    left: float
+    excess: float
+    activations: float
+
+
+def _needs(schedule: Schedule, network: Communicator, software: Software) -> dict[tuple[int, ...], _Need]:
+    """By stages, the need of the GPU that is worst off."""
+    found: dict[tuple[int, ...], _Need] = {}
+    capacities = _capacities(schedule, network)
+    for number, program in enumerate(schedule.programs):
+        if program.on != "gpu" or number not in capacities:
+            continue
+        rank, capacity = capacities[number]
+        held = held_at_most(program, host=False)
+        activations = min(held.nbytes, held.by_category.get("activations", 0.0))
+        reserved = reserved_bytes(schedule, rank, network, software, activations)
+        left = capacity - sum(program.resident.values()) - reserved["context"] - reserved["communication"]
+        need = _Need(left, held.nbytes + sum(reserved.values()) - capacity, activations)
+        stages = stages_of_program(program)
+        worst = found.get(stages, need)
+        found[stages] = _Need(min(worst.left, left), *max(worst[1:], need[1:]))
+    return found
+
+
+def _capacities(schedule: Schedule, network: Communicator) -> dict[int, tuple[int, float]]:
+    """By number of the program, the (rank, bytes) of its smallest GPU."""
+    found: dict[int, tuple[int, float]] = {}
+    for rank, number in enumerate(schedule.program_of):
+        if schedule.programs[number].on == "gpu":
+            nbytes = network.cluster.accelerator(network.devices[rank]).memory_bytes
+            if number not in found or nbytes < found[number][1]:
+                found[number] = rank, nbytes
+    return found
+
+
+def _rounded_up(nbytes: float) -> str:
+    """*nbytes* with four digits, not less than they are."""
+    text = show(nbytes, "size", DIGITS)
+    return text if parse(text, "size") >= nbytes else show(nbytes * (1 + 5 * 10**-DIGITS), "size", DIGITS)
