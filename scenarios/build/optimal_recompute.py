@@ -1,4 +1,4 @@
-"""Optimal recomputation of a scenario: the chain of each stage, the budget of each GPU, and the sequences that follow.
+"""Planned activations of a scenario: the chain of each stage, the budget of each GPU, and the sequences that follow.
 
 The budget of activations is given, or it is what a GPU has left. What is left depends on the sequences: recomputation
 gathers sharded parameters again, for example. So the first budget assumes that only states are held beside activations;
@@ -16,6 +16,7 @@ from typing import NamedTuple
 from scenarios.build.clocks import at_slowest_clock
 from scenarios.build.derived import Derived
 from scenarios.build.layer_seconds import layer_seconds
+from scenarios.build.offload_activations import Plan, planned_offload
 from scenarios.build.reserved_memory import reserved_bytes
 from scenarios.specification.specification import Specification
 from simulator.accelerator import Software
@@ -65,7 +66,8 @@ def optimal_sequences(
     check_not_recomputed(computed, "optimal")
     parts = list(specification.parallelism.parts.values())
     seconds = layer_seconds(step.model, derived, parts, step.software, network)
-    ranks = rank_stages(computed, step.model, step.micro_batch_size, seconds)
+    plan = planned_offload(training.offload, training.recompute_method, network, derived.ranks) or _optimal
+    ranks = rank_stages(computed, step.model, step.micro_batch_size, seconds, plan)
     budget = training.recompute_options.budget
     if isinstance(budget, float):
         return within(budget, ranks)
@@ -78,13 +80,19 @@ def network_of(specification: Specification, derived: Derived, cluster: Cluster)
     return Communicator(on, derived.devices, transport(network.transport, on), network.fidelity, network.algorithms)
 
 
+@lru_cache(maxsize=256)
+def _optimal(chains: tuple[Chain, ...], budget: float, in_flight: int) -> tuple[ChainSequence, ...]:
+    return optimal_together(chains, budget, in_flight)
+
+
 @dataclass(frozen=True, slots=True)
 class RankStages:
-    """The *stages* of a GPU, their chains, and how many of their passes are *in_flight*."""
+    """The *stages* of a GPU, their chains, and how many of their passes are *in_flight*; *plan* finds the sequences."""
 
     stages: tuple[int, ...]
     chains: tuple[Chain, ...]
     in_flight: int
+    plan: Plan = _optimal
 
     def __str__(self) -> str:
         name = "stage" if len(self.stages) == 1 else "stages"
@@ -97,12 +105,7 @@ class RankStages:
 
     def sequences(self, budget: float) -> dict[int, ChainSequence]:
         """Return the sequences of the stages within *budget* bytes. Raises `BudgetError`."""
-        return dict(zip(self.stages, _optimal(self.chains, budget, self.in_flight), strict=True))
-
-
-@lru_cache(maxsize=256)
-def _optimal(chains: tuple[Chain, ...], budget: float, in_flight: int) -> tuple[ChainSequence, ...]:
-    return optimal_together(chains, budget, in_flight)
+        return dict(zip(self.stages, self.plan(self.chains, budget, self.in_flight), strict=True))
 
 
 def check_order(order: Order, name: str) -> None:
@@ -121,7 +124,7 @@ def check_order(order: Order, name: str) -> None:
 
 
 def rank_stages(
-    computed: Schedule, share: Model, samples: int, seconds: Mapping[str, LayerSeconds]
+    computed: Schedule, share: Model, samples: int, seconds: Mapping[str, LayerSeconds], plan: Plan = _optimal
 ) -> list[RankStages]:
     """Return the stages of each GPU; *computed* as in `optimal_sequences`. GPUs with the same stages count once."""
     layers = {layer.name: layer for layer in share.layers}
@@ -134,7 +137,9 @@ def rank_stages(
     for program in computed.programs:
         own = stages_of_program(program)
         in_flight[own] = max(in_flight.get(own, 0), _in_flight(program))
-    return [RankStages(own, tuple(chains[stage] for stage in own), most) for own, most in in_flight.items() if own]
+    return [
+        RankStages(own, tuple(chains[stage] for stage in own), most, plan) for own, most in in_flight.items() if own
+    ]
 
 
 def stages_of_program(program: Program) -> tuple[int, ...]:

@@ -27,6 +27,7 @@ from workloads.fixed_cost import HostTime, fixed_costs
 from workloads.gradients.accumulation import accumulated, accumulated_bytes
 from workloads.gradients.norm import gradient_norm
 from workloads.memory.chains.sequence import Sequence as ChainSequence
+from workloads.memory.offload.planned import offloaded_by
 from workloads.memory.recompute import recompute, recompute_by
 from workloads.model import Model
 from workloads.operators.lowering import Overlap
@@ -80,7 +81,7 @@ def schedule_of_share(
     order = pipeline_order(specification, derived, document)
     _check_updates(specification, order, document)
     computed = _computation(specification, step, order, derived, document)
-    if training.recompute_method != "optimal":
+    if not training.plans_activations:
         recomputed = _recomputed(computed, specification, step, document)
         return _distributed(recomputed, specification, step, order, derived, document)
 
@@ -88,10 +89,11 @@ def schedule_of_share(
         schedule = recompute_by(
             computed, share, sequences, micro_batch_size=step.micro_batch_size, early_stop=software.early_stop
         )
-        return _distributed(schedule, specification, step, order, derived, document)
+        return offloaded_by(_distributed(schedule, specification, step, order, derived, document), sequences)
 
+    key = ("recompute",) if training.recompute_method == "optimal" else ("offload", "activations")
     budget = ("budget",) if isinstance(training.recompute_options.budget, float) else ()
-    with _faults_at(document, "training", "recompute", *budget):
+    with _faults_at(document, "training", *key, *budget):
         check_order(order, parallelism.schedule)
         return finish(optimal_sequences(computed, specification, step, derived, cluster, finish))
 

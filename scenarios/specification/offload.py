@@ -66,6 +66,11 @@ class Offload(Section):
     data)."""
 
     @property
+    def planned(self) -> bool:
+        """True if a programme chooses the activations that are copied."""
+        return self.activations in ("auto", "karma")
+
+    @property
     def states(self) -> bool:
         """True if anything but activations is offloaded."""
         return {self.optimizer, self.gradients, self.parameters} != {"gpu"}
@@ -77,7 +82,7 @@ class Offload(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Offload:
-        if self.activations in ("none", "karma"):
+        if self.activations == "none" or self.planned:
             for key in ("outstanding", "ahead"):
                 if getattr(self, key) != 1:
                     raise Fault(key, f"belongs to layers that are chosen, but activations is {self.activations}")

@@ -73,8 +73,21 @@ class Training(Section):
         """The section, or that of the word."""
         return self.recompute if isinstance(self.recompute, Recompute) else Recompute(method=self.recompute)
 
+    @property
+    def plans_activations(self) -> bool:
+        """True if a programme decides which activations stay, are computed again or are copied to the host."""
+        return self.recompute_method == "optimal" or (self.offload is not None and self.offload.planned)
+
     @model_validator(mode="after")
     def _consistent(self) -> Training:
+        if self.offload is not None and self.offload.planned:
+            word, method = self.offload.activations, self.recompute_method
+            if method not in ("none", "optimal"):
+                why = f"{word} decides itself what is computed again, but recompute is {method}"
+                raise Fault(("offload", "activations"), f"{why}; take recompute: optimal, or activations: all")
+            if word == "karma" and method == "optimal":
+                why = "karma computes layers again by rules of its own; leave recompute out, or take activations: auto"
+                raise Fault(("offload", "activations"), why)
         if self.tokens is not None and self.samples is not None:
             raise Fault("samples", "give tokens or samples, not both")
         batch, micro = self.global_batch_size, self.micro_batch_size
