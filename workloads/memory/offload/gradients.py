@@ -134,9 +134,11 @@ class _Writer:
         )
         yield from (back, total, replace(copy, after=(total.name,)))
 
-    def _added_on_host(self, copy: Copy, elements: float) -> Compute:
-        kernels = (memory_bound(3.0 * elements * self.held.gradient),)
-        return Compute(name=f"{copy.name}.add", stream=ON_HOST, on="host", kernels=kernels, after=(copy.name,))
+    def _added_on_host(self, copy: Copy, elements: float) -> Copy:
+        nbytes = 3.0 * elements * self.held.gradient
+        return Copy(
+            name=f"{copy.name}.add", nbytes=nbytes, to="host", source="host", stream=ON_HOST, after=(copy.name,)
+        )
 
 
 def _reduces(op: Op) -> bool:

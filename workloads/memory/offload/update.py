@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 
-from simulator.kernel import Kernel
 from simulator.schedule import Compute, Copy, Op, Program
 from workloads.gradients.reduce import updated_stages
 from workloads.memory.offload.places import ON_HOST, READ, TO_GPU, WRITE, Held, Places
@@ -71,7 +70,7 @@ class _Update:
     def delayed(self, ready: tuple[str, ...]) -> list[Op]:
         """Return the step that needs nothing of this batch; its parameters replace the old ones after *ready*."""
         tiles = [op for number in range(self._tiles) for op in self._tile(number, ())]
-        copies = [replace(op, after=(*op.after, *ready)) if isinstance(op, Copy) else op for op in tiles]
+        copies = [replace(op, after=(*op.after, *ready)) if op.stream == TO_GPU else op for op in tiles]
         return [*copies, self._end((*ready, copies[-1].name))]
 
     def _on_gpu(self) -> Iterator[Op]:
@@ -82,13 +81,11 @@ class _Update:
             held = {name: nbytes * share for name, nbytes in self.op.allocates.items()}
             yield replace(self.op, name=f"{self.op.name}.gpu", kernels=kernels, allocates=held, frees=held)
 
-    def _tile(self, number: int, ready: tuple[str, ...]) -> Iterator[Op]:
-        """Yield the ops of one tile: read, update, write, copy to the GPU."""
+    def _tile(self, number: int, ready: tuple[str, ...]) -> Iterator[Copy]:
+        """Yield the copies of one tile: read, update, write, copy to the GPU."""
         name, elements = f"{self.op.name}.tile{number}", self.elements / self._tiles
         states = elements * self.held.element["optimizer"]
-        update = Compute(
-            name=name, action=self.op.action, on="host", stream=ON_HOST, after=ready, kernels=self._kernels(elements)
-        )
+        update = self._copy(name, self._traffic(elements), "host", "host", ON_HOST, ready)
         on_drive = self.places.optimizer == "nvme"
         if on_drive:
             before = (f"{self.op.name}.tile{number - 2}",) if number > 1 else ()
@@ -109,10 +106,13 @@ class _Update:
         action = self.op.action
         return Copy(name=name, action=action, nbytes=nbytes, to=to, source=source, stream=stream, after=after)
 
-    def _kernels(self, elements: float) -> tuple[Kernel, ...]:
+    def _traffic(self, elements: float) -> float:
+        """Return the bytes that the update of *elements* reads and writes."""
         gradient = "fp32" if self.held.gradient == 4 else "fp16"
         precision = "fp32" if self.places.full_precision else self.held.precision
-        return optimizer_kernels(elements, self.held.optimizer, precision, gradient, fused=self.places.fused)
+        fused = self.places.fused
+        kernels = optimizer_kernels(elements, self.held.optimizer, precision, gradient, fused=fused)
+        return sum(kernel.nbytes for kernel in kernels)
 
     def _end(self, awaited: tuple[str, ...]) -> Compute:
         """Return the op, without work, at which the GPU has waited for the step; it has the name of the step."""
