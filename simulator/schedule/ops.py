@@ -202,6 +202,11 @@ class Copy(Op):
             raise ScheduleError(f"{self.name}: no copy from {self.source} to {self.to}; places are {', '.join(PLACES)}")
 
     @property
+    def on_host(self) -> bool:
+        """True if it neither begins nor ends on the GPU."""
+        return "gpu" not in (self.source, self.to)
+
+    @property
     def on_cores(self) -> bool:
         """True for work of the cores of the host on its memory."""
         return self.source == self.to == "host"
