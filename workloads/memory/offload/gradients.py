@@ -125,14 +125,10 @@ class _Writer:
         more = {"buffers": copy.nbytes}
         back = replace(copy, name=f"{copy.name}.in", to="gpu", source="host", stream=stream, allocates=more, frees={})
         kernels = (memory_bound(3.0 * copy.nbytes, launches=1),)
-        total = Compute(
-            name=f"{copy.name}.add",
-            stream=copy.stream,
-            kernels=kernels,
-            after=(*copy.after, back.name),
-            frees=more,
-        )
-        yield from (back, total, replace(copy, after=(total.name,)))
+        after = (*copy.after, back.name)
+        total = Compute(name=f"{copy.name}.add", stream=copy.stream, kernels=kernels, after=after)
+        frees = added(copy.frees, "buffers", copy.nbytes)
+        yield from (back, total, replace(copy, after=(total.name,), frees=frees))
 
     def _added_on_host(self, copy: Copy, elements: float) -> Copy:
         nbytes = 3.0 * elements * self.held.gradient

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scenarios import Scenario
+from simulator.analysis.memory import bound
 from simulator.errors import ScenarioError
 from simulator.schedule import Copy, Program
 
@@ -159,6 +160,15 @@ def test_half_of_the_pcie_bandwidth_is_never_faster_and_links_are_at_most_full(n
         assert slow["breakdown_s"]["copy"] == pytest.approx(2 * fast["breakdown_s"]["copy"], rel=0.01)
     for result in (slow, fast):
         assert all(use["max"] <= 1 + 1e-9 for use in result["link_utilisation"].values())
+
+
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_the_bound_of_check_is_at_least_the_peak_of_a_run(name):
+    offload, data = COMBINATIONS[name]
+    one = scenario(offload, data, parallelism__dp=2, training__global_batch_size=48)
+    most, held = bound(one.schedule(), ranks_per_host=2), one.run().memory
+    assert most.peak.nbytes >= held.peak.nbytes * (1 - 1e-9)
+    assert most.host_bytes >= held.host_bytes * (1 - 1e-9)
 
 
 def test_a_delayed_update_hides_the_host_behind_the_gpu():
