@@ -197,8 +197,9 @@ def head_operators(shape: Shape) -> tuple[Operator, ...]:
         precision=precision,
         shared=shape.tie_embeddings,
         kept_share=shape.kept_share,
+        hidden=False,
     )
-    next_sentence = (Linear(1, hidden, 2, precision=precision),) if shape.head == "pretraining" else ()
+    next_sentence = (Linear(1, hidden, 2, precision=precision, hidden=False),) if shape.head == "pretraining" else ()
     return (*before, *_casts(shape, 1), *_logits_and_loss(shape, logits), *next_sentence)
 
 

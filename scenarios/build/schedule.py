@@ -59,7 +59,7 @@ def schedule_of_share(
     assert training is not None
     parts = parallelism.parts
     dtype = gradient_dtype(training, parallelism.data, software)
-    step = TrainingStep(share, derived.micro_batch_size, derived.micro_batches, training.optimizer, dtype, software)
+    step = TrainingStep(share, derived.micro_batch_size, derived.micro_batches, training.update_rule, dtype, software)
     order = pipeline_order(specification, derived, document)
     _check_updates(specification, order, document)
     schedule = _computation(specification, step, order, derived, document)

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, model_validator
 
 from scenarios.specification.precision import AnyPrecision, Precision, PrecisionByOperator
 from simulator.document import Count, Fault, Quantity, Section
+from workloads.memory.optimizer import Optimizer
 
 MOST_STEPS = 10_000
 """Steps of a simulation at most: without variation they repeat after the first few."""
@@ -39,8 +40,11 @@ class Training(Section):
     """Number format of the computation; bf16 and fp16 keep fp32 master weights. By operator: {matmul: fp8}."""
     gradient_dtype: Precision | None = None
     """Number format in which gradients are accumulated and reduced; by default that of the method and the software."""
-    optimizer: Literal["adam", "momentum", "sgd", "adam8bit"] = "adam"
-    """Optimizer; it decides the bytes of the optimizer states and the time of the update."""
+    optimizer: Literal["adam", "momentum", "sgd", "adam8bit", "adafactor", "adafactor_momentum", "muon"] = "adam"
+    """Optimizer; it decides the bytes of the optimizer states and the time of the update. adafactor: second moments of
+    rows and columns only, adafactor_momentum: and a first moment; muon: of hidden matrices, and Adam for the rest."""
+    optimizer_dtype: Precision | None = None
+    """Number format of the optimizer states, fp32 by default; master weights stay fp32."""
     recompute: Literal["none", "selective", "full"] = "none"
     """Activations that are computed again in the backward pass: none, those of the attention (selective), or all of
     each layer (full)."""
@@ -55,6 +59,11 @@ class Training(Section):
     """Optimizer steps that are simulated."""
 
     @property
+    def update_rule(self) -> Optimizer:
+        """The optimizer and the number format of its states."""
+        return Optimizer(self.optimizer, self.optimizer_dtype or "fp32")
+
+    @property
     def base_precision(self) -> Precision:
         """The number format of all but products in 8 or 4 bits."""
         return self.precision.rest if isinstance(self.precision, PrecisionByOperator) else self.precision
@@ -63,6 +72,9 @@ class Training(Section):
     def _consistent(self) -> Training:
         if self.tokens is not None and self.samples is not None:
             raise Fault("samples", "give tokens or samples, not both")
+        if self.optimizer_dtype not in (None, "fp32") and self.optimizer in ("adam8bit", "sgd"):
+            why = "has states of 8 bits" if self.optimizer == "adam8bit" else "has no states"
+            raise Fault("optimizer_dtype", f"{self.optimizer_dtype} is not for {self.optimizer}, which {why}")
         batch, micro = self.global_batch_size, self.micro_batch_size
         if micro is not None and batch % micro:
             raise Fault("global_batch_size", indivisible(batch, micro, f"micro_batch_size {micro}"))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 
 from simulator.kernel import BYTES, Kernel, grouped_matmul, memory_bound
 from workloads.low_precision.recipe import TENSORWISE, LowPrecision
-from workloads.operators.parameter import ParameterTensor
+from workloads.operators.parameter import ParameterTensor, matrix
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,9 @@ class GroupedLinear:
     @property
     def tensors(self) -> tuple[ParameterTensor, ...]:
         """Weight, then bias, of each expert."""
-        counts = (self.outputs * self.inputs, *((self.outputs,) if self.bias else ()))
-        return tuple(ParameterTensor(count, (self.reduced_over,)) for count in counts) * self.experts
+        weight, axes = matrix(self.outputs, self.inputs), (self.reduced_over,)
+        every = (weight, ParameterTensor(self.outputs)) if self.bias else (weight,)
+        return tuple(replace(tensor, reduced_over=axes) for tensor in every) * self.experts
 
     def forward(self, tokens: tuple[float, ...]) -> tuple[Kernel, ...]:
         """One launch."""

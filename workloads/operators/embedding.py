@@ -5,7 +5,7 @@ from __future__ import annotations
 from simulator.kernel import BYTES
 from workloads.operators.elementwise import Elementwise
 from workloads.operators.operator import Operator
-from workloads.operators.parameter import parameter_tensors
+from workloads.operators.parameter import matrix
 from workloads.operators.segment import Exchange
 from workloads.operators.sharded import Cut, ShardedOperator
 
@@ -21,7 +21,7 @@ def embedding(tables: tuple[int, ...], positions: int, features: int, precision:
         width * (2 + 3 * adds),
         0.0,
         weights,
-        parameters=parameter_tensors(*counts),
+        parameters=tuple(matrix(rows, features, hidden=False) for rows in tables),
         launches=(1 + 2 * adds, 1),
         precision=precision,
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from simulator.kernel import BYTES, Kernel, matmul, memory_bound
 from workloads.operators.operator import Operator
-from workloads.operators.parameter import ParameterTensor, parameter_tensors
+from workloads.operators.parameter import ParameterTensor, matrix
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,8 @@ class Linear(Operator):
     *splits*: the outputs of each weight tensor if there are several (query, key and value). *shared*: the weight
     belongs to another layer and is not counted. *kept_share*: it keeps one part in so many of its input (sequence
     parallelism keeps a shard and gathers it again). *keeps_input*: false if another operator keeps it. *frozen*: its
-    parameters have no gradients, so that it keeps nothing; that of its input passes through.
+    parameters have no gradients, so that it keeps nothing; that of its input passes through. *hidden*: false if it
+    makes the classes of a head.
     """
 
     rows: int
@@ -29,12 +30,17 @@ class Linear(Operator):
     kept_share: int = 1
     keeps_input: bool = True
     frozen: bool = False
+    hidden: bool = True
 
     @property
     def tensors(self) -> tuple[ParameterTensor, ...]:
         """Weight, then bias, of each split."""
-        pairs = (((0 if self.shared else out * self.inputs), out * self.bias) for out in self.splits or (self.outputs,))
-        made = parameter_tensors(*(count for pair in pairs for count in pair if count))
+        made: list[ParameterTensor] = []
+        for outputs in self.splits or (self.outputs,):
+            if not self.shared:
+                made.append(matrix(outputs, self.inputs, hidden=self.hidden))
+            if self.bias:
+                made.append(ParameterTensor(outputs))
         return tuple(replace(tensor, trainable=not self.frozen) for tensor in made)
 
     def apart(self) -> tuple[Linear, ...]:

@@ -16,7 +16,8 @@ class ParameterTensor:
     of data parallelism. A joint reduction over several axes names their joint axis (`Mesh.joint`). *copy_bytes*: bytes
     of an element that a rank holds beside it all step, in fewer bits; below 0 if they take its place. *gathered_bytes*:
     those that ranks gather, if not in the precision of the model. *trainable*: false if it is frozen, so that it has
-    neither a gradient nor optimizer states.
+    neither a gradient nor optimizer states. *rows*: of a matrix, 0 if it is none. *hidden*: it is a matrix between
+    hidden features, neither an embedding nor that of the logits.
     """
 
     count: int
@@ -24,10 +25,17 @@ class ParameterTensor:
     copy_bytes: float = 0.0
     gathered_bytes: float | None = None
     trainable: bool = True
+    rows: int = 0
+    hidden: bool = False
 
     def gathered(self, width: float) -> float:
         """Bytes of all its elements as ranks gather them; *width*: those of an element in the model's precision."""
         return self.count * (width if self.gathered_bytes is None else self.gathered_bytes)
+
+
+def matrix(rows: int, columns: int, *, hidden: bool = True, trainable: bool = True) -> ParameterTensor:
+    """A matrix, its gradient summed over the replicas only."""
+    return ParameterTensor(rows * columns, trainable=trainable, rows=rows, hidden=hidden)
 
 
 def parameter_tensors(*counts: int) -> tuple[ParameterTensor, ...]:

@@ -16,6 +16,7 @@ from simulator.schedule import Schedule
 from simulator.schedule.mesh import Axis, Mesh
 from simulator.schedule.order import Order
 from workloads.gradients.bucket import Reduction
+from workloads.memory.optimizer import Optimizer
 from workloads.model import Model
 from workloads.operators.lowering import Overlap
 from workloads.parallelism.search import Choices
@@ -33,7 +34,7 @@ class TrainingStep:
     model: Model
     micro_batch_size: int
     micro_batches: int
-    optimizer: str = "adam"
+    optimizer: str | Optimizer = "adam"
     gradient_dtype: str | None = None
     software: Software = field(default_factory=Software)
 

@@ -16,7 +16,8 @@ from simulator.schedule import Collective, Compute, Op, Program, Schedule
 from simulator.schedule.mesh import Axis
 from simulator.schedule.order import Action
 from workloads.compute import update_op
-from workloads.memory.optimizer import state_bytes
+from workloads.memory.optimizer import Optimizer, resident_states
+from workloads.memory.sharding import of_shard
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
 from workloads.parallelism import DataMethod, TrainingStep
@@ -54,7 +55,7 @@ def parameter_server(
     replicas: int | None = None,
     *,
     servers: int = 1,
-    optimizer: str = "sgd",
+    optimizer: str | Optimizer = "sgd",
     gradient_dtype: str | None = None,
 ) -> Schedule:
     """Return *schedule*, of one stage, with replicas along ``dp`` and *servers* host ranks, numbered after the GPUs.
@@ -92,21 +93,25 @@ def _exchange(what: str, kind: str, server: int, nbytes: float, after: tuple[str
     return Collective(name=name, kind=kind, over=axis, nbytes=nbytes, algorithm="direct", stream=axis, after=after)
 
 
-def _servers(model: Model, servers: int, replicas: int, optimizer: str, dtype: str) -> Iterator[Program]:
+def _servers(model: Model, servers: int, replicas: int, optimizer: str | Optimizer, dtype: str) -> Iterator[Program]:
     """Yield the program of each of *servers*, which hold equal shares of the states of *model*."""
-    share = model.trainable_parameters / servers
-    state = state_bytes(optimizer, model.precision, dtype)
-    kept = {f"host.{category}": per_parameter * share for category, per_parameter in state.items()}
+    trained = [tensor for tensor in model.tensors_of({layer.name for layer in model.layers}) if tensor.trainable]
+    states = resident_states(trained, optimizer, model.precision, dtype)
+    kept = {f"host.{category}": nbytes / servers for category, nbytes in states.items()}
+    update = update_op(model, Action("O", 0), trained, optimizer, dtype)
+    count = model.trainable_parameters
+    update = replace(update, kernels=tuple(of_shard(kernel, count, count / servers) for kernel in update.kernels))
+    parameters = float(model.trainable_parameters * BYTES[model.precision]) / servers
     gradients = float(model.trainable_parameters * BYTES[dtype]) / servers
     for server in range(servers):
-        ops = _server_ops(model, server, replicas, share, gradients, optimizer, dtype)
+        ops = _server_ops(model, server, replicas, parameters, gradients, update)
         yield Program(f"server {server}", ops, kept, on="host")
 
 
 def _server_ops(
-    model: Model, server: int, replicas: int, parameters: float, gradients: float, optimizer: str, dtype: str
+    model: Model, server: int, replicas: int, parameters: float, gradients: float, update: Compute
 ) -> tuple[Op, ...]:
-    pull = _exchange("pull", "broadcast", server, float(parameters * BYTES[model.precision]))
+    pull = _exchange("pull", "broadcast", server, parameters)
     push = _exchange("push", "reduce", server, gradients)
     # every arriving gradient is read and added to the sum
     adds = memory_bound((replicas + 1) * gradients)
@@ -117,5 +122,4 @@ def _server_ops(
         on="host",
     )
     # on the same stream, so that the next step's pull waits for the update
-    update = replace(update_op(model, Action("O", 0), parameters, optimizer, dtype), stream=push.stream, on="host")
-    return pull, push, total, update
+    return pull, push, total, replace(update, stream=push.stream, on="host")

@@ -28,7 +28,7 @@ from workloads.operators.grids.grid import Grid, Side
 from workloads.operators.grids.products import as_linear, with_inputs, with_outputs
 from workloads.operators.linear import Linear
 from workloads.operators.operator import Operator
-from workloads.operators.parameter import ParameterTensor
+from workloads.operators.parameter import ParameterTensor, matrix
 from workloads.operators.segment import Exchange, Segment
 from workloads.operators.sharded import ShardedOperator
 
@@ -71,7 +71,7 @@ class Summa(Grid):
         tensors: list[ParameterTensor] = []
         for outputs in block.splits or (block.outputs,):
             if not block.shared:
-                tensors.append(ParameterTensor(outputs * block.inputs))
+                tensors.append(matrix(outputs, block.inputs, hidden=block.hidden))
             if block.bias:
                 tensors += self.summed([ParameterTensor(outputs)], *self.samples)
         return SummaProduct(block, tuple(tensors), self.columns, self.rows, self.depth)
