@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, model_validator
 
 from scenarios.specification.precision import AnyPrecision, Precision, PrecisionByOperator
-from simulator.document import Count, Fault, Quantity, Section
+from simulator.document import Count, Fault, Flag, Quantity, Section
 from workloads.memory.optimizer import Optimizer
+from workloads.saved_tensors.activation import Saved
 
 MOST_STEPS = 10_000
 """Steps of a simulation at most: without variation they repeat after the first few."""
@@ -27,6 +28,32 @@ def _some(size: float) -> float:
     if not size:
         raise ValueError("must be above 0, not 0")
     return size
+
+
+MOST_BITS = 8
+"""More bits than this save nothing over 16: the paper has 1 to 4 (arXiv:2202.00441, table 1)."""
+
+
+class ActivationFunction(Section):
+    """What activation functions of feed-forward networks keep for the backward pass; by default input and output."""
+
+    bits: Count | None = None
+    """Bits of each element of the input, 1 to 8, in place of all of it: few-bit backward pass of gelu or relu."""
+    recompute: Flag = False
+    """The output is not kept but computed again, as by Megatron-LM's --recompute-modules moe_act."""
+
+    @model_validator(mode="after")
+    def _sound(self) -> ActivationFunction:
+        if self.bits is not None and self.bits > MOST_BITS:
+            raise Fault("bits", f"must be 1 to {MOST_BITS}, not {self.bits}")
+        if self.bits is not None and self.recompute:
+            raise Fault("recompute", "needs the input, of which bits keeps a part only; give one of them")
+        return self
+
+    @property
+    def saved(self) -> Saved:
+        """The rule."""
+        return Saved(self.bits or 0, self.recompute)
 
 
 class Training(Section):
@@ -48,6 +75,8 @@ class Training(Section):
     recompute: Literal["none", "selective", "full"] = "none"
     """Activations that are computed again in the backward pass: none, those of the attention (selective), or all of
     each layer (full)."""
+    activation_function: ActivationFunction | None = None
+    """What activation functions of feed-forward networks keep; by default their inputs and outputs."""
     tokens: Quantity | None = None
     """Tokens of the whole training run, e.g. 300e9 or 300B; gives days, GPU-hours and cost. In place of samples."""
     samples: Quantity | None = None
