@@ -7,7 +7,7 @@ the layer is several ops (`operators.lowering`). Actions that an order runs toge
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.errors import ScheduleError
 from simulator.kernel import BYTES, Kernel, measured
@@ -16,7 +16,8 @@ from simulator.schedule.mesh import Axis, Mesh
 from simulator.schedule.order import PLACEHOLDER, Action, Order
 from simulator.schedule.program import Program, TemplatedOps
 from workloads.memory.activations import with_activations
-from workloads.memory.optimizer import UPDATE, copied_gradient_bytes, optimizer_kernels, resident_states
+from workloads.memory.optimizer import UPDATE, Optimizer, copied_gradient_bytes, resident_states
+from workloads.memory.update import update_kernels
 from workloads.model import Layer, Model
 from workloads.operators.fusion import fuses
 from workloads.operators.lowering import Overlap, lowered
@@ -35,7 +36,7 @@ def compute(
     *,
     micro_batch_size: int,
     stages: Sequence[Sequence[Layer]] | None = None,
-    optimizer: str = "sgd",
+    optimizer: str | Optimizer = "sgd",
     gradient_dtype: str | None = None,
     weight_versions: WeightVersions | None = None,
     unfused_update: bool = False,
@@ -96,7 +97,7 @@ class _StagePrograms:
     model: Model
     stages: Sequence[Sequence[Layer]]
     micro_batch_size: int
-    optimizer: str
+    optimizer: str | Optimizer
     gradient_dtype: str
     weight_versions: WeightVersions | None
     unfused_update: bool
@@ -133,7 +134,7 @@ class _StagePrograms:
         return update_op(
             self.model,
             action,
-            self._trainable(stages),
+            self._tensors(stages),
             self.optimizer,
             self.gradient_dtype,
             unfused_update=self.unfused_update,
@@ -161,18 +162,18 @@ class _StagePrograms:
 def update_op(
     model: Model,
     action: Action,
-    parameters: float,
-    optimizer: str,
+    tensors: Sequence[ParameterTensor],
+    optimizer: str | Optimizer,
     gradient_dtype: str,
     *,
     unfused_update: bool = False,
     flat_update: bool = False,
 ) -> Compute:
-    """The optimizer step *action* over *parameters* (a count). It holds `copied_gradient_bytes` while it runs."""
+    """The optimizer step *action* over *tensors*. It holds `copied_gradient_bytes` while it runs."""
     kernels: tuple[Kernel, ...]
     if model.optimizer_seconds is None:
-        kernels = optimizer_kernels(
-            parameters,
+        kernels = update_kernels(
+            tensors,
             optimizer,
             model.precision,
             gradient_dtype,
@@ -181,7 +182,9 @@ def update_op(
             flat_update=flat_update,
         )
     else:
-        kernels = (measured(model.optimizer_seconds, operation=UPDATE),) if model.optimizer_seconds else ()
-    copied = parameters * copied_gradient_bytes(gradient_dtype, unfused_update=unfused_update)
+        kernels = (measured(model.optimizer_seconds),) if model.optimizer_seconds else ()
+    trained = sum(tensor.count for tensor in tensors if tensor.trainable)
+    copied = trained * copied_gradient_bytes(gradient_dtype, unfused_update=unfused_update)
     held = {"gradients": copied} if copied else {}
-    return Compute(name=str(action), action=action, kernels=kernels, allocates=held, frees=held)
+    named = tuple(replace(kernel, operation=UPDATE) for kernel in kernels)
+    return Compute(name=str(action), action=action, kernels=named, allocates=held, frees=held)

@@ -60,7 +60,9 @@ class ConvolutionalBuilder:
         last = self.layers.pop()
         output = float(self.image.elements * BYTES[self.precision])
         self.layers.append(
-            OperatorLayer(last.name, last.kind, (*last.operators, self._elementwise(self.image, 2, 2, CONCATENATION)), output)
+            OperatorLayer(
+                last.name, last.kind, (*last.operators, self._elementwise(self.image, 2, 2, CONCATENATION)), output
+            )
         )
 
     def convolution(

@@ -15,6 +15,7 @@ from workloads.low_precision.recipe import LowPrecision
 from workloads.operators.attentions.kind import AttentionKind
 from workloads.operators.fusion import Fused, fuses
 from workloads.operators.sharded import WHOLE, Cut
+from workloads.saved_tensors.activation import EVERYTHING, Saved
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ class Shape:
     *attention_bias*: all products of attention have biases even if other linear operators have none. *attention_sinks*:
     each head has a learned score that no position has (GPT-OSS). *experts*: of layers with a mixture of experts.
     *latent*: sizes of latent attention; heads then have as many keys and values as queries.
-    *lora*: adapters of a frozen model; None: all parameters are trained.
+    *lora*: adapters of a frozen model; None: all parameters are trained. *saved*: what activation functions of
+    feed-forward networks keep.
     """
 
     num_layers: int
@@ -98,6 +100,7 @@ class Shape:
     experts: Experts | None = None
     latent: Latent | None = None
     lora: Lora | None = None
+    saved: Saved = EVERYTHING
 
     @property
     def whole_length(self) -> int:

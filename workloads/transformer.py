@@ -12,6 +12,7 @@ from typing import Any
 
 from simulator import lookup
 from simulator.accelerator import Software
+from simulator.errors import ScenarioError
 from simulator.kernel import BYTES
 from workloads.adapters.frozen import frozen
 from workloads.context.build import cut_over
@@ -47,6 +48,7 @@ from workloads.operators.sharded import (
     sequence_gathered,
 )
 from workloads.operators.side_by_side import SharedInput, SummedOutput
+from workloads.saved_tensors.activation import RecomputedActivation, Saved, saving
 from workloads.shape import Shape
 
 TOKEN_BYTES = 8
@@ -75,6 +77,14 @@ class Transformer(Model):
             "fp32_residual",
         )
         return self.reshaped(**{key: getattr(software, key) for key in keys})
+
+    def saving(self, rule: Saved) -> Transformer:
+        """The model with *rule* for what its activation functions keep. Raises `ScenarioError` for a gated one."""
+        if rule.bits and self.shape.gated:
+            raise ScenarioError(
+                f"{self.shape.activation} multiplies two tensors and keeps both; few bits are for gelu, relu and others"
+            )
+        return self.reshaped(saved=rule)
 
     def in_low_precision(self, low: LowPrecision) -> Transformer:
         """The model with *low* for the linear maps of its layers; attention and logits keep their precision."""
@@ -200,8 +210,9 @@ def head_operators(shape: Shape) -> tuple[Operator, ...]:
         precision=precision,
         shared=shape.tie_embeddings,
         kept_share=shape.kept_share,
+        hidden=False,
     )
-    next_sentence = (Linear(1, hidden, 2, precision=precision),) if shape.head == "pretraining" else ()
+    next_sentence = (Linear(1, hidden, 2, precision=precision, hidden=False),) if shape.head == "pretraining" else ()
     return (*before, *_casts(shape, 1), *_logits_and_loss(shape, logits), *next_sentence)
 
 
@@ -405,15 +416,21 @@ def _feed_forward_parts(shape: Shape) -> Parts:
         kept_share=shape.kept_share,
     )
     between = _activation(shape, rows * width)
-    down = Linear(rows, width, shape.hidden_size, shape.add_bias_linear, precision)
+    keeps = not isinstance(between, RecomputedActivation)
+    down = Linear(rows, width, shape.hidden_size, shape.add_bias_linear, precision, keeps_input=keeps)
     first = first_product(shape, up, {"gate": width, "up": width} if gated else {"up": width})
     return first, (between,), second_product(shape, down, {"down": shape.hidden_size})
 
 
 def _activation(shape: Shape, elements: int) -> Elementwise:
+    rule, precision = shape.saved, shape.precision
+    if shape.lora and not {"down"} & {*shape.lora.targets}:
+        # no weight gradient needs the output
+        rule = replace(rule, recompute=False)
     if shape.gated:
-        return swiglu(elements, shape.precision, fused=fuses(shape.fused, "swiglu"), separate=shape.separate_gate)
-    return _gelu(shape, elements)
+        gated = swiglu(elements, precision, fused=fuses(shape.fused, "swiglu"), separate=shape.separate_gate)
+        return saving(gated, rule, precision)
+    return saving(_gelu(shape, elements), rule, precision)
 
 
 def _gelu(shape: Shape, elements: int) -> Elementwise:

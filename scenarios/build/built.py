@@ -208,11 +208,24 @@ class BuiltScenario:
             return None
         try:
             model = specification.model.build(specification.training.base_precision, self.software.fused)
-            return self._in_low_precision(model.with_software(self.software))
+            return self._saving(self._in_low_precision(model.with_software(self.software)))
         except ScenarioError:
             raise
         except SimulatorError as error:
             raise self.document.error(("model",), str(error)) from None
+
+    def _saving(self, model: Model) -> Model:
+        """Return *model* with the scenario's rule of what activation functions keep."""
+        training = self.specification.training
+        if training is None or training.activation_function is None:
+            return model
+        path = "training", "activation_function"
+        if not isinstance(model, Transformer):
+            raise self.document.error(path, f"belongs to a transformer, and {model.name} is not one")
+        try:
+            return model.saving(training.activation_function.saved)
+        except ScenarioError as error:
+            raise self.document.error((*path, "bits"), str(error)) from None
 
     def _in_low_precision(self, model: Model) -> Model:
         """Return *model* with products in 8 or 4 bits, if the scenario asks for them."""

@@ -142,7 +142,7 @@ def _bytes(specification: Specification, model: Transformer, grid: FourDimension
     else:
         activations = sum(kept)
     tensors = [tensor for layer in layers for tensor in layer.tensors]
-    held = resident_states(tensors, training.optimizer, training.base_precision, training.gradient_dtype)
+    held = resident_states(tensors, training.update_rule, training.base_precision, training.gradient_dtype)
     return sum(held.values()) / specification.parallelism.pp + activations
 
 

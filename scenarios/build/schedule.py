@@ -77,7 +77,7 @@ def schedule_of_share(
     assert training is not None
     dtype = gradient_dtype(training, parallelism.data, software)
     sizes = derived.micro_batch_size, derived.micro_batches
-    step = TrainingStep(share, *sizes, training.optimizer, dtype, software, derived.accelerator)
+    step = TrainingStep(share, *sizes, training.update_rule, dtype, software, derived.accelerator)
     order = pipeline_order(specification, derived, document)
     _check_updates(specification, order, document)
     computed = _computation(specification, step, order, derived, document)

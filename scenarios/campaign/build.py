@@ -16,7 +16,7 @@ from scenarios.results.step_numbers import StepNumbers
 from scenarios.specification.campaign import Campaign, CheckpointPolicy, Failures
 from simulator.document import Path
 from simulator.units import show_long
-from workloads.memory.optimizer import state_bytes
+from workloads.memory.optimizer import resident_states
 
 SLOWEST = 1000.0
 """Expected time over the time without failures above which a campaign is refused: it would hardly ever end."""
@@ -93,8 +93,9 @@ def checkpoint_bytes(scenario: BuiltScenario) -> float:
     training, model = scenario.specification.training, scenario.model
     assert training is not None
     assert model is not None
-    held = state_bytes(training.optimizer, model.precision)
-    return model.trainable_parameters * (held["parameters"] + held["optimizer"])
+    trained = [tensor for layer in model.layers for tensor in layer.tensors if tensor.trainable]
+    held = resident_states(trained, training.update_rule, model.precision)
+    return held["parameters"] + held["optimizer"]
 
 
 @dataclass(frozen=True)

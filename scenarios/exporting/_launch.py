@@ -118,6 +118,20 @@ def _at(section: Any, key: str) -> Any:
     return section.model_dump(exclude_none=True) if isinstance(section, BaseModel) else section
 
 
+def _check_fine_tuning(scenario: Scenario, target: str) -> None:
+    """Raise `ScenarioError` for adapters, attentions with a section, and states in 16 bits: no file says them."""
+    model, training = scenario.specification.model, scenario.specification.training
+    kind = getattr(getattr(model, "attention", ""), "kind", None)
+    dtype = getattr(training, "optimizer_dtype", None)
+    for path, given in (
+        (("model", "lora"), getattr(model, "lora", None)),
+        (("model", "attention"), kind),
+        (("training", "optimizer_dtype"), None if dtype == "fp32" else dtype),
+    ):
+        if given:
+            raise scenario.document.error(path, f"is not written for {target}")
+
+
 def launch(scenario: Scenario, target: str, axes: Sequence[str] = ("tp", "pp", "dp")) -> Launch:
     """Return the run of *scenario* for *target*, which has parallelisms along *axes*.
 
@@ -134,6 +148,7 @@ def launch(scenario: Scenario, target: str, axes: Sequence[str] = ("tp", "pp", "
         raise scenario.document.error(("parallelism",), f"{target} has no parallelism {own} here", at_key=True)
     if "ep" not in axes and parallelism.ep > 1:
         raise scenario.document.error(("parallelism", "ep"), f"{target} shares no experts here; --to megatron")
+    _check_fine_tuning(scenario, target)
     for key in ("compression", "groups", "allow"):
         if getattr(parallelism.data, key, None):
             raise scenario.document.error(("parallelism", "data", key), f"is not written for {target}")

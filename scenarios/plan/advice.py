@@ -25,7 +25,7 @@ from workloads.batch_size import rules
 from workloads.memory.optimizer import resident_states
 from workloads.model import Layer
 from workloads.parallelism.tensor import sharded
-from workloads.parallelism.zero import zero_state_bytes
+from workloads.parallelism.zero import SHARDED
 
 
 def advice(scenario: BuiltScenario) -> str:
@@ -102,7 +102,7 @@ def _last_resort(known: MemoryBudget) -> str:
 
 def _operation(known: MemoryBudget) -> Iterator[str]:
     """Yield whether the largest layer fits by itself; if so, each of its tensor operations fits."""
-    optimizer, precision, dtype = known.training.optimizer, known.model.precision, known.gradient_dtype()
+    optimizer, precision, dtype = known.training.update_rule, known.model.precision, known.gradient_dtype()
 
     def alone(layer: Layer) -> float:
         held = resident_states(layer.tensors, optimizer, precision, dtype)
@@ -119,7 +119,7 @@ def _operation(known: MemoryBudget) -> Iterator[str]:
 def _whole_model(known: MemoryBudget) -> Iterator[str]:
     training, model = known.training, known.model
     tensors = model.tensors_of({layer.name for layer in model.layers})
-    states = sum(resident_states(tensors, training.optimizer, model.precision, known.gradient_dtype()).values())
+    states = sum(resident_states(tensors, training.update_rule, model.precision, known.gradient_dtype()).values())
     each = states / model.parameters
     listed = f"{each:.4g} bytes of parameters, gradients and optimizer states each are {show(states, 'size', 3)}"
     if states > known.capacity:
@@ -150,13 +150,17 @@ def _why(known: MemoryBudget, candidate: Candidate) -> str:
     training, precision = known.training, known.model.precision
     if candidate.stage:
         dtype = known.gradient_dtype(candidate.stage)
-        held = zero_state_bytes(candidate.stage, candidate.dp, training.optimizer, precision, dtype)
+        model = known.model
+        tensors = model.tensors_of({layer.name for layer in model.layers})
+        whole = resident_states(tensors, training.update_rule, precision, dtype)
+        divided = SHARDED[candidate.stage]
+        held = sum(nbytes / (candidate.dp if name in divided else 1) for name, nbytes in whole.items())
         cost = (
             "sends half as much again as data parallelism"
             if candidate.stage == 3
             else "sends what data parallelism does"
         )
-        return f"Each GPU holds {sum(held.values()):.3g} bytes of states a parameter; one micro-batch {cost}."
+        return f"Each GPU holds {held / model.parameters:.3g} bytes of states a parameter; one micro-batch {cost}."
     inside = "Tensor parallelism communicates in every layer and stays inside the node"
     across = "a pipeline sends only what passes between its stages"
     if candidate.pp == 1:

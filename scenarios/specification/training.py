@@ -9,7 +9,9 @@ from pydantic import AfterValidator, model_validator
 from scenarios.specification.offload import Offload
 from scenarios.specification.precision import AnyPrecision, Precision, PrecisionByOperator
 from scenarios.specification.recompute import AnyRecompute, Recompute
-from simulator.document import Count, Fault, Quantity, Section
+from simulator.document import Count, Fault, Flag, Quantity, Section
+from workloads.memory.optimizer import Optimizer
+from workloads.saved_tensors.activation import Saved
 
 MOST_STEPS = 10_000
 """Steps of a simulation at most: without variation they repeat after the first few."""
@@ -30,6 +32,32 @@ def _some(size: float) -> float:
     return size
 
 
+MOST_BITS = 8
+"""More bits than this save nothing over 16: the paper has 1 to 4 (arXiv:2202.00441, table 1)."""
+
+
+class ActivationFunction(Section):
+    """What activation functions of feed-forward networks keep for the backward pass; by default input and output."""
+
+    bits: Count | None = None
+    """Bits of each element of the input, 1 to 8, in place of all of it: few-bit backward pass of gelu or relu."""
+    recompute: Flag = False
+    """The output is not kept but computed again, as by Megatron-LM's --recompute-modules moe_act."""
+
+    @model_validator(mode="after")
+    def _sound(self) -> ActivationFunction:
+        if self.bits is not None and self.bits > MOST_BITS:
+            raise Fault("bits", f"must be 1 to {MOST_BITS}, not {self.bits}")
+        if self.bits is not None and self.recompute:
+            raise Fault("recompute", "needs the input, of which bits keeps a part only; give one of them")
+        return self
+
+    @property
+    def saved(self) -> Saved:
+        """The rule."""
+        return Saved(self.bits or 0, self.recompute)
+
+
 class Training(Section):
     """How the model is trained. Batch sizes count samples."""
 
@@ -41,11 +69,16 @@ class Training(Section):
     """Number format of the computation; bf16 and fp16 keep fp32 master weights. By operator: {matmul: fp8}."""
     gradient_dtype: Precision | None = None
     """Number format in which gradients are accumulated and reduced; by default that of the method and the software."""
-    optimizer: Literal["adam", "momentum", "sgd", "adam8bit"] = "adam"
-    """Optimizer; it decides the bytes of the optimizer states and the time of the update."""
+    optimizer: Literal["adam", "momentum", "sgd", "adam8bit", "adafactor", "adafactor_momentum", "muon"] = "adam"
+    """Optimizer; it decides the bytes of the optimizer states and the time of the update. adafactor: second moments of
+    rows and columns only, adafactor_momentum: and a first moment; muon: of hidden matrices, and Adam for the rest."""
+    optimizer_dtype: Precision | None = None
+    """Number format of the optimizer states, fp32 by default; master weights stay fp32."""
     recompute: AnyRecompute = "none"
     """Activations that are computed again in the backward pass: none, those of the attention (selective), all of each
     layer (full), or the fastest choice within the memory (optimal). With options: {method: uniform, num_layers: 2}."""
+    activation_function: ActivationFunction | None = None
+    """What activation functions of feed-forward networks keep; by default their inputs and outputs."""
     offload: Offload | None = None
     """What leaves the GPU's memory: activations, optimizer states, gradients, parameters; by default nothing."""
     tokens: Quantity | None = None
@@ -57,6 +90,11 @@ class Training(Section):
     the same loss; gives days to that loss."""
     steps: Annotated[Count, AfterValidator(_not_endless)] = 1
     """Optimizer steps that are simulated."""
+
+    @property
+    def update_rule(self) -> Optimizer:
+        """The optimizer and the number format of its states."""
+        return Optimizer(self.optimizer, self.optimizer_dtype or "fp32")
 
     @property
     def base_precision(self) -> Precision:
@@ -90,6 +128,9 @@ class Training(Section):
                 raise Fault(("offload", "activations"), why)
         if self.tokens is not None and self.samples is not None:
             raise Fault("samples", "give tokens or samples, not both")
+        if self.optimizer_dtype not in (None, "fp32") and self.optimizer in ("adam8bit", "sgd"):
+            why = "has states of 8 bits" if self.optimizer == "adam8bit" else "has no states"
+            raise Fault("optimizer_dtype", f"{self.optimizer_dtype} is not for {self.optimizer}, which {why}")
         batch, micro = self.global_batch_size, self.micro_batch_size
         if micro is not None and batch % micro:
             raise Fault("global_batch_size", indivisible(batch, micro, f"micro_batch_size {micro}"))

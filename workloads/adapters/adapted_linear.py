@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from simulator.kernel import BYTES, Kernel, matmul, memory_bound
 from workloads.adapters.lora import Adapter
 from workloads.operators.linear import Linear
-from workloads.operators.parameter import ParameterTensor
+from workloads.operators.parameter import ParameterTensor, matrix
 from workloads.operators.sharded import WHOLE, Cut
 
 MASK = 1
@@ -43,7 +43,7 @@ class AdaptedLinear(Linear):
         return (*self.base.tensors, *(tensor for one in self.adapters for tensor in self._factors(one)))
 
     def _factors(self, adapter: Adapter) -> Iterator[ParameterTensor]:
-        first, second = ParameterTensor(self.rank * self.inputs), ParameterTensor(adapter.outputs * self.rank)
+        first, second = matrix(self.rank, self.inputs), matrix(adapter.outputs, self.rank)
         for tensor, whole in (first, not self.by_rows), (second, self.by_rows):
             axes = (self.cut.over,) if whole and self.cut.ranks > 1 else ()
             yield replace(tensor, reduced_over=(*axes, *tensor.reduced_over))

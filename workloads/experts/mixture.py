@@ -22,6 +22,7 @@ from workloads.operators.elementwise import Elementwise
 from workloads.operators.operator import Operator
 from workloads.operators.parameter import ParameterTensor
 from workloads.operators.segment import Exchange, Segment
+from workloads.saved_tensors.activation import RecomputedActivation
 
 ROUTING = Operation("routing and copies", "elementwise", "experts")
 
@@ -91,30 +92,38 @@ class Mixture(Operator):
         tokens = self.dispatch(samples).arriving
         products = (*self.down.backward_weights(tokens), *self.up.backward_weights(tokens))
         shared = _kernels(_of(self._shared(False), "W", samples))
-        return (*products, *self.router.linear.backward_weights(samples), *shared)
+        again = self.between.backward_weights(round(sum(tokens)))
+        return (*again, *products, *self.router.linear.backward_weights(samples), *shared)
 
     def kept_bytes(self, samples: int) -> float:
         """The input, what the router keeps, the inputs of the products and of the activation, and the results."""
         width, dispatch = BYTES[self.precision], self.dispatch(samples)
         tokens = dispatch.arriving
         inputs = (samples * self.rows + sum(dispatch.tokens)) * self.hidden * width
-        products = self.up.kept_bytes(tokens) + self.down.kept_bytes(tokens)
+        products = self.up.kept_bytes(tokens) + (0.0 if self._recomputes else self.down.kept_bytes(tokens))
         inside = products + sum(tokens) * self.between.kept * self.between.elements
         shared = sum(operator.kept_bytes(samples) for operator in chain(*self.shared))
         return inputs + inside + self.router.kept_bytes(samples) + max(0.0, shared - self._shared_input(samples))
 
     def weight_bytes(self, samples: int) -> float:
-        """The inputs of all products and the gradients of their outputs."""
+        """The inputs of all products, or what makes them again, and the gradients of their outputs."""
         width, tokens = BYTES[self.precision], self.dispatch(samples).arriving
         products = self.up.weight_bytes(tokens) + self.down.weight_bytes(tokens)
+        if self._recomputes:
+            products += sum(tokens) * self.between.kept * self.between.elements - self.down.kept_bytes(tokens)
         routed = samples * self.rows * (self.hidden * width + self.router.experts * 4.0)
         shared = sum(operator.weight_bytes(samples) for operator in chain(*self.shared))
         return products + routed + max(0.0, shared - self._shared_input(samples))
 
+    @property
+    def _recomputes(self) -> bool:
+        return isinstance(self.between, RecomputedActivation)
+
     def transient_bytes(self, phase: str, samples: int) -> float:
         """The permuted tokens, and those that arrive, while they are exchanged."""
         dispatch = self.dispatch(samples)
-        return (sum(dispatch.tokens) + sum(dispatch.arriving)) * self.hidden * BYTES[self.precision]
+        exchanged = (sum(dispatch.tokens) + sum(dispatch.arriving)) * self.hidden * BYTES[self.precision]
+        return max(exchanged, self.between.transient_bytes(phase, round(sum(dispatch.arriving))))
 
     def segments(self, phase: str, samples: int) -> tuple[Segment, ...]:
         """The parts in order, each with its exchanges."""

@@ -30,9 +30,9 @@ class GroupedLinear:
     @property
     def tensors(self) -> tuple[ParameterTensor, ...]:
         """Weight, then bias, of each expert."""
-        over = (self.reduced_over,)
-        bias = (ParameterTensor(self.outputs, over),) if self.bias else ()
-        return (matrix(self.outputs, self.inputs, over), *bias) * self.experts
+        axes = (self.reduced_over,)
+        bias = (ParameterTensor(self.outputs, axes),) if self.bias else ()
+        return (matrix(self.outputs, self.inputs, axes), *bias) * self.experts
 
     def forward(self, tokens: tuple[float, ...]) -> tuple[Kernel, ...]:
         """One launch."""

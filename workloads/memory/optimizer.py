@@ -22,8 +22,19 @@ CHUNK = 65536 * 320
 """Elements of one multi-tensor launch: blocks of 65,536, at most 320 of them (PyTorch,
 aten/src/ATen/native/cuda/MultiTensorApply.cuh, kChunkSize and depth_to_max_blocks)."""
 
+FP32 = 4
+"""Bytes of a master weight."""
+
 QUANTISATION_BLOCK = 2048
 """Elements that share one fp32 scale in a state of 8 bits (Dettmers et al. 2022, arXiv:2110.02861, section 2.1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    """An optimizer by its *name*, and the precision of its states, *dtype*. Master weights are fp32 all the same."""
+
+    name: str
+    dtype: str = "fp32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,41 +61,97 @@ _OPTIMIZERS: Mapping[str, _Optimizer] = {
     "adam8bit": _Optimizer(2, 1.0 + 4.0 / QUANTISATION_BLOCK, 0, 1),
 }
 
-OPTIMIZERS = tuple(_OPTIMIZERS)
+ADAFACTOR, WITH_MOMENTUM, MUON = "adafactor", "adafactor_momentum", "muon"
+
+BY_SHAPE = (ADAFACTOR, WITH_MOMENTUM, MUON)
+"""Optimizers with states that depend on the shapes of tensors, see `moment_bytes`."""
+
+OPTIMIZERS = (*_OPTIMIZERS, *BY_SHAPE)
 """The known optimizers."""
 
 
-def state_bytes(optimizer: str, precision: str, gradient_dtype: str | None = None) -> dict[str, float]:
+def moment_bytes(tensor: ParameterTensor, optimizer: str | Optimizer) -> float:
+    """Bytes of the states of *tensor* beside master weights; none if it is frozen.
+
+    Adafactor keeps a row and a column of second moments of a matrix (Shazeer and Stern 2018, arXiv:1804.04235, section
+    3), and a first moment on request. Muon keeps a momentum of each hidden matrix and updates other tensors by AdamW
+    (Jordan et al. 2024, kellerjordan.github.io/posts/muon). Raises `ScenarioError` for an unknown optimizer.
+
+    >>> embedding = ParameterTensor(50_000 * 1_000, rows=50_000)
+    >>> moment_bytes(embedding, "adafactor"), moment_bytes(embedding, "muon")
+    (204000.0, 400000000.0)
+    """
+    if not tensor.trainable:
+        return 0.0
+    known = as_optimizer(optimizer)
+    width = BYTES[known.dtype]
+    if known.name in (ADAFACTOR, WITH_MOMENTUM):
+        second = tensor.rows + tensor.count / tensor.rows if tensor.rows else tensor.count
+        return float(width * (second + (tensor.count if known.name == WITH_MOMENTUM else 0)))
+    if known.name == MUON:
+        return float(width * tensor.count * (1 if tensor.hidden else 2))
+    return tensor.count * _moments(known)
+
+
+def as_optimizer(given: str | Optimizer) -> Optimizer:
+    """*given*, with states in fp32 if it is a name. Raises `ScenarioError` for an unknown one."""
+    known = Optimizer(given) if isinstance(given, str) else given
+    if known.name not in OPTIMIZERS:
+        near = ", ".join(nearest(known.name, [*OPTIMIZERS]))
+        raise ScenarioError(f'unknown optimizer "{known.name}"; there are: {near}')
+    return known
+
+
+def _moments(known: Optimizer) -> float:
+    """Bytes of the states of a parameter; those of 8 bits do not depend on the precision of others."""
+    kind = _OPTIMIZERS[known.name]
+    share = BYTES[known.dtype] / FP32 if kind.state_bytes == FP32 else 1.0
+    return kind.states * kind.state_bytes * share
+
+
+def state_bytes(optimizer: str | Optimizer, precision: str, gradient_dtype: str | None = None) -> dict[str, float]:
     """Bytes per parameter held all step, by category of memory: parameters, gradients, optimizer.
 
     *precision* ``bf16`` and ``fp16`` keep fp32 master weights, counted with the optimizer; *gradient_dtype* is
-    *precision* unless given. Raises `ScenarioError` for an unknown name.
+    *precision* unless given. Raises `ScenarioError` for an unknown name, or one of `BY_SHAPE`.
 
-    >>> state_bytes("adam", "fp16")
-    {'parameters': 2.0, 'gradients': 2.0, 'optimizer': 12.0}
+    >>> state_bytes("adam", "fp16"), state_bytes(Optimizer("adam", "bf16"), "bf16")["optimizer"]
+    ({'parameters': 2.0, 'gradients': 2.0, 'optimizer': 12.0}, 8.0)
     """
-    kind = _find(optimizer)
-    master = 0.0 if _width(precision) == 4 else 4.0
+    known = as_optimizer(optimizer)
+    if known.name in BY_SHAPE:
+        raise ScenarioError(f"the states of {known.name} depend on the shapes of tensors; there is no number for each")
+    held = _held(precision, gradient_dtype)
+    return {**held, "optimizer": held["optimizer"] + _moments(known)}
+
+
+def _held(precision: str, gradient_dtype: str | None) -> dict[str, float]:
+    """Bytes per parameter without the moments of an optimizer, but with master weights."""
     return {
         "parameters": float(_width(precision)),
         "gradients": float(_width(gradient_dtype or precision)),
-        "optimizer": master + kind.states * kind.state_bytes,
+        "optimizer": 0.0 if _width(precision) == FP32 else 4.0,
     }
 
 
 def resident_states(
-    tensors: Iterable[ParameterTensor], optimizer: str, precision: str, gradient_dtype: str | None = None
+    tensors: Iterable[ParameterTensor],
+    optimizer: str | Optimizer,
+    precision: str,
+    gradient_dtype: str | None = None,
 ) -> dict[str, float]:
     """Bytes that a rank with *tensors* holds all step, by category of memory; arguments as of `state_bytes`.
 
     Frozen tensors have parameters only. Copies of weights in fewer bits count with the parameters.
     """
     own = list(tensors)
-    held = state_bytes(optimizer, precision, gradient_dtype)
+    held = _held(precision, gradient_dtype)
     trained = sum(tensor.count for tensor in own if tensor.trainable)
-    resident = {category: nbytes * trained for category, nbytes in held.items()}
-    resident["parameters"] = sum((held["parameters"] + tensor.copy_bytes) * tensor.count for tensor in own)
-    return resident
+    return {
+        "parameters": sum((held["parameters"] + tensor.copy_bytes) * tensor.count for tensor in own),
+        "gradients": held["gradients"] * trained,
+        "optimizer": held["optimizer"] * trained + sum(moment_bytes(tensor, optimizer) for tensor in own),
+    }
 
 
 def copied_gradient_bytes(gradient_dtype: str, *, unfused_update: bool) -> float:
@@ -100,9 +167,32 @@ def copied_gradient_bytes(gradient_dtype: str, *, unfused_update: bool) -> float
     return 4.0 if unfused_update and _width(gradient_dtype) != 4 else 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Around:
+    """The work around an update: *nbytes* for each parameter, by so many *passes*."""
+
+    nbytes: float
+    passes: int
+
+
+def around(
+    precision: str, gradient_dtype: str | None = None, *, unfused_update: bool = False, flat_update: bool = False
+) -> Around:
+    """Casts of gradients to fp32 and of weights back; with *unfused_update* more, as of `optimizer_kernels`."""
+    gradient, half = _width(gradient_dtype or precision), _width(precision)
+    copy = 0 if half == FP32 else half
+    casts = (gradient + 4 if gradient != FP32 else 0) + (4 + copy if copy else 0)
+    passes = (gradient != FP32) + bool(copy)
+    if not unfused_update:
+        return Around(casts, passes)
+    check = 8 if precision == "fp16" else 0
+    flat = (gradient + 4) + 4 + 2 * 4 if flat_update and gradient != FP32 else 0
+    return Around(4.0 + casts + check + flat, 1 + passes + bool(check) + 3 * bool(flat))
+
+
 def optimizer_kernels(
     parameters: float,
-    optimizer: str,
+    optimizer: str | Optimizer,
     precision: str,
     gradient_dtype: str | None = None,
     *,
@@ -110,7 +200,7 @@ def optimizer_kernels(
     unfused_update: bool = False,
     flat_update: bool = False,
 ) -> tuple[Kernel, ...]:
-    """The kernels of one optimizer step over *parameters* (how many), none if there are none.
+    """The kernels of one elementwise optimizer step over *parameters* (how many), none if there are none.
 
     *fused*: every value is read and written once; else as often as torch's foreach implementation does.
     *unfused_update*: the work around a fused update has kernels of its own, as in Megatron-LM (optimizer/optimizer.py):
@@ -118,40 +208,27 @@ def optimizer_kernels(
     are copied back. *flat_update*: an fp32 copy of each 16-bit gradient is made and summed first to find an overflow,
     and gradients are copied once more to a flat tensor, as in DeepSpeed (runtime/utils.py, ``CheckOverflow``;
     runtime/fp16/fused_optimizer.py, ``step``). A norm above the limit costs Megatron-LM one more pass, which is not
-    counted. Raises `ScenarioError` for an unknown optimizer.
+    counted. Raises `ScenarioError` for an unknown optimizer, or one of `BY_SHAPE`.
     """
-    kind = _find(optimizer)
+    known = as_optimizer(optimizer)
+    if known.name in BY_SHAPE:
+        raise ScenarioError(f"{known.name} is no elementwise optimizer; its kernels depend on the shapes of tensors")
     if not parameters:
         return ()
+    kind, launches = _OPTIMIZERS[known.name], ceil(parameters / CHUNK)
     gradient, half = _width(gradient_dtype or precision), _width(precision)
-    copy = 0 if half == 4 else half
-    launches = ceil(parameters / CHUNK)
-    update = 2 * 4.0 + 2 * kind.states * kind.state_bytes
+    update = 2 * 4.0 + 2 * _moments(known)
+    beside = around(precision, gradient_dtype, unfused_update=unfused_update, flat_update=flat_update)
     if unfused_update:
-        casts = (gradient + 4 if gradient != 4 else 0) + (4 + copy if copy else 0)
-        check = 8 if precision == "fp16" else 0
-        flat = (gradient + 4) + 4 + 2 * 4 if flat_update and gradient != 4 else 0
-        passes = 2 + (gradient != 4) + bool(copy) + bool(check) + 3 * bool(flat)
-        return (
-            memory_bound(
-                parameters * (4.0 + 4.0 + update + casts + check + flat), launches=passes * launches, operation=UPDATE
-            ),
-        )
-    if fused or not kind.unfused:
+        nbytes, passes = 4.0 + update + beside.nbytes, 1 + beside.passes
+    elif fused or not kind.unfused:
         # the gradient is read; weights and states are read and written; the 16-bit copy is written
-        return (memory_bound(parameters * (gradient + update + copy), launches=launches, operation=UPDATE),)
-    # a 16-bit gradient is first cast to fp32, and the updated weights are cast back
-    casts = (gradient + 4 if gradient != 4 else 0) + (4 + copy if copy else 0)
-    passes = kind.launches + (gradient != 4) + bool(copy)
-    return (memory_bound(parameters * (4.0 * kind.unfused + casts), launches=passes * launches, operation=UPDATE),)
-
-
-def _find(optimizer: str) -> _Optimizer:
-    if optimizer not in _OPTIMIZERS:
-        raise ScenarioError(
-            f'unknown optimizer "{optimizer}"; there are: {", ".join(nearest(optimizer, [*OPTIMIZERS]))}'
-        )
-    return _OPTIMIZERS[optimizer]
+        nbytes, passes = gradient + update + (0 if half == FP32 else half), 1
+    else:
+        # a 16-bit gradient is first cast to fp32, and the updated weights are cast back; states in 16 bits save traffic
+        less = 2.0 * (kind.states * kind.state_bytes - _moments(known))
+        nbytes, passes = 4.0 * kind.unfused - less + beside.nbytes, kind.launches + beside.passes
+    return (memory_bound(parameters * nbytes, launches=passes * launches, operation=UPDATE),)
 
 
 def _width(precision: str) -> int:

@@ -20,14 +20,22 @@ from workloads.memory.optimizer import CHUNK
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
 
+GATHERED_BYTES = 2.0
+"""Bytes of an element of a gradient that ranks gather for Muon (arXiv:2502.16982, section 2.3: bf16)."""
+
 
 def sharded_states(
-    program: Program, categories: Collection[str], shards: Mapping[str, int], stages: Mapping[int, Sequence[Weights]]
+    program: Program,
+    categories: Collection[str],
+    shards: Mapping[str, int],
+    stages: Mapping[int, Sequence[Weights]],
+    sharding: Mapping[str, str],
 ) -> Program:
     """*program* with the resident states of *categories* sharded, and the optimizer step with what it holds.
 
-    *shards*: their number by the axis over which data parallelism reduces a tensor; 1 if not given. *stages*: the
-    weights of each stage. The padding that makes all shards equal is not counted.
+    *shards*: their number by the axis over which data parallelism reduces a tensor; 1 if not given. *sharding*: the
+    axis of these shards. *stages*: the weights of each stage. The padding that makes all shards equal is not counted.
+    If the step has products, ranks gather the gradients of the matrices before it (`_gathered_matrices`).
     """
     trained = {stage: [weights.trained for weights in several] for stage, several in stages.items()}
     parts = {name: _elements(stages if name == "parameters" else trained, stages, shards) for name in program.resident}
@@ -43,7 +51,10 @@ def sharded_states(
         if isinstance(op, Compute) and op.name in updates:
             elements = _elements(trained, updates[op.name], shards)
             held = {name: nbytes * elements[1] / max(1, elements[0]) for name, nbytes in op.allocates.items()}
-            kernels = tuple(_of_shard(kernel, *elements) for kernel in op.kernels)
+            if any(kernel.flops for kernel in op.kernels):
+                own = [weights for stage in updates[op.name] for weights in trained.get(stage, ())]
+                yield from _gathered_matrices(op, own, sharding)
+            kernels = tuple(of_shard(kernel, *elements) for kernel in op.kernels)
             op = replace(op, kernels=kernels, allocates=held, frees=held)
         yield op
 
@@ -75,10 +86,37 @@ def _elements(
     return sum(by_axis.values()), sum(count / shards.get(axis, 1) for axis, count in by_axis.items())
 
 
-def _of_shard(kernel: Kernel, elements: int, share: float) -> Kernel:
-    """*kernel*, a pass or several over *elements*, for a *share* of them: as many passes with fewer launches each."""
+def _gathered_matrices(op: Compute, own: Sequence[Weights], sharding: Mapping[str, str]) -> Iterator[Op]:
+    """All-gathers of the 16-bit gradients of hidden matrices before *op*, a step with products of them.
+
+    A rank has a part of a matrix, but its products need the whole. Every rank gathers all, the upper bound of Liu et
+    al. 2025, "Muon is Scalable for LLM Training" (arXiv:2502.16982, section 2.3), and multiplies its share.
+    """
+    for axis, over in sharding.items():
+        tensors = (tensor for weights in own for tensor in weights.over(axis).tensors if tensor.hidden)
+        if nbytes := GATHERED_BYTES * sum(tensor.count for tensor in tensors):
+            name = f"{op.name}.matrices{'' if axis == REPLICAS else f' over {axis}'}"
+            yield Collective(name=name, action=op.action, kind="all_gather", over=over, nbytes=nbytes)
+
+
+def of_shard(kernel: Kernel, elements: int, share: float) -> Kernel:
+    """*kernel*, a pass or several over *elements*, for a *share* of them: as many passes with fewer launches each.
+
+    A batch of products has fewer of them.
+    """
     if not elements:
         return kernel
+    if kernel.shape is not None:
+        batch, *sides = kernel.shape
+        fewer = max(1, ceil(batch * share / elements))
+        part = fewer / batch
+        return replace(
+            kernel,
+            flops=kernel.flops * part,
+            nbytes=kernel.nbytes * part,
+            launches=max(1, round(kernel.launches * part)),
+            shape=(fewer, sides[0], sides[1], sides[2]),
+        )
     passes = ceil(kernel.launches / max(1, ceil(elements / CHUNK)))
     return replace(
         kernel,

@@ -23,7 +23,7 @@ def embedding(tables: tuple[int, ...], positions: int, features: int, precision:
         width * (2 + 3 * adds),
         0.0,
         weights,
-        parameters=tuple(matrix(rows, features) for rows in tables),
+        parameters=tuple(matrix(rows, features, hidden=False) for rows in tables),
         launches=(1 + 2 * adds, 1),
         precision=precision,
         operation=EMBEDDING,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from simulator.kernel import BYTES, Kernel, matmul, memory_bound
 from simulator.operation import Operation
 from workloads.operators.operator import Operator
-from workloads.operators.parameter import ParameterTensor, matrix, parameter_tensors
+from workloads.operators.parameter import ParameterTensor, matrix
 
 BIAS_GRADIENT = Operation("bias gradient", "elementwise", "linear")
 
@@ -19,7 +19,8 @@ class Linear(Operator):
     *splits*: the outputs of each weight tensor if there are several (query, key and value). *shared*: the weight
     belongs to another layer and is not counted. *kept_share*: it keeps one part in so many of its input (sequence
     parallelism keeps a shard and gathers it again). *keeps_input*: false if another operator keeps it. *frozen*: its
-    parameters have no gradients, so that it keeps nothing; that of its input passes through.
+    parameters have no gradients, so that it keeps nothing; that of its input passes through. *hidden*: false if it
+    makes the classes of a head.
     """
 
     rows: int
@@ -32,6 +33,7 @@ class Linear(Operator):
     kept_share: int = 1
     keeps_input: bool = True
     frozen: bool = False
+    hidden: bool = True
 
     @property
     def operation(self) -> Operation:
@@ -43,9 +45,11 @@ class Linear(Operator):
         """Weight, then bias, of each split."""
         made: list[ParameterTensor] = []
         for outputs in self.splits or (self.outputs,):
-            made += [] if self.shared else [matrix(outputs, self.inputs)]
-            made += parameter_tensors(outputs) if self.bias else []
-        return tuple(replace(tensor, trainable=not self.frozen) for tensor in made if tensor.count)
+            if not self.shared:
+                made.append(matrix(outputs, self.inputs, hidden=self.hidden))
+            if self.bias:
+                made.append(ParameterTensor(outputs))
+        return tuple(replace(tensor, trainable=not self.frozen) for tensor in made)
 
     def apart(self) -> tuple[Linear, ...]:
         """A product for each of the *splits*."""

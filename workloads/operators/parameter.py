@@ -15,22 +15,23 @@ class ParameterTensor:
     *reduced_over*: the axes over which its gradient is summed, one reduction each, in this order. The last one is that
     of data parallelism. A joint reduction over several axes names their joint axis (`Mesh.joint`). *copy_bytes*: bytes
     of an element that a rank holds beside it all step, in fewer bits; below 0 if they take its place. *gathered_bytes*:
-    those that ranks gather, if not in the precision of the model. *rows*: its first dimension, so that ``view(rows,
-    -1)`` is a matrix; 1 for a vector, or if the shape is not known. *trainable*: false if it is frozen, so that it has
-    neither a gradient nor optimizer states.
+    those that ranks gather, if not in the precision of the model. *trainable*: false if it is frozen, so that it has
+    neither a gradient nor optimizer states. *rows*: of a matrix, its first dimension, so that ``view(rows, -1)`` has
+    two; 0 if it is none. *hidden*: it is a matrix between hidden features, neither an embedding nor that of the logits.
     """
 
     count: int
     reduced_over: tuple[str, ...] = (REPLICAS,)
     copy_bytes: float = 0.0
     gathered_bytes: float | None = None
-    rows: int = 1
     trainable: bool = True
+    rows: int = 0
+    hidden: bool = False
 
     @property
     def columns(self) -> int:
         """Elements of a row."""
-        return self.count // self.rows
+        return self.count // (self.rows or 1)
 
     def gathered(self, width: float) -> float:
         """Bytes of all its elements as ranks gather them; *width*: those of an element in the model's precision."""
@@ -46,10 +47,12 @@ def parameter_tensors(*counts: int) -> tuple[ParameterTensor, ...]:
     return tuple(map(ParameterTensor, counts))
 
 
-def matrix(rows: int, columns: int, reduced_over: tuple[str, ...] = (REPLICAS,)) -> ParameterTensor:
+def matrix(
+    rows: int, columns: int, reduced_over: tuple[str, ...] = (REPLICAS,), *, hidden: bool = True, trainable: bool = True
+) -> ParameterTensor:
     """A tensor with a first dimension of *rows*, and *columns* elements for each.
 
     >>> matrix(4096, 1024).count
     4194304
     """
-    return ParameterTensor(rows * columns, reduced_over, rows=rows)
+    return ParameterTensor(rows * columns, reduced_over, trainable=trainable, rows=rows, hidden=hidden)

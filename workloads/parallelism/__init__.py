@@ -20,6 +20,7 @@ from simulator.schedule.mesh import Axis, Mesh
 from simulator.schedule.order import Order
 from workloads.gradients.bucket import Reduction
 from workloads.memory.gathering import PLAIN, Gathering
+from workloads.memory.optimizer import Optimizer
 from workloads.model import Model
 from workloads.operators.lowering import Overlap
 from workloads.parallelism.search import Choices
@@ -41,7 +42,7 @@ class TrainingStep:
     model: Model
     micro_batch_size: int
     micro_batches: int
-    optimizer: str = "adam"
+    optimizer: str | Optimizer = "adam"
     gradient_dtype: str | None = None
     software: Software = field(default_factory=Software)
     accelerator: Accelerator | None = None

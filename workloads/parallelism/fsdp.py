@@ -169,7 +169,7 @@ class _Sharding:
             ]
             for stage, own in stages.items()
         }
-        program = sharded_states(program, STATES, shards, stages)
+        program = sharded_states(program, STATES, shards, stages, sharding)
         program = reduce_gradients(program, buckets, self.reduction, every=True)
         program = double_buffered(program, stages, self.gradient_dtype)
         width = BYTES[self.model.precision]

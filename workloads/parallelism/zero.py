@@ -323,7 +323,7 @@ class _Sharding:
         # the axis over which the states of each axis of replicas are sharded, and into how many shards
         sharding = {axis: SHARD if self.hybrid and axis == REPLICAS else axis for axis in degrees}
         shards = {axis: (over == SHARD and self.hybrid) or degrees[axis] for axis, over in sharding.items()}
-        program = sharded_states(program, SHARDED[self.stage], shards, stages)
+        program = sharded_states(program, SHARDED[self.stage], shards, stages, sharding)
         program = reduce_gradients(program, buckets, reduce, degrees, every=self.stage > 1, copies=self.copies)
         if in_backward and not self.in_place:
             program = double_buffered(program, stages, self.gradient_dtype)

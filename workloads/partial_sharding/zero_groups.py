@@ -121,7 +121,8 @@ class _Sharding:
             ("gradients", sizes.gradients),
             ("optimizer", sizes.optimizer),
         ):
-            program = sharded_states(program, (category,), {**degrees, REPLICAS: shards}, stages)
+            of = {**{axis: axis for axis in degrees}, REPLICAS: STATES}
+            program = sharded_states(program, (category,), {**degrees, REPLICAS: shards}, stages, of)
         buckets = {
             number: [
                 replace(one, over=_first_axis(sizes) if axis == REPLICAS else axis)

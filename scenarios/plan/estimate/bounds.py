@@ -59,7 +59,7 @@ def least_bytes(estimator: Estimator, specification: Specification, derived: Der
     least = 0.0
     for stages, in_flight in zip(pipeline.stages, pipeline.in_flight, strict=True):
         tensors = [tensor for stage in stages for layer in layers[stage] for tensor in layer.tensors]
-        held = resident_states(tensors, training.optimizer, share.precision, dtype)
+        held = resident_states(tensors, training.update_rule, share.precision, dtype)
         states = sum(nbytes / (derived.replicas if name in divided else 1) for name, nbytes in held.items())
         passes = min(in_flight, derived.micro_batches * len(stages))
         least = max(least, states + passes * min(kept[stage] for stage in stages))

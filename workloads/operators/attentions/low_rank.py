@@ -49,7 +49,7 @@ class ProjectedKeys(Operator):
     def tensors(self) -> tuple[ParameterTensor, ...]:
         """E and F. Ranks with other heads have the same ones, and sum their gradients."""
         axes = (self.sizes.over, REPLICAS) if self.sizes.ranks > 1 else (REPLICAS,)
-        return (ParameterTensor(self.rank * self.sizes.length, axes),) * 2
+        return (ParameterTensor(self.rank * self.sizes.length, axes, rows=self.rank, hidden=True),) * 2
 
     def forward(self, samples: int) -> tuple[Kernel, ...]:
         """E K and F V."""

@@ -85,7 +85,8 @@ class Agarwal(Grid):
         made: list[ParameterTensor] = []
         for outputs in own.splits or (own.outputs,):
             if not own.shared:
-                made.append(ParameterTensor(ceil(outputs * own.inputs / self.depth.ranks)))
+                count = ceil(outputs * own.inputs / self.depth.ranks)
+                made.append(ParameterTensor(count, rows=outputs, hidden=own.hidden))
             if own.bias:
                 made += self.summed([ParameterTensor(outputs)], self.depth)
         return tuple(made)

@@ -72,7 +72,7 @@ class Summa(Grid):
         tensors: list[ParameterTensor] = []
         for outputs in block.splits or (block.outputs,):
             if not block.shared:
-                tensors.append(matrix(outputs, block.inputs))
+                tensors.append(matrix(outputs, block.inputs, hidden=block.hidden))
             if block.bias:
                 tensors += self.summed([ParameterTensor(outputs)], *self.samples)
         return SummaProduct(block, tuple(tensors), self.columns, self.rows, self.depth)

@@ -16,15 +16,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from simulator.kernel import BYTES, Kernel, memory_bound
+from simulator.kernel import BYTES, memory_bound
 from simulator.schedule import Compute, Op, Program, Recv, Schedule, Send
 from simulator.schedule.mesh import Axis
 from simulator.schedule.order import Action
 from workloads.compute import update_op
 from workloads.gradients.bucket import Weights
 from workloads.gradients.reduce import backward_ops
-from workloads.memory.optimizer import state_bytes
+from workloads.memory.optimizer import Optimizer, resident_states
+from workloads.memory.sharding import of_shard
 from workloads.model import Model
+from workloads.operators.parameter import ParameterTensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class PushPull:
     batches: int
     micro_batches: int
     staleness: int | None
-    optimizer: str
+    optimizer: str | Optimizer
     dtype: str
 
     def schedule(self, schedule: Schedule) -> Schedule:
@@ -156,9 +158,9 @@ class PushPull:
     def _server(self, server: int) -> Program:
         """The program of *server*; the GPUs are its peers from 1 on."""
         own = [part for part in self.parts if part.server == server]
-        state = state_bytes(self.optimizer, self.model.precision, self.dtype)
-        parameters = sum(part.parameters for part in own)
-        kept = {f"host.{category}": per_parameter * parameters for category, per_parameter in state.items()}
+        states = resident_states(self._trained, self.optimizer, self.model.precision, self.dtype)
+        share = sum(part.parameters for part in own) / max(1, self.model.trainable_parameters)
+        kept = {f"host.{category}": nbytes * share for category, nbytes in states.items()}
         ops = [op for step in range(self.batches) for op in self._step(step, own)]
         return Program(f"server {server}", tuple(ops), kept, on="host")
 
@@ -206,21 +208,21 @@ class PushPull:
 
     def _update(self, name: str, part: Part, stream: str) -> Compute:
         """The optimizer step over *part* on the server."""
-        made = update_op(self.model, Action("O", 0), part.parameters, self.optimizer, self.dtype)
-        share = part.parameters / self.model.trainable_parameters if self.model.trainable_parameters else 1.0
-        kernels = tuple(_scaled(kernel, share) for kernel in made.kernels)
+        made = update_op(self.model, Action("O", 0), self._trained, self.optimizer, self.dtype)
+        count = self.model.trainable_parameters
+        kernels = tuple(of_shard(kernel, count, part.parameters) for kernel in made.kernels)
         return replace(made, name=name, action=None, kernels=kernels, stream=stream, on="host")
+
+    @property
+    def _trained(self) -> list[ParameterTensor]:
+        every = self.model.tensors_of({layer.name for layer in self.model.layers})
+        return [tensor for tensor in every if tensor.trainable]
 
     def _weights(self, part: Part) -> float:
         return float(part.parameters * BYTES[self.model.precision])
 
     def _gradients(self, part: Part) -> float:
         return float(part.parameters * BYTES[self.dtype])
-
-
-def _scaled(kernel: Kernel, share: float) -> Kernel:
-    """*kernel* with *share* of its duration, if that is given: the duration is of the whole model."""
-    return kernel if kernel.seconds is None else replace(kernel, seconds=share * kernel.seconds)
 
 
 def axis(server: int) -> str:

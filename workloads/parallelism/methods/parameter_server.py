@@ -15,7 +15,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import model_validator
 
 from simulator.document import Count, Fault, Flag, Index, Size
-from simulator.kernel import BYTES, Kernel, memory_bound
+from simulator.kernel import BYTES, memory_bound
 from simulator.operation import Operation
 from simulator.schedule import Collective, Compute, Op, Program, Schedule
 from simulator.schedule.mesh import Axis
@@ -24,7 +24,8 @@ from workloads.compute import update_op
 from workloads.gradients.bucket import Bucket
 from workloads.gradients.compressed import Code, Coding, Compressed
 from workloads.gradients.reduce import weights_by_stage
-from workloads.memory.optimizer import state_bytes
+from workloads.memory.optimizer import Optimizer, resident_states
+from workloads.memory.sharding import of_shard
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
 from workloads.parallelism import ReducingMethod, TrainingStep
@@ -137,7 +138,7 @@ def parameter_server(
     replicas: int | None = None,
     *,
     servers: int = 1,
-    optimizer: str = "sgd",
+    optimizer: str | Optimizer = "sgd",
     gradient_dtype: str | None = None,
     code: Code | None = None,
 ) -> Schedule:
@@ -192,34 +193,35 @@ def _coded(body: list[Op], code: Code, gradients: float) -> list[Op]:
 
 
 def _servers(
-    model: Model, servers: int, replicas: int, optimizer: str, dtype: str, pushed: float, pulled: float
+    model: Model,
+    servers: int,
+    replicas: int,
+    optimizer: str | Optimizer,
+    dtype: str,
+    pushed: float,
+    pulled: float,
 ) -> Iterator[Program]:
     """Yield the program of each of *servers*, which hold equal shares of the states of *model*.
 
     *pushed*, *pulled*: bytes of the messages of a GPU and a server.
     """
-    share = model.trainable_parameters / servers
-    state = state_bytes(optimizer, model.precision, dtype)
-    kept = {f"host.{category}": per_parameter * share for category, per_parameter in state.items()}
-    gradients = float(model.trainable_parameters * BYTES[dtype]) / servers
+    count = model.trainable_parameters
+    trained = [tensor for tensor in model.tensors_of({layer.name for layer in model.layers}) if tensor.trainable]
+    states = resident_states(trained, optimizer, model.precision, dtype)
+    kept = {f"host.{category}": nbytes / servers for category, nbytes in states.items()}
+    update = update_op(model, Action("O", 0), trained, optimizer, dtype)
+    update = replace(update, kernels=tuple(of_shard(kernel, count, count / servers) for kernel in update.kernels))
+    gradients = float(count * BYTES[dtype]) / servers
     for server in range(servers):
         push, pull = _exchange("push", "reduce", server, pushed), _exchange("pull", "broadcast", server, pulled)
         # every arriving gradient is read and added to the sum
         adds = memory_bound(replicas * pushed + gradients, operation=GRADIENT_SUM)
-        ops = pull, push, *_server_ops(model, push, adds, share, optimizer, dtype)
+        total = Compute(
+            name="add gradients",
+            kernels=() if model.optimizer_seconds is not None else (adds,),
+            stream=push.stream,
+            on="host",
+        )
+        # on the same stream, so that the next step's pull waits for the update
+        ops = pull, push, total, replace(update, stream=push.stream, on="host")
         yield Program(f"server {server}", ops, kept, on="host")
-
-
-def _server_ops(
-    model: Model, push: Collective, adds: Kernel, parameters: float, optimizer: str, dtype: str
-) -> tuple[Op, ...]:
-    """The sum of what was pushed, and the update."""
-    total = Compute(
-        name="add gradients",
-        kernels=() if model.optimizer_seconds is not None else (adds,),
-        stream=push.stream,
-        on="host",
-    )
-    # on the same stream, so that the next step's pull waits for the update
-    update = replace(update_op(model, Action("O", 0), parameters, optimizer, dtype), stream=push.stream, on="host")
-    return total, update
