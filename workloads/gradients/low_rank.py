@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.kernel import Kernel, matmul, memory_bound
 from workloads.gradients.bucket import Bucket
@@ -12,25 +13,29 @@ from workloads.gradients.code_kernels import passes
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """The gradient of a tensor of *rows* x *columns*, approximated with *rank* columns of each factor."""
+    """The gradient of a tensor of *rows* x *columns*, approximated with *rank* columns of each factor.
+
+    *count*: so many tensors of this shape share each launch.
+    """
 
     rows: int
     columns: int
     rank: int
+    count: int = 1
 
     @property
     def elements(self) -> int:
-        """Those of the gradient."""
-        return self.rows * self.columns
+        """Those of all gradients."""
+        return self.count * self.rows * self.columns
 
     def times(self, transposed: bool, dtype: str) -> Kernel:
         """The gradient, or the *transposed* one, times a factor."""
         m, k = (self.columns, self.rows) if transposed else (self.rows, self.columns)
-        return matmul(m, self.rank, k, precision=dtype)
+        return matmul(m, self.rank, k, batch=self.count, precision=dtype)
 
     def product(self, dtype: str) -> Kernel:
         """The product of both factors: the approximated gradient."""
-        return matmul(self.rows, self.columns, self.rank, precision=dtype)
+        return matmul(self.rows, self.columns, self.rank, batch=self.count, precision=dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +49,17 @@ class Split:
     @property
     def left(self) -> int:
         """Elements of all left factors (P)."""
-        return sum(one.rows * one.rank for one in self.matrices)
+        return sum(one.count * one.rows * one.rank for one in self.matrices)
 
     @property
     def right(self) -> int:
         """Elements of all right factors (Q)."""
-        return sum(one.columns * one.rank for one in self.matrices)
+        return sum(one.count * one.columns * one.rank for one in self.matrices)
+
+    def batched(self) -> Split:
+        """The same with one launch for all matrices of a shape."""
+        counts = Counter(self.matrices)
+        return replace(self, matrices=tuple(replace(one, count=count) for one, count in counts.items()))
 
 
 def split(bucket: Bucket, rank: int, min_compression_rate: float) -> Split:
@@ -73,15 +83,19 @@ def split(bucket: Bucket, rank: int, min_compression_rate: float) -> Split:
     return Split(tuple(matrices), bucket.elements - compressed, len(bucket.matrices) - len(matrices))
 
 
-def orthogonalised(rows: Sequence[int], rank: int, width: int) -> tuple[Kernel, ...]:
-    """A matrix of each number of *rows* with *rank* orthogonal columns, by Gram-Schmidt.
+def orthogonalised(matrices: Sequence[Matrix], width: int, *, left: bool) -> tuple[Kernel, ...]:
+    """The *left* or right factors of *matrices* with orthogonal columns, by Gram-Schmidt.
 
     For each column: its norm, a division, and for the columns behind it a product, a sum, a product and a subtraction
     (powerSGD_hook.py, ``_orthogonalize_gram_schmidt``): they read and write 3 columns, and 8 for each column behind.
+    torch takes a QR decomposition from rank 3 on, which has about as many launches.
     """
-    columns = rank * 3 + 8 * (rank * (rank - 1) // 2)
-    launches = 2 * rank + 4 * (rank - 1)
-    return (memory_bound(float(sum(rows)) * columns * width, launches=launches * len(rows)),) if rows else ()
+    kernels = []
+    for one in matrices:
+        length, r = one.count * (one.rows if left else one.columns), one.rank
+        passes_of_columns = 3 * r + 8 * (r * (r - 1) // 2)
+        kernels.append(memory_bound(float(length * passes_of_columns * width), launches=2 * r + 4 * (r - 1)))
+    return tuple(kernels)
 
 
 def singular_values(one: Matrix, dtype: str, width: int) -> tuple[Kernel, ...]:

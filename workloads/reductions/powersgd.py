@@ -13,7 +13,7 @@ from __future__ import annotations
 from simulator.document import Count, Flag, Fraction, Ratio
 from simulator.kernel import Kernel, memory_bound
 from workloads.gradients.bucket import Bucket, Reduction
-from workloads.gradients.code_kernels import error_added, error_kept
+from workloads.gradients.code_kernels import error_added, error_kept, passes
 from workloads.gradients.compressed import Code, Compressed, Message, Round, compressed
 from workloads.gradients.low_rank import Split, copied, copied_back, orthogonalised, split
 
@@ -32,27 +32,33 @@ def powersgd(
     error_feedback: Flag = True,
     warm_up: Fraction | None = None,
     synchronous: Flag = True,
+    batched: Flag = False,
 ) -> Compressed:
     """Factors with *rank* columns, r (n + m) elements in place of n m. Error feedback keeps a copy of each bucket.
 
     *warm_up*: the share of a run's steps that all-reduce whole gradients (``start_powerSGD_iter`` of its steps); the
     simulated step is one after these. *synchronous*: as torch's hook; without, the rounds run beside the backward pass.
+    *batched*: matrices of a bucket with the same shape are stacked and share launches (torch's
+    ``batch_tensors_with_same_shape``).
     """
 
     def code(bucket: Bucket, kind: str) -> Code:
         found = split(bucket, rank, min_compression_rate)
+        found = found.batched() if batched else found
         width, whole = bucket.width, found.elements * bucket.width
         left, right = float(found.left * width), float(found.right * width)
-        first = (*_multiplied(bucket, found, rank, error_feedback), *copied(found, width))
+        stacked = passes(*[2 * width * one.elements for one in found.matrices if one.count > 1])
+        first = (*stacked, *_multiplied(bucket, found, error_feedback), *copied(found, width))
         rounds = [Round(first, tuple(Message(nbytes) for nbytes in (whole, left) if nbytes))]
         if found.matrices:
-            second = orthogonalised([one.rows for one in found.matrices], rank, width)
+            second = orthogonalised(found.matrices, width, left=True)
             second += tuple(one.times(True, bucket.dtype) for one in found.matrices)
             rounds.append(Round(second, (Message(right),)))
         decode = (
             *copied_back(found, width),
             *((memory_bound(2 * right),) if right else ()),
             *(one.product(bucket.dtype) for one in found.matrices),
+            *stacked,
             *((error_kept(bucket),) if error_feedback else ()),
         )
         kept = left + right + (bucket.nbytes if error_feedback else 0.0)
@@ -69,8 +75,8 @@ def powersgd(
     return compressed(reduction, "powersgd", code, {"reduce_scatter": NEEDS_MATRICES, "reduce": TWO_ROUNDS})
 
 
-def _multiplied(bucket: Bucket, found: Split, rank: int, error_feedback: bool) -> tuple[Kernel, ...]:
+def _multiplied(bucket: Bucket, found: Split, error_feedback: bool) -> tuple[Kernel, ...]:
     """The error is added and the sum copied; Q is orthogonalised, and P = M Q."""
     error = (error_added(bucket), memory_bound(2 * bucket.nbytes)) if error_feedback else ()
-    orthogonal = orthogonalised([one.columns for one in found.matrices], rank, bucket.width)
+    orthogonal = orthogonalised(found.matrices, bucket.width, left=False)
     return (*error, *orthogonal, *(one.times(False, bucket.dtype) for one in found.matrices))

@@ -16,6 +16,7 @@ from simulator.schedule import Collective
 from simulator.schedule.check import check
 from topologies.uniform import uniform
 from workloads.compute import compute
+from workloads.gradients.bucket import Bucket
 from workloads.gradients.compressed import Coding
 from workloads.model import Model
 from workloads.operators.parameter import matrix, parameter_tensors
@@ -23,6 +24,8 @@ from workloads.parallelism.ddp import data_parallel
 from workloads.parallelism.zero import zero
 from workloads.pipelines.one_f_one_b import one_f_one_b
 from workloads.reductions import PACKAGE, methods
+from workloads.reductions.all_reduce import all_reduce
+from workloads.reductions.powersgd import powersgd
 from workloads.unit import UnitLayer
 
 TENSORS = matrix(512, 256), *parameter_tensors(512), matrix(64, 9), matrix(1000, 512), *parameter_tensors(1000)
@@ -195,3 +198,20 @@ def test_sharded_gradients():
     for method in ("top_k", "powersgd", "one_bit_adam", "atomo", "gradzip", "sketched"):
         with pytest.raises(ScenarioError, match=rf"{method} is not possible here.*take ddp"):
             total(method)
+
+
+def test_batched_matrices_share_launches():
+    """As many elements and FLOPs in fewer launches, for the copies to and from stacks."""
+    shapes = ((64, 32),) * 5 + ((128, 64), (64, 1))
+    bucket = Bucket(4.0 * sum(n * m for n, m in shapes), "a", matrices=shapes, name="bucket", ranks=2)
+    single, batched = (powersgd(all_reduce(), rank=2, batched=choice).code(bucket) for choice in (False, True))
+    assert [one.messages for one in single.rounds] == [one.messages for one in batched.rounds]
+    few, many = (
+        [kernel for part in (*(one.kernels for one in code.rounds), code.decode) for kernel in part]
+        for code in (batched, single)
+    )
+    assert sum(kernel.flops for kernel in few) == sum(kernel.flops for kernel in many)
+    # P, Q and their product; each orthogonalisation has 2 r + 4 (r - 1) launches; stacks take two copies
+    assert sum(kernel.launches for kernel in many) - sum(kernel.launches for kernel in few) == 4 * (3 + 2 * 8) - 2
+    copies = 2 * 2 * 4 * 5 * 64 * 32
+    assert sum(k.nbytes for k in few) - sum(k.nbytes for k in many) == pytest.approx(copies)
