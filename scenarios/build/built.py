@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from scenarios.build.conditions import conditions
 from scenarios.build.derived import Derived, derive
-from scenarios.build.fabric import check_sharp
+from scenarios.build.fabric import check_network
 from scenarios.build.grid_choice import Choice, chosen_grid
 from scenarios.build.schedule import collective_schedule, model_share, training_schedule
 from scenarios.specification import loading, variants
@@ -147,7 +147,7 @@ class BuiltScenario:
         """Check what depends on the cluster and the model. Raises `ScenarioError` with the place of the fault."""
         _ = self.derived  # checks degrees, batches and placement
         conditions(self.specification, self._cluster, self.document)
-        check_sharp(self.specification, self._cluster, self.document)
+        check_network(self.specification, self._cluster, self.document)
         precisions = {
             kernel.precision
             for layer in (self.model.layers if self.model else ())

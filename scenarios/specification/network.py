@@ -83,8 +83,8 @@ class Network(Section):
 
     @model_validator(mode="after")
     def _of_nccl(self) -> Network:
-        for key in ("sharp", "nvls_tree"):
-            if getattr(self, key) and self.transport in LIBRARIES and self.transport != "nccl":
+        for key in ("sharp", "nvls_tree", "sockets"):
+            if key in self.model_fields_set and self.transport in LIBRARIES and self.transport != "nccl":
                 raise Fault(key, f"belongs to transport nccl, but transport is {self.transport}")
         return self
 
