@@ -116,7 +116,7 @@ class ServerTemplate:
         return self.place[self.wiring.nic_of(self.names[place])]
 
     def relay(self, place: int, rail: int) -> int | None:
-        """Return the GPU that sends to *rail* for the GPU at *place*. None if that GPU is there itself, or no NVLink."""
+        """Return the GPU that sends to *rail* for the GPU at *place*. None: it sends itself, or has no NVLink."""
         gpus, name = self.wiring.gpus, self.names[place]
         if name not in gpus or rail >= len(self.nics) or self.nic_of(place) == self.nics[rail]:
             return None
