@@ -8,6 +8,7 @@ from math import inf
 
 from scenarios.build.built import BuiltScenario
 from scenarios.build.conditions import conditions
+from scenarios.build.library import communication_library
 from scenarios.running import Watch, at_slowest_clock, variation
 from simulator.accelerator import Accelerator, Software
 from simulator.analysis import traffic
@@ -15,7 +16,6 @@ from simulator.cluster import Cluster, Link
 from simulator.engine.repeats import step_times
 from simulator.engine.simulate import Simulation
 from simulator.engine.variation import Variation
-from simulator.network.transport.calibration import transport
 from simulator.network.transport.communicator import Communicator
 from simulator.network.transport.transport import Transport
 from simulator.schedule import Compute
@@ -74,7 +74,7 @@ class Machine:
 
 def machine(scenario: BuiltScenario) -> Machine:
     """Return the machine that *scenario* describes."""
-    library = transport(scenario.specification.network.transport)
+    library = communication_library(scenario.specification.network)
     return Machine(scenario, scenario.cluster(), scenario.software, library, variation(scenario))
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from scenarios.build.built import BuiltScenario
 from scenarios.build.derived import Derived
+from scenarios.build.library import communication_library
 from scenarios.build.schedule import model_share, schedule_of_share
 from scenarios.plan.estimate.layers import (
     AGAIN,
@@ -37,7 +38,6 @@ from simulator.engine.choice import numba_fault
 from simulator.engine.pricing import Pricing
 from simulator.engine.setup import Setup
 from simulator.engine.variation import Variation
-from simulator.network.transport.calibration import transport
 from simulator.network.transport.communicator import Communicator
 from simulator.schedule import Program, Schedule
 from simulator.schedule.matching import Matching
@@ -143,7 +143,7 @@ class Estimator:
             cluster = at_slowest_clock(self.scenario.cluster(), derived.devices)
             self._networks[derived.devices] = Transfers(
                 Communicator(
-                    cluster, derived.devices, transport(network.transport), network.fidelity, network.algorithms
+                    cluster, derived.devices, communication_library(network), network.fidelity, network.algorithms
                 )
             )
         return self._networks[derived.devices]
