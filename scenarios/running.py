@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from scenarios.build.algorithms import check_algorithms
 from scenarios.build.clocks import at_slowest_clock
 from scenarios.build.conditions import conditions
+from scenarios.build.library import communication_library
 from scenarios.results.collective_result import CollectiveResult
 from scenarios.results.result import Result
 from scenarios.results.step_result import StepResult
@@ -24,9 +25,7 @@ from simulator.engine.simulate import Simulation
 from simulator.engine.variation import Pauses, Spells, Variation
 from simulator.errors import ClusterError
 from simulator.gc_paused import gc_paused
-from simulator.network.transport.calibration import transport
 from simulator.network.transport.communicator import Communicator
-from simulator.network.transport.networks.adding import with_networks
 from simulator.network.transport.transport import Transport
 from simulator.schedule import Schedule
 from simulator.schedule.check import check
@@ -146,12 +145,7 @@ def communicator(scenario: BuiltScenario, cluster: Cluster | None = None) -> Com
 
 def library(scenario: BuiltScenario, cluster: Cluster) -> Transport:
     """Return the communication library of *scenario* on *cluster*; of a benchmark by processes without the handover."""
-    found, benchmark = transport(scenario.specification.network.transport, cluster), scenario.specification.collective
-    network = scenario.specification.network
-    if network.sharp or network.nvls_tree:
-        found = with_networks(found, sharp=network.sharp, nvls_tree=network.nvls_tree)
-    if network.sockets > 1:
-        found = replace(found, tcp_sockets=network.sockets)
+    found, benchmark = communication_library(scenario.specification.network, cluster), scenario.specification.collective
     own = benchmark is not None and benchmark.driver == "processes"
     return replace(found, handover=0.0) if own else found
 

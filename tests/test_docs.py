@@ -122,7 +122,7 @@ def test_the_reference_has_every_key(monkeypatch: pytest.MonkeyPatch) -> None:
             assert f"| `{key}` |" in page
     for name in schema["$defs"]:
         assert page.count(f"(section-{name.lower()})=\n") == 1
-    assert "Key: `cluster.node.host`, `cluster.node.socket_link`, `cluster.node.nic`" in page
+    assert "Key: `cluster.node.host`, `cluster.node.socket_link`, `cluster.node.nic_bus`" in page
 
 
 def test_the_api_page_has_all_public_names(monkeypatch: pytest.MonkeyPatch) -> None:

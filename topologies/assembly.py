@@ -115,7 +115,8 @@ def _topology(templates: Sequence[ServerTemplate], network: Network | None) -> T
 class Routes:
     """The router of an assembled cluster.
 
-    It is *hierarchical* if the switches between nodes form a tree. It *chooses* if the user has said how.
+    It is *hierarchical* if the switches between nodes form a tree and a NIC does not depend on the receiver. It
+    *chooses* if the user has said how.
     """
 
     def __init__(
@@ -126,10 +127,11 @@ class Routes:
         names: Names,
         routing: Routing | None = None,
     ) -> None:
-        self.chooses = routing is not None and routing.policy != "auto"
+        routing = routing or Routing()
+        self.chooses, self._pxn = routing.policy != "auto", routing.pxn
         self._templates, self._ports, self._router, self._names = templates, ports, router, names
         self._starts = [template.vertex for template in templates]
-        self.hierarchical = router is None or isinstance(router, Tree)
+        self.hierarchical = router is None or (isinstance(router, Tree) and not self._pxn)
         self._exits: dict[tuple[int, bool], tuple[list[int], Port]] = {}
 
     def __call__(self, source: int, target: int) -> list[int]:
@@ -140,7 +142,8 @@ class Routes:
         if self._router is None:
             ends = f"{self._names[source]} to {self._names[target]}"
             raise ClusterError(f"there is no route from {ends}: they are in different nodes without a fabric")
-        (out, exit_), (back, entry) = self._to_nic(source, a, out=True), self._to_nic(target, b, out=False)
+        back, entry = self._to_nic(target, b, out=False)
+        out, exit_ = self._from_rail(source, a, entry.rail)
         return [*out, *self._router(exit_, entry), *back]
 
     def paths(self, source: int, target: int, connection: int) -> list[list[int]]:
@@ -149,7 +152,8 @@ class Routes:
         a, b = self._place(source), self._place(target)
         if several is None or a[:2] == b[:2]:
             return [self(source, target)]
-        (out, exit_), (back, entry) = self._to_nic(source, a, out=True), self._to_nic(target, b, out=False)
+        back, entry = self._to_nic(target, b, out=False)
+        out, exit_ = self._from_rail(source, a, entry.rail)
         return [[*out, *switches, *back] for switches in several(exit_, entry, connection)]
 
     def regularity(self, cluster: Cluster) -> Regularity | None:
@@ -165,6 +169,20 @@ class Routes:
         """Return the NIC on the routes from *vertex* to other nodes."""
         template, server, place = self._place(vertex)
         return template.vertex + template.size * server + template.nic_of(place)
+
+    def _from_rail(self, source: int, at: tuple[ServerTemplate, int, int], rail: int) -> tuple[list[int], Port]:
+        """The vertices between *source* and the NIC by which it sends to *rail*, and the NIC's port.
+
+        With PXN it is the NIC on the same rail, behind a GPU that *source* reaches over NVLink; else that of *source*.
+        """
+        template, server, place = at
+        relay = template.relay(place, rail) if self._pxn else None
+        if relay is None:
+            return self._to_nic(source, at, out=True)
+        there, port = self._to_nic(
+            template.vertex + template.size * server + relay, (template, server, relay), out=True
+        )
+        return template.path(server, place, relay) + there[1:], port
 
     def _to_nic(self, vertex: int, at: tuple[ServerTemplate, int, int], *, out: bool) -> tuple[list[int], Port]:
         """The vertices between *vertex* and its NIC in the given direction, and the NIC's port."""

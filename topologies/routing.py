@@ -22,11 +22,16 @@ class Routing:
     non-blocking traffic for shift permutations on real life fat trees", 2010). ``auto`` leaves it to the fabric.
 
     *seed*: of the hash. *queue_pairs*: connections between two devices of a group, which share their bytes evenly.
+
+    In a node. *pxn*: a GPU sends to a GPU of another rail through the GPU of its own node on that rail, over NVLink
+    (NCCL's PXN, 2.12). *relays*: GPUs without a common NVLink reach each other through a GPU between them (NCCL's NVB).
     """
 
     policy: Policy = "auto"
     seed: int = 0
     queue_pairs: int = 1
+    pxn: bool = False
+    relays: bool = False
 
     @property
     def separate(self) -> bool:

@@ -6,6 +6,7 @@ Every form has ``build(folder)``, which returns the `simulator.Cluster`. The cat
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from pathlib import Path
@@ -37,6 +38,7 @@ from topologies.catalogue import CPUS, GPUS, LinkData, device, known, link_data
 from topologies.parameters import one_or_list
 from topologies.routing import Routing
 from topologies.sections import FABRICS, Cpu, FabricSection, Gpu, NodeSection
+from topologies.wiring import Wiring
 
 CLUSTERS = "topologies.clusters"
 
@@ -106,6 +108,12 @@ class ClusterSection(Section):
 
     def _whole_cluster(self, folder: Path, routing: Routing) -> Cluster:
         raise NotImplementedError
+
+
+def _has_rails(wiring: Wiring) -> bool:
+    """Whether GPUs of a node have several NICs, and reach each other without PCIe."""
+    gpus = wiring.gpus
+    return len(wiring.nics) > 1 and any(wiring.over_nvlink(gpus[0], other) for other in gpus[1:])
 
 
 def _check_one_path(routing: Routing) -> None:
@@ -192,7 +200,9 @@ class NodesSection(ClusterSection):
 
     def _whole_cluster(self, folder: Path, routing: Routing) -> Cluster:
         function, arguments = lookup.function(FABRICS, self.fabric.kind), self.fabric.parameters()
-        wirings = [kind.wiring() for kind in self.kinds]
+        wirings = [replace(kind.wiring(), relays=routing.relays) for kind in self.kinds]
+        if routing.pxn and not all(_has_rails(one) for one in wirings):
+            raise ClusterError("network.pxn: needs nodes with several NICs whose GPUs are joined by NVLink")
         cable, radix = None, DEFAULT_RADIX
         nic = self.kinds[0].nic
         if nic is not None:

@@ -115,6 +115,15 @@ class ServerTemplate:
         """Return the place of the NIC through which the device at *place* reaches the fabric."""
         return self.place[self.wiring.nic_of(self.names[place])]
 
+    def relay(self, place: int, rail: int) -> int | None:
+        """Return the GPU that sends to *rail* for the GPU at *place*. None: it sends itself, or has no NVLink."""
+        gpus, name = self.wiring.gpus, self.names[place]
+        if name not in gpus or rail >= len(self.nics) or self.nic_of(place) == self.nics[rail]:
+            return None
+        nic = self.names[self.nics[rail]]
+        near = [gpu for gpu in gpus if self.wiring.nic_of(gpu) == nic and self.wiring.over_nvlink(name, gpu)]
+        return self.place[near[gpus.index(name) % len(near)]] if near else None
+
     def path(self, server: int, source: int, target: int) -> list[int]:
         """Return the vertices from place *source* to place *target* of a server, ends included."""
         key, begin = (source, target), self.vertex + self.size * server

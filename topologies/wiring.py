@@ -92,7 +92,8 @@ class Wiring:
     """One server's vertices and links. *through_gpus*: whether GPUs forward messages for others (Infinity Fabric).
 
     *vertices*: the kind of each vertex, by name. *links*: the links from each vertex to its neighbours, in order.
-    *walk*: the route between two GPUs, if the shape knows it; None: the shortest one.
+    *walk*: the route between two GPUs, if the shape knows it; None: the shortest one. *relays*: whether a GPU forwards
+    for two GPUs that have no link of their own, rather than PCIe.
     """
 
     server: Server
@@ -100,6 +101,7 @@ class Wiring:
     links: dict[str, dict[str, Link]] = field(default_factory=dict)
     through_gpus: bool = False
     walk: Callable[[str, str], tuple[str, ...]] | None = None
+    relays: bool = False
     _routes: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
     _nic_of: dict[str, str] = field(default_factory=dict)
 
@@ -142,7 +144,7 @@ class Wiring:
         """Return the vertices from *source* to *target*, ends included.
 
         The route uses the GPUs' own links if they lead there, else PCIe and the links between sockets. It passes
-        through no other GPU (unless *through_gpus*) and no NIC.
+        through no other GPU (unless *through_gpus*, or *relays*) and no NIC.
         """
         key = source, target
         if key not in self._routes and self._staged(source, target):
@@ -150,13 +152,23 @@ class Wiring:
         if key not in self._routes and self.walk and {self.vertices[source], self.vertices[target]} == {"gpu"}:
             self._routes[key] = self.walk(source, target)
         if key not in self._routes:
+<<<<<<< HEAD
             barred = {"nic", "nvme"} if self.through_gpus else {"nic", "gpu", "nvme"}
             paths = (self._shortest(source, target, kinds) for kinds in ({*barred, *PCIE}, barred))
+=======
+            barred = {"nic"} if self.through_gpus else {"nic", "gpu"}
+            tried = [{*barred, *PCIE}, {"nic", *PCIE}, barred] if self.relays else [{*barred, *PCIE}, barred]
+            paths = (self._shortest(source, target, kinds) for kinds in tried)
+>>>>>>> network
             path = next((path for path in paths if path), None)
             if path is None:
                 raise ClusterError(f"there is no route inside a node from {source} to {target}")
             self._routes[key] = path
         return self._routes[key]
+
+    def over_nvlink(self, source: str, target: str) -> bool:
+        """Whether the route between two GPUs passes neither PCIe nor a host."""
+        return not any(self.vertices[vertex] in PCIE for vertex in self.route(source, target))
 
     def _staged(self, source: str, target: str) -> bool:
         """Whether the memory of a host lies between *source* and *target*: a GPU and a NIC that the kernel serves."""

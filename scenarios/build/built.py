@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from scenarios.build.conditions import conditions
 from scenarios.build.derived import Derived, derive
-from scenarios.build.fabric import check_sharp
+from scenarios.build.fabric import check_network
 from scenarios.build.grid_choice import Choice, chosen_grid
 from scenarios.build.offload import check_offload
 from scenarios.build.schedule import collective_schedule, model_share, training_schedule
@@ -149,7 +149,7 @@ class BuiltScenario:
         _ = self.derived  # checks degrees, batches and placement
         check_offload(self.specification, self._cluster, self.derived, self.document)
         conditions(self.specification, self._cluster, self.document)
-        check_sharp(self.specification, self._cluster, self.document)
+        check_network(self.specification, self._cluster, self.document)
         precisions = {
             kernel.precision
             for layer in (self.model.layers if self.model else ())

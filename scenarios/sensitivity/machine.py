@@ -9,14 +9,18 @@ from math import inf
 from scenarios.build.built import BuiltScenario
 from scenarios.build.clocks import at_slowest_clock
 from scenarios.build.conditions import conditions
+<<<<<<< HEAD
 from scenarios.running import Watch, variation
+=======
+from scenarios.build.library import communication_library
+from scenarios.running import Watch, at_slowest_clock, variation
+>>>>>>> network
 from simulator.accelerator import Accelerator, Software
 from simulator.analysis import traffic
 from simulator.cluster import Cluster, Link
 from simulator.engine.repeats import step_times
 from simulator.engine.simulate import Simulation
 from simulator.engine.variation import Variation
-from simulator.network.transport.calibration import transport
 from simulator.network.transport.communicator import Communicator
 from simulator.network.transport.transport import Transport
 from simulator.schedule import Compute
@@ -75,7 +79,7 @@ class Machine:
 
 def machine(scenario: BuiltScenario) -> Machine:
     """Return the machine that *scenario* describes."""
-    library = transport(scenario.specification.network.transport)
+    library = communication_library(scenario.specification.network)
     return Machine(scenario, scenario.cluster(), scenario.software, library, variation(scenario))
 
 

@@ -63,6 +63,12 @@ class Network(Section):
     """Seed of the hash of ecmp; by default simulation.seed."""
     queue_pairs: Count = QUEUE_PAIRS
     """Connections between two GPUs of a group, each with a hash of its own under ecmp."""
+    pxn: Flag = False
+    """Whether a GPU sends to a GPU of another rail through the GPU of its own node on that rail, over NVLink, as NCCL
+    does since 2.12 (PXN); else through its own NIC and the spines."""
+    relay_gpus: Flag = False
+    """Whether GPUs of a node without a common NVLink reach each other through a GPU between them, as in a DGX-1 (NCCL's
+    NVB paths); else over PCIe."""
     sharp: Flag = False
     """Whether InfiniBand switches add (SHARP, of HDR and newer) and NCCL has the plugin for it: all-reduce between
     servers may take sharp, and nvls_sharp on H100 and newer."""
@@ -83,8 +89,8 @@ class Network(Section):
 
     @model_validator(mode="after")
     def _of_nccl(self) -> Network:
-        for key in ("sharp", "nvls_tree"):
-            if getattr(self, key) and self.transport in LIBRARIES and self.transport != "nccl":
+        for key in ("pxn", "relay_gpus", "sharp", "nvls_tree", "sockets"):
+            if key in self.model_fields_set and self.transport in LIBRARIES and self.transport != "nccl":
                 raise Fault(key, f"belongs to transport nccl, but transport is {self.transport}")
         return self
 

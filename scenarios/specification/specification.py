@@ -106,7 +106,7 @@ class Specification(Section):
         """How the switches of the cluster choose among equal-cost paths."""
         network = self.network
         seed = self.simulation.seed if network.seed is None else network.seed
-        return Routing(network.routing, seed, network.queue_pairs)
+        return Routing(network.routing, seed, network.queue_pairs, network.pxn, network.relay_gpus)
 
     @field_validator("name")
     @classmethod

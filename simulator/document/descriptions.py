@@ -35,7 +35,9 @@ def _described(section: JsonSchema, cls: type[Section] | None) -> JsonSchema:
     """Return *section* with the descriptions of its properties; a default and the form of a quantity are added."""
     if cls is None or "properties" not in section:
         return section
-    texts = field_docstrings(cls)
+    own = field_docstrings(cls)
+    # some keys are words of Python, for example from
+    texts = own | {info.alias: own[name] for name, info in cls.model_fields.items() if info.alias and name in own}
     properties = {key: _property(value, texts.get(key, "")) for key, value in section["properties"].items()}
     return {**section, "properties": properties}
 

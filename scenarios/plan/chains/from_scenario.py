@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import Counter
 
 from scenarios.build.built import BuiltScenario
+<<<<<<< HEAD
 from scenarios.build.clocks import at_slowest_clock
+=======
+from scenarios.build.library import communication_library
+>>>>>>> network
 from scenarios.build.schedule import gradient_dtype, model_share
 from scenarios.plan.chains.chain import Chain, ChainLayer, Level, Machine
 from simulator.cluster import Cluster
 from simulator.engine.simulate import Simulation
 from simulator.errors import ScenarioError
 from simulator.kernel import BYTES
-from simulator.network.transport.calibration import transport
 from simulator.network.transport.communicator import Communicator
 from simulator.schedule import Collective, Program, Schedule
 from simulator.schedule.mesh import Mesh
@@ -84,7 +87,7 @@ def _alone(scenario: BuiltScenario, size: int, tp: int) -> BuiltScenario:
 def _simulated(scenario: BuiltScenario, schedule: Schedule, devices: tuple[str, ...]) -> Timeline:
     network, cluster = scenario.specification.network, scenario.cluster()
     on: Cluster = at_slowest_clock(cluster, cluster.gpus)
-    communicator = Communicator(on, devices, transport(network.transport), network.fidelity, network.algorithms)
+    communicator = Communicator(on, devices, communication_library(network), network.fidelity, network.algorithms)
     return Simulation(schedule, communicator, scenario.software).run()
 
 

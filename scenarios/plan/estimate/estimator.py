@@ -16,7 +16,11 @@ from math import inf
 from scenarios.build.built import BuiltScenario
 from scenarios.build.clocks import at_slowest_clock
 from scenarios.build.derived import Derived
+<<<<<<< HEAD
 from scenarios.build.probe import PHASES, by_phase, distinct_layers, overlaps, probe, probed
+=======
+from scenarios.build.library import communication_library
+>>>>>>> network
 from scenarios.build.schedule import model_share, schedule_of_share
 from scenarios.plan.estimate.layers import of_priced_layers, priced
 from scenarios.plan.estimate.pipelines import PipelineFacts, pipeline_facts
@@ -28,7 +32,6 @@ from simulator.engine.choice import numba_fault
 from simulator.engine.pricing import Pricing
 from simulator.engine.setup import Setup
 from simulator.engine.variation import Variation
-from simulator.network.transport.calibration import transport
 from simulator.network.transport.communicator import Communicator
 from simulator.schedule import Schedule
 from simulator.schedule.matching import Matching
@@ -131,7 +134,7 @@ class Estimator:
             cluster = at_slowest_clock(self.scenario.cluster(), derived.devices)
             self._networks[derived.devices] = Transfers(
                 Communicator(
-                    cluster, derived.devices, transport(network.transport), network.fidelity, network.algorithms
+                    cluster, derived.devices, communication_library(network), network.fidelity, network.algorithms
                 )
             )
         return self._networks[derived.devices]

@@ -82,7 +82,7 @@ class GroupTopology:
 
     def _connections_limit(self, transport: Transport, step: Step) -> float:
         """The most (bytes/s) that the TCP connections of one transfer of *step* carry; infinite without TCP."""
-        if not self.properties.tcp:
+        if not self.properties.tcp or transport.blind:
             return inf
         load = self.link_load(step)
         latencies = [latency for latency, _ in load.hops]

@@ -53,8 +53,9 @@ class Transport:
 
     TCP, on links that carry it. *tcp_share*: share of the bandwidth that is payload; 0: as *efficiency* says.
     *tcp_latency*: s for each message between servers beside the others. *tcp_threads*, *tcp_sockets*: threads of a rank
-    that copy to sockets, and connections between two ranks. *segments*: parts of a ring's round that are under way at
-    once, each sent when the receiver's readiness has arrived; 0: there is no such exchange.
+    that copy to sockets, and connections between two ranks. *blind*: of a tuning model that knows nothing of the wires.
+    *segments*: parts of a ring's round that are under way at once, each sent when the receiver's readiness has arrived;
+    0: there is no such exchange.
 
     Bandwidth of links. *efficiency*: kind or class of link -> share of its bandwidth. *attainable*: kind of link ->
     bytes/s at most. *limits*: where -> bytes/s of all channels of a rank together, on the wire. "Where" is the kind of
@@ -103,6 +104,7 @@ class Transport:
     tcp_latency: float = 0.0
     tcp_threads: int = 1
     tcp_sockets: int = 1
+    blind: bool = False
     segments: int = 0
     efficiency: Mapping[str, float] = field(default_factory=dict)
     attainable: Mapping[str, float] = field(default_factory=dict)
@@ -167,7 +169,7 @@ class Transport:
         table = self.hop_latency
         added = table.get((hop, algorithm, protocol), table.get((hop, "ring", protocol), 0.0))
         if hop == NET and group.tcp:
-            added += self.tcp_latency
+            wire, added = 0.0 if self.blind else wire, added + self.tcp_latency
         if hop != NET and group.servers > 1:
             added *= self.intra_node_penalty.get(protocol, 1.0)
         return max(wire, added) if hop in self.wired else wire + added

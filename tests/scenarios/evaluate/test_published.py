@@ -35,6 +35,7 @@ ROWS = {
     "nccl_allreduce_ml_engineering": 40,
     "nccl_allreduce_one_node": 66,
     "nccl_galvatron": 42,
+    "gloo_slow_networks": 48,
     "nccl_slow_networks": 52,
     "ptd_p_against_zero_3": 12,
     "ultrascale_playbook_runs": 94,
