@@ -152,14 +152,9 @@ class Wiring:
         if key not in self._routes and self.walk and {self.vertices[source], self.vertices[target]} == {"gpu"}:
             self._routes[key] = self.walk(source, target)
         if key not in self._routes:
-<<<<<<< HEAD
             barred = {"nic", "nvme"} if self.through_gpus else {"nic", "gpu", "nvme"}
-            paths = (self._shortest(source, target, kinds) for kinds in ({*barred, *PCIE}, barred))
-=======
-            barred = {"nic"} if self.through_gpus else {"nic", "gpu"}
-            tried = [{*barred, *PCIE}, {"nic", *PCIE}, barred] if self.relays else [{*barred, *PCIE}, barred]
+            tried = [{*barred, *PCIE}, {"nic", "nvme", *PCIE}, barred] if self.relays else [{*barred, *PCIE}, barred]
             paths = (self._shortest(source, target, kinds) for kinds in tried)
->>>>>>> network
             path = next((path for path in paths if path), None)
             if path is None:
                 raise ClusterError(f"there is no route inside a node from {source} to {target}")

@@ -9,12 +9,8 @@ from math import inf
 from scenarios.build.built import BuiltScenario
 from scenarios.build.clocks import at_slowest_clock
 from scenarios.build.conditions import conditions
-<<<<<<< HEAD
-from scenarios.running import Watch, variation
-=======
 from scenarios.build.library import communication_library
-from scenarios.running import Watch, at_slowest_clock, variation
->>>>>>> network
+from scenarios.running import Watch, variation
 from simulator.accelerator import Accelerator, Software
 from simulator.analysis import traffic
 from simulator.cluster import Cluster, Link

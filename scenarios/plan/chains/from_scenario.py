@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from scenarios.build.built import BuiltScenario
-<<<<<<< HEAD
 from scenarios.build.clocks import at_slowest_clock
-=======
 from scenarios.build.library import communication_library
->>>>>>> network
 from scenarios.build.schedule import gradient_dtype, model_share
 from scenarios.plan.chains.chain import Chain, ChainLayer, Level, Machine
 from simulator.cluster import Cluster

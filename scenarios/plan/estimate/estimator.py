@@ -16,11 +16,8 @@ from math import inf
 from scenarios.build.built import BuiltScenario
 from scenarios.build.clocks import at_slowest_clock
 from scenarios.build.derived import Derived
-<<<<<<< HEAD
-from scenarios.build.probe import PHASES, by_phase, distinct_layers, overlaps, probe, probed
-=======
 from scenarios.build.library import communication_library
->>>>>>> network
+from scenarios.build.probe import PHASES, by_phase, distinct_layers, overlaps, probe, probed
 from scenarios.build.schedule import model_share, schedule_of_share
 from scenarios.plan.estimate.layers import of_priced_layers, priced
 from scenarios.plan.estimate.pipelines import PipelineFacts, pipeline_facts
