@@ -13,7 +13,8 @@ import pytest
 from scenarios import Scenario
 from scenarios.running import simulated
 from scenarios.specification.loading import shipped
-from simulator.analysis import metrics, traffic
+from simulator.analysis import metrics
+from simulator.analysis.network import traffic
 from simulator.network.transport import tuner
 from simulator.network.transport.calibration import transport
 from simulator.network.transport.group_topology import GroupTopology

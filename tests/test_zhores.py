@@ -12,7 +12,7 @@ import pytest
 import topologies
 from scenarios import Scenario
 from scenarios.results.result import Result
-from simulator.analysis import traffic
+from simulator.analysis.network import traffic
 from simulator.cluster import Cluster
 from simulator.engine.simulate import simulate
 from simulator.network.transport.gloo import gloo

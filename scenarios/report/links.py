@@ -10,7 +10,7 @@ import numpy as np
 from scenarios.report.memory import TIME
 from scenarios.report.parts import Cell, Chart, Part, Section, Table, Text
 from scenarios.report.topology import topology_chart
-from simulator.analysis import traffic
+from simulator.analysis.network import traffic
 from simulator.errors import SimulatorError
 from simulator.timeline import Timeline
 from simulator.units import show

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from scenarios.report.parts import Chart
+from simulator.analysis.network.topology import Edge, Topology, Vertex, topology
 from simulator.analysis.plot.links import percent
 from simulator.analysis.plot.topology import FILLS, SWITCH, edge_colour, vertex_places
-from simulator.analysis.topology import Edge, Topology, Vertex, topology
 from simulator.cluster import Cluster
 from simulator.timeline import Timeline
 from simulator.units import show

@@ -11,7 +11,7 @@ import numpy as np
 from scenarios.files.plotted import PlottedResult
 from scenarios.results.text import heading
 from simulator.analysis import metrics, report
-from simulator.analysis.cables import cable_load
+from simulator.analysis.network.cables import cable_load
 from simulator.analysis.text import indented
 from simulator.timeline import Timeline
 

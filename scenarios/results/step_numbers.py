@@ -20,9 +20,10 @@ from scenarios.results.memory_need import MemoryNeed, memory_need
 from scenarios.results.result import Result
 from scenarios.results.uncertainty import Uncertainty
 from simulator.accelerator import Accelerator
-from simulator.analysis import memory, metrics, traffic
-from simulator.analysis.cables import cable_load
+from simulator.analysis import memory, metrics
 from simulator.analysis.critical.path import COMPUTATION, CriticalPath, critical_path
+from simulator.analysis.network import traffic
+from simulator.analysis.network.cables import cable_load
 from simulator.analysis.percentiles import percentiles
 from simulator.timeline import Timeline
 from workloads.batch_size import data_factor

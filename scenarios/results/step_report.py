@@ -12,9 +12,10 @@ from scenarios.results.constants import large_constants
 from scenarios.results.remedies import remedy_line
 from scenarios.results.step_numbers import StepNumbers
 from scenarios.results.text import batch, engine_line, heading
-from simulator.analysis import bubble, metrics, report, text, traffic
-from simulator.analysis.cables import cable_load
+from simulator.analysis import bubble, metrics, report, text
 from simulator.analysis.critical import table
+from simulator.analysis.network import traffic
+from simulator.analysis.network.cables import cable_load
 from simulator.analysis.pipeline import box_lengths
 from simulator.analysis.text import figure, indented
 from simulator.units import show, show_long

@@ -12,7 +12,7 @@ from scenarios.build.conditions import conditions
 from scenarios.build.library import communication_library
 from scenarios.running import Watch, variation
 from simulator.accelerator import Accelerator, Software
-from simulator.analysis import traffic
+from simulator.analysis.network import traffic
 from simulator.cluster import Cluster, Link
 from simulator.engine.repeats import step_times
 from simulator.engine.simulate import Simulation

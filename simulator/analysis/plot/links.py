@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from simulator.analysis import traffic
-from simulator.analysis.cables import CableLoad, cable_load
+from simulator.analysis.network import traffic
+from simulator.analysis.network.cables import CableLoad, cable_load
 from simulator.analysis.plot.canvas import TITLE, WIDTH, Window, fitting, legend, time_axis
 from simulator.analysis.rows import shown_window
 from simulator.timeline import Timeline

@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Patch
 
+from simulator.analysis.network.topology import SERVERS, Edge, Topology, Vertex, topology
 from simulator.analysis.plot.canvas import RIGHT, WIDTH, Window, stacked
 from simulator.analysis.plot.links import percent
-from simulator.analysis.topology import SERVERS, Edge, Topology, Vertex, topology
 from simulator.errors import SimulatorError
 from simulator.timeline import Timeline
 from simulator.units import show

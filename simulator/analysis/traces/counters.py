@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from simulator.analysis import traffic
 from simulator.analysis.memory import curve
+from simulator.analysis.network import traffic
 from simulator.errors import SimulatorError
 from simulator.timeline import Floats, Timeline
 

@@ -7,7 +7,8 @@ import pytest
 from scenarios import Scenario
 from scenarios.exporting import write
 from scenarios.exporting.perfetto import perfetto
-from simulator.analysis import memory, traffic
+from simulator.analysis import memory
+from simulator.analysis.network import traffic
 
 definition = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
 

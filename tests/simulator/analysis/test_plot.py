@@ -228,7 +228,8 @@ def test_what_cannot_be_drawn_is_told(ddp: Callable[[int], Timeline], tmp_path: 
 
 def test_only_plot_loads_matplotlib_and_never_pyplot() -> None:
     program = (
-        "import sys; from simulator.analysis import memory, metrics, pipeline, report, traffic\n"
+        "import sys; from simulator.analysis import memory, metrics, pipeline, report\n"
+        "from simulator.analysis.network import traffic\n"
         "from simulator.analysis.traces import trace\n"
         "assert 'matplotlib' not in sys.modules and 'perfetto' not in sys.modules\n"
         "from simulator.analysis import plot\n"

@@ -7,9 +7,10 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from scenarios import Scenario
-from simulator.analysis import plot, traffic
+from simulator.analysis import plot
+from simulator.analysis.network import traffic
+from simulator.analysis.network.topology import SERVERS, Topology, topology
 from simulator.analysis.plot.topology import topology_chart
-from simulator.analysis.topology import SERVERS, Topology, topology
 from simulator.errors import SimulatorError
 from simulator.timeline import Timeline
 from tests.simulator.analysis.conftest import data_parallel, played

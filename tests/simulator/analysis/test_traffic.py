@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulator.analysis import traffic
+from simulator.analysis.network import traffic
 from simulator.engine.simulate import simulate
 from simulator.errors import SimulatorError
 from simulator.schedule import Collective, Program, Schedule

@@ -5,7 +5,8 @@ import pytest
 
 from scenarios import Scenario
 from scenarios.running import communicator, variation
-from simulator.analysis import memory, metrics, traffic
+from simulator.analysis import memory, metrics
+from simulator.analysis.network import traffic
 from simulator.engine.simulate import Simulation
 from simulator.errors import SimulatorError
 

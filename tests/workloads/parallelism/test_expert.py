@@ -158,7 +158,7 @@ def test_links_carry_exactly_the_tokens_of_each_pair(tmp_path: Path) -> None:
 
 
 def timeline_bytes(timeline: Any) -> list[float]:
-    from simulator.analysis import traffic
+    from simulator.analysis.network import traffic
 
     return [traffic.by_axis(timeline)["ep"]]
 

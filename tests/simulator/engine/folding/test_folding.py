@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import topologies
-from simulator.analysis import memory, traffic
+from simulator.analysis import memory
+from simulator.analysis.network import traffic
 from simulator.engine.simulate import simulate
 from simulator.engine.variation import Variation
 from simulator.kernel import measured

@@ -10,7 +10,7 @@ from itertools import permutations
 import numpy as np
 import numpy.typing as npt
 
-from simulator.analysis import traffic
+from simulator.analysis.network import traffic
 from simulator.cluster import Cluster
 from simulator.cluster.vertices import NONE
 from simulator.hashing import Indices
