@@ -22,8 +22,8 @@ CLASSES = (
     "measured",
 )
 """*product*: matrix products and convolutions; *attention*: products and softmax in one kernel; *normalisation*: layer
-norms and softmaxes; *optimizer*: passes over parameters, gradients and states; *measured*: a duration is given, and
-what runs in it is not known. To add a class, name it here."""
+norms, and softmaxes with scale, mask and dropout of the scores; *optimizer*: passes over parameters, gradients and
+states; *measured*: a duration is given, and what runs in it is not known. To add a class, name it here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,7 +144,7 @@ class ConvolutionalBuilder:
         if norm:
             operators.append(self._norm(target, relu, added))
         if added and not (norm and self.fused):
-            operators.append(self._elementwise(target, 3, 3, elementary("sum", RESIDUAL.name)))
+            operators.append(self._elementwise(target, 3, 3, elementary("add", RESIDUAL.name)))
         if relu and not (norm and self.fused):
             operators.append(self._relu(target))
         self.image = target

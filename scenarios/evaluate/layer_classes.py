@@ -10,10 +10,7 @@ from simulator.accelerator import Accelerator
 from simulator.kernel import Kernel
 from topologies import cluster
 from workloads.model import Layer
-from workloads.operators.convolution import Convolution
-from workloads.operators.elementwise import Elementwise
 from workloads.operators.layer import OperatorLayer
-from workloads.operators.linear import Linear
 from workloads.operators.operator import Operator
 from workloads.profile import MeasuredLayer, profile
 from workloads.specification import model
@@ -107,8 +104,5 @@ def _priced(layers: Iterable[Layer], samples: int, device: Accelerator) -> dict[
 
 
 def _class_of(operator: Operator) -> str:
-    if isinstance(operator, Convolution):
-        return "convolution"
-    if isinstance(operator, Linear):
-        return "linear"
-    return "batch norm" if isinstance(operator, Elementwise) and operator.tensors else "other elementwise"
+    name = operator.operation.operator
+    return name if name in CLASSES else "other elementwise"

@@ -21,7 +21,9 @@ FP32 = 4
 
 
 SOFTMAX = Operation("softmax", "normalisation", "attention")
-DROPOUT = Operation("dropout", "elementwise", "attention")
+OF_SOFTMAX = {name: Operation(name, SOFTMAX.kind, SOFTMAX.operator) for name in ("scale", "mask", "cast", "dropout")}
+"""Operations over the scores. They count as normalisation too, as part of the softmax (Ivanov et al. 2021,
+arXiv:2007.00072, table 1)."""
 
 
 @dataclass(frozen=True)
@@ -90,11 +92,14 @@ class CoreAttention(Operator):
 
         The fallback to fp32 has two more kernels, the casts.
         """
-        if self._falls_back(samples):
-            casts = 2 * (BYTES[self.precision] + FP32)
-            return (self._over_scores(samples, apart * FP32 + casts, 5),)
-        passes, launches = (fused, 1) if self.fused else (apart, 3)
-        return (self._over_scores(samples, passes * BYTES[self.precision], launches),)
+        width = BYTES[self.precision]
+        if self.fused and not self._falls_back(samples):
+            return (self._over_scores(samples, fused * width, 1),)
+        wide = FP32 if self._falls_back(samples) else width
+        scale, mask = (self._elementary(samples, name, 2 * wide, 1) for name in ("scale", "mask"))
+        soft = self._over_scores(samples, (apart - 4) * wide, 1)
+        casts = (self._elementary(samples, "cast", 2 * (width + FP32), 2),) if wide > width else ()
+        return (scale, mask, soft, *casts)
 
     def _scores(self, samples: int) -> tuple[Kernel, ...]:
         return (self._product(samples, self.length, self.head_size),)
@@ -106,7 +111,11 @@ class CoreAttention(Operator):
         return matmul(self.length, n, k, batch=samples * self.heads, precision=self.precision)
 
     def _dropout(self, samples: int) -> tuple[Kernel, ...]:
-        return (replace(self._over_scores(samples, 2 * BYTES[self.precision] + 1, 1), operation=DROPOUT),)
+        return (self._elementary(samples, "dropout", 2 * BYTES[self.precision] + 1, 1),)
+
+    def _elementary(self, samples: int, name: str, each: float, launches: int) -> Kernel:
+        """The operation *name* over the scores, part of the scaled, masked softmax with dropout."""
+        return replace(self._over_scores(samples, each, launches), operation=OF_SOFTMAX[name])
 
     def _over_scores(self, samples: int, each: float, launches: int) -> Kernel:
         nbytes = samples * self.heads * self.length**2 * each

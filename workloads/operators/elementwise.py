@@ -127,8 +127,8 @@ def gelu(elements: int, precision: str, *, written_out: bool = False) -> Element
     if written_out:
         parts = (
             Part(elementary("power", GELU.name), 2, 7, (1, 3)),
-            Part(elementary("product", GELU.name), 9, 12, (4, 5)),
-            Part(elementary("sum", GELU.name), 5, 6, (2, 2)),
+            Part(elementary("multiply", GELU.name), 9, 12, (4, 5)),
+            Part(elementary("add", GELU.name), 5, 6, (2, 2)),
             Part(elementary("tanh", GELU.name), 2, 3),
         )
         return composed(elements, precision, GELU, parts, 4 * width, width)
@@ -150,7 +150,7 @@ def swiglu(elements: int, precision: str, *, fused: bool = True, separate: bool 
         return Elementwise(elements, 3 * width, 5 * width, kept=2 * width, precision=precision, operation=SWIGLU)
     parts = (
         Part(elementary("SiLU", SWIGLU.name), 2, 3),
-        Part(elementary("product", SWIGLU.name), 3, 6, (1, 2)),
+        Part(elementary("multiply", SWIGLU.name), 3, 6, (1, 2)),
         *(() if separate else (Part(elementary("concatenation", SWIGLU.name), 0, 4, (0, 1)),)),
     )
     return composed(elements, precision, SWIGLU, parts, 3 * width, width)
@@ -168,7 +168,7 @@ def residual(elements: int, precision: str, stream: str, *, drop: bool, fused: b
     *stream*: the precision of x and of the sum; if wider than that of y, the gradient of y is cast.
     """
     width, wide = BYTES[precision], BYTES[stream]
-    added, forward, masked = elementary("sum", RESIDUAL.name), 2 * wide + width, 2 * width + 1
+    added, forward, masked = elementary("add", RESIDUAL.name), 2 * wide + width, 2 * width + 1
     cast = wide + width if wide > width else 0
     casts = (Part(elementary("cast", RESIDUAL.name), 0, cast, (0, 1)),) if cast and not fused else ()
     backward = 3 * wide + (cast if fused else 0)
@@ -177,7 +177,7 @@ def residual(elements: int, precision: str, stream: str, *, drop: bool, fused: b
         return composed(elements, precision, RESIDUAL, parts, 0.0)
     dropped = elementary("dropout", RESIDUAL.name)
     if fused:
-        both = elementary("dropout and sum", RESIDUAL.name)
+        both = elementary("dropout and add", RESIDUAL.name)
         parts = Part(both, forward + 1, 0, (1, 0)), Part(added, 0, backward, (0, 1)), Part(dropped, 0, masked, (0, 1))
     else:
         parts = Part(dropped, masked, masked), Part(added, forward, backward)
@@ -193,7 +193,7 @@ def cast(elements: int, precision: str, stream: str, copies: int) -> Elementwise
     width, wide = BYTES[precision], BYTES[stream]
     parts = (
         Part(CAST, copies * (wide + width), copies * (wide + width), (copies, copies)),
-        Part(elementary("sum", CAST.name), 0, 3.0 * wide * (copies - 1), (0, copies - 1)),
+        Part(elementary("add", CAST.name), 0, 3.0 * wide * (copies - 1), (0, copies - 1)),
     )
     return composed(elements, precision, CAST, parts, (copies - 1) * width)
 

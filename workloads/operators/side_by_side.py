@@ -14,7 +14,7 @@ from workloads.operators.linear import Linear
 from workloads.operators.operator import Operator
 from workloads.operators.parameter import ParameterTensor
 
-SUM = Operation("sum", "elementwise", "linear")
+SUM = Operation("add", "elementwise", "linear")
 
 
 @dataclass(frozen=True)

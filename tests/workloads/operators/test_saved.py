@@ -90,7 +90,7 @@ def test_gelu_is_what_torch_does(torch, precision, written_out):
         assert totals(kernels) == (seen.kernels, seen.moved)
 
 
-TORCH_NAMES = {"pow": "power", "mul": "product", "add": "sum", "tanh": "tanh", "tanh_backward": "tanh"}
+TORCH_NAMES = {"pow": "power", "mul": "multiply", "add": "add", "tanh": "tanh", "tanh_backward": "tanh"}
 """The operation of the composition of GELU of which an operator of torch is part; the power's gradient multiplies."""
 
 
