@@ -25,7 +25,7 @@ from simulator.cluster import Cluster
 from simulator.errors import ScheduleError
 from simulator.network.transport.calibration import transport
 from simulator.network.transport.communicator import Communicator
-from simulator.schedule import Program, Schedule
+from simulator.schedule import Compute, Program, Schedule
 from simulator.schedule.order import Order
 from simulator.units import parse, show
 from workloads.gradients.reduce import actions
@@ -61,7 +61,7 @@ def optimal_sequences(
     *computed*: the computation without recomputation and exchanges. *finish* makes the whole schedule of it. Raises
     `ScheduleError` if the budget cannot be met.
     """
-    training, network = specification.training, _network(specification, derived, cluster)
+    training, network = specification.training, network_of(specification, derived, cluster)
     assert training is not None
     check_not_recomputed(computed, "optimal")
     parts = list(specification.parallelism.parts.values())
@@ -74,7 +74,8 @@ def optimal_sequences(
     return what_is_left(ranks, finish, network, step.software)
 
 
-def _network(specification: Specification, derived: Derived, cluster: Cluster) -> Communicator:
+def network_of(specification: Specification, derived: Derived, cluster: Cluster) -> Communicator:
+    """Return the network between the ranks on *cluster*; all GPUs are as slow as the slowest."""
     network, on = specification.network, at_slowest_clock(cluster, derived.devices)
     return Communicator(on, derived.devices, transport(network.transport, on), network.fidelity, network.algorithms)
 
@@ -143,9 +144,8 @@ def rank_stages(
 
 def stages_of_program(program: Program) -> tuple[int, ...]:
     """Return the stages that *program* computes."""
-    return tuple(
-        sorted({action.stage for template in program.distinct() if (action := template.action) and action.phase == "F"})
-    )
+    computed = (op.action for op in program.distinct() if isinstance(op, Compute) and op.layer)
+    return tuple(sorted({action.stage for action in computed if action and action.phase == "F"}))
 
 
 def _in_flight(program: Program) -> int:

@@ -14,7 +14,7 @@ from scenarios.commands.terminal import say
 if TYPE_CHECKING:
     from scenarios.scenario import Scenario
 
-VIEWS = ("order", "groups", "derived", "topology", "advice", "critical")
+VIEWS = ("order", "groups", "derived", "topology", "advice", "critical", "recompute")
 
 
 @app.command()
@@ -23,8 +23,9 @@ def show(
     what: Annotated[str, typer.Argument(help=f"{', '.join(VIEWS[:-1])} or {VIEWS[-1]}.")] = "derived",
     settings: Settings = None,
 ) -> None:
-    """Show the order, groups, derived values, topology or critical path of a scenario, or advice on parallelism."""
+    """Show the order, groups, derived values, topology, critical path or recomputation of a scenario, or advice."""
     from scenarios.build import explanation
+    from scenarios.build.recompute_view import recompute_text
     from scenarios.plan.advice import advice
     from scenarios.scenario import Scenario
     from simulator.document.validation import listed, near
@@ -37,6 +38,7 @@ def show(
         "topology": lambda one: explanation.topology(one.cluster()),
         "advice": advice,
         "critical": _critical,
+        "recompute": recompute_text,
     }
     if what not in views:
         hint = near(what, views)

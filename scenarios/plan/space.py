@@ -99,7 +99,16 @@ def _words(values: Mapping[str, Any]) -> Iterator[str]:
     yield f"micro-batch {known.pop('micro_batch_size')}" if known.get("micro_batch_size") else ""
     for key, value in known.items():
         if value is not None and key != "micro_batch_size":
-            yield f"{key} {value}"
+            yield f"{key} {_described(value)}"
+
+
+def _described(value: Any) -> str:
+    """Return a value in words; of a section its method and numbers.
+
+    >>> _described({"method": "uniform", "num_layers": 2})
+    'uniform 2'
+    """
+    return " ".join(map(str, value.values())) if isinstance(value, Mapping) else str(value)
 
 
 def described_data(data: Any) -> str:
@@ -169,7 +178,8 @@ class Space:
         assert specification.training is not None
         dumped = specification.parallelism.model_dump(mode="json", exclude_none=False)
         found = {key: dumped[key] for key in SEARCHABLE if key not in TRAINING and key in self.varying}
-        found |= {key: getattr(specification.training, key) for key in TRAINING if key in self.varying}
+        trained = specification.training.model_dump(mode="json", exclude_none=True)
+        found |= {key: trained.get(key) for key in TRAINING if key in self.varying}
         if "data" in found:
             found["data"] = {"method": specification.parallelism.data.method, **(self.given.get("data") or {})}
         return Candidate(found)

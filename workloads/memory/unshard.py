@@ -7,6 +7,7 @@ are gathered at once.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -50,7 +51,8 @@ class Gather:
     """A gather of *layer*, first needed by *action*.
 
     Indices of ops in the program: the gather is issued before *issue*. The first pass that reads the weights begins at
-    *begin*; its first Compute is *first*. The last Compute that reads them is *last*.
+    *begin*; its first Compute is *first*. The last Compute that reads them is *last*. *run* counts the recomputations
+    of the layer before one backward pass.
     """
 
     action: Action
@@ -59,11 +61,12 @@ class Gather:
     first: int
     last: int
     issue: int = 0
+    run: int = 1
 
     @property
     def name(self) -> str:
         """The name of its op."""
-        return f"{self.action}.{self.layer}.gather"
+        return f"{self.action}.{self.layer}.gather" + (f" run {self.run}" if self.run > 1 else "")
 
 
 def gathers(
@@ -121,15 +124,20 @@ def _not_ahead(found: Sequence[Gather], number: int, held: Mapping[str, Weights]
 
 def _uses(program: Program, held: Mapping[str, Weights]) -> list[Gather]:
     """A gather for each pass of a layer that reads its weights, in order of issue."""
-    begins: dict[tuple[Action, str], int] = {}
-    found: dict[tuple[Action, str], Gather] = {}
+    begins: dict[tuple[Action, str, int], int] = {}
+    found: dict[tuple[Action, str, int], Gather] = {}
+    runs: Counter[tuple[Action, str]] = Counter()
+    latest: tuple[Action, str] | None = None
     for index, op in enumerate(program.ops):
         if not (op.action and op.layer and op.action.phase in "FRBI" and held[op.layer].parameters):
             continue
-        key = op.action, op.layer
+        place = op.action, op.layer
+        runs[place] += not runs[place] or (op.action.phase == "R" and place != latest)
+        latest = place
+        key = *place, runs[place]
         begins.setdefault(key, index)
         if isinstance(op, Compute):
-            found.setdefault(key, Gather(*key, begins[key], index, index)).last = index
+            found.setdefault(key, Gather(*place, begins[key], index, index, run=runs[place])).last = index
     return sorted(found.values(), key=lambda use: use.begin)
 
 
