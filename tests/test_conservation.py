@@ -125,6 +125,11 @@ def expected_bytes(scenario: Scenario, timeline: Timeline) -> dict[int, float]:
         if devices[source] != target:
             for link in cluster.route(devices[source], target):
                 total[link] += nbytes * schedule.steps
+    for rank, device in enumerate(devices):
+        for op in schedule.program(rank).ops:
+            if isinstance(op, Copy):
+                for link in cluster.copy_path(device, op.source, op.to):
+                    total[link] += op.nbytes * schedule.steps
     return dict(total)
 
 
@@ -143,17 +148,14 @@ def counted(ops: Iterable[Op]) -> list[tuple[Op, int]]:
     """The ops that move bytes, one of those that are equal in what they move, and the number of these."""
     found: dict[tuple[object, ...], list[Op]] = {}
     for op in ops:
-        if isinstance(op, Collective | Send | Copy):
-            told = (getattr(op, name, None) for name in ("kind", "over", "nbytes", "root", "algorithm", "peer", "to"))
+        if isinstance(op, Collective | Send):
+            told = (getattr(op, name, None) for name in ("kind", "over", "nbytes", "root", "algorithm", "peer"))
             found.setdefault((type(op), *told), []).append(op)
     return [(same[0], len(same)) for same in found.values()]
 
 
 def moved(scenario: Scenario, timeline: Timeline, op: Op, rank: int) -> Iterable[tuple[int, str, float]]:
     """(sender, receiving device, bytes) of the transfers of *op*; of a collective at the first rank of its group."""
-    if isinstance(op, Copy):
-        assert op.to == "host", "no shipped scenario copies to a GPU; count it here when one does"
-        yield rank, scenario.cluster().host_of(timeline.devices[rank]), op.nbytes
     if not isinstance(op, Collective | Send):
         return
     axis = timeline.schedule.mesh.axes[op.over]
@@ -246,6 +248,11 @@ def covered(intervals: Iterable[tuple[float, float]]) -> float:
     return total
 
 
+def computes(op: Op) -> bool:
+    """True for a computation on the GPU, or by the cores of its host."""
+    return isinstance(op, Compute) or (isinstance(op, Copy) and op.on_cores)
+
+
 @every_case
 def test_computing_exposed_communication_and_bubble_make_up_the_step_of_every_rank(case: Case) -> None:
     timeline = timelines(case)[0]
@@ -259,7 +266,7 @@ def test_computing_exposed_communication_and_bubble_make_up_the_step_of_every_ra
         exposed += parts.get("host", 0.0)
         assert computing + exposed + bubble == pytest.approx(timeline.step_time, rel=1e-9)
         # each part follows from the spans, clipped to the window in which metrics are taken
-        spans = [(max(s.begin, begin), min(s.end, end), isinstance(s.op, Compute)) for s in timeline.spans(rank)]
+        spans = [(max(s.begin, begin), min(s.end, end), computes(s.op)) for s in timeline.spans(rank)]
         busy = covered((b, e) for b, e, _ in spans if b < e) / steps
-        assert computing == pytest.approx(covered((b, e) for b, e, computes in spans if computes and b < e) / steps)
+        assert computing == pytest.approx(covered((b, e) for b, e, works in spans if works and b < e) / steps)
         assert bubble == pytest.approx(timeline.step_time - busy, rel=1e-9, abs=1e-9 * timeline.step_time)

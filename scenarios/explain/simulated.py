@@ -49,7 +49,7 @@ def _part(op: Op, call: Call | None) -> str:
     if call is not None:
         return call.kind
     if isinstance(op, Copy):
-        return COPY
+        return HOST if op.on_host else COPY
     if isinstance(op, Delay) or (isinstance(op, Compute) and op.on == "host"):
         return HOST
     return PHASES.get(op.action.phase, "compute") if op.action else "compute"

@@ -97,8 +97,9 @@ def part_of(op: Op) -> str:
     """Return the part of the breakdown to which *op* belongs while it runs."""
     match op:
         case Compute():
-            phase = op.action.phase if op.action else ""
-            return {"R": "recompute", "O": "optimizer"}.get(phase, "compute")
+            return _part_of_phase(op)
+        case Copy() if op.on_cores:
+            return _part_of_phase(op)
         case Send() | Recv() | Collective():
             return f"exposed_{family(op.over)}"
         case Copy():
@@ -106,6 +107,11 @@ def part_of(op: Op) -> str:
         case Delay():
             return "host"
     raise TypeError(f"{type(op).__name__} is no kind of op")
+
+
+def _part_of_phase(op: Op) -> str:
+    phase = op.action.phase if op.action else ""
+    return {"R": "recompute", "O": "optimizer"}.get(phase, "compute")
 
 
 def _kinds(schedule: Schedule, program: int) -> Integers:

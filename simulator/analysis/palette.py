@@ -80,6 +80,8 @@ def paint_of(op: Op) -> Paint:
     match op:
         case Compute():
             return PHASE_PAINTS.get(op.action.phase, OTHER_COMPUTE) if op.action else OTHER_COMPUTE
+        case Copy() if op.on_cores and op.action:
+            return PHASE_PAINTS.get(op.action.phase, OTHER_COMPUTE)
         case Send() | Recv() | Collective():
             return axis_paint(family(op.over))
         case Copy():

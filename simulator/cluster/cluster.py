@@ -200,7 +200,7 @@ class Cluster:
             ends["nvme"] = self.drive_of(device)
         memory = self._link_between(ends["host"], ends["host"])
         own = () if memory is None or "host" not in (source, to) else (memory,)
-        route = self.route(ends[source], ends[to])
+        route = () if source == to else self.route(ends[source], ends[to])
         return (*own, *route) if source == "host" else (*route, *own)
 
     def host_memory(self, device: str) -> float:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from simulator.errors import ReplayError
 from simulator.replay.buffers import Buffers, elements, members, sent_directly
 from simulator.replay.rendezvous import Channel, CollectiveRendezvous, Message, Rendezvous, channels, pairs, tags
 from simulator.replay.worker import Member
@@ -102,7 +103,12 @@ def _copy(op: Copy, buffers: Buffers) -> None:
     n = elements(op.nbytes)
     assert buffers.host is not None
     gpu, host = buffers.source[:n], buffers.host[:n]
-    if op.to == "host":
+    if "nvme" in (op.source, op.to):
+        raise ReplayError(f"{op.name}: copies from and to NVMe drives are not replayed; offload to the host")
+    if op.on_cores:
+        # an addition in place reads and writes
+        host[: n // 2].add_(1.0)
+    elif op.to == "host":
         host.copy_(gpu)
     else:
         gpu.copy_(host)

@@ -187,7 +187,8 @@ class Collective(Op):
 class Copy(Op):
     """*nbytes* *to* the ``gpu``, the ``host`` or ``nvme``, from the place *source*.
 
-    By default a copy to the host comes from the GPU, and any other from the host.
+    By default a copy to the host comes from the GPU, and any other from the host. From the host to itself: cores of the
+    host read and write *nbytes* of its memory, which bounds them and which other copies share.
     """
 
     nbytes: float
@@ -197,8 +198,20 @@ class Copy(Op):
     def __post_init__(self) -> None:
         if not self.source:
             object.__setattr__(self, "source", "gpu" if self.to == "host" else "host")
-        if self.to == self.source or not {self.to, self.source} <= set(PLACES):
+        if (self.to == self.source and not self.on_cores) or not {self.to, self.source} <= set(PLACES):
             raise ScheduleError(f"{self.name}: no copy from {self.source} to {self.to}; places are {', '.join(PLACES)}")
 
+    @property
+    def on_host(self) -> bool:
+        """True if it neither begins nor ends on the GPU."""
+        return "gpu" not in (self.source, self.to)
+
+    @property
+    def on_cores(self) -> bool:
+        """True for work of the cores of the host on its memory."""
+        return self.source == self.to == "host"
+
     def _what(self) -> str:
+        if self.on_cores:
+            return f"read and write {self.nbytes:g} B on the host"
         return f"copy {self.nbytes:g} B from the {self.source} to the {self.to}"

@@ -70,6 +70,7 @@ def test_what_is_shipped() -> None:
         "tensor_grids",
         "t5_11b_32a100",
         "vit_h_14_8a100",
+        "zero_offload_13b_one_v100",
         "zhores_resnet50_ddp",
         "zhores_vgg16_parameter_server_vs_ring",
     ]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from simulator.accelerator import Accelerator
 from simulator.engine.simulate import simulate
 from simulator.errors import ClusterError
 from simulator.network.transport.nccl import nccl
@@ -73,9 +74,18 @@ def test_reading_and_writing_share_the_memory_of_a_host(engine, fold, fabric):
     # two GPUs of a socket
     assert rate(cluster, 8, OUT, **how) == pytest.approx(10.0, rel=1e-6)
     assert rate(cluster, 8, OUT, IN, **how) == pytest.approx(5.0, rel=1e-6)
+    # cores of the host at work have what PCIe leaves, or an equal share
+    cores = ("host", "host", "b")
+    assert rate(cluster, 1, OUT, cores, **how) == pytest.approx(10.0, rel=1e-6)
+    assert rate(cluster, 8, cores, **how) == pytest.approx(10.0, rel=1e-6)
     # all GPUs of a node share its two drives
     assert rate(cluster, 8, READ, **how) == pytest.approx(1.5, rel=1e-6)
     assert rate(cluster, 8, WRITE, **how) == pytest.approx(0.5, rel=1e-6)
+
+
+def test_cores_of_a_host_without_a_link_of_its_memory_take_its_bandwidth():
+    cluster = uniform(2, GB, 0.0, 1, Accelerator(memory_bandwidth=4 * GB))
+    assert rate(cluster, 2, ("host", "host", "a")) == pytest.approx(4.0, rel=1e-6)
 
 
 def test_capacities():

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simulator.analysis.traces.slices import Track, op_texts, process_name, tracks
-from simulator.schedule import Collective, Copy, Delay, Op, Program, Recv, Send
+from simulator.schedule import Collective, Compute, Copy, Delay, Op, Program, Recv, Send
 from simulator.timeline import Floats, Integers, Timeline, op_streams
 
 FIRST_STREAM = 7
@@ -88,7 +88,7 @@ class _Events:
             yield _named("thread_name", self.rank, FIRST_STREAM + track.number, name=f"stream {track.stream}")
             spans = self._spans(track)
             for op, step, begin, end, launch in zip(*(column.tolist() for column in spans), strict=True):
-                if isinstance(self.ops[op], Delay) or getattr(self.ops[op], "on", "gpu") == "host":
+                if _on_host(self.ops[op]):
                     yield self._event("cpu_op", texts.names[op], (self.host, 1), begin, end - begin, {})
                     continue
                 correlation += 1
@@ -200,3 +200,9 @@ def _micro(seconds: float) -> int:
 
 def _named(what: str, process: int, thread: int, **args: str) -> dict[str, Any]:
     return {"ph": "M", "name": what, "pid": process, "tid": thread, "ts": 0, "args": args}
+
+
+def _on_host(op: Op) -> bool:
+    if isinstance(op, Copy):
+        return op.on_host
+    return isinstance(op, Delay) or (isinstance(op, Compute) and op.on == "host")

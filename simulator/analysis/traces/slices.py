@@ -129,7 +129,7 @@ def _args(op: Op) -> Args:
         case Send() | Recv():
             args |= {"axis": op.over, "peer": op.peer, "bytes": op.nbytes}
         case Copy():
-            args |= {"to": op.to, "bytes": op.nbytes}
+            args |= {"from": op.source, "to": op.to, "bytes": op.nbytes}
     return args
 
 

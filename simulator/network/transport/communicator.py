@@ -13,6 +13,7 @@ import numpy as np
 from simulator.cluster import Cluster
 from simulator.errors import SimulatorError
 from simulator.hashing import Indices
+from simulator.kernel import memory_bound
 from simulator.network.plan import Flow, Phase, TransferPlan
 from simulator.network.step import Group, Step, Transfer
 from simulator.network.transport import tuner
@@ -201,6 +202,8 @@ class Communicator:
 
     def _copied(self, rank: int, nbytes: float, source: str, to: str) -> TransferPlan:
         path = self._copy_path(self.devices[rank], source, to)
+        if not path:
+            return self._in_memory(self.cluster.host_of(self.devices[rank]), nbytes)
         links = [self.cluster.links[number] for number in path]
         weights = tuple([1.0 / self.transport.link_efficiency(link) for link in links])
         alone = min((link.bandwidth / weight for link, weight in zip(links, weights, strict=True)), default=inf)
@@ -208,6 +211,11 @@ class Communicator:
         step, wire = Step(_MESSAGE, nbytes), self.cluster.latency(path)
         bare = Candidate("copy", "copy", (PlacedStep(step, wire, (flow,), nbytes / alone),), 0.0, 1.0)
         return TransferPlan("copy", "copy", tuple(self._phases(bare)), nbytes)
+
+    def _in_memory(self, host: str, nbytes: float) -> TransferPlan:
+        """The plan of *nbytes* in the memory of *host*, which has no link of its own: nothing shares it."""
+        seconds = self.cluster.accelerator(host).kernel_seconds(memory_bound(nbytes))
+        return TransferPlan("copy", "copy", (Phase(seconds, (), 0.0, contended=False),), nbytes)
 
     def buffer_bytes(self, ranks: tuple[int, ...]) -> float:
         """Return the bytes that the library holds on each GPU of the group *ranks* for its channels."""

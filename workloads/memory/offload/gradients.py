@@ -125,18 +125,16 @@ class _Writer:
         more = {"buffers": copy.nbytes}
         back = replace(copy, name=f"{copy.name}.in", to="gpu", source="host", stream=stream, allocates=more, frees={})
         kernels = (memory_bound(3.0 * copy.nbytes, launches=1),)
-        total = Compute(
-            name=f"{copy.name}.add",
-            stream=copy.stream,
-            kernels=kernels,
-            after=(*copy.after, back.name),
-            frees=more,
-        )
-        yield from (back, total, replace(copy, after=(total.name,)))
+        after = (*copy.after, back.name)
+        total = Compute(name=f"{copy.name}.add", stream=copy.stream, kernels=kernels, after=after)
+        frees = added(copy.frees, "buffers", copy.nbytes)
+        yield from (back, total, replace(copy, after=(total.name,), frees=frees))
 
-    def _added_on_host(self, copy: Copy, elements: float) -> Compute:
-        kernels = (memory_bound(3.0 * elements * self.held.gradient),)
-        return Compute(name=f"{copy.name}.add", stream=ON_HOST, on="host", kernels=kernels, after=(copy.name,))
+    def _added_on_host(self, copy: Copy, elements: float) -> Copy:
+        nbytes = 3.0 * elements * self.held.gradient
+        return Copy(
+            name=f"{copy.name}.add", nbytes=nbytes, to="host", source="host", stream=ON_HOST, after=(copy.name,)
+        )
 
 
 def _reduces(op: Op) -> bool:

@@ -1,17 +1,17 @@
 """The optimizer step on the cores of the host, tile by tile.
 
-While the host updates a tile, the tile before it is copied to the GPU (Ren et al. 2021, section 5.1), and those on
-drives are read one ahead and written back one behind (Rajbhandari et al. 2021, section 6.2). The update reads gradients
-and reads and writes master weights and states, so the memory of the host bounds it; ranks of one processor share it.
+While the host updates a tile, the tile before it is copied to the GPU (Ren et al. 2021, section 5.1), on a stream of
+its own whether other copies overlap or not (DeepSpeed, csrc/adam/cpu_adam_impl.cpp). Tiles on drives are read one ahead
+and written back one behind (Rajbhandari et al. 2021, section 6.2). The update reads gradients and reads and writes
+master weights and states, so the memory of the host bounds it; ranks of one processor share it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from simulator.kernel import Kernel
 from simulator.schedule import Compute, Copy, Op, Program
 from workloads.gradients.reduce import updated_stages
 from workloads.memory.offload.places import ON_HOST, READ, TO_GPU, WRITE, Held, Places
@@ -19,6 +19,9 @@ from workloads.memory.optimizer import optimizer_kernels
 
 TILE = 128 * 1024 * 1024
 """Elements of a tile of the update (DeepSpeed, csrc/includes/cpu_adam.h, ``TILE``)."""
+
+BUFFERS = 3
+"""Tiles of states of a drive in host memory: one is read, one updated, one written."""
 
 MOST_TILES = 256
 """Tiles of an update that are simulated at most; beyond it they are larger."""
@@ -59,19 +62,24 @@ class _Update:
 
     def at_once(self, ready: tuple[str, ...]) -> list[Op]:
         """Return the step that begins when the ops *ready* have ended, and that the GPU awaits."""
-        ops = [*self._on_gpu()]
-        awaited: dict[str, str] = {}
-        for number in range(self._tiles):
-            for op in self._tile(number, ready):
-                ops.append(op)
-                awaited[op.stream] = op.name
-        return [*ops, self._end(tuple(awaited.values()))]
+        copies = self._copies(ready)
+        return [*self._on_gpu(), *copies, self._end(_last_of_streams(copies))]
 
     def delayed(self, ready: tuple[str, ...]) -> list[Op]:
         """Return the step that needs nothing of this batch; its parameters replace the old ones after *ready*."""
-        tiles = [op for number in range(self._tiles) for op in self._tile(number, ())]
-        copies = [replace(op, after=(*op.after, *ready)) if isinstance(op, Copy) else op for op in tiles]
-        return [*copies, self._end((*ready, copies[-1].name))]
+        copies = self._copies(())
+        late = [replace(op, after=(*op.after, *ready)) if op.stream == TO_GPU else op for op in copies]
+        return [*late, self._end((*ready, *_last_of_streams(late)))]
+
+    def _copies(self, ready: tuple[str, ...]) -> list[Copy]:
+        """Return the copies of all tiles; the read of a tile is issued before the update of the tile before it."""
+        tiles = [list(self._tile(number, ready)) for number in range(self._tiles)]
+        reads = [[op for op in tile if op.stream == READ] for tile in tiles]
+        issued = [*reads[0]]
+        for number, tile in enumerate(tiles):
+            issued += [op for following in reads[number + 1 : number + 2] for op in following]
+            issued += [op for op in tile if op.stream != READ]
+        return issued
 
     def _on_gpu(self) -> Iterator[Op]:
         """Yield the update of the share that stays on the GPU."""
@@ -81,39 +89,44 @@ class _Update:
             held = {name: nbytes * share for name, nbytes in self.op.allocates.items()}
             yield replace(self.op, name=f"{self.op.name}.gpu", kernels=kernels, allocates=held, frees=held)
 
-    def _tile(self, number: int, ready: tuple[str, ...]) -> Iterator[Op]:
-        """Yield the ops of one tile: read, update, write, copy to the GPU."""
+    def _tile(self, number: int, ready: tuple[str, ...]) -> Iterator[Copy]:
+        """Yield the copies of one tile: read, update, write, copy to the GPU."""
         name, elements = f"{self.op.name}.tile{number}", self.elements / self._tiles
         states = elements * self.held.element["optimizer"]
-        update = Compute(
-            name=name, action=self.op.action, on="host", stream=ON_HOST, after=ready, kernels=self._kernels(elements)
-        )
+        update = self._copy(name, self._traffic(elements), "host", "host", ON_HOST, ready)
         on_drive = self.places.optimizer == "nvme"
         if on_drive:
-            before = (f"{self.op.name}.tile{number - 2}",) if number > 1 else ()
+            before = (f"{self.op.name}.tile{number - BUFFERS}.write",) if number >= BUFFERS else ()
             read = self._copy(f"{name}.read", states, "host", "nvme", READ, (*ready, *before))
             yield replace(read, allocates={"host.buffers": states})
             update = replace(update, after=(*ready, f"{name}.read"))
         yield update
+        nbytes = elements * self.held.parameter
+        if self.places.parameters == "nvme":
+            yield self._copy(f"{name}.keep", nbytes, "nvme", "host", WRITE, (name,))
         if on_drive:
             write = self._copy(f"{name}.write", states, "nvme", "host", WRITE, (name,))
             yield replace(write, frees={"host.buffers": states})
-        nbytes = elements * self.held.parameter
         if self.places.parameters == "gpu":
-            stream = TO_GPU if self.places.overlap else "compute"
-            yield self._copy(f"{name}.in", nbytes, "gpu", "host", stream, (name,))
-        elif self.places.parameters == "nvme":
-            yield self._copy(f"{name}.keep", nbytes, "nvme", "host", WRITE, (name,))
+            yield self._copy(f"{name}.in", nbytes, "gpu", "host", TO_GPU, (name,))
 
     def _copy(self, name: str, nbytes: float, to: str, source: str, stream: str, after: tuple[str, ...]) -> Copy:
         action = self.op.action
         return Copy(name=name, action=action, nbytes=nbytes, to=to, source=source, stream=stream, after=after)
 
-    def _kernels(self, elements: float) -> tuple[Kernel, ...]:
+    def _traffic(self, elements: float) -> float:
+        """Return the bytes that the update of *elements* reads and writes."""
         gradient = "fp32" if self.held.gradient == 4 else "fp16"
         precision = "fp32" if self.places.full_precision else self.held.precision
-        return optimizer_kernels(elements, self.held.optimizer, precision, gradient, fused=self.places.fused)
+        fused = self.places.fused
+        kernels = optimizer_kernels(elements, self.held.optimizer, precision, gradient, fused=fused)
+        return sum(kernel.nbytes for kernel in kernels)
 
     def _end(self, awaited: tuple[str, ...]) -> Compute:
         """Return the op, without work, at which the GPU has waited for the step; it has the name of the step."""
         return Compute(name=self.op.name, action=self.op.action, kernels=(), after=awaited)
+
+
+def _last_of_streams(copies: Sequence[Copy]) -> tuple[str, ...]:
+    """The name of the last of *copies* on each stream."""
+    return tuple({op.stream: op.name for op in copies}.values())
