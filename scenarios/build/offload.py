@@ -55,7 +55,8 @@ def _faults_of_cluster(offload: Offload, cluster: Cluster, devices: Sequence[str
     """Yield (key, message) of places that the nodes of *devices* lack."""
     used = [key for key in ("activations", "optimizer", "gradients", "parameters") if _leaves(offload, key)]
     if used and not cluster.hosts:
-        yield used[0], f"{cluster.name} has no host to offload to; give it hosts, or take gpu"
+        instead = "none" if used[0] == "activations" else "gpu"
+        yield used[0], f"{cluster.name} has no host to offload to; give it hosts, or take {instead}"
         return
     servers = {cluster.node_of(device): device for device in devices}
     for key in offload.on_drives:

@@ -68,9 +68,8 @@ def optimal_sequences(
     seconds = layer_seconds(step.model, derived, parts, step.software, network)
     plan = planned_offload(training.offload, training.recompute_method, network, derived.ranks) or _optimal
     ranks = rank_stages(computed, step.model, step.micro_batch_size, seconds, plan)
-    budget = training.recompute_options.budget
-    if isinstance(budget, float):
-        return within(budget, ranks)
+    if training.activation_budget is not None:
+        return within(training.activation_budget, ranks)
     return what_is_left(ranks, finish, network, step.software)
 
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from textwrap import wrap
 
 from scenarios.build.built import BuiltScenario
 from scenarios.build.explanation import check_trains
 from scenarios.build.layer_seconds import layer_seconds
+from scenarios.build.offload_activations import copy_bandwidth
 from scenarios.build.optimal_recompute import RankStages, network_of, rank_stages, stages_of_program
 from scenarios.build.schedule import model_share
 from simulator.analysis.text import table
 from simulator.errors import ScheduleError
+from simulator.schedule import Copy
 from simulator.units import show
 from workloads.memory.chains.chain import Chain
-from workloads.memory.chains.execution import Execution, executed
+from workloads.memory.chains.combined.execution import TimedExecution, executed_with_copies
 from workloads.memory.chains.observed import observed
 from workloads.memory.chains.sequence import Sequence
 
@@ -34,7 +37,7 @@ class StageRun:
     rank: RankStages
     chain: Chain
     sequence: Sequence
-    run: Execution
+    run: TimedExecution
 
     @property
     def content(self) -> tuple[object, ...]:
@@ -58,7 +61,8 @@ def recompute_text(scenario: BuiltScenario) -> str:
         groups.setdefault(one.content, []).append(one)
     last = max(one.stage for own in groups.values() for one in own)
     blocks = [_block(own, last) for own in groups.values()]
-    return "\n\n".join([*blocks, _table(list(groups.values())), *_notes(last)])
+    copies = any(own[0].run.copied for own in groups.values())
+    return "\n\n".join([*blocks, _table(list(groups.values())), *_notes(last, copies)])
 
 
 def stages_as_run(scenario: BuiltScenario) -> Iterator[StageRun]:
@@ -69,13 +73,15 @@ def stages_as_run(scenario: BuiltScenario) -> Iterator[StageRun]:
     share = model_share(scenario.model, parts, scenario.document)
     network = network_of(specification, derived, scenario.cluster())
     seconds = layer_seconds(share, derived, list(parts.values()), scenario.software, network)
+    copies = any(isinstance(op, Copy) for program in schedule.programs for op in program.distinct())
+    bandwidth = copy_bandwidth(network, derived.ranks) if copies else inf
     programs = {stages_of_program(program): program for program in schedule.programs}
     for rank in rank_stages(schedule, share, derived.micro_batch_size, seconds):
         for stage, chain in zip(rank.stages, rank.chains, strict=True):
             layers = [layer.name for layer in chain.layers]
             sequence = observed(programs[rank.stages], stage, layers)
             try:
-                run = executed(sequence, chain)
+                run = executed_with_copies(sequence, chain, bandwidth)
             except ScheduleError as error:
                 raise scenario.document.error(("parallelism", "schedule"), str(error)) from None
             yield StageRun(stage, rank, chain, sequence, run)
@@ -96,8 +102,21 @@ def _named(several: list[StageRun]) -> str:
 
 
 def _table(groups: list[list[StageRun]]) -> str:
-    header = ("", "layers", "forwards", "in flight", "held each", "peak of the GPU", "time", "without", "overhead")
-    return table([_row(own) for own in groups], header, "lr")
+    header = ["", "layers", "forwards", "in flight", "held each", "peak of the GPU", "time", "without", "overhead"]
+    rows = [_row(own) for own in groups]
+    if any(own[0].run.copied for own in groups):
+        header += ["to the host", "at most there", "waits"]
+        rows = [(*row, *_copied(own[0])) for row, own in zip(rows, groups, strict=True)]
+    return table(rows, tuple(header), "lr")
+
+
+def _copied(one: StageRun) -> tuple[str, str, str]:
+    run = one.run
+    return (
+        show(run.copied, "size", 4),
+        show(run.host_peak * one.rank.in_flight, "size", 4),
+        show(run.waited, "time", 4),
+    )
 
 
 def _row(several: list[StageRun]) -> tuple[str, ...]:
@@ -117,9 +136,18 @@ def _row(several: list[StageRun]) -> tuple[str, ...]:
     )
 
 
-def _notes(last: int) -> Iterator[str]:
-    yield (
+def _notes(last: int, copies: bool) -> Iterator[str]:
+    letters = (
         "F1c: forward pass of layer 1 that keeps its input; F1n: keeps nothing; F1e: keeps all that B1, its backward "
-        "pass, needs." + (f" {BETWEEN}: other micro-batches pass." if last else "") + "\nTime: of a micro-batch, "
-        "computing and exchanges within the layers. Peak: activations of all micro-batches in flight, at most."
+        "pass, needs." + (f" {BETWEEN}: other micro-batches pass." if last else "")
+    )
+    if copies:
+        letters += (
+            "\nO1t: what layer 1 keeps leaves for the host (O1a: its output, kept as an input); W1t: the computation "
+            "waits until it has left; P1t: it comes back."
+        )
+    yield (
+        f"{letters}\nTime: of a micro-batch, computing and exchanges within the layers"
+        + (", and waits for copies" if copies else "")
+        + ". Peak: activations of all micro-batches in flight, at most."
     )

@@ -91,9 +91,9 @@ def schedule_of_share(
         )
         return offloaded_by(_distributed(schedule, specification, step, order, derived, document), sequences)
 
-    key = ("recompute",) if training.recompute_method == "optimal" else ("offload", "activations")
-    budget = ("budget",) if isinstance(training.recompute_options.budget, float) else ()
-    with _faults_at(document, "training", *key, *budget):
+    key = "recompute" if training.recompute_method == "optimal" else "offload"
+    budget = ("budget",) if training.activation_budget is not None else ()
+    with _faults_at(document, "training", key, *budget):
         check_order(order, parallelism.schedule)
         return finish(optimal_sequences(computed, specification, step, derived, cluster, finish))
 

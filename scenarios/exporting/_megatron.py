@@ -79,7 +79,7 @@ def notes(run: Launch) -> tuple[str, ...]:
     overlap = run.scenario.specification.parallelism.tp_overlap
     if overlap not in (False, True, 0.0, 1.0):
         made.append(f"parallelism.tp_overlap: {overlap} is written as --tp-comm-overlap, without the fraction")
-    return (*made, *run.unsaid(SAID, DATA))
+    return (*made, *run.unsaid(SAID, DATA, ("offload",)))
 
 
 def environment(run: Launch) -> list[str]:

@@ -36,7 +36,7 @@ def accelerate(scenario: Scenario) -> Export:
     }
     note = "the model is that of your train.py, whose Trainer takes the flags of launch.sh"
     told = ("stage", "hybrid", "reshard", "prefetch")
-    return Export(files, (note, *run.unsaid({"tp", "pp", "dp"}, told)))
+    return Export(files, (note, *run.unsaid({"tp", "pp", "dp"}, told, ("offload",))))
 
 
 def _trainer(run: Launch) -> list[str]:

@@ -15,6 +15,9 @@ from scenarios.scenario import Scenario
 OPTIMIZERS = {"adam": "AdamW", "momentum": "SGD"}
 """DeepSpeed's and torch's optimizers by that of the scenario."""
 
+DEVICES = {"host": "cpu", "nvme": "nvme"}
+"""Where states live, by the name of the scenario."""
+
 
 def deepspeed(scenario: Scenario) -> Export:
     """Return configuration and launch script. Raises `ScenarioError` for what DeepSpeed does not have."""
@@ -46,6 +49,7 @@ def _config(run: Launch) -> dict[str, Any]:
     zero: dict[str, Any] = {"stage": stage, "overlap_comm": overlap}
     if run.bucket_elements:
         zero["reduce_bucket_size"] = run.bucket_elements
+    zero |= _offload(run)
     config: dict[str, Any] = {
         "train_batch_size": run.batch,
         "train_micro_batch_size_per_gpu": run.micro_batch,
@@ -64,3 +68,18 @@ def _config(run: Launch) -> dict[str, Any]:
     if run.pp > 1:
         config["pipeline"] = {"stages": run.pp}
     return config
+
+
+def _offload(run: Launch) -> dict[str, Any]:
+    """Return the keys of ``zero_optimization`` for states off the GPU. DeepSpeed has no delayed update any more."""
+    offload = run.training.offload
+    if offload is None:
+        return {}
+    if offload.delayed_update:
+        raise run.refuse("training.offload.delayed_update", "DeepSpeed", "false")
+    found: dict[str, Any] = {}
+    if offload.optimizer != "gpu":
+        found["offload_optimizer"] = {"device": DEVICES[offload.optimizer], "ratio": offload.optimizer_fraction}
+    if offload.parameters != "gpu":
+        found["offload_param"] = {"device": DEVICES[offload.parameters]}
+    return found

@@ -59,7 +59,7 @@ def torchtitan(scenario: Scenario) -> Export:
         "compile": {"enable": scenario.stack.endswith("_compile")},
     }
     files = {file: _toml(sections), "launch.sh": script(scenario.name, "torchtitan 0.2.2", [started])}
-    notes = run.unsaid(SAID, ("hybrid", "reshard"))
+    notes = run.unsaid(SAID, ("hybrid", "reshard"), ("offload",))
     if not run.steps:
         notes.insert(0, "the scenario gives no tokens or samples: torchtitan runs 10000 steps")
     return Export(files, tuple(notes))

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, model_validator
 
-from simulator.document import Count, Fault, Flag, Fraction, Index, Section
+from simulator.document import Count, Fault, Flag, Fraction, Index, Section, Size
 from simulator.document.validation import listed, near
 
 
@@ -46,6 +46,9 @@ class Offload(Section):
     ahead: Count = 1
     """How many layers before the backward pass of a layer the copy of its activations back begins. 1 is a double
     buffer."""
+    budget: Literal["auto"] | Size | None = None
+    """Of auto and karma, the bytes of activations on each GPU; by default auto: what states, buffers and reserves leave
+    of its memory. With recompute: optimal it is given there."""
     optimizer: Literal["gpu", "host", "nvme"] = "gpu"
     """Where the optimizer states live. Beside host or nvme, cores of the host update the parameters (CPU Adam)."""
     gradients: Literal["gpu", "host"] = "gpu"
@@ -86,6 +89,8 @@ class Offload(Section):
             for key in ("outstanding", "ahead"):
                 if getattr(self, key) != 1:
                     raise Fault(key, f"belongs to layers that are chosen, but activations is {self.activations}")
+        if self.budget is not None and not self.planned:
+            raise Fault("budget", f"belongs to activations: auto or karma, but activations is {self.activations}")
         updated = "on the host they are updated there, so their optimizer states too: add optimizer: host"
         if self.optimizer == "gpu":
             if self.gradients != "gpu":

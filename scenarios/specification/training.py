@@ -116,6 +116,13 @@ class Training(Section):
         """True if a programme decides which activations stay, are computed again or are copied to the host."""
         return self.recompute_method == "optimal" or (self.offload is not None and self.offload.planned)
 
+    @property
+    def activation_budget(self) -> float | None:
+        """Bytes of activations that a plan may hold on each GPU; None: what the GPU has left."""
+        own = self.offload.budget if self.offload is not None else None
+        given = own if own is not None else self.recompute_options.budget
+        return None if given == "auto" else given
+
     @model_validator(mode="after")
     def _consistent(self) -> Training:
         if self.offload is not None and self.offload.planned:
@@ -123,6 +130,8 @@ class Training(Section):
             if method not in ("none", "optimal"):
                 why = f"{word} decides itself what is computed again, but recompute is {method}"
                 raise Fault(("offload", "activations"), f"{why}; take recompute: optimal, or activations: all")
+            if method == "optimal" and self.offload.budget is not None:
+                raise Fault(("offload", "budget"), "the budget of recompute: optimal stands there; drop this one")
             if word == "karma" and method == "optimal":
                 why = "karma computes layers again by rules of its own; leave recompute out, or take activations: auto"
                 raise Fault(("offload", "activations"), why)

@@ -43,6 +43,11 @@ class DistributedDataParallel(ReducingMethod):
     """Only the last micro-batch of a step communicates."""
 
     @property
+    def overlaps(self) -> bool:
+        """As given."""
+        return self.overlap
+
+    @property
     def broadcasts(self) -> bool:
         """Every rank has the whole model."""
         return True

@@ -11,6 +11,21 @@ from typing import Any
 from scenarios.importing.facts import Facts
 from scenarios.importing.source import Source
 
+OFFLOAD_DEVICES = {"cpu": "host", "nvme": "nvme"}
+"""Where states live, by DeepSpeed's name."""
+
+OFFLOAD_WITHOUT_EFFECT = (
+    "pin_memory",
+    "buffer_count",
+    "buffer_size",
+    "max_in_cpu",
+    "nvme_path",
+    "fast_init",
+    "pipeline_read",
+    "pipeline_write",
+)
+"""Keys of an offload section that a simulation does not need."""
+
 KEYS = {"train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization"}
 """Keys of which a configuration has at least one."""
 
@@ -109,7 +124,28 @@ def _zero(source: Source, facts: Facts, at: tuple[str, ...]) -> None:
         source.taken.add((*at, "reduce_bucket_size"))
     else:
         facts.give("run.bucket_elements", source.number(*at, "reduce_bucket_size"), source, *at, "reduce_bucket_size")
-    for key in ("offload_optimizer", "offload_param"):
-        device = source.document.get((*at, key, "device"))
-        if device in (None, "none"):
+    _offload(source, facts, at, stage or 0)
+
+
+def _offload(source: Source, facts: Facts, at: tuple[str, ...], stage: int) -> None:
+    """Read where states live. Gradients are beside an offloaded optimizer, if the stage shards them.
+
+    DeepSpeed offloads the optimizer from stage 1 on, parameters in stage 3.
+    """
+    for key, states, least in (("offload_optimizer", "optimizer", 1), ("offload_param", "parameters", 3)):
+        place = (*at, key, "device")
+        device = source.document.get(place)
+        if device in (None, "none") or stage < least:
             source.without_effect.add((*at, key))
+            continue
+        source.without_effect |= {(*at, key, name) for name in OFFLOAD_WITHOUT_EFFECT}
+        word = source.word(*place) or ""
+        if word not in OFFLOAD_DEVICES:
+            raise source.error(place, f"must be cpu, nvme or none, not {word}")
+        facts.give(f"training.offload.{states}", OFFLOAD_DEVICES[word], source, *place)
+        if states == "optimizer":
+            facts.give(
+                "training.offload.optimizer_fraction", source.number(*at, key, "ratio"), source, *at, key, "ratio"
+            )
+            if stage > 1:
+                facts.give("training.offload.gradients", "host", source, *place, how="beside the optimizer")

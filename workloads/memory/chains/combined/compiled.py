@@ -13,39 +13,12 @@ of the backward pass of blocks that fill a window from its first layer up to *la
 from __future__ import annotations
 
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-
-SAVED, AGAIN = 0, 1
-
-
-class Tables(NamedTuple):
-    """A chain in arrays. All are by layer, with an unused entry at 0, unless said otherwise.
-
-    *until*: seconds of the forward passes up to a layer. *backward*: seconds of a backward pass; *peak*: the room that
-    a layer needs to save its tape. *again*: seconds of a block that is run again, by first and last layer and room;
-    infinite where it does not fit. *activation*: slots of a_l, from l = 0; *rest*: slots of a tape without a_l.
-    *loads*, *seconds*: slots and seconds of the copies that may begin with a layer, by layer and number. *saved_load*,
-    *again_load*: the number of the copy of a block that begins with that layer, and of a block by first and last
-    layer; -1 if it may not be copied.
-    """
-
-    until: Floats
-    backward: Floats
-    peak: Integers
-    again: Floats
-    activation: Integers
-    rest: Integers
-    loads: Integers
-    seconds: Floats
-    saved_load: Integers
-    again_load: Integers
+from workloads.memory.chains.combined.tables import AGAIN, SAVED, Floats, Integers
 
 
 @njit(cache=True)
@@ -64,6 +37,12 @@ def _taken(t: Any, kind: int, first: int, last: int) -> int:
 
 
 @njit(cache=True)
+def _others(t: Any, first: int, last: int) -> float:
+    """The seconds that the backward passes of all layers but *first* ... *last* take at least."""
+    return float(t.backward[:first].sum() + t.backward[last + 1 :].sum())
+
+
+@njit(cache=True)
 def inside(t: Any, begin: int, most: int) -> tuple[Floats, Integers]:
     """The seconds and choices, 2 first + kind of the last block, of windows from *begin* up to layers below *most*."""
     slots = t.again.shape[2] - 1
@@ -74,13 +53,14 @@ def inside(t: Any, begin: int, most: int) -> tuple[Floats, Integers]:
         for last in range(first, most):
             for kind in range(AGAIN if last > first else SAVED, AGAIN + 1):
                 taken = _taken(t, kind, first, last)
+                most_seconds = t.limit - _others(t, begin, last)
                 for room in range(slots + 1):
                     for before in range(room - taken + 1):
                         known = seconds[first - begin, room, before]
                         if known == inf:
                             continue
                         total = known + _block(t, kind, first, last, room - before)
-                        if total < seconds[last - begin + 1, room, before + taken]:
+                        if total <= most_seconds and total < seconds[last - begin + 1, room, before + taken]:
                             seconds[last - begin + 1, room, before + taken] = total
                             choices[last - begin + 1, room, before + taken] = 2 * first + kind
     return seconds, choices
@@ -147,12 +127,15 @@ def _close(
     taken, own = _taken(t, kind, first, last), _load_of(t, kind, first, last)
     gained, load = t.activation[first - 1] - t.activation[last], t.loads[begin, number]
     slots = len(rest[0]) - 1
+    most_seconds = t.limit - _others(t, begin, last) - max(0.0, copy - forward)
+    if copy > most_seconds:
+        return
     for room in range(slots - load + 1):
         for before in range(room - taken + 1):
             total = within[room, before]
             if total < inf:
                 total += _block(t, kind, first, last, room - before)
-            if total == inf:
+            if total == inf or total > most_seconds:
                 continue
             whole = room + load
             spent = max(total, copy) + max(0.0, copy - forward)

@@ -20,11 +20,15 @@ from math import ceil, inf
 
 import numpy as np
 
+from simulator import lookup
 from workloads.memory.chains.chain import Chain
-from workloads.memory.chains.combined.compiled import SAVED, Tables, inside, solve
+from workloads.memory.chains.combined.tables import SAVED, Tables
 from workloads.memory.chains.segments import Segments, advance
 from workloads.memory.chains.sequence import ACTIVATION, TAPE, TURN, Kind, Operation, Sequence
 from workloads.memory.chains.slots import EXACT, Slots, slots_of
+
+COMPILED = "workloads.memory.chains.combined.compiled"
+"""The module with the loops. It is imported when a plan is made: compilation takes seconds the first time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ class _Block:
 class Programme:
     """The programme for *chain* with copies of *bandwidth* bytes/s; *least_left* slots must be free at the turn.
 
-    *known*: seconds of a plan that is known. Copies that take longer than it, there and back, are left out.
+    *known*: seconds of a plan that is known; no slower one is looked for.
     """
 
     def __init__(
@@ -76,7 +80,8 @@ class Programme:
         self._chain, self._slots, self._rules, self._longest = chain, slots, rules, known / 2
         self._segments = Segments(chain, slots)
         self._tables = self._filled(bandwidth)
-        self._rest, self._rest_choices, self._away, self._away_choices = solve(self._tables, least_left)
+        self._compiled = lookup.module(COMPILED)
+        self._rest, self._rest_choices, _, self._away_choices = self._compiled.solve(self._tables, least_left)
         self._begin = slots.count - self._segments.activation[0]
 
     @property
@@ -143,7 +148,7 @@ class Programme:
         first, last, choice, taken = map(int, self._away_choices[begin, number, whole])
         within: list[_Block] = []
         if first > begin:
-            _, choices = inside(self._tables, begin, first)
+            _, choices = self._compiled.inside(self._tables, begin, first)
             end, before = first - 1, taken
             while end >= begin:
                 one, kind = divmod(int(choices[end - begin + 1, room, before]), 2)
@@ -186,6 +191,7 @@ class Programme:
             seconds=seconds,
             saved_load=saved,
             again_load=again,
+            limit=(2 * self._longest - sum(layer.forward for layer in chain.layers)) * (1 + ROUNDING),
         )
 
     def _running_again(self) -> np.ndarray:
@@ -246,17 +252,21 @@ def _numbered(known: dict[tuple[int, float], int], slots: int, seconds: float) -
     return known.setdefault((slots, seconds), len(known))
 
 
-MOST = 300
-"""Slots of a programme at most: its loops take time with their square."""
+MOST, LONG = 300, 24
+"""Slots of a programme at most, and layers up to which it has them: its loops take time with the squares of both."""
+
+ROUNDING = 1e-12
+"""By which sums of seconds may differ."""
 
 
 def slots_for(chain: Chain, budget: float) -> Slots:
-    """Return the slots for *budget* bytes: of `MOST` / 2 to `MOST`, the number that rounds sizes up the least.
+    """Return the slots for *budget* bytes: `MOST` or down to half of it, the number that rounds sizes up the least.
 
-    Fewer if they are exact.
+    Fewer if they are exact, or if the chain has more than `LONG` layers.
     """
     exact = slots_of([chain], budget)
-    if exact.count <= MOST:
+    most = min(MOST, MOST * LONG // len(chain))
+    if exact.count <= most:
         return exact
     sizes = [chain.input_bytes]
     for layer in chain.layers:
@@ -266,5 +276,5 @@ def slots_for(chain: Chain, budget: float) -> Slots:
         slot = budget / count
         return sum(ceil(size / slot - EXACT) * slot - size for size in sizes)
 
-    best = min(range(MOST, MOST // 2, -1), key=waste)
+    best = min(range(most, most // 2, -1), key=waste)
     return Slots(budget / best, best)
