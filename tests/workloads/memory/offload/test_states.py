@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scenarios import Scenario
+from scenarios.plan.estimate.bounds import least_bytes
+from scenarios.plan.estimate.estimator import Estimator
 from simulator.analysis.memory import bound
 from simulator.errors import ScenarioError
 from simulator.schedule import Copy, Program
@@ -249,3 +251,13 @@ def test_offload_without_a_host():
         Scenario.model_validate(
             {"version": 1, "cluster": cluster, "model": {"preset": "gpt2"}, "training": training}
         ).schedule()
+
+
+@pytest.mark.parametrize("name", ["ZeRO-Offload", "half", "ZeRO-3 Offload", "FSDP"])
+def test_the_planner_estimates_copies_that_share_the_links_of_a_node(name):
+    offload, data = COMBINATIONS[name]
+    one = scenario(offload, data, parallelism__dp=16, training__global_batch_size=256)
+    estimator = Estimator(one)
+    estimate = estimator.estimate(one.specification, one.derived)
+    assert estimate.seconds == pytest.approx(one.run().summary()["step_time_s"], rel=0.05)
+    assert least_bytes(estimator, one.specification, one.derived) <= estimate.need.nbytes
