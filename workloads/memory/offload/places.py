@@ -19,6 +19,9 @@ TO_GPU, TO_HOST = "offload.in", "offload.out"
 ON_HOST = "offload.host"
 """The stream of computations on the host."""
 
+BEGIN = "offload.begin"
+"""The name of an op without work at the begin of a step, which copies await that need nothing else of it."""
+
 READ, WRITE = "nvme.read", "nvme.write"
 """Streams of copies from and to NVMe drives."""
 

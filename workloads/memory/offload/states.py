@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from simulator.errors import ScenarioError
-from simulator.schedule import Program, Schedule
+from simulator.schedule import Compute, Program, Schedule
 from workloads.memory.offload.gradients import with_gradient_copies
 from workloads.memory.offload.parameters import with_fetches
-from workloads.memory.offload.places import Held, Places, held_by, with_places
+from workloads.memory.offload.places import BEGIN, Held, Places, held_by, with_places
 from workloads.memory.offload.update import with_host_updates
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
@@ -48,6 +48,8 @@ def offloaded_states(
 def _offloaded(program: Program, held: Held, places: Places, degrees: Mapping[str, int]) -> Program:
     """Return *program* with its states moved; *degrees*: the number of shards by axis."""
     copying, last_copy = with_gradient_copies(program, held, places)
+    if places.delayed or places.parameters != "gpu":
+        copying = replace(copying, ops=(Compute(name=BEGIN, kernels=()), *copying.ops))
     if places.parameters != "gpu":
         copying = with_fetches(copying, held, places, degrees)
     return with_places(with_host_updates(copying, held, places, last_copy), held, places)

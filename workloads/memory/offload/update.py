@@ -14,7 +14,7 @@ from math import ceil
 
 from simulator.schedule import Compute, Copy, Op, Program
 from workloads.gradients.reduce import updated_stages
-from workloads.memory.offload.places import ON_HOST, READ, TO_GPU, WRITE, Held, Places
+from workloads.memory.offload.places import BEGIN, ON_HOST, READ, TO_GPU, WRITE, Held, Places
 from workloads.memory.optimizer import optimizer_kernels
 
 TILE = 128 * 1024 * 1024
@@ -43,7 +43,7 @@ def with_host_updates(program: Program, held: Held, places: Places, last_copy: M
     if places.delayed:
         # the gradients of the step before are there when a step begins
         early = [op for op in ops if op.stream == ON_HOST]
-        ops = [*early, *(op for op in ops if op.stream != ON_HOST)]
+        ops = [ops[0], *early, *(op for op in ops[1:] if op.stream != ON_HOST)]
     return replace(program, ops=tuple(ops))
 
 
@@ -67,7 +67,7 @@ class _Update:
 
     def delayed(self, ready: tuple[str, ...]) -> list[Op]:
         """Return the step that needs nothing of this batch; its parameters replace the old ones after *ready*."""
-        copies = self._copies(())
+        copies = self._copies((BEGIN,))
         late = [replace(op, after=(*op.after, *ready)) if op.stream == TO_GPU else op for op in copies]
         return [*late, self._end((*ready, *_last_of_streams(late)))]
 

@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scenarios import Scenario
+from scenarios.plan.estimate.bounds import least_bytes
+from scenarios.plan.estimate.estimator import Estimator
 from simulator.analysis.memory import bound
 from simulator.errors import ScenarioError
 from simulator.schedule import Copy, Program
@@ -177,6 +179,19 @@ def test_a_delayed_update_hides_the_host_behind_the_gpu():
     assert delayed["memory"]["host_peak_bytes"] > plain["memory"]["host_peak_bytes"]
 
 
+@pytest.mark.parametrize("dp", [1, 2])
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_a_step_needs_what_the_step_before_has_written(name, dp):
+    offload, data = COMBINATIONS[name]
+    changes = {"parallelism__dp": dp, "training__global_batch_size": 16 * dp, "training__steps": 2}
+    spans = list(scenario(offload, data, **changes).run().timeline.spans(0))
+    updated = max(span.end for span in spans if span.step == 0 and span.op.name == "0O")
+    sent = max(span.end for span in spans if span.step == 0 and span.op.name.endswith(".out"))
+    for span in spans:
+        if span.step == 1 and isinstance(span.op, Copy):
+            assert span.begin >= max(updated, sent) - 1e-9, span.op
+
+
 def test_ranks_share_the_cores_of_a_socket_and_each_updates_its_shard():
     # one rank: one socket alone; sixteen: two sockets, so half of the time for the same parameters
     one, sixteen = (
@@ -249,3 +264,13 @@ def test_offload_without_a_host():
         Scenario.model_validate(
             {"version": 1, "cluster": cluster, "model": {"preset": "gpt2"}, "training": training}
         ).schedule()
+
+
+@pytest.mark.parametrize("name", ["ZeRO-Offload", "half", "ZeRO-3 Offload", "FSDP"])
+def test_the_planner_estimates_copies_that_share_the_links_of_a_node(name):
+    offload, data = COMBINATIONS[name]
+    one = scenario(offload, data, parallelism__dp=16, training__global_batch_size=256)
+    estimator = Estimator(one)
+    estimate = estimator.estimate(one.specification, one.derived)
+    assert estimate.seconds == pytest.approx(one.run().summary()["step_time_s"], rel=0.05)
+    assert least_bytes(estimator, one.specification, one.derived) <= estimate.need.nbytes
