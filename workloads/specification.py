@@ -135,11 +135,11 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys):
         if self.num_key_value_heads is not None:
             divides("num_key_value_heads", self.num_key_value_heads, "num_attention_heads", self.num_attention_heads)
         if self.attention_window is not None and self.attention_name in ("unfused", *ATTENTION_KINDS):
-            raise Fault("attention_window", f"belongs to attention: flash, not to {self.attention_name}")
+            why = "compute all scores" if self.attention == "unfused" else "have keys of their own"
+            raise Fault("attention_window", f"belongs to attention: flash; {self.attention_name} kernels {why}")
         if self.document_length is not None and self.attention != "flash":
-            raise Fault(
-                "document_length", f"belongs to attention: flash; {self.attention_name} kernels take one document"
-            )
+            given = self.attention_name
+            raise Fault("document_length", f"belongs to attention: flash; with {given} all scores are computed")
         if self.document_length is not None and self.attention_window is not None:
             raise Fault("document_length", "is not taken together with attention_window; give one of them")
         if self.block != "serial" and self.head != "causal_lm":
