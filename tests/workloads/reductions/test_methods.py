@@ -218,3 +218,10 @@ def test_batched_matrices_share_launches():
     assert sum(kernel.launches for kernel in many) - sum(kernel.launches for kernel in few) == 4 * (3 + 2 * 8) - 2
     copies = 2 * 2 * 4 * 5 * 64 * 32
     assert sum(k.nbytes for k in few) - sum(k.nbytes for k in many) == pytest.approx(copies)
+
+
+def test_a_bucket_of_unknown_ranks_is_reported():
+    """A method of data parallelism that does not give the degrees cannot gather."""
+    bucket = Bucket(4e6, "a", name="bucket")
+    with pytest.raises(ScenarioError, match="must give reduce_gradients the degrees of the axes"):
+        lookup.function(PACKAGE, "top_k")(all_reduce()).code(bucket)
