@@ -43,6 +43,9 @@ class ParameterServer(DataMethod):
     partition: Size | None = None
     """Bytes of the pieces in which tensors are pushed and pulled, for overlap; by default whole tensors. BytePS has
     4 MB."""
+    priority: Flag = False
+    """Of the pieces that wait, that of the first layer goes first (BytePS, ByteScheduler), for overlap; by default the
+    one that is ready first."""
     staleness: Index | Literal["async"] = 0
     """Steps that a GPU may be ahead of the slowest one; 0: none (synchronous); async: any number."""
 
@@ -50,6 +53,8 @@ class ParameterServer(DataMethod):
     def _consistent(self) -> Self:
         if self.partition is not None and not self.overlap:
             raise Fault("partition", "belongs to overlap: true; without it each server has one piece")
+        if self.priority and not self.overlap:
+            raise Fault("priority", "belongs to overlap: true; without it each server has one piece")
         return self
 
     @property
@@ -98,6 +103,7 @@ class ParameterServer(DataMethod):
             staleness=None if self.staleness == "async" else self.staleness,
             optimizer=step.optimizer,
             dtype=dtype,
+            priority=self.priority,
         )
 
 
