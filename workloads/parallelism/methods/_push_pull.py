@@ -97,7 +97,7 @@ class PushPull:
         )
 
     def _worker(self, program: Program, peer: int) -> Program:
-        """The program of the GPU at coordinate *peer*. The optimizer step remains, without work, as the end of a step."""
+        """The program of the GPU at coordinate *peer*; its optimizer step has no work and ends a step."""
         program = program.materialise()
         first, reading, making = self._first_ops(program), self._reading(program), self._making(program, peer)
 
