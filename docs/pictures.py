@@ -12,10 +12,12 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
 from scenarios import Scenario
 from scenarios.command import run
 from simulator.analysis.plot import CHARTS
-from simulator.analysis.plot.canvas import style
+from simulator.analysis.plot.canvas import save, style
 
 DOCS = Path(__file__).parent
 JOBS = "2"
@@ -81,12 +83,55 @@ def _sweep() -> int:
     return status
 
 
+BUCKETS = (1, 2, 5, 10, 25, 50, 100, 200)
+"""Sizes of buckets that `_buckets` draws, MiB."""
+
+
+def _buckets() -> int:
+    """Draw the step time of DDP over the size of its buckets on 16 and 32 V100, 64 images or 32 sentences a GPU."""
+    with style():
+        figure = Figure((12.0, 4.2), layout="constrained")
+        for axes, (model, title) in zip(
+            figure.subplots(1, 2), (("resnet50", "ResNet-50"), ("bert", "BERT base, 128 tokens")), strict=True
+        ):
+            for nodes in (2, 4):
+                batch = {"resnet50": 64, "bert": 32}[model] * 8 * nodes
+                changes = {"cluster.nodes": nodes, "training.global_batch_size": batch}
+                base = Scenario.load("ddp_buckets_32v100").variants[model]
+                runs = [
+                    base.changed({**changes, "parallelism.data.bucket": f"{size} MiB"}, "buckets").run()
+                    for size in BUCKETS
+                ]
+                axes.plot(BUCKETS, [1e3 * one.timeline.step_time for one in runs], "o-", label=f"{8 * nodes} GPUs")
+            axes.set(xscale="log", title=f"{title}: DDP's buckets", xlabel="bucket (MiB)", ylabel="step time (ms)")
+            axes.set_xticks(BUCKETS, map(str, BUCKETS))
+            axes.minorticks_off()
+            axes.set_ylim(0, 1.1 * axes.dataLim.ymax)
+            axes.legend()
+        save(figure, DOCS / "buckets.png")
+    return 0
+
+
+def _local_steps() -> int:
+    """Draw the end of a period of DiLoCo and an exchange of Streaming DiLoCo beside its inner steps."""
+    with style():
+        name = "local_steps_slow_network"
+        streaming = Scenario.load(name).variants["streaming_64"].run()
+        begin, step = streaming.timeline.window[0], streaming.timeline.step_time
+        window = begin + 15.5 * step, begin + 18.5 * step
+        title = f"{name}, streaming_64: an exchange of a quarter of the weights beside the next step"
+        save(CHARTS["timeline"](streaming.timeline, [0, 8], window, title), DOCS / "local_steps.png")
+    return 0
+
+
 PICTURES: dict[str, Callable[[], int]] = {
     "timeline": _plotted("timeline", "zhores_resnet50_ddp", "timeline", "--ranks", "0:4"),
     "links": _plotted("links", "zhores_resnet50_ddp", "links"),
     "context": _context,
     "operators": _of_gpt2("operators", "GPT-2 on a V100, eager: 8 sequences of 512 tokens"),
     "activations": _of_gpt2("activations", "Activations of GPT-2 on a V100, eager"),
+    "buckets": _buckets,
+    "local_steps": _local_steps,
     "sweep": _sweep,
     "plan": _plan,
     "validation": _validation,

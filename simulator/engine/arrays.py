@@ -42,11 +42,15 @@ QUEUE = _record("first")  # of queued ops
 OP = np.dtype(
     [
         *((name, np.int64) for name in ("key", "first_dependency", "first_allocation", "first_free")),
-        *((name, np.int32) for name in ("kind", "duration", "request", "watched", "server", "priority", "part", "_")),
+        *(
+            (name, np.int32)
+            for name in ("kind", "duration", "request", "watched", "server", "priority", "part", "holds")
+        ),
     ]
 )
 """*duration* and *request* are indices that count from the first of the rank. *watched*: 1 if an op of another stream
-waits for it. *key* is equal for ops that meet. *part*: its part of the breakdown. Allocations end where frees begin."""
+waits for it. *server*: the one that executes it or that it releases; *holds*: 1 if it holds it. *key* is equal for ops
+that meet. *part*: its part of the breakdown. Allocations end where frees begin."""
 DEPENDENCY = np.dtype([("queue", np.int32), ("position", np.int32)])
 """The op at *position* of a queue of the same program, counted from the program's first."""
 AMOUNT = np.dtype([("pool", np.int32), ("category", np.int32), ("nbytes", np.float64)])

@@ -227,10 +227,16 @@ def _end_task(number, op, low, s):
             s.streams[before].host_next = s.streams[number].host_next
         host.weight = host.weight - low.ranks[rank].multiplicity if host.head != NONE else 0.0
         _share_host(low.ranks[rank].host, s)
-    elif kind == SERVER:
-        server = s.servers[low.ops[op].server]
-        server.busy, server.free_since = NONE, s.clock[0]
-        _choose_soon(s)
+    elif kind == SERVER and not low.ops[op].holds:
+        _release(low.ops[op].server, s)
+
+
+@njit(**_OPTIONS)
+def _release(number, s):
+    """Let server *number* choose its next op."""
+    server = s.servers[number]
+    server.busy, server.free_since = NONE, s.clock[0]
+    _choose_soon(s)
 
 
 @njit(**_OPTIONS)
@@ -830,6 +836,8 @@ def _end(number, low, s):
         _leave_head(number, op, step, low, s)
     if rank.first_span != NONE:
         s.spans[_span(rank, op, step, low)].end = s.clock[0]
+    if low.ops[op].server != NONE and low.ops[op].kind != SERVER:
+        _release(low.ops[op].server, s)
     stream.done += 1
     _end_totals(number, op, low, s)
     s.counts[ENDED] += 1

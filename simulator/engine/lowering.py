@@ -177,15 +177,16 @@ class _Lowerer:
         ops["watched"][awaited] = 1
         ops["first_dependency"] = np.searchsorted(waiting, np.arange(count))
         ops["server"] = program.column(self._server, np.int32)
+        ops["holds"] = program.column(lambda op: isinstance(op, Compute) and op.holds, np.int32)
         ops["priority"] = program.column(lambda op: op.priority if isinstance(op, Compute) else 0, np.int32)
         ops["part"] = program.column(lambda op: self.parts[part_of(op)], np.int32)
         held, ops["first_allocation"], ops["first_free"] = _amounts(program)
         return ops, queue, lengths.tolist(), waits, held
 
     def _server(self, op: Op) -> int:
-        if not isinstance(op, Compute) or op.server is None:
+        if op.at_server is None:
             return NONE
-        return self.server_names.setdefault(op.server, len(self.server_names))
+        return self.server_names.setdefault(op.at_server, len(self.server_names))
 
     # By rank.
 

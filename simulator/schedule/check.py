@@ -26,11 +26,13 @@ def check(schedule: Schedule) -> None:
     - Of each stage and micro-batch, F precedes R, R precedes B, F precedes B and I, and I precedes W.
     - What is allocated is freed.
     - A delay is finite and not negative. An op with a priority has a server.
+    - What holds a server is followed by an op that releases it, before another op of the program holds it.
     """
     for program in schedule.programs:
         _check_names(program)
         _check_phases(program)
         _check_memory(program)
+        _check_held(program)
     check_partners(schedule)
     for number, program in enumerate(schedule.programs):
         _check_ops(schedule, number, program)
@@ -140,6 +142,24 @@ def _check_memory(program: Program) -> None:
             raise program.violation(culprit, f"{nbytes:g} B of {category} are allocated and not freed")
 
 
+def _check_held(program: Program) -> None:
+    """Raise unless each op that holds a server has an op after it on its stream that releases the server."""
+    if not any(op.at_server is not None for op in program.distinct()):
+        return
+    holding: dict[tuple[str, str], int] = {}
+    for index, op in enumerate(program.ops):
+        place = op.stream, op.at_server or ""
+        if op.releases is not None:
+            if op.releases == getattr(op, "server", None) or holding.pop(place, None) is None:
+                raise program.violation(index, f"releases {op.releases}, which no op before it on its stream holds")
+        elif isinstance(op, Compute) and op.holds:
+            if place in holding:
+                raise program.violation(index, f"holds {op.server} twice; an op between must release it")
+            holding[place] = index
+    for (_, server), index in holding.items():
+        raise program.violation(index, f"holds {server}, and no later op of its stream releases it")
+
+
 def _check_ops(schedule: Schedule, number: int, program: Program) -> None:
     """Raise unless the axis, coordinates, seconds, priority and server of each op are valid."""
     ranks = schedule.ranks_of(number)
@@ -156,6 +176,8 @@ def _wrong_value(op: Op) -> str:
     """What is wrong with the seconds of a delay or the priority of *op*; empty if nothing."""
     if isinstance(op, Delay) and not 0 <= op.seconds < inf:
         return f"a delay of {op.seconds:g} s; it must be finite and not negative"
+    if isinstance(op, Compute) and op.holds and op.server is None:
+        return "holds a server and names none"
     if isinstance(op, Compute) and op.priority and op.server is None:
         return f"priority {op.priority} without a server; name the server, or leave the priority at 0"
     return ""

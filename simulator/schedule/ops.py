@@ -35,7 +35,8 @@ class Op:
     """The fields of all ops.
 
     *action* and *layer* say where in the training step the op belongs, so that later passes find it. *after* names ops
-    of the same program that must have ended before it begins. *allocates* (when the op begins) and *frees* (when it
+    of the same program that must have ended before it begins. *releases*: at its end, the server of that name is free
+    again, which an op before it holds (`Compute`). *allocates* (when the op begins) and *frees* (when it
     ends) map a category of memory to bytes.
     """
 
@@ -44,12 +45,18 @@ class Op:
     layer: str | None = None
     stream: str = "compute"
     after: tuple[str, ...] = ()
+    releases: str | None = None
     allocates: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
     frees: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
 
     def __str__(self) -> str:
         after = f" after {', '.join(self.after)}" if self.after else ""
         return f"{self.name}: {self._what()} [{self.stream}]{after}"
+
+    @property
+    def at_server(self) -> str | None:
+        """The server that executes it, or that it releases."""
+        return self.releases
 
     def _what(self) -> str:
         raise NotImplementedError
@@ -62,13 +69,21 @@ class Compute(Op):
     With *server*, the op is executed by the server of that name, which the whole schedule shares, not by the GPU. A
     server executes one op at a time, at full speed, and never interrupts it. Its next op is the waiting op with the
     lowest *priority*, then the first to arrive; simultaneous arrivals are ordered by rank and index in the program.
-    The span begins when service begins.
+    The span begins when service begins. With *holds*, the server stays busy after the op, until an op that *releases*
+    it has ended. So a server of one rank is a queue by priority for its messages: each holds it and is released when
+    its bytes have been sent.
     """
 
     kernels: tuple[Kernel, ...]
     on: str = "gpu"
     server: str | None = None
     priority: int = 0
+    holds: bool = False
+
+    @property
+    def at_server(self) -> str | None:
+        """The server that executes it, or that it releases."""
+        return self.server if self.server is not None else self.releases
 
     def _what(self) -> str:
         where = f" at server {self.server}" if self.server else " on the host" if self.on == "host" else ""

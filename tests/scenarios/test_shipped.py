@@ -61,6 +61,7 @@ def test_what_is_shipped() -> None:
         "ecmp_collisions",
         "allreduce_dgx_a100",
         "bert_sparse_attention_v100",
+        "ddp_buckets_32v100",
         "dgx_a100_gpt2_xl_ddp",
         "gpipe_vs_varuna",
         "gpt2_one_v100",
@@ -144,7 +145,7 @@ def steps(results: Results) -> Iterator[dict[str, Any]]:
 
 def test_the_breakdown_is_the_step_time(results: Results) -> None:
     seen = list(steps(results))
-    assert len(seen) == 64
+    assert len(seen) == 71
     for summary in seen:
         assert math.isclose(sum(summary["breakdown_s"].values()), summary["step_time_s"], rel_tol=1e-9)
         assert math.isclose(summary["bubble_fraction"], summary["breakdown_s"]["bubble"] / summary["step_time_s"])

@@ -26,7 +26,7 @@ GPU_NAMES = {
 }
 CLUSTER_NAMES = {
     *("zhores", "dgx1", "dgx_a100_40gb", "dgx_a100_80gb", "dgx_h100"),
-    *("selene", "perlmutter", "frontier", "p3_8xlarge", "p3_16xlarge", "p4d_24xlarge"),
+    *("selene", "perlmutter", "frontier", "p3_8xlarge", "p3_16xlarge", "p100_25gbe", "p4d_24xlarge"),
     *("dgx2", "dgx_h200", "dgx_b200", "gb200_nvl72", "p5_48xlarge", "p5en_48xlarge", "p6_b200_48xlarge", "g5_48xlarge"),
     *("nd_a100_v4", "nd_h100_v5", "a3_highgpu_8g", "rtx_4090_workstation", "mi300x_platform"),
     *("dgx_b300", "gb300_nvl72", "tpu_v4_512", "tpu_v5e_pod", "tpu_v5p_512"),

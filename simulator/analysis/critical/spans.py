@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.schedule.dependencies import Dependencies, Names, dependencies
-from simulator.schedule.ops import Compute, Op, Send
+from simulator.schedule.ops import Op, Send
 from simulator.schedule.program import Program
 from simulator.timeline import Columns, Integers
 
@@ -51,9 +51,7 @@ class Structure:
 
 
 def _server(op: Op, servers: dict[str, int]) -> int:
-    if not isinstance(op, Compute) or op.server is None:
-        return NO_SERVER
-    return servers.setdefault(op.server, len(servers))
+    return NO_SERVER if op.at_server is None else servers.setdefault(op.at_server, len(servers))
 
 
 class Spans:

@@ -44,7 +44,7 @@ from simulator.gc_paused import gc_paused
 from simulator.hashing import Colours, Indices, mixed, numbered
 from simulator.network.plan import Phase, TransferPlan
 from simulator.network.transport.communicator import Communicator
-from simulator.schedule import Compute, Op, Program, Schedule
+from simulator.schedule import Op, Program, Schedule
 from simulator.schedule.matching import Request, request_of
 
 
@@ -178,4 +178,4 @@ class Folding:
 
 
 def _uses_server(program: Program) -> bool:
-    return any(isinstance(op, Compute) and op.server is not None for op in program.distinct())
+    return any(op.at_server is not None for op in program.distinct())

@@ -102,6 +102,9 @@ class Rank:
     def _end(self, step: int, index: int, ready: float, begin: float) -> None:
         """Write the span of an op that ends now, and let go on what waits for it."""
         self.times[:, step, index] = ready, begin, self.clock.now
+        released = self.ops[index].releases
+        if released is not None:
+            self.resources.servers[released].release()
         if index in self._watched:
             self._end_of(step, index).succeed()
         self.unended -= 1
@@ -118,7 +121,8 @@ class Rank:
             case Delay():
                 yield self.clock.timeout(seconds)
             case Compute(server=str(name)):
-                service = self.resources.servers[name].request(op.priority, self.number, index, seconds)
+                queue = self.resources.servers[name]
+                service = queue.request(op.priority, self.number, index, seconds, holds=op.holds)
                 yield service.done
                 return service.begin, None
             case Compute(on="host"):

@@ -12,7 +12,10 @@ from simulator.engine.setup import ONE_INSTANT
 
 @dataclass(eq=False)
 class Service:
-    """The op of index *op* of *rank* at a server: *arrived* and *begin* (of its service) in s, *done* its end."""
+    """The op of index *op* of *rank* at a server: *arrived* and *begin* (of its service) in s, *done* its end.
+
+    *holds*: the server stays busy until it is released.
+    """
 
     priority: int
     arrived: float
@@ -20,6 +23,7 @@ class Service:
     op: int
     seconds: float
     done: Event
+    holds: bool = False
     begin: float = 0.0
 
 
@@ -36,9 +40,9 @@ class Server:
         self._waiting: list[Service] = []
         self._busy, self._free_since = False, 0.0
 
-    def request(self, priority: int, rank: int, op: int, seconds: float) -> Service:
+    def request(self, priority: int, rank: int, op: int, seconds: float, *, holds: bool = False) -> Service:
         """Queue the op of index *op* of *rank*; its service takes *seconds*."""
-        service = Service(priority, self.clock.now, rank, op, seconds, self.clock.event())
+        service = Service(priority, self.clock.now, rank, op, seconds, self.clock.event(), holds)
         self._waiting.append(service)
         self._choose_soon()
         return service
@@ -61,7 +65,12 @@ class Server:
         end = self.clock.timeout(max(0.0, service.begin + service.seconds - now))
         end.callbacks.append(lambda _: self._end(service))
 
-    def _end(self, service: Service) -> None:
+    def release(self) -> None:
+        """End what an op holds: the next one may be served."""
         self._busy, self._free_since = False, self.clock.now
-        service.done.succeed()
         self._choose_soon()
+
+    def _end(self, service: Service) -> None:
+        service.done.succeed()
+        if not service.holds:
+            self.release()

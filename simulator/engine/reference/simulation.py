@@ -15,7 +15,7 @@ from simulator.engine.reference.rank import Rank, Resources
 from simulator.engine.reference.rendezvous import Rendezvous
 from simulator.engine.reference.server import Server
 from simulator.engine.setup import Setup
-from simulator.schedule import Compute, Schedule
+from simulator.schedule import Schedule
 
 EVENTS_BETWEEN_REPORTS = 10_000
 """SimPy processes some hundred thousand events a second, so progress is reported many times a second."""
@@ -65,4 +65,4 @@ def _run(clock: Clock, ranks: list[Rank], watch: Callable[[float], None] | None)
 
 def _server_names(schedule: Schedule) -> set[str]:
     ops = (op for program in schedule.programs for op in program.distinct())
-    return {op.server for op in ops if isinstance(op, Compute) and op.server is not None}
+    return {op.at_server for op in ops if op.at_server is not None}

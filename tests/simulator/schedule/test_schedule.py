@@ -62,6 +62,13 @@ RULES = [
     (single(Delay(name="d", seconds=-1.0)), "only, d: a delay of -1 s; it must be finite and not negative"),
     (single(Delay(name="d", seconds=float("inf"))), "only, d: a delay of inf s"),
     (single(work("a", priority=1)), "only, a: priority 1 without a server"),
+    (single(work("a", server="s", holds=True)), "only, a: holds s, and no later op of its stream releases it"),
+    (single(work("a", holds=True)), "only, a: holds a server and names none"),
+    (single(work("a", releases="s")), "only, a: releases s, which no op before it on its stream holds"),
+    (
+        single(work("a", server="s", holds=True), work("b", server="s", holds=True), work("c", releases="s")),
+        "only, b: holds s twice",
+    ),
     (pair([], [Recv(name="r", over="dp", peer=0, nbytes=4)]), "two, r: one, its peer, has no such send"),
 ]
 

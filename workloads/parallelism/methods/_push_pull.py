@@ -3,6 +3,9 @@
 A *part* is a tensor, a piece of one, or all that a server holds. A GPU pushes a part when the backward pass of its
 layer is over, and begins the forward pass of a layer of the next step when the parts of that layer have been pulled.
 Pushes of a GPU to one server follow each other, and so do the pulls of a GPU from one server, in order of the pushes.
+With *priority* the part that the next forward pass reads first goes before others that wait, as in BytePS and in
+ByteScheduler (Peng et al. 2019, "A Generic Communication Scheduler for Distributed DNN Training Acceleration", SOSP). A
+part on its way is not interrupted, so parts must be small.
 
 *staleness* s (Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server",
 NeurIPS): a GPU begins step t when all GPUs have pushed step t - s - 1. 0: the server sums the gradients of all GPUs,
@@ -65,7 +68,7 @@ def parts_of(layers: Sequence[Weights], servers: int, most: float | None) -> lis
 class PushPull:
     """The exchange of *parts* of *model* between *workers* GPUs and *servers*, over *batches* steps.
 
-    Each step of a GPU has so many *micro_batches*. *staleness*: as above. *dtype*: of the gradients.
+    Each step of a GPU has so many *micro_batches*. *staleness*, *priority*: as above. *dtype*: of the gradients.
     """
 
     model: Model
@@ -77,24 +80,28 @@ class PushPull:
     staleness: int | None
     optimizer: str | Optimizer
     dtype: str
+    priority: bool = False
 
     def schedule(self, schedule: Schedule) -> Schedule:
         """*schedule*, of one stage and with replicas, with the servers, numbered after the GPUs."""
         (program,) = schedule.programs
         gpus = tuple(range(self.workers))
+        # a queue belongs to one GPU
+        workers = [self._worker(program, gpu + 1) for gpu in (gpus if self.priority else gpus[:1])]
         axes = {axis(server): Axis(((self.workers + server, *gpus),)) for server in range(self.servers)}
         return replace(
             schedule,
             mesh=schedule.mesh.extended(self.servers, axes),
-            programs=(self._worker(program), *map(self._server, range(self.servers))),
-            program_of=(0,) * self.workers + tuple(range(1, self.servers + 1)),
+            programs=(*workers, *map(self._server, range(self.servers))),
+            program_of=tuple(min(gpu, len(workers) - 1) for gpu in gpus)
+            + tuple(range(len(workers), len(workers) + self.servers)),
             independent=True,
         )
 
-    def _worker(self, program: Program) -> Program:
-        """The program of a GPU. Its optimizer step remains, without work, as the end of a step."""
+    def _worker(self, program: Program, peer: int) -> Program:
+        """The program of the GPU at coordinate *peer*; its optimizer step has no work and ends a step."""
         program = program.materialise()
-        first, reading, making = self._first_ops(program), self._reading(program), self._making(program)
+        first, reading, making = self._first_ops(program), self._reading(program), self._making(program, peer)
 
         def change(op: Op) -> Iterator[Op]:
             if op.name in first:
@@ -129,15 +136,16 @@ class PushPull:
             waits[name] = (*waits.get(name, ()), *pulls)
         return waits
 
-    def _making(self, program: Program) -> dict[str, tuple[Send, ...]]:
+    def _making(self, program: Program, peer: int) -> dict[str, tuple[Op, ...]]:
         """The pushes that follow an op: the last one of a step that adds to the gradients of a layer."""
         makes: dict[tuple[int, str | None], str] = {}
         for (action, layer), ops in backward_ops(program).items():
             step = (action.micro_batch or 0) // self.micro_batches
             makes[step, layer] = makes[step, None] = ops[-1]
-        pushes: dict[str, tuple[Send, ...]] = {}
+        pushes: dict[str, tuple[Op, ...]] = {}
         for (step, made), name in makes.items():
-            own = tuple(self._push(step, part, name) for part in self.parts if part.layer == made)
+            parts = [part for part in self.parts if part.layer == made]
+            own = tuple(op for part in parts for op in self._in_turn(self._push(step, part, name), part, peer))
             pushes[name] = (*pushes.get(name, ()), *own)
         return pushes
 
@@ -155,6 +163,15 @@ class PushPull:
             after=(after,),
         )
 
+    def _in_turn(self, send: Send, part: Part, peer: int) -> tuple[Op, ...]:
+        """*send* of *part* by or to *peer*, which with priority waits in the queue of its stream."""
+        if not self.priority:
+            return (send,)
+        # the queues of all ranks have names of their own
+        queue, stream = f"{send.stream} of {part.server}.{peer}", f"{send.stream}.{part.number}"
+        turn = Compute(name=f"{send.name}.turn", kernels=(), server=queue, holds=True, stream=stream, after=send.after)
+        return replace(turn, priority=-part.number), replace(send, stream=stream, after=(), releases=queue)
+
     def _server(self, server: int) -> Program:
         """The program of *server*; the GPUs are its peers from 1 on."""
         own = [part for part in self.parts if part.server == server]
@@ -168,7 +185,8 @@ class PushPull:
         """What a server does in a *step* of each GPU: it sends weights, receives gradients and updates."""
         peers = range(1, self.workers + 1)
         for part in parts:
-            yield from (self._answer(step, part, peer) for peer in peers)
+            for peer in peers:
+                yield from self._in_turn(self._answer(step, part, peer), part, peer)
         for part in parts:
             for peer in peers:
                 yield from self._arrival(step, part, peer)

@@ -37,6 +37,9 @@ FP32 = 4.0
 STATES = {"nesterov": 1, "momentum": 1, "sgd": 0, "adam": 2}
 """States of an outer optimizer for each parameter (arXiv:2311.08105, section 3.3, compares these four)."""
 
+BESIDE = f"{REPLICAS}.outer"
+"""The stream of exchanges with a delay: a communicator of their own, beside that of gradients within a subgroup."""
+
 WIDTH = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp4": 0.5}
 """Bytes of an element of the outer gradients; fp4 is E3M0 (arXiv:2501.18512, section 2.3)."""
 
@@ -130,7 +133,7 @@ class _Outer:
         difference = memory_bound(2 * FP32 * parameters + nbytes)
         yield Compute(name=f"{name}.gradient", kernels=self._kernels(difference), allocates={"buffers": nbytes})
         reduced = Collective(name=name, kind="all_reduce", over=REPLICAS, nbytes=nbytes)
-        yield replace(reduced, stream=REPLICAS, after=(f"{name}.gradient",)) if self.mixes else reduced
+        yield replace(reduced, stream=BESIDE, after=(f"{name}.gradient",)) if self.mixes else reduced
 
     def update(self, name: str, parameters: int) -> Op:
         """The outer step over so many *parameters*."""

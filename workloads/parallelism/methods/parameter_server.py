@@ -49,6 +49,9 @@ class ParameterServer(ReducingMethod):
     partition: Size | None = None
     """Bytes of the pieces in which tensors are pushed and pulled, for overlap; by default whole tensors. BytePS has
     4 MB."""
+    priority: Flag = False
+    """Of the pieces that wait, that of the first layer goes first (BytePS, ByteScheduler), for overlap; by default the
+    one that is ready first."""
     staleness: Index | Literal["async"] = 0
     """Steps that a GPU may be ahead of the slowest one; 0: none (synchronous); async: any number."""
 
@@ -58,6 +61,8 @@ class ParameterServer(ReducingMethod):
             raise Fault("partition", "belongs to overlap: true; without it each server has one piece")
         if self.compression is not None and self.in_parts:
             raise Fault("compression", "belongs to one push of all gradients: leave overlap and staleness away")
+        if self.priority and not self.overlap:
+            raise Fault("priority", "belongs to overlap: true; without it each server has one piece")
         return self
 
     @property
@@ -116,6 +121,7 @@ class ParameterServer(ReducingMethod):
             staleness=None if self.staleness == "async" else self.staleness,
             optimizer=step.optimizer,
             dtype=dtype,
+            priority=self.priority,
         )
 
 

@@ -155,3 +155,20 @@ def test_steps_follow_one_another_stream_by_stream():
     assert found[0, "b", 1] == [3.0, 3.0, 6.0]
     assert found[0, "a", 1] == [4.0, 4.0, 5.0]
     assert found[0, "c", 1] == [6.0, 6.0, 7.0]
+
+
+def test_what_holds_a_server_lets_the_next_one_in_when_it_is_released():
+    def turn(name, seconds, priority, begins):
+        return [
+            work(f"before {name}", begins, stream=name),
+            work(f"turn {name}", 0.0, server="queue", holds=True, priority=priority, stream=name),
+            work(name, seconds, stream=name, releases="queue"),
+        ]
+
+    schedule = each([*turn("first", 4.0, 2, 0.0), *turn("later", 1.0, 1, 1.0), *turn("urgent", 1.0, 0, 2.0)])
+    found = spans(setup(schedule))
+    # computations share the GPU: "later" is ready after 3 s, "urgent" after 5; "first" ends with all 7 s of work
+    assert found[0, "turn first", 0][1:] == [0.0, 0.0]
+    assert found[0, "turn urgent", 0][1] == pytest.approx(found[0, "first", 0][2])
+    assert found[0, "turn later", 0][1] == pytest.approx(found[0, "urgent", 0][2])
+    assert found[0, "later", 0][2] == pytest.approx(9.0)

@@ -1,5 +1,7 @@
 """Parameter servers part by part: overlap, staleness and stragglers against closed forms; both engines agree."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,6 +14,7 @@ from workloads.operators.parameter import parameter_tensors
 from workloads.parallelism.methods._push_pull import parts_of
 
 STEP = 12e-3
+PUSH = re.compile(r"1\.push\.\d+")
 BANDWIDTH = 10e9
 
 
@@ -86,6 +89,35 @@ def test_pieces_travel_both_ways_at_once():
     assert pieces == pytest.approx(STEP + (1 + 1 / 4) * 4 * 4e6 / BANDWIDTH)
 
 
+def test_priority_lets_the_next_forward_pass_begin_earlier():
+    """Two GPUs push 4 layers of 40 MB in 4 pieces: 2 ms a piece, 8 ms a layer, each way; backward 2 ms a layer.
+
+    In order of readiness the first layer goes last: its last piece is pushed after 2 + 32 ms from the begin of the
+    backward pass, pulled 2 ms later, and the 4 ms of the forward pass follow. By priority it goes before all but what
+    was on its way when it was ready; its pieces are pulled beside those of others, and the forward pass of each layer
+    runs beside the exchange of the next: of the forward pass only the last layer's 1 ms is left.
+    """
+    keys = {"parameters": "40M", "overlap": True, "partition": "10 MB", "steps": 4}
+    assert step_time(2, **keys) == pytest.approx(2e-3 + 32e-3 + 2e-3 + 4e-3, rel=1e-6)
+    assert step_time(2, priority=True, **keys) == pytest.approx(2e-3 + 32e-3 + 2e-3 + 1e-3, rel=1e-6)
+
+
+def test_pieces_wait_by_priority_of_their_layer():
+    timeline = scenario(2, parameters="40M", overlap=True, partition="10 MB", priority=True).run().timeline
+    own, names = timeline.of(0), [op.name for op in timeline.schedule.program(0).ops]
+    begins = {names[op]: begin for op, begin in zip(own.op, own.begin, strict=True) if PUSH.fullmatch(names[op])}
+    order = [int(name.split(".")[2]) // 4 for name in sorted(begins, key=lambda name: begins[name])]
+    # the last layer begins after 2 ms of backward pass; each 2 ms a piece goes, and another layer is ready before it
+    assert order == [0, 1, 2, 3, 3, 3, 3, 2, 2, 2, 1, 1, 1, 0, 0, 0]
+
+
+def test_the_critical_path_passes_through_the_queues():
+    result = scenario(2, parameters="40M", overlap=True, partition="10 MB", priority=True, steps=2).run()
+    path = result.summary()["critical_path_s"]
+    assert sum(path.values()) == pytest.approx(result.timeline.step_time)
+    assert path["ps"] > path["compute"]
+
+
 @pytest.mark.parametrize("servers", [1, 2, 4])
 def test_servers_share_the_parts_evenly(servers):
     layers = [Weights(str(layer), parameter_tensors(1000)) for layer in range(4)]
@@ -110,7 +142,7 @@ def test_both_engines_and_folding_agree(data):
     slow = data.draw(st.dictionaries(st.integers(0, gpus - 1), st.floats(1.0, 2.0), max_size=2))
     keys = {
         "staleness": data.draw(st.sampled_from([0, 1, "async"])),
-        "overlap": data.draw(st.booleans()),
+        **data.draw(st.sampled_from([{}, {"overlap": True}, {"overlap": True, "priority": True, "partition": "1 MB"}])),
         "servers": servers,
         "hosts": servers,
         "latency": "7 us",
@@ -135,6 +167,7 @@ def test_a_server_holds_the_states_and_gradients_that_arrive():
     ("data", "told"),
     [
         ({"partition": "4 MB"}, "belongs to overlap: true"),
+        ({"priority": True}, "belongs to overlap: true"),
         ({"staleness": -1}, "staleness"),
         ({"staleness": "sometimes"}, "staleness"),
     ],
