@@ -88,6 +88,12 @@ class Network(Section):
         return self
 
     @model_validator(mode="after")
+    def _on_infiniband(self) -> Network:
+        if self.sharp and self.routing == "ecmp":
+            raise Fault("sharp", "needs InfiniBand, whose switches have no ecmp; take routing static or adaptive")
+        return self
+
+    @model_validator(mode="after")
     def _of_nccl(self) -> Network:
         for key in ("pxn", "relay_gpus", "sharp", "nvls_tree", "sockets"):
             if key in self.model_fields_set and self.transport in LIBRARIES and self.transport != "nccl":

@@ -273,6 +273,12 @@ class Cluster:
         leaving = self.topology.leaving
         return tuple(tuple([leaving(a)[b] for a, b in pairwise(path)]) for path in found)
 
+    def reversed(self, path: Sequence[int]) -> tuple[int, ...]:
+        """Return the links of *path* in the opposite direction, from its end to its begin."""
+        source, target = self.topology.source[list(path)].tolist(), self.topology.target[list(path)].tolist()
+        ends = list(zip(source, target, strict=True))[::-1]
+        return tuple([self.topology.leaving(b)[a] for a, b in ends])
+
     def _path(self, source: int, target: int) -> Sequence[int]:
         if self._router:
             return self._router(source, target)

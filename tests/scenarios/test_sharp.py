@@ -87,6 +87,14 @@ def test_the_latency_of_sharp_hardly_grows_with_the_nodes():
     assert many < few + 5e-6
 
 
+def test_static_routes_take_the_same_cables_up_and_down():
+    timeline = scenario(algorithm="sharp", sharp=True, routing="static", fold=False).run().timeline
+    cluster = timeline.cluster
+    carried = {cluster.ends[link]: timeline.link_bytes.get(link, 0.0) for link in cluster.cables}
+    assert sum(carried.values()) == pytest.approx(2 * 2 * SIZE)  # two leaves, up and down
+    assert all(nbytes == pytest.approx(carried[ends[::-1]]) for ends, nbytes in carried.items())
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
@@ -97,9 +105,13 @@ def test_the_latency_of_sharp_hardly_grows_with_the_nodes():
         ({"cluster": {"preset": "zhores", "nodes": 2}, "network": {"sharp": True}}, "nodes are joined by ib_edr"),
         ({"cluster": {"preset": "dgx_a100_80gb"}, "network": {"sharp": True}}, "but there is one node"),
         ({"network": {"sharp": True, "transport": "gloo"}}, "network.sharp: belongs to transport nccl"),
+        (
+            {"network": {"sharp": True, "routing": "ecmp"}},
+            "network.sharp: needs InfiniBand, whose switches have no ecmp",
+        ),
         ({"network": {"sharp": "yes please"}}, "network.sharp: must be true or false"),
     ],
-    ids=["Ethernet", "EDR", "one node", "Gloo", "no flag"],
+    ids=["Ethernet", "EDR", "one node", "Gloo", "ECMP", "no flag"],
 )
 def test_wrong_switches_are_told(changes, told):
     data = {"version": 1, "cluster": A100, "collective": {"kind": "all_reduce", "size": "1 MB"}, **changes}

@@ -58,9 +58,11 @@ def links_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Window 
 def _draw_cables(axes: Axes, load: CableLoad) -> None:
     """Draw the bytes of each cable over their mean, the fullest cable first."""
     over_mean = load.nbytes / load.nbytes.mean()
-    axes.stairs(over_mean, np.arange(len(over_mean) + 1), fill=True, color="#009E73", label="cable between switches")
+    edges = np.arange(len(over_mean) + 1)
+    # the outline shows a cable that is narrower than a pixel
+    axes.stairs(over_mean, edges, fill=True, color="#009E73", edgecolor="#009E73", linewidth=1.0)
     axes.axhline(1.0, color="#555555", linewidth=0.8, linestyle="--")
-    axes.set_xlim(0, len(over_mean))
+    axes.set_xlim(-0.01 * len(over_mean), len(over_mean))
     axes.set_ylim(0, 1.15 * load.over_mean)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(axis="y", color="#E4E4E4", linewidth=0.6)

@@ -71,11 +71,24 @@ def link_load(cluster: Cluster, devices: Sequence[str], step: Step) -> LinkLoad:
     own = connection(devices)
     several = [paths(cluster, *pair, own) for pair in ends]
     firsts = [found[0] for found in several]
+    if step.in_switch and cluster.chooses:
+        firsts = _on_trees(cluster, step, ends, firsts, own)
     crossings: Mapping[int, float] = _copies(step, firsts) if step.in_switch else link_shares(several)
     latencies = _latencies(cluster, several)
     hops = tuple((latency, hop_class(cluster, *pair)) for latency, pair in zip(latencies, ends, strict=True))
     passed = firsts if step.in_switch else [tuple(dict.fromkeys(chain(*found))) for found in several]
     return LinkLoad(tuple(crossings), tuple(crossings.values()), hops, tuple(passed))
+
+
+def _on_trees(
+    cluster: Cluster, step: Step, ends: Sequence[tuple[str, str]], firsts: Sequence[tuple[int, ...]], own: int
+) -> list[tuple[int, ...]]:
+    """By transfer its path, *firsts*, but switches return a sum on the way on which its parts came to them."""
+    found = list(firsts)
+    for number, (sender, receiver) in enumerate(ends):
+        if step.switched(number) and not step.adds(number):
+            found[number] = cluster.reversed(paths(cluster, receiver, sender, own)[0])
+    return found
 
 
 def _latencies(cluster: Cluster, several: Sequence[Sequence[Sequence[int]]]) -> list[float]:
