@@ -130,18 +130,14 @@ def expected_bytes(scenario: Scenario, timeline: Timeline) -> dict[int, float]:
     total: defaultdict[int, float] = defaultdict(float)
     for (source, target, group), nbytes in transfers(scenario, schedule, timeline).items():
         if devices[source] != target:
-<<<<<<< HEAD
-            for link in cluster.route(devices[source], target):
-                total[link] += nbytes * schedule.steps
+            paths = cluster.paths(devices[source], target, group)
+            for link in chain.from_iterable(paths):
+                total[link] += nbytes * schedule.steps / len(paths)
     for rank, device in enumerate(devices):
         for op in schedule.program(rank).ops:
             if isinstance(op, Copy):
                 for link in cluster.copy_path(device, op.source, op.to):
                     total[link] += op.nbytes * schedule.steps
-=======
-            paths = cluster.paths(devices[source], target, group)
-            for link in chain.from_iterable(paths):
-                total[link] += nbytes * schedule.steps / len(paths)
     for one in scenario.specification.network.background:
         route = cluster.route(one.source, one.target)
         # what the job does not explain on the first link is on all links of the other job's way
@@ -150,7 +146,6 @@ def expected_bytes(scenario: Scenario, timeline: Timeline) -> dict[int, float]:
         assert -1e-3 <= others <= one.rate * seconds * (1 + 1e-9)
         for link in route if others else ():
             total[link] += others
->>>>>>> network
     return dict(total)
 
 
