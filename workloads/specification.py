@@ -179,8 +179,9 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys):
         if self.lora is None:
             return
         self.lora.check(gated=self.activation in ("swiglu", "geglu"), hidden_size=self.hidden_size)
+        if self.num_experts:
+            self.lora.check_experts()
         unknown = {
-            "num_experts": self.num_experts,
             "kv_lora_rank": self.kv_lora_rank,
             "num_decoder_layers": self.num_decoder_layers,
             "num_nextn_predict_layers": self.num_nextn_predict_layers,

@@ -24,9 +24,9 @@ class LoraKeys(Section):
     """Low-rank adapters beside a frozen model (LoRA), whose weights may be in 4 bits (QLoRA)."""
 
     rank: Count = 8
-    """Rank of the adapters; 8 by default, as in PEFT and torchtune. Also r."""
+    """Rank of the adapters; 8 by default, as in PEFT and torchtune."""
     alpha: Quantity | None = None
-    """Scale of the adapters, which changes neither time nor memory. Also lora_alpha."""
+    """Scale of the adapters, which changes neither time nor memory."""
     targets: Targets = Field(default_factory=lambda: PAPER)
     """Linear maps with an adapter: qkv (one adapter if the model holds it in one tensor, as GPT-2 does), query, key,
     value, projection, gate, up, down, or all. By default query and value, as in the paper."""
@@ -42,6 +42,16 @@ class LoraKeys(Section):
         targets = EVERY if self.targets == "all" else tuple(self.targets)
         quantisation = Quantisation(self.double_quantisation) if self.quantised else None
         return Lora(self.rank, targets, bool(self.dropout), quantisation)
+
+    def check_experts(self) -> None:
+        """Raise `Fault` for what experts do not have: adapters, and weights in 4 bits."""
+        if self.targets == "all" or {"gate", "up", "down"} & {*self.targets}:
+            given = self.targets if self.targets == "all" else ", ".join(self.targets)
+            raise Fault(
+                ("lora", "targets"), f"{given}: experts have no adapters; take qkv, query, key, value, projection"
+            )
+        if self.quantised:
+            raise Fault(("lora", "quantised"), f"{self.quantised} is not modelled with experts; leave it out")
 
     def check(self, *, gated: bool, hidden_size: int) -> None:
         """Raise `Fault` for a target that the model does not have, and for a rank that is too large."""

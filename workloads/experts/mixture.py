@@ -92,14 +92,15 @@ class Mixture(Operator):
         tokens = self.dispatch(samples).arriving
         products = (*self.down.backward_weights(tokens), *self.up.backward_weights(tokens))
         shared = _kernels(_of(self._shared(False), "W", samples))
-        again = self.between.backward_weights(round(sum(tokens)))
+        again = () if self.down.frozen else self.between.backward_weights(round(sum(tokens)))
         return (*again, *products, *self.router.linear.backward_weights(samples), *shared)
 
     def kept_bytes(self, samples: int) -> float:
         """The input, what the router keeps, the inputs of the products and of the activation, and the results."""
         width, dispatch = BYTES[self.precision], self.dispatch(samples)
         tokens = dispatch.arriving
-        inputs = (samples * self.rows + sum(dispatch.tokens)) * self.hidden * width
+        taken = 0 if self.up.frozen else samples * self.rows
+        inputs = (taken + sum(dispatch.tokens)) * self.hidden * width
         products = self.up.kept_bytes(tokens) + (0.0 if self._recomputes else self.down.kept_bytes(tokens))
         inside = products + sum(tokens) * self.between.kept * self.between.elements
         shared = sum(operator.kept_bytes(samples) for operator in chain(*self.shared))
@@ -107,6 +108,8 @@ class Mixture(Operator):
 
     def weight_bytes(self, samples: int) -> float:
         """The inputs of all products, or what makes them again, and the gradients of their outputs."""
+        if self.up.frozen:
+            return sum(operator.weight_bytes(samples) for operator in chain(*self.shared))
         width, tokens = BYTES[self.precision], self.dispatch(samples).arriving
         products = self.up.weight_bytes(tokens) + self.down.weight_bytes(tokens)
         if self._recomputes:

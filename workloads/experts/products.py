@@ -17,7 +17,7 @@ from workloads.operators.parameter import ParameterTensor, matrix
 class GroupedLinear:
     """y = x W^T + b of *experts* experts of a rank, from *inputs* to *outputs* features; *splits* as in `Linear`.
 
-    *tokens* are the rows of each expert.
+    *tokens* are the rows of each expert. *frozen*: as in `Linear`.
     """
 
     experts: int
@@ -26,13 +26,15 @@ class GroupedLinear:
     bias: bool
     precision: str
     reduced_over: str
+    frozen: bool = False
 
     @property
     def tensors(self) -> tuple[ParameterTensor, ...]:
         """Weight, then bias, of each expert."""
         axes = (self.reduced_over,)
         bias = (ParameterTensor(self.outputs, axes),) if self.bias else ()
-        return (matrix(self.outputs, self.inputs, axes), *bias) * self.experts
+        every = (matrix(self.outputs, self.inputs, axes), *bias)
+        return tuple(replace(tensor, trainable=not self.frozen) for tensor in every) * self.experts
 
     def forward(self, tokens: tuple[float, ...]) -> tuple[Kernel, ...]:
         """One launch."""
@@ -44,11 +46,11 @@ class GroupedLinear:
             return ()
         product = self._rows(tokens, self.inputs, self.outputs)
         read = sum(tokens) * self.outputs * BYTES[self.precision]
-        return (product, memory_bound(read, precision=self.precision)) if self.bias else (product,)
+        return (product, memory_bound(read, precision=self.precision)) if self.bias and not self.frozen else (product,)
 
     def backward_weights(self, tokens: tuple[float, ...]) -> tuple[Kernel, ...]:
         """dW = dy^T x of each expert."""
-        if not sum(tokens):
+        if self.frozen or not sum(tokens):
             return ()
         sides = self.outputs, self.inputs
         every = (float(self.outputs),) * self.experts
@@ -61,11 +63,11 @@ class GroupedLinear:
 
     def kept_bytes(self, tokens: tuple[float, ...]) -> float:
         """Its input."""
-        return sum(tokens) * self.inputs * BYTES[self.precision]
+        return 0.0 if self.frozen else sum(tokens) * self.inputs * BYTES[self.precision]
 
     def weight_bytes(self, tokens: tuple[float, ...]) -> float:
         """Its input and the gradient of its output."""
-        return self.kept_bytes(tokens) + sum(tokens) * self.outputs * BYTES[self.precision]
+        return 0.0 if self.frozen else self.kept_bytes(tokens) + sum(tokens) * self.outputs * BYTES[self.precision]
 
     def _rows(self, tokens: tuple[float, ...], outputs: int, inputs: int) -> Kernel:
         return grouped_matmul(tokens, outputs, (float(inputs),) * self.experts, precision=self.precision)
@@ -97,7 +99,7 @@ class ScaledGroupedLinear(GroupedLinear):
         """Casts of the weights and of the input, and the products."""
         if not sum(tokens):
             return ()
-        casts = self._casts(tokens, self.inputs, along=self.input_cast, across=self.low.keeps_casts)
+        casts = self._casts(tokens, self.inputs, along=self.input_cast, across=self.low.keeps_casts and not self.frozen)
         weights = self.low.weights_cast(self._weights, self.experts)
         return (*weights, *casts, self._rows(tokens, self.outputs, self.inputs))
 
@@ -105,13 +107,13 @@ class ScaledGroupedLinear(GroupedLinear):
         """The cast of dy, which also sums the gradients of biases, and dx = dy W."""
         if not sum(tokens):
             return ()
-        casts = self._casts(tokens, self.outputs, along=self.gradient_cast, across=True)
+        casts = self._casts(tokens, self.outputs, along=self.gradient_cast, across=not self.frozen)
         again = self.low.weights_cast_again(self._weights)
         return (*again, *casts, self._rows(tokens, self.inputs, self.outputs))
 
     def backward_weights(self, tokens: tuple[float, ...]) -> tuple[Kernel, ...]:
         """dW = dy^T x of each expert, with a further cast of x unless the first one is kept."""
-        if not sum(tokens):
+        if self.frozen or not sum(tokens):
             return ()
         every = (float(self.outputs),) * self.experts
         again = () if self.low.keeps_casts else self._casts(tokens, self.inputs, along=self.input_cast, across=True)
@@ -134,11 +136,11 @@ class ScaledGroupedLinear(GroupedLinear):
     def kept_bytes(self, tokens: tuple[float, ...]) -> float:
         """Its input, as it was cast or in 16 bits."""
         width = self.low.element_bytes if self.input_cast else self.low.kept_bytes
-        return sum(tokens) * self.inputs * width
+        return 0.0 if self.frozen else sum(tokens) * self.inputs * width
 
     def weight_bytes(self, tokens: tuple[float, ...]) -> float:
         """Its input and the gradient of its output, which is cast."""
-        return self.kept_bytes(tokens) + sum(tokens) * self.outputs * self.low.element_bytes
+        return 0.0 if self.frozen else self.kept_bytes(tokens) + sum(tokens) * self.outputs * self.low.element_bytes
 
     @property
     def _weights(self) -> int:
