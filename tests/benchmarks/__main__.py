@@ -1,7 +1,8 @@
 """`python -m tests.benchmarks` prints how fast the simulator is, beside the targets. It does not pass or fail.
 
 Arguments choose the tables: `processes`, `growth`, `engine`; default these. `layouts` prints how well it predicts grids
-of layouts that were measured, in some minutes; `memory` how well it predicts which runs fit and what they hold.
+of layouts that were measured, in some minutes; `memory` how well it predicts which runs fit and what they hold;
+`compression` how long compressed reductions take on the testbed.
 `--against REVISION` (or the folder of a checkout) runs the processes with that code too and prints the ratios of CPU
 time. `--slow` adds the long processes.
 """
@@ -20,8 +21,8 @@ TABLES = ("processes", "growth", "engine")
 """Tables of speed. Processes are measured first: the kernel counts memory of the parent at the fork as part of the peak
 of a child."""
 
-ACCURACY = ("layouts", "memory")
-"""Tables of measured grids, only on request."""
+ACCURACY = ("layouts", "memory", "compression")
+"""Tables of measured runs, only on request."""
 
 QUICK = 10.0
 """A process with less CPU time, s, is measured twice, and the faster run counts."""
@@ -47,6 +48,8 @@ def main() -> None:
             layouts()
         elif name == "memory":
             memory()
+        elif name == "compression":
+            compression()
         else:
             with checked_out(arguments.against) if arguments.against else nullcontext() as before:
                 processes(before, slow=arguments.slow, only=arguments.only)
@@ -124,6 +127,14 @@ def memory() -> None:
     from tests.benchmarks.memory import memory
 
     for line in memory():
+        print(line, flush=True)
+
+
+def compression() -> None:
+    """Print step times of compressed reductions on real ranks, simulated and measured."""
+    from tests.benchmarks.compression import compression
+
+    for line in compression():
         print(line, flush=True)
 
 
