@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from workloads.memory.chains.chain import Chain, ChainLayer
 from workloads.memory.chains.execution import executed
-from workloads.memory.chains.least_memory import least_budget
+from workloads.memory.chains.least_memory import least_budget, least_together
 from workloads.memory.chains.optimal import BudgetError, optimal, optimal_together, peak_in_flight
 
 DATA = Path(__file__).parents[4] / "../shared/data"
@@ -173,7 +173,7 @@ def test_a_larger_budget_is_never_slower(chain, more):
 @given(st.lists(chains(4), min_size=2, max_size=3), st.integers(1, 4), st.integers(0, 40))
 @settings(max_examples=40, deadline=None)
 def test_the_stages_of_a_rank_keep_to_the_budget_together(several, in_flight, more):
-    budget = max(least_budget(chain, in_flight) for chain in several) + more
+    budget = least_together(several, in_flight)[0] + more
     runs = [
         executed(sequence, chain)
         for sequence, chain in zip(optimal_together(several, budget, in_flight), several, strict=True)
