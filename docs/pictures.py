@@ -72,6 +72,17 @@ def _of_gpt2(chart: str, title: str) -> Callable[[], int]:
     return draw
 
 
+def _offload() -> int:
+    """Sweep the bandwidth of the link to the host, for recomputation, offloading and both, and copy the chart."""
+    values = ",".join(f"{one} GB/s" for one in (20, 30, 40, 50, 60, 80, 100))
+    with tempfile.TemporaryDirectory() as folder:
+        table = ["-o", f"{folder}/offload.csv", "--plot", "cluster.bandwidth:step_time_s:variant"]
+        status = run(["sweep", "gpt_offload_one_a100", "--over", f"cluster.bandwidth={values}", *table])
+        if status == 0:
+            shutil.copyfile(Path(folder) / "offload.png", DOCS / "offload.png")
+    return status
+
+
 def _sweep() -> int:
     """Sweep over the degrees of tensor and pipeline parallelism and copy the chart."""
     over = ["--over", "parallelism.tp=1,2,4,8", "--over", "parallelism.pp=1,2,4,8", "--set", "parallelism.dp=auto"]
@@ -132,6 +143,7 @@ PICTURES: dict[str, Callable[[], int]] = {
     "activations": _of_gpt2("activations", "Activations of GPT-2 on a V100, eager"),
     "buckets": _buckets,
     "local_steps": _local_steps,
+    "offload": _offload,
     "sweep": _sweep,
     "plan": _plan,
     "validation": _validation,

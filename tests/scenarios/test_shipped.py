@@ -68,6 +68,7 @@ def test_what_is_shipped() -> None:
         "gpt2_xl_offload_8a100",
         "gpt2_xl_zero_zhores",
         "gpt3_175b_one_a100",
+        "gpt_offload_one_a100",
         "gpt_6_7b_64a100",
         "gradient_rings",
         "hello",

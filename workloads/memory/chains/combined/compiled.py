@@ -104,48 +104,45 @@ def _close_windows(t: Any, begin: int, rest: Floats, away: Floats, choices: Inte
     for first in range(begin, most + 1):
         for last in range(first, layers):
             for kind in range(AGAIN if last > first else SAVED, AGAIN + 1):
-                for number in range(count):
-                    if first <= ends[number]:
-                        block = (kind, first, last)
-                        _close(t, begin, number, block, within[first - begin], rest, away, choices)
+                open_for = [number for number in range(count) if first <= ends[number]]
+                _close(t, begin, open_for, (kind, first, last), within[first - begin], rest, away, choices)
 
 
 @njit(cache=True)
 def _close(
     t: Any,
     begin: int,
-    number: int,
+    copies: list[int],
     block: tuple[int, int, int],
     within: Floats,
     rest: Floats,
     away: Floats,
     choices: Integers,
 ) -> None:
-    """Let *block* be the last one in the windows from *begin* for copy *number*; *within*: seconds before it."""
+    """Let *block* be the last one in the windows from *begin* for *copies* (numbers); *within*: seconds before it."""
     kind, first, last = block
-    forward, copy = t.until[last] - t.until[begin - 1], t.seconds[begin, number]
+    forward, others = t.until[last] - t.until[begin - 1], _others(t, begin, last)
     taken, own = _taken(t, kind, first, last), _load_of(t, kind, first, last)
-    gained, load = t.activation[first - 1] - t.activation[last], t.loads[begin, number]
-    slots = len(rest[0]) - 1
-    most_seconds = t.limit - _others(t, begin, last) - max(0.0, copy - forward)
-    if copy > most_seconds:
-        return
-    for room in range(slots - load + 1):
+    gained, slots = t.activation[first - 1] - t.activation[last], len(rest[0]) - 1
+    for room in range(slots + 1):
         for before in range(room - taken + 1):
             total = within[room, before]
             if total < inf:
                 total += _block(t, kind, first, last, room - before)
-            if total == inf or total > most_seconds:
+            if total == inf or total + others > t.limit:
                 continue
-            whole = room + load
-            spent = max(total, copy) + max(0.0, copy - forward)
-            if spent + rest[last + 1, whole - before - taken] < away[begin, number, whole]:
-                away[begin, number, whole] = spent + rest[last + 1, whole - before - taken]
-                choices[begin, number, whole] = (first, last, kind, before)
-            left = whole - before + gained
-            if own >= 0 and 0 <= left <= slots and spent + away[last + 1, own, left] < away[begin, number, whole]:
-                away[begin, number, whole] = spent + away[last + 1, own, left]
-                choices[begin, number, whole] = (first, last, 2 + kind, before)
+            for number in copies:
+                whole, copy = room + t.loads[begin, number], t.seconds[begin, number]
+                if whole > slots:
+                    continue
+                spent = max(total, copy) + max(0.0, copy - forward)
+                if spent + rest[last + 1, whole - before - taken] < away[begin, number, whole]:
+                    away[begin, number, whole] = spent + rest[last + 1, whole - before - taken]
+                    choices[begin, number, whole] = (first, last, kind, before)
+                left = whole - before + gained
+                if own >= 0 and 0 <= left <= slots and spent + away[last + 1, own, left] < away[begin, number, whole]:
+                    away[begin, number, whole] = spent + away[last + 1, own, left]
+                    choices[begin, number, whole] = (first, last, 2 + kind, before)
 
 
 @njit(cache=True)
