@@ -36,7 +36,7 @@ class Places:
     - *overlap*: copies run beside computation.
     - *full_precision*: parameters and gradients cross to the host in fp32, and the host adds gradients up, as in FSDP;
       else in the precision of the model, and the GPU adds them up, as in DeepSpeed.
-    - *master_on_gpu*: the GPU keeps the fp32 master weights beside the host's copy, which come back in fp32 and are cast
+    - *master_on_gpu*: the GPU keeps fp32 master weights beside those of the host, which come back in fp32 and are cast
       there, as in Megatron Core (optimizer/cpu_offloading/hybrid_optimizer.py, ``param_update_in_fp32``).
     """
 
