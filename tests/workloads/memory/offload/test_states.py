@@ -254,6 +254,12 @@ WRONG = {
     "no states": (HOST, None, {"training__optimizer": "sgd", "training__precision": "fp32"}, "sgd in fp32 has no"),
     "servers": (HOST, {"method": "parameter_server"}, {}, "updates the parameters in a way of its own"),
     "whole gradients": (HOST, {"method": "ddp"}, {"parallelism__dp": 2}, "take data: .*stage: 2"),
+    "asynchronous": (
+        {"optimizer": "host"},
+        {"method": "ddp"},
+        {"parallelism__pp": 2, "parallelism__schedule": "pipedream"},
+        "needs a pipeline order that flushes",
+    ),
     "typing error": ({"optimiser": "host"}, None, {}, "unknown key"),
 }
 
