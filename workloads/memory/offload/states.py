@@ -30,10 +30,15 @@ def offloaded_states(
 ) -> Schedule:
     """Return *schedule* with its states where *places* has them.
 
-    *model* has its layers as one rank holds them. Raises `ScenarioError` for an optimizer without states.
+    *model* has its layers as one rank holds them. Raises `ScenarioError` for an optimizer without states, and
+    for an asynchronous pipeline order.
     """
     if model.optimizer_seconds is not None:
         raise ScenarioError("the model has a measured time of its optimizer, whose parameters and states are not known")
+    if schedule.batches > 1:
+        raise ScenarioError(
+            "needs a pipeline order that flushes, such as 1f1b: weights are updated within a batch here"
+        )
     named = (weights.reduced_over[-1] for layer in model.layers for weights in layer.tensors)
     axes = [axis for axis in dict.fromkeys((REPLICAS, SHARD, *named)) if axis in schedule.mesh.axes]
     degrees = {axis: schedule.degrees(axis) for axis in axes}

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
+from simulator.kernel import BYTES, memory_bound
 from simulator.schedule import Compute, Copy, Op, Program
 from workloads.gradients.reduce import updated_stages
 from workloads.memory.offload.places import BEGIN, ON_HOST, READ, TO_GPU, WRITE, Held, Places
@@ -117,14 +118,19 @@ class _Update:
     def _traffic(self, elements: float) -> float:
         """Return the bytes that the update of *elements* reads and writes."""
         gradient = "fp32" if self.held.gradient == 4 else "fp16"
-        precision = "fp32" if self.places.full_precision else self.held.precision
+        precision = "fp32" if self.places.crosses_in_fp32 else self.held.precision
         fused = self.places.fused
         kernels = optimizer_kernels(elements, self.held.optimizer, precision, gradient, fused=fused)
         return sum(kernel.nbytes for kernel in kernels)
 
     def _end(self, awaited: tuple[str, ...]) -> Compute:
-        """Return the op, without work, at which the GPU has waited for the step; it has the name of the step."""
-        return Compute(name=self.op.name, action=self.op.action, kernels=(), after=awaited)
+        """Return the op at which the GPU has waited for the step; it has the name of the step.
+
+        It casts parameters that come back in fp32 to those of the model.
+        """
+        cast = self.elements * (BYTES["fp32"] + BYTES[self.held.precision]) if self.places.master_on_gpu else 0.0
+        kernels = (memory_bound(cast),) if cast and self.held.precision != "fp32" else ()
+        return Compute(name=self.op.name, action=self.op.action, kernels=kernels, after=awaited)
 
 
 def _last_of_streams(copies: Sequence[Copy]) -> tuple[str, ...]:
