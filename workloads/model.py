@@ -163,7 +163,8 @@ class Model:
     @property
     def tied_copy(self) -> ParameterTensor:
         """The tensor of the parameters that layers share, as a stage without the first layer holds it."""
-        return ParameterTensor(self.tied_parameters, trainable=self.trains_tied)
+        first = self.layers[0].tensors[0]
+        return ParameterTensor(self.tied_parameters, trainable=self.trains_tied, rows=first.rows)
 
     @property
     def sharing(self) -> tuple[str, ...]:

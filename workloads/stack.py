@@ -80,7 +80,7 @@ class SoftwareSpecification(Section):
     fp32_gradients: list[Literal["bf16", "fp16"]] = Field(default_factory=list)
     gradient_buffers: Literal["copies", "two", "half", "none", "averaged"] = "copies"
     scatter_gather: Flag = False
-    cross_entropy: Literal["", "fused", "vocab_parallel", "eager", "with_metrics"] = ""
+    cross_entropy: Literal["", "fused", "vocab_parallel", "eager", "with_metrics", "chunked"] = ""
     gather_logits: Flag = False
     keep_gathered: Flag = False
     separate_gate: Flag = False

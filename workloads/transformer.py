@@ -87,7 +87,12 @@ class Transformer(Model):
         return self.reshaped(saved=rule)
 
     def in_low_precision(self, low: LowPrecision) -> Transformer:
-        """The model with *low* for the linear maps of its layers; attention and logits keep their precision."""
+        """The model with *low* for the linear maps of its layers; attention and logits keep their precision.
+
+        Raises `ScenarioError` if their weights are in 4 bits already.
+        """
+        if self.shape.lora and self.shape.lora.quantisation:
+            raise ScenarioError("weights in 4 bits are converted to 16 bits for products; leave out lora.quantised")
         return self.reshaped(low=low)
 
 

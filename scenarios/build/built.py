@@ -237,13 +237,15 @@ class BuiltScenario:
             why = f"belongs to a transformer, and {model.name} is not one; give one word, such as {word}"
             raise self.document.error(("training", "precision", "matmul"), why)
         gpu = self._cluster.accelerator(self.derived.devices[0])
-        return model.in_low_precision(
-            training.precision.low(
-                transposes=gpu.transposes,
-                keeps_casts=self.software.keeps_casts,
-                micro_batches=self.derived.micro_batches,
-            )
+        low = training.precision.low(
+            transposes=gpu.transposes,
+            keeps_casts=self.software.keeps_casts,
+            micro_batches=self.derived.micro_batches,
         )
+        try:
+            return model.in_low_precision(low)
+        except ScenarioError as error:
+            raise self.document.error(("training", "precision", "matmul"), str(error)) from None
 
     @cached_property
     def _schedule(self) -> Schedule:

@@ -79,6 +79,18 @@ def _with_metrics(width: int) -> _PerLogit:
     return _PerLogit((width, 2 * width + metrics), width, (0, width), (1, 1 + 2 * (1 + copied)))
 
 
+CHUNKS = 8
+"""Chunks of the sequence: torchtune, modules/loss, ``CEWithChunkedOutputLoss(num_output_chunks=8)``."""
+
+
+def _chunked(width: int) -> _PerLogit:
+    """torchtune's: a chunk of the sequence at a time, cast and loss compiled together (``CEWithChunkedOutputLoss``).
+
+    The compiled kernel reads the logits, which autograd keeps; backward it reads them again and writes their gradient.
+    """
+    return _PerLogit((width, 2 * width), width, (0, width), (CHUNKS, CHUNKS))
+
+
 def _casts(width: int) -> tuple[int, int]:
     """Bytes moved by a cast to or from fp32, and the number of such kernels: none for fp32 logits."""
     return (width + FP32, 1) if width < FP32 else (0, 0)
@@ -89,6 +101,7 @@ _LOSSES: Mapping[str, Callable[[int], _PerLogit]] = {
     "vocab_parallel": _vocab_parallel,
     "eager": _eager,
     "with_metrics": _with_metrics,
+    "chunked": _chunked,
 }
 
 CROSS_ENTROPY = Operation("cross-entropy", "loss")

@@ -17,6 +17,7 @@ from simulator.errors import ScenarioError
 from simulator.schedule.mesh import Axis, Mesh
 from workloads.context.cut import Context as Cut
 from workloads.model import Model
+from workloads.operators.attentions.memory import Memory
 from workloads.operators.parameter import REPLICAS
 from workloads.parallelism import Parallelism
 from workloads.parallelism.search import Choices, Chosen, Job, divisors
@@ -115,6 +116,8 @@ def _check_attention(shape: Shape, cut: Cut, name: str) -> None:
             good = " or ".join(str(n) for n in nearest_divisors(groups, cut.ranks) if n > 1)
             what = f"cp = {cut.ranks} does not divide the {groups} key and value heads of {name}{part}"
             raise ScenarioError(f"{what}; cp_method: ulysses gives each rank some of them; try {good or 'ring'}")
+        if isinstance(shape.attention, Memory):
+            raise ScenarioError(f"cp = {cut.ranks}: the heads of a memory are parameters, which cp does not cut; try 1")
     elif shape.attention != "flash":
         raise ScenarioError(
             f"cp = {cut.ranks}: cp_method: {cut.method} needs attention: flash, and {name} has {shape.attention}; "

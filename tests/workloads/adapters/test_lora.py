@@ -3,6 +3,7 @@
 import pytest
 
 from scenarios import Scenario
+from scenarios.exporting import exporter
 from simulator.errors import ScenarioError
 from simulator.schedule.order import Order
 from workloads.adapters.lora import EVERY, Lora
@@ -232,6 +233,16 @@ def test_mistakes_are_named():
         scenario(double_quantisation=False)
     with pytest.raises(ScenarioError, match="targets"):
         scenario(targets=["keys"])
+    with pytest.raises(ScenarioError, match=r"precision.matmul: weights in 4 bits"):
+        scenario(quantised="nf4").changed({"training.precision": {"matmul": "fp8"}}, "few bits")
+    with pytest.raises(ScenarioError, match=r"targets: all: experts have no adapters"):
+        scenario(targets="all").changed({"model": {"preset": "mixtral_8x7b", "lora": {"targets": "all"}}}, "experts")
+
+
+@pytest.mark.parametrize("target", ["megatron", "deepspeed", "accelerate", "torchtitan"])
+def test_launch_files_refuse_what_they_do_not_say(target):
+    with pytest.raises(ScenarioError, match="lora: is not written for"):
+        exporter(target)(scenario())
 
 
 def test_a_scenario_runs_and_quantisation_costs_time_and_saves_memory():
