@@ -86,7 +86,16 @@ class StepNumbers(Result):
     @cached_property
     def compression(self) -> Compression | None:
         """What the compression of gradients saves and costs; None without one."""
-        return compression(self._timeline)
+        return compression(self._timeline, self._steps)
+
+    @property
+    def _steps(self) -> float:
+        """Steps of the whole training; 0 if it is not known."""
+        training, model = self.scenario.specification.training, self.scenario.model
+        assert training is not None
+        assert model is not None
+        samples = training.samples or (training.tokens or 0.0) / (model.tokens_per_sample or 1)
+        return samples / training.global_batch_size
 
     @cached_property
     def outside(self) -> list[str]:
@@ -222,10 +231,9 @@ class StepNumbers(Result):
         training = specification.training
         assert training is not None
         assert model is not None
-        samples = training.samples or (training.tokens or 0.0) / (model.tokens_per_sample or 1)
         step = self._timeline.step_time
         wait = self.loading.wait(step) if self.loading else 0.0
-        seconds = samples / training.global_batch_size * (step + wait)
+        seconds = self._steps * (step + wait)
         watts = self.power
         busy = seconds * step / (step + wait) if step else 0.0
         joules = watts.of_step(self.breakdown) * busy + watts.idle * (seconds - busy) if watts else None

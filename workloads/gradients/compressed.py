@@ -43,8 +43,8 @@ class Code:
 
     *sent*: bytes of the encoded gradients of one rank. *held*: bytes from the first kernel to the last. *kept*: bytes
     from step to step, such as the error that is fed back. *synchronous*: the backward pass waits for the last kernel.
-    *warm_up*: the share of steps of a run that are not compressed. *answer*: bytes that a parameter server sends back
-    in place of the parameters, which *decode* then updates.
+    *warm_up*: the share of steps of a run that are not compressed; *start*: the number of such steps. *answer*: bytes
+    that a parameter server sends back in place of the parameters, which *decode* then updates.
     """
 
     rounds: tuple[Round, ...]
@@ -54,6 +54,7 @@ class Code:
     kept: float = 0.0
     synchronous: bool = False
     warm_up: float = 0.0
+    start: int = 0
     answer: float | None = None
 
 
@@ -61,12 +62,13 @@ class Code:
 class Coding(Compute):
     """Kernels of compression. The first op of a bucket says that its *gradients* are *sent* in so many bytes.
 
-    *decodes*: it is the last op of the bucket. *warm_up*: as in `Code`.
+    *decodes*: it is the last op of the bucket. *warm_up*, *start*: as in `Code`.
     """
 
     gradients: float = 0.0
     sent: float = 0.0
     warm_up: float = 0.0
+    start: int = 0
     decodes: bool = False
 
 
@@ -134,7 +136,7 @@ def _ops(reduction: Reduction, bucket: Bucket, code: Code, plain: Collective) ->
             yield Coding(name=name, kernels=one.kernels, stream=later, after=after)
         else:
             first = Coding(name=name, kernels=one.kernels, stream=BLOCKING, allocates=held)
-            yield replace(first, gradients=bucket.nbytes, sent=code.sent, warm_up=code.warm_up)
+            yield replace(first, gradients=bucket.nbytes, sent=code.sent, warm_up=code.warm_up, start=code.start)
         own = replace(bucket, filled_by=name, buffer=bucket.buffer if one is code.rounds[-1] else 0.0)
         ops = list(_messages(reduction, own, one.messages, plain))
         yield from ops

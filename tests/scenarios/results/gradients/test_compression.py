@@ -104,3 +104,13 @@ def test_what_the_backward_pass_hides_cannot_be_gained(model, micro_batch, gains
     # the largest elements of all ranks are more bytes than all gradients, above a density of 1/p
     for density, faster in ((0.01, True), (0.1, False)):
         assert (run({"method": "top_k", "density": density}, **sections).summary()["step_time_s"] < dense) == faster
+
+
+def test_powersgd_begins_after_some_steps():
+    """torch's hook after 1,000; their share is known if the whole run is."""
+    one_node = {"cluster": {"preset": "p3_8xlarge"}, "training": {**BASE["training"], "global_batch_size": 128}}
+    unknown = run({"method": "powersgd"}, **one_node)
+    assert "the first 1,000 steps of a run send whole gradients" in unknown.report()
+    one_node["training"] = {**one_node["training"], "samples": 128 * 10_000}
+    told = run({"method": "powersgd"}, **one_node).summary()["compression"]
+    assert told["ratio_of_run"] == pytest.approx(1 / (0.1 + 0.9 / told["ratio"]))
