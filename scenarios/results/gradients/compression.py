@@ -61,8 +61,8 @@ class Compression:
         before, after = show(self.gradients, "size", 3), show(self.sent, "size", 3)
         lines = [f"compression\n  a GPU encodes {before} of gradients as {after}, {self.ratio:.3g} times less"]
         if self.warm_up:
-            share = f"{self.warm_up:.3g} of its steps, which send whole gradients"
-            lines.append(f"  {self.ratio_of_run:.3g} times less over a run with {share}; times here are of the others")
+            first = f"its first {100 * self.warm_up:.3g} % of steps send whole gradients"
+            lines.append(f"  {self.ratio_of_run:.3g} times less over a run: {first}; times here are of the others")
         elif self.start:
             lines.append(
                 f"  the first {self.start:,} steps of a run send whole gradients; times here are of the others"

@@ -85,6 +85,8 @@ def test_parameter_servers_get_fewer_bytes(compression, share):
     answered = share if compression["method"] == "sign" else 1.0
     assert less.summary()["traffic_bytes"]["ps"] == pytest.approx((share + answered) * parameters, rel=1e-5)
     assert less.summary()["compression"]["encoding_s"] > 0
+    kept = dense.summary()["memory"]["host_peak_bytes"] > 0, less.summary()["memory"]["host_peak_bytes"] > 0
+    assert kept == (True, compression["method"] != "sign")
 
 
 @pytest.mark.parametrize(
