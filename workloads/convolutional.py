@@ -96,6 +96,22 @@ class ConvolutionalBuilder:
         if projected:
             self._convolve(f"{name}.downsample", source, 4 * channels, 1, stride, 0, added=True, held=True)
 
+    def basic(self, name: str, channels: int, stride: int = 1) -> None:
+        """ResNet's block of two 3x3 convolutions to *channels*, its input added to its output.
+
+        The first convolution has the stride. Where sizes differ, the input passes a 1x1 convolution of its own
+        (torchvision, models/resnet.py, BasicBlock).
+        """
+        source, through = self.image, self.image.elements * BYTES[self.precision]
+        projected = stride != 1 or source.channels != channels
+        self._convolve(f"{name}.conv1", source, channels, 3, stride, carried=through)
+        self._convolve(
+            f"{name}.conv2", self.image, channels, 3, relu=not projected, added=not projected,
+            carried=through if projected else 0,
+        )  # fmt: skip
+        if projected:
+            self._convolve(f"{name}.downsample", source, channels, 1, stride, 0, added=True, held=True)
+
     def max_pool(self, window: int, stride: int, padding: int = 0) -> None:
         """A pooling, part of the layer before it."""
         target = self.image.through(self.image.channels, window, stride, padding)

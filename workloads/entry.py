@@ -60,6 +60,22 @@ class BottleneckEntry(Section):
             builder.bottleneck(f"layer{number}.{index}", self.bottleneck, self.stride if index == 0 else 1)
 
 
+class BasicEntry(Section):
+    """*blocks* of two 3x3 convolutions with `basic` channels, as in ResNet-18; the first of them has the *stride*."""
+
+    basic: Count
+    """Channels of ResNet's basic block. Required."""
+    blocks: Count = 1
+    """How many of them, one after the other."""
+    stride: Count = 1
+    """Stride of the first block."""
+
+    def add(self, builder: ConvolutionalBuilder, number: int) -> None:
+        """Append it to the model."""
+        for index in range(self.blocks):
+            builder.basic(f"layer{number}.{index}", self.basic, self.stride if index == 0 else 1)
+
+
 class MaxPoolEntry(Section):
     """A window of `max_pool` x `max_pool`; the *stride* is the window's size unless given."""
 
@@ -121,13 +137,14 @@ def add_entries(builder: ConvolutionalBuilder, entries: Sequence[Entry]) -> None
 
 
 def _operator(value: Any) -> str:
-    names = ("conv", "bottleneck", "max_pool", "average_pool", "linear", "branches")
+    names = ("conv", "bottleneck", "basic", "max_pool", "average_pool", "linear", "branches")
     return next((name for name in names if isinstance(value, dict) and name in value), "conv")
 
 
 Entry = Annotated[
     Annotated[ConvolutionEntry, Tag("conv")]
     | Annotated[BottleneckEntry, Tag("bottleneck")]
+    | Annotated[BasicEntry, Tag("basic")]
     | Annotated[MaxPoolEntry, Tag("max_pool")]
     | Annotated[AveragePoolEntry, Tag("average_pool")]
     | Annotated[LinearEntry, Tag("linear")]

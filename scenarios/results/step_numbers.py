@@ -98,7 +98,16 @@ class StepNumbers(Result):
     @cached_property
     def compression(self) -> Compression | None:
         """What the compression of gradients saves and costs; None without one."""
-        return compression(self._timeline)
+        return compression(self._timeline, self._steps)
+
+    @property
+    def _steps(self) -> float:
+        """Steps of the whole training; 0 if it is not known."""
+        training, model = self.scenario.specification.training, self.scenario.model
+        assert training is not None
+        assert model is not None
+        samples = training.samples or (training.tokens or 0.0) / (model.tokens_per_sample or 1)
+        return samples / training.global_batch_size
 
     @cached_property
     def outside(self) -> list[str]:
@@ -244,10 +253,9 @@ class StepNumbers(Result):
         training = specification.training
         assert training is not None
         assert model is not None
-        samples = training.samples or (training.tokens or 0.0) / (model.tokens_per_sample or 1)
         step = self._timeline.step_time
         wait = self.loading.wait(step) if self.loading else 0.0
-        steps = samples / training.global_batch_size
+        steps = self._steps
         first, each = self.first_steps or (0, 0.0)
         seconds = steps * (step + wait) + min(first, steps) * (each - step)
         watts = self.power

@@ -15,6 +15,7 @@ from workloads.specification import model
 # parameters and GMAC: torchvision.models, table of pre-trained weights; millions of outputs of convolutions and
 # linear layers: timm's benchmark-infer tables, "infer_macts" at 224 x 224
 PUBLISHED = {
+    "resnet18": (11_689_512, 1.81, 2.48),
     "resnet50": (25_557_032, 4.09, 11.11),
     "resnet101": (44_549_160, 7.80, 16.23),
     "vgg16": (138_357_544, 15.47, 13.56),
@@ -40,13 +41,14 @@ def test_published_counts(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "layers"), [("resnet50", 53), ("resnet101", 104), ("vgg16", 13), ("alexnet", 5), ("inception_v3", 94)]
+    ("name", "layers"),
+    [("resnet18", 20), ("resnet50", 53), ("resnet101", 104), ("vgg16", 13), ("alexnet", 5), ("inception_v3", 94)],
 )
 def test_number_of_convolutions(name: str, layers: int) -> None:
     assert len(convolutions(name)) == layers
 
 
-@pytest.mark.parametrize("name", ["resnet50", "resnet101", "vgg16"])
+@pytest.mark.parametrize("name", ["resnet18", "resnet50", "resnet101", "vgg16"])
 def test_published_outputs(name: str) -> None:
     operators = [one for layer in model(name).layers if isinstance(layer, OperatorLayer) for one in layer.operators]
     outputs = sum(one.target.elements for one in operators if isinstance(one, Convolution))

@@ -48,8 +48,8 @@ class Code:
     *sent*: bytes of the encoded gradients of one rank. *held*: bytes from the first kernel to the last. *kept*: bytes
     from step to step, such as the error that is fed back. *synchronous*: the backward pass waits for the last kernel.
     *beside*: all kernels are on the stream of the messages, as DeepSpeed has them, not as torch places a hook's.
-    *warm_up*: the share of steps of a run that are not compressed. *answer*: bytes that a parameter server sends back
-    in place of the parameters, which *decode* then updates.
+    *warm_up*: the share of steps of a run that are not compressed; *start*: the number of such steps. *answer*: bytes
+    that a parameter server sends back in place of the parameters, which *decode* then updates.
     """
 
     rounds: tuple[Round, ...]
@@ -60,6 +60,7 @@ class Code:
     synchronous: bool = False
     beside: bool = False
     warm_up: float = 0.0
+    start: int = 0
     answer: float | None = None
 
 
@@ -67,12 +68,13 @@ class Code:
 class Coding(Compute):
     """Kernels of compression. The first op of a bucket says that its *gradients* are *sent* in so many bytes.
 
-    *decodes*: it is the last op of the bucket. *warm_up*: as in `Code`.
+    *decodes*: it is the last op of the bucket. *warm_up*, *start*: as in `Code`.
     """
 
     gradients: float = 0.0
     sent: float = 0.0
     warm_up: float = 0.0
+    start: int = 0
     decodes: bool = False
 
 
@@ -141,7 +143,7 @@ def _ops(reduction: Reduction, bucket: Bucket, code: Code, plain: Collective) ->
         else:
             stream = later if code.beside else BLOCKING
             first = Coding(name=name, kernels=one.kernels, stream=stream, after=after, allocates=held)
-            yield replace(first, gradients=bucket.nbytes, sent=code.sent, warm_up=code.warm_up)
+            yield replace(first, gradients=bucket.nbytes, sent=code.sent, warm_up=code.warm_up, start=code.start)
         own = replace(bucket, filled_by=name, buffer=bucket.buffer if one is code.rounds[-1] else 0.0)
         ops = list(_messages(reduction, own, one.messages, plain))
         yield from ops

@@ -10,7 +10,7 @@ is reduced beside the backward pass (powerSGD_hook.py, ``decompress``; so in tor
 
 from __future__ import annotations
 
-from simulator.document import Count, Flag, Fraction, Ratio
+from simulator.document import Count, Flag, Index, Ratio
 from simulator.kernel import Kernel, memory_bound
 from workloads.gradients.bucket import Bucket, Reduction
 from workloads.gradients.code_kernels import error_added, error_kept, passes
@@ -19,6 +19,9 @@ from workloads.gradients.low_rank import Split, copied, copied_back, orthogonali
 
 MIN_COMPRESSION_RATE = 2.0
 """torch's ``PowerSGDState``: ``min_compression_rate=2``."""
+
+START = 1000
+"""torch's ``PowerSGDState``: ``start_powerSGD_iter=1_000``."""
 
 NEEDS_MATRICES = "it needs whole matrices on every rank; take ddp, or zero with stage: 0"
 
@@ -30,14 +33,14 @@ def powersgd(
     rank: Count = 1,
     min_compression_rate: Ratio = MIN_COMPRESSION_RATE,
     error_feedback: Flag = True,
-    warm_up: Fraction | None = None,
+    start: Index = START,
     synchronous: Flag = True,
     batched: Flag = False,
 ) -> Compressed:
     """Factors with *rank* columns, r (n + m) elements in place of n m. Error feedback keeps a copy of each bucket.
 
-    *warm_up*: the share of a run's steps that all-reduce whole gradients (``start_powerSGD_iter`` of its steps); the
-    simulated step is one after these. *synchronous*: as torch's hook; without, the rounds run beside the backward pass.
+    *start*: the first steps of a run, which all-reduce whole gradients; the simulated step is one after these.
+    *synchronous*: as torch's hook; without, the rounds run beside the backward pass.
     *batched*: matrices of a bucket with the same shape are stacked and share launches (torch's
     ``batch_tensors_with_same_shape``).
     """
@@ -69,7 +72,7 @@ def powersgd(
             held=whole + (bucket.nbytes if error_feedback else 0.0),
             kept=kept,
             synchronous=synchronous,
-            warm_up=warm_up or 0.0,
+            start=start,
         )
 
     return compressed(reduction, "powersgd", code, {"reduce_scatter": NEEDS_MATRICES, "reduce": TWO_ROUNDS})

@@ -21,14 +21,15 @@ MODEL, ENCODING, DECODING, OTHER = range(4)
 class Compression:
     """Of a step, the mean over the GPUs: *gradients* are encoded as *sent* bytes.
 
-    *warm_up*: the share of a run's steps that are not compressed. *encoding*, *decoding*: seconds of its kernels.
-    *exposed*: seconds of these during which the GPU computes nothing of the model. The last three are None if the run
-    is too large to keep every span.
+    *warm_up*: the share of a run's steps that are not compressed, if known; *start*: their number, if given.
+    *encoding*, *decoding*: seconds of its kernels. *exposed*: seconds of these during which the GPU computes nothing
+    of the model. The last three are None if the run is too large to keep every span.
     """
 
     gradients: float
     sent: float
     warm_up: float
+    start: int
     encoding: float | None
     decoding: float | None
     exposed: float | None
@@ -60,27 +61,34 @@ class Compression:
         before, after = show(self.gradients, "size", 3), show(self.sent, "size", 3)
         lines = [f"compression\n  a GPU encodes {before} of gradients as {after}, {self.ratio:.3g} times less"]
         if self.warm_up:
-            lines.append(f"  {self.ratio_of_run:.3g} times less over a run that starts with {self.warm_up:.0%} whole")
+            first = f"its first {100 * self.warm_up:.3g} % of steps send whole gradients"
+            lines.append(f"  {self.ratio_of_run:.3g} times less over a run: {first}; times here are of the others")
+        elif self.start:
+            lines.append(
+                f"  the first {self.start:,} steps of a run send whole gradients; times here are of the others"
+            )
         if self.encoding is not None and self.decoding is not None and self.exposed is not None:
             spent = f"encoding {show(self.encoding, 'time')}, decoding {show(self.decoding, 'time')}"
             lines.append(f"  {spent}; {show(self.exposed, 'time')} of both while nothing else is computed")
         return "\n".join(lines)
 
 
-def compression(timeline: Timeline) -> Compression | None:
-    """What compression does in *timeline*; None if it compresses nothing."""
+def compression(timeline: Timeline, steps: float = 0.0) -> Compression | None:
+    """What compression does in *timeline*; None if it compresses nothing. *steps*: those of the run; 0: not known."""
     schedule, gpus = timeline.schedule, len(timeline.gpu_ranks)
     gradients = sent = warm_up = 0.0
+    start = 0
     for number, program in enumerate(schedule.programs):
         for ops, times in program.templates():
             for op in ops:
                 if isinstance(op, Coding) and op.sent:
                     count = times * len(schedule.ranks_of(number)) / schedule.batches / gpus
                     gradients, sent = gradients + count * op.gradients, sent + count * op.sent
-                    warm_up = op.warm_up
+                    warm_up, start = op.warm_up, op.start
     if not sent:
         return None
-    return Compression(gradients, sent, warm_up, *_seconds(timeline))
+    warm_up = min(1.0, start / steps) if start and steps else warm_up
+    return Compression(gradients, sent, warm_up, start, *_seconds(timeline))
 
 
 def _seconds(timeline: Timeline) -> tuple[float | None, float | None, float | None]:

@@ -1,6 +1,6 @@
 """What each compression sends, holds and keeps, against formulas; times at infinite speed of computation."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 import pytest
@@ -26,11 +26,14 @@ from workloads.pipelines.one_f_one_b import one_f_one_b
 from workloads.reductions import PACKAGE, methods
 from workloads.reductions.all_reduce import all_reduce
 from workloads.reductions.powersgd import powersgd
+from workloads.specification import ConvolutionalSpecification
 from workloads.unit import UnitLayer
 
 TENSORS = matrix(512, 256), *parameter_tensors(512), matrix(64, 9), matrix(1000, 512), *parameter_tensors(1000)
 N = sum(tensor.count for tensor in TENSORS)
 BANDWIDTH = 1e6
+STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))
+"""Channels and stride of the stages of ResNet-18."""
 
 
 @dataclass(frozen=True)
@@ -225,3 +228,31 @@ def test_a_bucket_of_unknown_ranks_is_reported():
     bucket = Bucket(4e6, "a", name="bucket")
     with pytest.raises(ScenarioError, match="must give reduce_gradients the degrees of the axes"):
         lookup.function(PACKAGE, "top_k")(all_reduce()).code(bucket)
+
+
+CIFAR_RESNET18 = {
+    "kind": "convolutional",
+    "image": [3, 32, 32],
+    "layers": [
+        {"conv": 64, "kernel_size": 3, "padding": 1, "norm": True},
+        *({"basic": channels, "blocks": 2, "stride": stride} for channels, stride in STAGES),
+        {"average_pool": 1},
+        {"linear": 10},
+    ],
+}
+"""The ResNet-18 of PowerSGD's paper (epfml/powersgd, paper-code/tasks/cifar_architectures/resnet.py)."""
+
+
+@pytest.mark.parametrize(("rank", "ratio"), [(1, 243), (2, 136), (4, 72)])
+def test_powersgd_of_resnet18(rank, ratio):
+    """Every convolution is a matrix outputs x (inputs window^2); vectors are whole. The ratios follow."""
+    made = ConvolutionalSpecification.model_validate(CIFAR_RESNET18).build()
+    matrices, last = [(64, 27), (10, 512)], 64
+    for channels, stride in STAGES:
+        matrices += [(channels, 9 * last)] + [(channels, 9 * channels)] * 3 + [(channels, last)] * (stride > 1)
+        last = channels
+    whole = made.parameters - sum(n * m for n, m in matrices)
+    bucket = Bucket.of([tensor for layer in made.layers for tensor in layer.tensors], "fp32", "all")
+    sent = powersgd(all_reduce(), rank, 1.0).code(replace(bucket, name="bucket", ranks=16)).sent
+    assert sent == 4 * (sum((n + m) * rank for n, m in matrices) + whole)
+    assert bucket.nbytes / sent == pytest.approx(ratio, abs=0.5)

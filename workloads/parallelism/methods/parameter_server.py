@@ -171,13 +171,16 @@ def parameter_server(
         held["buffers"] = held.get("buffers", 0.0) + code.kept
     pushes = [_exchange("push", "reduce", server, sent, after=(body[-1].name,)) for server in range(servers)]
     gpu = Program("GPU", (*pulls, *body, *pushes), held)
+    hosts = list(_servers(model, servers, count, optimizer, dtype, sent, pulled))
+    if code and code.answer is not None:  # the GPUs update, so that a server keeps nothing
+        hosts = [replace(host, ops=host.ops[:-1], resident={}) for host in hosts]
 
     gpus = tuple(range(count))
     axes = {f"ps.{server}": Axis(((count + server, *gpus),)) for server in range(servers)}
     return replace(
         schedule,
         mesh=schedule.mesh.extended(servers, axes),
-        programs=(gpu, *_servers(model, servers, count, optimizer, dtype, sent, pulled)),
+        programs=(gpu, *hosts),
         program_of=(0,) * count + tuple(range(1, servers + 1)),
     )
 
