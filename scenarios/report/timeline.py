@@ -33,7 +33,8 @@ def timeline_section(timeline: Timeline, most: int) -> Section:
     told = ["Zoom by a drag or the wheel: detail appears as there is room for it. A double click shows all."]
     if shortest:
         told.append(joined_note("ops", shortest))
-    parts: list[Part] = [Text(" ".join([f"{note[0].upper()}{note[1:]}."] * bool(note) + told))]
+    noted = [f"{note[0].upper()}{note[1:]}."] if note else []
+    parts: list[Part] = [Text(" ".join([*noted, *told]))]
     fills = [(paint.label, paint.fill) for paint in paints]
     parts.append(Gantt("Timeline", lanes, fills, list(texts), whole))
     return Section("timeline", "Timeline", parts)

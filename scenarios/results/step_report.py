@@ -97,6 +97,8 @@ def _window(result: StepNumbers) -> str:
     """Of which steps the step time is the mean, in brackets; nothing of a single step."""
     timeline, specification = result.timeline, result.scenario.specification
     data = specification.parallelism.data
+    if timeline.schedule.independent:
+        return f" (mean of {timeline.steps_measured:.4g} steps in the steady state)"
     if data.period(1):
         return f" (mean of {timeline.steps_measured:.4g} steps, whole periods of {data.label})"
     if timeline.schedule.batches > 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from simulator.schedule import Collective, Op, Program, Schedule
+from simulator.schedule import Collective, Compute, Op, Program, Schedule
 from workloads.gradients.reduce import updated_stages
 
 NORM_BYTES = 4.0
@@ -30,7 +30,7 @@ def gradient_norm(schedule: Schedule, axes: Sequence[str], *, synchronous: bool 
 def _before_first_update(program: Program, synchronous: bool) -> Program:
     firsts: dict[int | None, str] = {}  # by batch
     for op in program.distinct():
-        if op.action and op.action.phase == "O":
+        if isinstance(op, Compute) and op.action and op.action.phase == "O":
             firsts.setdefault(op.action.micro_batch, op.name)
 
     def change(op: Op) -> Iterator[Op]:

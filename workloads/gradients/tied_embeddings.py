@@ -49,7 +49,8 @@ def tied_embeddings(schedule: Schedule, model: Model, *, gradient_dtype: str | N
     programs = list(schedule.programs)
     for number in holders:
         if own[number] and own[number][0].micro_batch is not None:
-            late = _steps_ahead(list(own.values()), stages[number] or 0)
+            flushes = all(_flushes(schedule.programs[holder]) for holder in holders)
+            late = 0 if flushes else _steps_ahead(list(own.values()), stages[number] or 0)
             programs[number] = _beside_updates(programs[number], op, own[number], late)
         else:
             programs[number] = _before_update(programs[number], op)
@@ -65,6 +66,16 @@ def _end_stages(program: Program, ends: set[str]) -> dict[str, int]:
 def _updates(program: Program, stage: int | None) -> list[Action]:
     """The optimizer steps of *program* in order of issue: of *stage* in an asynchronous order, else the one of all."""
     return [action for _, action in actions(program, "O") if action.micro_batch is None or action.stage == stage]
+
+
+def _flushes(program: Program) -> bool:
+    """True if no micro-batch is between its passes at an optimizer step: all ranks are at the same step then."""
+    open_passes = 0
+    for _, action in actions(program, "FBIO"):
+        open_passes += (action.phase == "F") - (action.phase in "BI")
+        if action.phase == "O" and open_passes:
+            return False
+    return True
 
 
 def _steps_ahead(updates: Sequence[Sequence[Action]], stage: int) -> int:

@@ -15,7 +15,8 @@ from scenarios.command import run
 from scenarios.report import page
 from scenarios.report.encoding import encoded
 from scenarios.report.found import Given
-from scenarios.report.parts import Chart, Gantt
+from scenarios.report.parts import Chart, Gantt, Text
+from scenarios.report.timeline import timeline_section
 from scenarios.scenario import Scenario
 
 pytest.importorskip("plotly", reason="pages need plotly, which is not installed")
@@ -214,3 +215,11 @@ def test_a_page_names_no_folder_of_the_user(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "mine.yaml").write_text((FOLDER / "hello.yaml").read_text())
     assert run(["report", "mine.yaml", "-o", "page.html"]) == 0
     assert str(tmp_path) not in (tmp_path / "page.html").read_text()
+
+
+def test_a_run_whose_ranks_all_differ_has_no_note_above_its_timeline() -> None:
+    data = {"method": "parameter_server", "overlap": True, "priority": True}
+    result = Scenario.load("hello", {"parallelism.data": data, "training.global_batch_size": 4}).run()
+    told = timeline_section(result.timeline, 1000).parts[0]
+    assert isinstance(told, Text)
+    assert told.text.startswith("Zoom by a drag")

@@ -38,6 +38,12 @@ REQUEST_BYTES = 100.0
 message.fbs); the name of a variable of TensorFlow has some 60 characters."""
 
 
+REQUEST_SECONDS = 1e-6
+"""About what the coordinator needs to parse a request and add it to the table of its gradient (horovod/common/
+operations.cc, ``IncrementTensorCount``): a program that does the same for 512 ranks and 314 gradients took 1.3 us of a
+core of a Xeon for each."""
+
+
 class Horovod(DataMethod):
     """Gradients that are ready at the same time are fused and all-reduced, as by Horovod."""
 
@@ -49,8 +55,8 @@ class Horovod(DataMethod):
     """Bytes of the buffer in which gradients are fused; by default 64 MiB (128 MiB in Horovod since version 0.21)."""
     cycle: Duration = 5e-3
     """Time between two negotiations; by default 5 ms (1 ms in Horovod since version 0.18)."""
-    request: Time = 0.0
-    """Time of the coordinator for the message of one rank about one gradient; by default 0 s."""
+    request: Time = REQUEST_SECONDS
+    """Time of the coordinator for the message of one rank about one gradient; by default 1 us."""
     hierarchical: Flag = False
     """All-reduces run within nodes and across them (HOROVOD_HIERARCHICAL_ALLREDUCE)."""
 

@@ -24,7 +24,7 @@ def scenario(gpus=4, *, changes=None, layers=4, parameters="4M", latency="0 s", 
                 "parameters": parameters,
             },
             "training": {"global_batch_size": gpus, "micro_batch_size": 1},
-            "parallelism": {"data": {"method": "horovod", **data}},
+            "parallelism": {"data": {"method": "horovod", "request": "0 s", **data}},
             "network": {"transport": "ideal", "algorithms": {"all_reduce": "ring", "broadcast": "binomial"}},
             **(changes or {}),
         }

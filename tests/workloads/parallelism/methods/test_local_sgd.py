@@ -102,6 +102,23 @@ def test_a_pipeline_drains_in_each_step(pp):
     assert result.run().timeline.step_time == pytest.approx(plain.run().timeline.step_time, rel=0.01)
 
 
+def test_tied_embeddings_and_the_norm_are_summed_in_each_step():
+    changes = {
+        "cluster": {"preset": "dgx_a100_40gb", "nodes": 1},
+        "model": {"preset": "gpt2"},
+        "training": {"global_batch_size": 16, "micro_batch_size": 1, "precision": "bf16"},
+        "network": {},
+    }
+    program = scenario(data={"method": "local_sgd", "every": 2}, changes=changes, pp=4).schedule().programs[-1]
+    names = [op.name for op in program.ops if "embedding" in op.name or "norm" in op.name or op.name.startswith("3O")]
+    step = ["3O{}.embedding gradients", "3O{}.norm", "3O{}"]
+    found = [name for name in names if not name.endswith("host")]
+    assert found == [name.format(last) for last in (7, 15) for name in step]
+    waits = {op.name: op.after for op in program.ops}
+    # the sum of this step, not of the one before as in a pipeline that never drains
+    assert "3O15.embedding gradients" in waits["3O15"]
+
+
 @pytest.mark.parametrize(
     ("data", "others", "told"),
     [
