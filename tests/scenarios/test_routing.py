@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from scenarios.build.built import clusters
 from scenarios.scenario import Scenario
 from simulator.errors import ScenarioError
 from simulator.network.transport.routing import connection
@@ -119,3 +120,9 @@ def test_a_cluster_with_one_path_cannot_choose():
     data = {**NODES, "cluster": {**NODES["cluster"], "fabric": {"kind": "torus"}}, "network": {"routing": "ecmp"}}
     with pytest.raises(ScenarioError, match=r"network\.routing: ecmp needs equal-cost paths"):
         Scenario.model_validate(data)
+
+
+def test_the_topology_that_is_shown_has_the_cables_of_its_routing():
+    shown = clusters("ecmp_collisions")
+    spines = {name: cluster.vertices.of_kind("spine").size for name, cluster in shown.items()}
+    assert spines == {"adaptive": 1, "static": 16, "ecmp": 16, "ecmp, 16 queue pairs": 16}
