@@ -18,7 +18,7 @@ from scenarios.build.offload import check_offload
 from scenarios.build.schedule import collective_schedule, model_share, training_schedule
 from scenarios.specification import loading, variants
 from scenarios.specification.precision import PrecisionByOperator
-from scenarios.specification.specification import Specification
+from scenarios.specification.specification import NetworkHolder, Specification
 from simulator.accelerator import Software
 from simulator.cluster import Cluster
 from simulator.document import Document, read, replaced, validated
@@ -271,7 +271,9 @@ class BuiltScenario:
 
 
 def clusters(scenario: str | os.PathLike[str], options: list[str] | None = None) -> dict[str, Cluster]:
-    """Return the cluster of *scenario*, or that of each of its variants, by name; other sections are not looked at.
+    """Return the cluster of *scenario*, or that of each of its variants, by name.
+
+    The network section says which paths it has. Sections other than cluster, network and simulation are not looked at.
 
     Raises `ScenarioError` with the place of every fault.
     """
@@ -281,8 +283,12 @@ def clusters(scenario: str | os.PathLike[str], options: list[str] | None = None)
     made = {}
     for name, document in runs.items():
         whole = loading.expanded(document)
-        section = {key: value for key, value in whole.data.items() if key == "cluster"}
-        made[name] = _built(validated(Document(section, whole.positions), ClusterHolder).cluster, whole)
+        cluster, network = (
+            Document({key: value for key, value in whole.data.items() if key in keys}, whole.positions)
+            for keys in (("cluster",), ("network", "simulation"))
+        )
+        section, routing = validated(cluster, ClusterHolder).cluster, validated(network, NetworkHolder).routing
+        made[name] = _built(section, whole, routing)
     return made
 
 

@@ -68,9 +68,12 @@ class CollectiveResult(PlottedResult):
         network = self.scenario.specification.network
         title = f"{benchmark.kind} over {self.scenario.derived.ranks} ranks, transport {network.transport}"
         title += f", {network.fidelity}, engine {self._timeline.engine}"
+        return f"{heading(self.scenario)}\n\n{title}\n{indented(self.measured())}"
+
+    def measured(self) -> str:
+        """Return the table, and how uneven the cables between switches are if the user chose their routing."""
         load = cable_load(self._timeline)
-        cables = f"\n\n{load.told()}" if load else ""
-        return f"{heading(self.scenario)}\n\n{title}\n{indented(self.table())}{cables}"
+        return f"{self.table()}\n{load.told()}" if load else self.table()
 
     def table(self) -> str:
         """Return the rows as a table with the columns of nccl-tests."""

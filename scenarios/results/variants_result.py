@@ -76,7 +76,7 @@ def side_by_side(results: Mapping[str, Result]) -> Iterator[str]:
         yield "\n".join(told)
     for name, result in results.items():
         if isinstance(result, CollectiveResult):
-            yield f"{name}\n{indented(indented(result.table()))}"
+            yield f"{name}\n{indented(indented(result.measured()))}"
 
 
 def numbers(results: Mapping[str, StepNumbers]) -> list[list[str]]:
@@ -104,6 +104,9 @@ def numbers(results: Mapping[str, StepNumbers]) -> list[list[str]]:
         uses = [s["link_utilisation"].get(kind, {"max": 0.0})["max"] for s in summaries.values()]
         if any(uses):
             rows.append([f"busiest {kind}", *(f"{use:.0%}" for use in uses)])
+    uneven = [s["cables"]["max_over_mean"] if "cables" in s else 0.0 for s in summaries.values()]
+    if any(uneven):
+        rows.append(["fullest cable over mean", *(f"{ratio:.2f}" if ratio else "" for ratio in uneven)])
     return rows
 
 

@@ -59,6 +59,25 @@ RESULT = (
 """The keys of a result's summary, with which keys of expectations begin."""
 
 
+class NetworkHolder(Section):
+    """The sections of a scenario on which the paths through its cluster depend."""
+
+    network: Network = Network()
+    """How communication is simulated: fidelity, library and algorithms."""
+    simulation: Simulation = Simulation()
+    """How the scenario is simulated: engine, folding, random variation, stragglers."""
+
+    @property
+    def routing(self) -> Routing:
+        """How the switches of the cluster choose among equal-cost paths, and which GPUs forward."""
+        return _routing(self.network, self.simulation)
+
+
+def _routing(network: Network, simulation: Simulation) -> Routing:
+    seed = simulation.seed if network.seed is None else network.seed
+    return Routing(network.routing, seed, network.queue_pairs, network.pxn, network.relay_gpus)
+
+
 class Specification(Section):
     """A scenario: a cluster, and either a model with its training or one collective to measure on it."""
 
@@ -103,10 +122,8 @@ class Specification(Section):
 
     @property
     def routing(self) -> Routing:
-        """How the switches of the cluster choose among equal-cost paths."""
-        network = self.network
-        seed = self.simulation.seed if network.seed is None else network.seed
-        return Routing(network.routing, seed, network.queue_pairs, network.pxn, network.relay_gpus)
+        """How the switches of the cluster choose among equal-cost paths, and which GPUs forward."""
+        return _routing(self.network, self.simulation)
 
     @field_validator("name")
     @classmethod

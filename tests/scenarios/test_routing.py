@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from scenarios.build.built import clusters
 from scenarios.scenario import Scenario
 from simulator.errors import ScenarioError
 from simulator.network.transport.routing import connection
@@ -119,3 +120,27 @@ def test_a_cluster_with_one_path_cannot_choose():
     data = {**NODES, "cluster": {**NODES["cluster"], "fabric": {"kind": "torus"}}, "network": {"routing": "ecmp"}}
     with pytest.raises(ScenarioError, match=r"network\.routing: ecmp needs equal-cost paths"):
         Scenario.model_validate(data)
+
+
+def test_the_topology_that_is_shown_has_the_cables_of_its_routing():
+    shown = clusters("ecmp_collisions")
+    spines = {name: cluster.vertices.of_kind("spine").size for name, cluster in shown.items()}
+    assert spines == {"adaptive": 1, "static": 16, "ecmp": 16, "ecmp, 16 queue pairs": 16}
+
+
+@pytest.mark.parametrize("network", [{"routing": "ecmp"}, {"routing": "static", "pxn": True}, {"pxn": True}])
+def test_a_step_with_several_axes_is_the_same_on_both_engines_folded_or_not(network):
+    data = {
+        "version": 1,
+        "cluster": {"preset": "dgx_a100_80gb", "nodes": 4, "fabric": {"kind": "fat_tree", "oversubscription": 2}},
+        "model": {"preset": "gpt2_medium", "num_layers": 4, "seq_length": 512},
+        "training": {"global_batch_size": 16, "micro_batch_size": 1},
+        "parallelism": {"tp": 2, "pp": 2, "data": {"method": "ddp"}},
+        "network": {**network, "background": [{"from": "gpu 0", "to": "gpu 31", "rate": "10 GB/s", "begin": "1 ms"}]},
+    }
+    times = [
+        Scenario.model_validate({**data, "simulation": {"engine": engine, "fold": fold}}).run().timeline.makespan
+        for engine in ("simpy", "compiled")
+        for fold in (True, False)
+    ]
+    assert times == pytest.approx([times[0]] * 4, rel=1e-9)
