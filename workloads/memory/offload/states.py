@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from simulator.errors import ScenarioError
 from simulator.schedule import Compute, Program, Schedule
+from simulator.schedule.program import Block, TemplatedOps
 from workloads.memory.offload.gradients import with_gradient_copies
 from workloads.memory.offload.parameters import with_fetches
 from workloads.memory.offload.places import BEGIN, Held, Places, held_by, with_places
@@ -54,7 +55,8 @@ def _offloaded(program: Program, held: Held, places: Places, degrees: Mapping[st
     """Return *program* with its states moved; *degrees*: the number of shards by axis."""
     copying, last_copy = with_gradient_copies(program, held, places)
     if places.delayed or places.parameters != "gpu":
-        copying = replace(copying, ops=(Compute(name=BEGIN, kernels=()), *copying.ops))
+        begin = Block((Compute(name=BEGIN, kernels=()),))
+        copying = copying.with_templated_ops(TemplatedOps([begin, *copying.blocks]))
     if places.parameters != "gpu":
         copying = with_fetches(copying, held, places, degrees)
     return with_places(with_host_updates(copying, held, places, last_copy), held, places)

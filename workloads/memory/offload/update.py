@@ -14,6 +14,7 @@ from math import ceil
 
 from simulator.kernel import BYTES, memory_bound
 from simulator.schedule import Compute, Copy, Op, Program
+from simulator.schedule.program import Block, TemplatedOps
 from workloads.gradients.reduce import updated_stages
 from workloads.memory.offload.places import BEGIN, ON_HOST, READ, TO_GPU, WRITE, Held, Places
 from workloads.memory.optimizer import optimizer_kernels
@@ -31,21 +32,37 @@ MOST_TILES = 256
 def with_host_updates(program: Program, held: Held, places: Places, last_copy: Mapping[str, str]) -> Program:
     """Return *program* with its updates on the host; each waits for the copy of *last_copy*, by update."""
     updates = updated_stages(program)
-    ops: list[Op] = []
+    blocks: list[Block] = []
     computed = ""
-    for op in program.ops:
-        if isinstance(op, Compute) and op.name in updates:
-            one = _Update(op, held.elements(sorted(updates[op.name])) * places.fraction, held, places)
-            ready = tuple(dict.fromkeys(filter(None, (*op.after, computed, last_copy.get(op.name, "")))))
-            ops += one.delayed(ready) if places.delayed else one.at_once(ready)
+    for block in program.blocks:
+        if any(op.name in updates for op in block.ops):
+            ops: list[Op] = []
+            for op in block.materialise().ops:
+                if isinstance(op, Compute) and op.name in updates:
+                    one = _Update(op, held.elements(sorted(updates[op.name])) * places.fraction, held, places)
+                    ready = tuple(dict.fromkeys(filter(None, (*op.after, computed, last_copy.get(op.name, "")))))
+                    ops += one.delayed(ready) if places.delayed else one.at_once(ready)
+                else:
+                    ops.append(op)
+                computed = op.name if op.stream == "compute" else computed
+            blocks.append(Block(tuple(ops), block.micro_batch))
         else:
-            ops.append(op)
-        computed = op.name if op.stream == "compute" else computed
-    if places.delayed:
-        # the gradients of the step before are there when a step begins
-        early = [op for op in ops if op.stream == ON_HOST]
-        ops = [ops[0], *early, *(op for op in ops[1:] if op.stream != ON_HOST)]
-    return replace(program, ops=tuple(ops))
+            blocks.append(block)
+            last = next((op.name for op in reversed(block.ops) if op.stream == "compute"), "")
+            computed = block.name(last) or computed
+    return program.with_templated_ops(TemplatedOps(_early(blocks) if places.delayed else blocks))
+
+
+def _early(blocks: Sequence[Block]) -> list[Block]:
+    """*blocks* with the updates behind the first: the gradients of the step before are there when a step begins."""
+    updates = tuple(op for block in blocks for op in block.ops if op.stream == ON_HOST)
+    rest = [
+        Block(tuple(op for op in block.ops if op.stream != ON_HOST), block.micro_batch)
+        if any(op.stream == ON_HOST for op in block.ops)
+        else block
+        for block in blocks
+    ]
+    return [rest[0], Block(updates), *rest[1:]]
 
 
 @dataclass(frozen=True)
