@@ -12,7 +12,7 @@ from scenarios.exporting._launch import Launch, command, launch, script
 from scenarios.scenario import Scenario
 from simulator.document.yaml_text import yaml_text
 
-OPTIMIZERS = {"adam": "adamw_torch", "sgd": "sgd", "adam8bit": "adamw_bnb_8bit"}
+OPTIMIZERS = {"adam": "adamw_torch", "sgd": "sgd", "adam8bit": "adamw_bnb_8bit", "adafactor": "adafactor"}
 """``--optim`` of the Trainer by the optimizer of the scenario."""
 
 

@@ -44,7 +44,6 @@ TOO_FULL = {
     "gpt2_xl_zero_zhores": {"zero_0"},
     "llama3_70b_fp8_64h100": {"bf16"},
     "llama3_70b_lora_8h100": {"full"},
-    "bert_sparse_attention_v100": {"dense 51200"},
 }
 """Variants that are there to show what does not fit."""
 

@@ -28,6 +28,7 @@ OPTIMIZERS = {
     "adamw_bnb_8bit": "adam8bit",
     "adamw_8bit": "adam8bit",
     "paged_adamw_8bit": "adam8bit",
+    "adafactor": "adafactor",
     "sgd": "sgd",
 }
 """The optimizer here by the name of ``--optim``."""

@@ -252,3 +252,24 @@ def test_a_scenario_runs_and_quantisation_costs_time_and_saves_memory():
     products = 32 * (4 * 4096**2 + 3 * 4096 * 11008)
     assert saved == pytest.approx(products * (2 - 4.127 / 8), rel=0.05)
     assert plain["mfu_6nd"] is None
+
+
+def test_blocks_side_by_side_keep_one_input():
+    """Falcon's products share their input: it is kept once for adapters of both, and h for each of them."""
+    whole = model("falcon_7b", "bf16")
+    made = whole.reshaped(lora=Lora(8, ("qkv", "up")))
+    shape = whole.shape
+    frozen = whole.reshaped(lora=Lora(8, ("down",)))
+    rows = 2 * shape.seq_length
+    more = made.layers[1].activation_bytes(1) - frozen.layers[1].activation_bytes(1)
+    # of the frozen one: the input of the product that narrows, and h of its adapter
+    adapters = 2 if shape.normalization == "layernorm" else 4
+    assert more == rows * (shape.hidden_size + 8 * adapters) - rows * (shape.ffn_hidden_size + 8)
+
+
+def test_software_with_the_gate_apart_has_the_same_adapters():
+    whole = tuned("llama2_7b", Lora(16, EVERY))
+    apart = whole.reshaped(separate_gate=True)
+    assert apart.trainable_parameters == whole.trainable_parameters
+    assert apart.flops(1) == whole.flops(1)
+    assert apart.layers[1].activation_bytes(1) == whole.layers[1].activation_bytes(1)
