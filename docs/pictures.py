@@ -60,6 +60,16 @@ def _context() -> int:
     return 0
 
 
+def _compression() -> int:
+    """Draw signs, whose messages are decoded beside the backward pass."""
+    name = "slow_network_compression"
+    sign = Scenario.load(name).variants["sign"].run()
+    with style():
+        figure = CHARTS["timeline"](sign.timeline, None, None, f"{name}: signs of gradients on 16 GPUs")
+        figure.savefig(DOCS / "compression.png")
+    return 0
+
+
 def _sweep() -> int:
     """Sweep over the degrees of tensor and pipeline parallelism and copy the chart."""
     over = ["--over", "parallelism.tp=1,2,4,8", "--over", "parallelism.pp=1,2,4,8", "--set", "parallelism.dp=auto"]
@@ -75,6 +85,7 @@ PICTURES: dict[str, Callable[[], int]] = {
     "timeline": _plotted("timeline", "zhores_resnet50_ddp", "timeline", "--ranks", "0:4"),
     "links": _plotted("links", "zhores_resnet50_ddp", "links"),
     "context": _context,
+    "compression": _compression,
     "sweep": _sweep,
     "plan": _plan,
     "validation": _validation,
