@@ -83,6 +83,16 @@ def _offload() -> int:
     return status
 
 
+def _compression() -> int:
+    """Draw signs, whose messages are decoded beside the backward pass."""
+    name = "slow_network_compression"
+    sign = Scenario.load(name).variants["sign"].run()
+    with style():
+        figure = CHARTS["timeline"](sign.timeline, None, None, f"{name}: signs of gradients on 16 GPUs")
+        figure.savefig(DOCS / "compression.png")
+    return 0
+
+
 def _sweep() -> int:
     """Sweep over the degrees of tensor and pipeline parallelism and copy the chart."""
     over = ["--over", "parallelism.tp=1,2,4,8", "--over", "parallelism.pp=1,2,4,8", "--set", "parallelism.dp=auto"]
@@ -144,6 +154,7 @@ PICTURES: dict[str, Callable[[], int]] = {
     "buckets": _buckets,
     "local_steps": _local_steps,
     "offload": _offload,
+    "compression": _compression,
     "sweep": _sweep,
     "plan": _plan,
     "validation": _validation,
