@@ -129,7 +129,7 @@ def steps(results: Results) -> Iterator[dict[str, Any]]:
 
 def test_the_breakdown_is_the_step_time(results: Results) -> None:
     seen = list(steps(results))
-    assert len(seen) == 52
+    assert len(seen) == 54
     for summary in seen:
         assert math.isclose(sum(summary["breakdown_s"].values()), summary["step_time_s"], rel_tol=1e-9)
         assert math.isclose(summary["bubble_fraction"], summary["breakdown_s"]["bubble"] / summary["step_time_s"])
