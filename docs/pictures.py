@@ -128,7 +128,7 @@ def _buckets() -> int:
             axes.set_xticks(BUCKETS, map(str, BUCKETS))
             axes.minorticks_off()
             axes.set_ylim(0, 1.1 * axes.dataLim.ymax)
-            axes.legend()
+            axes.legend(loc="lower left")
         save(figure, DOCS / "buckets.png")
     return 0
 

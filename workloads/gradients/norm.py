@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from simulator.schedule import Collective, Compute, Op, Program, Schedule
+from simulator.schedule import Collective, Op, Program, Schedule
 from workloads.gradients.reduce import updated_stages
 
 NORM_BYTES = 4.0
 """One fp32 number: the squared norm of the gradients of a rank (Megatron-LM, ``clip_grad_norm``; DeepSpeed,
 runtime/zero/stage3.py, ``complete_grad_norm_calculation_for_cpu_offload``; torch, ``nn.utils.get_total_norm``)."""
+
+
+COMPUTE = "compute"
+"""The stream of computations."""
 
 
 def gradient_norm(schedule: Schedule, axes: Sequence[str], *, synchronous: bool = True) -> Schedule:
@@ -30,7 +34,8 @@ def gradient_norm(schedule: Schedule, axes: Sequence[str], *, synchronous: bool 
 def _before_first_update(program: Program, synchronous: bool) -> Program:
     firsts: dict[int | None, str] = {}  # by batch
     for op in program.distinct():
-        if isinstance(op, Compute) and op.action and op.action.phase == "O":
+        # what runs beside the step, such as the sum of tied embeddings, does not wait for the norm
+        if op.stream == COMPUTE and op.action and op.action.phase == "O":
             firsts.setdefault(op.action.micro_batch, op.name)
 
     def change(op: Op) -> Iterator[Op]:
@@ -40,7 +45,7 @@ def _before_first_update(program: Program, synchronous: bool) -> Program:
                 kind="all_reduce",
                 over="norm",
                 nbytes=NORM_BYTES,
-                stream="compute" if synchronous else "norm",
+                stream=COMPUTE if synchronous else "norm",
                 after=op.after,
             )
         yield op
