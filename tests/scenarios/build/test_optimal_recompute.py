@@ -194,6 +194,25 @@ def test_wrong_keys_are_named(recompute, message):
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "parallelism",
+    [{"data": {"method": "fsdp"}}, {"data": {"method": "zero", "stage": 3}}, {"tp": {"x": 2, "y": 1, "z": 2}}],
+    ids=str,
+)
+def test_sharded_weights_are_gathered_for_every_repetition(parallelism):
+    """At the smallest budget layers run forward many times; all that is gathered is freed."""
+    document = small(method="optimal", budget="1 MB")
+    document["parallelism"] = parallelism
+    # so that the logits are no larger than a layer
+    document["model"] |= {"vocab_size": 1024, "num_layers": 12}
+    with pytest.raises(ScenarioError) as caught:
+        Scenario.model_validate(document).schedule()
+    document["training"]["recompute"]["budget"] = str(caught.value).split("at least ")[1].split(",")[0]
+    schedule = Scenario.model_validate(document).schedule()
+    check(schedule)
+    assert any(" run 3" in op.name for op in schedule.program(0).ops)
+
+
 def test_an_order_that_recomputes_by_itself_is_refused():
     document = small(method="optimal")
     document["parallelism"]["schedule"] = "varuna"

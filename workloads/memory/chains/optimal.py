@@ -21,7 +21,7 @@ from simulator.units import show
 from workloads.memory.chains.chain import Chain
 from workloads.memory.chains.execution import Execution, executed
 from workloads.memory.chains.least_memory import least_together
-from workloads.memory.chains.methods import saving_all
+from workloads.memory.chains.methods import fixed_sequence, saving_all
 from workloads.memory.chains.segments import Choices, Seconds, Segments, advance
 from workloads.memory.chains.sequence import TURN, Kind, Operation, Sequence
 from workloads.memory.chains.slots import Slots, slots_of
@@ -67,7 +67,8 @@ def optimal_together(chains: Several[Chain], budget: float, in_flight: int = 1) 
     slots = slots_of(chains, budget, in_flight)
     known = {chain: _Programme(chain, slots, in_flight) for chain in dict.fromkeys(chains)}
     programmes = [known[chain] for chain in chains]
-    found = [slowest]
+    # rounding to slots must not make it slower than what is known to fit
+    found = [slowest, tuple(fixed_sequence("full", [True] * len(chain)) for chain in chains)]
     total = np.sum([programme.seconds for programme in programmes], axis=0)
     if np.isfinite(total).any():
         held = int(total.argmin())

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from simulator.errors import ScheduleError
+from simulator.lookup import function, names
 from simulator.schedule.check import check
 from workloads.compute import compute
 from workloads.memory.chains.methods import fixed_sequence, saving_all
@@ -60,6 +61,14 @@ def test_the_program_runs_the_sequence(how, layers):
     program = program_of(how, num_layers=layers)
     assert observed(program, 0, NAMES) == fixed_sequence(how, REPEATABLE, layers)
     assert observed(program, 0, NAMES, micro_batch=1) == fixed_sequence(how, REPEATABLE, layers)
+
+
+@pytest.mark.parametrize("how", [("uniform", 2), ("block", 1)], ids=str)
+@pytest.mark.parametrize("name", [name for name in names("workloads.pipelines") if name != "varuna"])
+def test_every_order_bears_groups_and_blocks(name, how):
+    order = function("workloads.pipelines", name)(2, 4)
+    schedule = compute(GPT, order, micro_batch_size=1, stages=stages_of(GPT, order.stages, "balanced"))
+    check(recompute(schedule, GPT, how[0], micro_batch_size=1, num_layers=how[1]))
 
 
 def test_uniform_with_one_layer_is_full():

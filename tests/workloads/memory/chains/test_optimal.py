@@ -107,7 +107,7 @@ def steps(chain, held, activations, tapes, fresh, gradient):
 
 
 @given(chains(), st.integers(0, 40), st.sampled_from([1, 1, 1, 2, 3]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_the_programme_equals_the_shortest_path_over_all_persistent_sequences(chain, more, in_flight):
     least = least_budget(chain, in_flight)
     budget = least + more
@@ -138,8 +138,8 @@ def revolve():
 
 def test_equal_layers_with_room_for_one_tape_give_griewank_and_walthers_numbers():
     """Algorithm 799: forward evaluations with s checkpoints, the input among them; tapes of 1000 activations."""
-    rows = [row for row in revolve() if row[0] <= 50 or (row[0], row[1]) == (100, 5)]
-    assert len(rows) > 50
+    rows = [row for row in revolve() if row[0] <= 32 or row[:2] == (50, 5)]
+    assert len(rows) > 40
     for length, checkpoints, forwards in rows:
         chain = Chain.of([1] * (length + 1), [1000] * length)
         assert optimal(chain, 1000 + checkpoints).forwards() == forwards
