@@ -54,12 +54,19 @@ def least_bytes(estimator: Estimator, specification: Specification, derived: Der
     layers = stages_of(share, parallelism.pp * parallelism.stages_per_rank, parallelism.layout, parallelism.split_rank)
     dtype = gradient_dtype(training, parallelism.data, software)
     divided = parallelism.data.sharded
-    states = sum(
-        nbytes / (derived.replicas if name in divided else 1)
-        for name, nbytes in state_bytes(training.optimizer, share.precision, dtype).items()
+    away = training.offload
+    # what is not on the GPU all the time has no bound here
+    states = (
+        0.0
+        if away is not None and away.states
+        else sum(
+            nbytes / (derived.replicas if name in divided else 1)
+            for name, nbytes in state_bytes(training.optimizer, share.precision, dtype).items()
+        )
     )
     before = dict(zip([layer.name for layer in share.layers[1:]], share.layers, strict=False))
-    kept = [sum(_kept(layer, before.get(layer.name), training.recompute_method) for layer in own) for own in layers]
+    how = "away" if away is not None and away.activations != "none" else training.recompute_method
+    kept = [sum(_kept(layer, before.get(layer.name), how) for layer in own) for own in layers]
     least = 0.0
     for stages, in_flight in zip(pipeline.stages, pipeline.in_flight, strict=True):
         parameters = sum(layer.parameters for stage in stages for layer in layers[stage])
