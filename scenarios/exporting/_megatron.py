@@ -162,12 +162,19 @@ def _training(run: Launch) -> Iterator[str]:
     if training.optimizer not in ("adam", "momentum"):
         raise run.refuse("training.optimizer", PROGRAM, "adam, momentum")
     yield f"--optimizer {'adam' if training.optimizer == 'adam' else 'sgd'}"
-    if training.recompute_method == "full":
-        yield "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
-    elif training.recompute_method == "selective":
+    yield from _recomputation(run)
+
+
+def _recomputation(run: Launch) -> Iterator[str]:
+    options = run.training.recompute_options
+    if options.method in ("full", "uniform", "block"):
+        method = "block" if options.method == "block" else "uniform"
+        layers = options.num_layers or 1
+        yield f"--recompute-granularity full --recompute-method {method} --recompute-num-layers {layers}"
+    elif options.method == "selective":
         yield "--recompute-granularity selective"
-    elif training.recompute_method != "none":
-        raise run.refuse("training.recompute", PROGRAM, "none, selective, full")
+    elif options.method != "none":
+        raise run.refuse("training.recompute", PROGRAM, "none, selective, full, uniform, block")
 
 
 def _few_bits(run: Launch) -> Iterator[str]:

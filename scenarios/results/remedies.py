@@ -73,7 +73,7 @@ def _batch(scenario: BuiltScenario) -> Iterator[Remedy]:
 
 def _recompute(scenario: BuiltScenario) -> Iterator[Remedy]:
     training = scenario.specification.training
-    if training is None or training.recompute_method == "full":
+    if training is None or training.recompute_method in ("full", "optimal"):
         return
     if training.recompute_method == "none" and selective_saves(scenario):
         yield Remedy("recompute: selective", {"training.recompute": "selective"})

@@ -39,7 +39,12 @@ MISSED = {
 }
 """Scenarios that miss what they expect, and the reason that they give in their first lines."""
 
-TOO_FULL = {"gpt2_xl_offload_8a100": {"kept"}, "gpt2_xl_zero_zhores": {"zero_0"}, "llama3_70b_fp8_64h100": {"bf16"}}
+TOO_FULL = {
+    "gpt2_xl_offload_8a100": {"kept"},
+    "gpt2_xl_zero_zhores": {"zero_0"},
+    "llama3_70b_fp8_64h100": {"bf16"},
+    "optimal_recompute_gpt2_xl": {"none"},
+}
 """Variants that are there to show what does not fit."""
 
 
@@ -68,6 +73,7 @@ def test_what_is_shipped() -> None:
         "llama3_8b_fsdp_dgx_h100",
         "mixtral_8x7b_dgx_h100",
         "naive_vs_ddp",
+        "optimal_recompute_gpt2_xl",
         "resnet50_one_v100",
         "tensor_grids",
         "t5_11b_32a100",

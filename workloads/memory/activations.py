@@ -128,10 +128,12 @@ def _wholly(sizes: _Sizes, own: _Passes, before: _Passes | None) -> tuple[list[C
     changes: list[Change] = []
     held = 0.0
     for run, indices in enumerate(own.forward[:-1]):
-        new = sizes.given - held
-        freed = sizes.given if own.handed(run + 1, before) else 0.0
-        changes.append((indices, (new + sizes.forward, freed + sizes.forward)))
-        held = sizes.given - freed
+        handed = own.handed(run + 1, before)
+        # the first time, an input that is not kept only passes through
+        after = 0.0 if handed else sizes.given
+        during = after if run == 0 else sizes.given
+        changes.append((indices, (during - held + sizes.forward, during - after + sizes.forward)))
+        held = after
     new = max(0.0, sizes.every - held)
     changes += [(indices, (new + sizes.forward, sizes.forward)) for indices in own.forward[-1:]]
     return changes, held + new

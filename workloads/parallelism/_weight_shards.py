@@ -18,22 +18,27 @@ from simulator.schedule.program import TemplatedOps
 
 Ops = tuple[Op, ...]
 
+Place = tuple[int | None, str | None]
+"""(stage, layer)."""
+
 
 def gathered_once(program: Program, over: str) -> Program:
     """*program* without the gathers of the backward pass of a layer that is recomputed just before.
 
-    The backward pass uses the weights that recomputation has gathered (AxoNN, ``cache_weights_in_all_gather``). So
-    these are held until then.
+    The backward pass uses the weights that the last recomputation has gathered (AxoNN,
+    ``cache_weights_in_all_gather``). So these are held until then.
     """
 
     def change(ops: Ops) -> Iterator[Op]:
-        again = {_place(op) for op in ops if _gathers(op, over) and op.action and op.action.phase == "R"}
+        begins = _last_recomputations(ops)
+        last = [i for i, op in enumerate(ops) if _gathers(op, over) and i >= begins.get(_place(op), len(ops))]
+        phases = {phase: {_place(ops[i]) for i in last if _phase(ops[i]) == phase} for phase in "RBI"}
+        again = phases["R"] & (phases["B"] | phases["I"])
         held = 0.0
-        for op in ops:
-            phase = op.action.phase if op.action else ""
-            if isinstance(op, Collective) and _gathers(op, over) and _place(op) in again and phase != "F":
-                held += op.nbytes if phase == "R" else 0.0
-                yield from (op,) * (phase == "R")
+        for index, op in enumerate(ops):
+            if isinstance(op, Collective) and index in last and _place(op) in again:
+                held += op.nbytes if _phase(op) == "R" else 0.0
+                yield from (op,) * (_phase(op) == "R")
             elif held and isinstance(op, Compute):
                 yield replace(op, frees={**op.frees, "buffers": op.frees.get("buffers", 0.0) - held})
                 held = 0.0
@@ -107,7 +112,24 @@ def scattered_beside(program: Program, over: str) -> Program:
     return _by_template(program, change)
 
 
-def _place(op: Op) -> tuple[int | None, str | None]:
+def _last_recomputations(ops: Ops) -> dict[Place, int]:
+    """By place, the index of the first op of the last recomputation before the backward pass."""
+    found: dict[Place, int] = {}
+    latest: Place | None = None
+    for index, op in enumerate(ops):
+        if op.action and op.layer:
+            place = _place(op) if op.action.phase == "R" else None
+            if place and place != latest:
+                found[place] = index
+            latest = place
+    return found
+
+
+def _phase(op: Op) -> str:
+    return op.action.phase if op.action else ""
+
+
+def _place(op: Op) -> Place:
     """(stage, layer)."""
     return op.action.stage if op.action else None, op.layer
 

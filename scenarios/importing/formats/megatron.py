@@ -118,7 +118,7 @@ def _few_bits(arguments: Arguments, facts: Facts, rest: str) -> None:
 
 
 def _recomputation(arguments: Arguments, facts: Facts) -> None:
-    """Read what is recomputed; layers in blocks or groups are taken one by one."""
+    """Read what is recomputed."""
     granularity = arguments.word("recompute_granularity")
     if arguments.flag("recompute_activations"):
         granularity = "selective"
@@ -127,11 +127,11 @@ def _recomputation(arguments: Arguments, facts: Facts) -> None:
     method, layers = arguments.word("recompute_method"), arguments.whole("recompute_num_layers")
     if granularity == "selective" and method:
         raise arguments.error("recompute_method", "Megatron refuses it with selective recomputation; leave it out")
-    if method == "block" or (method == "uniform" and (layers or 1) > 1):
-        facts.remarks.append(
-            f"recompute_method {method} with {layers or 1} layers is taken as recomputation of every layer by itself"
-        )
+    if method not in (None, "uniform", "block"):
+        raise arguments.error("recompute_method", f"must be uniform or block, not {method}")
     modules = [name for name in arguments.several("recompute_modules") if name != "core_attn"]
     if modules and granularity == "selective":
         facts.remarks.append(f"recompute_modules {' '.join(modules)}: attention alone is recomputed here")
-    arguments.give(facts, "training.recompute", granularity or "none", "recompute_granularity")
+    counted = method == "block" or (method == "uniform" and (layers or 1) > 1)
+    value = {"method": method, "num_layers": layers or 1} if counted and granularity == "full" else granularity
+    arguments.give(facts, "training.recompute", value or "none", "recompute_granularity")

@@ -19,7 +19,7 @@ from simulator.units import parse
 from topologies.uniform import uniform
 from workloads.compute import compute
 from workloads.memory.chains.execution import executed
-from workloads.memory.chains.least_memory import least_budget
+from workloads.memory.chains.least_memory import least_together
 from workloads.memory.chains.optimal import peak_in_flight
 from workloads.memory.chains.stage import LayerSeconds
 from workloads.memory.recompute import recompute_by
@@ -96,7 +96,7 @@ def test_every_stage_keeps_to_the_budget_and_takes_the_programmes_time(pipeline,
     model, stages, order = pipeline
     computed = compute(model, order, micro_batch_size=1, stages=stages)
     ranks = rank_stages(computed, model, 1, seconds_of(model))
-    least = max(least_budget(chain, rank.in_flight) for rank in ranks for chain in rank.chains)
+    least = max(least_together(rank.chains, rank.in_flight)[0] for rank in ranks)
     most = max(sum(sum(layer.tape for layer in one.layers) for one in rank.chains) * rank.in_flight for rank in ranks)
     budget = least + share * most
     sequences = within(budget, ranks)

@@ -7,10 +7,10 @@ parts. Nothing is rounded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Several
 from typing import NamedTuple
 
 from workloads.memory.chains.chain import Chain
-from workloads.memory.chains.execution import executed
 from workloads.memory.chains.segments import STAYS, advance
 from workloads.memory.chains.sequence import TURN, Kind, Operation, Sequence
 
@@ -31,21 +31,49 @@ class _Rest(NamedTuple):
 
 def least_budget(chain: Chain, in_flight: int = 1) -> float:
     """Return the bytes of the smallest budget that suffices for *in_flight* micro-batches."""
-    run = executed(least_sequence(chain, in_flight), chain)
-    return (in_flight - 1) * run.held + run.peak
+    return least_together([chain], in_flight)[0]
 
 
-def least_sequence(chain: Chain, in_flight: int = 1) -> Sequence:
-    """Return the sequence that needs the smallest budget with *in_flight* micro-batches."""
-    found: Found = {}
-    for length in range(len(chain)):
-        for first in range(1, len(chain) - length + 1):
-            found[first, first + length] = min(_options(chain, first, first + length, found))
-    rests: dict[int, list[_Rest]] = {len(chain) + 1: [_Rest(0.0, 0.0)]}
-    for first in range(len(chain), 0, -1):
-        rests[first] = _undominated(_rests(chain, first, found, rests))
-    best = min(rests[1], key=lambda rest: (in_flight - 1) * rest.held + rest.peak)
-    return _sequence(best.kept, found, len(chain))
+def least_together(chains: Several[Chain], in_flight: int) -> tuple[float, tuple[Sequence, ...]]:
+    """Return the smallest budget of *chains*, the stages of a rank, and the sequences that need no more.
+
+    *in_flight* counts the passes of all; each may hold as much between forward and backward pass as any other.
+    """
+    known = {chain: _Ways(chain) for chain in dict.fromkeys(chains)}
+    ways = [known[chain] for chain in chains]
+    least: tuple[float, list[_Rest]] | None = None
+    for held in sorted({rest.held for one in ways for rest in one.rests}):
+        chosen = [min((rest for rest in one.rests if rest.held <= held), key=_peak, default=None) for one in ways]
+        rests = [rest for rest in chosen if rest is not None]
+        if len(rests) == len(ways):
+            budget = (in_flight - 1) * max(rest.held for rest in rests) + max(rest.peak for rest in rests)
+            if least is None or budget < least[0]:
+                least = budget, rests
+    assert least is not None
+    return least[0], tuple(one.sequence(rest) for one, rest in zip(ways, least[1], strict=True))
+
+
+def _peak(rest: _Rest) -> float:
+    return rest.peak
+
+
+class _Ways:
+    """All ways to run *chain* of which none needs less than another: *rests*, the input of the chain included."""
+
+    def __init__(self, chain: Chain) -> None:
+        self._length, self._found = len(chain), Found()
+        for length in range(len(chain)):
+            for first in range(1, len(chain) - length + 1):
+                self._found[first, first + length] = min(_options(chain, first, first + length, self._found))
+        rests: dict[int, list[_Rest]] = {len(chain) + 1: [_Rest(0.0, 0.0)]}
+        for first in range(len(chain), 0, -1):
+            rests[first] = _undominated(_rests(chain, first, self._found, rests))
+        given = chain.input_bytes
+        self.rests = [_Rest(given + rest.held, given + rest.peak, rest.kept) for rest in rests[1]]
+
+    def sequence(self, rest: _Rest) -> Sequence:
+        """The sequence of one of the *rests*."""
+        return _sequence(rest.kept, self._found, self._length)
 
 
 def _options(chain: Chain, first: int, last: int, found: Found) -> Iterator[tuple[float, int]]:

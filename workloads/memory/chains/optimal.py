@@ -20,7 +20,7 @@ from simulator.errors import ScheduleError
 from simulator.units import show
 from workloads.memory.chains.chain import Chain
 from workloads.memory.chains.execution import Execution, executed
-from workloads.memory.chains.least_memory import least_budget, least_sequence
+from workloads.memory.chains.least_memory import least_together
 from workloads.memory.chains.methods import saving_all
 from workloads.memory.chains.segments import Choices, Seconds, Segments, advance
 from workloads.memory.chains.sequence import TURN, Kind, Operation, Sequence
@@ -58,7 +58,7 @@ class BudgetError(ScheduleError):
 
 def optimal_together(chains: Several[Chain], budget: float, in_flight: int = 1) -> tuple[Sequence, ...]:
     """Return a sequence of each of *chains*, the stages of one rank; *in_flight* counts the passes of all together."""
-    least = max(least_budget(chain, in_flight) for chain in chains)
+    least, slowest = least_together(chains, in_flight)
     if budget < least:
         raise BudgetError(budget, least)
     saving = tuple(saving_all(len(chain)) for chain in chains)
@@ -67,7 +67,7 @@ def optimal_together(chains: Several[Chain], budget: float, in_flight: int = 1) 
     slots = slots_of(chains, budget, in_flight)
     known = {chain: _Programme(chain, slots, in_flight) for chain in dict.fromkeys(chains)}
     programmes = [known[chain] for chain in chains]
-    found = [tuple(least_sequence(chain, in_flight) for chain in chains)]
+    found = [slowest]
     total = np.sum([programme.seconds for programme in programmes], axis=0)
     if np.isfinite(total).any():
         held = int(total.argmin())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from workloads.memory.chains.chain import Chain, ChainLayer
 from workloads.memory.chains.execution import executed
-from workloads.memory.chains.least_memory import least_budget
+from workloads.memory.chains.least_memory import least_budget, least_together
 from workloads.memory.chains.optimal import BudgetError, optimal, optimal_together, peak_in_flight
 
 DATA = Path(__file__).parents[4] / "../shared/data"
@@ -107,7 +107,7 @@ def steps(chain, held, activations, tapes, fresh, gradient):
 
 
 @given(chains(), st.integers(0, 40), st.sampled_from([1, 1, 1, 2, 3]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_the_programme_equals_the_shortest_path_over_all_persistent_sequences(chain, more, in_flight):
     least = least_budget(chain, in_flight)
     budget = least + more
@@ -138,8 +138,8 @@ def revolve():
 
 def test_equal_layers_with_room_for_one_tape_give_griewank_and_walthers_numbers():
     """Algorithm 799: forward evaluations with s checkpoints, the input among them; tapes of 1000 activations."""
-    rows = [row for row in revolve() if row[0] <= 50 or (row[0], row[1]) == (100, 5)]
-    assert len(rows) > 50
+    rows = [row for row in revolve() if row[0] <= 32 or row[:2] == (50, 5)]
+    assert len(rows) > 40
     for length, checkpoints, forwards in rows:
         chain = Chain.of([1] * (length + 1), [1000] * length)
         assert optimal(chain, 1000 + checkpoints).forwards() == forwards
@@ -173,7 +173,7 @@ def test_a_larger_budget_is_never_slower(chain, more):
 @given(st.lists(chains(4), min_size=2, max_size=3), st.integers(1, 4), st.integers(0, 40))
 @settings(max_examples=40, deadline=None)
 def test_the_stages_of_a_rank_keep_to_the_budget_together(several, in_flight, more):
-    budget = max(least_budget(chain, in_flight) for chain in several) + more
+    budget = least_together(several, in_flight)[0] + more
     runs = [
         executed(sequence, chain)
         for sequence, chain in zip(optimal_together(several, budget, in_flight), several, strict=True)
