@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from scenarios.build.derived import Derived
 from scenarios.specification.offload import Offload
 from scenarios.specification.specification import Specification
+from simulator.accelerator import Software
 from simulator.cluster import Cluster
 from simulator.document import Document
 from simulator.errors import ClusterError
@@ -78,15 +79,20 @@ def offloaded(schedule: Schedule, specification: Specification, step: TrainingSt
     offload = training.offload
     if offload is None or not offload.states:
         return schedule
-    places = places_of(offload, specification.parallelism.data)
+    places = places_of(offload, specification.parallelism.data, step.software)
     return offloaded_states(
         schedule, step.model, places, optimizer=training.optimizer, gradient_dtype=step.gradient_dtype
     )
 
 
-def places_of(offload: Offload, data: DataMethod) -> Places:
-    """Return where *offload* puts the states. Under FSDP they cross to the host in fp32, and torch updates them."""
+def places_of(offload: Offload, data: DataMethod, software: Software) -> Places:
+    """Return where *offload* puts the states.
+
+    Under FSDP they cross to the host in fp32, and torch updates them. Megatron's distributed optimizer, which shards
+    optimizer states alone, keeps its master weights.
+    """
     torch = data.method == "fsdp"
+    megatron = software.unfused_update and not software.flat_update and set(data.sharded) == {"optimizer"}
     fused = not torch if offload.cpu_optimizer is None else offload.cpu_optimizer == "fused"
     return Places(
         offload.optimizer,
@@ -97,4 +103,5 @@ def places_of(offload: Offload, data: DataMethod) -> Places:
         fused,
         data.overlaps if offload.overlap is None else offload.overlap,
         torch,
+        megatron,
     )

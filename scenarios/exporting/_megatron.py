@@ -79,7 +79,7 @@ def notes(run: Launch) -> tuple[str, ...]:
     overlap = run.scenario.specification.parallelism.tp_overlap
     if overlap not in (False, True, 0.0, 1.0):
         made.append(f"parallelism.tp_overlap: {overlap} is written as --tp-comm-overlap, without the fraction")
-    return (*made, *run.unsaid(SAID, DATA, ("offload",)))
+    return (*made, *run.unsaid(SAID, DATA))
 
 
 def environment(run: Launch) -> list[str]:
@@ -175,6 +175,23 @@ def _recomputation(run: Launch) -> Iterator[str]:
         yield "--recompute-granularity selective"
     elif options.method != "none":
         raise run.refuse("training.recompute", PROGRAM, "none, selective, full, uniform, block")
+    yield from _offload(run)
+
+
+def _offload(run: Launch) -> Iterator[str]:
+    """Yield the share of the optimizer states on the host; Megatron-LM has gradients and parameters on the GPU."""
+    offload = run.training.offload
+    if offload is None:
+        return
+    for key, had in (("gradients", "gpu"), ("parameters", "gpu"), ("delayed_update", False), ("activations", "none")):
+        if getattr(offload, key) != had:
+            raise run.refuse(f"training.offload.{key}", PROGRAM, str(had).lower())
+    if offload.optimizer == "nvme":
+        raise run.refuse("training.offload.optimizer", PROGRAM, "gpu, host")
+    if offload.optimizer == "host":
+        yield f"--optimizer-cpu-offload --optimizer-offload-fraction {offload.optimizer_fraction:g}"
+        if offload.overlap:
+            yield "--overlap-cpu-optimizer-d2h-h2d"
 
 
 def _few_bits(run: Launch) -> Iterator[str]:

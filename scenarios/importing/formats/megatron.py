@@ -55,6 +55,7 @@ def _training(arguments: Arguments, facts: Facts) -> None:
         arguments.give(facts, name, arguments.whole(key), key)
     _precision(arguments, facts)
     _recomputation(arguments, facts)
+    _offload(arguments, facts)
     optimizer = arguments.word("optimizer") if not isinstance(arguments.source.data.get("optimizer"), dict) else None
     if optimizer not in (None, "adam", "sgd"):
         raise arguments.error("optimizer", f"{optimizer} is not simulated; it must be adam or sgd")
@@ -135,3 +136,13 @@ def _recomputation(arguments: Arguments, facts: Facts) -> None:
     counted = method == "block" or (method == "uniform" and (layers or 1) > 1)
     value = {"method": method, "num_layers": layers or 1} if counted and granularity == "full" else granularity
     arguments.give(facts, "training.recompute", value or "none", "recompute_granularity")
+
+
+def _offload(arguments: Arguments, facts: Facts) -> None:
+    """Read which share of the optimizer states is on the host, and whether their copies overlap."""
+    fraction = arguments.number("optimizer_offload_fraction")
+    overlap = arguments.flag("overlap_cpu_optimizer_d2h_h2d")
+    if arguments.flag("optimizer_cpu_offload"):
+        arguments.give(facts, "training.offload.optimizer", "host", "optimizer_cpu_offload")
+        arguments.give(facts, "training.offload.optimizer_fraction", fraction, "optimizer_offload_fraction")
+        arguments.give(facts, "training.offload.overlap", overlap, "overlap_cpu_optimizer_d2h_h2d")

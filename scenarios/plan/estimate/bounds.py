@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from scenarios.build.derived import Derived
 from scenarios.build.probe import AGAIN
 from scenarios.build.schedule import gradient_dtype
 from scenarios.plan.estimate.estimator import Estimator
 from scenarios.plan.estimate.layers import PricedLayer
+from scenarios.specification.offload import Offload
 from scenarios.specification.specification import Specification
 from workloads.memory.optimizer import state_bytes
 from workloads.model import Layer
@@ -54,25 +55,30 @@ def least_bytes(estimator: Estimator, specification: Specification, derived: Der
     layers = stages_of(share, parallelism.pp * parallelism.stages_per_rank, parallelism.layout, parallelism.split_rank)
     dtype = gradient_dtype(training, parallelism.data, software)
     divided = parallelism.data.sharded
-    away = training.offload
-    # what is not on the GPU all the time has no bound here
-    states = (
-        0.0
-        if away is not None and away.states
-        else sum(
-            nbytes / (derived.replicas if name in divided else 1)
-            for name, nbytes in state_bytes(training.optimizer, share.precision, dtype).items()
-        )
+    on_gpu = _shares_on_gpu(training.offload)
+    states = sum(
+        on_gpu[name] * nbytes / (derived.replicas if name in divided else 1)
+        for name, nbytes in state_bytes(training.optimizer, share.precision, dtype).items()
     )
     before = dict(zip([layer.name for layer in share.layers[1:]], share.layers, strict=False))
-    how = "away" if away is not None and away.activations != "none" else training.recompute_method
-    kept = [sum(_kept(layer, before.get(layer.name), how) for layer in own) for own in layers]
+    kept = [sum(_kept(layer, before.get(layer.name), training.recompute_method) for layer in own) for own in layers]
+    if training.offload is not None and training.offload.activations != "none":
+        kept = [0.0] * len(kept)
     least = 0.0
     for stages, in_flight in zip(pipeline.stages, pipeline.in_flight, strict=True):
         parameters = sum(layer.parameters for stage in stages for layer in layers[stage])
         passes = min(in_flight, derived.micro_batches * len(stages))
         least = max(least, states * parameters + passes * min(kept[stage] for stage in stages))
     return (least + software.context_bytes) * ALMOST
+
+
+def _shares_on_gpu(offload: Offload | None) -> Mapping[str, float]:
+    """Return the share of each category of states that stays on the GPU."""
+    kept = 1.0 - offload.optimizer_fraction if offload else 1.0
+    return {
+        name: kept if offload and getattr(offload, name) != "gpu" else 1.0
+        for name in ("parameters", "gradients", "optimizer")
+    }
 
 
 def _kept(layer: Layer, previous: Layer | None, recompute: str) -> float:

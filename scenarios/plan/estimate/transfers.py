@@ -14,7 +14,7 @@ from simulator.engine.rank_classes import plan_of
 from simulator.engine.simulate import Simulation
 from simulator.network.plan import Phase, TransferPlan
 from simulator.network.transport.communicator import Communicator
-from simulator.schedule import Collective, Op, Program, Recv, Schedule, Send
+from simulator.schedule import Collective, Copy, Op, Program, Recv, Schedule, Send
 from simulator.schedule.matching import request_of
 from simulator.schedule.mesh import Axis, Mesh, family
 
@@ -35,7 +35,7 @@ class Transfers:
         key = type(op), request_of(op), ranks
         if key not in self._plans:
             alone = plan_of(self.communicator, op, ranks)
-            self._plans[key] = self._delayed(alone, self._factor(op, axis, ranks, alone) if axis else 1.0)
+            self._plans[key] = self._delayed(alone, self._factor(op, axis, ranks, alone))
         return self._plans[key]
 
     def _delayed(self, plan: TransferPlan, factor: float) -> TransferPlan:
@@ -44,22 +44,32 @@ class Transfers:
         phases = (Phase(seconds, contended=False),) if plan.phases else ()
         return TransferPlan(plan.algorithm, plan.protocol, phases, plan.sent_bytes, plan.sms, plan.delivery)
 
-    def _factor(self, op: Op, axis: Axis, ranks: tuple[int, ...], alone: TransferPlan) -> float:
-        """Return how many times longer the transfers of *alone* take when all groups of *axis* communicate."""
+    def _factor(self, op: Op, axis: Axis | None, ranks: tuple[int, ...], alone: TransferPlan) -> float:
+        """Return how many times longer the transfers of *alone* take when all groups of *axis* communicate.
+
+        Of a copy: when all ranks copy.
+        """
         seconds = _transferring(alone)
         if not seconds or self.communicator.fidelity == "alpha_beta":
             return 1.0
-        kind = op.kind if isinstance(op, Collective) else ("message", *_ends(axis, ranks))
-        key = axis.groups, kind, alone.algorithm, alone.protocol
+        key: Hashable = ("copy", op.source, op.to) if isinstance(op, Copy) else None
+        if axis is not None:
+            kind = op.kind if isinstance(op, Collective) else ("message", *_ends(axis, ranks))
+            key = axis.groups, kind, alone.algorithm, alone.protocol
         if key not in self._factors:
             together = Simulation(self._at_once(op, axis, ranks), self.communicator).run().makespan
             self._factors[key] = max(1.0, (together - (alone.alone - seconds)) / seconds)
         return self._factors[key]
 
-    def _at_once(self, op: Op, axis: Axis, ranks: tuple[int, ...]) -> Schedule:
-        """Return the schedule in which all groups of *axis* as large as that of *ranks* do *op* at once."""
+    def _at_once(self, op: Op, axis: Axis | None, ranks: tuple[int, ...]) -> Schedule:
+        """Return the schedule in which all groups of *axis* as large as that of *ranks* do *op* at once.
+
+        A copy is done by all ranks.
+        """
         world = len(self.communicator.devices)
         program_of = [0] * world
+        if axis is None:
+            return Schedule(Mesh(world, {}), (Program("all", (replace(op, after=()),)),), tuple(program_of))
         assert isinstance(op, Collective | Send | Recv)
         if isinstance(op, Collective):
             named = self.communicator.algorithms.get(f"{family(op.over)}.{op.kind}", op.algorithm)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from scenarios.exporting import exporter
+from scenarios.exporting import exporter, write
 from scenarios.importing import Options, imported
 from scenarios.scenario import Scenario
 from simulator.errors import ScenarioError
@@ -69,3 +69,17 @@ def test_devices(device, told, tmp_path):
             read(file)
     else:
         assert read(file).scenario.specification.training.offload is None
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_megatron_is_told_and_read_back(overlap, tmp_path):
+    offload = {"optimizer": "host", "optimizer_fraction": 0.25, "overlap": overlap}
+    one = scenario(1, offload, "megatron_core")
+    paths = write(exporter("megatron")(one), tmp_path / "run.sh")
+    again = imported([str(path) for path in paths], Options(cluster="dgx2"), "run")
+    assert again.scenario.specification.training.offload == one.specification.training.offload
+
+
+def test_megatron_keeps_gradients_on_the_gpu():
+    with pytest.raises(ScenarioError, match=r"offload.gradients: .* has no host here; it has gpu"):
+        exporter("megatron")(scenario(2, OFFLOADS[0][1]))

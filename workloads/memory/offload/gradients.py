@@ -10,12 +10,13 @@ Unsent gradients are at most those of two copies: computation waits for the copy
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from simulator.kernel import memory_bound
 from simulator.schedule import Collective, Compute, Copy, Op, Program
 from simulator.schedule.order import Action
+from simulator.schedule.program import Block, TemplatedOps
 from workloads.gradients.reduce import backward_ops, final_backwards, updated_stages
 from workloads.memory.offload.places import ON_HOST, TO_GPU, TO_HOST, Held, Places
 from workloads.memory.sharding import added
@@ -27,8 +28,7 @@ BUCKET = ".bucket"
 def with_gradient_copies(program: Program, held: Held, places: Places) -> tuple[Program, dict[str, str]]:
     """Return *program* with the copies of its gradients, and for each update the name of the last copy before it."""
     writer = _Writer(program, held, places)
-    ops = tuple(op for place, _ in enumerate(program.ops) for op in writer.at(place))
-    return replace(program, ops=ops), writer.last_copy
+    return writer.written(), writer.last_copy
 
 
 @dataclass
@@ -41,22 +41,34 @@ class _Writer:
     last_copy: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # names of all micro-batches
-        program = self.program = self.program.materialise()
-        self._updates = updated_stages(program)
+        self._updates = updated_stages(self.program)
+        self._final = final_backwards(self.program, self._updates)
+        everything = self.places.gradients == "host"
+        self._changed = None if everything else {None, *(action.micro_batch for action in self._final)}
+        program = self.program = self.program.materialise(self._changed)
         backward = backward_ops(program)
         self._first = {names[0]: layer for (_, layer), names in backward.items()}
         self._last = {names[-1]: layer for (_, layer), names in backward.items()}
-        self._final = final_backwards(program, self._updates)
-        self._reduced = {op.action for op in program.ops if _reduces(op)}
+        self._reduced = {op.action for op in program.distinct() if _reduces(op)}
         self._elements = {weights.name: weights.parameters for own in self.held.stages.values() for weights in own}
         self._pending: dict[str, int] = {}
         self._sent: set[tuple[str, ...]] = set()
         self._issued: list[str] = []
 
-    def at(self, place: int) -> Iterator[Op]:
-        """Yield the op at *place*, as it becomes, and what follows it."""
-        op = self.program.ops[place]
+    def written(self) -> Program:
+        """Return the program with copies. Micro-batches whose gradients stay on the GPU keep their templates."""
+        blocks = []
+        for block in self.program.blocks:
+            if self._changed is None or block.micro_batch in self._changed:
+                ops = tuple(op for place in range(len(block.ops)) for op in self._at(block.ops, place))
+                blocks.append(Block(ops, block.micro_batch))
+            else:
+                blocks.append(block)
+        return self.program.with_templated_ops(TemplatedOps(blocks))
+
+    def _at(self, ops: Sequence[Op], place: int) -> Iterator[Op]:
+        """Yield the op at *place* of a block, as it becomes, and what follows it."""
+        op = ops[place]
         if op.name in self._updates:
             self.last_copy[op.name] = self._issued[-1] if self._issued else ""
             self._sent.clear()
@@ -64,20 +76,19 @@ class _Writer:
         if op.name in self._last and op.action and self._copied(op.action):
             layer = self._last[op.name]
             self._pending[layer] = self._elements.get(layer, 0)
-        if self._completes(op, place):
+        if self._completes(op, ops[place + 1 : place + 2]):
             yield from self._out(op)
 
     def _copied(self, action: Action) -> bool:
         return self.places.gradients == "host" or action in self._final
 
-    def _completes(self, op: Op, place: int) -> bool:
+    def _completes(self, op: Op, following: Sequence[Op]) -> bool:
         """True if the pending gradients are complete after *op*: the last reduction in a row, or a layer without."""
         if not sum(self._pending.values()):
             return False
         if op.action not in self._reduced:
             return op.name in self._last
-        following = self.program.ops[place + 1] if place + 1 < len(self.program.ops) else None
-        return _reduces(op) and not (following and _reduces(following))
+        return _reduces(op) and not any(map(_reduces, following))
 
     def _waiting(self, op: Op) -> Op:
         """*op*, a computation of the backward pass, with the layer's gradients and behind the copy before the last."""

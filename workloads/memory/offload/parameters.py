@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from simulator.kernel import BYTES
 from simulator.schedule import Collective, Copy, Op, Program
-from workloads.memory.offload.places import READ, TO_GPU, Held, Places
+from workloads.memory.offload.places import BEGIN, READ, TO_GPU, Held, Places
 from workloads.memory.sharding import added
 from workloads.memory.unshard import unsharded
 
@@ -36,14 +36,14 @@ def with_fetches(program: Program, held: Held, places: Places, degrees: Mapping[
 
 def _with_shards_fetched(program: Program, held: Held, places: Places, degrees: Mapping[str, int]) -> Program:
     wide = held.parameter / BYTES[held.precision]
-    before: list[tuple[str, ...]] = [(), ()]
+    before: list[tuple[str, ...]] = [(BEGIN,), (BEGIN,)]
     ops: list[Op] = []
     for op in program.ops:
         if isinstance(op, Collective) and _gathers(op, degrees):
             nbytes = op.nbytes / degrees[op.over] * wide
             name = f"{op.name}.fetch"
             ops += _copies(replace(op, name=name), nbytes, places, before[-1], before[-2], {"buffers": nbytes})
-            before.append(op.after)
+            before.append(op.after or (BEGIN,))
             ops.append(replace(op, after=(*op.after, name), frees=added(op.frees, "buffers", nbytes)))
         else:
             ops.append(op)

@@ -19,6 +19,9 @@ TO_GPU, TO_HOST = "offload.in", "offload.out"
 ON_HOST = "offload.host"
 """The stream of computations on the host."""
 
+BEGIN = "offload.begin"
+"""The name of an op without work at the begin of a step, which copies await that need nothing else of it."""
+
 READ, WRITE = "nvme.read", "nvme.write"
 """Streams of copies from and to NVMe drives."""
 
@@ -33,6 +36,8 @@ class Places:
     - *overlap*: copies run beside computation.
     - *full_precision*: parameters and gradients cross to the host in fp32, and the host adds gradients up, as in FSDP;
       else in the precision of the model, and the GPU adds them up, as in DeepSpeed.
+    - *master_on_gpu*: the GPU keeps fp32 master weights beside those of the host, which come back in fp32 and are cast
+      there, as in Megatron Core (optimizer/cpu_offloading/hybrid_optimizer.py, ``param_update_in_fp32``).
     """
 
     optimizer: str = "gpu"
@@ -43,6 +48,12 @@ class Places:
     fused: bool = True
     overlap: bool = True
     full_precision: bool = False
+    master_on_gpu: bool = False
+
+    @property
+    def crosses_in_fp32(self) -> bool:
+        """True if parameters come back to the GPU in fp32."""
+        return self.full_precision or self.master_on_gpu
 
 
 @dataclass(frozen=True)
@@ -80,7 +91,7 @@ def held_by(program: Program, model: Model, optimizer: str, gradient_dtype: str,
         raise ScenarioError(f"{optimizer} in {model.precision} has no states that could leave the GPU; take adam")
     owned = program.resident["optimizer"] / element["optimizer"]
     full = BYTES["fp32"]
-    parameter = full if places.full_precision else BYTES[model.precision]
+    parameter = full if places.crosses_in_fp32 else BYTES[model.precision]
     gradient = full if places.full_precision else BYTES[gradient_dtype]
     return Held(stages, owned / total, element, parameter, gradient, optimizer, model.precision)
 
@@ -90,7 +101,8 @@ def with_places(program: Program, held: Held, places: Places) -> Program:
     resident = dict(program.resident)
     away = resident["optimizer"] * places.fraction
     owned = resident["optimizer"] / held.element["optimizer"]
-    resident["optimizer"] -= away
+    master = BYTES["fp32"] if places.master_on_gpu and held.precision != "fp32" else 0
+    resident["optimizer"] -= away - owned * places.fraction * master
     host = {"gradients": owned * places.fraction * held.gradient * (2 if places.delayed else 1)}
     if places.optimizer == "host":
         host["optimizer"] = away

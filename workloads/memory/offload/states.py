@@ -15,10 +15,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from simulator.errors import ScenarioError
-from simulator.schedule import Program, Schedule
+from simulator.schedule import Compute, Program, Schedule
+from simulator.schedule.program import Block, TemplatedOps
 from workloads.memory.offload.gradients import with_gradient_copies
 from workloads.memory.offload.parameters import with_fetches
-from workloads.memory.offload.places import Held, Places, held_by, with_places
+from workloads.memory.offload.places import BEGIN, Held, Places, held_by, with_places
 from workloads.memory.offload.update import with_host_updates
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
@@ -30,10 +31,15 @@ def offloaded_states(
 ) -> Schedule:
     """Return *schedule* with its states where *places* has them.
 
-    *model* has its layers as one rank holds them. Raises `ScenarioError` for an optimizer without states.
+    *model* has its layers as one rank holds them. Raises `ScenarioError` for an optimizer without states, and
+    for an asynchronous pipeline order.
     """
     if model.optimizer_seconds is not None:
         raise ScenarioError("the model has a measured time of its optimizer, whose parameters and states are not known")
+    if schedule.batches > 1:
+        raise ScenarioError(
+            "needs a pipeline order that flushes, such as 1f1b: weights are updated within a batch here"
+        )
     named = (weights.reduced_over[-1] for layer in model.layers for weights in layer.tensors)
     axes = [axis for axis in dict.fromkeys((REPLICAS, SHARD, *named)) if axis in schedule.mesh.axes]
     degrees = {axis: schedule.degrees(axis) for axis in axes}
@@ -48,6 +54,9 @@ def offloaded_states(
 def _offloaded(program: Program, held: Held, places: Places, degrees: Mapping[str, int]) -> Program:
     """Return *program* with its states moved; *degrees*: the number of shards by axis."""
     copying, last_copy = with_gradient_copies(program, held, places)
+    if places.delayed or places.parameters != "gpu":
+        begin = Block((Compute(name=BEGIN, kernels=()),))
+        copying = copying.with_templated_ops(TemplatedOps([begin, *copying.blocks]))
     if places.parameters != "gpu":
         copying = with_fetches(copying, held, places, degrees)
     return with_places(with_host_updates(copying, held, places, last_copy), held, places)

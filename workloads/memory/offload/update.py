@@ -12,9 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
+from simulator.kernel import BYTES, memory_bound
 from simulator.schedule import Compute, Copy, Op, Program
+from simulator.schedule.program import Block, TemplatedOps
 from workloads.gradients.reduce import updated_stages
-from workloads.memory.offload.places import ON_HOST, READ, TO_GPU, WRITE, Held, Places
+from workloads.memory.offload.places import BEGIN, ON_HOST, READ, TO_GPU, WRITE, Held, Places
 from workloads.memory.optimizer import optimizer_kernels
 
 TILE = 128 * 1024 * 1024
@@ -30,21 +32,37 @@ MOST_TILES = 256
 def with_host_updates(program: Program, held: Held, places: Places, last_copy: Mapping[str, str]) -> Program:
     """Return *program* with its updates on the host; each waits for the copy of *last_copy*, by update."""
     updates = updated_stages(program)
-    ops: list[Op] = []
+    blocks: list[Block] = []
     computed = ""
-    for op in program.ops:
-        if isinstance(op, Compute) and op.name in updates:
-            one = _Update(op, held.elements(sorted(updates[op.name])) * places.fraction, held, places)
-            ready = tuple(dict.fromkeys(filter(None, (*op.after, computed, last_copy.get(op.name, "")))))
-            ops += one.delayed(ready) if places.delayed else one.at_once(ready)
+    for block in program.blocks:
+        if any(op.name in updates for op in block.ops):
+            ops: list[Op] = []
+            for op in block.materialise().ops:
+                if isinstance(op, Compute) and op.name in updates:
+                    one = _Update(op, held.elements(sorted(updates[op.name])) * places.fraction, held, places)
+                    ready = tuple(dict.fromkeys(filter(None, (*op.after, computed, last_copy.get(op.name, "")))))
+                    ops += one.delayed(ready) if places.delayed else one.at_once(ready)
+                else:
+                    ops.append(op)
+                computed = op.name if op.stream == "compute" else computed
+            blocks.append(Block(tuple(ops), block.micro_batch))
         else:
-            ops.append(op)
-        computed = op.name if op.stream == "compute" else computed
-    if places.delayed:
-        # the gradients of the step before are there when a step begins
-        early = [op for op in ops if op.stream == ON_HOST]
-        ops = [*early, *(op for op in ops if op.stream != ON_HOST)]
-    return replace(program, ops=tuple(ops))
+            blocks.append(block)
+            last = next((op.name for op in reversed(block.ops) if op.stream == "compute"), "")
+            computed = block.name(last) or computed
+    return program.with_templated_ops(TemplatedOps(_early(blocks) if places.delayed else blocks))
+
+
+def _early(blocks: Sequence[Block]) -> list[Block]:
+    """*blocks* with the updates behind the first: the gradients of the step before are there when a step begins."""
+    updates = tuple(op for block in blocks for op in block.ops if op.stream == ON_HOST)
+    rest = [
+        Block(tuple(op for op in block.ops if op.stream != ON_HOST), block.micro_batch)
+        if any(op.stream == ON_HOST for op in block.ops)
+        else block
+        for block in blocks
+    ]
+    return [rest[0], Block(updates), *rest[1:]]
 
 
 @dataclass(frozen=True)
@@ -67,7 +85,7 @@ class _Update:
 
     def delayed(self, ready: tuple[str, ...]) -> list[Op]:
         """Return the step that needs nothing of this batch; its parameters replace the old ones after *ready*."""
-        copies = self._copies(())
+        copies = self._copies((BEGIN,))
         late = [replace(op, after=(*op.after, *ready)) if op.stream == TO_GPU else op for op in copies]
         return [*late, self._end((*ready, *_last_of_streams(late)))]
 
@@ -117,14 +135,19 @@ class _Update:
     def _traffic(self, elements: float) -> float:
         """Return the bytes that the update of *elements* reads and writes."""
         gradient = "fp32" if self.held.gradient == 4 else "fp16"
-        precision = "fp32" if self.places.full_precision else self.held.precision
+        precision = "fp32" if self.places.crosses_in_fp32 else self.held.precision
         fused = self.places.fused
         kernels = optimizer_kernels(elements, self.held.optimizer, precision, gradient, fused=fused)
         return sum(kernel.nbytes for kernel in kernels)
 
     def _end(self, awaited: tuple[str, ...]) -> Compute:
-        """Return the op, without work, at which the GPU has waited for the step; it has the name of the step."""
-        return Compute(name=self.op.name, action=self.op.action, kernels=(), after=awaited)
+        """Return the op at which the GPU has waited for the step; it has the name of the step.
+
+        It casts parameters that come back in fp32 to those of the model.
+        """
+        cast = self.elements * (BYTES["fp32"] + BYTES[self.held.precision]) if self.places.master_on_gpu else 0.0
+        kernels = (memory_bound(cast),) if cast and self.held.precision != "fp32" else ()
+        return Compute(name=self.op.name, action=self.op.action, kernels=kernels, after=awaited)
 
 
 def _last_of_streams(copies: Sequence[Copy]) -> tuple[str, ...]:
