@@ -76,6 +76,10 @@ class Layer(ABC):
         """Bytes held beside the activations while *phase* (F or I) runs, and no longer."""
         return 0.0
 
+    def buffer_bytes(self, phase: str, micro_batch_size: int) -> float:
+        """Those of the transient bytes that are buffers of exchanges, not activations."""
+        return 0.0
+
     def weight_bytes(self, micro_batch_size: int) -> float:
         """Bytes that phase W needs, held between I and W. Default: all activations."""
         return self.activation_bytes(micro_batch_size) if self.backward_weights(micro_batch_size) else 0.0

@@ -20,7 +20,7 @@ from workloads.operators.parameter import ParameterTensor
 class PricedLayer(Layer):
     """A layer with *seconds* and *flops* by phase, and the bytes of the layer that it stands for.
 
-    *transient*: bytes held only during a phase, buffers of exchanges included.
+    *transient*: bytes held only during a phase, the *buffers* of exchanges included.
     """
 
     name: str
@@ -34,6 +34,7 @@ class PricedLayer(Layer):
     transient: Mapping[str, float]
     kept_for_weights: float
     recomputable: float
+    buffers: Mapping[str, float]
 
     @property
     def tensors(self) -> tuple[ParameterTensor, ...]:
@@ -78,6 +79,10 @@ class PricedLayer(Layer):
         """Those of the layer, and its buffers."""
         return self.transient.get(phase, 0.0)
 
+    def buffer_bytes(self, phase: str, micro_batch_size: int) -> float:
+        """Those of the layer's exchanges."""
+        return self.buffers.get(phase, 0.0)
+
     def weight_bytes(self, micro_batch_size: int) -> float:
         """Those of the layer."""
         return self.kept_for_weights
@@ -108,6 +113,7 @@ def priced(layer: Layer, samples: int, seconds: Mapping[str, float], buffers: Ma
         {phase: layer.transient_bytes(phase, samples) + buffers.get(phase, 0.0) for phase in ("F", "I")},
         layer.weight_bytes(samples),
         layer.recomputable_bytes(samples),
+        buffers,
     )
 
 

@@ -62,6 +62,10 @@ MEGATRON = {
     "--pipeline-model-parallel-size 4 --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split",
     "tensor": f"--bf16 --global-batch-size 64 {MODEL} --tensor-model-parallel-size 4 --sequence-parallel "
     "--tp-comm-overlap --recompute-granularity full --recompute-method uniform --squared-relu --qk-layernorm",
+    "groups": f"--bf16 --global-batch-size 64 {MODEL} --recompute-granularity full --recompute-method uniform "
+    "--recompute-num-layers 4",
+    "blocks": f"--bf16 --global-batch-size 64 {MODEL} --recompute-granularity full --recompute-method block "
+    "--recompute-num-layers 2",
     "instances": f"--bf16 --global-batch-size 64 {MODEL} --use-distributed-optimizer --overlap-grad-reduce "
     "--num-distributed-optimizer-instances 2 --ddp-bucket-size 40000000",
     "fsdp2": f"--bf16 --global-batch-size 64 {MODEL} --use-torch-fsdp2 --untie-embeddings-and-output-weights",

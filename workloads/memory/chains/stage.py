@@ -38,8 +38,8 @@ def stage_chain(
                 own.backward,
                 activation=output,
                 tape=max(0.0, layer.activation_bytes(samples) - inputs[number]) + output,
-                forward_extra=layer.transient_bytes("F", samples),
-                backward_extra=layer.transient_bytes("I", samples),
+                forward_extra=layer.transient_bytes("F", samples) - layer.buffer_bytes("F", samples),
+                backward_extra=layer.transient_bytes("I", samples) - layer.buffer_bytes("I", samples),
                 last_forward=own.last,
             )
         )
