@@ -209,7 +209,7 @@ def _left(rank: RankStages, budget: float) -> dict[int, ChainSequence]:
     except BudgetError as error:
         has = f"{show(budget, 'size', 4)} are left" if budget > 0 else "nothing is left"
         raise ScheduleError(
-            f"optimal finds no room: after states, buffers and reserves {has} on a GPU of {rank}, whose activations "
+            f"there is no room: after states, buffers and reserves {has} on a GPU of {rank}, whose activations "
             f"need at least {_rounded_up(error.least)}"
         ) from None
 

@@ -11,7 +11,7 @@ from math import inf
 from typing import Any
 
 from scenarios.plan.planner import Judged, Planner
-from scenarios.plan.space import MEMORY, Candidate, described_data
+from scenarios.plan.space import MEMORY, Candidate, described
 from scenarios.results.memory_need import of_capacity
 
 DEGREES = ("tp", "pp")
@@ -160,8 +160,7 @@ def words(values: Mapping[str, Any]) -> str:
     >>> words({"recompute": "full", "data": {"method": "zero", "stage": 1}})
     'recompute full and data zero 1'
     """
-    told = (f"{key} {described_data(value) if key == 'data' else value}" for key, value in values.items())
-    return " and ".join(told)
+    return " and ".join(f"{key} {described(key, value)}" for key, value in values.items())
 
 
 def sentence(best: Judged, neighbours: Sequence[Neighbour], binding: Neighbour | None, capacity: float) -> str:

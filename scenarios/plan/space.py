@@ -27,7 +27,7 @@ from workloads.operators.parameter import REPLICAS
 from workloads.parallelism.search import Choices, Chosen, Job
 from workloads.stages import ENDS, stages_of
 
-KEPT = ("cp", "layout", "placement")
+KEPT = ("cp", "layout", "placement", "offload")
 """Keys that do not vary unless the scenario names them."""
 
 DIVISIBILITY, GPUS, RULES, ORDER, MEMORY = "divisibility", "gpus", "rules", "order", "memory"
@@ -99,15 +99,17 @@ def _words(values: Mapping[str, Any]) -> Iterator[str]:
     yield f"micro-batch {known.pop('micro_batch_size')}" if known.get("micro_batch_size") else ""
     for key, value in known.items():
         if value is not None and key != "micro_batch_size":
-            yield f"{key} {_described(value)}"
+            yield f"{key} {described(key, value)}"
 
 
-def _described(value: Any) -> str:
-    """Return a value in words; of a section its method and numbers.
+def described(key: str, value: Any) -> str:
+    """Return the *value* of *key* in words; of a section its method and numbers.
 
-    >>> _described({"method": "uniform", "num_layers": 2})
+    >>> described("recompute", {"method": "uniform", "num_layers": 2})
     'uniform 2'
     """
+    if key == "data":
+        return described_data(value)
     return " ".join(map(str, value.values())) if isinstance(value, Mapping) else str(value)
 
 
@@ -293,6 +295,7 @@ CHOICES: Mapping[str, Choices] = {
     "placement": _placements,
     "micro_batch_size": _micro_batch_sizes,
     "recompute": _recompute,
+    "offload": lambda job, chosen: ({"activations": "none"}, {"activations": "auto"}),
 }
 """The values that are tried with ``auto``, by key."""
 

@@ -14,7 +14,7 @@ from simulator.document.quantities import number, written
 from simulator.document.validation import listed, near, reason
 from workloads.composition import PARALLELISMS
 
-TRAINING = ("micro_batch_size", "recompute")
+TRAINING = ("micro_batch_size", "recompute", "offload")
 """Keys of the training section that may vary."""
 
 PLACED = ("placement",)
@@ -57,8 +57,9 @@ class PlanSection(Section):
         },
     )
     """Values to try by key: a list, or auto. Keys are those of parallelism (tp, sequence_parallel, pp, schedule,
-    virtual_stages, layout, data, placement) and of training (micro_batch_size, recompute). Without this key: auto for
-    all but layout and placement. A key that is not named keeps the scenario's value."""
+    virtual_stages, layout, data, placement) and of training (micro_batch_size, recompute, offload: a section, or the
+    word of its activations). Without this key: auto for all but layout, placement and offload. A key that is not named
+    keeps the scenario's value."""
     method: str = "exhaustive"
     """How candidates are found: a file of scenarios/plan/methods, or an import path of your own."""
     objective: Objective = "step_time"
@@ -92,7 +93,8 @@ def _values(key: str, values: Any) -> Any:
         raise Fault(key, f"must be auto or a list of values, not {written(values)}")
     found = []
     for place, value in enumerate(values):
-        given = {"method": value} if key == "data" and isinstance(value, str) else value
+        short = {"data": "method", "offload": "activations"}.get(key)
+        given = {short: value} if short and isinstance(value, str) else value
         _check(key, place, given)
         if given in found:
             raise Fault((key, place), f"{written(value)} stands twice")

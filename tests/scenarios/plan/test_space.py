@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scenarios import Scenario
+from scenarios.plan.planner import Planner
 from scenarios.plan.space import DIVISIBILITY, GPUS, RULES, Candidate, Rejected, Space
 from simulator.errors import ScenarioError
 from tests.scenarios.plan.jobs import job
@@ -137,3 +138,24 @@ def test_faults_of_the_section_name_the_key(plan: dict[str, object], told: str) 
     with pytest.raises(ScenarioError) as error:
         job(plan=plan)
     assert told in str(error.value)
+
+
+def test_activations_on_the_host_are_searched_by_a_word() -> None:
+    """`auto` needs recompute none or optimal; the plan with both is the fastest that fits."""
+    cluster = {"preset": "uniform", "gpus": 1, "hosts": 1, "bandwidth": "25 GB/s", "latency": "5 us"}
+    wide = {"preset": "gpt3_175b", "num_layers": 8, "hidden_size": 4096, "num_attention_heads": 32}
+    scenario = Scenario.model_validate(
+        {
+            "version": 1,
+            "cluster": {**cluster, "accelerator": {"preset": "a100_40gb", "memory": "26 GB"}},
+            "model": {**wide, "attention": "flash"},
+            "training": {"global_batch_size": 4, "precision": "bf16", "optimizer": "sgd"},
+            "software": "megatron",
+            "plan": {
+                "search": {"recompute": ["none", "full", "optimal"], "offload": ["none", "auto"]},
+                "simulate": "all",
+            },
+        }
+    )
+    best = Planner(scenario).best()[0]
+    assert best.candidate.name == "recompute optimal, offload auto"

@@ -54,12 +54,18 @@ def _passes(program: Program, stage: int, numbers: Mapping[str, int], micro_batc
 
 
 def _waiting(passes: Several[Pass]) -> list[Pass]:
-    """*passes*, in which each copy to the host is waited for before the copy back."""
+    """*passes*, in which each copy to the host is waited for before the copy back.
+
+    Copies are made one after the other, so a wait stands before a copy that begins with it.
+    """
     found: list[Pass] = []
     for phase, number in passes:
         if phase == "P" and ("W", number) not in found:
             found.append(("W", number))
-        found.append((phase, number))
+        place = len(found)
+        while phase == "W" and found[place - 1][0] == "O" and found[place - 1][1] != number:
+            place -= 1
+        found.insert(place, (phase, number))
     return found
 
 

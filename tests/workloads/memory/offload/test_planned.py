@@ -13,6 +13,7 @@ from topologies.uniform import uniform
 from workloads.compute import compute
 from workloads.memory.chains.combined.combined import KARMA, POFO, SWAPPED, combined
 from workloads.memory.chains.combined.execution import executed_with_copies
+from workloads.memory.chains.observed import observed
 from workloads.memory.chains.sequence import Kind
 from workloads.memory.chains.stage import LayerSeconds, stage_chain
 from workloads.memory.offload.planned import offloaded_by
@@ -78,6 +79,8 @@ def test_one_micro_batch_takes_the_seconds_and_the_memory_of_the_programme(rules
     assert sum(op.nbytes for op in copies if op.to == "host") == pytest.approx(expected.copied)
     for host in (False, True):
         assert abs(curve(timeline, 0, host=host).total[-1]) < 1e-9
+    # the sequence can be read back from the program
+    assert str(observed(schedule.programs[0], 0, [layer.name for layer in what.layers])) == str(sequence)
 
 
 def test_micro_batches_and_stages_share_the_plan():

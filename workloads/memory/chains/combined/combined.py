@@ -10,7 +10,8 @@ from math import inf
 
 from workloads.memory.chains.chain import Chain
 from workloads.memory.chains.combined.execution import executed_with_copies
-from workloads.memory.chains.combined.programme import Programme, Rules, slots_for
+from workloads.memory.chains.combined.filling import Rules
+from workloads.memory.chains.combined.programme import Programme, slots_for
 from workloads.memory.chains.methods import saving_all
 from workloads.memory.chains.optimal import BudgetError, optimal_together
 from workloads.memory.chains.sequence import Sequence

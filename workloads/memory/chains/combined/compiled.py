@@ -12,6 +12,7 @@ of the backward pass of blocks that fill a window from its first layer up to *la
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf
 from typing import Any
 
@@ -21,7 +22,16 @@ from numba import njit
 from workloads.memory.chains.combined.tables import AGAIN, SAVED, Floats, Integers
 
 
-@njit(cache=True)
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """*function* compiled, and kept on disk where there is a folder to write to."""
+    try:
+        kept: Callable[..., Any] = njit(cache=True)(function)
+    except RuntimeError:
+        kept = njit(function)
+    return kept
+
+
+@_compiled
 def _block(t: Any, kind: int, first: int, last: int, room: int) -> float:
     """Seconds of the backward pass of a block in *room* slots."""
     if kind == AGAIN:
@@ -29,20 +39,20 @@ def _block(t: Any, kind: int, first: int, last: int, room: int) -> float:
     return float(t.backward[first]) if room >= t.peak[first] else inf
 
 
-@njit(cache=True)
+@_compiled
 def _taken(t: Any, kind: int, first: int, last: int) -> int:
     if kind == SAVED:
         return int(t.rest[first] + t.activation[first])
     return int(t.activation[last]) if last < len(t.until) - 1 else 0
 
 
-@njit(cache=True)
+@_compiled
 def _others(t: Any, first: int, last: int) -> float:
     """The seconds that the backward passes of all layers but *first* ... *last* take at least."""
     return float(t.backward[:first].sum() + t.backward[last + 1 :].sum())
 
 
-@njit(cache=True)
+@_compiled
 def inside(t: Any, begin: int, most: int) -> tuple[Floats, Integers]:
     """The seconds and choices, 2 first + kind of the last block, of windows from *begin* up to layers below *most*."""
     slots = t.again.shape[2] - 1
@@ -66,7 +76,7 @@ def inside(t: Any, begin: int, most: int) -> tuple[Floats, Integers]:
     return seconds, choices
 
 
-@njit(cache=True)
+@_compiled
 def _hidden_from(t: Any, begin: int, number: int) -> int:
     """The last layer of the shortest window from *begin* that surely hides the copy, at most the last but one of all.
 
@@ -81,12 +91,12 @@ def _hidden_from(t: Any, begin: int, number: int) -> int:
     return layers - 1
 
 
-@njit(cache=True)
+@_compiled
 def _load_of(t: Any, kind: int, first: int, last: int) -> int:
     return int(t.saved_load[first] if kind == SAVED else t.again_load[first, last])
 
 
-@njit(cache=True)
+@_compiled
 def _close_windows(t: Any, begin: int, rest: Floats, away: Floats, choices: Integers) -> None:
     """Fill ``away[begin]`` and its choices.
 
@@ -108,7 +118,7 @@ def _close_windows(t: Any, begin: int, rest: Floats, away: Floats, choices: Inte
                 _close(t, begin, open_for, (kind, first, last), within[first - begin], rest, away, choices)
 
 
-@njit(cache=True)
+@_compiled
 def _close(
     t: Any,
     begin: int,
@@ -145,7 +155,7 @@ def _close(
                     choices[begin, number, whole] = (first, last, 2 + kind, before)
 
 
-@njit(cache=True)
+@_compiled
 def solve(t: Any, least_left: int) -> tuple[Floats, Integers, Floats, Integers]:
     """``rest``, its choices (last layer, kind + 2 if copied), ``away`` and its choices.
 
