@@ -43,10 +43,7 @@ TOO_FULL = {
     "gpt2_xl_offload_8a100": {"kept"},
     "gpt2_xl_zero_zhores": {"zero_0"},
     "llama3_70b_fp8_64h100": {"bf16"},
-<<<<<<< HEAD
     "llama3_70b_lora_8h100": {"full"},
-=======
->>>>>>> actoffload
     "optimal_recompute_gpt2_xl": {"none"},
 }
 """Variants that are there to show what does not fit."""
