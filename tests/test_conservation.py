@@ -95,6 +95,7 @@ SMALLER: dict[str, dict[str, Any]] = {
         "parallelism.data.hybrid": 16,
         "model.num_layers": 4,
     },
+    "zeropp_384v100": {"cluster.nodes": 4, "training.global_batch_size": 64, "model.num_layers": 4},
     "mt_nlg_530b": {
         "cluster.nodes": 8,
         "training.global_batch_size": 16,
