@@ -80,10 +80,14 @@ class Network(Section):
     background: list[BackgroundTraffic] = Field(default_factory=list)
     """Traffic of other jobs on the same links."""
 
+    def _changed(self, key: str) -> bool:
+        """True if *key* is not as by default; `show derived` writes defaults too."""
+        return bool(getattr(self, key) != type(self).model_fields[key].default)
+
     @model_validator(mode="after")
     def _hashed(self) -> Network:
         for key in ("seed", "queue_pairs"):
-            if key in self.model_fields_set and getattr(self, key) is not None and self.routing != "ecmp":
+            if self._changed(key) and self.routing != "ecmp":
                 raise Fault(key, f"belongs to routing ecmp, but routing is {self.routing}")
         return self
 
@@ -96,7 +100,7 @@ class Network(Section):
     @model_validator(mode="after")
     def _of_nccl(self) -> Network:
         for key in ("pxn", "relay_gpus", "sharp", "nvls_tree", "sockets"):
-            if key in self.model_fields_set and self.transport in LIBRARIES and self.transport != "nccl":
+            if self._changed(key) and self.transport in LIBRARIES and self.transport != "nccl":
                 raise Fault(key, f"belongs to transport nccl, but transport is {self.transport}")
         return self
 
