@@ -10,7 +10,7 @@ from simulator.kernel import BYTES
 from simulator.schedule import Program
 from workloads.gradients.bucket import Weights
 from workloads.gradients.reduce import updated_stages, weights_by_stage
-from workloads.memory.optimizer import state_bytes
+from workloads.memory.optimizer import BY_SHAPE, Optimizer, state_bytes
 from workloads.model import Model
 
 TO_GPU, TO_HOST = "offload.in", "offload.out"
@@ -69,7 +69,7 @@ class Held:
     element: Mapping[str, float]
     parameter: int
     gradient: int
-    optimizer: str
+    optimizer: Optimizer
     precision: str
 
     def elements(self, stages: Sequence[int]) -> float:
@@ -89,18 +89,20 @@ class Held:
         return 1.0 + (self.parameter / width - 1.0) * trained / gathered
 
 
-def held_by(program: Program, model: Model, optimizer: str, gradient_dtype: str, places: Places) -> Held | None:
+def held_by(program: Program, model: Model, optimizer: Optimizer, gradient_dtype: str, places: Places) -> Held | None:
     """Return what *program* has of the states of *model*; None if it updates nothing.
 
-    Raises `ScenarioError` if the optimizer has no states that could leave the GPU.
+    Raises `ScenarioError` if the optimizer has no states that could leave the GPU, or no implementation on the host.
     """
+    if optimizer.name in BY_SHAPE:
+        raise ScenarioError(f"{optimizer.name} has no update on the host; take adam, or keep its states on the GPU")
     stages = weights_by_stage(program, model) if program.on == "gpu" else {}
     total = sum(weights.trained.parameters for own in stages.values() for weights in own)
     if not total or not updated_stages(program):
         return None
     element = state_bytes(optimizer, model.precision, gradient_dtype)
     if not element["optimizer"]:
-        raise ScenarioError(f"{optimizer} in {model.precision} has no states that could leave the GPU; take adam")
+        raise ScenarioError(f"{optimizer.name} in {model.precision} has no states that could leave the GPU; take adam")
     owned = program.resident["optimizer"] / element["optimizer"]
     full = BYTES["fp32"]
     parameter = full if places.crosses_in_fp32 else BYTES[model.precision]
