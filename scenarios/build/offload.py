@@ -39,6 +39,8 @@ def _faults_of_method(specification: Specification, offload: Offload, replicas: 
     data = specification.parallelism.data
     if not offload.states:
         return
+    if data.period(1) is not None:
+        yield "optimizer", f"{data.method} is not modelled with states off the GPU; take ddp, zero or fsdp"
     if data.hosts or data.whole_model:
         yield "optimizer", f"{data.method} updates the parameters in a way of its own; take ddp, zero or fsdp"
     if offload.parameters != "gpu" and "parameters" not in data.sharded:
@@ -81,7 +83,7 @@ def offloaded(schedule: Schedule, specification: Specification, step: TrainingSt
         return schedule
     places = places_of(offload, specification.parallelism.data, step.software)
     return offloaded_states(
-        schedule, step.model, places, optimizer=training.optimizer, gradient_dtype=step.gradient_dtype
+        schedule, step.model, places, optimizer=training.update_rule, gradient_dtype=step.gradient_dtype
     )
 
 

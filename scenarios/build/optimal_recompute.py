@@ -19,6 +19,7 @@ from scenarios.build.layer_seconds import layer_seconds
 from scenarios.build.offload_activations import Plan, planned_offload
 from scenarios.build.reserved_memory import reserved_bytes
 from scenarios.specification.specification import Specification
+from scenarios.specification.training import Training
 from simulator.accelerator import Software
 from simulator.analysis.memory_bound import held_at_most
 from simulator.cluster import Cluster
@@ -63,7 +64,7 @@ def optimal_sequences(
     """
     training, network = specification.training, network_of(specification, derived, cluster)
     assert training is not None
-    check_not_recomputed(computed, "optimal")
+    check_not_recomputed(computed, training.planned_by)
     parts = list(specification.parallelism.parts.values())
     seconds = layer_seconds(step.model, derived, parts, step.software, network)
     plan = planned_offload(training.offload, training.recompute_method, network, derived.ranks) or _optimal
@@ -107,18 +108,20 @@ class RankStages:
         return dict(zip(self.stages, self.plan(self.chains, budget, self.in_flight), strict=True))
 
 
-def check_order(order: Order, name: str) -> None:
+def check_order(order: Order, name: str, training: Training) -> None:
     """Raise `ScheduleError` if the backward passes of *order*, called *name*, are divided or run beside forwards."""
+    what = training.planned_by
+    instead = "full" if training.recompute_method == "optimal" else "activations: all"
     phases = {action.phase for row in order.rows for action in row}
     if phases & set("IW"):
         raise ScheduleError(
-            f"optimal recomputation needs whole backward passes, but {name} divides them into I and W; take full, or "
-            "another schedule such as 1f1b"
+            f"{what} needs whole backward passes, but {name} divides them into I and W; take {instead}, or another "
+            "schedule such as 1f1b"
         )
     if order.overlapped:
         raise ScheduleError(
-            f"optimal recomputation needs one pass at a time, but {name} runs a forward beside a backward; take full, "
-            "or another schedule such as 1f1b"
+            f"{what} needs one pass at a time, but {name} runs a forward beside a backward; take {instead}, or another "
+            "schedule such as 1f1b"
         )
 
 

@@ -132,7 +132,7 @@ def _row(several: list[StageRun]) -> tuple[str, ...]:
         show(peak, "size", 4),
         show(one.run.seconds, "time", 4),
         show(plain, "time", 4),
-        f"{one.run.seconds / plain - 1:.1%}" if plain else "",
+        f"{one.run.seconds / plain - 1:z.1%}" if plain else "",
     )
 
 

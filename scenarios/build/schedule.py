@@ -94,7 +94,7 @@ def schedule_of_share(
     key = "recompute" if training.recompute_method == "optimal" else "offload"
     budget = ("budget",) if training.activation_budget is not None else ()
     with _faults_at(document, "training", key, *budget):
-        check_order(order, parallelism.schedule)
+        check_order(order, parallelism.schedule, training)
         return finish(optimal_sequences(computed, specification, step, derived, cluster, finish))
 
 

@@ -68,6 +68,20 @@ class MemoryNeed:
         """
         return of_capacity(self.nbytes, self.capacity)
 
+    @property
+    def short(self) -> str:
+        """The name of the first store beside GPUs that does not hold what the ranks need; none: empty."""
+        return next((store.name for store in self.elsewhere if not store.fits), "")
+
+    def bytes_in(self, name: str) -> float:
+        """Return the bytes needed in the store *name*; empty: those of the GPU."""
+        return sum(store.nbytes for store in self.elsewhere if store.name == name) if name else self.nbytes
+
+    def amount_in(self, name: str) -> str:
+        """Return `amount` of the store *name* of a node; empty: of the GPU."""
+        amounts = [of_capacity(store.nbytes, store.capacity) for store in self.elsewhere if store.name == name]
+        return f"{amounts[0]} of {name}" if amounts else self.amount
+
     def __str__(self) -> str:
         """Return the bytes needed, the capacity, and whether they fit.
 

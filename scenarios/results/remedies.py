@@ -29,19 +29,24 @@ def remedies(scenario: BuiltScenario) -> list[Remedy]:
 def remedy_line(scenario: BuiltScenario) -> str:
     """Return the `remedies` of *scenario* that suffice, as one sentence, each with what it needs by an upper bound.
 
-    If none suffices alone, it has all that help. A larger GPU is always among them.
+    If none suffices alone, it has all that help. More of the memory that is short is always among them: of a GPU, of
+    the host, or of drives.
     """
     now = memory_need(scenario, scenario.schedule())
+    short = now.short
+    larger = f"nodes with more {short}" if short else "a GPU with more memory"
     needs = {
-        one.text: need for one in remedies(scenario) if (need := _need(scenario, one)) and need.nbytes < now.nbytes
+        one.text: need
+        for one in remedies(scenario)
+        if (need := _need(scenario, one)) and need.bytes_in(short) < now.bytes_in(short)
     }
     enough = {text: need for text, need in needs.items() if need.fits}
-    told = [f"{text} ({need.amount})" for text, need in (enough or needs).items()]
+    told = [f"{text} ({need.amount_in(short)})" for text, need in (enough or needs).items()]
     if not told:
-        return "try a GPU with more memory"
+        return f"try {larger}"
     if enough:
-        return f"try {', '.join(told)} or a GPU with more memory"
-    return f"nothing suffices alone; try several of {', '.join(told)}, or a GPU with more memory"
+        return f"try {', '.join(told)} or {larger}"
+    return f"nothing suffices alone; try several of {', '.join(told)}, or {larger}"
 
 
 def _need(scenario: BuiltScenario, remedy: Remedy) -> MemoryNeed | None:

@@ -65,8 +65,8 @@ class Offload(Section):
     """Passes of the update on the host: one over all tensors (DeepSpeedCPUAdam), or one for each operation (torch); by
     default that of the method: unfused for fsdp."""
     overlap: Flag | None = None
-    """Copies run beside computation, else the GPU waits for each; by default as the exchanges of the method (overlap of
-    data)."""
+    """Copies of states run beside computation, else the GPU waits for each; by default as the exchanges of the method
+    (overlap of data)."""
 
     @property
     def planned(self) -> bool:
@@ -84,13 +84,19 @@ class Offload(Section):
         return tuple(key for key in ("optimizer", "parameters") if getattr(self, key) == "nvme")
 
     @model_validator(mode="after")
-    def _consistent(self) -> Offload:
+    def _activations(self) -> Offload:
         if self.activations == "none" or self.planned:
             for key in ("outstanding", "ahead"):
                 if getattr(self, key) != 1:
                     raise Fault(key, f"belongs to layers that are chosen, but activations is {self.activations}")
         if self.budget is not None and not self.planned:
             raise Fault("budget", f"belongs to activations: auto or karma, but activations is {self.activations}")
+        return self
+
+    @model_validator(mode="after")
+    def _states(self) -> Offload:
+        if self.overlap is not None and not self.states:
+            raise Fault("overlap", "belongs to states off the GPU; copies of activations always run beside computation")
         updated = "on the host they are updated there, so their optimizer states too: add optimizer: host"
         if self.optimizer == "gpu":
             if self.gradients != "gpu":

@@ -117,6 +117,13 @@ class Training(Section):
         return self.recompute_method == "optimal" or (self.offload is not None and self.offload.planned)
 
     @property
+    def planned_by(self) -> str:
+        """The key and the word that ask for a plan, for messages."""
+        if self.recompute_method == "optimal" or self.offload is None:
+            return "recompute: optimal"
+        return f"activations: {self.offload.activations}"
+
+    @property
     def activation_budget(self) -> float | None:
         """Bytes of activations that a plan may hold on each GPU; None: what the GPU has left."""
         own = self.offload.budget if self.offload is not None else None

@@ -56,7 +56,7 @@ def recompute(
     if how == "none":
         return schedule
     if how == "selective":
-        check_not_recomputed(schedule, how)
+        check_not_recomputed(schedule, f"recompute = {how}")
         layers = {layer.name: layer for layer in model.layers if layer.kind not in ENDS}
         return _with(schedule, model, micro_batch_size, lambda part: _attention_again(part, layers, micro_batch_size))
     repeatable = {layer.name: layer.kind not in ENDS for layer in model.layers}
@@ -80,19 +80,17 @@ def recompute_by(
 
     Layer l of a sequence is layer l of the stage.
     """
-    check_not_recomputed(schedule, how)
+    check_not_recomputed(schedule, f"recompute = {how}")
     plans = {stage: _runs_again(sequences[stage], names) for stage, names in stage_layers(schedule).items()}
     unneeded = {layer.name: layer.unneeded_forward(micro_batch_size) if early_stop else 0 for layer in model.layers}
     return _with(schedule, model, micro_batch_size, lambda part: _layers_again(part, plans, unneeded))
 
 
-def check_not_recomputed(schedule: Schedule, how: str) -> None:
-    """Raise `ScheduleError` if the order of *schedule* recomputes by itself."""
+def check_not_recomputed(schedule: Schedule, what: str) -> None:
+    """Raise `ScheduleError` if the order of *schedule* recomputes by itself, so that *what* cannot do it."""
     for program in schedule.programs:
         if any(op.action and op.action.phase == "R" for op in program.distinct()):
-            raise ScheduleError(
-                f"{program.role} recomputes in its order already; recompute = {how} would do it twice, try none"
-            )
+            raise ScheduleError(f"{program.role} recomputes in its order already; {what} would do it twice, try none")
 
 
 def stage_layers(schedule: Schedule) -> dict[int, list[str]]:

@@ -127,15 +127,24 @@ def of_shard(kernel: Kernel, elements: int, share: float) -> Kernel:
     )
 
 
-def double_buffered(program: Program, stages: Mapping[int, Sequence[Weights]], gradient_dtype: str) -> Program:
+def double_buffered(
+    program: Program, stages: Mapping[int, Sequence[Weights]], gradient_dtype: str, axes: Collection[str]
+) -> Program:
     """*program* with two gradient buffers: backward passes fill one bucket while a reduction empties the other.
 
     When a bucket is full, the computation waits until the bucket before it is reduced. So unreduced gradients are at
     most two buckets and the excess of one layer. DeepSpeed has two such buffers with ``contiguous_gradients`` and
     ``overlap_comm``, and so does torch's FSDP (``reduce_scatter_max_input_buffers``).
+
+    *axes*: those over which the program has replicas. Tensors that are reduced over others need no buffer, such as
+    experts of which every rank holds different ones.
     """
     width = BYTES[gradient_dtype]
-    nbytes = {weights.name: float(weights.trained.parameters * width) for own in stages.values() for weights in own}
+    nbytes = {
+        weights.name: float(sum(weights.trained.over(axis).parameters for axis in axes) * width)
+        for own in stages.values()
+        for weights in own
+    }
     program = program.materialise(_behind_reductions(program))
     reductions = [op for op in program.distinct() if _reduces(op)]
     reduced = {op.action for op in reductions}

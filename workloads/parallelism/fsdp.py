@@ -171,7 +171,7 @@ class _Sharding:
         }
         program = sharded_states(program, STATES, shards, stages, sharding)
         program = reduce_gradients(program, buckets, self.reduction, every=True)
-        program = double_buffered(program, stages, self.gradient_dtype)
+        program = double_buffered(program, stages, self.gradient_dtype, degrees)
         width = BYTES[self.model.precision]
         for axis, over in sharding.items():
             held = {weights.name: weights.over(axis) for own in stages.values() for weights in own}

@@ -326,7 +326,7 @@ class _Sharding:
         program = sharded_states(program, SHARDED[self.stage], shards, stages, sharding)
         program = reduce_gradients(program, buckets, reduce, degrees, every=self.stage > 1, copies=self.copies)
         if in_backward and not self.in_place:
-            program = double_buffered(program, stages, self.gradient_dtype)
+            program = double_buffered(program, stages, self.gradient_dtype, degrees)
         for axis in degrees:
             own = {number: [self._gathered(weights.over(axis)) for weights in some] for number, some in stages.items()}
             program = self._with_gathers(program, own, sharding[axis], shards[axis], slices)

@@ -136,7 +136,7 @@ class _Sharding:
         reduction = self.reduction if in_backward else flattened(self.reduction)
         program = reduce_gradients(program, buckets, reduction, every=every, copies=self.copies)
         if in_backward:
-            program = double_buffered(program, stages, self.gradient_dtype)
+            program = double_buffered(program, stages, self.gradient_dtype, degrees)
         for axis in degrees:
             own = {number: [weights.over(axis) for weights in several] for number, several in stages.items()}
             program = self._with_gathers(program, own, axis)

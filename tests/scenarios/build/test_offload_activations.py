@@ -105,6 +105,19 @@ def test_wrong_keys_are_told(training, message):
         scenario(**training).schedule()
 
 
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        ("zero_bubble_h1", "activations: karma needs whole backward passes, .*; take activations: all, or another"),
+        ("varuna", "recomputes in its order already; activations: karma would do it twice"),
+    ],
+)
+def test_a_plan_of_copies_names_itself_where_an_order_refuses_it(schedule, message):
+    changes = {"parallelism": {**BASE["parallelism"], "schedule": schedule}}
+    with pytest.raises(ScenarioError, match=message):
+        scenario(changes, offload={"activations": "karma"}).schedule()
+
+
 def test_a_cluster_without_a_host_is_refused():
     cluster = {"preset": "uniform", "gpus": 8, "hosts": 0, "bandwidth": "25 GB/s", "latency": "1 us"}
     with pytest.raises(ScenarioError, match="no host to offload to; give it hosts, or take none"):

@@ -10,6 +10,7 @@ from scenarios.build.optimal_recompute import check_order, rank_stages, stages_o
 from scenarios.build.recompute_view import stages_as_run
 from scenarios.command import run
 from scenarios.scenario import Scenario
+from scenarios.specification.training import Training
 from simulator.analysis.memory import curve, peak
 from simulator.engine.simulate import simulate
 from simulator.errors import ScenarioError, ScheduleError
@@ -169,7 +170,7 @@ def test_what_is_left_fits_where_none_does_not_and_is_faster_than_full():
 @pytest.mark.parametrize(("order", "message"), [(zero_bubble_h1(2, 4), "divides them into I and W")])
 def test_orders_without_whole_backward_passes_are_refused(order, message):
     with pytest.raises(ScheduleError, match=message):
-        check_order(order, "zero_bubble_h1")
+        check_order(order, "zero_bubble_h1", Training(global_batch_size=8, recompute="optimal"))
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ class _Writer:
         self._first = {names[0]: layer for (_, layer), names in backward.items()}
         self._last = {names[-1]: layer for (_, layer), names in backward.items()}
         self._reduced = {op.action for op in program.distinct() if _reduces(op)}
-        self._elements = {weights.name: weights.parameters for own in self.held.stages.values() for weights in own}
+        self._elements = {one.name: one.trained.parameters for own in self.held.stages.values() for one in own}
         self._pending: dict[str, int] = {}
         self._sent: set[tuple[str, ...]] = set()
         self._issued: list[str] = []

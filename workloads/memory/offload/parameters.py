@@ -2,7 +2,8 @@
 
 Bandwidth-centric partitioning (Rajbhandari et al. 2021, section 6.1): every rank fetches its own shard over its own
 PCIe link, and the ranks gather the layer. A shard is copied to the GPU one layer before it is gathered, and read from a
-drive one layer before that (section 6.2). A single rank fetches whole layers.
+drive one layer before that (section 6.2). A single rank fetches whole layers, and a rank the whole of experts that no
+other rank has.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from dataclasses import replace
 
 from simulator.kernel import BYTES
 from simulator.schedule import Collective, Copy, Op, Program
+from workloads.gradients.bucket import Weights
 from workloads.memory.offload.places import BEGIN, READ, TO_GPU, Held, Places
 from workloads.memory.sharding import added
 from workloads.memory.unshard import unsharded
+from workloads.operators.parameter import ParameterTensor
 
 
 def with_fetches(program: Program, held: Held, places: Places, degrees: Mapping[str, int]) -> Program:
@@ -23,19 +26,31 @@ def with_fetches(program: Program, held: Held, places: Places, degrees: Mapping[
     *degrees*: the number of shards by each axis over which parameters are gathered.
     """
     if any(_gathers(op, degrees) for op in program.distinct()):
-        return _with_shards_fetched(program, held, places, degrees)
-    layers = {weights.name: weights for own in held.stages.values() for weights in own}
-    wide = held.parameter / BYTES[held.precision]
+        program = _with_shards_fetched(program, held, places, degrees)
+    return _with_whole_fetched(program, held, places, degrees)
+
+
+def _with_whole_fetched(program: Program, held: Held, places: Places, degrees: Mapping[str, int]) -> Program:
+    """Return *program* with the copies of tensors without shards: all of a single rank, or experts of this rank."""
+    weights = (one for own in held.stages.values() for one in own)
+    layers = {one.name: Weights(one.name, tuple(t for t in one.tensors if _whole(t, degrees))) for one in weights}
+    if not any(one.parameters for one in layers.values()):
+        return program
+    wide = held.widening()
 
     def fetched(gather: Collective) -> Iterator[Op]:
         yield from _copies(gather, gather.nbytes * wide, places, gather.after, gather.after, {"buffers": gather.nbytes})
 
     width = BYTES[held.precision]
-    return unsharded(program, layers, width, "", overlap=places.overlap, made=fetched)
+    return unsharded(program, layers, width, "", overlap=places.overlap, suffix=" whole", made=fetched)
+
+
+def _whole(tensor: ParameterTensor, degrees: Mapping[str, int]) -> bool:
+    return tensor.reduced_over[-1] not in degrees
 
 
 def _with_shards_fetched(program: Program, held: Held, places: Places, degrees: Mapping[str, int]) -> Program:
-    wide = held.parameter / BYTES[held.precision]
+    wide = held.widening()
     before: list[tuple[str, ...]] = [(BEGIN,), (BEGIN,)]
     ops: list[Op] = []
     for op in program.ops:

@@ -10,7 +10,7 @@ from simulator.kernel import BYTES
 from simulator.schedule import Program
 from workloads.gradients.bucket import Weights
 from workloads.gradients.reduce import updated_stages, weights_by_stage
-from workloads.memory.optimizer import state_bytes
+from workloads.memory.optimizer import BY_SHAPE, Optimizer, state_bytes
 from workloads.model import Model
 
 TO_GPU, TO_HOST = "offload.in", "offload.out"
@@ -58,7 +58,7 @@ class Places:
 
 @dataclass(frozen=True)
 class Held:
-    """What a rank has of the states: the weights of its *stages*, and the *share* of them that it updates.
+    """What a rank has of the states: the weights of its *stages*, and the *share* of the trained ones that it updates.
 
     *element*: bytes per parameter by category of memory. *parameter*, *gradient*: bytes of one as it crosses to the
     host. *optimizer*, *precision*: as in `state_bytes`.
@@ -69,26 +69,40 @@ class Held:
     element: Mapping[str, float]
     parameter: int
     gradient: int
-    optimizer: str
+    optimizer: Optimizer
     precision: str
 
     def elements(self, stages: Sequence[int]) -> float:
         """Return the number of parameters of *stages* that the rank updates."""
-        return self.share * sum(weights.parameters for stage in stages for weights in self.stages.get(stage, ()))
+        weights = (weights.trained for stage in stages for weights in self.stages.get(stage, ()))
+        return self.share * sum(one.parameters for one in weights)
+
+    def widening(self) -> float:
+        """Return the bytes of parameters that cross to the GPU, by those that ranks gather; frozen ones cross as held.
+
+        It is the mean over all layers.
+        """
+        width = BYTES[self.precision]
+        weights = [one for own in self.stages.values() for one in own]
+        gathered = sum(one.gathered(width) for one in weights)
+        trained = sum(one.trained.gathered(width) for one in weights)
+        return 1.0 + (self.parameter / width - 1.0) * trained / gathered
 
 
-def held_by(program: Program, model: Model, optimizer: str, gradient_dtype: str, places: Places) -> Held | None:
+def held_by(program: Program, model: Model, optimizer: Optimizer, gradient_dtype: str, places: Places) -> Held | None:
     """Return what *program* has of the states of *model*; None if it updates nothing.
 
-    Raises `ScenarioError` if the optimizer has no states that could leave the GPU.
+    Raises `ScenarioError` if the optimizer has no states that could leave the GPU, or no implementation on the host.
     """
+    if optimizer.name in BY_SHAPE:
+        raise ScenarioError(f"{optimizer.name} has no update on the host; take adam, or keep its states on the GPU")
     stages = weights_by_stage(program, model) if program.on == "gpu" else {}
-    total = sum(weights.parameters for own in stages.values() for weights in own)
+    total = sum(weights.trained.parameters for own in stages.values() for weights in own)
     if not total or not updated_stages(program):
         return None
     element = state_bytes(optimizer, model.precision, gradient_dtype)
     if not element["optimizer"]:
-        raise ScenarioError(f"{optimizer} in {model.precision} has no states that could leave the GPU; take adam")
+        raise ScenarioError(f"{optimizer.name} in {model.precision} has no states that could leave the GPU; take adam")
     owned = program.resident["optimizer"] / element["optimizer"]
     full = BYTES["fp32"]
     parameter = full if places.crosses_in_fp32 else BYTES[model.precision]
@@ -109,8 +123,9 @@ def with_places(program: Program, held: Held, places: Places) -> Program:
     if places.gradients == "host":
         resident["gradients"] = resident.get("gradients", 0.0) * (1.0 - places.fraction)
     if places.parameters != "gpu":
-        # parameters in fp32 are those of the optimizer
-        kept = 0.0 if places.full_precision and held.precision != "fp32" else resident["parameters"]
+        # trained parameters in fp32 are those of the optimizer
+        doubled = owned * BYTES[held.precision] if places.full_precision and held.precision != "fp32" else 0.0
+        kept = max(0.0, resident["parameters"] - doubled)
         host["parameters"] = kept if places.parameters == "host" else 0.0
         resident["parameters"] = 0.0
     on_host = {f"host.{category}": nbytes for category, nbytes in host.items() if nbytes}

@@ -21,13 +21,14 @@ from workloads.memory.offload.gradients import with_gradient_copies
 from workloads.memory.offload.parameters import with_fetches
 from workloads.memory.offload.places import BEGIN, Held, Places, held_by, with_places
 from workloads.memory.offload.update import with_host_updates
+from workloads.memory.optimizer import Optimizer
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
 from workloads.partial_sharding.hybrid import SHARD
 
 
 def offloaded_states(
-    schedule: Schedule, model: Model, places: Places, *, optimizer: str, gradient_dtype: str | None = None
+    schedule: Schedule, model: Model, places: Places, *, optimizer: Optimizer, gradient_dtype: str | None = None
 ) -> Schedule:
     """Return *schedule* with its states where *places* has them.
 

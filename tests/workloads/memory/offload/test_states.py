@@ -82,6 +82,15 @@ def test_zero_offload_moves_four_bytes_per_parameter_and_update_a_micro_batch(ra
     assert {name for name in program.resident if not name.startswith("host.")} == {"parameters"}
 
 
+def test_states_in_16_bits_take_less_room_on_the_host_and_the_same_copies():
+    wide, narrow = (
+        scenario(HOST, training__optimizer_dtype=dtype).schedule().programs[0] for dtype in ("fp32", "bf16")
+    )
+    assert copied(narrow) == pytest.approx(copied(wide))
+    assert narrow.resident["host.optimizer"] == pytest.approx(8 / 12 * wide.resident["host.optimizer"])
+    assert narrow.resident["host.gradients"] == pytest.approx(wide.resident["host.gradients"])
+
+
 def test_each_further_micro_batch_adds_its_gradients_to_those_of_the_host():
     one, three = (scenario(HOST, training__global_batch_size=8 * n).schedule().programs[0] for n in (1, 3))
     gradients = copied(one)["gpu", "host"]
@@ -234,6 +243,8 @@ def test_a_host_without_the_memory_does_not_fit():
     drives = {"count": 1, "read": "3 GB/s", "write": "3 GB/s", "capacity": "100 MB"}
     result = scenario(INFINITY, ZERO_3, cluster__node={"nvme": drives}).run()
     assert "of NVMe a node: DOES NOT FIT" in result.report()
+    assert "nodes with more NVMe" in result.report()
+    assert "GPU with more memory" not in result.report()
 
 
 WRONG = {
@@ -260,6 +271,14 @@ WRONG = {
         {"parallelism__pp": 2, "parallelism__schedule": "pipedream"},
         "needs a pipeline order that flushes",
     ),
+    "local steps": (
+        {"optimizer": "host"},
+        {"method": "local_sgd", "every": 4},
+        {"parallelism__dp": 2},
+        "local_sgd is not modelled with states off the GPU",
+    ),
+    "no update on the host": (HOST, None, {"training__optimizer": "muon"}, "muon has no update on the host; take adam"),
+    "overlap of activations": ({"activations": "all", "overlap": False}, None, {}, "belongs to states off the GPU"),
     "typing error": ({"optimiser": "host"}, None, {}, "unknown key"),
 }
 
