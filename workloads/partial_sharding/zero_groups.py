@@ -134,7 +134,8 @@ class _Sharding:
         in_backward = self.overlap or every
         buckets = buckets if in_backward else after_backward(program, buckets)
         reduction = self.reduction if in_backward else flattened(self.reduction)
-        program = reduce_gradients(program, buckets, reduction, every=every, copies=self.copies)
+        ranks = {**degrees, GRADIENTS: sizes.gradients, OPTIMIZER: sizes.optimizer}
+        program = reduce_gradients(program, buckets, reduction, ranks, every=every, copies=self.copies)
         if in_backward:
             program = double_buffered(program, stages, self.gradient_dtype)
         for axis in degrees:

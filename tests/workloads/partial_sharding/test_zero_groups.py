@@ -149,6 +149,8 @@ def test_groups_stand_in_place_of_the_stage():
         Zero(method="zero", stage=1, groups={"parameters": 8})
     with pytest.raises(ValidationError, match="leave hybrid away"):
         Zero(method="zero", hybrid=8, groups={"parameters": 1, "gradients": 1})
+    with pytest.raises(ValidationError, match="take stage: 3 in place of groups"):
+        Zero(method="zero", groups={"parameters": 4}, compression={"method": "zeropp"})
 
 
 def test_a_scenario_with_groups_reports_its_shards(tmp_path):
@@ -160,3 +162,18 @@ def test_a_scenario_with_groups_reports_its_shards(tmp_path):
     )
     result = Scenario.load(path).run()
     assert result.memory.peak.by_category["optimizer"] == pytest.approx(12 * 124_439_808 / 8, rel=1e-6)
+
+
+def test_all_to_alls_of_codes_stay_within_one_group(tmp_path):
+    path = tmp_path / "sign.yaml"
+    path.write_text(
+        "version: 1\ncluster: {preset: dgx_a100_80gb, nodes: 1}\nmodel: {preset: gpt2, num_layers: 1}\n"
+        "training: {global_batch_size: 8, micro_batch_size: 1, precision: fp16}\n"
+        "parallelism: {data: {method: zero, groups: {parameters: all}, compression: {method: sign}}}\n"
+    )
+    grouped = Scenario.load(path)
+    staged = {"method": "zero", "stage": 3, "compression": {"method": "sign"}}
+    of_stage = Scenario.load(path, {"parallelism.data": staged}).run().summary()
+    assert grouped.run().summary()["traffic_bytes"] == pytest.approx(of_stage["traffic_bytes"])
+    with pytest.raises(ScenarioError, match="sign is not possible here: hybrid shards need a second collective"):
+        Scenario.load(path, {"parallelism.data.groups.gradients": 4, "parallelism.data.groups.parameters": 4}).run()
