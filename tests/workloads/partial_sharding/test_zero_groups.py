@@ -177,3 +177,32 @@ def test_all_to_alls_of_codes_stay_within_one_group(tmp_path):
     assert grouped.run().summary()["traffic_bytes"] == pytest.approx(of_stage["traffic_bytes"])
     with pytest.raises(ScenarioError, match="sign is not possible here: hybrid shards need a second collective"):
         Scenario.load(path, {"parallelism.data.groups.gradients": 4, "parallelism.data.groups.parameters": 4}).run()
+
+
+@pytest.mark.parametrize(
+    ("stage", "groups"),
+    [
+        (0, {"parameters": 1, "gradients": 1, "optimizer": 1}),
+        (1, {"parameters": 1, "gradients": 1}),
+        (2, {"parameters": 1}),
+        (3, {}),
+    ],
+)
+def test_experts_are_divided_as_in_the_stage(stage, groups, tmp_path):
+    """Ranks that hold the same experts share those states of which the groups are larger than one."""
+    path = tmp_path / "experts.yaml"
+    path.write_text(
+        "version: 1\ncluster: {preset: dgx_a100_80gb, nodes: 1}\nmodel: {preset: switch_base, num_layers: 2}\n"
+        "training: {global_batch_size: 16, micro_batch_size: 2, precision: fp16}\n"
+        "parallelism: {ep: 2, data: {method: zero}}\n"
+    )
+    data = {"method": "zero", "overlap": True}
+    grouped, staged = (
+        Scenario.load(path, {"parallelism.data": {**data, **shards}}).run().summary()
+        for shards in ({"groups": groups}, {"stage": stage})
+    )
+    for state in ("parameters", "optimizer"):
+        held = [one["memory"]["by_category_bytes"][state] for one in (grouped, staged)]
+        assert held[0] == pytest.approx(held[1])
+    if stage in (0, 3):  # zero all-reduces in stages 1 and 2, as DeepSpeed; groups reduce-scatter
+        assert grouped["traffic_bytes"]["dp"] == pytest.approx(staged["traffic_bytes"]["dp"])

@@ -258,7 +258,7 @@ WRONG = {
         {"optimizer": "host"},
         {"method": "ddp"},
         {"parallelism__pp": 2, "parallelism__schedule": "pipedream"},
-        "needs a pipeline order that flushes",
+        "take a pipeline order that flushes",
     ),
     "typing error": ({"optimiser": "host"}, None, {}, "unknown key"),
 }
