@@ -77,7 +77,17 @@ def _run(scenario: BuiltScenario, watch: Watch | None) -> Result:
     first = scenario.initial()
     broadcast = simulated(scenario, first, watch, network).makespan if first is not None else 0.0
     times = (timeline.step_time, *others)
-    return StepResult(scenario, timeline, perf_counter() - begin, broadcast, times, blame)
+    result = StepResult(scenario, timeline, perf_counter() - begin, broadcast, times, blame)
+    return replace(result, whole_step=_whole_step(result, network))
+
+
+def _whole_step(result: StepResult, network: Communicator) -> float:
+    """Seconds of a step that sends whole gradients; 0 if training has none, or if its length is not known."""
+    if not result.compression or not result.compression.warm_up or not result.steps:
+        return 0.0
+    plain = result.scenario.changed({"parallelism.data.compression": None}, "no compression in the first steps")
+    plain = plain.with_software(result.scenario.software)
+    return simulated(plain, plain.schedule(), network=network).step_time
 
 
 MOST_BLAMED, MOST_BLAMED_OPS = 10, 100_000

@@ -38,7 +38,8 @@ class StepNumbers(Result):
     """A training step: its timeline, *wall_seconds* of the simulation, and the broadcast before the first step, s.
 
     *step_times* (s): those of all repeats; the first is that of the timeline. *blame*: in how many of the first repeats
-    each rank has the most time on the critical path.
+    each rank has the most time on the critical path. *whole_step*: seconds of a step whose gradients are not
+    compressed, if training begins with such steps.
     """
 
     _timeline: Timeline
@@ -46,6 +47,7 @@ class StepNumbers(Result):
     initial_broadcast: float = 0.0
     step_times: Sequence[float] = ()
     blame: Mapping[int, int] = field(default_factory=dict)
+    whole_step: float = 0.0
 
     @property
     def timelines(self) -> Mapping[str, Timeline]:
@@ -98,10 +100,10 @@ class StepNumbers(Result):
     @cached_property
     def compression(self) -> Compression | None:
         """What the compression of gradients saves and costs; None without one."""
-        return compression(self._timeline, self._steps)
+        return compression(self._timeline, self.steps)
 
     @property
-    def _steps(self) -> float:
+    def steps(self) -> float:
         """Steps of the whole training; 0 if it is not known."""
         training, model = self.scenario.specification.training, self.scenario.model
         assert training is not None
@@ -255,7 +257,7 @@ class StepNumbers(Result):
         assert model is not None
         step = self._timeline.step_time
         wait = self.loading.wait(step) if self.loading else 0.0
-        steps = self._steps
+        steps = self.steps
         first, each = self.first_steps or (0, 0.0)
         seconds = steps * (step + wait) + min(first, steps) * (each - step)
         watts = self.power
@@ -270,6 +272,8 @@ class StepNumbers(Result):
     @property
     def first_steps(self) -> tuple[int, float] | None:
         """How many steps at the begin of training are of another kind than the rest, and how long each takes, s."""
+        if self.whole_step and self.compression:
+            return round(self.compression.warm_up * self.steps), self.whole_step
         count = self.scenario.specification.parallelism.data.first_steps
         return (count, self._timeline.window[0]) if count and self._timeline.schedule.batches > 1 else None
 

@@ -74,7 +74,8 @@ def _times(result: StepNumbers) -> str:
         lines += _causes(result, expected)
     if result.first_steps:
         count, seconds = result.first_steps
-        lines.append(f"  each of the first {count} steps is synchronous and takes {show(seconds, 'time')}")
+        how = "sends whole gradients" if result.whole_step else "is synchronous"
+        lines.append(f"  each of the first {count:,} steps {how} and takes {show(seconds, 'time')}")
     if result.initial_broadcast:
         lines.append(f"  before the first step: broadcast of the model, {show(result.initial_broadcast, 'time')}")
     return "\n".join([*lines, *_input(result), *_critical(result)])

@@ -29,10 +29,6 @@ WITHOUT_PIPELINE: Sequence[Mapping[str, Any]] = (
 """Methods that communicate in every micro-batch."""
 
 
-TOGETHER = ("naive", "parameter_server")
-"""Methods that reduce all gradients over all replicas, whatever axis a tensor names."""
-
-
 def _methods(job: Job, chosen: Chosen) -> Sequence[Mapping[str, Any]]:
     """Each method with the keys of the scenario's own that it shares, such as the size of a bucket."""
     methods = [*WITH_PIPELINE, *(WITHOUT_PIPELINE if chosen["pp"] == 1 else ())]
@@ -79,7 +75,7 @@ class Data(Parallelism):
         for key in (key for key, other in others.items() if other.reduces_apart):
             if self.replicas_by_stage:
                 raise Fault(key, "needs as many replicas of each stage; give dp as one number")
-            if self.data.method in TOGETHER:
+            if self.data.whole_model:
                 raise Fault(key, f"reduces some gradients apart, but {self.data.method} all together; take ddp or zero")
         for key, other in others.items() if self.data.whole_model else ():
             if prod(other.degrees(1).values()) != 1:

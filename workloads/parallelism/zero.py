@@ -119,6 +119,11 @@ class Zero(ReducingMethod):
             raise Fault("groups", "says which replicas share the optimizer states; leave hybrid away")
         if self.groups is not None and self.stage != stage_of(self.groups.model_dump()):
             raise Fault("groups", f"says what is sharded in place of stage, which is {self.stage}; leave stage away")
+        if self.groups is not None and self.compression and self.compression.gathering:
+            raise Fault(
+                ("compression", "method"),
+                f"{self.compression.method} gathers parameters over all replicas; take stage: 3 in place of groups",
+            )
         return self
 
     @property

@@ -59,8 +59,9 @@ def zero_groups(
     """*schedule* with the states of *model* divided as *groups* say.
 
     *bucket*: bytes. With *overlap* reductions and gathers run beside the computation. *limits*: of gathered
-    parameters. Options otherwise as in `zero`. Only tensors of the replicas (``dp``) have groups; others, such as those
-    of experts, are divided over all ranks of their axis. Raises `ScenarioError` for groups that are not nested.
+    parameters. Options otherwise as in `zero`. Only tensors of the replicas (``dp``) have groups; a state of others,
+    such as experts, is divided over all ranks of their axis if the groups divide it. Raises `ScenarioError` for groups
+    that are not nested.
     """
     sizes = groups.sizes(max(schedule.degrees(REPLICAS)))
     schedule = with_group_axes(schedule, sizes)
@@ -122,7 +123,8 @@ class _Sharding:
             ("optimizer", sizes.optimizer),
         ):
             of = {**{axis: axis for axis in degrees}, REPLICAS: STATES}
-            program = sharded_states(program, (category,), {**degrees, REPLICAS: shards}, stages, of)
+            others = degrees if shards > 1 else {}
+            program = sharded_states(program, (category,), {**others, REPLICAS: shards}, stages, of)
         buckets = {
             number: [
                 replace(one, over=_first_axis(sizes) if axis == REPLICAS else axis)
@@ -134,7 +136,8 @@ class _Sharding:
         in_backward = self.overlap or every
         buckets = buckets if in_backward else after_backward(program, buckets)
         reduction = self.reduction if in_backward else flattened(self.reduction)
-        program = reduce_gradients(program, buckets, reduction, every=every, copies=self.copies)
+        ranks = {**degrees, GRADIENTS: sizes.gradients, OPTIMIZER: sizes.optimizer}
+        program = reduce_gradients(program, buckets, reduction, ranks, every=every, copies=self.copies)
         if in_backward:
             program = double_buffered(program, stages, self.gradient_dtype, degrees)
         for axis in degrees:
@@ -147,13 +150,14 @@ class _Sharding:
         """*program* with the gathers of the weights *own* of the replicas on *axis*: before use, and when updated."""
         width = BYTES[self.model.precision]
         sizes, grouped = self.sizes, axis == REPLICAS
-        if not grouped or sizes.parameters > 1:
+        if sizes.parameters > 1:
             held = {weights.name: weights for several in own.values() for weights in several}
             over = PARAMETERS if grouped else axis
             program = unsharded(
                 program, held, width, over, overlap=self.overlap, limits=self.limits, suffix=suffix(axis)
             )
-        if grouped and sizes.optimizer > sizes.parameters:
+        if sizes.optimizer > sizes.parameters and (grouped or sizes.parameters == 1):
             updated = {number: [weights.trained for weights in several] for number, several in own.items()}
-            program = gathered_after(program, updated, width, UPDATED, share=1 / sizes.parameters)
+            over = UPDATED if grouped else axis
+            program = gathered_after(program, updated, width, over, share=1 / sizes.parameters)
         return program

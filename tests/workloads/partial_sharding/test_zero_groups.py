@@ -149,6 +149,8 @@ def test_groups_stand_in_place_of_the_stage():
         Zero(method="zero", stage=1, groups={"parameters": 8})
     with pytest.raises(ValidationError, match="leave hybrid away"):
         Zero(method="zero", hybrid=8, groups={"parameters": 1, "gradients": 1})
+    with pytest.raises(ValidationError, match="take stage: 3 in place of groups"):
+        Zero(method="zero", groups={"parameters": 4}, compression={"method": "zeropp"})
 
 
 def test_a_scenario_with_groups_reports_its_shards(tmp_path):
@@ -160,3 +162,47 @@ def test_a_scenario_with_groups_reports_its_shards(tmp_path):
     )
     result = Scenario.load(path).run()
     assert result.memory.peak.by_category["optimizer"] == pytest.approx(12 * 124_439_808 / 8, rel=1e-6)
+
+
+def test_all_to_alls_of_codes_stay_within_one_group(tmp_path):
+    path = tmp_path / "sign.yaml"
+    path.write_text(
+        "version: 1\ncluster: {preset: dgx_a100_80gb, nodes: 1}\nmodel: {preset: gpt2, num_layers: 1}\n"
+        "training: {global_batch_size: 8, micro_batch_size: 1, precision: fp16}\n"
+        "parallelism: {data: {method: zero, groups: {parameters: all}, compression: {method: sign}}}\n"
+    )
+    grouped = Scenario.load(path)
+    staged = {"method": "zero", "stage": 3, "compression": {"method": "sign"}}
+    of_stage = Scenario.load(path, {"parallelism.data": staged}).run().summary()
+    assert grouped.run().summary()["traffic_bytes"] == pytest.approx(of_stage["traffic_bytes"])
+    with pytest.raises(ScenarioError, match="sign is not possible here: hybrid shards need a second collective"):
+        Scenario.load(path, {"parallelism.data.groups.gradients": 4, "parallelism.data.groups.parameters": 4}).run()
+
+
+@pytest.mark.parametrize(
+    ("stage", "groups"),
+    [
+        (0, {"parameters": 1, "gradients": 1, "optimizer": 1}),
+        (1, {"parameters": 1, "gradients": 1}),
+        (2, {"parameters": 1}),
+        (3, {}),
+    ],
+)
+def test_experts_are_divided_as_in_the_stage(stage, groups, tmp_path):
+    """Ranks that hold the same experts share those states of which the groups are larger than one."""
+    path = tmp_path / "experts.yaml"
+    path.write_text(
+        "version: 1\ncluster: {preset: dgx_a100_80gb, nodes: 1}\nmodel: {preset: switch_base, num_layers: 2}\n"
+        "training: {global_batch_size: 16, micro_batch_size: 2, precision: fp16}\n"
+        "parallelism: {ep: 2, data: {method: zero}}\n"
+    )
+    data = {"method": "zero", "overlap": True}
+    grouped, staged = (
+        Scenario.load(path, {"parallelism.data": {**data, **shards}}).run().summary()
+        for shards in ({"groups": groups}, {"stage": stage})
+    )
+    for state in ("parameters", "optimizer"):
+        held = [one["memory"]["by_category_bytes"][state] for one in (grouped, staged)]
+        assert held[0] == pytest.approx(held[1])
+    if stage in (0, 3):  # zero all-reduces in stages 1 and 2, as DeepSpeed; groups reduce-scatter
+        assert grouped["traffic_bytes"]["dp"] == pytest.approx(staged["traffic_bytes"]["dp"])

@@ -39,7 +39,8 @@ def offloaded_states(
         raise ScenarioError("the model has a measured time of its optimizer, whose parameters and states are not known")
     if schedule.batches > 1:
         raise ScenarioError(
-            "needs a pipeline order that flushes, such as 1f1b: weights are updated within a batch here"
+            "needs one update of the weights, after all of a simulation: take a pipeline order that flushes, such as "
+            "1f1b, and gradients that are reduced in each step"
         )
     named = (weights.reduced_over[-1] for layer in model.layers for weights in layer.tensors)
     axes = [axis for axis in dict.fromkeys((REPLICAS, SHARD, *named)) if axis in schedule.mesh.axes]

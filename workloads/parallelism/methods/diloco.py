@@ -66,9 +66,11 @@ class DiLoCo(LocalSteps):
         """An exchange is over before the next one of its fragment begins; each fragment has a step of its own."""
         super().check(others)
         if self.fragments > self.every:
-            raise Fault("fragments", f"must be at most {self.every}, the steps of a period, not {self.fragments}")
+            raise Fault(
+                ("data", "fragments"), f"must be at most {self.every}, the steps of a period, not {self.fragments}"
+            )
         if self.delay >= self.every:
-            raise Fault("delay", f"must be below {self.every}, the steps of a period, not {self.delay}")
+            raise Fault(("data", "delay"), f"must be below {self.every}, the steps of a period, not {self.delay}")
 
     def period(self, steps: int) -> SteadyState:
         """Whole periods; with a delay one before and one after them."""

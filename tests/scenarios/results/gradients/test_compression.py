@@ -116,3 +116,15 @@ def test_powersgd_begins_after_some_steps():
     one_node["training"] = {**one_node["training"], "samples": 128 * 10_000}
     told = run({"method": "powersgd"}, **one_node).summary()["compression"]
     assert told["ratio_of_run"] == pytest.approx(1 / (0.1 + 0.9 / told["ratio"]))
+
+
+def test_a_whole_training_counts_the_steps_that_are_not_compressed():
+    """Of 10,000 steps PowerSGD leaves the first 1,000 as they are, 1-bit Adam 15 %."""
+    sections = {"training": {**BASE["training"], "samples": 512 * 10_000}}
+    dense = run(**sections).summary()
+    assert "first_steps" not in dense
+    for method, first in (("powersgd", 1_000), ("one_bit_adam", 1_500)):
+        told = run({"method": method}, **sections).summary()
+        assert told["first_steps"] == {"count": first, "step_time_s": pytest.approx(dense["step_time_s"])}
+        seconds = first * dense["step_time_s"] + (10_000 - first) * told["step_time_s"]
+        assert told["training"]["days"] == pytest.approx(seconds / 86_400)

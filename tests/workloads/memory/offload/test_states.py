@@ -269,7 +269,7 @@ WRONG = {
         {"optimizer": "host"},
         {"method": "ddp"},
         {"parallelism__pp": 2, "parallelism__schedule": "pipedream"},
-        "needs a pipeline order that flushes",
+        "take a pipeline order that flushes",
     ),
     "local steps": (
         {"optimizer": "host"},

@@ -93,8 +93,8 @@ def test_fragments_are_all_of_the_weights(pattern):
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        ({"every": 4, "fragments": 5}, "must be at most 4, the steps of a period"),
-        ({"every": 4, "delay": 4}, "must be below 4, the steps of a period"),
+        ({"every": 4, "fragments": 5}, "data.fragments: must be at most 4, the steps of a period"),
+        ({"every": 4, "delay": 4}, "data.delay: must be below 4, the steps of a period"),
         ({"every": 4, "outer": "lion"}, "outer"),
     ],
 )

@@ -142,3 +142,10 @@ def test_both_engines_and_folding_agree(data):
 def test_bad_keys_are_told(data, told):
     with pytest.raises(ScenarioError, match=told):
         scenario(**data)
+
+
+def test_experts_on_several_ranks_are_refused():
+    """Their gradients are not summed over all ranks, as Horovod does."""
+    parallelism = {"ep": 2, "data": {"method": "horovod"}}
+    with pytest.raises(ScenarioError, match="reduces some gradients apart, but horovod all together"):
+        scenario(changes={"model": {"preset": "switch_base", "num_layers": 2}, "parallelism": parallelism})
