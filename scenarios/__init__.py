@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from scenarios.results.result import Result
     from scenarios.scenario import Scenario
     from scenarios.sweep.result import Sweep
+    from workloads.memory.chains.chain import Chain
+    from workloads.memory.chains.optimal import optimal
 
-__all__ = ["Result", "Scenario", "Sweep"]
+__all__ = ["Chain", "Result", "Scenario", "Sweep", "optimal"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the classes on first use, so that ``--help`` does not load them."""
+    """Import the names on first use, so that ``--help`` does not load them."""
     if name == "Scenario":
         from scenarios.scenario import Scenario
 
@@ -31,4 +33,12 @@ def __getattr__(name: str) -> Any:
         from scenarios.sweep.result import Sweep
 
         return Sweep
+    if name == "Chain":
+        from workloads.memory.chains.chain import Chain
+
+        return Chain
+    if name == "optimal":
+        from workloads.memory.chains.optimal import optimal
+
+        return optimal
     raise AttributeError(f"module {__name__} has no attribute {name}")
