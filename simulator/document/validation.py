@@ -224,12 +224,12 @@ def _unknown(model: type[BaseModel], data: Any, path: Path, location: tuple[int 
         members = [member for owner in models for annotation in _inner(owner, key) for member in _members(annotation)]
         found, models = [member for member, _ in members], _taken(members, data, location)
     here = dict.fromkeys(name for owner in models for name in _keys(owner))
-    for owner in found:
-        if path[-1] in _keys(owner) and path[-1] not in here:
-            for name, values in _literals(owner).items():
-                taken = [str(v) for member in models for v in _literals(member).get(name, ()) if v not in values]
-                if taken:
-                    return f"belongs to {name} {listed(map(str, values))}, but {name} is {listed(taken)}", ""
+    owners = [_literals(owner) for owner in found if path[-1] in _keys(owner) and path[-1] not in here]
+    for name in dict.fromkeys(name for owner in owners for name in owner):
+        values = [value for owner in owners for value in owner.get(name, ())]
+        taken = [str(v) for member in models for v in _literals(member).get(name, ()) if v not in values]
+        if taken:
+            return f"belongs to {name} {listed(map(str, values))}, but {name} is {listed(taken)}", ""
     hint = near(str(path[-1]), here)
     return "unknown key", hint or (f"keys here are {', '.join(here)}" if 0 < len(here) <= 14 else "")
 

@@ -86,7 +86,7 @@ FAULTS = {
     f"{{{SIZES}, block: parallel, norm_placement: both}}": "1:130: model.norm_placement: belongs to serial causal "
     "models, not to block: parallel",
     "{kind: convolutional, layers: [{conv: 8}], num_layers: 3}": "1:51: model.num_layers: belongs to kind transformer, "
-    "but kind is convolutional",
+    "vision or unit, but kind is convolutional",
     "{kind: convolutional, layers: [{max_pool: 2}]}": "1:39: model.layers.0: a pooling joins the layer before it, so "
     "it cannot be the first",
     "{kind: convolutional, layers: [{conv: 3, kernel: 4}]}": "1:49: model.layers.0.kernel: unknown key",
@@ -101,7 +101,7 @@ FAULTS = {
     "{kind: unit, num_layers: 1, forward: 1 s, backward: 2 s, parameters: 1.5}": "1:77: model.parameters: must be a "
     "whole number, not 1.5",
     "{kind: unit, num_layers: 1, forward: 1 s, backward: 2 s, hidden_size: 8}": "1:65: model.hidden_size: belongs to "
-    "kind transformer, but kind is unit",
+    "kind transformer or vision, but kind is unit",
 }
 
 

@@ -138,7 +138,18 @@ def test_both_engines_and_folding_agree(data):
     assert [one.step_time for one in found] == pytest.approx([found[0].step_time] * 3, rel=1e-9)
 
 
-@pytest.mark.parametrize(("data", "told"), [({"cycle": "0 s"}, "cycle"), ({"fusion": 64}, "fusion"), ({"pp": 2}, "pp")])
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        ({"cycle": "0 s"}, "cycle"),
+        ({"fusion": 64}, "fusion"),
+        ({"pp": 2}, "pp"),
+        (
+            {"compression": {"method": "fp16"}},
+            "belongs to method ddp, fsdp, parameter_server or zero, but method is horovod",
+        ),
+    ],
+)
 def test_bad_keys_are_told(data, told):
     with pytest.raises(ScenarioError, match=told):
         scenario(**data)
