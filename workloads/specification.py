@@ -28,7 +28,7 @@ from workloads.huggingface.aliases import with_plain_keys
 from workloads.latent_attention.keys import LatentKeys
 from workloads.model import Model
 from workloads.operators.attentions.keys import KINDS as ATTENTION_KINDS
-from workloads.operators.attentions.keys import AttentionKeys
+from workloads.operators.attentions.keys import AttentionKeys, LowRankKeys
 from workloads.operators.convolution import Image
 from workloads.operators.fusion import Fused, fuses
 from workloads.profile import profile
@@ -169,6 +169,9 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys):
         if masked and not self.attention.made().masks:
             what = f"{self.attention.kind} mixes all positions, so it cannot hide later ones"
             raise Fault("attention", f"{what}; it belongs to attention_mask: full, or head: masked_lm")
+        if isinstance(self.attention, LowRankKeys) and self.attention.rank > self.seq_length:
+            what = f"{self.attention.rank} rows of keys are more than the {self.seq_length} positions"
+            raise Fault(("attention", "rank"), f"{what}, so nothing is saved; take fewer, or unfused")
         if self.num_decoder_layers is not None:
             raise Fault("attention", f"{self.attention.kind} is not known of an encoder and a decoder; take flash")
         if self.position_embedding_type == "relative":

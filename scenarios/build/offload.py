@@ -15,6 +15,7 @@ from simulator.schedule import Schedule
 from workloads.memory.offload.places import Places
 from workloads.memory.offload.states import offloaded_states
 from workloads.parallelism import DataMethod, TrainingStep
+from workloads.parallelism.zero import Zero
 
 SECTION = ("training", "offload")
 
@@ -45,6 +46,11 @@ def _faults_of_method(specification: Specification, offload: Offload, replicas: 
         yield "optimizer", f"{data.method} updates the parameters in a way of its own; take ddp, zero or fsdp"
     if offload.parameters != "gpu" and "parameters" not in data.sharded:
         yield "parameters", f"is {offload.parameters}, so {STREAMED}"
+    if offload.parameters != "gpu" and isinstance(data, Zero) and data.groups is not None:
+        sizes = data.groups.sizes(replicas)
+        if sizes.parameters != sizes.optimizer:
+            message = f"is {offload.parameters}, but {data.label} share parameters and optimizer states differently"
+            yield "parameters", f"{message}; take equal groups, or parameters: gpu"
     if offload.optimizer == "nvme" and "parameters" not in data.sharded:
         yield "optimizer", f"is nvme, as in ZeRO-Infinity, so {STREAMED}"
     if offload.gradients == "host" and "gradients" not in data.sharded and replicas > 1:

@@ -136,7 +136,8 @@ class Training(Section):
             word, method = self.offload.activations, self.recompute_method
             if method not in ("none", "optimal"):
                 why = f"{word} decides itself what is computed again, but recompute is {method}"
-                raise Fault(("offload", "activations"), f"{why}; take recompute: optimal, or activations: all")
+                instead = "leave recompute out" if word == "karma" else "take recompute: optimal"
+                raise Fault(("offload", "activations"), f"{why}; {instead}, or take activations: all")
             if method == "optimal" and self.offload.budget is not None:
                 raise Fault(("offload", "budget"), "the budget of recompute: optimal stands there; drop this one")
             if word == "karma" and method == "optimal":

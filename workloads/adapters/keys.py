@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
 from simulator.document import Count, Fault, Flag, Quantity, Section
 from simulator.document.quantities import number
+from simulator.document.validation import listed
 from workloads.adapters.lora import EVERY, Lora
 from workloads.adapters.quantisation import Quantisation
 
 Target = Literal["qkv", "query", "key", "value", "projection", "gate", "up", "down"]
 
-Targets = Literal["all"] | Annotated[list[Target], Field(min_length=1)]
+
+def _word(value: Any) -> Any:
+    if isinstance(value, str) and value != "all":
+        raise ValueError(f'must be all, or a list of {listed(get_args(Target))}, not "{value}"')
+    return value
+
+
+Targets = Annotated[Literal["all"] | Annotated[list[Target], Field(min_length=1)], BeforeValidator(_word)]
 
 
 PAPER: Targets = ["query", "value"]

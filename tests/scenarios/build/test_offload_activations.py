@@ -94,6 +94,7 @@ def test_together_is_no_slower_than_recomputation_alone():
         ({"offload": {"activations": [14]}}, "layer 14: .* has the layers 0 to 13"),
         ({"offload": {"activations": "karna"}}, 'not "karna"; did you mean "karma"'),
         ({"offload": AUTO, "recompute": "full"}, "auto decides itself what is computed again"),
+        ({"offload": {"activations": "karma"}, "recompute": "full"}, "leave recompute out, or take activations: all"),
         ({"offload": {"activations": "karma"}, "recompute": "optimal"}, "take activations: auto"),
         ({"offload": {**ALL, "budget": "1 GB"}}, "belongs to activations: auto or karma"),
         ({"offload": {**AUTO, "ahead": 2}}, "belongs to layers that are chosen"),

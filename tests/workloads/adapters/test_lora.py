@@ -233,6 +233,8 @@ def test_mistakes_are_named():
         scenario(double_quantisation=False)
     with pytest.raises(ScenarioError, match="targets"):
         scenario(targets=["keys"])
+    with pytest.raises(ScenarioError, match=r'targets: must be all, or a list of qkv, .* down, not "foo"'):
+        scenario(targets="foo")
     with pytest.raises(ScenarioError, match=r"precision.matmul: weights in 4 bits"):
         scenario(quantised="nf4").changed({"training.precision": {"matmul": "fp8"}}, "few bits")
     with pytest.raises(ScenarioError, match=r"targets: all: experts have no adapters"):

@@ -184,6 +184,8 @@ def test_mistakes_are_named():
             scenario(attention)
     with pytest.raises(ScenarioError, match="cannot hide later"):
         scenario({"kind": "memory"}, size="gpt2")
+    with pytest.raises(ScenarioError, match=r"rank: 1024 rows of keys are more than the 512 positions"):
+        scenario({"kind": "low_rank", "rank": 1024}, 512)
 
 
 SLIDING = {"kind": "sparse", "block": 16, "window": 48, "global": 16}

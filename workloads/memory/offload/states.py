@@ -24,6 +24,7 @@ from workloads.memory.offload.update import with_host_updates
 from workloads.memory.optimizer import Optimizer
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
+from workloads.partial_sharding.axes import PARAMETERS
 from workloads.partial_sharding.hybrid import SHARD
 
 
@@ -43,7 +44,7 @@ def offloaded_states(
             "1f1b, and gradients that are reduced in each step"
         )
     named = (weights.reduced_over[-1] for layer in model.layers for weights in layer.tensors)
-    axes = [axis for axis in dict.fromkeys((REPLICAS, SHARD, *named)) if axis in schedule.mesh.axes]
+    axes = [axis for axis in dict.fromkeys((REPLICAS, SHARD, PARAMETERS, *named)) if axis in schedule.mesh.axes]
     degrees = {axis: schedule.degrees(axis) for axis in axes}
     programs = []
     for number, program in enumerate(schedule.programs):

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from scenarios import Scenario
+from simulator.errors import ScenarioError
 from simulator.schedule import Copy, Program
 
 EXPERTS = {"preset": "mixtral_8x7b", "num_layers": 2, "seq_length": 128}
@@ -60,6 +61,21 @@ def test_all_parameters_of_a_rank_are_fetched_for_each_pass_and_its_gradients_le
     updated = own.resident["host.optimizer"] / 12
     assert copied(own, "gpu", "F") == pytest.approx(width * updated)
     assert copied(own, "host", "B") == pytest.approx(width * updated)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_groups_of_zero_fetch_their_shards_and_gather_them(size):
+    own = program(
+        QLORA, {"method": "zero", "groups": dict.fromkeys(("parameters", "gradients", "optimizer"), size)}, AWAY
+    )
+    assert copied(own, "gpu", "F") == pytest.approx(own.resident["host.parameters"])
+    assert left(own) == {}
+
+
+def test_parameters_off_the_gpu_in_other_groups_than_their_states_are_refused():
+    groups = {"parameters": 2, "gradients": 2, "optimizer": 4}
+    with pytest.raises(ScenarioError, match=r"offload.parameters: is host, but zero, groups of 2, 2, 4 share"):
+        program(QLORA, {"method": "zero", "groups": groups}, AWAY)
 
 
 @pytest.mark.parametrize(("data", "away"), [(ZERO_3, 1.0), (FSDP, 0.0)])
