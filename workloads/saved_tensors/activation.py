@@ -64,4 +64,5 @@ def saving(activation: Elementwise, rule: Saved, precision: str) -> Elementwise:
 def _few_bits(activation: Elementwise, bits: int, precision: str) -> Elementwise:
     """Forward the kernel reads x and writes y and the bits; backward it reads dy and the bits, and writes dx."""
     traffic, kept = 2 * BYTES[precision] + bits / BYTE, bits / BYTE
-    return replace(activation, forwards=traffic, backwards=traffic, kept=kept, launches=(1, 1), transient=(0.0, 0.0))
+    one_kernel = replace(activation, forwards=traffic, backwards=traffic, launches=(1, 1), parts=())
+    return replace(one_kernel, kept=kept, transient=(0.0, 0.0))
