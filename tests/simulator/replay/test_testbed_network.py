@@ -12,6 +12,7 @@ import pytest
 
 from simulator.cluster import Cluster
 from simulator.network.transport.gloo import gloo
+from simulator.network.transport.group_properties import GroupProperties
 from simulator.network.transport.transport import Transport
 from simulator.replay.testbed import testbed
 from simulator.replay.testbed.iproute import unavailable_reason
@@ -79,7 +80,7 @@ def hold(cluster: Cluster, groups: Sequence[Sequence[int]], cases: list[Case], t
 def test_single_messages_determine_the_bandwidth_and_a_small_latency(calibrated: Transport) -> None:
     """TCP over Ethernet carries 1,448 of 1,538 bytes; a message wakes two processes."""
     assert calibrated.efficiency["NET"] == pytest.approx(1448 / 1538, rel=0.01)
-    assert 10e-6 < calibrated.message(0.0, "NET", "direct", "tcp", None) < 1e-3  # type: ignore[arg-type]
+    assert 10e-6 < calibrated.message(0.0, "NET", "direct", "tcp", GroupProperties(2, 2)) < 1e-3
 
 
 def test_collectives_on_a_star(calibrated: Transport) -> None:
