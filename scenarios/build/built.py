@@ -14,7 +14,7 @@ from scenarios.build.conditions import conditions
 from scenarios.build.derived import Derived, derive
 from scenarios.build.fabric import check_network
 from scenarios.build.grid_choice import Choice, chosen_grid
-from scenarios.build.offload import check_offload
+from scenarios.build.memory.offload import check_offload
 from scenarios.build.schedule import collective_schedule, model_share, training_schedule
 from scenarios.specification import loading, variants
 from scenarios.specification.precision import PrecisionByOperator

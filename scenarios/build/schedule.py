@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from scenarios.build.derived import Derived
-from scenarios.build.offload import offloaded
-from scenarios.build.offload_activations import with_activations_offloaded
-from scenarios.build.optimal_recompute import check_order, optimal_sequences
+from scenarios.build.memory.offload import offloaded
+from scenarios.build.memory.offload_activations import with_activations_offloaded
+from scenarios.build.memory.optimal_recompute import check_order, optimal_sequences
 from scenarios.specification.parallelism import ParallelismSection
 from scenarios.specification.sections import CollectiveBenchmark
 from scenarios.specification.specification import Specification

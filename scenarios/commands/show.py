@@ -29,7 +29,7 @@ def show(
 ) -> None:
     """Show the order, groups, derived values, topology, critical path, operators or recomputation, or advice."""
     from scenarios.build import explanation
-    from scenarios.build.recompute_view import recompute_text
+    from scenarios.build.memory.recompute_view import recompute_text
     from scenarios.plan.advice import advice
     from scenarios.scenario import Scenario
     from simulator.document.validation import listed, near

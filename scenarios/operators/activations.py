@@ -26,8 +26,8 @@ from simulator.units import show
 NAMES = {"batch": "samples of a micro-batch", "sequence": "tokens of a sequence"}
 """The axes, and what they count."""
 
-AROUND = 8
-"""Without values, an axis goes from an eighth of the scenario's own value to eight times that value."""
+FACTORS = (2, 4, 8)
+"""Without values, an axis goes by these factors below and above the scenario's own value."""
 
 RED = "#D62728"
 
@@ -88,8 +88,8 @@ def _values(option: str, text: str) -> tuple[int, ...]:
 
 def _around(own: int) -> tuple[int, ...]:
     """Return *own* times powers of two, from an eighth of it to eight times as much."""
-    below = [own // factor for factor in (8, 4, 2) if own % factor == 0 and own // factor]
-    return (*below, own, *(own * factor for factor in (2, 4, 8)))
+    below = [own // factor for factor in reversed(FACTORS) if own % factor == 0 and own // factor]
+    return (*below, own, *(own * factor for factor in FACTORS))
 
 
 def activations_chart(scenario: BuiltScenario, axes: tuple[Axis, Axis], title: str = "") -> Figure:

@@ -1,11 +1,11 @@
-"""The reserved memory of a scenario's GPUs (`scenarios.build.reserved_memory`)."""
+"""The reserved memory of a scenario's GPUs (`scenarios.build.memory.reserved_memory`)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from scenarios.build.reserved_memory import reserved_bytes
+from scenarios.build.memory.reserved_memory import reserved_bytes
 from simulator.network.transport.calibration import transport
 from simulator.network.transport.communicator import Communicator
 from simulator.schedule import Schedule

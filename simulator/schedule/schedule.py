@@ -27,7 +27,7 @@ class Schedule:
     order, which has optimizer steps between the batches, and for a period of local steps. The first *filling* batches
     fill the pipeline, the last *draining* ones drain it; neither is measured. *staggered*: no rank waits for all others
     at the end of a step, so ranks end steps one after the other. *independent*: GPU ranks go
-    through the batches at their own pace, as with an asynchronous parameter server.
+    through the batches each in its own time, as with an asynchronous parameter server.
     """
 
     mesh: Mesh

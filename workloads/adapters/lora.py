@@ -10,11 +10,8 @@ from dataclasses import dataclass
 
 from workloads.adapters.quantisation import Quantisation
 
-TARGETS = ("qkv", "query", "key", "value", "projection", "gate", "up", "down")
-"""The linear maps of a layer that may have an adapter. ``qkv``: the product that makes queries, keys and values."""
-
 EVERY = ("qkv", "projection", "gate", "up", "down")
-"""All linear maps of a layer."""
+"""All linear maps of a layer. ``qkv``: the product that makes queries, keys and values."""
 
 
 @dataclass(frozen=True, slots=True)

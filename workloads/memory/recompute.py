@@ -32,9 +32,6 @@ CHOICES = ("none", "selective", *FIXED)
 RUN = " run "
 """In the name of an op of a layer that runs again more than once, before the number of the run."""
 
-Again = Callable[[Op], Iterator[Op]]
-"""The ops to insert before an op of a program."""
-
 
 def recompute(
     schedule: Schedule,

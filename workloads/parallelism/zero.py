@@ -13,8 +13,8 @@ and its backward pass, and not ahead.
 
 Bytes that each rank sends, by rings over d ranks and m micro-batches, as multiples of the parameters' bytes, if
 gradients are as wide as parameters: 2 (d - 1) / d in stages 0 and 1, (m + 1) (d - 1) / d in stage 2, 3 m (d - 1) / d in
-stage 3. All-reduced gradients add (d - 1) / d in stage 1 and m times that in stage 2. Each rank holds the states of
-`zero_state_bytes`, and buffers unless they are part of the gradients: unreduced gradients of two buckets and a layer
+stage 3. All-reduced gradients add (d - 1) / d in stage 1 and m times that in stage 2. Each rank holds its share of
+the states, and buffers unless they are part of the gradients: unreduced gradients of two buckets and a layer
 (of one bucket if they are reduced after the backward pass) and, in stage 3, two gathered layers.
 
 Not modelled: parameters below ``stage3_param_persistence_threshold``, which stage 3 leaves whole; the split of a layer
@@ -46,7 +46,6 @@ from workloads.gradients.reduce import (
     weights_by_stage,
 )
 from workloads.memory.gathering import PLAIN, Gathering
-from workloads.memory.optimizer import state_bytes
 from workloads.memory.sharding import double_buffered, sharded_states, with_half_buckets
 from workloads.memory.unshard import Limits, PerTensor, unsharded, with_second_copy
 from workloads.model import Model
@@ -368,21 +367,6 @@ class _Sharding:
             return broadcast_after(program, own, width, axis, shards)
         gathered = gathered_ahead if self.gather_ahead else gathered_after
         return gathered(program, own, width, axis)
-
-
-def zero_state_bytes(
-    stage: int, replicas: int, optimizer: str, precision: str, gradient_dtype: str | None = None
-) -> dict[str, float]:
-    """Return the bytes per parameter that each of *replicas* ranks holds throughout a step, by category.
-
-    With Adam in 16 bits (K = 12) and N ranks: 4 + K/N in stage 1, 2 + (2 + K)/N in stage 2, (4 + K)/N in stage 3
-    (arXiv:1910.02054, table 1).
-
-    >>> zero_state_bytes(2, 4, "adam", "fp16")
-    {'parameters': 2.0, 'gradients': 0.5, 'optimizer': 3.0}
-    """
-    whole = state_bytes(optimizer, precision, gradient_dtype)
-    return {name: nbytes / (replicas if name in SHARDED[stage] else 1) for name, nbytes in whole.items()}
 
 
 def zero_buckets(layers: Sequence[Weights], gradient_dtype: str, size: float, over: str = REPLICAS) -> list[Bucket]:

@@ -53,7 +53,7 @@ class Transport:
 
     TCP, on links that carry it. *tcp_share*: share of the bandwidth that is payload; 0: as *efficiency* says.
     *tcp_latency*: s for each message between servers beside the others. *tcp_threads*, *tcp_sockets*: threads of a rank
-    that copy to sockets, and connections between two ranks. *blind*: of a tuning model that knows nothing of the wires.
+    that copy to sockets, and connections between two ranks. *blind*: its tuner knows no latency of links.
     *segments*: parts of a ring's round that are under way at once, each sent when the receiver's readiness has arrived;
     0: there is no such exchange.
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.build.optimal_recompute import check_order, rank_stages, stages_of_program, within
-from scenarios.build.recompute_view import stages_as_run
+from scenarios.build.memory.optimal_recompute import check_order, rank_stages, stages_of_program, within
+from scenarios.build.memory.recompute_view import stages_as_run
 from scenarios.command import run
 from scenarios.scenario import Scenario
 from scenarios.specification.training import Training

@@ -10,7 +10,7 @@ from scenarios.command import run
 from scenarios.plan.advice import advice, figure
 from scenarios.plan.candidates import candidates, memory_budget
 from simulator.errors import ScenarioError
-from workloads.parallelism.zero import zero_state_bytes
+from tests.workloads.parallelism.zero_states import zero_state_bytes
 
 
 def scenario(model: str, cluster: str, nodes: int, batch: int, **training: Any) -> Scenario:

@@ -15,6 +15,7 @@ from simulator.errors import ScenarioError
 from simulator.schedule import Collective
 from simulator.schedule.check import check
 from simulator.schedule.order import Order
+from tests.workloads.parallelism.zero_states import zero_state_bytes
 from topologies.uniform import uniform
 from workloads.compute import compute
 from workloads.gradients.bucket import Weights
@@ -22,7 +23,7 @@ from workloads.model import Model
 from workloads.operators.parameter import parameter_tensors
 from workloads.parallelism._gathers import owned_elements
 from workloads.parallelism.pipeline import pipeline_parallel
-from workloads.parallelism.zero import SHARDED, zero, zero_buckets, zero_state_bytes
+from workloads.parallelism.zero import SHARDED, zero, zero_buckets
 from workloads.pipelines.one_f_one_b import one_f_one_b
 from workloads.unit import UnitLayer
 

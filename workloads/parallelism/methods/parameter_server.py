@@ -71,7 +71,7 @@ class ParameterServer(ReducingMethod):
         return self.overlap or self.staleness != 0
 
     def period(self, steps: int) -> SteadyState | None:
-        """A step before and a step after the measured ones; of GPUs at their own pace, enough to tell the mean."""
+        """A step before and a step after the measured ones; of GPUs that do not wait, enough to tell the mean."""
         if not self.in_parts:
             return None
         if self.staleness == "async":
@@ -126,7 +126,7 @@ class ParameterServer(ReducingMethod):
 
 
 LEAST_STEPS = 8
-"""Steps of the fastest GPU over which a mean is taken where GPUs go at their own pace."""
+"""Steps of the fastest GPU over which a mean is taken where GPUs do not wait for one another."""
 
 LEAD = 4
 """Steps that a GPU may need to be one step ahead of the slowest, before the measured ones: then one that is a third

@@ -7,8 +7,8 @@
 import pytest
 
 from scenarios.build.layer_seconds import layer_seconds
-from scenarios.build.offload_activations import copy_bandwidth
-from scenarios.build.optimal_recompute import network_of
+from scenarios.build.memory.offload_activations import copy_bandwidth
+from scenarios.build.memory.optimal_recompute import network_of
 from scenarios.scenario import Scenario
 from workloads.memory.chains.combined.combined import combined
 from workloads.memory.chains.combined.execution import executed_with_copies

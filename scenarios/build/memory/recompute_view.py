@@ -10,8 +10,8 @@ from textwrap import wrap
 from scenarios.build.built import BuiltScenario
 from scenarios.build.explanation import check_trains
 from scenarios.build.layer_seconds import layer_seconds
-from scenarios.build.offload_activations import copy_bandwidth
-from scenarios.build.optimal_recompute import RankStages, network_of, rank_stages, stages_of_program
+from scenarios.build.memory.offload_activations import copy_bandwidth
+from scenarios.build.memory.optimal_recompute import RankStages, network_of, rank_stages, stages_of_program
 from scenarios.build.schedule import model_share
 from simulator.analysis.text import table
 from simulator.errors import ScheduleError

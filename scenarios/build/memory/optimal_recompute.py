@@ -16,8 +16,8 @@ from typing import NamedTuple
 from scenarios.build.clocks import at_slowest_clock
 from scenarios.build.derived import Derived
 from scenarios.build.layer_seconds import layer_seconds
-from scenarios.build.offload_activations import Plan, planned_offload
-from scenarios.build.reserved_memory import reserved_bytes
+from scenarios.build.memory.offload_activations import Plan, planned_offload
+from scenarios.build.memory.reserved_memory import reserved_bytes
 from scenarios.specification.specification import Specification
 from scenarios.specification.training import Training
 from simulator.accelerator import Software

@@ -1,0 +1,1 @@
+"""Memory of a scenario: reserved bytes, optimal recomputation, and what is offloaded."""
