@@ -19,13 +19,10 @@ def of_gpu(name: str, files: tuple[str, ...], *, matmul: float = 0.75) -> tuple[
         lands = tuple(f"{file}:{key}" for file in files)
         return Parameter(f"{name}.{key}", start, low, high, unit, meaning, lands, spread=spread)
 
+    # depths, tiles and latencies of products are fitted to products (scenarios.fitting.products)
     reached = "share of the peak that long products of full waves reach"
     return (
         parameter("matmul_efficiency", matmul, 0.3, 0.95, reached),
-        # filling and emptying a tile takes as long as a few of its inner steps of 32 (CUTLASS, "Efficient GEMM")
-        parameter(
-            "k_half", 64.0, 4.0, 512.0, "inner dimension at which a product reaches half of that", 0.5, "elements"
-        ),
         # copies of 100 MB reach 0.9 (Calculon, systems/a100_80g.json); kernels that compute reach less
         parameter(
             "memory_efficiency",

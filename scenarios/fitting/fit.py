@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scenarios.calibrate.file import write
-from scenarios.fitting import gpus, nccl, published
+from scenarios.fitting import gpus, nccl, products, published
 from simulator.comma_separated import read_rows
 from simulator.document.validation import listed
 from simulator.errors import CalibrationError
@@ -20,19 +20,26 @@ ALL_REDUCES = (
 )
 """Columns of tables of all-reduces."""
 
-COMMUNICATION, COMPUTATION = "communication", "computation"
+COMMUNICATION, COMPUTATION, PRODUCTS = "communication", "computation", "matrix products"
 
 
 def fit(paths: Sequence[Path], output: Path) -> str:
     """Fit the parameters that the tables at *paths* measure, write them to *output* and return the report.
 
-    Tables of all-reduces give parameters of NCCL; tables of published scenarios give those of GPUs and software stacks.
-    Raises `CalibrationError` if a table is of no known kind, or if the tables are of both kinds.
+    Tables of all-reduces give parameters of NCCL; tables of published scenarios give those of GPUs and software stacks;
+    a table of products gives how GPUs and their generations run them. Raises `CalibrationError` if a table is of no
+    known kind, or if the tables are of several kinds.
     """
     kinds = {path: _kind(path) for path in paths}
     if len(set(kinds.values())) > 1:
         given = ", ".join(f"{path.name} of {kind}" for path, kind in kinds.items())
         raise CalibrationError(f"one fit is of one kind of cost, not {given}; fit them one after the other")
+    if PRODUCTS in kinds.values():
+        if len(paths) > 1:
+            raise CalibrationError(f"one fit of products is of one table, not {len(paths)}; join them")
+        data, report = products.calibration(paths[0])
+        write(data, output)
+        return f"{report}\n\nwrote {output}; its values land in the GPUs of the catalogue"
     if COMPUTATION in kinds.values():
         data, report = gpus.calibration(paths)
         write(data, output)
@@ -46,6 +53,8 @@ def _kind(path: Path) -> str:
     columns = _columns(path)
     if any(needed <= columns for needed in ALL_REDUCES):
         return COMMUNICATION
+    if columns >= products.COLUMNS:
+        return PRODUCTS
     if gpus.takes(path):
         return COMPUTATION
     if columns and all(re.fullmatch(r"[-+.\deE]*", column.strip()) for column in columns):
@@ -54,7 +63,7 @@ def _kind(path: Path) -> str:
     files = listed([*published.PUBLICATIONS, gpus.PROFILES])
     raise CalibrationError(
         f"{path}: is no table that can be fitted; a table of all-reduces has the columns {known}, "
-        f"one of computation is called {files}"
+        f"one of products {listed(sorted(products.COLUMNS))}, one of computation is called {files}"
     )
 
 

@@ -30,7 +30,7 @@ def calibration(paths: Sequence[Path]) -> tuple[dict[str, Any], str]:
 
     Parameters on which no row depends are left out.
     """
-    rows = [row for path in paths for row in _rows(path)]
+    rows = [row for path in paths for row in rows_of(path)]
     used = frozenset().union(*(row.uses for row in rows))
     known = dict.fromkeys((*PARAMETERS, *V100_PARAMETERS, *profiles.PARAMETERS))
     fit = least_squares([p for p in known if p.name in used], rows)
@@ -40,7 +40,7 @@ def calibration(paths: Sequence[Path]) -> tuple[dict[str, Any], str]:
     return contents(fit, held_out, paths), fit_report(fit, held_out)
 
 
-def _rows(path: Path) -> list[Row]:
+def rows_of(path: Path) -> list[Row]:
     """Return the rows of *path*. Rows on V100 determine nothing of a software stack: the A100's, which are more, do."""
     if path.stem == PROFILES:
         return profiles.rows(path)

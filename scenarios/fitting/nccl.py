@@ -30,11 +30,10 @@ def contents(fit: Fit, held_out: Mapping[str, HeldOut], paths: Sequence[Path]) -
     """Return the calibration file of *fit* as plain data; *held_out*: errors of cross-validations by method."""
     found = {p.name: _rounded(fit.found[p.name], 4) for p in fit.parameters}
     entries = {place.removeprefix(LANDS): p.name for p in fit.parameters for place in p.lands}
-    model = replace(tuning_model("2.10"), limits={})
     return {
         "version": 1,
         "library": "nccl",
-        "transport": difference(model, laid(model, found)),
+        "transport": transport_entries(found),
         "uncertainty": {entry: _rounded(fit.deviation(name), 2) for entry, name in entries.items()},
         "provenance": {
             "date": datetime.now(UTC).date().isoformat(),
@@ -44,6 +43,12 @@ def contents(fit: Fit, held_out: Mapping[str, HeldOut], paths: Sequence[Path]) -
             "held_out": {how: _errors(errors) for how, errors in held_out.items()},
         },
     }
+
+
+def transport_entries(values: Mapping[str, float]) -> dict[str, Any]:
+    """Return the section ``transport`` of a calibration file with the *values* of the parameters."""
+    model = replace(tuning_model("2.10"), limits={})
+    return difference(model, laid(model, {name: _rounded(value, 4) for name, value in values.items()}))
 
 
 def _errors(errors: HeldOut) -> dict[str, float]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from scenarios.build.clocks import at_slowest_clock
+from scenarios.build.network import library_of
 from scenarios.build.schedule import training_schedule
 from scenarios.fitting.parameter import Parameter, Values
 from scenarios.results.layer_time import layer_seconds
@@ -21,7 +22,6 @@ from simulator.analysis import metrics
 from simulator.cluster import Cluster
 from simulator.engine.simulate import simulate
 from simulator.errors import CalibrationError
-from simulator.network.transport.calibration import transport
 from simulator.schedule import Compute, Program, Recv, Schedule
 from simulator.timeline import Timeline
 from topologies.catalogue import GPUS, device
@@ -117,7 +117,7 @@ class Rerun:
         timeline = simulate(
             self._schedule(software),
             self._cluster(values),
-            transport=transport(network.transport, scenario.cluster()),
+            transport=library_of(scenario.specification, scenario.cluster()),
             fidelity=network.fidelity,
             algorithms=network.algorithms,
             software=software,

@@ -1,0 +1,204 @@
+"""Published runs as predicted without their own source: by fits of the parameters to the rows of all other sources.
+
+``left_out/SOURCE.yaml`` has the values of the fits of GPUs and software stacks without the source, and
+``left_out/SOURCE_nccl.yaml`` is a calibration file of NCCL without it. `clustersim accuracy --refit` writes both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from scenarios.execution import Failure, execute
+from scenarios.fitting import gpus, nccl, nccl_tests, profiles
+from scenarios.fitting.computation import PARAMETERS, V100_PARAMETERS
+from scenarios.fitting.least_squares import least_squares
+from scenarios.fitting.parameter import Parameter
+from scenarios.fitting.row import Row
+from scenarios.fitting.sources import source_of, source_of_table
+from scenarios.results.uncertainty import FITS
+from scenarios.scenario import Scenario
+from scenarios.specification.loading import SHIPPED
+from simulator.accelerator import Accelerator
+from simulator.document import read
+from simulator.document.yaml_text import yaml_text
+from simulator.errors import CalibrationError
+from simulator.files import write_text
+from simulator.network.transport.nccl import FITTED
+from topologies.catalogue import GPUS
+
+FOLDER = Path(__file__).with_name("left_out")
+
+SOFTWARE = {key: f"{key}_seconds" for key in ("launch", "load", "exchange", "slice", "tensor")}
+"""Keys of a software stack's file, and the attributes that hold them."""
+
+NCCL = "nccl"
+"""The fit of the library, beside those of GPUs and stacks."""
+
+
+@dataclass(frozen=True)
+class Refit:
+    """The fits without one source.
+
+    *factors*: by entry of the catalogue, ``package.file:key``, the value of the fit without the source over that of the
+    shipped fit. *transport*: the calibration file of NCCL without it, if the source is one of NCCL's.
+    """
+
+    factors: Mapping[str, float]
+    transport: Path | None = None
+
+    def applied(self, run: Scenario) -> Scenario:
+        """Return *run* with the parameters of these fits in place of the shipped ones."""
+        if self.transport is not None and run.specification.network.transport == "nccl":
+            run = run.changed({"network.transport": str(self.transport)}, "the fit of NCCL without this source")
+        if not self.factors:
+            return run
+
+        def change(gpu: Accelerator) -> Accelerator:
+            return replace(gpu, **self._of(f"{GPUS}.{gpu.name}", gpu, {}))
+
+        stack = self._of(f"workloads.software.{run.stack}", run.software, SOFTWARE)
+        cluster = run.cluster()
+        types = dict.fromkeys(cluster.accelerator(gpu) for gpu in cluster.gpus)
+        other = run.with_software(replace(run.software, **stack))
+        other.__dict__["_cluster"] = cluster.with_accelerators({gpu: change(gpu) for gpu in types})
+        return other
+
+    def _of(self, place: str, entry: object, attributes: Mapping[str, str]) -> dict[str, Any]:
+        """Return the changed values of the *entry* at *place* by the attribute that holds a key."""
+        found = {}
+        for spot, factor in self.factors.items():
+            where, _, key = spot.partition(":")
+            value = getattr(entry, attributes.get(key, key), None)
+            if where == place and value is not None:
+                found[attributes.get(key, key)] = value * factor
+        return found
+
+
+@lru_cache(maxsize=1)
+def refits() -> Mapping[str, Refit]:
+    """Return the stored fits without each source, by source."""
+    names = {path.stem.removesuffix("_nccl") for path in FOLDER.glob("*.yaml")}
+    return {name: _read(name) for name in sorted(names)}
+
+
+def refit_of(scenario: str) -> Refit | None:
+    """Return the fits without the source of a published *scenario*; None if nothing is fitted to that source."""
+    return refits().get(source_of(scenario))
+
+
+def _read(source: str) -> Refit:
+    computation, transport = FOLDER / f"{source}.yaml", FOLDER / f"{source}_nccl.yaml"
+    factors: dict[str, float] = {}
+    if computation.exists():
+        for name, parameters in read(computation).data["fits"].items():
+            shipped = _shipped(name)["parameters"]
+            for parameter, value in parameters.items():
+                factors |= dict.fromkeys(shipped[parameter]["lands"], value / shipped[parameter]["value"])
+    return Refit(factors, transport if transport.exists() else None)
+
+
+def _shipped(fit: str) -> dict[str, Any]:
+    data: dict[str, Any] = read(Path(__file__).with_name(f"{fit}.yaml")).data
+    return data
+
+
+def refit(jobs: int = 1, finished: Callable[[], object] = lambda: None) -> list[Path]:
+    """Fit all parameters without each source in turn, write the files, and return them.
+
+    The rows are those of the shipped fits, from the tables of published runs that come with clustersim. *jobs*
+    processes share the fits; *finished* is called after each. Raises `CalibrationError` if one fails.
+    """
+    fits = fits_without()
+    outcomes: dict[tuple[str, str], dict[str, float]] = {}
+    with closing(execute([(_fitted, one) for one in fits], jobs)) as ended:
+        for index, outcome in ended:
+            if isinstance(outcome, Failure):
+                raise CalibrationError(f"fit {fits[index][0]} without {fits[index][1]}: {outcome.message}")
+            outcomes[fits[index]] = outcome
+            finished()
+    refits.cache_clear()
+    return [*_written(outcomes), *_written_nccl(outcomes)]
+
+
+def fits_without() -> list[tuple[str, str]]:
+    """Return (name of the fit, source that it leaves out) of each fit without a source."""
+    return [(name, source) for name in (*FITS, NCCL) for source in sorted(set(map(source_of_table, _stems(name))))]
+
+
+def _stems(fit: str) -> list[str]:
+    """Return the stems of the tables to which the shipped *fit* was made."""
+    data = read(FITTED).data if fit == NCCL else _shipped(fit)
+    return [Path(file).stem for file in data["provenance"]["data"]]
+
+
+def _fitted(job: tuple[str, str]) -> dict[str, float]:
+    """Return the values of the parameters of a fit without a source, (fit, source)."""
+    fit, source = job
+    if fit == NCCL:
+        rows = [row for stem in _stems(fit) for row in nccl_tests.rows(_table(stem))]
+        return _without(source, nccl_tests.PARAMETERS, rows, {})
+    rows = [row for stem in _stems(fit) for row in gpus.rows_of(_table(stem))]
+    shipped = _shipped(fit)["parameters"]
+    known = dict.fromkeys((*PARAMETERS, *V100_PARAMETERS, *profiles.PARAMETERS))
+    own = [one for one in known if one.name in shipped]
+    values = _without(source, own, rows, {one.name: shipped[one.name]["value"] for one in own})
+    return {one.name: float(f"{values[one.name]:.3g}") for one in own if one.lands}
+
+
+def _written(outcomes: Mapping[tuple[str, str], Mapping[str, float]]) -> Iterator[Path]:
+    """Write the values of the fits of GPUs and stacks of each source that was left out; yield the files."""
+    for source in sorted({source for fit, source in outcomes if fit != NCCL}):
+        fits = {fit: dict(values) for (fit, without), values in outcomes.items() if without == source and fit != NCCL}
+        path = FOLDER / f"{source}.yaml"
+        write_text(path, yaml_text({"version": 1, "made": _today(), "fits": fits}))
+        yield path
+
+
+def _written_nccl(outcomes: Mapping[tuple[str, str], Mapping[str, float]]) -> Iterator[Path]:
+    """Write a calibration file of NCCL without each source of its fit; yield the files."""
+    for (fit, source), values in outcomes.items():
+        if fit == NCCL:
+            path = FOLDER / f"{source}_nccl.yaml"
+            provenance = {"made": _today(), "without": source}
+            entries = nccl.transport_entries(values)
+            write_text(path, yaml_text({"version": 1, "library": NCCL, "transport": entries, "provenance": provenance}))
+            yield path
+
+
+def _without(
+    source: str, parameters: Sequence[Parameter], rows: Sequence[Row], begin: Mapping[str, float]
+) -> dict[str, float]:
+    """Return the values of *parameters* by the rows of other sources than *source*; the start where none informs it."""
+    others = [row for row in rows if source_of_table(str(row.groups["data"])) != source]
+    informed = [one for one in parameters if any(not row.uses or one.name in row.uses for row in others)]
+    names = {one.name for one in informed}
+    fixed = {one.name: one.start for one in parameters if one.name not in names}
+    at = {one.name: begin.get(one.name, one.start) for one in informed}
+    return fixed | least_squares(informed, [_with(row, fixed) for row in others], at).found
+
+
+def _with(row: Row, fixed: Mapping[str, float]) -> Row:
+    """Return *row* with the values *fixed* added to those that it is predicted by."""
+    if not fixed:
+        return row
+    nearby = row.nearby
+    return replace(
+        row,
+        predicted=lambda values: row.at({**fixed, **values}),
+        nearby=nearby and (lambda values, base: nearby({**fixed, **values}, {**fixed, **base})),
+    )
+
+
+def _table(stem: str) -> Path:
+    """Return the table *stem* of the published runs; a scenario that repeats its figures stands for one not shipped."""
+    return SHIPPED / "published" / f"{stem}.csv"
+
+
+def _today() -> str:
+    return datetime.now(UTC).date().isoformat()
