@@ -36,9 +36,11 @@ class ConvolutionalBuilder:
     Image(channels=64, height=112, width=112)
     """
 
-    def __init__(self, image: Image, precision: str = "fp32", fused: bool = False) -> None:
+    def __init__(
+        self, image: Image, precision: str = "fp32", fused: bool = False, *, channels_last: bool = True
+    ) -> None:
         self.first, self.image = image, image
-        self.precision, self.fused = precision, fused
+        self.precision, self.fused, self.channels_last = precision, fused, channels_last
         self.layers: list[OperatorLayer] = []
         self._prefix = ""
 
@@ -156,7 +158,10 @@ class ConvolutionalBuilder:
         height, width = sides(window)
         target = source.through(channels, window, stride, (height // 2, width // 2) if padding is None else padding)
         first = not self.layers
-        operators: list[Operator] = [Convolution(source, target, window, stride, not norm, self.precision, first, held)]
+        convolution = Convolution(
+            source, target, window, stride, not norm, self.precision, first, held, self.channels_last
+        )
+        operators: list[Operator] = [convolution]
         if norm:
             operators.append(self._norm(target, relu, added))
         if added and not (norm and self.fused):

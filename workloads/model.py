@@ -111,10 +111,11 @@ class Model:
     """*layers* in order of the forward pass.
 
     *sample_bytes*: one input sample on the GPU. *tokens_per_sample*: the sequence length, 0 if samples are not
-    sequences. *precision*: of parameters and activations. *optimizer_seconds*: the given duration of the optimizer step
-    of a unit model; None: it is priced from bytes. *fused*: operators that are. *tied_parameters*: how many
-    parameters of the first layer others share, the *tied_layers* (none given: the last); a pipeline holds a copy on
-    each stage with such a layer. *notes*: what a reader of results should know about how the model was made.
+    sequences. *precision*: of parameters and activations, fp32 if products are in tf32. *optimizer_seconds*: the given
+    duration of the optimizer step of a unit model; None: it is priced from bytes. *fused*: operators that are.
+    *tied_parameters*: how many parameters of the first layer others share, the *tied_layers* (none given: the last); a
+    pipeline holds a copy on each stage with such a layer. *notes*: what a reader of results should know about how the
+    model was made.
     *boundary_axis*: the axis whose ranks hold equal outputs of a layer; "" if there is none.
     """
 
@@ -129,6 +130,11 @@ class Model:
     tied_layers: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
     boundary_axis: str = ""
+
+    def __post_init__(self) -> None:
+        if self.precision == "tf32":
+            # a format of products: what they read and write is fp32
+            object.__setattr__(self, "precision", "fp32")
 
     @cached_property
     def parameters(self) -> int:

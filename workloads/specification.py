@@ -243,6 +243,10 @@ class ConvolutionalSpecification(Named):
     """convolutional: from its layers. Required."""
     image: tuple[Count, Count, Count] = (3, 224, 224)
     """Channels, height and width of a sample."""
+    memory_format: Literal["channels_last", "contiguous"] = "channels_last"
+    """Order of an image in memory: the channels of a pixel next to each other (channels_last, NHWC), as tensor cores
+    need them, or each channel as a whole (contiguous, NCHW; torch's own default), from which a convolution in 16 bits
+    converts."""
     layers: Annotated[list[Entry], Field(min_length=1)]
     """Operators in order, with torch's keys. Required."""
 
@@ -260,7 +264,12 @@ class ConvolutionalSpecification(Named):
 
     def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
         """The model with products in *precision*, norms fused with what follows them or not."""
-        builder = ConvolutionalBuilder(Image(*self.image), precision, fuses(fused, "batch_norm"))
+        builder = ConvolutionalBuilder(
+            Image(*self.image),
+            precision,
+            fuses(fused, "batch_norm"),
+            channels_last=self.memory_format == "channels_last",
+        )
         add_entries(builder, self.layers)
         return builder.model(self.title)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from simulator.accelerator import Software
 from simulator.document import (
@@ -23,8 +24,10 @@ from simulator.document import (
     read,
     validated,
 )
+from simulator.document.names import known
 from simulator.document.quantities import number
 from simulator.lookup import UnknownName, data_file
+from workloads.default_stack import AUTO
 from workloads.operators.fusion import FUSIBLE, Fused, Fusible
 
 FRAGMENTATION = 0.15
@@ -36,72 +39,119 @@ OWN = ("name", "description", "source")
 """Keys of a stack that those built on it do not take over."""
 
 
-class SoftwareSpecification(Section):
-    """The keys of such a file.
+class StackKeys(Section):
+    """What a software stack costs and how it works. As in `Software`, and:
 
-    *preset*: a stack whose values the keys of this one override; *launch*: host time per kernel; *fused*: true, false
-    or a list of operators.
-    *sharpness*: of the smooth maximum of host time and GPU time.
     *torch_compile*: TorchInductor fuses pointwise operators, norms, softmax and loss into a kernel each; the kernels of
     matrix products and of fused attention stay (Ansel et al. 2024, "PyTorch 2", ASPLOS, section 4), and unaligned
     products are padded (torch/_inductor/config.py, shape_padding).
-    *operators*: those that a step launches for each parameter tensor, one by one; *tensor*: further host time for
-    each tensor; *load*: host time of each step for loading data and logging; *message_operators*: those that the
-    host launches after each message of a pipeline; *exchange*: further time lost with each message; *context*:
-    memory of the GPU; *slice*: time for each rank's slice of each tensor of a list that ZeRO-3 communicates;
-    *flash_forward*, *flash_backward*: speed of fused attention over the first FlashAttention; the other keys are
-    habits, as `Software` has them.
     """
 
-    preset: str | None = None
-    name: str
-    description: str = ""
-    source: str
-    launch: Time
+    launch: Time = 0.0
+    """Host time to launch a kernel, e.g. 5 us."""
     fused: Flag | list[Fusible] | None = None
+    """Operators other than products that have one kernel each: all (true), none (false), or a list."""
     torch_compile: Flag = False
+    """TorchInductor fuses elementwise kernels, norms, softmax and loss; in place of fused."""
     sharpness: Ratio = Software().sharpness
+    """Exponent q of the smooth maximum of host time h and GPU time g, (h^q + g^q)^(1/q); by default 4."""
     operators: Index = 0
+    """Operators that the optimizer step launches for each parameter tensor, one by one."""
     tensor: Time = 0.0
+    """Further host time of each step for each parameter tensor."""
     load: Time = 0.0
+    """Host time of each step for loading data and logging."""
     message_operators: Index = 0
+    """Operators that the host launches after each message of a pipeline."""
     exchange: Time = 0.0
+    """Further time that a stage of a pipeline loses with each message for which it waits."""
     context: Amount = 0.0
+    """GPU memory of a process without tensors: CUDA's context and the loaded kernels."""
     fragmentation: Annotated[float, BeforeValidator(number(0.0, 0.9))] = FRAGMENTATION
+    """Share of the memory reserved for activations that holds none; by default 0.15."""
     async_tensor: Flag = False
+    """Backward passes overlap tensor-parallel exchanges of gradients with independent products."""
     unfused_update: Flag = False
+    """The operations around an optimizer's update have kernels of their own."""
     flat_update: Flag = False
+    """With unfused_update: fp32 copies of fp16 gradients are checked and copied flat too."""
     softmax_group: Count = 1
+    """The fused softmax needs heads x samples to be a multiple of it."""
     wide_softmax: Flag = False
+    """A softmax of several kernels runs in fp32."""
     slice: Time = 0.0
+    """Host time for each rank's slice of each tensor of a list that ZeRO-3 communicates."""
     flash_forward: Ratio = 1.0
+    """Speed of fused attention in the forward pass, relative to the first FlashAttention."""
     flash_backward: Ratio = 1.0
+    """The same of the backward pass."""
     gather_ahead: Flag = False
+    """Parameters of a sharded optimizer are gathered during the next forward pass."""
     fp32_gradients: list[Literal["bf16", "fp16"]] = Field(default_factory=list)
+    """Precisions under which gradients are accumulated and reduced in fp32."""
     gradient_buffers: Literal["copies", "two", "half", "none", "averaged"] = "copies"
+    """Memory of gradient buckets beside the gradients: copies of all, two buckets, half (16-bit copies of fp32), none,
+    or averaged (none, and the reduction divides)."""
     scatter_gather: Flag = False
+    """Ranks that hold the same boundary between stages send one part each, and the receivers gather."""
     cross_entropy: Literal["", "fused", "vocab_parallel", "eager", "with_metrics", "chunked"] = ""
+    """How the loss is computed; empty: as fused says."""
     gather_logits: Flag = False
+    """Tensor-parallel ranks gather the logits, and each computes the whole loss."""
     keep_gathered: Flag = False
+    """Inputs gathered from the shards of a sequence are kept whole, not gathered again."""
     separate_gate: Flag = False
+    """The two products of SwiGLU's input are two kernels, each with exchanges of its own."""
     fp32_residual: Flag = False
+    """A transformer of 16 bits keeps its residual stream in fp32."""
     padded: Flag = False
+    """Products with unaligned rows are padded."""
     cudnn_attention: Flag = False
+    """Fused attention is cuDNN's on GPUs for which cuDNN has one."""
     communication_sms: Index = 0
+    """SMs that kernels of communication hold through the whole step."""
     early_stop: Flag = False
+    """Recomputation of a layer ends as soon as its backward pass has what it needs."""
     keeps_casts: Flag = True
+    """Operands cast to 8 bits are kept for the backward pass, and weights cast once a step."""
     accumulation: Literal["fused", "added", "cast", "autocast"] = "fused"
+    """How gradients of micro-batches are added up."""
     zero_gradients: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
+    """How ZeRO's stages 1 and 2 reduce gradients."""
     zero_parameters: Literal["all_gather", "broadcast"] = "all_gather"
+    """How ZeRO's ranks get updated parameters: equal shards (all_gather), or each rank's tensors (broadcast)."""
+    graphs: Literal["none", "layers", "step"] = "none"
+    """What CUDA graphs capture: none, the passes of each layer (layers), or the whole step. The host launches a graph
+    as one."""
+
+
+class SoftwareSpecification(StackKeys):
+    """A file of `workloads/software`."""
+
+    preset: str | None = None
+    """The stack whose values the keys beside it override."""
+    name: str
+    """Name in reports. Required."""
+    description: str = ""
+    """What the stack is, in a sentence."""
+    source: str
+    """Where its values are from. Required."""
+    launch: Time
+    """Host time to launch a kernel, e.g. 5 us. Required without a preset."""
+    offers: list[Literal["fp8", "tp_overlap"]] = Field(default_factory=list)
+    """What `plan` tries with it: products in fp8, and tensor-parallel exchanges that overlap with products."""
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
+        self._check()
+        return self
+
+    def _check(self) -> None:
         if self.fused is None and not self.torch_compile:
             raise Fault("fused", "is missing; true, false or a list of operators, or torch_compile: true, which fuses")
         if self.fused not in (None, True) and self.torch_compile:
             given = "false" if self.fused is False else "a list"
             raise Fault("fused", f"{given} contradicts torch_compile: true, which fuses elementwise kernels")
-        return self
 
     @property
     def _fused(self) -> Fused:
@@ -149,7 +199,37 @@ class SoftwareSpecification(Section):
             accumulation=self.accumulation,
             zero_gradients=self.zero_gradients,
             zero_parameters=self.zero_parameters,
+            graphs=self.graphs,
         )
+
+    def changed(self, keys: Mapping[str, Any]) -> Self:
+        """The stack with the values of *keys*. Raises `Fault` for values that contradict each other."""
+        values = dict(keys)
+        # compiled and fused by hand exclude each other: the one that is given replaces the other
+        if "fused" not in values and "torch_compile" in values:
+            values["fused"] = None
+        elif "torch_compile" not in values and "fused" in values:
+            values["torch_compile"] = False
+        made = self.model_copy(update=values)
+        made._check()
+        return made
+
+
+class SoftwareKeys(StackKeys):
+    """A software stack in a scenario: any key of a stack's file beside its preset."""
+
+    preset: str = AUTO
+    """The stack whose values the keys beside it override; auto: the one that a scenario without a name would take."""
+
+    @field_validator("preset")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        return known(name, "workloads.software", extra=(AUTO,))
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """The changed values."""
+        return {name: value for name, value in self.model_dump(exclude_unset=True).items() if name != "preset"}
 
 
 def software(name: str) -> Software:

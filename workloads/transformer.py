@@ -391,19 +391,24 @@ def _attention_sizes(shape: Shape) -> Sizes:
 
 
 def _by_heads(shape: Shape) -> tuple[Operator, ...]:
-    """Attention of all positions of some heads, whatever its kind, between exchanges of positions for heads."""
+    """Attention of all positions of some heads, whatever its kind, between exchanges of positions for heads.
+
+    Fewer key and value heads than ranks are repeated ahead of the exchange, so that each rank gets one (verl,
+    models/transformers/monkey_patch.py, ``repeat_kv``).
+    """
     ranks = shape.context.ranks
+    groups = max(ranks, shape.key_value_heads)
     inner = _core(
         replace(
             shape,
             seq_length=shape.whole_length,
             num_attention_heads=shape.num_attention_heads // ranks,
-            num_key_value_heads=shape.num_key_value_heads // ranks,
+            num_key_value_heads=max(1, shape.num_key_value_heads // ranks),
             head_dim=shape.head_size,
             context=ALONE,
         )
     )
-    sizes = shape.seq_length, shape.heads, shape.key_value_heads, shape.head_size
+    sizes = shape.seq_length, shape.heads, groups, shape.head_size
     return positions_for_heads(inner, shape.context, sizes, shape.precision)
 
 

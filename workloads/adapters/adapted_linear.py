@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 
 from simulator.kernel import BYTES, Kernel, matmul, memory_bound
+from simulator.operation import Operation
 from workloads.adapters.lora import Adapter
 from workloads.operators.linear import Linear
 from workloads.operators.parameter import ParameterTensor, matrix
@@ -13,6 +14,10 @@ from workloads.operators.sharded import WHOLE, Cut
 
 MASK = 1
 """Bytes of an element of a dropout mask."""
+
+DROPOUT = Operation("dropout", "elementwise", "adapter")
+
+SCALE_AND_ADD = Operation("scale and add", "elementwise", "adapter")
 
 
 @dataclass(frozen=True)
@@ -109,29 +114,28 @@ class AdaptedLinear(Linear):
 
     def _forward(self, rows: int, adapter: Adapter) -> Iterator[Kernel]:
         if self.drop:
-            yield self._pass(rows * self.inputs, 2, MASK)
+            yield self._pass(DROPOUT, rows * self.inputs, 2, MASK)
         yield self._by(not self.by_rows, matmul(rows, self.rank, self.inputs, precision=self.precision))
         yield self._by(self.by_rows, matmul(rows, adapter.outputs, self.rank, precision=self.precision))
-        # scale and add
         passes, launches = (3, 1) if self.fused else (5, 2)
-        yield self._pass(rows * adapter.outputs, passes, launches=launches)
+        yield self._pass(SCALE_AND_ADD, rows * adapter.outputs, passes, launches=launches)
 
     def _backward(self, rows: int, adapter: Adapter) -> Iterator[Kernel]:
         if not self.fused:
-            yield self._pass(rows * adapter.outputs, 2)
+            yield self._pass(SCALE_AND_ADD, rows * adapter.outputs, 2)
         yield self._by(self.by_rows, matmul(rows, self.rank, adapter.outputs, precision=self.precision))
         yield self._by(not self.by_rows, matmul(rows, self.inputs, self.rank, precision=self.precision))
         if self.drop:
-            yield self._pass(rows * self.inputs, 2, MASK)
-        yield self._pass(rows * self.inputs, 3)
+            yield self._pass(DROPOUT, rows * self.inputs, 2, MASK)
+        yield self._pass(SCALE_AND_ADD, rows * self.inputs, 3)
 
     def _by(self, whole: bool, product: Kernel) -> Kernel:
         """*product* by a factor that every rank has *whole*, or else a part of."""
         return replace(product, copies=self.cut.ranks) if whole else product
 
-    def _pass(self, elements: int, passes: int, mask: int = 0, launches: int = 1) -> Kernel:
+    def _pass(self, operation: Operation, elements: int, passes: int, mask: int = 0, launches: int = 1) -> Kernel:
         nbytes = elements * (passes * BYTES[self.precision] + mask)
-        return memory_bound(nbytes, precision=self.precision, launches=launches)
+        return memory_bound(nbytes, precision=self.precision, launches=launches, operation=operation)
 
 
 def adapted(

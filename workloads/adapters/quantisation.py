@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 from simulator.kernel import BYTES, Kernel, memory_bound
+from simulator.operation import Operation
 from workloads.operators.linear import Linear
 from workloads.operators.parameter import ParameterTensor
 
@@ -25,6 +26,8 @@ SCALES = 256
 """Scales of 8 bits that share one fp32 scale, with double quantisation (same section)."""
 
 FP32 = 4.0
+
+CONVERSION = Operation("conversion from 4 bits", "elementwise", "linear")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +53,10 @@ class Quantisation:
     def converted(self, elements: int, precision: str) -> tuple[Kernel, ...]:
         """The kernels that write *elements* in *precision*: scales in fp32 first, if these are quantised too."""
         scales = elements / BLOCK
-        first = (memory_bound(scales * FP32 + elements * self.scale_bytes),) if self.double else ()
-        return (*first, memory_bound(elements * (ELEMENT + BYTES[precision]) + scales * FP32, precision=precision))
+        first = scales * FP32 + elements * self.scale_bytes
+        second = elements * (ELEMENT + BYTES[precision]) + scales * FP32
+        unpacked = memory_bound(second, precision=precision, operation=CONVERSION)
+        return (memory_bound(first, operation=CONVERSION), unpacked) if self.double else (unpacked,)
 
 
 @dataclass(frozen=True)

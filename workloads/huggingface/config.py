@@ -12,15 +12,16 @@ from simulator.document import Document, Path
 from simulator.document.validation import listed, near
 from workloads.huggingface.aliases import ACTIVATIONS
 from workloads.huggingface.experts import EXPERT_FAMILIES
-from workloads.huggingface.family import LLAMA, LLAMA_KEYS, SIZES, Family, Unsupported, Values, truth, window
+from workloads.huggingface.family import LLAMA, LLAMA_KEYS, SIZES, Family, Unsupported, Values, truth, whole, window
 
 
 def _llama(config: Values) -> Values:
-    if config.get("attention_bias") and config.get("mlp_bias"):
+    attention, mlp = truth(config, "attention_bias"), truth(config, "mlp_bias")
+    if attention and mlp:
         return {"add_bias_linear": True}
-    if config.get("mlp_bias"):
+    if mlp:
         raise Unsupported("mlp_bias", "biases of only the MLP have no key; add_bias_linear is the nearest")
-    return {"attention_bias": True} if config.get("attention_bias") else {}
+    return {"attention_bias": True} if attention else {}
 
 
 def _gemma(config: Values) -> Values:
@@ -29,18 +30,18 @@ def _gemma(config: Values) -> Values:
 
 
 def _falcon(config: Values) -> Values:
-    new = config.get("new_decoder_architecture", False)
-    if not (new or config.get("parallel_attn", True)):
+    new = truth(config, "new_decoder_architecture")
+    if not truth(config, "parallel_attn", True) and not new:
         raise Unsupported(
             "parallel_attn", "Falcon without parallel attention has biases and norms that are not modelled"
         )
-    grouped = config.get("num_kv_heads") if new else 1 if config.get("multi_query", True) else None
+    grouped = whole(config, "num_kv_heads") if new else 1 if truth(config, "multi_query", True) else None
     return {
         "block": "parallel_two_norms" if new else "parallel",
         "add_bias_linear": truth(config, "bias"),
-        "position_embedding_type": "alibi" if config.get("alibi", False) else "rope",
+        "position_embedding_type": "alibi" if truth(config, "alibi") else "rope",
         "num_key_value_heads": grouped or config["num_attention_heads"],
-        "ffn_hidden_size": config.get("ffn_hidden_size", 4 * config["hidden_size"]),
+        "ffn_hidden_size": whole(config, "ffn_hidden_size", 4 * config["hidden_size"]),
     }
 
 
@@ -48,21 +49,22 @@ def _mpt(config: Values) -> Values:
     attention = config.get("attn_config") or {}
     if not isinstance(attention, Mapping):
         raise Unsupported("attn_config", "must be a mapping")
+    biases = not truth(config, "no_bias", True)
     return {
-        "ffn_hidden_size": config.get("expansion_ratio", 4) * config["d_model"],
+        "ffn_hidden_size": whole(config, "expansion_ratio", 4) * config["d_model"],
         "position_embedding_type": "alibi" if attention.get("alibi", True) else "learned_absolute",
-        "add_bias_linear": not config.get("no_bias", True),
-        "norm_bias": not config.get("no_bias", True),
+        "add_bias_linear": biases,
+        "norm_bias": biases,
         "attention": "unfused" if attention.get("attn_impl") == "torch" else "flash",
     }
 
 
 def _gpt_neox(config: Values) -> Values:
-    return {"block": "parallel_two_norms" if config.get("use_parallel_residual", True) else "serial"}
+    return {"block": "parallel_two_norms" if truth(config, "use_parallel_residual", True) else "serial"}
 
 
 def _opt(config: Values) -> Values:
-    if not config.get("do_layer_norm_before", True):
+    if not truth(config, "do_layer_norm_before", True):
         raise Unsupported("do_layer_norm_before", "norms after each residual sum of a causal model are not modelled")
     if config.get("word_embed_proj_dim", config["hidden_size"]) != config["hidden_size"]:
         raise Unsupported("word_embed_proj_dim", "an embedding of another width than hidden_size is not modelled")
@@ -72,7 +74,10 @@ def _opt(config: Values) -> Values:
 
 def _bert(config: Values) -> Values:
     heads = {"BertForPreTraining": "pretraining", "BertForMaskedLM": "masked_lm"}
-    named = [heads[name] for name in config.get("architectures") or () if name in heads]
+    architectures = config.get("architectures") or []
+    if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
+        raise Unsupported("architectures", f"must be a list of names, not {str(architectures)[:60]!r}")
+    named = [heads[name] for name in architectures if name in heads]
     return {"head": named[0] if named else "masked_lm"}
 
 
@@ -90,7 +95,7 @@ GPT2_KEYS = {
 
 def _t5(config: Values) -> Values:
     """A decoder has as many layers as the encoder unless it says otherwise; activations that are not gated are ReLU."""
-    return {"num_decoder_layers": config.get("num_decoder_layers", config["num_layers"])}
+    return {"num_decoder_layers": whole(config, "num_decoder_layers", config["num_layers"])}
 
 
 NEOX = {"normalization": "layernorm", "position_embedding_type": "rope", "attention": "flash"}
@@ -254,7 +259,7 @@ def keys_read(document: Document) -> set[str]:
     The configuration is one that `model_section` accepts.
     """
     family = FAMILIES[document.data["model_type"]]
-    values = _Recording({**family.defaults, **document.data})
+    values = _Recording({**family.defaults, **{key: one for key, one in document.data.items() if one is not None}})
     family.more(values)
     return {"model_type", "tie_word_embeddings", *EXPERTS, *family.keys, *values.asked}
 
@@ -290,11 +295,11 @@ def model_section(document: Document) -> Document:
             if key in values and (not isinstance(values[key], int) or isinstance(values[key], bool)):
                 raise document.error((key,), f"must be a whole number, not {values[key]!r}")
     try:
+        tied = {"tie_embeddings": truth(values, "tie_word_embeddings")}
         more = family.more(values)
     except Unsupported as error:
         raise document.error((error.key,), error.why) from None
     read = {name: values[key] for key, name in family.keys.items() if key in values}
-    tied = {"tie_embeddings": bool(values["tie_word_embeddings"])}
     made = {"kind": "transformer", "name": config["model_type"], **family.fixed, **read, **tied, **more}
     if isinstance(made.get("activation"), str):
         made["activation"] = ACTIVATIONS.get(made["activation"], made["activation"])

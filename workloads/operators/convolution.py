@@ -54,13 +54,15 @@ class Image:
 
 CONVOLUTION = Operation("convolution", "product")
 BIAS_GRADIENT = Operation("bias gradient", "elementwise", "convolution")
+CONVERSION = Operation("layout conversion", "elementwise", "convolution")
 
 
 @dataclass(frozen=True)
 class Convolution(Operator):
     """A *window* over *source*, giving *target*.
 
-    *first*: of the model, whose images need no gradient. *held*: another part keeps the same input.
+    *first*: of the model, whose images need no gradient. *held*: another part keeps the same input. *channels_last*:
+    channels of a pixel lie next to each other in memory.
     """
 
     source: Image
@@ -71,6 +73,7 @@ class Convolution(Operator):
     precision: str
     first: bool = False
     held: bool = False
+    channels_last: bool = True
 
     @property
     def operation(self) -> Operation:
@@ -94,7 +97,8 @@ class Convolution(Operator):
         """One product."""
         pixels = samples * self.target.height * self.target.width
         channels = self.target.channels, self.source.channels
-        return (self._kernel(samples, (pixels, channels[0], channels[1] * self.taps), (ceil(pixels / 4), *channels)),)
+        product = self._kernel(samples, (pixels, channels[0], channels[1] * self.taps), (ceil(pixels / 4), *channels))
+        return *self._conversions(samples), product
 
     def backward_input(self, samples: int) -> tuple[Kernel, ...]:
         """The transposed convolution; each input pixel meets 1/stride^2 of the window."""
@@ -103,16 +107,18 @@ class Convolution(Operator):
         pixels = samples * self.source.height * self.source.width
         inner = ceil(self.target.channels * self.taps / self.stride**2)
         channels = self.source.channels, self.target.channels
-        return (self._kernel(samples, (pixels, channels[0], inner), (ceil(pixels / 4), *channels)),)
+        product = self._kernel(samples, (pixels, channels[0], inner), (ceil(pixels / 4), *channels))
+        return *self._conversions(samples), product
 
     def backward_weights(self, samples: int) -> tuple[Kernel, ...]:
         """A product over all pixels of all images; the bias gradient is a sum over the output's."""
         pixels = samples * self.target.height * self.target.width
         channels = self.target.channels, self.source.channels
         product = self._kernel(samples, (channels[0], channels[1] * self.taps, pixels), (*channels, ceil(pixels / 4)))
+        products = *self._conversions(samples), product
         if not self.bias:
-            return (product,)
-        return product, memory_bound(samples * self.target.elements * BYTES[self.precision], precision=self.precision)
+            return products
+        return *products, memory_bound(samples * self.target.elements * BYTES[self.precision], precision=self.precision)
 
     def kept_bytes(self, samples: int) -> float:
         """Its input."""
@@ -122,12 +128,19 @@ class Convolution(Operator):
         """Its input and the gradient of its output."""
         return self.kept_bytes(samples) + samples * self.target.elements * BYTES[self.precision]
 
+    def _conversions(self, samples: int) -> tuple[Kernel, ...]:
+        """Each pass converts two images, of the input's size and of the output's: both are read and written."""
+        if self.channels_last or BYTES[self.precision] == BYTES["fp32"]:
+            return ()
+        sizes = (samples * image.elements * BYTES[self.precision] for image in (self.source, self.target))
+        return tuple(memory_bound(2 * size, precision=self.precision, operation=CONVERSION) for size in sizes)
+
     def _kernel(self, samples: int, product: tuple[int, int, int], tiled: tuple[int, int, int]) -> Kernel:
         """FLOPs and bytes are the convolution's own; *product* reads pixels again, *tiled* is one of Winograd's 16."""
         filters = self.target.channels * self.source.channels * self.taps
         flops = 2 * samples * self.target.height * self.target.width * filters
         nbytes = BYTES[self.precision] * (samples * (self.source.elements + self.target.elements) + filters)
-        if self.precision != "fp32":
+        if BYTES[self.precision] < BYTES["fp32"]:
             return Kernel(flops, nbytes, (1, *product), self.precision, operation=CONVOLUTION)
         winograd = (16, *tiled) if sides(self.window) == (3, 3) and self.stride == 1 else None
         return Kernel(flops, nbytes, (1, *product), "tf32", winograd=winograd, operation=CONVOLUTION)

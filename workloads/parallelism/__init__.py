@@ -19,14 +19,14 @@ from simulator.schedule import Schedule
 from simulator.schedule.mesh import Axis, Mesh
 from simulator.schedule.order import Order
 from workloads.gradients.bucket import Reduction
-from workloads.memory.gathering import PLAIN, Gathering
 from workloads.memory.optimizer import Optimizer
 from workloads.model import Model
 from workloads.operators.lowering import Overlap
 from workloads.parallelism.search import Choices
-from workloads.partial_sharding.hybrid import SHARD
 from workloads.reductions import Compression
 from workloads.shape import nearest_divisors
+from workloads.sharding.gathers import PLAIN, Gathering
+from workloads.sharding.groups import SHARD
 from workloads.steady_state import SteadyState
 
 

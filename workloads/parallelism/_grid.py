@@ -75,12 +75,27 @@ def made_grid(degrees: Mapping[str, int], mode: Mode, *, only_linear: bool) -> G
     return summa(x, y, z)
 
 
+def check_cut_by_grids(model: Transformer) -> None:
+    """Raise `ScenarioError` if grids do not cut all operators of *model*."""
+    shape = model.shape
+    for beyond, what in (
+        (shape.block != "serial", f"block: {shape.block}"),
+        (not shape.causal, "a bidirectional head"),
+        (shape.num_decoder_layers, "an encoder and a decoder"),
+        (shape.num_nextn_predict_layers, "num_nextn_predict_layers"),
+        (shape.lora, "lora"),
+    ):
+        if beyond:
+            raise ScenarioError(
+                f"a grid of tensor-parallel ranks needs a causal decoder with block: serial, and {model.name} has "
+                f"{what}; give one degree, such as tp: 4"
+            )
+
+
 def on_grid(model: Transformer, grid: Grid, *, only_linear: bool) -> Transformer:
     """The model of one rank of *grid*. Raises `ScenarioError` if its sides do not divide the sizes of *model*."""
+    check_cut_by_grids(model)
     shape = model.shape
-    if shape.block != "serial" or not shape.causal:
-        what = f"block: {shape.block}" if shape.causal else "a bidirectional head"
-        raise ScenarioError(f"a grid of tensor-parallel ranks needs a causal model with block: serial, not {what}")
     if only_linear and shape.tie_embeddings:
         raise ScenarioError("auto_parallelize replaces the logits' layer, so it needs tie_embeddings: false")
     cuts = [("num_attention_heads", grid.columns), ("ffn_hidden_size", grid.columns), ("hidden_size", grid.features)]

@@ -27,8 +27,13 @@ from workloads.transformer import Transformer
 CONTEXT = "cp"
 
 
+LEAST_TOKENS = 4096
+"""Tokens of a sample on a rank down to which a planner divides it; Llama 3 keeps 8,192 (arXiv:2407.21783, table 4)."""
+
+
 def _degrees(job: Job, chosen: Chosen) -> Sequence[int]:
-    return divisors(job.gpus // (chosen["tp"] if isinstance(chosen["tp"], int) else 1), job.gpus)
+    gpus = job.gpus // (chosen["tp"] if isinstance(chosen["tp"], int) else 1)
+    return divisors(gpus, max(1, job.tokens // LEAST_TOKENS))
 
 
 class Context(Parallelism):
@@ -42,8 +47,8 @@ class Context(Parallelism):
     cp: Count = 1
     """Ranks that share every sequence."""
     cp_method: Literal["ring", "zigzag", "all_gather", "ulysses"] | None = None
-    """ring (the default) passes keys and values around, all_gather gathers them, ulysses exchanges positions for heads;
-    zigzag is ring with cp_layout: zigzag."""
+    """ring (the default) passes keys and values around, all_gather gathers them, ulysses exchanges positions for heads
+    (fewer key and value heads than ranks are repeated); zigzag is ring with cp_layout: zigzag."""
     cp_layout: Literal["zigzag", "contiguous"] | None = None
     """Positions of a rank: zigzag (the default, an early and a late chunk: equal work under a causal mask) or
     contiguous."""
@@ -110,12 +115,17 @@ def _check_length(shape: Shape, cut: Cut, name: str) -> None:
 def _check_attention(shape: Shape, cut: Cut, name: str) -> None:
     """Raise `ScenarioError` if the attention of *shape* cannot be cut so."""
     if cut.method == "ulysses":
-        groups = shape.key_value_heads
-        if groups % cut.ranks or shape.heads % cut.ranks:
-            part = f" of a rank of tp {shape.cut.ranks}" if shape.cut.ranks > 1 else ""
-            good = " or ".join(str(n) for n in nearest_divisors(groups, cut.ranks) if n > 1)
-            what = f"cp = {cut.ranks} does not divide the {groups} key and value heads of {name}{part}"
-            raise ScenarioError(f"{what}; cp_method: ulysses gives each rank some of them; try {good or 'ring'}")
+        groups, ranks = shape.key_value_heads, cut.ranks
+        part = f" of a rank of tp {shape.cut.ranks}" if shape.cut.ranks > 1 else ""
+        why = "cp_method: ulysses gives each rank some of them"
+        if shape.heads % ranks:
+            good = " or ".join(str(n) for n in nearest_divisors(shape.heads, ranks) if n > 1) or "ring"
+            what = f"cp = {ranks} does not divide the {shape.heads} heads of {name}{part}"
+            raise ScenarioError(f"{what}; {why}; try {good}")
+        if groups % ranks and ranks % groups:
+            good = " or ".join(str(n) for n in nearest_divisors(groups, ranks) if n > 1) or "ring"
+            what = f"cp = {ranks} does not divide the {groups} key and value heads of {name}{part}, nor they it"
+            raise ScenarioError(f"{what}; {why}, or repeats of one; try {good}")
         if isinstance(shape.attention, Memory):
             raise ScenarioError(f"cp = {cut.ranks}: the heads of a memory are parameters, which cp does not cut; try 1")
     elif shape.attention != "flash":

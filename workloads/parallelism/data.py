@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from simulator.document import Count, Fault
-from simulator.schedule import Schedule
+from simulator.errors import ScheduleError
+from simulator.schedule import Collective, Schedule, Send
 from workloads.operators.parameter import REPLICAS
 from workloads.parallelism import DataMethod, Parallelism, TrainingStep
 from workloads.parallelism.search import Choices, Chosen, Job
@@ -82,9 +83,20 @@ class Data(Parallelism):
                 raise Fault(key, f"must be 1: {self.data.method} keeps the whole model on every GPU")
 
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
-        """As the method does."""
-        return self.data.apply(schedule, step)
+        """As the method does. Raises `ScheduleError` if one of the user's own exchanges nothing between replicas."""
+        made = self.data.apply(schedule, step)
+        replicas = schedule.mesh.axes.get(REPLICAS)
+        several = replicas is not None and len(replicas.groups[0]) > 1
+        if "." in self.data.method and several and _exchanges(made) <= _exchanges(schedule):
+            raise ScheduleError(f"{self.data.method} exchanges nothing between the replicas; their weights differ")
+        return made
 
     def facts(self) -> Mapping[str, Any]:
         """Those of the method."""
         return self.data.facts()
+
+
+def _exchanges(schedule: Schedule) -> int:
+    """How many distinct communications the programs of *schedule* have."""
+    ops = (op for program in schedule.programs for op in program.distinct())
+    return sum(isinstance(op, Collective | Send) and bool(op.nbytes) for op in ops)

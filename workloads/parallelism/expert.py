@@ -11,7 +11,7 @@ of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
@@ -29,6 +29,7 @@ from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
 from workloads.parallelism import Parallelism
 from workloads.parallelism._grid import TENSOR
+from workloads.parallelism.search import Choices, Chosen, Job, divisors
 from workloads.shape import nearest_divisors
 from workloads.transformer import Transformer
 
@@ -36,11 +37,21 @@ EXPERT = "ep"
 TENSOR_OF_EXPERTS, REPLICAS_OF_EXPERTS = "ep.tp", "dp.expert"
 
 
+def _degrees(job: Job, chosen: Chosen) -> Sequence[int]:
+    return divisors(job.experts, job.gpus) if job.experts else (1,)
+
+
+def _tensor_of_experts(job: Job, chosen: Chosen) -> Sequence[int | None]:
+    """Whole experts on a rank, or cut as the rest of the layer is."""
+    return (1, None) if chosen["ep"] > 1 and chosen["tp"] != 1 else (None,)
+
+
 class Expert(Parallelism):
     """Expert parallelism: ranks hold different experts of each layer."""
 
     axis: ClassVar[str] = EXPERT
     key: ClassVar[str] = "ep"
+    searchable: ClassVar[Mapping[str, Choices]] = {"ep": _degrees, "expert_tp": _tensor_of_experts}
 
     ep: Count = 1
     """Ranks over which the experts are divided; ep * expert_tp must divide tp * cp * dp, and adds no ranks."""

@@ -6,28 +6,21 @@ reduce-scattered after it, in every micro-batch. Zhao et al., "PyTorch FSDP", VL
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Sequence
+from typing import Literal
 
 from simulator.accelerator import Software
 from simulator.document import Count, Flag, Index
 from simulator.errors import ScenarioError
 from simulator.kernel import BYTES
-from simulator.schedule import Program, Schedule
+from simulator.schedule import Schedule
 from workloads.gradients.bucket import Bucket, Reduction, Weights
-from workloads.gradients.norm import sharded_gradient_norm
-from workloads.gradients.reduce import map_replicas, reduce_gradients, weights_by_stage
-from workloads.memory.gathering import PLAIN, Gathering
-from workloads.memory.sharding import double_buffered, sharded_states
-from workloads.memory.unshard import unsharded, with_second_copy
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
 from workloads.parallelism import ReducingMethod, TrainingStep
-from workloads.partial_sharding.hybrid import REPLICA, SHARD, check_hybrid, with_hybrid_axes
-from workloads.reductions.reduce_scatter import Hop, reduce_scatter
-
-STATES = ("parameters", "gradients", "optimizer")
+from workloads.sharding.gathers import PLAIN, Gathering
+from workloads.sharding.groups import STATES, GroupSizes, check_hybrid, with_hybrid_axes
+from workloads.sharding.sharding import Sharding, reduction_of
 
 
 class FullyShardedDataParallel(ReducingMethod):
@@ -116,70 +109,28 @@ def fsdp(
     if prefetch < 0:
         raise ScenarioError(f"prefetch = {prefetch} layers; it must be 0 or more")
     check_hybrid(world, hybrid)
-    cut = hybrid is not None and 1 < hybrid < world
-    if hybrid is not None and cut:
-        schedule = with_hybrid_axes(schedule, hybrid)
+    sizes = GroupSizes.of(STATES, world, hybrid)
+    schedule = sizes.with_axes(schedule)
     if gathering.partition > 1:
-        if cut:
+        if sizes.parameters is not None:
             raise ScenarioError(
                 "compression: a second copy of the parameters in each node needs no hybrid; leave one away"
             )
         schedule = with_hybrid_axes(schedule, gathering.partition)
-    across = {SHARD: [Hop("all_reduce", REPLICA, hybrid, "dp.across")]} if hybrid is not None and cut else {}
-    plain = reduce_scatter("dp.reduce" if overlap else None, across)
-    sharding = _Sharding(
+    dtype = gradient_dtype or model.precision
+    plain = reduction_of(sizes, "dp.reduce" if overlap else None, each_pass=True)
+    sharding = Sharding(
         model,
-        gradient_dtype or model.precision,
-        hybrid if cut else None,
+        sizes,
+        lambda layers, axis: unit_buckets(layers, dtype, axis),
         compressed(plain) if compressed else plain,
-        {"reshard": reshard, "prefetch": prefetch, "overlap": overlap},
-        gradient_norm,
-        gathering,
+        dtype,
+        overlap,
+        gathers={"reshard": reshard, "prefetch": prefetch},
+        gathering=gathering,
+        norm=gradient_norm,
     )
-    return map_replicas(schedule, model, sharding.applied)
-
-
-@dataclass(frozen=True)
-class _Sharding:
-    """The changes of `fsdp` to one program.
-
-    *hybrid*: ranks of a group of shards; None: all replicas are one group. *options*: of `unsharded`. Other
-    fields are those of `fsdp`.
-    """
-
-    model: Model
-    gradient_dtype: str
-    hybrid: int | None
-    reduction: Reduction
-    options: Mapping[str, Any]
-    gradient_norm: bool
-    gathering: Gathering
-
-    def applied(self, program: Program, degrees: Mapping[str, int]) -> Program:
-        """Return *program* with sharded states; *degrees*: the number of replicas by axis."""
-        # the axis over which the tensors of each axis of replicas are sharded
-        sharding = {axis: SHARD if self.hybrid and axis == REPLICAS else axis for axis in degrees}
-        shards = {a: self.hybrid if self.hybrid and a == REPLICAS else degree for a, degree in degrees.items()}
-        stages = weights_by_stage(program, self.model)
-        buckets = {
-            stage: [
-                replace(unit, over=over, ranks=shards[axis])
-                for axis, over in sharding.items()
-                for unit in unit_buckets(own, self.gradient_dtype, axis)
-            ]
-            for stage, own in stages.items()
-        }
-        program = sharded_states(program, STATES, shards, stages, sharding)
-        program = reduce_gradients(program, buckets, self.reduction, every=True)
-        program = double_buffered(program, stages, self.gradient_dtype, degrees)
-        width = BYTES[self.model.precision]
-        for axis, over in sharding.items():
-            held = {weights.name: weights.over(axis) for own in stages.values() for weights in own}
-            suffix = "" if axis == REPLICAS else f" over {axis}"
-            own_gathering = self.gathering if axis == REPLICAS else PLAIN
-            program = with_second_copy(program, held, width, own_gathering)
-            program = unsharded(program, held, width, over, suffix=suffix, gathering=own_gathering, **self.options)
-        return sharded_gradient_norm(program, sharding.get(REPLICAS, REPLICAS)) if self.gradient_norm else program
+    return sharding.applied(schedule)
 
 
 def unit_buckets(layers: Sequence[Weights], gradient_dtype: str, over: str = REPLICAS) -> list[Bucket]:

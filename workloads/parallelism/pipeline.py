@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from inspect import signature
 from typing import Any, ClassVar, Literal, Self
 
@@ -18,7 +18,7 @@ from pydantic import field_validator, model_validator
 from simulator.document import Count, Fault, Flag, Index
 from simulator.document.names import known
 from simulator.errors import ScheduleError, SimulatorError
-from simulator.lookup import attribute, function
+from simulator.lookup import attribute, function, names
 from simulator.schedule import Compute, Op, Program, Schedule
 from simulator.schedule.mesh import Axis, Mesh, family
 from simulator.schedule.order import Action, Order
@@ -46,8 +46,12 @@ def _degrees(job: Job, chosen: Chosen) -> Sequence[int]:
 
 
 def _schedules(job: Job, chosen: Chosen) -> Sequence[str]:
-    """Synchronous orders that common stacks run; all orders without a pipeline are one."""
-    return ("1f1b",) if chosen["pp"] == 1 else ("1f1b", "interleaved")
+    """All orders in the folder but those with ``SEARCHED = False``; without a pipeline they are one."""
+    if chosen["pp"] == 1:
+        return ("1f1b",)
+    plain = {name: alias for alias, name in ALIASES.items()}
+    found = [name for name in names(ORDERS) if attribute(function(ORDERS, name), "SEARCHED") is not False]
+    return sorted(plain.get(name, name) for name in found)
 
 
 def _virtual_stages(job: Job, chosen: Chosen) -> Sequence[int | None]:
@@ -63,6 +67,11 @@ def _layouts(job: Job, chosen: Chosen) -> Sequence[Any]:
     """As given, and equal stages if the layers divide; else as equal as possible."""
     given = job.given.get("layout")
     return (None,) if chosen["pp"] == 1 else tuple(dict.fromkeys((given, "embedding_as_layer")))
+
+
+@lru_cache(maxsize=64)
+def _named(name: str) -> Callable[..., Order]:
+    return function(ORDERS, name)
 
 
 class Pipeline(Parallelism):
@@ -137,7 +146,7 @@ class Pipeline(Parallelism):
 
     @property
     def _function(self) -> Callable[..., Order]:
-        return order_of_file(self.schedule) if is_file(self.schedule) else function(ORDERS, self.order_name)
+        return order_of_file(self.schedule) if is_file(self.schedule) else _named(self.order_name)
 
     @property
     def _options(self) -> Mapping[str, object]:
@@ -219,7 +228,27 @@ class Pipeline(Parallelism):
             raise ScheduleError(
                 f"{self.schedule} must return simulator.schedule.order.Order, not {type(order).__name__}"
             )
+        if "." in self.schedule and not is_file(self.schedule):
+            self._check_own(order, micro_batches)
         return order
+
+    def _check_own(self, order: Order, micro_batches: int) -> None:
+        """Raise `ScheduleError` if an *order* of the user's own leaves out a stage or a micro-batch."""
+        if len(order.rows) != self.pp or order.stages % self.pp:
+            raise ScheduleError(
+                f"{self.schedule} has {len(order.rows)} rows and {order.stages} stages; pp is {self.pp}: a row for "
+                "each pipeline rank, and as many stages for each"
+            )
+        if order.asynchronous or self.mirrored:
+            return
+        try:
+            order.check_whole()
+        except ScheduleError as error:
+            raise ScheduleError(f"{self.schedule}: {error}") from None
+        if order.micro_batches != micro_batches:
+            raise ScheduleError(
+                f"{self.schedule} runs {order.micro_batches} micro-batches of the {micro_batches} of a replica"
+            )
 
     @property
     def mirrored(self) -> bool:

@@ -17,7 +17,9 @@ Given = Mapping[str, Any]
 class Job:
     """What is trained where: *layers* of a model between its ends, a *batch* of samples, on *gpus*, *node* in a node.
 
-    *given*: the section ``parallelism`` as it is written. *saves*: selective recomputation saves memory.
+    *given*: the section ``parallelism`` as it is written. *saves*: selective recomputation saves memory. *tokens* of a
+    sample and *experts* of a layer, 0 if there are none. *overlaps*: the software can overlap tensor-parallel exchanges
+    with products. *precisions*: values of that key that GPU and software have.
     """
 
     layers: int
@@ -26,6 +28,10 @@ class Job:
     node: int
     given: Given
     saves: bool = True
+    tokens: int = 0
+    experts: int = 0
+    overlaps: bool = False
+    precisions: Sequence[Any] = ("fp32",)
 
 
 Choices = Callable[[Job, Chosen], Sequence[Any]]

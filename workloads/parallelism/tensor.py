@@ -58,12 +58,21 @@ def _on_sequences(job: Job, chosen: Chosen) -> Sequence[bool]:
     return (True, False) if isinstance(chosen["tp"], int) and chosen["tp"] > 1 else (False,)
 
 
+def _overlapped(job: Job, chosen: Chosen) -> Sequence[bool]:
+    """Megatron Core overlaps exchanges of shards of the sequence (--tp-comm-overlap needs --sequence-parallel)."""
+    return (True, False) if job.overlaps and chosen["sequence_parallel"] is True else (False,)
+
+
 class Tensor(Parallelism):
     """Tensor parallelism: ranks hold a shard of every layer each."""
 
     axis: ClassVar[str] = TENSOR
     key: ClassVar[str] = "tp"
-    searchable: ClassVar[Mapping[str, Choices]] = {"tp": _degrees, "sequence_parallel": _on_sequences}
+    searchable: ClassVar[Mapping[str, Choices]] = {
+        "tp": _degrees,
+        "sequence_parallel": _on_sequences,
+        "tp_overlap": _overlapped,
+    }
 
     tp: Count | Literal["auto"] | TensorGrid = 1
     """Ranks that share every layer; they must divide the heads. {x: 2, y: 2, z: 2} is AxoNN's grid, auto the grid that

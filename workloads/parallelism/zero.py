@@ -24,7 +24,7 @@ by ``stage3_prefetch_bucket_size``; the rank with the largest tensor, if whole t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -34,29 +34,17 @@ from simulator.document import Count, Fault, Flag, Size
 from simulator.document.quantities import whole_number
 from simulator.errors import ScenarioError
 from simulator.kernel import BYTES
-from simulator.schedule import Program, Schedule
+from simulator.schedule import Schedule
 from workloads.compute import PIPELINE
-from workloads.gradients.after_backward import after_backward, flattened
-from workloads.gradients.bucket import NO_COPIES, Bucket, BucketCopies, Reduction, Weights, bucket_copies
-from workloads.gradients.norm import sharded_gradient_norm
-from workloads.gradients.per_tensor import reduced_per_tensor
-from workloads.gradients.reduce import (
-    map_replicas,
-    reduce_gradients,
-    weights_by_stage,
-)
-from workloads.memory.gathering import PLAIN, Gathering
-from workloads.memory.sharding import double_buffered, sharded_states, with_half_buckets
-from workloads.memory.unshard import Limits, PerTensor, unsharded, with_second_copy
+from workloads.gradients.bucket import NO_COPIES, Bucket, Reduction, Weights, bucket_copies
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS, ParameterTensor
 from workloads.parallelism import Parallelism, ReducingMethod, TrainingStep
-from workloads.parallelism._gathers import broadcast_after, gathered_after, gathered_ahead, suffix
-from workloads.partial_sharding.groups import Groups
-from workloads.partial_sharding.hybrid import SHARD, check_hybrid, with_hybrid_axes
-from workloads.partial_sharding.zero_groups import zero_groups
 from workloads.reductions.all_reduce import all_reduce
-from workloads.reductions.reduce_scatter import reduce_scatter
+from workloads.sharding.gathers import PLAIN, Gathering, Limits
+from workloads.sharding.groups import Groups, GroupSizes, check_hybrid, with_hybrid_axes
+from workloads.sharding.sharding import Sharding, Updates, reduction_of
+from workloads.sharding.states import with_half_buckets
 
 SHARDED: Mapping[int, tuple[str, ...]] = {
     0: (),
@@ -71,10 +59,6 @@ BUCKET_ELEMENTS = 500_000_000
 
 LIMITS = Limits(reuse=1e9, live=1e9)
 """DeepSpeed's defaults (runtime/zero/config.py)."""
-
-PERSISTENT_ELEMENTS = 100_000
-"""DeepSpeed, runtime/zero/config.py, ``stage3_param_persistence_threshold``: smaller tensors stay whole. Modelled
-only if tensors are gathered one by one; otherwise their bytes are negligible."""
 
 
 def stage_of(groups: Mapping[str, Any]) -> int:
@@ -183,37 +167,17 @@ class Zero(ReducingMethod):
 
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
         """Shard the states over the replicas, and reduce the gradients."""
-        software = step.software
-        buffers = software.gradient_buffers
-        if self.groups is not None:
-            dtype = step.gradient_dtype or step.model.precision
-            return zero_groups(
-                schedule,
-                step.model,
-                self.groups,
-                zero_buckets,
-                gradient_dtype=dtype,
-                bucket=self.bucket or BUCKET_ELEMENTS * BYTES[dtype],
-                overlap=self.overlaps,
-                limits=LIMITS,
-                copies=bucket_copies(software, step.model),
-                compressed=self.compressed,
-            )
-        schedule = with_half_buckets(schedule, step.model) if buffers == "half" else schedule
+        half = self.groups is None and step.software.gradient_buffers == "half"
         return zero(
-            schedule,
+            with_half_buckets(schedule, step.model) if half else schedule,
             step.model,
             stage=self.stage,
+            hybrid=self.hybrid,
+            groups=self.groups,
             gradient_dtype=step.gradient_dtype,
             overlap=self.overlaps,
             bucket=self.bucket,
-            slice_seconds=software.slice_seconds,
-            gather_ahead=software.gather_ahead,
-            in_place=buffers in ("none", "half", "averaged"),
-            all_reduced=software.zero_gradients == "all_reduce",
-            broadcasts=software.zero_parameters == "broadcast",
-            hybrid=self.hybrid,
-            copies=bucket_copies(software, step.model),
+            software=step.software,
             compressed=self.compressed,
             gathering=self.gathering(max(schedule.degrees(REPLICAS))),
         )
@@ -225,148 +189,72 @@ def zero(
     replicas: int | None = None,
     *,
     stage: int = 1,
+    hybrid: int | None = None,
+    groups: Groups | None = None,
     gradient_dtype: str | None = None,
     overlap: bool = True,
     bucket: float | None = None,
     gradient_norm: bool = True,
-    slice_seconds: float = 0.0,
-    gather_ahead: bool = False,
-    in_place: bool = False,
-    all_reduced: bool = False,
-    broadcasts: bool = False,
-    hybrid: int | None = None,
-    copies: BucketCopies = NO_COPIES,
+    software: Software | None = None,
     compressed: Callable[[Reduction], Reduction] | None = None,
     gathering: Gathering = PLAIN,
 ) -> Schedule:
     """Return *schedule* with its states sharded over the axis ``dp`` as in *stage* 0, 1, 2 or 3.
 
     *replicas*: make so many copies first; None: the mesh has the axis. *model* has its layers as one rank holds them.
-    Gradients are reduced in buckets of *bucket* bytes (default: 5e8 elements). With *overlap* reductions have a stream
-    of their own, ``dp.reduce``, as with DeepSpeed's ``overlap_comm`` (its default only in stage 3); else they block.
-    Without *overlap*, stages 0 and 1 reduce after the last backward pass: DeepSpeed then has no hooks in it
-    (runtime/zero/stage_1_and_2.py, ``create_reduce_and_remove_grad_hooks``; runtime/pipe/engine.py,
-    ``_exec_reduce_grads``).
-
-    With *gather_ahead* stages 1 and 2 gather the updated parameters layer by layer beside the next forward pass, at the
-    start of a step (Megatron-LM, ``--overlap-param-gather``). With *slice_seconds* stage 3 communicates tensor by
-    tensor, and the host takes *slice_seconds* for each rank's slice of each tensor (`gradients.per_tensor`). With
-    *gradient_norm* sharded stages all-reduce the norm (`NORM_BYTES`) before the optimizer step. *in_place*: in stages 0
-    and 1 buckets are parts of the gradients and need no buffers (Megatron-LM,
-    core/distributed/param_and_grad_buffer.py). With *all_reduced* stages 1 and 2 all-reduce gradients; with
-    *broadcasts* the owner of each parameter tensor broadcasts it after the optimizer step. *hybrid*: so many replicas
-    share the states, and gradients are all-reduced over all. *copies*: as in `reduce_gradients`, up to stage 2.
-    *compressed* wraps the reduction. *gathering*: of parameters in stage 3.
+    *hybrid*: so many replicas share the states, and gradients are all-reduced over all. *groups*: each state has groups
+    of its own, in place of the stage. Gradients are reduced in buckets of *bucket* bytes (default: 5e8 elements). With
+    *overlap* reductions have a stream of their own, ``dp.reduce``, as with DeepSpeed's ``overlap_comm`` (its default
+    only in stage 3); else they block, and stages 0 and 1 reduce after the last backward pass: DeepSpeed then has no
+    hooks in it (runtime/zero/stage_1_and_2.py, ``create_reduce_and_remove_grad_hooks``; runtime/pipe/engine.py,
+    ``_exec_reduce_grads``). With *gradient_norm* sharded stages all-reduce the norm (`NORM_BYTES`) before the optimizer
+    step. *software*: the stack whose properties of ZeRO hold, and whose kernels are around reductions; None: no such
+    kernels. *compressed* wraps the reduction. *gathering*: of parameters in stage 3.
     """
     if stage not in SHARDED:
         raise ScenarioError(f"ZeRO has the stages 0, 1, 2 and 3, not {stage}")
     schedule = schedule if replicas is None else schedule.replicate(REPLICAS, replicas)
     world = max(schedule.degrees(REPLICAS))
     check_hybrid(world, hybrid)
-    cut = hybrid is not None and hybrid < world
-    if hybrid is not None and cut:
-        schedule = with_hybrid_axes(schedule, hybrid)
+    sizes = groups.sizes(world) if groups else GroupSizes.of(SHARDED[stage], world, hybrid)
+    schedule = sizes.with_axes(schedule)
     if gathering.partition > 1:
         schedule = with_hybrid_axes(schedule, gathering.partition)
-    dtype = gradient_dtype or model.precision
-    stream = "dp.reduce" if overlap else None
-    whole = not stage or cut or (all_reduced and stage < 3)
-    plain = all_reduce(stream) if whole else reduce_scatter(stream)
-    reduction = compressed(plain) if compressed else plain
-    sharding = _Sharding(
-        stage,
+    dtype, stream = gradient_dtype or model.precision, "dp.reduce" if overlap else None
+    size, stack = bucket or BUCKET_ELEMENTS * BYTES[dtype], software or Software()
+    # stacks have stages; groups are those of MiCS and AMSP, whose shards are reduced in two hops
+    whole = stage < 3 and (sizes.optimizer is not None or stack.zero_gradients == "all_reduce")
+    all_reduced = groups is None and whole
+    plain = all_reduce(stream) if all_reduced else reduction_of(sizes, stream)
+    sharding = Sharding(
         model,
+        sizes,
+        lambda layers, axis: zero_buckets(layers, dtype, size, axis),
+        compressed(plain) if compressed else plain,
         dtype,
-        bucket or BUCKET_ELEMENTS * BYTES[dtype],
-        reduction if overlap or stage > 1 else flattened(reduction),
         overlap,
-        gradient_norm,
-        slice_seconds if stage == 3 else 0.0,
-        gather_ahead,
-        in_place and stage < 2,
-        broadcasts,
-        hybrid if cut else None,
-        copies if stage < 3 else NO_COPIES,
-        gathering,
+        all_reduced,
+        copies=bucket_copies(software, model) if software and not sizes.divides("parameters") else NO_COPIES,
+        gathers={"limits": LIMITS},
+        gathering=gathering,
+        norm=gradient_norm,
     )
-    return map_replicas(schedule, model, sharding.applied)
+    return (sharding if groups else _as_in(stack, stage, sharding)).applied(schedule)
 
 
-@dataclass(frozen=True)
-class _Sharding:
-    """The changes of `zero` to one program. *bucket* is in bytes; other fields are those of `zero`."""
+def _as_in(stack: Software, stage: int, sharding: Sharding) -> Sharding:
+    """*sharding* as *stack* runs that stage.
 
-    stage: int
-    model: Model
-    gradient_dtype: str
-    bucket: float
-    reduction: Reduction
-    overlap: bool
-    gradient_norm: bool
-    slice_seconds: float
-    gather_ahead: bool
-    in_place: bool
-    broadcasts: bool
-    hybrid: int | None
-    copies: BucketCopies
-    gathering: Gathering
-
-    def applied(self, program: Program, degrees: Mapping[str, int]) -> Program:
-        """Return *program* with sharded states; *degrees*: the number of replicas by axis."""
-        stages = weights_by_stage(program, self.model)
-        slices = self.slice_seconds * degrees.get(REPLICAS, 1)
-        buckets = {
-            number: [one for axis in degrees for one in zero_buckets(own, self.gradient_dtype, self.bucket, axis)]
-            for number, own in stages.items()
-        }
-        if self.in_place:
-            buckets = {number: [replace(part, buffer=0.0) for part in own] for number, own in buckets.items()}
-        in_backward = self.overlap or self.stage > 1
-        buckets = buckets if in_backward else after_backward(program, buckets)
-        reduce = reduced_per_tensor(self.reduction, slices) if slices else self.reduction
-        # the axis over which the states of each axis of replicas are sharded, and into how many shards
-        sharding = {axis: SHARD if self.hybrid and axis == REPLICAS else axis for axis in degrees}
-        shards = {axis: (over == SHARD and self.hybrid) or degrees[axis] for axis, over in sharding.items()}
-        program = sharded_states(program, SHARDED[self.stage], shards, stages, sharding)
-        program = reduce_gradients(program, buckets, reduce, degrees, every=self.stage > 1, copies=self.copies)
-        if in_backward and not self.in_place:
-            program = double_buffered(program, stages, self.gradient_dtype, degrees)
-        for axis in degrees:
-            own = {number: [self._gathered(weights.over(axis)) for weights in some] for number, some in stages.items()}
-            program = self._with_gathers(program, own, sharding[axis], shards[axis], slices)
-        over = sharding.get(REPLICAS, REPLICAS)
-        return sharded_gradient_norm(program, over) if self.gradient_norm and self.stage else program
-
-    def _gathered(self, weights: Weights) -> Weights:
-        """Those of *weights* that ranks get from others: in stage 3 all, else those that are updated."""
-        return weights if self.stage == 3 else weights.trained
-
-    def _with_gathers(
-        self, program: Program, own: Mapping[int, Sequence[Weights]], axis: str, shards: int, slices: float
-    ) -> Program:
-        """Return *program* with what brings the parameters *own*, by pipeline stage, from the *shards* on *axis*."""
-        width = BYTES[self.model.precision]
-        if self.stage == 3:
-            held = {weights.name: weights for several in own.values() for weights in several}
-            tensors = PerTensor(PERSISTENT_ELEMENTS, slices) if slices else None
-            own_gathering = self.gathering if axis == REPLICAS else PLAIN
-            return unsharded(
-                with_second_copy(program, held, width, own_gathering),
-                held,
-                width,
-                axis,
-                overlap=self.overlap,
-                limits=LIMITS,
-                tensors=tensors,
-                suffix=suffix(axis),
-                gathering=own_gathering,
-            )
-        if not self.stage:
-            return program
-        if self.broadcasts:
-            return broadcast_after(program, own, width, axis, shards)
-        gathered = gathered_ahead if self.gather_ahead else gathered_after
-        return gathered(program, own, width, axis)
+    In stages 0 and 1 buckets may be parts of the gradients (Megatron-LM,
+    core/distributed/param_and_grad_buffer.py). Stages 1 and 2 may gather the updated parameters layer by layer beside
+    the next forward pass (Megatron-LM, ``--overlap-param-gather``), or the owner of each tensor broadcasts it.
+    """
+    if stage == 3:
+        return replace(sharding, slice_seconds=stack.slice_seconds)
+    ahead: Updates = "ahead" if stack.gather_ahead else "gathered"
+    updated: Updates = "broadcast" if stack.zero_parameters == "broadcast" else ahead
+    in_place = stage < 2 and stack.gradient_buffers in ("none", "half", "averaged")
+    return replace(sharding, in_place=in_place, updated=updated)
 
 
 def zero_buckets(layers: Sequence[Weights], gradient_dtype: str, size: float, over: str = REPLICAS) -> list[Bucket]:

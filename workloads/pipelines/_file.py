@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 from simulator.errors import ScheduleError
 from simulator.files import UnreadableFile, read_text
-from simulator.schedule.order import Action, Order
+from simulator.schedule.order import Order
 
 SUFFIX = ".csv"
 
@@ -30,27 +29,12 @@ def read_order(name: str) -> Order:
     try:
         order = Order.parse(text)
         order.rank_of_stage()
-        _check_whole(order)
+        if other := next((one for row in order.rows for one in row if one.phase not in "FBIW"), None):
+            raise ScheduleError(f"{other} is no action of a file; write forward (F) and backward (B, or I and W) ones")
+        order.check_whole()
     except ScheduleError as error:
         raise ScheduleError(f"{name}: {error}") from None
     return order
-
-
-def _check_whole(order: Order) -> None:
-    """Raise `ScheduleError` unless each stage has each micro-batch once, forward and backward."""
-    actions = Counter(action for row in order.rows for action in row)
-    if other := next((action for action in actions if action.phase not in "FBIW" or action.micro_batch is None), None):
-        raise ScheduleError(f"{other} is no action of a file; write forward (F) and backward (B, or I and W) actions")
-    for stage in range(order.stages):
-        for micro_batch in range(order.micro_batches):
-            forward, whole, by_input, by_weights = (actions[Action(phase, stage, micro_batch)] for phase in "FBIW")
-            if forward != 1:
-                raise ScheduleError(f"{stage}F{micro_batch} stands {forward} times; each action must stand once")
-            if (whole, by_input, by_weights) not in ((1, 0, 0), (0, 1, 1)):
-                raise ScheduleError(
-                    f"stage {stage} has no whole backward pass of micro-batch {micro_batch}: "
-                    f"{stage}B{micro_batch}, or both {stage}I{micro_batch} and {stage}W{micro_batch}, must stand once"
-                )
 
 
 def order_of_file(name: str) -> Callable[..., Order]:

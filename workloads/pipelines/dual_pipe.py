@@ -15,6 +15,9 @@ from simulator.schedule.order import Action, Order
 from workloads.pipelines._counts import at_least_one
 from workloads.pipelines.dual_pipe_v import row_of_v
 
+SEARCHED = False
+"""`plan` tries it if the scenario names it: no common stack for large models runs it by default."""
+
 MIRRORED = True
 """Rank r of p computes stages r and p - 1 - r, and so does rank p - 1 - r: both hold the weights of both stages."""
 

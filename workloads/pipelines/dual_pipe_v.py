@@ -11,6 +11,9 @@ from simulator.schedule.order import Order
 from workloads.pipelines._counts import at_least_one, exactly_two
 from workloads.pipelines._v_shape import Row
 
+SEARCHED = False
+"""`plan` tries it if the scenario names it: no common stack for large models runs it by default."""
+
 
 def dual_pipe_v(stages: int, micro_batches: int, virtual_stages: int = 2) -> Order:
     """The order of *stages* pipeline ranks, two virtual stages each, over *micro_batches*.

@@ -9,6 +9,9 @@ from __future__ import annotations
 from simulator.schedule.order import Action, Order
 from workloads.pipelines._counts import at_least_one
 
+SEARCHED = False
+"""`plan` tries it if the scenario names it: no common stack for large models runs it by default."""
+
 
 def gpipe(stages: int, micro_batches: int, *, recompute: bool = False) -> Order:
     """The order of *stages* pipeline ranks over *micro_batches*.

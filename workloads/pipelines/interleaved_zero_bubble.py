@@ -10,6 +10,9 @@ from simulator.schedule.order import Order
 from workloads.pipelines.interleaved import depth_first
 from workloads.split_backward import split_backward
 
+SEARCHED = False
+"""`plan` tries it if the scenario names it: no common stack for large models runs it by default."""
+
 
 def interleaved_zero_bubble(stages: int, micro_batches: int, virtual_stages: int = 2) -> Order:
     """The order of *stages* pipeline ranks with *virtual_stages* each, over *micro_batches*; rank r delays W by r.

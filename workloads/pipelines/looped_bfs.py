@@ -11,6 +11,9 @@ from __future__ import annotations
 from simulator.schedule.order import Action, Order
 from workloads.pipelines._counts import at_least_one
 
+SEARCHED = False
+"""`plan` tries it if the scenario names it: no common stack for large models runs it by default."""
+
 
 def looped_bfs(stages: int, micro_batches: int, virtual_stages: int = 2) -> Order:
     """The order of *stages* pipeline ranks with *virtual_stages* each, over *micro_batches*.

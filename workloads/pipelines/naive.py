@@ -8,6 +8,9 @@ from __future__ import annotations
 from simulator.schedule.order import Action, Order
 from workloads.pipelines._counts import at_least_one
 
+SEARCHED = False
+"""`plan` tries it if the scenario names it: no common stack for large models runs it by default."""
+
 
 def naive(stages: int, micro_batches: int = 1) -> Order:
     """The order of *stages* pipeline ranks over *micro_batches*, one after the other.

@@ -14,6 +14,9 @@ from workloads.pipelines._counts import warm_ups
 from workloads.pipelines._updates import updated
 from workloads.pipelines.one_f_one_b import one_f_one_b
 
+SEARCHED = False
+"""`plan` tries it if the scenario names it: no common stack for large models runs it by default."""
+
 
 def pipedream(stages: int, micro_batches: int, *, replicas: Sequence[int] | None = None) -> Order:
     """The order of *stages* pipeline ranks over *micro_batches*, numbered consecutively; each is a batch.

@@ -15,6 +15,9 @@ from workloads.pipelines._counts import at_least_one, warm_ups
 from workloads.pipelines._updates import updated
 from workloads.pipelines.one_f_one_b import one_f_one_b
 
+SEARCHED = False
+"""`plan` tries it if the scenario names it: no common stack for large models runs it by default."""
+
 
 def pipedream_2bw(stages: int, micro_batches: int, *, batches: int = 3, replicas: Sequence[int] | None = None) -> Order:
     """The order of *stages* pipeline ranks over *batches* of *micro_batches*, numbered consecutively.

@@ -10,6 +10,9 @@ from __future__ import annotations
 from simulator.schedule.order import Action, Order
 from workloads.pipelines._counts import at_least_one
 
+SEARCHED = False
+"""`plan` tries it if the scenario names it: no common stack for large models runs it by default."""
+
 RECOMPUTES_LATE = True
 """Where durations are given, recomputation starts so late that it ends when the gradient is due."""
 

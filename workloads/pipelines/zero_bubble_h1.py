@@ -10,6 +10,9 @@ from simulator.schedule.order import Order
 from workloads.pipelines.one_f_one_b import one_f_one_b
 from workloads.split_backward import split_backward
 
+SEARCHED = False
+"""`plan` tries it if the scenario names it: no common stack for large models runs it by default."""
+
 
 def zero_bubble_h1(stages: int, micro_batches: int) -> Order:
     """The order of *stages* pipeline ranks over *micro_batches*; stage s delays its W by s micro-batches.

@@ -10,6 +10,9 @@ from simulator.schedule.order import Order
 from workloads.pipelines.one_f_one_b import warmed_up
 from workloads.split_backward import split_backward
 
+SEARCHED = False
+"""`plan` tries it if the scenario names it: no common stack for large models runs it by default."""
+
 OPTIMIZER_SYNC = False
 """The optimizer steps before the norm of all gradients is known, and corrects the step afterwards (section 4)."""
 

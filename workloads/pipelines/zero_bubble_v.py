@@ -11,6 +11,9 @@ from simulator.schedule.order import Order
 from workloads.pipelines._counts import at_least_one, exactly_two
 from workloads.pipelines._v_shape import Row
 
+SEARCHED = False
+"""`plan` tries it if the scenario names it: no common stack for large models runs it by default."""
+
 OPTIMIZER_SYNC = False
 """The optimizer steps before the norm of all gradients is known, and corrects the step afterwards (section 4)."""
 

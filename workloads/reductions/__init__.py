@@ -7,6 +7,7 @@ same parameters, a function ``gathering`` of the file says how sharded weights a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Self
 
 from pydantic import ConfigDict, model_validator
@@ -15,10 +16,14 @@ from simulator import lookup
 from simulator.document import Fault, Section
 from simulator.document.names import known
 from simulator.document.parameters import parameters
-from workloads.gradients.bucket import Reduction
-from workloads.memory.gathering import Gathering
+from simulator.errors import ScheduleError
+from simulator.schedule import Collective, Op, Recv, Send
+from workloads.gradients.bucket import Bucket, Reduction
+from workloads.sharding.gathers import Gathering
 
 PACKAGE = "workloads.reductions"
+
+COMMUNICATIONS = Collective | Send | Recv
 
 
 class Compression(Section):
@@ -42,7 +47,7 @@ class Compression(Section):
     def wrap(self, reduction: Reduction) -> Reduction:
         """*reduction* with compressed buckets."""
         made: Reduction = lookup.function(PACKAGE, self.method)(reduction, **self._parameters())
-        return made
+        return _exchanging(self.method, made) if "." in self.method else made
 
     @property
     def gathering(self) -> Gathering | None:
@@ -52,6 +57,21 @@ class Compression(Section):
 
     def _parameters(self) -> dict[str, Any]:
         return parameters(lookup.function(PACKAGE, self.method), self.model_extra or {}, ("method",))
+
+
+def _exchanging(name: str, reduction: Reduction) -> Reduction:
+    """The user's *reduction*, which must exchange something over the axis of each bucket that several ranks hold."""
+
+    def checked(bucket: Bucket) -> Iterator[Op]:
+        ops = list(reduction(bucket))
+        if bucket.ranks > 1 and not any(isinstance(op, COMMUNICATIONS) and op.nbytes for op in ops):
+            raise ScheduleError(
+                f"{name} exchanges nothing: the gradients of {bucket.layer}, {bucket.nbytes:.0f} B, stay different on "
+                f"the {bucket.ranks} ranks of {bucket.over}; yield a Collective, or the ops of the reduction it wraps"
+            )
+        yield from ops
+
+    return checked
 
 
 def methods() -> list[str]:

@@ -19,9 +19,9 @@ from simulator.kernel import memory_bound
 from simulator.schedule import Op
 from workloads.gradients.bucket import Bucket, Reduction
 from workloads.gradients.compressed import Code, Message, Round, compressed, wrapped
-from workloads.memory.gathering import Gathering
 from workloads.operators.parameter import REPLICAS
-from workloads.partial_sharding.hybrid import REPLICA, SHARD
+from workloads.sharding.gathers import Gathering
+from workloads.sharding.groups import REPLICA, SHARD
 
 GROUP_ELEMENTS = 8000
 """Elements that share one scale (DeepSpeed, runtime/zero/partition_parameters.py, ``CUDAQuantizer``: at most 8k; for

@@ -11,7 +11,7 @@ from collections.abc import Sequence as Several
 
 from simulator.errors import ScheduleError
 from workloads.memory.chains.segments import advance
-from workloads.memory.chains.sequence import TURN, Kind, Operation, Sequence
+from workloads.memory.chains.sequence import TAPE, TURN, Kind, Operation, Sequence
 
 FIXED = ("full", "uniform", "block")
 """The methods that follow from the number of layers alone."""
@@ -41,6 +41,27 @@ def fixed_sequence(method: str, repeatable: Several[bool], num_layers: int = 1) 
 def saving_all(length: int) -> Sequence:
     """Return the sequence without recomputation of *length* layers."""
     return _of_groups([], length)
+
+
+def swapping_all(length: int) -> Sequence:
+    """Return the sequence of *length* layers in which all tapes but the last are copied to the host and back.
+
+    A layer runs while the tape of the one before it is copied.
+
+    >>> str(swapping_all(2))
+    'F1e O1t F2e W1t Loss BLoss P1t B2 B1'
+    """
+    forward: list[Operation] = []
+    backward: list[Operation] = []
+    for number in range(1, length + 1):
+        forward.append(Operation(Kind.SAVE, number))
+        backward.insert(0, Operation(Kind.BACKWARD, number))
+        if number > 1:
+            forward.append(Operation(Kind.WAIT, number - 1, TAPE))
+            backward.insert(0, Operation(Kind.PREFETCH, number - 1, TAPE))
+        if number < length:
+            forward.append(Operation(Kind.OFFLOAD, number, TAPE))
+    return Sequence((*forward, TURN, *backward))
 
 
 def _of_groups(groups: Several[Several[int]], length: int) -> Sequence:

@@ -19,7 +19,7 @@ from simulator.schedule.order import Action
 from simulator.schedule.program import Block, TemplatedOps
 from workloads.gradients.reduce import backward_ops, final_backwards, updated_stages
 from workloads.memory.offload.places import ON_HOST, TO_GPU, TO_HOST, Held, Places
-from workloads.memory.sharding import added
+from workloads.sharding.states import added
 
 BUCKET = ".bucket"
 """Part of the name of every op that reduces a bucket (`workloads.gradients.reduce`)."""

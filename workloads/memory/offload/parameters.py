@@ -15,9 +15,9 @@ from simulator.kernel import BYTES
 from simulator.schedule import Collective, Copy, Op, Program
 from workloads.gradients.bucket import Weights
 from workloads.memory.offload.places import BEGIN, READ, TO_GPU, Held, Places
-from workloads.memory.sharding import added
-from workloads.memory.unshard import unsharded
 from workloads.operators.parameter import ParameterTensor
+from workloads.sharding.gathers import unsharded
+from workloads.sharding.states import added
 
 
 def with_fetches(program: Program, held: Held, places: Places, degrees: Mapping[str, int]) -> Program:

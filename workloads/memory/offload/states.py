@@ -24,8 +24,7 @@ from workloads.memory.offload.update import with_host_updates
 from workloads.memory.optimizer import Optimizer
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
-from workloads.partial_sharding.axes import PARAMETERS
-from workloads.partial_sharding.hybrid import SHARD
+from workloads.sharding.groups import PARAMETERS, SHARD
 
 
 def offloaded_states(

@@ -15,9 +15,9 @@ from workloads.operators.parameter import REPLICAS
 from workloads.parallelism import DataMethod, Parallelism, TrainingStep
 from workloads.parallelism.ddp import data_parallel
 from workloads.parallelism.pipeline import Pipeline
-from workloads.partial_sharding.hybrid import SHARD, with_hybrid_axes
 from workloads.reductions.all_reduce import all_reduce
 from workloads.shape import nearest_divisors
+from workloads.sharding.groups import SHARD, with_hybrid_axes
 
 
 class LocalSteps(DataMethod):

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import ceil
 
 from simulator.kernel import BYTES, memory_bound
@@ -27,9 +28,9 @@ from workloads.compute import update_op
 from workloads.gradients.bucket import Weights
 from workloads.gradients.reduce import backward_ops
 from workloads.memory.optimizer import Optimizer, resident_states
-from workloads.memory.sharding import of_shard
 from workloads.model import Model
 from workloads.operators.parameter import ParameterTensor
+from workloads.sharding.states import of_shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,12 +227,24 @@ class PushPull:
 
     def _update(self, name: str, part: Part, stream: str) -> Compute:
         """The optimizer step over *part* on the server."""
+        return replace(self._updates[part.number], name=name, stream=stream)
+
+    @cached_property
+    def _updates(self) -> dict[int, Compute]:
+        """The optimizer step by number of the part."""
         made = update_op(self.model, Action("O", 0), self._trained, self.optimizer, self.dtype)
         count = self.model.trainable_parameters
-        kernels = tuple(of_shard(kernel, count, part.parameters) for kernel in made.kernels)
-        return replace(made, name=name, action=None, kernels=kernels, stream=stream, on="host")
+        return {
+            part.number: replace(
+                made,
+                action=None,
+                kernels=tuple(of_shard(kernel, count, part.parameters) for kernel in made.kernels),
+                on="host",
+            )
+            for part in self.parts
+        }
 
-    @property
+    @cached_property
     def _trained(self) -> list[ParameterTensor]:
         every = self.model.tensors_of({layer.name for layer in self.model.layers})
         return [tensor for tensor in every if tensor.trainable]

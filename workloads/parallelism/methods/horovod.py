@@ -1,10 +1,16 @@
 """Horovod: ready gradients are negotiated in cycles, fused in one buffer, and all-reduced one buffer after the other.
 
 Sergeev and Del Balso 2018 (arXiv:1802.05799); github.com/horovod/horovod, docs/tensor-fusion and common/operations.cc.
-A thread of each rank wakes once a *cycle*. Every rank tells the coordinator, rank 0, which gradients its host has asked
-for (a gather); the coordinator answers with those that all ranks ask for (a broadcast). The thread waits until the
-gradients of a buffer, at most *fusion* bytes, are computed, and issues its copies and its all-reduce; then follows the
-next buffer. A gradient that is alone in its buffer is not copied. Averaging divides by the number of ranks.
+A thread of each rank wakes once a *cycle*. In the first step every rank tells the coordinator, rank 0, which gradients
+its host has asked for (a gather); the coordinator answers with those that all ranks ask for (a broadcast). Since
+version 0.16.2 each rank keeps these answers in a cache of *cache_capacity* gradients, so in later steps, which are
+simulated here, the ranks only combine a bit for each of them (an all-reduce by bitwise "and":
+common/response_cache.cc, ``CacheCoordinator::sync``). A model with more gradients than the cache holds evicts each
+before its reuse and negotiates all of them in every step, as does a cache of 0.
+
+The thread then waits until the gradients of a buffer, at most *fusion* bytes, are computed, and issues its copies and
+its all-reduce; then follows the next buffer. A gradient that is alone in its buffer is not copied. Averaging divides by
+the number of ranks.
 
 The host asks for a gradient when it has launched the kernels that make it, ahead of the GPU. So a slow step has large
 buffers, and the last one waits for the end of the backward pass. Which gradients share a buffer is taken from the times
@@ -21,7 +27,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, ClassVar, Literal
 
-from simulator.document import Duration, Flag, Size, Time
+from simulator.document import Duration, Flag, Index, Size, Time
 from simulator.kernel import BYTES, Kernel
 from simulator.schedule import Collective, Compute, Delay, Op, Program, Schedule
 from simulator.units import show
@@ -37,6 +43,9 @@ REQUEST_BYTES = 100.0
 """About what a rank sends for a gradient, and gets back: its name, shape, type and device (horovod/common/wire/
 message.fbs); the name of a variable of TensorFlow has some 60 characters."""
 
+STATUS_BITS = 3
+"""Bits beside those of the cache: shut down, gradients outside of it, invalid ones (common/response_cache.h). Bits are
+sent in words of 64."""
 
 REQUEST_SECONDS = 1e-6
 """About what the coordinator needs to parse a request and add it to the table of its gradient (horovod/common/
@@ -51,12 +60,16 @@ class Horovod(DataMethod):
 
     method: Literal["horovod"]
     """horovod: fused gradients of a cycle are all-reduced."""
-    fusion: Size = 64 * 2**20
-    """Bytes of the buffer in which gradients are fused; by default 64 MiB (128 MiB in Horovod since version 0.21)."""
-    cycle: Duration = 5e-3
-    """Time between two negotiations; by default 5 ms (1 ms in Horovod since version 0.18)."""
+    fusion: Size = 128 * 2**20
+    """Bytes of the buffer in which gradients are fused; by default 128 MiB (64 MiB in Horovod before version 0.21)."""
+    cycle: Duration = 1e-3
+    """Time between two negotiations; by default 1 ms (5 ms in Horovod before version 0.18)."""
+    cache_capacity: Index = 1024
+    """Gradients whose negotiation is remembered (HOROVOD_CACHE_CAPACITY); by default 1024; 0, as before version 0.16.2,
+    negotiates every gradient in every step."""
     request: Time = REQUEST_SECONDS
-    """Time of the coordinator for the message of one rank about one gradient; by default 1 us."""
+    """Time of the coordinator for the message of one rank about one gradient that is not in the cache; by default
+    1 us."""
     hierarchical: Flag = False
     """All-reduces run within nodes and across them (HOROVOD_HIERARCHICAL_ALLREDUCE)."""
 
@@ -69,8 +82,10 @@ class Horovod(DataMethod):
         """Reduce the gradients of all replicas."""
 
         def reduced(program: Program, degrees: Mapping[str, int]) -> Program:
-            cycles = fused_by_cycle(_gradients(program, step), self.cycle, self.fusion)
-            program = _inserted(program, list(_Ops(self, step, degrees[REPLICAS]).cycles(cycles)))
+            gradients = _gradients(program, step)
+            cached = len(gradients) <= self.cache_capacity
+            cycles = fused_by_cycle(gradients, self.cycle, self.fusion)
+            program = _inserted(program, list(_Ops(self, step, degrees[REPLICAS], cached).cycles(cycles)))
             buffers = program.resident.get("buffers", 0.0) + self.fusion
             return replace(program, resident={**program.resident, "buffers": buffers})
 
@@ -165,11 +180,12 @@ def _completing(program: Program) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _Ops:
-    """Makes the ops of cycles; *ranks*: how many negotiate."""
+    """Makes the ops of cycles; *ranks*: how many negotiate; *cached*: all gradients are in the cache."""
 
     method: Horovod
     step: TrainingStep
     ranks: int
+    cached: bool
 
     def cycles(self, cycles: Sequence[Cycle]) -> Iterator[Op]:
         """The ops of all *cycles*, in order."""
@@ -186,7 +202,12 @@ class _Ops:
                 yield from self._reduction(f"{name}.buffer{place}", buffer)
 
     def _negotiation(self, name: str, count: int) -> Iterator[Op]:
-        """The requests of all ranks for so many gradients, the coordinator's work, and its answer."""
+        """The bits of the cache, or the requests of all ranks for so many gradients, and the coordinator's answer."""
+        if self.cached:
+            nbytes = ceil((self.method.cache_capacity + STATUS_BITS) / 64) * 8.0
+            bits = Collective(name=f"{name}.bits", kind="all_reduce", over=REPLICAS, nbytes=nbytes, stream=NEGOTIATION)
+            yield replace(bits, algorithm="halving_doubling")
+            return
         nbytes = REQUEST_BYTES * count
         requests = Collective(name=f"{name}.requests", kind="gather", over=REPLICAS, nbytes=nbytes * self.ranks)
         yield replace(requests, algorithm="direct", stream=NEGOTIATION)

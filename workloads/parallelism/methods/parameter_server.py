@@ -25,11 +25,11 @@ from workloads.gradients.bucket import Bucket
 from workloads.gradients.compressed import Code, Coding, Compressed
 from workloads.gradients.reduce import weights_by_stage
 from workloads.memory.optimizer import Optimizer, resident_states
-from workloads.memory.sharding import of_shard
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
 from workloads.parallelism import ReducingMethod, TrainingStep
 from workloads.parallelism.methods._push_pull import PushPull, parts_of, whole_shares
+from workloads.sharding.states import of_shard
 from workloads.steady_state import SteadyState
 
 GRADIENT_SUM = Operation("sum of gradients", "elementwise")

@@ -12,7 +12,8 @@ from workloads.memory.chains.chain import Chain
 from workloads.memory.chains.combined.execution import executed_with_copies
 from workloads.memory.chains.combined.filling import Rules
 from workloads.memory.chains.combined.programme import Programme, slots_for
-from workloads.memory.chains.methods import saving_all
+from workloads.memory.chains.least_memory import least_together
+from workloads.memory.chains.methods import fixed_sequence, saving_all, swapping_all
 from workloads.memory.chains.optimal import BudgetError, optimal_together
 from workloads.memory.chains.sequence import Sequence
 
@@ -52,6 +53,27 @@ def combined_together(
     return found
 
 
+def least_plans(chains: Several[Chain], budget: float, bandwidth: float, in_flight: int, rules: Rules) -> Plans | None:
+    """Return a plan within *budget* that takes little memory, without the programme; None if none of a few fits.
+
+    The plans that are tried: all tapes stay, all are copied, each layer is run again, or what takes the least memory
+    without copies, as far as *rules* allow them.
+    """
+    options = [tuple(saving_all(len(chain)) for chain in chains), tuple(swapping_all(len(chain)) for chain in chains)]
+    if rules.again != "never":
+        options.append(tuple(fixed_sequence("full", [True] * len(chain)) for chain in chains))
+    if rules.again == "nested":
+        options.append(least_together(chains, in_flight)[1])
+    fitting = [one for one in options if _needed(one, chains, bandwidth, in_flight) <= budget * (1 + ROUNDING)]
+    return min(fitting, key=lambda one: _needed(one, chains, bandwidth, in_flight), default=None)
+
+
+def _needed(plans: Plans, chains: Several[Chain], bandwidth: float, in_flight: int) -> float:
+    """Bytes on the GPU that *plans* need."""
+    runs = [executed_with_copies(one, chain, bandwidth) for one, chain in zip(plans, chains, strict=True)]
+    return (in_flight - 1) * max(run.held for run in runs) + max(run.peak for run in runs)
+
+
 ROUNDING = 1e-12
 """By which sums of bytes may exceed the budget."""
 
@@ -64,8 +86,7 @@ def _fastest(chains: Several[Chain], budget: float, bandwidth: float, in_flight:
         for plans in options:
             runs = [executed_with_copies(one, chain, bandwidth) for one, chain in zip(plans, chains, strict=True)]
             seconds = sum(run.seconds for run in runs)
-            needed = (in_flight - 1) * max(run.held for run in runs) + max(run.peak for run in runs)
-            if seconds < best and needed <= budget * (1 + ROUNDING):
+            if seconds < best and _needed(plans, chains, bandwidth, in_flight) <= budget * (1 + ROUNDING):
                 best, found = seconds, plans
         return best, found
 

@@ -12,26 +12,20 @@ of the backward pass of blocks that fill a window from its first layer up to *la
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import inf
 from typing import Any
 
 import numpy as np
 from numba import njit
 
+from simulator.engine.compilation import compiled
 from workloads.memory.chains.combined.tables import AGAIN, SAVED, Floats, Integers
 
-
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """*function* compiled, and kept on disk where there is a folder to write to."""
-    try:
-        kept: Callable[..., Any] = njit(cache=True)(function)
-    except RuntimeError:
-        kept = njit(function)
-    return kept
+COMPILE_SECONDS = 10
+"""About how long `solve` and `inside` take to compile, s, on one core of an Intel Xeon of 2021."""
 
 
-@_compiled
+@njit
 def _block(t: Any, kind: int, first: int, last: int, room: int) -> float:
     """Seconds of the backward pass of a block in *room* slots."""
     if kind == AGAIN:
@@ -39,20 +33,20 @@ def _block(t: Any, kind: int, first: int, last: int, room: int) -> float:
     return float(t.backward[first]) if room >= t.peak[first] else inf
 
 
-@_compiled
+@njit
 def _taken(t: Any, kind: int, first: int, last: int) -> int:
     if kind == SAVED:
         return int(t.rest[first] + t.activation[first])
     return int(t.activation[last]) if last < len(t.until) - 1 else 0
 
 
-@_compiled
+@njit
 def _others(t: Any, first: int, last: int) -> float:
     """The seconds that the backward passes of all layers but *first* ... *last* take at least."""
     return float(t.backward[:first].sum() + t.backward[last + 1 :].sum())
 
 
-@_compiled
+@compiled()
 def inside(t: Any, begin: int, most: int) -> tuple[Floats, Integers]:
     """The seconds and choices, 2 first + kind of the last block, of windows from *begin* up to layers below *most*."""
     slots = t.again.shape[2] - 1
@@ -76,7 +70,7 @@ def inside(t: Any, begin: int, most: int) -> tuple[Floats, Integers]:
     return seconds, choices
 
 
-@_compiled
+@njit
 def _hidden_from(t: Any, begin: int, number: int) -> int:
     """The last layer of the shortest window from *begin* that surely hides the copy, at most the last but one of all.
 
@@ -91,12 +85,12 @@ def _hidden_from(t: Any, begin: int, number: int) -> int:
     return layers - 1
 
 
-@_compiled
+@njit
 def _load_of(t: Any, kind: int, first: int, last: int) -> int:
     return int(t.saved_load[first] if kind == SAVED else t.again_load[first, last])
 
 
-@_compiled
+@njit
 def _close_windows(t: Any, begin: int, rest: Floats, away: Floats, choices: Integers) -> None:
     """Fill ``away[begin]`` and its choices.
 
@@ -118,7 +112,7 @@ def _close_windows(t: Any, begin: int, rest: Floats, away: Floats, choices: Inte
                 _close(t, begin, open_for, (kind, first, last), within[first - begin], rest, away, choices)
 
 
-@_compiled
+@njit
 def _close(
     t: Any,
     begin: int,
@@ -155,7 +149,7 @@ def _close(
                     choices[begin, number, whole] = (first, last, 2 + kind, before)
 
 
-@_compiled
+@compiled("the programme of recomputation and offloading", COMPILE_SECONDS)
 def solve(t: Any, least_left: int) -> tuple[Floats, Integers, Floats, Integers]:
     """``rest``, its choices (last layer, kind + 2 if copied), ``away`` and its choices.
 

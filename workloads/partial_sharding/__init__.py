@@ -1,1 +1,0 @@
-"""Partial sharding: parameters, gradients and optimizer states are each divided within groups of replicas."""
