@@ -1,26 +1,19 @@
 """Durations of kernels on an accelerator, and the launch costs of a software stack.
 
-A matrix product is divided into tiles, which the streaming multiprocessors (SMs) compute in waves; a last wave that is
-not full costs as much as a full one (NVIDIA, "Matrix Multiplication Background User's Guide"). Other kernels are bound
-by memory. The duration of an op is a smooth maximum of the GPU's time and the host's time to launch its kernels.
+A matrix product takes the tiles and waves of `simulator.products`, or the traffic of its operands; other kernels are
+bound by memory. The duration of an op is a smooth maximum of the GPU's time and the host's time to launch its kernels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from math import ceil, inf, prod
+from math import inf, prod
 from statistics import NormalDist
 
 from simulator.errors import ClusterError
 from simulator.kernel import BYTES, Kernel
-
-TILES = ((256, 128, 1.0), (128, 128, 0.95), (128, 64, 0.85), (64, 64, 0.7))
-"""(m, n, efficiency relative to the largest) of the output tiles of a matrix library, each also transposed. Sizes:
-NVIDIA's guide, section "Tile Quantization". It says that larger tiles are more efficient, without a number: the
-efficiencies are first estimates."""
-
+from simulator.products import Tiling, one_product
 
 UNALIGNED = 0.5
 """Speed of a product on tensor cores with unaligned rows, relative to aligned ones, unless the GPU's file has it.
@@ -28,13 +21,9 @@ nanoGPT's step became 25 % faster on A100 when its vocabulary of 50,257 was padd
 nanoGPT, model.py, vocab_size; the figure is its author's): the logits, a quarter of the FLOPs, ran twice as fast."""
 
 
-SPLIT_DEPTH = 256
-"""The inner dimension below which a product is not split further. CUTLASS ("Efficient GEMM in CUDA", section
-"Parallelized Reductions") splits if m and n are small and k is large, without a number: a first estimate."""
-
-
 OF_CLOCKS = (
     "matmul_efficiency",
+    "low_precision_efficiency",
     "fp32_efficiency",
     "convolution_efficiency",
     "attention_efficiency",
@@ -46,6 +35,11 @@ OF_CLOCKS = (
 
 OPERATOR_SECONDS = 8e-6
 """Host time of an eager operator of PyTorch, dispatched from Python: 5 to 10 us (the `launch` of the stack ``ddp``)."""
+
+
+GRAPHS = ("none", "layers", "step")
+"""What CUDA graphs capture: nothing, the passes of each layer over a micro-batch (Transformer Engine,
+make_graphed_callables, as Megatron-LM has it), or the whole step. A kernel within a graph costs the host nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +88,7 @@ class Software:
     - *communication_sms*: SMs that kernels of communication hold through the whole step, so that products and attention
       run on the others.
     - *early_stop*: recomputation of a layer ends as soon as its backward pass has what it needs.
+    - *graphs*: what is captured in CUDA graphs, one of `GRAPHS`: the host launches each as one.
     """
 
     name: str = "ideal"
@@ -132,6 +127,17 @@ class Software:
     accumulation: str = "fused"
     zero_gradients: str = "reduce_scatter"
     zero_parameters: str = "all_gather"
+    graphs: str = "none"
+
+    def host_seconds(self, kernels: Iterable[Kernel]) -> float:
+        """Return the host time to launch the *kernels* of an op, without those of given duration, s."""
+        launched = [kernel for kernel in kernels if kernel.seconds is None]
+        if self.graphs == "none":
+            return self.launch_seconds * sum(kernel.launches for kernel in launched)
+        # a graph of the whole step is launched once: nothing for each op
+        outside = sum(kernel.launches for kernel in launched if self.graphs == "layers" and not _captured(kernel))
+        inside = any(self.graphs == "layers" and _captured(kernel) for kernel in launched)
+        return self.launch_seconds * (outside + inside)
 
     @property
     def speeds(self) -> tuple[float, ...]:
@@ -154,13 +160,21 @@ class Software:
         return "fp32" if precision in self.fp32_gradients else precision
 
 
+def _captured(kernel: Kernel) -> bool:
+    """True for what a layer's forward and backward pass run; embedding, loss and optimizer lie outside of a layer."""
+    return kernel.operation is None or kernel.operation.kind not in ("embedding", "loss", "optimizer")
+
+
 @dataclass(frozen=True, slots=True)
 class Accelerator:
     """A GPU, or the processor of a host.
 
     *peak_flops*: dense FLOP/s by precision, or one number for all; *memory_bandwidth* in bytes/s and *memory_bytes*;
     *sms* (0: products are not quantised); *matmul_efficiency* and *memory_efficiency*: share of the peak that the best
-    kernels reach; *k_half*: the inner dimension at which a product reaches half of that; *fp32_efficiency*,
+    kernels reach in a step, under the power limit; *burst*: speed of a product alone, before the power limit lowers the
+    clock, over that in a step; *low_precision_efficiency*: the share of products in 8 and 4 bits (None: as other
+    products); *k_half*, *tile_side*, *split_latency*, *product_latency*, *overlap*: the `Tiling` of products;
+    *fp32_efficiency*,
     *fp32_k_half*: the same of products in fp32, and *convolution_efficiency*, *convolution_k_half* of convolutions in
     fp32, if tensor cores do not take part in them (None: as other products); *unaligned_efficiency*: speed of products
     on tensor cores with rows that are not aligned, relative to aligned ones; *attention_efficiency*: share
@@ -179,8 +193,14 @@ class Accelerator:
     memory_bytes: float = inf
     sms: int = 0
     matmul_efficiency: float = 1.0
+    low_precision_efficiency: float | None = None
+    burst: float = 1.0
     memory_efficiency: float = 1.0
     k_half: float = 0.0
+    tile_side: float = 0.0
+    split_latency: float = 0.0
+    product_latency: float = 0.0
+    overlap: float = inf
     fp32_efficiency: float | None = None
     fp32_k_half: float | None = None
     convolution_efficiency: float | None = None
@@ -204,7 +224,7 @@ class Accelerator:
         """Return the dense peak, FLOP/s; for tf32 that of fp32 if there is none. Raises `ClusterError` if unknown."""
         if not isinstance(self.peak_flops, Mapping):
             return self.peak_flops
-        if self._lacks_tf32(precision):
+        if self.lacks_tf32(precision):
             precision = "fp32"
         if precision not in self.peak_flops:
             raise ClusterError(f"{self.name} has no {precision}; it has {', '.join(self.peak_flops)}")
@@ -223,7 +243,7 @@ class Accelerator:
         gpu, given = price
         if software is None or not software.launch_seconds or not gpu:
             return gpu + given
-        host = software.launch_seconds * sum(k.launches for k in kernels if k.seconds is None)
+        host = software.host_seconds(kernels)
         return smooth_maximum(gpu, host, software.sharpness) + given
 
     def slowest_of(self, count: int) -> Accelerator:
@@ -240,6 +260,20 @@ class Accelerator:
         slowdown = 1.0 + self.spread * NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
         shares: dict[str, float] = {name: share for name in OF_CLOCKS if (share := getattr(self, name)) is not None}
         return replace(self, **{name: share / slowdown for name, share in shares.items()})  # type: ignore[arg-type]
+
+    def alone(self) -> Accelerator:
+        """Return this GPU as it runs single products in short bursts: the power limit has not lowered its clock yet.
+
+        >>> Accelerator(matmul_efficiency=0.5, burst=1.5).alone().matmul_efficiency
+        0.75
+        """
+        low = self.low_precision_efficiency
+        return replace(
+            self,
+            burst=1.0,
+            matmul_efficiency=self.matmul_efficiency * self.burst,
+            low_precision_efficiency=low and low * self.burst,
+        )
 
     def kernel_seconds(self, kernel: Kernel, software: Software | None = None) -> float:
         """Return the GPU time of a kernel without its launch, s: the longer of arithmetic and memory traffic."""
@@ -259,10 +293,11 @@ class Accelerator:
         # without tensor cores libraries use Winograd's algorithm (Lavin and Gray 2015, arXiv:1509.09308) where it is
         # faster
         shapes = [kernel.shape]
-        if kernel.winograd is not None and self._lacks_tf32(kernel.precision):
+        if kernel.winograd is not None and self.lacks_tf32(kernel.precision):
             shapes.append(kernel.winograd)
-        sizes = kernel.rows, kernel.depths
-        return max(min(_quantised_flops(*shape, sms, k_half, *sizes) for shape in shapes) / peak, memory)
+        tiling = Tiling(k_half, self.tile_side, self.split_latency, self.product_latency, self.overlap)
+        arithmetic = min(one_product(shape, peak, sms, tiling, kernel.rows, kernel.depths) for shape in shapes)
+        return smooth_maximum(arithmetic, memory, self.overlap) + self.product_latency
 
     def memory_seconds(self, kernel: Kernel) -> float:
         """Return the time in which *kernel* reads and writes its bytes, s."""
@@ -292,9 +327,11 @@ class Accelerator:
     def _of_products(self, precision: str) -> tuple[float, float]:
         """Return the efficiency and the half depth of products. Convolutions in fp32 say tf32 (`Kernel`)."""
         efficiency, k_half = None, None
-        if precision == "fp32":
+        if precision not in BYTES:
+            efficiency = self.low_precision_efficiency
+        elif precision == "fp32":
             efficiency, k_half = self.fp32_efficiency, self.fp32_k_half
-        elif self._lacks_tf32(precision):
+        elif self.lacks_tf32(precision):
             efficiency, k_half = self.convolution_efficiency, self.convolution_k_half
         if k_half is None:
             k_half = self.k_half * self._over_16_bits(precision)
@@ -310,7 +347,8 @@ class Accelerator:
             return 1.0
         return self.peak(precision) / self.peak("bf16")
 
-    def _lacks_tf32(self, precision: str) -> bool:
+    def lacks_tf32(self, precision: str) -> bool:
+        """Return True if *precision* is tf32 and there is no figure for it."""
         return precision == "tf32" and isinstance(self.peak_flops, Mapping) and "tf32" not in self.peak_flops
 
 
@@ -318,34 +356,3 @@ def smooth_maximum(a: float, b: float, sharpness: float) -> float:
     """Return (a^q + b^q)^(1/q): about the larger if they differ much, 2^(1/q) times either if they are equal."""
     low, high = sorted((a, b))
     return high * (1.0 + (low / high) ** sharpness) ** (1.0 / sharpness) if high else 0.0
-
-
-@lru_cache(maxsize=100_000)
-def _quantised_flops(
-    batch: int,
-    m: int,
-    n: int,
-    k: int,
-    sms: int,
-    k_half: float,
-    several: tuple[int, ...] = (),
-    depths: tuple[int, ...] = (),
-) -> float:
-    """Return the FLOPs of whole waves of the best tile; the last wave counts as full.
-
-    A product with fewer tiles than SMs, such as a weight gradient, is divided along k among the idle SMs (split-K).
-    *several*: m of each product, if unequal ones share a launch: its tiles are one sequence of waves. *depths*: k of
-    each: tiles take turns, and the deepest bounds the launch.
-    """
-    best = inf
-    for rows, columns, efficiency in TILES:
-        for tile_m, tile_n in {(rows, columns), (columns, rows)}:
-            down = sum(ceil(one / tile_m) for one in several) or batch * ceil(m / tile_m)
-            tiles = down * ceil(n / tile_n)
-            waves = ceil(tiles / sms)
-            if depths:
-                work = max(waves * k, *depths) + waves * k_half
-            else:
-                work = waves * (ceil(k / max(1, min(sms // tiles, k // SPLIT_DEPTH))) + k_half)
-            best = min(best, work * sms * 2.0 * tile_m * tile_n / efficiency)
-    return best

@@ -21,6 +21,10 @@ class ScenarioError(SimulatorError):
     """A scenario file, an option or a catalogue file is wrong; the text names file, line and key."""
 
 
+class PlacedError(ScenarioError):
+    """A `ScenarioError` that names its place in a document already."""
+
+
 class CalibrationError(SimulatorError):
     """Measurements cannot be read, or do not determine the parameters."""
 

@@ -1,11 +1,77 @@
-"""Processes that a parent process starts: how one ended, and how it ends together with its parent."""
+"""Processes that a parent process starts, with a pipe to each: their start, how one ended, and their end.
+
+They come from a fork server, which imports what all of them need once. Jobs (`scenarios.execution`) and ranks of a
+replay (`simulator.replay.launch`) start so.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
-from multiprocessing import connection, parent_process
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing import connection, get_context, parent_process
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from types import ModuleType
+from typing import Any
+
+
+def start(
+    target: Callable[..., None], *arguments: Any, imports: Sequence[str], name: str | None = None
+) -> tuple[BaseProcess, Connection]:
+    """Start a process that calls *target* with *arguments* and its end of a pipe; return it and the other end.
+
+    *imports*: modules that the fork server imports. *target* should call `begin` first.
+    """
+    context = get_context("forkserver")
+    context.set_forkserver_preload(list(imports))
+    ours, theirs = context.Pipe()
+    process = context.Process(target=target, args=(*arguments, theirs), name=name, daemon=True)
+    # processes inherit what is blocked: an interrupt from the terminal does not reach them
+    with blocked(), _without_main():
+        process.start()
+    theirs.close()
+    return process, ours
+
+
+def begin() -> None:
+    """Call this first in a process: it leaves interrupts to its parent, and ends as soon as its parent has ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
+
+
+def end(children: Iterable[tuple[BaseProcess, Connection]]) -> None:
+    """End all processes, given with their pipes."""
+    own = list(children)
+    for process, _ in own:
+        process.kill()
+    for process, pipe in own:
+        process.join()
+        pipe.close()
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Hide the main module. A new process would import it, and a user's script would then begin again in there."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+@contextmanager
+def blocked() -> Iterator[None]:
+    """Block the signals that would end the process."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def end_with_parent() -> None:

@@ -127,7 +127,7 @@ class Totals:
     link_bins: LinkBins
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Timeline:
     """What ran, by rank.
 
@@ -153,6 +153,9 @@ class Timeline:
     engine: str = ""
     totals: Totals | None = None
     links_shared: bool = True
+
+    def __repr__(self) -> str:
+        return f"<Timeline of {self.world_size:,} ranks, {self.makespan:.4g} s>"
 
     @classmethod
     def unfolded(

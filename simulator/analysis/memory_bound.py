@@ -119,10 +119,15 @@ class _Template:
 
 def _follow(block: Block, begin: int, pending: Pending, account: _Account) -> None:
     """Follow the ops of *block*, the first at place *begin*."""
+    # a program may have thousands of streams, so what an op ends is looked up and not searched for
+    stream_of = {name: stream for stream, (name, _) in pending.items()}
     for place, op in enumerate(block.ops, begin):
         waits = block.names(op.after) if op.stream == "compute" and pending else ()
-        for stream in [stream for stream, (name, _) in pending.items() if stream == op.stream or name in waits]:
-            account.change(place, pending.pop(stream)[1], -1)
+        ended = dict.fromkeys([op.stream, *(stream_of[name] for name in waits if name in stream_of)])
+        for stream in [stream for stream in ended if stream in pending]:
+            name, frees = pending.pop(stream)
+            del stream_of[name]
+            account.change(place, frees, -1)
         if op.allocates:
             account.change(place, op.allocates, 1)
         if not op.frees:
@@ -130,4 +135,5 @@ def _follow(block: Block, begin: int, pending: Pending, account: _Account) -> No
         if op.stream == "compute":
             account.change(place + 0.5, op.frees, -1)
         else:
-            pending[op.stream] = block.name(op.name), op.frees
+            name = block.name(op.name)
+            pending[op.stream], stream_of[name] = (name, op.frees), op.stream

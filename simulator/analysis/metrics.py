@@ -172,16 +172,6 @@ def flops_per_gpu(timeline: Timeline) -> tuple[float, float]:
     return model_flops(timeline.schedule) / available, hardware_flops(timeline.schedule) / available
 
 
-def mfu_6nd(timeline: Timeline, peak_flops: float, parameters: float, tokens: float) -> float:
-    """Return 6 N D / (GPUs x peak x step time), for N *parameters* and D *tokens* of a training step.
-
-    Kaplan et al. 2020 (arXiv:2001.08361, section 2.1): 6 FLOPs a parameter and token. Unlike `flops_per_gpu`, it leaves
-    out the products of attention scores, and counts parameters of embeddings that no product uses.
-    """
-    available = len(timeline.gpu_ranks) * timeline.step_time * peak_flops
-    return 6.0 * parameters * tokens / available if available else 0.0
-
-
 def algbw(nbytes: float, seconds: float) -> float:
     """Return nccl-tests' algorithm bandwidth, bytes/s: *nbytes* of the full vector over *seconds*; 0 for no time."""
     return nbytes / seconds if seconds else 0.0

@@ -9,7 +9,7 @@ import numpy as np
 
 from simulator.analysis.memory import stage_of, stages
 from simulator.analysis.palette import PHASE_PAINTS
-from simulator.analysis.rows import MOST_CLASSES, Boxes, Label, Row, chosen, evenly
+from simulator.analysis.rows import MOST_CLASSES, MOST_GIVEN, Boxes, Label, Row, chosen, evenly
 from simulator.errors import SimulatorError
 from simulator.schedule import Compute, Op
 from simulator.schedule.order import PHASES, Action
@@ -20,9 +20,10 @@ PHASE_LETTERS = tuple(PHASES)
 
 
 class Stretch(NamedTuple):
-    """*action* ran from *begin* to *end* (s): all its layers, with the waits between them."""
+    """*action* of training step *step* ran from *begin* to *end* (s): its layers in a row, with waits between them."""
 
     action: Action
+    step: int
     begin: float
     end: float
 
@@ -36,14 +37,15 @@ def stretches(timeline: Timeline, rank: int) -> list[Stretch]:
     phase = program.column(lambda op: PHASE_LETTERS.index(op.action.phase) if op.action else 0, np.int64)
     stage = program.column(lambda op: op.action.stage if op.action else 0, np.int64)
     actions = np.stack((phase, stage, micro_batches(program)))[:, own.op[computed]]
+    actions = np.concatenate((actions, own.step[None, computed]))
     firsts = np.flatnonzero(np.append(True, np.any(np.diff(actions) != 0, axis=0))[: len(computed)])
     if not len(firsts):
         return []
     ends = np.maximum.reduceat(own.end[computed], firsts)
     rows = zip(*actions[:, firsts].tolist(), own.begin[computed[firsts]].tolist(), ends.tolist(), strict=True)
     return [
-        Stretch(Action(PHASE_LETTERS[phase], stage, None if number == NO_MICRO_BATCH else number), begin, end)
-        for phase, stage, number, begin, end in rows
+        Stretch(Action(PHASE_LETTERS[phase], stage, None if number == NO_MICRO_BATCH else number), step, begin, end)
+        for phase, stage, number, step, begin, end in rows
     ]
 
 
@@ -75,24 +77,44 @@ def pipeline_rows(
     Boxes show the number of their micro-batch. Actions of no length, as the optimizer of a unit model, have no box.
     """
     every = pipeline_ranks(timeline, ranks)
-    kept = every if ranks is not None else evenly(every, MOST_CLASSES)
+    if len(every) > MOST_GIVEN:
+        # one of each class of equal ranks
+        _, firsts = np.unique(timeline.representative[every], return_index=True)
+        every = [every[place] for place in sorted(firsts.tolist())]
+    kept = evenly(every, MOST_CLASSES if ranks is None else MOST_GIVEN)
     told = "" if len(kept) == len(every) else f"{len(kept)} of {len(every)} stages, evenly spread; --ranks shows others"
     told = "; ".join(filter(None, (told, box_lengths(timeline, kept))))
     return [_row(timeline, rank, window) for rank in kept], told
 
 
 def box_lengths(timeline: Timeline, ranks: Sequence[int] | None = None) -> str:
-    """How long the boxes of each phase are on *ranks* (default: those of the picture): the unit of the picture.
+    """How long each phase of a micro-batch takes on a stage of *ranks* (default: those of the picture).
 
-    For example ``boxes: F 1 s, B 2 s``; empty if no box has a length.
+    For example ``boxes: F 1 s, B 2 s``; empty if no box has a length. Where the phase of a micro-batch has several
+    boxes, as a backward pass that computes each layer again before, their sum is told and their number:
+    ``F 38 ms, B 73 ms in 6 boxes``.
     """
     seconds: dict[str, list[float]] = {}
+    counts: dict[str, set[int]] = {}
     for rank in pipeline_ranks(timeline) if ranks is None else ranks:
-        for action, begin, end in stretches(timeline, rank):
+        of_action: dict[tuple[Action, int], list[float]] = {}
+        for action, step, begin, end in stretches(timeline, rank):
             if end > begin:
-                seconds.setdefault(action.phase, []).append(end - begin)
-    told = [f"{phase} {_range(min(own), max(own))}" for phase, own in sorted(seconds.items(), key=_phase_order)]
+                of_action.setdefault((action, step), []).append(end - begin)
+        for (action, _), parts in of_action.items():
+            seconds.setdefault(action.phase, []).append(sum(parts))
+            counts.setdefault(action.phase, set()).add(len(parts))
+    told = [
+        f"{phase} {_range(min(own), max(own))}{_in_boxes(counts[phase])}"
+        for phase, own in sorted(seconds.items(), key=_phase_order)
+    ]
     return f"boxes: {', '.join(told)}" if told else ""
+
+
+def _in_boxes(counts: set[int]) -> str:
+    """Return in how many boxes a phase of a micro-batch is drawn; empty for one."""
+    least, most = min(counts), max(counts)
+    return "" if most == 1 else f" in {most} boxes" if least == most else f" in {least} to {most} boxes"
 
 
 def _range(least: float, most: float) -> str:

@@ -19,6 +19,9 @@ from simulator.timeline import NO_MICRO_BATCH, Columns, Floats, Integers, Timeli
 
 MOST_CLASSES = 32
 """Classes of equal ranks that a chart shows at most, unless ranks are given."""
+MOST_GIVEN = 64
+"""Ranks that a chart shows one by one if they are given; of more, equal ones are a band, and so many bands are shown.
+"""
 MOST_ROWS = 64
 """Number of rows above which all transfers of a rank are in one row: names of more streams have no room."""
 LEAST_LABEL = 14
@@ -98,9 +101,11 @@ def shown(
     timeline: Timeline,
     ranks: Sequence[int] | None,
     most: int = MOST_CLASSES,
-    join: Callable[[Mapping[int, Integers]], list[Group]] | None = None,
+    join: Join | None = None,
 ) -> tuple[list[Shown], str]:
     """Return the ranks to show (*ranks*, else one of each class), and a note of what is left out.
+
+    More than `MOST_GIVEN` given *ranks* are shown as bands of equal ones.
 
     *join* joins classes that look equal. Of more than *most* rows an evenly spaced selection is shown. Ranks without
     kept spans are left out. Raises `SimulatorError` for an unknown rank.
@@ -108,12 +113,12 @@ def shown(
     world = timeline.world_size
     if ranks is not None:
         given = chosen(timeline, ranks, world)
+        if len(given) > MOST_GIVEN:
+            return _bands(timeline, given, join)
         note = "" if len(given) == world else f"{len(given)} of {world:,} ranks"
         return [Shown(rank, f"rank {rank}") for rank in given], note
-    classes = {first: alike for first, alike in timeline.classes.items() if first in timeline.columns}
-    several = [Group(first, alike) for first, alike in classes.items()]
-    if join is not None and len(classes) <= MOST_COMPARED:
-        several = join(classes)
+    classes = dict(timeline.classes)
+    several = _joined(classes, join)
     known = sum(map(len, classes.values()))
     kept = evenly(range(len(several)), most)
     named = [Shown(several[place].first, group_name(timeline, several[place].ranks)) for place in kept]
@@ -121,6 +126,32 @@ def shown(
         some = f"{len(kept)} of " if len(kept) < len(several) else ""
         return named, f"{some}{known:,} of {world:,} ranks, those whose spans were kept; --ranks keeps others"
     return named, _told(world, len(classes), len(several), len(kept))
+
+
+Join = Callable[[Mapping[int, Integers]], list[Group]]
+
+
+def _joined(classes: Mapping[int, Integers], join: Join | None) -> list[Group]:
+    """Return *classes* as groups, joined by *join* if they are not too many to compare."""
+    if join is not None and len(classes) <= MOST_COMPARED:
+        return join(classes)
+    return [Group(first, alike) for first, alike in classes.items()]
+
+
+def _bands(timeline: Timeline, given: Sequence[int], join: Join | None) -> tuple[list[Shown], str]:
+    """Return a row for each band of equal ranks among the many *given* ones, and a note."""
+    classes: dict[int, Integers] = {}
+    for alike in timeline.classes.values():
+        mine = alike[np.isin(alike, given)]
+        if len(mine):
+            classes[int(mine[0])] = mine
+    several = _joined(classes, join)
+    kept = evenly(range(len(several)), MOST_GIVEN)
+    named = [Shown(several[place].first, group_name(timeline, several[place].ranks)) for place in kept]
+    some = f"{len(kept)} of " if len(kept) < len(several) else ""
+    known = sum(map(len, classes.values()))
+    of = f"{known:,} of {timeline.world_size:,} ranks" if known < timeline.world_size else f"{known:,} ranks"
+    return named, f"{of} in {some}{len(several):,} {'band' if len(several) == 1 else 'bands'} of ranks that look equal"
 
 
 def _told(world: int, classes: int, rows: int, kept: int) -> str:

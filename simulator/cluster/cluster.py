@@ -258,7 +258,7 @@ class Cluster:
         key = source, target
         if key not in self._routes:
             path = self._path(self.vertex(source), self.vertex(target))
-            self._routes[key] = tuple([self.topology.leaving(a)[b] for a, b in pairwise(path)])
+            self._routes[key] = self._links(path, source, target)
         return self._routes[key]
 
     def paths(self, source: str, target: str, connection: int = 0) -> tuple[tuple[int, ...], ...]:
@@ -270,8 +270,21 @@ class Cluster:
         if several is None:
             return (self.route(source, target),)
         found = several(self.vertex(source), self.vertex(target), connection)
+        return tuple(self._links(path, source, target) for path in found)
+
+    def _links(self, path: Sequence[int], source: str, target: str) -> tuple[int, ...]:
+        """The numbers of the links of *path* between vertices. Raises `ClusterError` if there is no such link."""
         leaving = self.topology.leaving
-        return tuple(tuple([leaving(a)[b] for a, b in pairwise(path)]) for path in found)
+        try:
+            return tuple([leaving(a)[b] for a, b in pairwise(path)])
+        except (KeyError, IndexError, TypeError):
+            names = self.vertices.names
+            told = [names[one] if isinstance(one, int) and 0 <= one < len(names) else repr(one) for one in path]
+            missing = next((f"{a} to {b}" for a, b in pairwise(told) if self._link_between(a, b) is None), "")
+            raise ClusterError(
+                f"the route of the fabric from {source} to {target} takes {', '.join(told)}, but there is no link from "
+                f"{missing}; a route names the switches in order, each joined to the next"
+            ) from None
 
     def reversed(self, path: Sequence[int]) -> tuple[int, ...]:
         """Return the links of *path* in the opposite direction, from its end to its begin."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from simulator.errors import ScenarioError
+from simulator.errors import PlacedError, ScenarioError
 
 Path = tuple[str | int, ...]
 """Keys of mappings and indices of lists, from the root down."""
@@ -81,7 +81,7 @@ class Document:
 
     def error(self, path: Path, message: str, hint: str = "", *, at_key: bool = False) -> ScenarioError:
         """Return an error with the text of `fault`."""
-        return ScenarioError(self.fault(path, message, hint, at_key=at_key))
+        return PlacedError(self.fault(path, message, hint, at_key=at_key))
 
 
 def part(document: Document, key: str) -> Document:
@@ -142,14 +142,17 @@ def _below(base: Any, over: Any) -> Any:
 
 
 def _covered(path: Path, over: Any) -> bool:
-    """Return whether *over* has something other than a mapping on *path*, which hides the value of the base."""
+    """Return whether *over* has a value at *path* or hides it: then the position of the base is not that of the value.
+
+    A value that was given from Python has no position, and an error about it names its key alone.
+    """
     for key in path:
         if not isinstance(over, dict):
             return True
         if key not in over:
             return False
         over = over[key]
-    return False
+    return True
 
 
 def _assigned(data: Any, path: Path, value: Any) -> Any:

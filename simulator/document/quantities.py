@@ -32,7 +32,9 @@ MOST = 10_000_000
 class Section(BaseModel):
     """A mapping of a scenario or catalogue file: unknown keys are faults, and values stay as they were read."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, populate_by_name=True, protected_namespaces=(), defer_build=True
+    )
 
 
 def written(value: Any) -> str:

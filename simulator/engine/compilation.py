@@ -1,4 +1,4 @@
-"""Compilation of the event loop by numba, which keeps the compiled code on disk where it can."""
+"""Compilation by numba, for all compiled functions of the project. The code is kept on disk where it can be."""
 
 from __future__ import annotations
 
@@ -11,30 +11,35 @@ from numba.core import event
 from numba.core.caching import FunctionCache
 from numba.core.typing.templates import Signature
 
-SECONDS = 10
-"""About how long the event loop takes to compile, s, on one core of an Intel Xeon of 2021."""
-
 log = logging.getLogger(__name__)
 
 
-def compile_function(function: Callable[..., Any], signature: Signature, **options: Any) -> Callable[..., Any]:
-    """Compile *function* for *signature* with the *options* of `numba.njit`, or load it from the cache on disk.
+def compiled(
+    what: str = "", seconds: int = 0, signature: Signature | None = None, **options: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that compiles a function with the *options* of `numba.njit`, or loads it from the disk.
 
-    If it must be compiled, a warning is logged first.
+    It is compiled at once for *signature*; None: when it is called, for the types of its arguments. Before that a
+    warning is logged that says *what* is compiled, and about how many *seconds* that takes; no warning without a text.
+    Functions that it calls are compiled with it: for them plain `numba.njit` will do, if their constants are in the
+    same module.
     """
-    dispatcher = njit(**options)(function)
-    cache = _cache(function)
-    if cache is not None:
-        dispatcher._cache = cache
-    with event.install_listener("numba:compile", _Notice(function, cache is not None)):
-        try:
+
+    def compile_function(function: Callable[..., Any]) -> Callable[..., Any]:
+        dispatcher = njit(**options)(function)
+        cache = _cache(function)
+        if cache is not None:
+            dispatcher._cache = cache
+        if what:
+            notice = _Notice(function, what, seconds, cache is not None)
+            event.register("numba:compile", notice)  # type: ignore[no-untyped-call]
+        if signature is not None:
             dispatcher.compile(signature)
-        except OSError as error:
-            # numba writes its cache last, so the compiled code can be used
-            log.warning("the compiled event loop cannot be kept on disk: %s", error)
-    dispatcher.disable_compile()
-    compiled: Callable[..., Any] = dispatcher
-    return compiled
+            dispatcher.disable_compile()
+        made: Callable[..., Any] = dispatcher
+        return made
+
+    return compile_function
 
 
 class _Cache(FunctionCache):
@@ -49,6 +54,13 @@ class _Cache(FunctionCache):
         constants = tuple(sorted((name, value) for name, value in names if isinstance(value, int | float)))
         key: tuple[Any, ...] = super()._index_key(signature, codegen)  # type: ignore[no-untyped-call]
         return *key, constants
+
+    def save_overload(self, signature: Signature, data: Any) -> None:
+        """Keep the code, if there is room. It can be used in any case."""
+        try:
+            super().save_overload(signature, data)  # type: ignore[no-untyped-call]
+        except OSError as error:
+            log.warning("compiled code cannot be kept on disk: %s", error)
 
 
 def _cache(function: Callable[..., Any]) -> _Cache | None:
@@ -65,20 +77,21 @@ def _cache(function: Callable[..., Any]) -> _Cache | None:
 class _Notice(event.Listener):
     """Logs a warning when the compilation of *function* starts."""
 
-    def __init__(self, function: Callable[..., Any], caches: bool) -> None:
-        self.function, self.caches = function, caches
+    def __init__(self, function: Callable[..., Any], what: str, seconds: int, keeps: bool) -> None:
+        self.function, self.what, self.seconds, self.keeps = function, what, seconds, keeps
 
     def on_start(self, event: Any) -> None:
         """Log it. The functions that it calls are compiled with it; they are not logged."""
         if event.data["dispatcher"].py_func is not self.function:
             return
-        if self.caches:
-            log.warning("compiling the event loop, once on this machine: about %d s", SECONDS)
+        if self.keeps:
+            log.warning("compiling %s, once on this machine: about %d s", self.what, self.seconds)
         else:
             log.warning(
-                "compiling the event loop, about %d s in every run: no folder to keep it in can be written; "
+                "compiling %s, about %d s in every run: no folder to keep it in can be written; "
                 "set NUMBA_CACHE_DIR to one",
-                SECONDS,
+                self.what,
+                self.seconds,
             )
 
     def on_end(self, event: Any) -> None:

@@ -49,7 +49,7 @@ from simulator.engine.arrays import (
     Lowered,
     State,
 )
-from simulator.engine.compilation import compile_function
+from simulator.engine.compilation import compiled
 from simulator.engine.setup import ONE_INSTANT
 
 DONE, CONTINUE, DEADLOCK, MORE_COMMUNICATIONS, MORE_TRANSFERS, MORE_INTERVALS, FIRST_STEP_ENDED = range(7)
@@ -972,4 +972,7 @@ def _types(kind: Any, dtypes: dict[str, Any]) -> types.NamedTuple:
 
 SIGNATURE = types.int64(_types(Lowered, LOWERED_TYPES), _types(State, STATE_TYPES), types.int64, types.int64)
 
-advance = compile_function(_advance, SIGNATURE, nogil=True, error_model="numpy", _nrt=False)
+COMPILE_SECONDS = 10
+"""About how long that takes, s, on one core of an Intel Xeon of 2021."""
+
+advance = compiled("the event loop", COMPILE_SECONDS, SIGNATURE, nogil=True, error_model="numpy", _nrt=False)(_advance)

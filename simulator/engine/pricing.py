@@ -29,7 +29,7 @@ class Pricing:
     ) -> None:
         self.schedule, self.cluster, self.devices = schedule, cluster, devices
         self.software, self.variation = software, variation
-        self._on_host = [_computes_on_host(program) for program in schedule.programs]
+        self._on_host = [computes_on_host(program) for program in schedule.programs]
         self._modelled: dict[Hashable, tuple[Floats, NDArray[np.bool_]]] = {}
 
     def with_variation(self, variation: Variation) -> Pricing:
@@ -89,5 +89,6 @@ class Pricing:
         return device.seconds(op.kernels, self.software)
 
 
-def _computes_on_host(program: Program) -> bool:
+def computes_on_host(program: Program) -> bool:
+    """True if an op of *program* computes on a host."""
     return any(isinstance(op, Compute) and op.on == "host" for op in program.distinct())

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import inf
 
 import numpy as np
 
 from simulator.accelerator import Software
 from simulator.cluster import Cluster
-from simulator.engine.choice import choose
+from simulator.engine.choice import choose, numba_fault
 from simulator.engine.conditions import Conditions
 from simulator.engine.deadlock import deadlock
 from simulator.engine.folding.folding import Folding
@@ -95,6 +96,10 @@ def packed(schedule: Schedule, cluster: Cluster) -> tuple[str, ...]:
     )
 
 
+MOST_RATES = 1_000_000
+"""Rates of flows that ``auto`` solves in SimPy before it takes the compiled engine: some 10 s."""
+
+
 @dataclass
 class Simulation:
     """One run of *schedule* on the cluster and the devices of *communicator*.
@@ -174,13 +179,19 @@ class Simulation:
         def watch(fraction: float) -> None:
             self.fraction = fraction
 
-        if self.chosen_engine == "compiled":
-            from simulator.engine.execution import run
+        if self.chosen_engine == "simpy":
+            from simulator.engine.reference import TooManyRatesError
+            from simulator.engine.reference import run as run_reference
 
-            return run(setup, watch, self.kept)
-        from simulator.engine.reference import run as run_reference
+            # few ops may have many flows, which only shows while they run
+            bounded = self.engine == "auto" and not numba_fault()
+            try:
+                return run_reference(setup, watch, MOST_RATES if bounded else inf)
+            except TooManyRatesError:
+                self.__dict__["chosen_engine"] = "compiled"
+        from simulator.engine.execution import run
 
-        return run_reference(setup, watch)
+        return run(setup, watch, self.kept)
 
     @cached_property
     def kept(self) -> Collection[int] | None:

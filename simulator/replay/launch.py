@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from multiprocessing import get_context
 from typing import Any
 
 from simulator.errors import ReplayError
+from simulator.processes import start
 from simulator.replay import process
 from simulator.replay.place import Place, on_loopback
 from simulator.replay.worker import Member, Work, device_of, open_world, prepare
@@ -56,20 +56,12 @@ def launch(
 def _start(
     work: Work, arguments: Sequence[Any], backend: str, places: Sequence[Place], timeout: float, on_report: OnReport
 ) -> list[Any]:
-    context = get_context("forkserver")
-    context.set_forkserver_preload(list(PRELOADED))
     deadline = time.monotonic() + timeout
     workers = WorkerGroup(deadline, timeout, on_report)
     try:
         for place, argument in zip(places, arguments, strict=True):
-            ours, theirs = context.Pipe()
             assignment = process.Assignment(place, len(places), backend, timeout, work, argument, places[0].address)
-            rank = context.Process(
-                target=process.main, args=(assignment, theirs), name=f"rank {place.rank}", daemon=True
-            )
-            rank.start()
-            theirs.close()
-            workers.add(rank, ours)
+            workers.add(*start(process.main, assignment, imports=PRELOADED, name=f"rank {place.rank}"))
         return workers.results()
     finally:
         workers.close()

@@ -7,7 +7,6 @@ text))``.
 from __future__ import annotations
 
 import os
-import signal
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from simulator.errors import SimulatorError
-from simulator.processes import end_with_parent
+from simulator.processes import begin
 from simulator.replay import clock
 from simulator.replay.place import Place
 from simulator.replay.testbed import namespace
@@ -42,8 +41,7 @@ class Assignment:
 
 def main(assignment: Assignment, launcher: Connection) -> None:
     """Execute *assignment* and send its results to *launcher*."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent()
+    begin()
     _silence()
     try:
         launcher.send(("done", _execute(assignment, launcher)))

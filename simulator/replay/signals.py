@@ -40,13 +40,3 @@ def orderly_termination() -> Iterator[None]:
 
 def _end(number: int, _frame: FrameType | None) -> NoReturn:
     raise _Ended(number)
-
-
-@contextmanager
-def blocked() -> Iterator[None]:
-    """Block the signals that would end the process."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

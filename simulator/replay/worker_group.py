@@ -12,7 +12,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from simulator.errors import ReplayError
-from simulator.processes import death
+from simulator.processes import death, end
 
 GRACE = 0.5
 """Seconds to wait for other failures after the first: ranks that lose a partner fail too, and may report earlier."""
@@ -50,12 +50,7 @@ class WorkerGroup:
 
     def close(self) -> None:
         """End every process that still runs."""
-        for process in self._processes:
-            if process.is_alive():
-                process.kill()
-        for process, pipe in zip(self._processes, self._pipes, strict=True):
-            process.join()
-            pipe.close()
+        end(zip(self._processes, self._pipes, strict=True))
 
     @property
     def _at_work(self) -> list[int]:

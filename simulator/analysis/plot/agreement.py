@@ -40,7 +40,8 @@ def agreement_chart(groups: Mapping[str, Pairs], title: str) -> Figure:
     """Return a chart: left all pairs on logarithmic axes with the diagonal, right the errors of each group."""
     figure = Figure(figsize=(WIDTH, 1.8 + max(4.2, 0.26 * len(groups))), layout="constrained")
     diagonal, errors = figure.subplots(1, 2, width_ratios=(1.2, 1))
-    looks = dict(zip(groups, _looks(), strict=False))
+    # more groups than looks share some
+    looks = dict(zip(groups, cycle(_looks()), strict=False))
     for name, pairs in groups.items():
         color, marker = looks[name]
         diagonal.scatter(*zip(*pairs, strict=True), s=18, color=color, marker=marker, alpha=0.8, linewidths=0, zorder=2)

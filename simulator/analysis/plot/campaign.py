@@ -43,6 +43,7 @@ class Course(NamedTuple):
     """What is drawn: the *curves* of samples by name, the time without failures, shares of the time, intervals.
 
     *amount* and *unit*: what the campaign trains in all, such as tokens. *ideal*: the time without failures, s.
+    *percentiles*: of the whole time, by the name of the curve of the sample nearest to it, s.
     """
 
     curves: Mapping[str, Curve]
@@ -51,6 +52,7 @@ class Course(NamedTuple):
     ideal: float
     shares: Mapping[str, float]
     intervals: Intervals | None
+    percentiles: Mapping[str, float]
 
 
 def draw_campaign(course: Course, path: Path | str, *, title: str) -> None:
@@ -86,12 +88,14 @@ def _progress(axes: Axes, course: Course) -> None:
     widths = [1.2 + 1.6 * place for place in reversed(range(len(course.curves)))]
     for (name, curve), fill, width in zip(course.curves.items(), SERIES_FILLS, widths, strict=False):
         times, amounts = np.array(curve).T
-        axes.plot(times / scale, amounts, color=fill, linewidth=width, label=f"{name}, {times[-1] / scale:.4g} {unit}")
+        seconds = course.percentiles.get(name, times[-1])
+        axes.plot(times / scale, amounts, color=fill, linewidth=width, label=f"{name}, {seconds / scale:.4g} {unit}")
     axes.set(xlabel=f"time ({unit})", ylabel=f"{course.unit} trained", title="Progress; a step down is work lost")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda amount, _: _counted(amount)))
     axes.set_xlim(0)
     axes.set_ylim(0)
-    axes.legend(loc="lower right", frameon=False)
+    nearest = "curves: the samples nearest to the percentiles" if course.percentiles else None
+    axes.legend(loc="lower right", frameon=False, title=nearest, title_fontsize=8)
 
 
 def _shares(axes: Axes, lost: Mapping[str, float], total: float) -> None:

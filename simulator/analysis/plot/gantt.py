@@ -27,9 +27,11 @@ from simulator.analysis.plot.canvas import (
     virtual_hatch,
     virtual_patch,
 )
-from simulator.analysis.rows import Row, rows, shown, shown_window
+from simulator.analysis.plot.steady import Period, steady_period
+from simulator.analysis.rows import Row, Shown, evenly, rows, shown, shown_window
 from simulator.analysis.shades import Drawn, Shades, colours, drawn
 from simulator.timeline import Floats, Timeline
+from simulator.units import show
 
 COMPUTE_HEIGHT, OTHER_HEIGHT, GAP = 1.0, 0.62, 0.3
 """Of rows and between ranks; the unit is the height of a row that computes."""
@@ -39,6 +41,12 @@ LEAST_SHARE = 1 / 256
 """Of a column of pixels; what has less changes no colour, and is not in the legend."""
 LEAST_ROW = 1 / 16
 """Of a column of pixels; a stream that nowhere has so much looks empty, and has no row."""
+LONGEST_PERIOD = 0.5
+"""Share of the step that a period has at most, to show more than the step itself."""
+PERIOD_RANKS = 4
+"""Ranks of which a period is shown."""
+MARK = "#D55E00"
+"""The colour of the mark of a period."""
 MERGED = "what is narrower than 3 pixels is merged into shades"
 
 Picture = Sequence[tuple[list[Drawn], Shades]]
@@ -46,10 +54,68 @@ Picture = Sequence[tuple[list[Drawn], Shades]]
 
 
 def timeline_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Window | None, title: str | None) -> Figure:
-    """A row for each class of equal ranks, or each of *ranks*, and stream."""
-    window = shown_window(timeline, window)
-    chart, told = timeline_rows(timeline, ranks, window)
-    return panels_chart({"": chart}, window, title or "Timeline", told)
+    """A row for each class of equal ranks, or each of *ranks*, and stream.
+
+    Of a step whose ops are too short to be seen, a panel below shows one period of the steady state, which is marked
+    above, unless a *window* is given.
+    """
+    whole = shown_window(timeline, window)
+    chart, told = timeline_rows(timeline, ranks, whole)
+    if window is None and (period := _unseen(timeline, chart, whole)) is not None:
+        return _with_period(timeline, chart, whole, period, title or "Timeline", told)
+    return panels_chart({"": chart}, whole, title or "Timeline", told)
+
+
+def _unseen(timeline: Timeline, chart: Sequence[Row], window: Window) -> Period | None:
+    """Return one period of the steady state if most of the work in *chart* is drawn as shades, and there is one."""
+    columns = columns_beside(row_names(chart))
+    pictures = [drawn(row.boxes, window, columns) for row in chart if row.computes]
+    shaded = sum(float((1.0 - _waits(shades)).sum()) for _, shades in pictures)
+    boxes = sum(
+        float((one.boxes.end - one.boxes.begin).sum())
+        for wide, _ in pictures
+        for one in wide
+        if one.boxes.paint != WAIT
+    )
+    if shaded * (window[1] - window[0]) / columns <= boxes:
+        return None
+    period = steady_period(timeline, list(dict.fromkeys(row.rank for row in chart if row.computes)))
+    return None if period is None or period.end - period.begin > LONGEST_PERIOD * (window[1] - window[0]) else period
+
+
+def _waits(shades: Shades) -> Floats:
+    """Return the share of each column of *shades* in which nothing works."""
+    works = np.array([paint != WAIT for paint in shades.paints], np.bool_)
+    return np.asarray(1.0 - shades.shares[works].sum(axis=0), np.float64)
+
+
+def _with_period(
+    timeline: Timeline, chart: Sequence[Row], whole: Window, period: Period, title: str, told: str
+) -> Figure:
+    """Return *chart* of the *whole* time and below it the *period*, of a few of its ranks."""
+    names = list(dict.fromkeys((row.rank, row.name) for row in chart))
+    ranks = list(dict.fromkeys([*evenly([rank for rank, _ in names], PERIOD_RANKS - 1), period.rank]))
+    kept = [Shown(rank, name) for rank, name in names if rank in ranks]
+    window = period.begin, period.end
+    below = [row for row in rows(timeline, kept, window) if row.computes or _works(row, window)]
+    some = f", {len(kept)} of {len(names)} rows" if len(kept) < len(names) else ""
+    place = " to ".join(show(moment, "time", 5) for moment in window)
+    above = f"the whole step; marked: one period of its steady state, {period.what}"
+    heads = {above: (chart, whole), f"{period.what}: {place}{some}": (below, window)}
+    columns = columns_beside(name for part, _ in heads.values() for name in row_names(part))
+    pictures = [[drawn(row.boxes, within, columns) for row in part] for part, within in heads.values()]
+    every = [row for picture in pictures for row in picture]
+    told = "; ".join(filter(None, (told, MERGED)))
+    heights = [max(0.8, height_of(part)) for part, _ in heads.values()]
+    figure, panels = stacked(heights, columns, title, told, entries(every), headed=True, one_axis=False)
+    for axes, (head, (part, within)), picture in zip(panels, heads.items(), pictures, strict=True):
+        draw_rows(axes, part, picture, within)
+        axes.set_title(head, loc="left", fontsize=9.5)
+        time_axis(axes, within)
+    for moment in window:
+        panels[0].axvline(moment, color=MARK, linewidth=1.0, zorder=6)
+    panels[0].axvspan(*window, color=MARK, alpha=0.18, linewidth=0, zorder=5)
+    return figure
 
 
 def timeline_rows(timeline: Timeline, ranks: Sequence[int] | None, window: Window) -> tuple[list[Row], str]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, NullLocator, PercentFormatter
 
 from simulator.analysis.palette import SERIES_FILLS
@@ -17,6 +20,8 @@ from simulator.units import UNITS, show
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 MOST_SERIES = len(SERIES_FILLS) * len(MARKERS)
+WHOLE = 0.8
+"""Width of the bars of one name, of the distance between names."""
 HEIGHT = 2.6
 """Inches of a panel."""
 LOG_FROM = 8.0
@@ -65,7 +70,11 @@ def sweep_chart(points: Sweep, title: str) -> Figure:
     all_points = [point for several in points.series.values() for point in several]
     quantities = list(dict.fromkeys(name for point in all_points for name in point.quantities))
     looks = {name: _look(number) for number, name in enumerate(points.series)}
-    entries = [Line2D([], [], label=name, **look) for name, look in looks.items() if name]
+    if points.labels:
+        looks = {name: {"color": look["color"]} for name, look in looks.items()}
+    bar = WHOLE / len(points.series)
+    shape = Patch if points.labels else partial(Line2D, [], [])
+    entries: list[Artist] = [shape(label=name, **look) for name, look in looks.items() if name]
     entries += [Line2D([], [], label="does not fit in memory", **UNFIT)] * any(not point.fits for point in all_points)
     entries += [Line2D([], [], label="best", **BEST)] * any(point.best for point in all_points)
     columns = columns_beside(["0" * 12])
@@ -73,12 +82,19 @@ def sweep_chart(points: Sweep, title: str) -> Figure:
     figure, panels = stacked([HEIGHT] * len(quantities), columns, title, "", entries, headed=True, labels=labels)
     for axes, quantity in zip(panels, quantities, strict=True):
         heights = []
-        for name, several in points.series.items():
+        for number, (name, several) in enumerate(points.series.items()):
             own = sorted((point for point in several if quantity in point.quantities), key=lambda point: point.x)
-            axes.plot([point.x for point in own], [point.quantities[quantity] for point in own], **looks[name])
+            if points.labels:
+                # names have no order that a line could follow
+                own = [point._replace(x=point.x + (number + 0.5) * bar - WHOLE / 2) for point in own]
+                axes.bar(
+                    [one.x for one in own], [one.quantities[quantity] for one in own], bar, color=looks[name]["color"]
+                )
+            else:
+                axes.plot([point.x for point in own], [point.quantities[quantity] for point in own], **looks[name])
             _mark(axes, own, quantity)
             heights += [point.quantities[quantity] for point in own]
-        _y_axis(axes, quantity, points.dimensions.get(quantity, ""), heights)
+        _y_axis(axes, quantity, points.dimensions.get(quantity, ""), heights, bars=bool(points.labels))
     _x_axis(panels[-1], points, every)
     panels[-1].tick_params(axis="x", labelrotation=90 if labels else 0)
     return figure
@@ -96,10 +112,12 @@ def _look(number: int) -> dict[str, Any]:
     return {"color": color, "marker": MARKERS[(number // len(SERIES_FILLS) + number) % len(MARKERS)]}
 
 
-def _y_axis(axes: Axes, quantity: str, dimension: str, heights: Sequence[float]) -> None:
+def _y_axis(axes: Axes, quantity: str, dimension: str, heights: Sequence[float], *, bars: bool) -> None:
+    """Give the y axis its name, grid, scale and ticks; *bars* begin at 0, so their axis is never logarithmic."""
     axes.set_title(quantity, loc="left", fontsize=9.5)
-    axes.grid(color="#E4E4E4", linewidth=0.6)
-    if _logarithmic(heights):
+    axes.grid(color="#E4E4E4", linewidth=0.6, axis="y" if bars else "both")
+    axes.set_axisbelow(True)
+    if not bars and _logarithmic(heights):
         axes.set_yscale("log")
         axes.yaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
     else:

@@ -9,10 +9,12 @@ from typing import Any
 from matplotlib import colormaps
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import ListedColormap, Normalize, to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Patch
+from numpy import linspace
 
 from simulator.analysis.network.topology import SERVERS, Edge, Topology, Vertex, topology
 from simulator.analysis.plot.canvas import RIGHT, WIDTH, Window, stacked
@@ -33,6 +35,8 @@ SWITCH = "#CC79A7"
 """The fill of switches of the fabric."""
 IDLE = "#BBBBBB"
 """The colour of links without traffic, or of unknown traffic."""
+USES = ListedColormap(colormaps["YlOrRd"](linspace(0.12, 0.95, 256)), "uses")
+"""Colours of links from no use to the whole bandwidth."""
 TIER = 0.95
 """Inches between tiers."""
 LEAST_WIDTH, WIDTH_PER_DECADE = 0.8, 1.3
@@ -56,6 +60,8 @@ def topology_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Wind
     axes.set_axis_off()
     axes.set_xlim(0, 1)
     axes.set_ylim(-0.6, len(tiers) - 0.4)
+    if seen.hottest is not None:
+        _scale(figure)
     for edge in seen.edges:
         _draw_edge(axes, edge, seen, places)
     for vertex, (x, y) in zip(seen.vertices, places, strict=True):
@@ -87,7 +93,7 @@ def _draw_edge(axes: Axes, edge: Edge, seen: Topology, places: Sequence[tuple[fl
     """Draw a line, or an arc below the tier if both ends are in one."""
     (x0, y0), (x1, y1) = places[edge.source], places[edge.target]
     look: dict[str, Any] = {
-        "color": edge_colour(edge, seen),
+        "color": edge_colour(edge),
         "linewidth": _width(edge, seen),
         "zorder": 1 + (edge.use or 0.0),
     }
@@ -104,11 +110,19 @@ def _width(edge: Edge, seen: Topology) -> float:
     return LEAST_WIDTH + WIDTH_PER_DECADE * log10(edge.bandwidth / slowest)
 
 
-def edge_colour(edge: Edge, seen: Topology) -> str:
-    """Return the colour of the use of *edge*, relative to that of the hottest."""
-    if not edge.use or seen.hottest is None:
-        return IDLE
-    return to_hex(colormaps["YlOrRd"](0.25 + 0.7 * min(1.0, edge.use / seen.hottest[1])))
+def edge_colour(edge: Edge) -> str:
+    """Return the colour of the use of *edge*, on one scale for all pictures: from 0 to the whole bandwidth."""
+    return to_hex(USES(min(1.0, edge.use))) if edge.use else IDLE
+
+
+def _scale(figure: Figure) -> None:
+    """Draw the scale of colours at the right, below the title, as a bar."""
+    height = figure.get_figheight()
+    axes = figure.add_axes((1 - 2.3 / WIDTH, 1 - 0.66 / height, 1.9 / WIDTH, 0.1 / height))
+    bar = figure.colorbar(ScalarMappable(Normalize(0.0, 1.0), USES), cax=axes, orientation="horizontal")
+    bar.set_ticks([0.0, 0.5, 1.0], labels=["0%", "mean use 50%", "100%"])
+    bar.ax.tick_params(labelsize=7.5, length=2, pad=1)
+    bar.outline.set_visible(False)
 
 
 def _vertex_entries(seen: Topology) -> list[Artist]:
@@ -129,7 +143,7 @@ def _edge_entries(seen: Topology) -> list[Artist]:
         top = max(edges, key=lambda edge: edge.use or 0.0)
         use = "" if top.use is None else f", busiest {percent(top.use)}"
         label = f"{kind} {show(bandwidth, 'bandwidth', 3)} (x{sum(edge.count for edge in edges):,}){use}"
-        look: dict[str, Any] = {"color": edge_colour(top, seen), "linewidth": max(1.2, _width(top, seen))}
+        look: dict[str, Any] = {"color": edge_colour(top), "linewidth": max(1.2, _width(top, seen))}
         entries.append(Line2D([], [], label=label, **look))
     return entries
 
@@ -138,5 +152,5 @@ def _told(seen: Topology) -> str:
     parts = [] if seen.whole else [f"one of {seen.servers:,} nodes, and the fabric by kind"]
     if seen.hottest is not None:
         name, use = seen.hottest
-        parts.append(f"colours: mean use over the step; hottest {name}, {percent(use)}")
+        parts.append(f"busiest: {name}, {percent(use)} of its bandwidth, the mean over the step")
     return "; ".join(parts)

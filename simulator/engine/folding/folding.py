@@ -85,7 +85,8 @@ class Folding:
         ranks = np.arange(self.schedule.mesh.world_size)
         if variation.varies:
             return ranks.astype(np.uint64)
-        devices = list(map(self.communicator.cluster.accelerator, self.communicator.devices))
+        # a schedule may use the first devices of a communicator only, as a probe does beside parameter servers
+        devices = list(map(self.communicator.cluster.accelerator, self.communicator.devices[: len(ranks)]))
         slow = np.ones(len(devices))
         slow[list(variation.stragglers)] = list(variation.stragglers.values())
         colours: Colours = mixed(self._table.program_of.astype(np.uint64)) ^ mixed(

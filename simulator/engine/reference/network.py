@@ -47,6 +47,8 @@ class Network:
         self._active: dict[Transfer, None] = {}
         self._on_row: dict[int, dict[Transfer, None]] = {}
         self._changed: dict[Transfer, None] = {}
+        self.solved = 0
+        """Rates that were solved so far: the work of a network grows with these, not with the number of ops."""
 
     def transfer(self, flow: Flow, nbytes: float) -> Event:
         """Begin to move *nbytes* by each transfer of *flow*. Return the event of its end."""
@@ -121,6 +123,7 @@ class Network:
             if transfer in self._active and transfer not in solved:
                 component = self._component(transfer)
                 solved.update(component)
+                self.solved += len(component)
                 rates = max_min([one.demand for one in component], [one.bound for one in component], self.capacity)
                 for one, rate in zip(component, rates, strict=True):
                     one.set_rate(rate)

@@ -21,8 +21,15 @@ EVENTS_BETWEEN_REPORTS = 10_000
 """SimPy processes some hundred thousand events a second, so progress is reported many times a second."""
 
 
-def run(setup: Setup, watch: Callable[[float], None] | None = None) -> Outcome:
-    """Simulate *setup*. *watch* is called from time to time with the fraction of ops that have ended, 0 to 1."""
+class TooManyRatesError(Exception):
+    """The network solved more rates than a simulation in SimPy should; the compiled engine is faster."""
+
+
+def run(setup: Setup, watch: Callable[[float], None] | None = None, most_rates: float = inf) -> Outcome:
+    """Simulate *setup*. *watch* is called from time to time with the fraction of ops that have ended, 0 to 1.
+
+    Raises `TooManyRatesError` if the network solves more than *most_rates*.
+    """
     clock = Clock()
     network = Network(clock, setup.classes.capacity)
     gpus = {rank: Processor(clock) for rank in np.unique(setup.classes.representative).tolist()}
@@ -38,7 +45,7 @@ def run(setup: Setup, watch: Callable[[float], None] | None = None) -> Outcome:
         clock.process(network.change_capacity(change))
     for traffic in setup.background:
         clock.process(network.background(traffic))
-    _run(clock, ranks, watch)
+    _run(clock, ranks, watch, network, most_rates)
     return Outcome(
         columns={rank.number: rank.columns() for rank in ranks},
         intervals=network.rate_intervals(),
@@ -49,7 +56,9 @@ def run(setup: Setup, watch: Callable[[float], None] | None = None) -> Outcome:
     )
 
 
-def _run(clock: Clock, ranks: list[Rank], watch: Callable[[float], None] | None) -> None:
+def _run(
+    clock: Clock, ranks: list[Rank], watch: Callable[[float], None] | None, network: Network, most_rates: float
+) -> None:
     """Process events until all ranks have finished, or until there is no event left (a deadlock)."""
     total, unfinished = sum(rank.unended for rank in ranks), list(ranks)
     events = 0
@@ -59,6 +68,8 @@ def _run(clock: Clock, ranks: list[Rank], watch: Callable[[float], None] | None)
         while unfinished and not unfinished[-1].unended:
             unfinished.pop()
         events += 1
+        if network.solved > most_rates:
+            raise TooManyRatesError
         if watch and not events % EVENTS_BETWEEN_REPORTS:
             watch(1.0 - sum(rank.unended for rank in unfinished) / total)
 

@@ -47,6 +47,7 @@ class Calibration(Section):
     accelerator: dict[str, Any] | None = None
     host: dict[str, Any] | None = None
     launch: str | None = None
+    software: dict[str, Any] | None = None
     uncertainty: dict[str, Any] = Field(default_factory=dict)
     provenance: dict[str, Any] = Field(default_factory=dict)
 
@@ -59,28 +60,33 @@ def transport(name: str, cluster: Cluster | None = None) -> Transport:
     the fault in the file.
     """
     if is_path(name):
-        return loaded(name)
+        return loaded(name, cluster)
     if name == "nccl" and cluster is not None:
         return nccl.nccl(nccl.version_for(link.kind for link in cluster.links.distinct))
     made: Transport = function("simulator.network.transport", name)()
     return made
 
 
-def loaded(path: str | os.PathLike[str]) -> Transport:
-    """Return the transport in the calibration file at *path*. Raises `ScenarioError` with the place of every fault."""
+def loaded(path: str | os.PathLike[str], cluster: Cluster | None = None) -> Transport:
+    """Return the transport in the calibration file at *path*; NCCL without a version is that of the GPUs of *cluster*.
+
+    Raises `ScenarioError` with the place of every fault.
+    """
     document = read(path)
     calibration = validated(document, Calibration)
     if calibration.transport is None:
         raise document.error(("transport",), "is required: this file has no transport for network.transport to take")
     parameters = validated(document, section(), ("transport",))
     try:
-        return overridden(_library(document, calibration), parameters)
+        return overridden(_library(document, calibration, cluster), parameters)
     except Fault as fault:
         raise document.error(("transport", *fault.path), fault.message, fault.hint) from None
 
 
-def _library(document: Document, calibration: Calibration) -> Transport:
+def _library(document: Document, calibration: Calibration, cluster: Cluster | None) -> Transport:
     name, version = calibration.library, calibration.library_version
+    if name == "nccl" and version is None and cluster is not None:
+        version = nccl.version_for(link.kind for link in cluster.links.distinct)
     if is_path(name):
         raise document.error(("library",), "must be the name of a library, not another file")
     try:

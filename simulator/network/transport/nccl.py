@@ -107,6 +107,20 @@ NCCL_LL128_..., NCCL_SIMPLE_...): enqueue.cc, getAlgoInfo; devcomm.h and enqueue
 """
 
 
+SINCE = {"2.5": (2, 0), "2.10": (2, 10), "2.30": (2, 19)}
+"""The first release that each version of the tables stands for: hwLatencies of 2.19 are those of "2.30"."""
+
+
+def tables_of(release: str) -> str:
+    """Return the version of the tables for a *release* of NCCL.
+
+    >>> tables_of("2.14.3"), tables_of("2.27")
+    ('2.10', '2.30')
+    """
+    number = tuple(map(int, release.split(".")))
+    return max((begin, version) for version, begin in SINCE.items() if begin <= number)[1]
+
+
 def version_for(links: Iterable[str]) -> str:
     """Return the version of the tables for a cluster with *links* of these kinds: the first that knows its GPUs."""
     return "2.30" if set(links) & set(HOPPER) else "2.10"

@@ -8,14 +8,13 @@ from typing import Any
 
 from simulator import lookup
 from simulator.errors import SimulatorError
+from simulator.network.proof import ROOTED, prove, taken
 from simulator.network.step import Group, Step
 from simulator.network.transport.group_properties import GroupProperties
 from simulator.network.transport.transport import Transport
 from simulator.schedule import COLLECTIVES
 
 FOLDER = "simulator.network.collectives"
-
-ROOTED = ("broadcast", "reduce", "gather", "scatter")
 
 
 def check(algorithms: Mapping[str, str]) -> None:
@@ -45,10 +44,36 @@ def function(name: str, kind: str) -> Callable[..., list[Step]]:
 
 
 def steps(name: str, kind: str, group: Group, nbytes: float, root: int) -> list[Step]:
-    """Return the steps of the algorithm *name* for one collective, without steps that have no transfers."""
+    """Return the steps of the algorithm *name* for one collective, without steps that have no transfers.
+
+    The user's own are proved first. Raises `SimulatorError` if they are wrong.
+    """
+    if is_own(name):
+        prove_own(name, kind, group, nbytes, root)
     build = function(name, kind)
     built = build(group, nbytes, root) if kind in ROOTED else build(group, nbytes)
     return [step for step in built if step.transfers]
+
+
+@lru_cache(maxsize=1024)
+def prove_own(name: str, kind: str, group: Group, nbytes: float, root: int) -> None:
+    """Execute the user's algorithm *name* on symbolic chunks. Raises `SimulatorError` with the chunk that is wrong."""
+    try:
+        prove(function(name, kind), kind, group, nbytes, root)
+    except SimulatorError as error:
+        raise SimulatorError(f"{name}: {error}") from None
+
+
+def is_own(name: str) -> bool:
+    """Return whether *name* is the import path of an algorithm of the user's own."""
+    return "." in name
+
+
+def ranks_allowed(name: str) -> str:
+    """Return for which numbers of ranks the algorithm *name* is, in words: the docstring of its `ranks_allowed`."""
+    allowed = lookup.attribute_of(FOLDER, name, "ranks_allowed")
+    words = "" if allowed is None else " ".join((allowed.__doc__ or "some numbers of ranks").split()).rstrip(".")
+    return words[:1].lower() + words[1:]
 
 
 def algorithm_names(
@@ -70,6 +95,10 @@ def usable_algorithms(
     """Return the `algorithm_names` that *transport* can use in *group*. Raises `SimulatorError` if there are none."""
     names = list(algorithm_names(transport, algorithms, axis, kind, requested))
     usable = [name for name in names if transport.usable_protocols(name, group)]
+    fitting = [name for name in usable if taken(function(name, kind), group.ranks)]
+    if usable and not fitting:
+        needed = f"{usable[0]} is for {ranks_allowed(usable[0])}"
+        raise SimulatorError(f"{kind} over {axis}: {needed}, and the group has {group.ranks} ranks; try auto")
     if not usable:
         raise SimulatorError(f"{kind} over {axis}: {names[0]} needs {transport.needs(names[0])}; try auto")
-    return usable
+    return fitting

@@ -17,6 +17,7 @@ import networkx as nx
 
 from simulator.cluster import Cluster, Link
 from simulator.errors import ClusterError
+from simulator.processes import blocked
 from simulator.replay import signals
 from simulator.replay.place import Place
 from simulator.replay.testbed.iproute import (
@@ -69,7 +70,7 @@ def build(cluster: Cluster, devices: Sequence[str]) -> Iterator[Testbed]:
         finally:
             # a forked child that ends early must not remove its parent's testbed
             if os.getpid() == process:
-                with signals.blocked():
+                with blocked():
                     remove(listed(run))
 
 

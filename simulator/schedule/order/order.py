@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -79,6 +80,23 @@ class Order:
                     first = rank_of_stage[action.stage]
                     raise ScheduleError(f"{action} is in row {rank}, but stage {action.stage} is in row {first}")
         return dict(sorted(rank_of_stage.items()))
+
+    def check_whole(self) -> None:
+        """Raise `ScheduleError` unless each stage has each micro-batch once, forward and backward."""
+        actions = Counter(action for row in self.rows for action in row)
+        if other := next((a for a in actions if a.phase in "FBIW" and a.micro_batch is None), None):
+            raise ScheduleError(f"{other} has no micro-batch; write e.g. {other}0")
+        for stage in range(self.stages):
+            for micro_batch in range(self.micro_batches):
+                forward, whole, by_input, by_weights = (actions[Action(phase, stage, micro_batch)] for phase in "FBIW")
+                if forward != 1:
+                    raise ScheduleError(f"{stage}F{micro_batch} stands {forward} times; each action must stand once")
+                if (whole, by_input, by_weights) not in ((1, 0, 0), (0, 1, 1)):
+                    raise ScheduleError(
+                        f"stage {stage} has no whole backward pass of micro-batch {micro_batch}: "
+                        f"{stage}B{micro_batch}, or both {stage}I{micro_batch} and {stage}W{micro_batch}, must stand "
+                        "once"
+                    )
 
     def _cells(self, row: tuple[Action, ...]) -> Iterator[str]:
         actions = iter(row)
