@@ -62,7 +62,9 @@ def run(arguments: list[str]) -> int:
     """Run the command line *arguments*; return the exit status. Bad input is reported on stderr without a traceback."""
     try:
         import scenarios.commands  # noqa: F401 - the commands register with the app
+        from scenarios.commands.progress import Due
 
+        Due.restart()
         status = app(arguments, prog_name="clustersim", standalone_mode=False)
         sys.stdout.flush()
     except InterruptedRunError as error:

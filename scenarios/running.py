@@ -10,9 +10,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from scenarios.build.algorithms import check_algorithms
-from scenarios.build.clocks import at_slowest_clock
 from scenarios.build.conditions import conditions
-from scenarios.build.library import communication_library
+from scenarios.build.network import network_of
 from scenarios.results.collective_result import CollectiveResult
 from scenarios.results.result import Result
 from scenarios.results.step_result import StepResult
@@ -26,7 +25,6 @@ from simulator.engine.variation import Pauses, Spells, Variation
 from simulator.errors import ClusterError
 from simulator.gc_paused import gc_paused
 from simulator.network.transport.communicator import Communicator
-from simulator.network.transport.transport import Transport
 from simulator.schedule import Schedule
 from simulator.schedule.check import check
 from simulator.timeline import Timeline
@@ -146,18 +144,9 @@ def _cluster_faults(scenario: BuiltScenario) -> Iterator[None]:
 
 
 def communicator(scenario: BuiltScenario, cluster: Cluster | None = None) -> Communicator:
-    """Return the network of *scenario* on its cluster, or on *cluster*; all GPUs are as slow as the slowest."""
-    devices, network = scenario.derived.devices, scenario.specification.network
-    on = at_slowest_clock(cluster or scenario.cluster(), devices)
+    """Return the network of *scenario* on its cluster, or on *cluster* (`network_of`)."""
     with _cluster_faults(scenario):
-        return Communicator(on, devices, library(scenario, on), network.fidelity, network.algorithms)
-
-
-def library(scenario: BuiltScenario, cluster: Cluster) -> Transport:
-    """Return the communication library of *scenario* on *cluster*; of a benchmark by processes without the handover."""
-    found, benchmark = communication_library(scenario.specification.network, cluster), scenario.specification.collective
-    own = benchmark is not None and benchmark.driver == "processes"
-    return replace(found, handover=0.0) if own else found
+        return network_of(scenario.specification, cluster or scenario.cluster(), scenario.derived.devices)
 
 
 def _host_seconds(scenario: BuiltScenario, network: Communicator) -> dict[float, float]:

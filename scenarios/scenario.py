@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
-from scenarios import running
+from scenarios import defaults, running
 from scenarios.build.built import BuiltScenario
 from scenarios.results.result import Result
 from scenarios.running import Watch
@@ -21,9 +21,30 @@ from scenarios.sweep.result import Sweep
 from scenarios.sweep.runs import executed, runs
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Scenario(BuiltScenario):
     """A scenario that can be run; see `BuiltScenario` for what it holds."""
+
+    @classmethod
+    def of_model(
+        cls,
+        model: str,
+        cluster: str,
+        nodes: int = 1,
+        batch: int | None = None,
+        tokens: str | None = None,
+        settings: Sequence[str] = (),
+    ) -> Self:
+        """Return the scenario of *model* (a name, or the path of a file) on *nodes* of *cluster*.
+
+        *batch*: samples of a step, *tokens* of the whole run, such as ``1T``. *settings*: texts ``key.path=value``.
+        What they leave open is chosen by `scenarios.defaults`. Raises `ScenarioError`.
+
+        >>> Scenario.of_model("gpt2", "dgx1").specification.training.precision
+        'fp16'
+        """
+        data = defaults.model_on(model, cluster, nodes, batch, tokens, settings)
+        return cls.model_validate(data, list(settings))
 
     def run(self, watch: Watch | None = None) -> Result:
         """Simulate the scenario; *watch* is called with each simulation before it starts.

@@ -19,31 +19,40 @@ from scenarios.build.schedule import collective_schedule, model_share, training_
 from scenarios.specification import loading, variants
 from scenarios.specification.precision import PrecisionByOperator
 from scenarios.specification.specification import NetworkHolder, Specification
-from simulator.accelerator import Software
+from simulator.accelerator import Accelerator, Software
 from simulator.cluster import Cluster
-from simulator.document import Document, read, replaced, validated
+from simulator.document import Document, Fault, read, replaced, validated
+from simulator.engine.pricing import computes_on_host
 from simulator.errors import ClusterError, ScenarioError, SimulatorError
 from simulator.kernel import BYTES
 from simulator.plain_text import name_fault
-from simulator.schedule import Schedule
+from simulator.schedule import Compute, Schedule
 from topologies.catalogue import having_precision
 from topologies.routing import Routing
 from topologies.specification import ClusterHolder, ClusterSection
-from workloads.default_stack import AUTO, default_stack
+from workloads.default_stack import AUTO, StackChoice, default_stack, is_tpu
 from workloads.huggingface.aliases import with_plain_keys
+from workloads.huggingface.config import is_config
 from workloads.model import Model
 from workloads.parallelism.ddp import initial_broadcast
 from workloads.specification import TransformerSpecification
-from workloads.stack import software
+from workloads.stack import specification as stack_specification
 from workloads.transformer import Transformer
 
 log = logging.getLogger(__name__)
+
+ON_TPUS = "ici"
+"""The communication library of a scenario on TPUs that names none: there is no NCCL for them."""
 
 MANY_VARIANTS, EACH = 2_000, 4e-3
 """Variants from which on a file says how long it takes to check them; seconds of each, measured with `hello`."""
 
 
-@dataclass(frozen=True)
+LONGEST_DESCRIPTION = 120
+"""Characters of the description in a scenario's ``repr``."""
+
+
+@dataclass(frozen=True, repr=False)
 class BuiltScenario:
     """The validated *specification*, its *document* with presets, and its *source* document without presets.
 
@@ -57,20 +66,26 @@ class BuiltScenario:
     variants: Mapping[str, Self] = field(default_factory=dict)
     grid_choice: Choice | None = None
 
+    def __repr__(self) -> str:
+        described = " ".join(self.specification.description.split())
+        return f"<{type(self).__name__} {self.name}{': ' if described else ''}{described[:LONGEST_DESCRIPTION]}>"
+
     @classmethod
     def load(
         cls,
         scenario: str | os.PathLike[str],
         overrides: Mapping[str, Any] | None = None,
         options: list[str] | None = None,
+        refused: dict[str, str] | None = None,
     ) -> Self:
         """Return the scenario at a path, or the shipped scenario of that name.
 
         *overrides* sets values by dotted key; *options* does the same as texts ``key.path=value``. Raises
-        `ScenarioError` with the place of every fault.
+        `ScenarioError` with the place of every fault; with *refused*, faulty variants are left out and their faults
+        added to it by name, as long as one is sound.
         """
         path = loading.located(scenario)
-        return cls._made(_read(path, overrides, options), path.parent, path.stem)
+        return cls._made(_read(path, overrides, options), path.parent, path.stem, refused)
 
     @classmethod
     def model_validate(cls, data: Mapping[str, Any], options: list[str] | None = None) -> Self:
@@ -90,7 +105,7 @@ class BuiltScenario:
         return cls._made(loading.overridden(document, loading.options(options or [])), folder, name)
 
     @classmethod
-    def _made(cls, document: Document, folder: pathlib.Path, name: str) -> Self:
+    def _made(cls, document: Document, folder: pathlib.Path, name: str, refused: dict[str, str] | None = None) -> Self:
         source = loading.found_from(with_plain_keys(document, ("model",)), folder)
         whole = loading.expanded(variants.with_first_row(source))
         specification = validated(whole, Specification)
@@ -102,25 +117,40 @@ class BuiltScenario:
         if len(runs) > MANY_VARIANTS:
             log.warning("%s variants are checked one by one, about %.0f s", f"{len(runs):,}", len(runs) * EACH)
         for variant, changed in runs.items():
-            checked[variant] = cls._with_grid(loading.expanded(changed), variant, changed)
+            try:
+                checked[variant] = cls._with_choices(loading.expanded(changed), variant, changed)
+            except ScenarioError as error:
+                if refused is None:
+                    raise
+                refused[variant] = str(error)
         scenario = (
-            cls._with_grid(whole, name, source) if not checked else cls(specification, whole, name, source, checked)
+            cls._with_choices(whole, name, source) if not runs else cls(specification, whole, name, source, checked)
         )
-        for one in checked.values() if checked else (scenario,):
-            one.check()
+        for variant, one in list(checked.items()) if runs else [(name, scenario)]:
+            try:
+                one.check()
+            except ScenarioError as error:
+                if refused is None or len(checked) <= 1:
+                    raise
+                refused[variant] = str(error)
+                del checked[variant]
         return scenario
 
     @classmethod
-    def _with_grid(cls, document: Document, name: str, source: Document) -> Self:
-        """The scenario of *document*, with the grid of `chosen_grid` if it leaves that open."""
+    def _with_choices(cls, document: Document, name: str, source: Document) -> Self:
+        """The scenario of *document*, with what its cluster decides: TPUs' library, the grid of ``tp: auto``."""
         specification = validated(document, Specification)
-        if specification.training is None or not specification.parallelism.chosen_by_model:
-            return cls(specification, document, name, source)
         cluster = _built(specification.cluster, document, specification.routing)
-        choice = chosen_grid(specification, cluster, document)
-        path, grid = ("parallelism", "tp"), {axis: getattr(choice.grid, axis) for axis in ("x", "y", "z")}
-        document = replaced(document, path, grid, document.position(path))
-        made = cls(validated(document, Specification), document, name, source, grid_choice=choice)
+        choice = None
+        if "transport" not in specification.network.model_fields_set and _of_tpus(cluster):
+            document = replaced(document, ("network", "transport"), ON_TPUS, document.position(("network",)))
+            specification = validated(document, Specification)
+        if specification.training is not None and specification.parallelism.chosen_by_model:
+            choice = chosen_grid(specification, cluster, document)
+            path, grid = ("parallelism", "tp"), {axis: getattr(choice.grid, axis) for axis in ("x", "y", "z")}
+            document = replaced(document, path, grid, document.position(path))
+            specification = validated(document, Specification)
+        made = cls(specification, document, name, source, grid_choice=choice)
         made.__dict__["_cluster"] = cluster
         return made
 
@@ -137,6 +167,12 @@ class BuiltScenario:
         """Check that the sections of the scenario can be read with *changes*; nothing is built from them."""
         document = with_plain_keys(loading.overridden(self.source, changes), ("model",))
         validated(loading.expanded(loading.found_from(document, pathlib.Path())), Specification)
+
+    def varied(self, specification: Specification) -> Self:
+        """Return the scenario with the sections of *specification*, of which nothing is checked, on this cluster."""
+        other = replace(self, specification=specification, grid_choice=None)
+        other.__dict__["_cluster"] = self._cluster
+        return other
 
     def with_software(self, software: Software) -> Self:
         """Return the scenario with *software* in place of the stack that it names."""
@@ -155,13 +191,42 @@ class BuiltScenario:
             for layer in (self.model.layers if self.model else ())
             for kernel in layer.forward(1)
             if kernel.flops and kernel.seconds is None
-        }
-        for accelerator in {self._cluster.accelerator(gpu) for gpu in self.derived.devices}:
+        } | ({self.model.precision} if self.model else set())
+        for accelerator in {self._cluster.accelerator(gpu) for gpu in self.derived.devices[: self.derived.ranks]}:
             for precision in sorted(precisions):
-                try:
-                    accelerator.peak(precision)
-                except ClusterError as error:
-                    raise self.document.error(("training", "precision"), f"{error}{_others(precision)}") from None
+                self._check_precision(accelerator, precision, "precision")
+
+    def _check_products(self, schedule: Schedule) -> None:
+        """Check that each device has the precisions of the products that *schedule* runs on it."""
+        cluster, devices = self._cluster, self.derived.devices
+        needed: dict[tuple[Accelerator, str], str] = {}
+        known: set[tuple[int, Accelerator, Accelerator]] = set()
+        for rank, number in enumerate(schedule.program_of):
+            program, device = schedule.programs[number], devices[rank]
+            own = host = cluster.accelerator(device)
+            if program.on == "gpu" and computes_on_host(program):
+                host = cluster.accelerator(cluster.host_of(device))
+            if (number, own, host) in known:
+                continue
+            known.add((number, own, host))
+            for op in program.distinct():
+                if not isinstance(op, Compute):
+                    continue
+                updates = op.on == "host" or (op.action is not None and op.action.phase == "O")
+                key = "optimizer" if updates else "precision"
+                for kernel in op.kernels:
+                    if kernel.flops and kernel.seconds is None:
+                        needed.setdefault((host if op.on == "host" else own, kernel.precision), key)
+        for (accelerator, precision), key in needed.items():
+            self._check_precision(accelerator, precision, key)
+
+    def _check_precision(self, accelerator: Accelerator, precision: str, key: str) -> None:
+        """Raise `ScenarioError` at the *key* of training if *accelerator* has no products in *precision*."""
+        try:
+            accelerator.peak(precision)
+        except ClusterError as error:
+            what = f"multiplies matrices in {precision}, but " if key == "optimizer" else ""
+            raise self.document.error(("training", key), f"{what}{error}{_others(precision)}") from None
 
     def cluster(self) -> Cluster:
         """Return the cluster on which it runs."""
@@ -170,6 +235,12 @@ class BuiltScenario:
     def schedule(self) -> Schedule:
         """Return the ops of every rank."""
         return self._schedule
+
+    def checked_schedule(self) -> Schedule:
+        """Return the ops of every rank for checks, without a simulation: planned activations take little memory."""
+        training = self.specification.training
+        planned = training is not None and training.plans_activations
+        return self._least_schedule if planned else self._schedule
 
     @cached_property
     def _cluster(self) -> Cluster:
@@ -183,22 +254,37 @@ class BuiltScenario:
     @cached_property
     def software(self) -> Software:
         """The software stack that issues the kernels."""
-        return software(self.stack)
+        try:
+            return stack_specification(self.stack).changed(self.stack_keys).build()
+        except Fault as fault:
+            raise self.document.error(("software", *fault.path), fault.message, fault.hint) from None
+
+    @property
+    def stack_keys(self) -> Mapping[str, Any]:
+        """The values of the stack that the scenario changes."""
+        given = self.specification.software
+        return {} if isinstance(given, str) else given.keys
 
     @property
     def stack(self) -> str:
         """The name of that stack, as given or by default."""
-        return self.stack_and_reason[0]
+        return self.stack_choice.stack
 
     @cached_property
-    def stack_and_reason(self) -> tuple[str, str]:
-        """The name of the software stack, and why it was taken; no reason if the scenario names it."""
-        given, parallelism = self.specification.software, self.specification.parallelism
+    def stack_choice(self) -> StackChoice:
+        """The software stack, why it was taken, and what else is taken; no reason if the scenario names it."""
+        named, parallelism = self.specification.software, self.specification.parallelism
+        given = named if isinstance(named, str) else named.preset
         if given != AUTO:
-            return given, ""
+            return StackChoice(given, "")
         gpu = self._cluster.accelerator(self.derived.devices[0])
-        transformer = isinstance(self.specification.model, TransformerSpecification)
-        return default_stack(parallelism.data.method, self.derived.degrees, gpu, transformer=transformer)
+        return default_stack(
+            parallelism.data.method,
+            {**self.derived.degrees, "ep": parallelism.ep},
+            gpu,
+            transformer=isinstance(self.specification.model, TransformerSpecification),
+            stage=getattr(parallelism.data, "stage", 0),
+        )
 
     @cached_property
     def model(self) -> Model | None:
@@ -206,8 +292,11 @@ class BuiltScenario:
         specification = self.specification
         if specification.model is None or specification.training is None:
             return None
+        products, gpu = specification.training.product_precision, self._cluster.accelerator(self.derived.devices[0])
+        if products == "tf32" and gpu.lacks_tf32(products):
+            raise self.document.error(("training", "precision"), f"{gpu.name} has no tf32; take fp32")
         try:
-            model = specification.model.build(specification.training.base_precision, self.software.fused)
+            model = specification.model.build(products, self.software.fused)
             return self._saving(self._in_low_precision(model.with_software(self.software)))
         except ScenarioError:
             raise
@@ -251,10 +340,19 @@ class BuiltScenario:
     def _schedule(self) -> Schedule:
         if self.specification.collective is not None:
             return collective_schedule(self.specification.collective, self.derived.ranks)
+        return self._training_schedule(least=False)
+
+    @cached_property
+    def _least_schedule(self) -> Schedule:
+        return self._training_schedule(least=True)
+
+    def _training_schedule(self, *, least: bool) -> Schedule:
         assert self.model is not None
-        return training_schedule(
-            self.specification, self.model, self.software, self.derived, self.document, self._cluster
+        schedule = training_schedule(
+            self.specification, self.model, self.software, self.derived, self.document, self._cluster, least=least
         )
+        self._check_products(schedule)
+        return schedule
 
     @property
     def broadcasts(self) -> bool:
@@ -292,6 +390,10 @@ def clusters(scenario: str | os.PathLike[str], options: list[str] | None = None)
     return made
 
 
+def _of_tpus(cluster: Cluster) -> bool:
+    return bool(cluster.gpus) and is_tpu(cluster.accelerator(cluster.gpus[0]))
+
+
 def _others(precision: str) -> str:
     """Return which GPUs of the catalogue have *precision*, if it is one of products in few bits."""
     having = having_precision(precision) if precision not in BYTES else []
@@ -299,7 +401,13 @@ def _others(precision: str) -> str:
 
 
 def _read(path: pathlib.Path, overrides: Mapping[str, Any] | None = None, options: list[str] | None = None) -> Document:
-    document = with_plain_keys(read(path), ("model",))
+    found = read(path)
+    if is_config(found):
+        raise ScenarioError(
+            f"{path} is no scenario; a model's config.json runs with --cluster: "
+            f"clustersim run {path} --cluster dgx_h100 --nodes 4"
+        )
+    document = with_plain_keys(found, ("model",))
     changes = {key: (value, f"{key}={value}") for key, value in (overrides or {}).items()}
     return loading.overridden(document, {**changes, **loading.options(options or [])})
 

@@ -108,8 +108,8 @@ def _training(scenario: BuiltScenario) -> dict[str, Any]:
 
 
 def _software(scenario: BuiltScenario) -> str:
-    stack, reason = scenario.stack_and_reason
-    return f"{stack} ({reason or 'as given'}; the others: clustersim list software)"
+    choice = scenario.stack_choice
+    return f"{choice.stack} ({choice.reason or 'as given'}; the others: clustersim list software)"
 
 
 def _batch(facts: Derived, samples: int) -> str:

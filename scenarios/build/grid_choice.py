@@ -16,18 +16,18 @@ from functools import cache
 from itertools import takewhile
 from math import inf
 
+from scenarios.build.network import library_of
 from scenarios.specification.specification import Specification
 from simulator.cluster import Cluster
 from simulator.document import Document
 from simulator.engine.simulate import simulate
 from simulator.errors import ScenarioError
 from simulator.kernel import BYTES
-from simulator.network.transport.calibration import transport
 from simulator.network.transport.transport import Transport
 from simulator.schedule import Collective, Program, Schedule
 from simulator.schedule.mesh import Mesh
 from workloads.memory.optimizer import resident_states
-from workloads.parallelism._grid import TensorGrid
+from workloads.parallelism._grid import TensorGrid, check_cut_by_grids
 from workloads.parallelism._grid_model import Bandwidth, FourDimensions, communication_seconds, products
 from workloads.parallelism.search import divisors
 from workloads.parallelism.tensor import Tensor
@@ -73,7 +73,11 @@ def chosen_grid(specification: Specification, cluster: Cluster, document: Docume
     model = specification.model.build(training.base_precision, fused=True)
     if not isinstance(model, Transformer):
         raise document.error(("parallelism", "tp"), f"auto chooses the grid of a transformer; {model.name} is not one")
-    rate = profiled(cluster, transport(specification.network.transport, cluster))
+    try:
+        check_cut_by_grids(model)
+    except ScenarioError as error:
+        raise document.error(("parallelism", "tp"), f"auto: {error}") from None
+    rate = profiled(cluster, library_of(specification, cluster))
     made, width, rows = list(products(model.shape)), BYTES[training.base_precision], model.tokens_per_sample
     ranked: list[tuple[float, FourDimensions]] = []
     for grid in _grids(specification, model, len(cluster.gpus)):

@@ -44,11 +44,22 @@ def model_title(scenario: BuiltScenario) -> str:
     changed = _changed(scenario, given)
     if not changed:
         return scenario.model.name
-    told = [SIZES.get(key, f"{key} {{}}").format(value) for key, value in changed.items()]
+    told = [SIZES.get(key, f"{key} {{}}").format(_words(value)) for key, value in changed.items()]
     what = " and ".join(filter(None, (", ".join(told[:-1]), told[-1])))
     if len(told) > MOST_TOLD:
         what = f"{len(told)} keys changed ({', '.join(changed)})"
     return f"{scenario.model.name} with {what}"
+
+
+def _words(value: Any) -> Any:
+    """Return the values of a section or a list in words.
+
+    >>> _words({"rank": 16, "targets": ["qkv", "projection"]}), _words(24)
+    ('(rank 16, targets qkv + projection)', 24)
+    """
+    if isinstance(value, dict):
+        return f"({', '.join(f'{key} {_words(inner)}' for key, inner in value.items())})"
+    return " + ".join(map(str, value)) if isinstance(value, list) else value
 
 
 def _changed(scenario: BuiltScenario, given: dict[str, Any]) -> dict[str, Any]:

@@ -60,9 +60,11 @@ def recompute_note(scenario: BuiltScenario) -> Iterator[str]:
 
 def _software(scenario: BuiltScenario) -> Iterator[str]:
     """Which software stack was taken, if the scenario names none and its model's durations are not given."""
-    stack, reason = scenario.stack_and_reason
+    stack, reason, others = scenario.stack_choice
     if reason and scenario.model is not None and scenario.model.optimizer_seconds is None:
-        yield f"software: {stack}, {reason}; clustersim list software shows the others, software: NAME takes one"
+        also = f"clustersim show SCENARIO software compares it with {' and '.join(others)}"
+        listed = "clustersim list software shows the others"
+        yield f"software: {stack}, {reason}; {also if others else listed}, software: NAME takes one"
 
 
 def _update(scenario: BuiltScenario) -> Iterator[str]:

@@ -77,8 +77,8 @@ def _probe_ops(
 def probed(program: Program, derived: Derived, parts: Sequence[Parallelism]) -> Schedule:
     """Return the schedule in which every rank runs *program*, a probe."""
     alone = Schedule(Mesh.regular({PIPELINE: 1}), (program,), (0,))
-    schedule = with_neighbours(on_layouts(alone, [derived.layouts[0]], list(parts)))
-    return replace(schedule, program_of=(0,) * schedule.mesh.world_size)
+    schedule = on_layouts(alone, [derived.layouts[0]], list(parts))
+    return with_neighbours(replace(schedule, program_of=(0,) * schedule.mesh.world_size))
 
 
 def by_phase(program: Program, timeline: Timeline) -> tuple[Mapping[str, Mapping[str, float]], ...]:

@@ -17,7 +17,7 @@ from scenarios.specification.training import Training
 from simulator.accelerator import Software
 from simulator.cluster import Cluster
 from simulator.document import Document
-from simulator.errors import ScenarioError, ScheduleError
+from simulator.errors import PlacedError, ScenarioError, ScheduleError
 from simulator.schedule import Collective, Program, Schedule
 from simulator.schedule.mesh import Mesh
 from simulator.schedule.order import Order
@@ -45,8 +45,12 @@ def training_schedule(
     derived: Derived,
     document: Document,
     cluster: Cluster,
+    *,
+    least: bool = False,
 ) -> Schedule:
     """Return the schedule of a training step of *model* with the software stack *software* on *cluster*.
+
+    *least*: planned activations take little memory, instead of little time; nothing is simulated for them.
 
     Raises `ScenarioError` at the key that has to change.
     """
@@ -54,9 +58,12 @@ def training_schedule(
     share = model_share(model, parts, document)
     for part in parts.values():
         if own := part.unequal_shares(share):
-            made = {id(one): schedule_of_share(specification, one, software, derived, document, cluster) for one in own}
+            made = {
+                id(one): schedule_of_share(specification, one, software, derived, document, cluster, least=least)
+                for one in own
+            }
             return merged([made[id(one)] for one in own], part.axis)
-    return schedule_of_share(specification, share, software, derived, document, cluster)
+    return schedule_of_share(specification, share, software, derived, document, cluster, least=least)
 
 
 def schedule_of_share(
@@ -66,10 +73,13 @@ def schedule_of_share(
     derived: Derived,
     document: Document,
     cluster: Cluster,
+    *,
+    least: bool = False,
 ) -> Schedule:
     """Return the schedule of a training step; *share* is the model with its layers as one rank holds them.
 
-    Optimal recomputation takes the durations of layers and the memory of GPUs from *cluster*.
+    Optimal recomputation takes the durations of layers and the memory of GPUs from *cluster*. *least*: as
+    `training_schedule` has it.
 
     Raises `ScenarioError` at the key that has to change.
     """
@@ -95,7 +105,7 @@ def schedule_of_share(
     budget = ("budget",) if training.activation_budget is not None else ()
     with _faults_at(document, "training", key, *budget):
         check_order(order, parallelism.schedule, training)
-        return finish(optimal_sequences(computed, specification, step, derived, cluster, finish))
+        return finish(optimal_sequences(computed, specification, step, derived, cluster, finish, least=least))
 
 
 def _distributed(
@@ -257,6 +267,8 @@ def _faults_at(document: Document, *path: str) -> Iterator[None]:
     """Raise errors of a pass as errors of the scenario at *path*."""
     try:
         yield
+    except PlacedError:
+        raise
     except (ScheduleError, ScenarioError) as error:
         raise document.error(path, str(error)) from None
 

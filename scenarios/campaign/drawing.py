@@ -11,7 +11,7 @@ from scenarios.campaign.campaign import Simulated
 from scenarios.campaign.process import Sample
 from scenarios.campaign.report import CAUSES
 from scenarios.campaign.result import summary
-from simulator.analysis.plot.campaign import Course, Intervals, draw_campaign
+from simulator.analysis.plot.campaign import DAY, Course, Intervals, draw_campaign
 
 POINTS = 200
 """Points of the curve of costs."""
@@ -28,14 +28,16 @@ def draw(campaign: Simulated, path: Path) -> None:
     job, numbers, scenario = campaign.job, summary(campaign), campaign.scenario
     whole = sum(sample.seconds for sample in campaign.samples)
     lost = {CAUSES[cause]: sum(one.lost[cause] for one in campaign.samples) / whole for cause in numbers["lost_s"]}
-    model = scenario.model
+    model, shown = scenario.model, _shown(campaign)
     course = Course(
-        {name: [(time, job.tokens(steps)) for time, steps in one.progress] for name, one in _shown(campaign).items()},
+        {name: [(time, job.tokens(steps)) for time, steps in one.progress] for name, one in shown.items()},
         job.tokens(job.steps),
         "tokens" if model is not None and model.tokens_per_sample else "samples",
         job.productive,
         lost,
         _intervals(campaign),
+        # as the text has them; the curve is of the sample that is nearest
+        {name: days * DAY for name, days in numbers["days_percentiles"].items() if name in shown},
     )
     title = (
         f"{scenario.name} on {scenario.derived.ranks:,} GPUs of {scenario.cluster().name}, "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from statistics import fmean, stdev
 from typing import Any
 
@@ -39,6 +39,42 @@ def report(campaign: Simulated) -> str:
         _money(campaign),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def side_by_side(campaigns: Mapping[str, Simulated]) -> str:
+    """Return a table with a column for each of *campaigns*: time, where it goes, nodes and money."""
+    numbers = [summary(one) for one in campaigns.values()]
+    rows = [
+        ["days", *(f"{one['days']:.4g}" for one in numbers)],
+        *[
+            [f"  {name}", *(f"{one['days_percentiles'].get(name, one['days']):.4g}" for one in numbers)]
+            for name in dict.fromkeys(name for one in numbers for name in one["days_percentiles"])
+        ],
+        ["without failures", *(f"{one['days_without_failures']:.4g}" for one in numbers)],
+        ["goodput", *(f"{one['goodput']:.2%}" for one in numbers)],
+        ["last step", *(show(one["step_time_s"][-1], "time") for one in numbers)],
+        ["interruptions", *(figure(one["interruptions"]) for one in numbers)],
+    ]
+    every = [one["checkpoint_interval_s"] for one in numbers]
+    if any(every):
+        rows.append(["checkpoint every", *(show_long(seconds) if seconds else "-" for seconds in every)])
+    for cause, told in CAUSES.items():
+        shares = [one["lost_s"][cause] / (one["days"] * SECONDS_PER_DAY) for one in numbers]
+        if any(shares):
+            rows.append([f"lost: {told}", *(f"{share:.2%}" for share in shares)])
+    units = {
+        "gpu_hours": "GPU-hours",
+        "energy_mwh": "MWh",
+        "co2_t": "t CO2",
+        "cost": "cost",
+        "cost_reserved": "reserved",
+    }
+    for key, unit in units.items():
+        paid = [one.get(key) for one in numbers]
+        if any(paid):
+            rows.append([unit, *("-" if value is None else figure(value) for value in paid)])
+    samples = " and ".join(dict.fromkeys(f"{one['repeats']}" for one in numbers))
+    return f"{table(rows, ['', *campaigns], 'lr')}\nmeans and percentiles of {samples} samples each"
 
 
 def _time(campaign: Simulated, numbers: dict[str, Any]) -> str:

@@ -14,6 +14,9 @@ from scenarios.commands.arguments import Jobs, Settings
 if TYPE_CHECKING:
     from scenarios.evaluate.evaluation import Evaluation
 
+ALL = Path("ACCURACY.md")
+"""The page of all published runs."""
+
 PROFILES = "published/layer_profiles_v100.csv"
 """PipeDream's layer profiles, beside the published scenarios that read them."""
 
@@ -24,7 +27,10 @@ def accuracy(
         list[str] | None, typer.Argument(metavar="SCENARIO", help="Scenarios to evaluate (all published runs).")
     ] = None,
     settings: Settings = None,
-    output: Annotated[Path, typer.Option("-o", metavar="FILE.md", help="The page to write.")] = Path("ACCURACY.md"),
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", metavar="FILE.md", help="The page to write (ACCURACY.md if all runs are evaluated)."),
+    ] = None,
     figures: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Draw predictions against measurements into a folder.")
     ] = None,
@@ -35,42 +41,68 @@ def accuracy(
         Path | None,
         typer.Option(metavar="FILE.yaml", help="Write the intervals of step times by regime, which reports print."),
     ] = None,
+    rows: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.md", help="The page of all figures (accuracy_rows.md beside the page, or in docs)."),
+    ] = None,
+    refit: Annotated[
+        bool, typer.Option("--refit", help="First fit all parameters without each source in turn: up to an hour.")
+    ] = False,
     jobs: Jobs = 1,
 ) -> int:
-    """Evaluate published runs, and write every figure and the errors by category as a page.
+    """Evaluate published runs, each by constants that have not seen its source, and write the errors as a page.
 
-    Until all runs are done, the finished ones stand in FILE.partial.md. After a fit, --intervals
-    scenarios/results/intervals.yaml makes the intervals of all reports anew.
+    A second page has every figure. Some runs only, or runs with --set, are printed, and written where -o says;
+    ACCURACY.md is the page of all runs as they are. Until all runs are done, the finished ones stand in
+    FILE.partial.md. After a change of predictions, --intervals scenarios/results/intervals.yaml makes the intervals of
+    all reports anew.
     """
+    from dataclasses import replace
     from datetime import date
 
     from scenarios.commands.evaluating import evaluated, print_failures
     from scenarios.evaluate import comparisons
-    from scenarios.evaluate.accuracy import page
+    from scenarios.evaluate.accuracy import page, rows_page
     from scenarios.evaluate.layer_classes import layer_classes
+    from scenarios.evaluate.products import TABLE, products
+    from scenarios.fitting.left_out import refit_of
     from scenarios.scenario import Scenario
     from scenarios.specification import loading
     from simulator.files import write_text
 
     absent = {loading.located(name).stem: "left out with --except" for name in left_out or ()}
     names = [name for name in scenarios or loading.shipped("published") if name not in absent]
-    loaded = [Scenario.load(name, options=settings) for name in names]
-    classes = layer_classes(loading.SHIPPED / PROFILES)
+    if refit:
+        _refit(jobs)
+    refused: dict[str, dict[str, str]] = {name: {} for name in names}
+    loaded = [Scenario.load(name, options=settings, refused=refused[name]) for name in names]
+    without = {one.name: found for one in loaded if (found := refit_of(one.name)) is not None}
+    priced = products(loading.SHIPPED / TABLE) if not scenarios else []
     command = " ".join(["clustersim accuracy", *(scenarios or []), *(f"--except {name}" for name in left_out or ())])
     evaluations: list[Evaluation] = []
+    if output is None and not (scenarios or settings or left_out):
+        output = ALL
 
     def write(path: Path) -> None:
         waiting = {one.name: "not evaluated yet" for one in loaded[len(evaluations) :]}
-        write_text(path, page(evaluations, {**absent, **waiting}, classes, command, date.today()))
+        write_text(path, page(evaluations, {**absent, **waiting}, priced, command, date.today()))
 
-    partial = output.with_name(f"{output.stem}.partial{output.suffix}")
-    for evaluation in evaluated(loaded, jobs):
-        evaluations.append(evaluation)
-        write(partial)  # keeps the finished evaluations if the rest is interrupted
-    write(output)
-    partial.unlink(missing_ok=True)
+    partial = output.with_name(f"{output.stem}.partial{output.suffix}") if output else None
+    for name, evaluation in zip(names, evaluated(loaded, jobs, without), strict=True):
+        evaluations.append(replace(evaluation, refused=refused[name]))
+        if partial:
+            write(partial)  # keeps the finished evaluations if the rest is interrupted
     print(comparisons.groups_text(evaluations))
-    print(f"wrote {output}")
+    if output and partial:
+        write(output)
+        partial.unlink(missing_ok=True)
+        beside = rows or _beside(output)
+        classes = layer_classes(loading.SHIPPED / PROFILES)
+        write_text(beside, rows_page(evaluations, classes, command, date.today()))
+        print(f"wrote {output}")
+        print(f"wrote {beside}")
+    else:
+        print(f"some of the published runs: {ALL} is left as it is; -o FILE.md writes a page of these")
     if intervals is not None:
         _write_intervals(evaluations, command, intervals)
         print(f"wrote {intervals}")
@@ -79,20 +111,37 @@ def accuracy(
     return print_failures(evaluations)
 
 
+def _beside(page: Path) -> Path:
+    """Return the page of all figures that belongs to *page*: in the folder docs beside it, if there is one."""
+    folder = page.parent / "docs"
+    return (folder if folder.is_dir() else page.parent) / f"{page.stem.lower()}_rows.md"
+
+
+def _refit(jobs: int) -> None:
+    """Fit all parameters without each source in turn, and print the files."""
+    from scenarios.commands.progress import progress
+    from scenarios.fitting.left_out import fits_without, refit
+
+    with progress("fitting without each source", parts=len(fits_without())) as shown:
+        paths = refit(jobs, shown.advance)
+    for path in paths:
+        print(f"wrote {path}")
+
+
 def _write_intervals(evaluations: Sequence[Evaluation], command: str, output: Path) -> None:
-    """Write the intervals by the residuals of *evaluations*. Raises `ScenarioError` if there are too few."""
+    """Write the intervals by the errors of *evaluations*. Raises `ScenarioError` if there are too few."""
     from datetime import date
 
-    from scenarios.evaluate.intervals import contents, residuals
-    from scenarios.results.interval import FEWEST
+    from scenarios.evaluate.by_source import FEWEST_SOURCES, step_calibration
+    from scenarios.evaluate.intervals import contents
     from simulator.document.yaml_text import yaml_text
     from simulator.errors import ScenarioError
     from simulator.files import write_text
 
-    rows = list(residuals(comparison for one in evaluations for comparison in one.comparisons))
-    if len(rows) < FEWEST:
-        raise ScenarioError(f"{output}: intervals need {FEWEST} step times that nothing was fitted to, not {len(rows)}")
-    write_text(output, yaml_text(contents(rows, command, date.today())))
+    found = step_calibration(evaluations)
+    if not found.judging:
+        raise ScenarioError(f"{output}: intervals need steps of {FEWEST_SOURCES} sources that inform no constant")
+    write_text(output, yaml_text(contents(found, command, date.today())))
 
 
 def _drawn(evaluations: Sequence[Evaluation], folder: Path) -> Iterator[Path]:

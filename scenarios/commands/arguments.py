@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -49,6 +51,25 @@ Jobs = Annotated[int, typer.Option("-j", "--jobs", min=1, help="Processes of thi
 On = Annotated[
     str, typer.Option("--on", metavar="ADDRESS", help="Dask cluster that executes the runs, e.g. tcp://host:8786.")
 ]
+
+
+@contextmanager
+def named_as_options(options: Mapping[str, tuple[str, object]]) -> Iterator[list[str]]:
+    """Yield the settings ``key.path=value`` of the *options* that are given: (option, value) by key.
+
+    An error about one of them names the option in place of the setting.
+    """
+    from simulator.errors import ScenarioError
+
+    given = {f"{key}={value}": f"{name} {value}" for key, (name, value) in options.items() if value is not None}
+    try:
+        yield list(given)
+    except ScenarioError as error:
+        text = str(error)
+        for setting, option in given.items():
+            text = text.replace(f"--set {setting}", option)
+        raise ScenarioError(text) from None
+
 
 MOST_RANKS = 1_000_000
 """Ranks of a simulation at most: the GPUs that a cluster may have."""

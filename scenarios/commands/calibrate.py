@@ -134,7 +134,7 @@ def _measure(
     if rows is None:
         return
     record = keep(rows, output, backend)
-    found = outcome(rows, placement, transport(backend))
+    found = outcome(rows, placement, transport(backend, placement.cluster))
     print(calibration_report(found))
     where = {"network": "testbed"} if places else {}
     data = file.contents(found, file.provenance(backend, placement.ranks, where))

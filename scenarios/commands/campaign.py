@@ -45,7 +45,8 @@ def campaign(
     stems = file_stems([one.name for one in runs])
     found = []
     for number, one in enumerate(runs):
-        with progress(f"simulating a step of {one.name}") as shown:
+        section = one.specification.campaign
+        with progress(f"simulating {one.name}", parts=repeats or (section.repeats if section else 0)) as shown:
             simulated = run(one, repeats, shown, lambda shown=shown: shown.advance())  # type: ignore[misc]
             numbers = summary(simulated)
             check_finite(numbers)

@@ -39,7 +39,7 @@ def _line(scenario: Scenario, name: str) -> str:
     from scenarios.running import communicator
     from simulator.schedule.check import check as check_schedule
 
-    schedule, derived = scenario.schedule(), scenario.derived
+    schedule, derived = scenario.checked_schedule(), scenario.derived
     check_schedule(schedule)
     check_campaign(scenario)
     check_algorithms(schedule, communicator(scenario), scenario.document)
@@ -48,4 +48,7 @@ def _line(scenario: Scenario, name: str) -> str:
     if scenario.model is None:
         return line
     need = memory_need(scenario, schedule)
+    training = scenario.specification.training
+    if training is not None and training.plans_activations:
+        return f"{line}, {need} with the fewest activations; a run plans them"
     return f"{line}, {need}" + ("" if need.fits else " (by an upper bound)")

@@ -13,8 +13,12 @@ from scenarios.application import app
 from scenarios.commands.arguments import Jobs, Settings
 
 if TYPE_CHECKING:
+    from scenarios.campaign.campaign import Simulated
     from scenarios.results.result import Result
     from scenarios.scenario import Scenario
+
+
+TOO_FEW = "compare needs at least two scenarios, or one with variants"
 
 
 @app.command()
@@ -25,6 +29,12 @@ def compare(
     settings: Settings = None,
     jobs: Jobs = 1,
     output: Annotated[Path | None, typer.Option("-o", metavar="FILE", help="Draw the breakdowns as bars.")] = None,
+    campaigns: Annotated[
+        bool, typer.Option("--campaign", help="Compare whole training runs: failures, checkpoints, days, cost.")
+    ] = False,
+    repeats: Annotated[
+        int | None, typer.Option(min=1, max=100_000, help="Samples of each campaign, in place of campaign.repeats.")
+    ] = None,
 ) -> None:
     """Compare scenarios: what differs, and where the time went. Directories that run wrote are simulated again."""
     from scenarios.results.differences import differences
@@ -32,16 +42,50 @@ def compare(
     from simulator.analysis import text
     from simulator.errors import ScenarioError
 
+    if campaigns:
+        if output is not None or jobs > 1:
+            raise ScenarioError("--campaign prints a table; -o and -j are for steps")
+        _print_campaigns(scenarios, settings, repeats)
+        return
+    if repeats is not None:
+        raise ScenarioError(f"--repeats {repeats} is of campaigns; give --campaign too")
     results = simulated_by_name(scenarios, settings, jobs)
     if len(results) < 2:
-        raise ScenarioError("compare needs at least two scenarios, or one with variants")
+        raise ScenarioError(TOO_FEW)
     sections = [text.table(differences(results), ["", *results], "l")]
     print("\n\n".join([*sections, *side_by_side(results)]))
+    if all(one.scenario.specification.campaign is not None for one in results.values()):
+        print("\nnext: the same with --campaign compares the whole training runs")
     if output is not None:
         from simulator.analysis.plot import draw_breakdowns
 
         draw_breakdowns({name: parts for name, one in results.items() for parts in one.breakdowns.values()}, output)
         print(f"\nwrote {output}")
+
+
+def _print_campaigns(scenarios: list[str], settings: list[str] | None, repeats: int | None) -> None:
+    """Print what differs between the campaigns of *scenarios*, and their numbers side by side."""
+    from scenarios.campaign.campaign import run
+    from scenarios.campaign.report import side_by_side
+    from scenarios.commands.progress import progress
+    from scenarios.results.differences import differences
+    from scenarios.scenario import Scenario
+    from simulator.analysis import text
+    from simulator.errors import ScenarioError
+    from simulator.gc_paused import gc_paused
+
+    loaded = [Scenario.load(name, options=settings) for name in scenarios]
+    runs = [one for scenario in loaded for one in (scenario.variants.values() or [scenario])]
+    if len(runs) < 2:
+        raise ScenarioError(TOO_FEW)
+    found: dict[str, Simulated] = {}
+    with progress(f"simulating {len(runs)} campaigns", parts=len(runs)) as shown, gc_paused():
+        for one in runs:
+            number = sum(other.partition(" #")[0] == one.name for other in found) + 1
+            found[one.name if number == 1 else f"{one.name} #{number}"] = run(one, repeats, shown)
+            shown.advance()
+    steps = {name: one.phases[-1].result for name, one in found.items()}
+    print(f"{text.table(differences(steps), ['', *found], 'l')}\n\n{side_by_side(found)}")
 
 
 def simulated_by_name(scenarios: list[str], settings: list[str] | None, jobs: int) -> dict[str, Result]:

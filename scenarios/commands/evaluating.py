@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,20 +12,24 @@ from scenarios.application import BAD_INPUT
 
 if TYPE_CHECKING:
     from scenarios.evaluate.evaluation import Evaluation
+    from scenarios.fitting.left_out import Refit
     from scenarios.results.result import Result
     from scenarios.scenario import Scenario
 
 MISSED, DOES_NOT_FIT = 1, 3
 
 
-def evaluated(scenarios: Sequence[Scenario], jobs: int) -> Iterator[Evaluation]:
-    """Yield the evaluation of each of *scenarios* in turn, with a progress bar on stderr."""
+def evaluated(
+    scenarios: Sequence[Scenario], jobs: int, refits: Mapping[str, Refit] | None = None
+) -> Iterator[Evaluation]:
+    """Yield the evaluation of each of *scenarios* in turn, also by *refits*, with a progress bar on stderr."""
     from scenarios.commands.progress import progress
     from scenarios.evaluate.evaluation import evaluate
 
-    runs = sum(len(scenario.variants) or 1 for scenario in scenarios)
+    twice = refits or {}
+    runs = sum((len(one.variants) or 1) * (2 if one.name in twice else 1) for one in scenarios)
     with progress(f"simulating {runs} runs", parts=runs) as shown:
-        yield from evaluate(scenarios, jobs, shown.advance)
+        yield from evaluate(scenarios, jobs, shown.advance, refits)
 
 
 def print_evaluations(scenarios: Sequence[Scenario], jobs: int, as_json: bool, strict_memory: bool) -> int:

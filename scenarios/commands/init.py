@@ -30,16 +30,16 @@ model:
 
 training:
   global_batch_size: {batch}   # samples of a step, on all GPUs together
-  micro_batch_size: 1   # samples of one forward pass
+  micro_batch_size: {micro_batch}   # samples of one forward pass
   precision: {precision}
   optimizer: adam
-  recompute: none   # selective or full: less memory, more time
+  recompute: {recompute}   # none, selective or full: less memory, more time
   # tokens: 1T   # of the whole training, for days, GPU-hours and cost
 
 parallelism:
-  # tp: 8   # tensor parallel ranks, best within a node
+  {tensor}   # tensor parallel ranks, best within a node
   # pp: 2   # pipeline stages; schedule: one_f_one_b, interleaved and others (clustersim list schedules)
-  data: {{method: {method}}}   # ddp, zero (with stage: 1, 2 or 3), fsdp, parameter_server
+  data: {data}   # ddp, zero (with stage: 1, 2 or 3), fsdp, parameter_server
 
 # software: auto   # the software stack, by parallelism and GPU (clustersim list software)
 """
@@ -58,14 +58,14 @@ def init(
 
     if file.exists():
         raise ScenarioError(f"{file} exists already; give another name")
-    text = _text(
+    text, told = _text(
         file.parent,
         model or str(_asked("Model (clustersim list models)", MODEL)),
         cluster or str(_asked("Cluster (clustersim list clusters)", CLUSTER)),
         nodes or int(_asked("Nodes", NODES)),
     )
     write_text(file, text)
-    say(f"wrote {file}")
+    say(f"wrote {file}; {told}")
     say(f"next: clustersim check {file}   or   clustersim run {file}")
 
 
@@ -74,21 +74,36 @@ def _asked(question: str, offered: str | int) -> str | int:
     return typer.prompt(question, default=offered) if sys.stdin.isatty() else offered
 
 
-def _text(folder: Path, model: str, cluster: str, nodes: int) -> str:
-    """Return the scenario for a file in *folder*. Raises `ScenarioError` if there is no such model or cluster."""
-    from scenarios.beginning import beginning
+def _text(folder: Path, model: str, cluster: str, nodes: int) -> tuple[str, str]:
+    """Return the scenario for a file in *folder*, and what it needs.
+
+    Raises `ScenarioError` if there is no such model or cluster.
+    """
+    from scenarios.defaults import defaults, model_on
+    from scenarios.plan.changes import remedy_line
+    from scenarios.scenario import Scenario
     from simulator.lookup import is_path
 
-    begun = beginning(model, cluster, nodes)
-    tokens = begun.model.tokens_per_sample
-    return TEXT.format(
+    data = model_on(model, cluster, nodes)
+    scenario = Scenario.model_validate(data)
+    found = defaults(data)
+    training, parallelism = data["training"], data["parallelism"]
+    tokens, tp = found.model.tokens_per_sample, parallelism.get("tp")
+    told = str(found.need)
+    if not found.need.fits:
+        told += f", the least of the usual layouts; take more nodes, or: {remedy_line(scenario)}"
+    text = TEXT.format(
         model=os.path.relpath(model, folder) if is_path(model) else model,
-        name=begun.model.name,
+        name=found.model.name,
         cluster=cluster,
         nodes=nodes,
-        gpus=begun.gpus,
-        batch=begun.batch,
+        gpus=found.gpus,
+        batch=training["global_batch_size"],
+        micro_batch=scenario.derived.micro_batch_size,
         sequence=f"seq_length: {tokens}   # tokens of a sample" if tokens else "# a sample is an image",
-        precision=begun.precision,
-        method=begun.method,
+        precision=training["precision"],
+        recompute=training["recompute"],
+        tensor=f"tp: {tp}" if tp else "# tp: 8",
+        data=", ".join(f"{key}: {value}" for key, value in parallelism["data"].items()).join("{}"),
     )
+    return text.replace("  # pp: 2", "  sequence_parallel: true\n  # pp: 2") if tp else text, told

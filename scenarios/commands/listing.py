@@ -17,6 +17,7 @@ PACKAGES = {
     "links": "topologies.links",
     "fabrics": "topologies.fabrics",
     "schedules": "workloads.pipelines",
+    "algorithms": "simulator.network.collectives",
     "software": "workloads.software",
 }
 TABLES = ("regions", "accounts")
@@ -29,7 +30,7 @@ def list_names(
         str | None, typer.Argument(help=f"{', '.join([*PACKAGES, *TABLES])} or scenarios; all names if none.")
     ] = None,
 ) -> None:
-    """List models, GPUs, clusters, links, fabrics, schedules, software, scenarios, or a table of carbon or accounts."""
+    """List models, GPUs, clusters, links, fabrics, orders, algorithms, software, scenarios, or a table."""
     kinds = [*PACKAGES, *TABLES, "scenarios"]
     if kind is not None and kind not in kinds:
         from simulator.document.validation import listed
@@ -105,11 +106,24 @@ def _link(name: str) -> list[str]:
     return [name, show(data.bandwidth, "bandwidth"), show(data.latency, "time")]
 
 
+def _algorithm(name: str) -> list[str]:
+    """Return the name of an algorithm, its collectives, for how many ranks it is, and its description."""
+    from simulator.lookup import find
+    from simulator.network.transport.tuner import FOLDER, ranks_allowed
+    from simulator.schedule import COLLECTIVES
+
+    module = find(FOLDER, name)
+    kinds = ", ".join(kind for kind in COLLECTIVES if hasattr(module, kind))
+    sentence = " ".join((module.__doc__ or "").split()).partition(". ")[0].rstrip(".")
+    return [name, kinds, ranks_allowed(name) or "any ranks", sentence]
+
+
 ROWS: Mapping[str, tuple[Callable[[str], list[str]], str]] = {
     "models": (_model, "lrl"),
     "gpus": (_gpu, "lrrr"),
     "links": (_link, "lrr"),
     "software": (_stack, "ll"),
+    "algorithms": (_algorithm, "llll"),
 }
 """Lists of more than names: the row of a name, and how its columns are aligned."""
 

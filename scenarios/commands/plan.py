@@ -116,18 +116,19 @@ def _loaded(
     tokens: str | None,
     settings: list[str],
 ) -> Scenario:
-    from scenarios.plan.from_nothing import scenario_from
+    from scenarios.defaults import to_plan
+    from scenarios.plan.planner import loaded
     from scenarios.scenario import Scenario
     from simulator.errors import ScenarioError
 
     if scenario is not None:
-        return Scenario.load(scenario, options=settings)
+        return loaded(scenario, settings)
     if model is None or cluster is None or batch is None:
         raise ScenarioError(
             "give a scenario, or --model, --cluster and --batch, "
             "e.g. clustersim plan --model llama3_8b --cluster dgx_h100 --nodes 4 --batch 512"
         )
-    return scenario_from(model, cluster, nodes, batch, tokens, settings)
+    return Scenario.model_validate(to_plan(model, cluster, nodes, batch, tokens, settings), settings)
 
 
 def _ask(loaded: Scenario, what: str | None, days: float | None, jobs: int, shown: Watch, as_json: bool) -> None:

@@ -74,7 +74,6 @@ def run(
     tokens: Annotated[str | None, typer.Option(help="Of a model: tokens of the whole run, e.g. 1T.")] = None,
 ) -> int:
     """Simulate scenarios, report, and write results under runs/NAME."""
-    from scenarios.beginning import scenario_on
     from scenarios.scenario import Scenario
     from simulator.errors import ScenarioError
     from simulator.plain_text import name_fault
@@ -89,11 +88,11 @@ def run(
         raise ScenarioError(f"--name {name}: {fault}")
     renamed = {"name": name} if name is not None else None
     if cluster is None:
-        _check_scenarios(scenarios, batch, tokens, nodes)
+        _check_options(batch, tokens, nodes)
         loaded = [Scenario.load(scenario, renamed, settings) for scenario in scenarios]
     else:
         named = [*(settings or []), *([f"name={name}"] if name else [])]
-        loaded = [scenario_on(model, cluster, nodes, batch, tokens, named) for model in scenarios]
+        loaded = [Scenario.of_model(model, cluster, nodes, batch, tokens, named) for model in scenarios]
     several = len(loaded) > 1 or any(scenario.variants for scenario in loaded)
     if check and several and output is None and name is None and trace is None and spans is None:
         from scenarios.commands.evaluating import print_evaluations
@@ -102,21 +101,13 @@ def run(
     return _run_each(loaded, files, as_json, check, strict_memory)
 
 
-def _check_scenarios(scenarios: list[str], batch: int | None, tokens: str | None, nodes: int) -> None:
+def _check_options(batch: int | None, tokens: str | None, nodes: int) -> None:
     """Raise `ScenarioError` for options of a model without its cluster."""
-    from simulator.document import read
     from simulator.errors import ScenarioError
-    from workloads.huggingface.config import is_config
 
     options = {"--batch": batch, "--tokens": tokens, "--nodes": nodes if nodes > 1 else None}
     if given := next((option for option, value in options.items() if value is not None), None):
         raise ScenarioError(f"{given} belongs to a model: give its --cluster too; --set changes a scenario")
-    configs = (one for one in scenarios if one.endswith(".json") and Path(one).is_file())
-    if config := next((one for one in configs if is_config(read(one))), None):
-        raise ScenarioError(
-            f"{config} is no scenario; a model's config.json runs with --cluster: "
-            f"clustersim run {config} --cluster dgx_h100 --nodes 4"
-        )
 
 
 def _check_suffixes(trace: Path | None, spans: Path | None) -> None:
@@ -152,10 +143,11 @@ def _run_each(loaded: list[Scenario], files: _Files, as_json: bool, check: bool,
 
     status, summaries = 0, []
     folders = _Folders(files.output, len(loaded))
-    for scenario in loaded:
+    for number, scenario in enumerate(loaded, 1):
+        place = f" ({number} of {len(loaded)})" if len(loaded) > 1 else ""
         with (
             _interruptible(f"{scenario.name} was not simulated to its end; nothing of it was written"),
-            progress(f"simulating {scenario.name}", files.ranks, simulations(scenario)) as shown,
+            progress(f"simulating {scenario.name}{place}", files.ranks, simulations(scenario)) as shown,
             gc_paused(),
         ):
             result = scenario.run(shown)
@@ -187,7 +179,7 @@ def _interruptible(missing: str) -> Iterator[None]:
 
 def _report(scenario: Scenario, result: Result, shown: Progress) -> str:
     """Return the report of *result*, with the next best change against the bubble of a pipeline."""
-    from scenarios.plan.next_change import next_change
+    from scenarios.plan.trying import next_change
     from scenarios.results.step_numbers import StepNumbers
 
     report = result.report()

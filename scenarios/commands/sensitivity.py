@@ -61,8 +61,9 @@ def sensitivity(
 
 
 def _found(scenario: Scenario, samples: int, shown: Progress) -> Found:
-    from scenarios.sensitivity.changes import changes
-    from scenarios.sensitivity.elasticity import Sensitivities
+    from scenarios.plan.changes import of_configuration
+    from scenarios.plan.trying import tried
+    from scenarios.sensitivity.elasticity import MOST_SLOW, Sensitivities
     from scenarios.sensitivity.machine import machine
     from scenarios.sensitivity.report import Found
     from scenarios.sensitivity.uncertainty import sampled
@@ -71,8 +72,12 @@ def _found(scenario: Scenario, samples: int, shown: Progress) -> Found:
     simulation = base.simulation()
     shown(simulation)
     sensitivities = Sensitivities(base, simulation.run(), shown)
+    # four for each parameter, up and down; a change that is tried is one more
+    shown.simulations = 1 + 4 * len(sensitivities.parameters) + samples + MOST_SLOW
     seed = scenario.specification.simulation.seed
-    return Found(sensitivities, list(changes(scenario, shown)), sampled(base, samples, seed, shown))
+    return Found(
+        sensitivities, list(tried(scenario, of_configuration(scenario), shown)), sampled(base, samples, seed, shown)
+    )
 
 
 def _draw(found: Found, path: Path) -> None:

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from scenarios.operators.profile import Profile
     from scenarios.scenario import Scenario
 
-VIEWS = ("order", "groups", "derived", "topology", "advice", "critical", "operators", "recompute")
+VIEWS = ("order", "groups", "derived", "topology", "advice", "critical", "operators", "recompute", "software")
+CONSTANTS = "constants"
+"""The view that belongs to no scenario."""
+
 WITH_NUMBERS = ("operators",)
 """Views that `--json` prints as numbers."""
 
@@ -23,11 +26,20 @@ WITH_NUMBERS = ("operators",)
 @app.command()
 def show(
     scenario: OneScenario,
-    what: Annotated[str, typer.Argument(help=f"{', '.join(VIEWS[:-1])} or {VIEWS[-1]}.")] = "derived",
+    what: Annotated[str | None, typer.Argument(help=f"{', '.join(VIEWS[:-1])} or {VIEWS[-1]} (derived).")] = None,
     settings: Settings = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers of operators as JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the numbers of operators, or constants, as JSON.")
+    ] = False,
 ) -> None:
-    """Show the order, groups, derived values, topology, critical path, operators or recomputation, or advice."""
+    """Show the order, groups, derived values, topology, critical path, operators, recomputation, software, or advice.
+
+    Without a scenario, `show constants` prints the constants that measurements inform, with uncertainty and sources.
+    """
+    if scenario == CONSTANTS and what is None:
+        _constants(as_json)
+        return
+    what = what or "derived"
     from scenarios.build import explanation
     from scenarios.build.memory.recompute_view import recompute_text
     from scenarios.plan.advice import advice
@@ -44,6 +56,7 @@ def show(
         "critical": _critical,
         "operators": _operators,
         "recompute": recompute_text,
+        "software": _software,
     }
     if what not in views:
         hint = near(what, views)
@@ -63,6 +76,18 @@ def show(
         say(views[what](one))
 
 
+def _constants(as_json: bool) -> None:
+    """Print the constants that measurements inform."""
+    import json
+
+    from scenarios.fitting import constants
+
+    if as_json:
+        print(json.dumps(constants.as_json(), indent=2))
+    else:
+        say(constants.constants_text())
+
+
 def _topologies(scenario: str, settings: list[str] | None) -> None:
     """Print the topology of the cluster of *scenario*, or of each of its variants; the rest of it may be wrong."""
     from scenarios.build.built import clusters
@@ -73,6 +98,19 @@ def _topologies(scenario: str, settings: list[str] | None) -> None:
         if len(found) > 1:
             print(f"# {name}")
         say(topology(cluster))
+
+
+def _software(scenario: Scenario) -> str:
+    """Simulate *scenario* with each software stack that it may have, and return the table."""
+    from functools import partial
+
+    from scenarios.commands.progress import progress
+    from scenarios.results.stacks import comparison, stacks
+    from scenarios.running import run
+    from simulator.gc_paused import gc_paused
+
+    with progress(f"simulating {scenario.name}", parts=len(stacks(scenario))) as watch, gc_paused():
+        return comparison(scenario, partial(run, watch=watch))
 
 
 def _critical(scenario: Scenario) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from scenarios.results.uncertainty import regimes_of
-
 if TYPE_CHECKING:
     from scenarios.build.built import BuiltScenario
 
@@ -29,8 +27,7 @@ def categories(run: BuiltScenario, summary: Mapping[str, Any]) -> dict[str, str]
     accelerator = run.cluster().accelerator(run.derived.devices[0]).name
     if run.specification.collective is not None:
         return _of_a_collective(run, summary) | {"GPU": accelerator}
-    of_interval = regimes_of(run, summary["step_time_s"])
-    return _of_a_step(run, summary) | of_interval | {"GPU": accelerator, "software": run.stack}
+    return _of_a_step(run, summary) | {"GPU": accelerator, "software": run.stack}
 
 
 def _of_a_collective(run: BuiltScenario, summary: Mapping[str, Any]) -> dict[str, str]:

@@ -1,37 +1,33 @@
-"""Calibration of the intervals of step times on published runs that nothing was fitted to, and their coverage.
+"""Limits of the intervals of step times by distance from what is known, and their coverage on sources left out.
 
-The limits of a regime are conformal: of n residuals ceil((n + 1) 95 %) lie between them (Lei et al. 2018,
-"Distribution-Free Predictive Inference for Regression"). Runs of one source resemble each other, so coverage is
-measured on each source with the limits of all others.
+Every run is predicted without its own source, and its distance is that from the runs of all other sources. The limits
+of a distance hold a share of these runs in which each source weighs as much as any other. Runs of one source resemble
+each other, so coverage is measured on each source with limits and distances that the others give.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import date
-from math import ceil, log
+from math import log, log2
 from statistics import fmean
 from typing import Any
 
 from scenarios.evaluate.evaluation import Comparison
-from scenarios.results.interval import FEWEST, KINDS, LEVEL, Intervals, Limits
+from scenarios.fitting.sources import source_of
+from scenarios.results.interval import CLASSES, LEVEL, NEAR, SEVERAL, Known, Limits
 
-
-@dataclass(frozen=True)
-class Residual:
-    """The logarithm *ratio* of measured over predicted step time of a run of *source*, and its *regimes* by kind."""
-
-    source: str
-    ratio: float
-    regimes: Mapping[str, str]
+EXACT = 1e-9
+"""Weights of rows add up to a share within this."""
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """*rows* of a regime, from that many *sources*: the *share* inside their intervals, and the mean *width* of these.
+    """*rows* of a distance, of that many *sources*: the *share* inside their intervals, and the mean *width* of these.
 
-    The width is that over the predicted step time.
+    The width is relative to the predicted step time.
     """
 
     rows: int
@@ -40,86 +36,134 @@ class Coverage:
     width: float
 
 
-def residuals(comparisons: Iterable[Comparison]) -> Iterator[Residual]:
-    """Yield the residual of each training step that nothing was fitted to, by its time or rate; one for each run."""
+def known_runs(comparisons: Iterable[Comparison]) -> Iterator[Known]:
+    """Yield each training step of *comparisons*, by its time or rate; one for each run. They are predicted without
+    their sources."""
     seen = set()
     for one in comparisons:
         outcome = one.outcome
-        counts = one.categories.get("what") == "training step" and not outcome.relative_to and not outcome.fitted
-        if counts and "memory" not in outcome.key and outcome.slower > -1 and (one.scenario, one.run) not in seen:
+        counts = one.conditions is not None and not outcome.relative_to and "memory" not in outcome.key
+        if counts and outcome.slower > -1 and (one.scenario, one.run) not in seen:
+            assert one.conditions is not None
             seen.add((one.scenario, one.run))
-            yield Residual(one.scenario, -log(1 + outcome.slower), {kind: one.categories[kind] for kind in KINDS})
+            yield Known(source_of(one.scenario), -log(1 + outcome.slower), one.conditions)
 
 
-def calibrated(rows: Sequence[Residual]) -> Intervals:
-    """Return the intervals by *rows*: limits of all of them, and of each regime of at least `FEWEST` rows."""
-    found = {
-        regime: _limits([row.ratio for row in own]) for regime, own in by_regime(rows).items() if len(own) >= FEWEST
-    }
-    return Intervals(_limits([row.ratio for row in rows]), found)
+@dataclass(frozen=True)
+class Calibration:
+    """*rows*, the sources of the rows that are like each (*near*), and those sources whose rows *judge*."""
+
+    rows: Sequence[Known]
+    near: Sequence[AbstractSet[str]]
+    judging: AbstractSet[str]
+
+    def distance(self, place: int, without: str = "") -> str:
+        """Return the class of row *place* by the rows of other sources, *without* one of them."""
+        found = len(self.near[place] - {self.rows[place].source, without})
+        return CLASSES[0 if found >= SEVERAL else 1 if found else 2]
+
+    def limits(self, without: str = "") -> dict[str, Limits]:
+        """Return the limits by class, of the judging rows *without* a source; those farther are at least as wide.
+
+        A class without rows has the limits of all.
+        """
+        judged = [
+            (self.distance(place, without), (row.source, row.ratio))
+            for place, row in enumerate(self.rows)
+            if row.source in self.judging - {without}
+        ]
+        found: dict[str, Limits] = {}
+        widest = Limits(0.0, 0.0)
+        for name in CLASSES:
+            own = [row for distance, row in judged if distance == name] or [row for _, row in judged]
+            one = shortest(own) if own else widest
+            widest = Limits(min(widest.low, one.low), max(widest.high, one.high))
+            found[name] = widest
+        return found
+
+    def inside(self) -> list[tuple[Known, str, Limits]]:
+        """Return each judging row with its class and limits, as given by all other sources."""
+        limits = {source: self.limits(source) for source in sorted(self.judging)}
+        return [
+            (row, self.distance(place), limits[row.source][self.distance(place)])
+            for place, row in enumerate(self.rows)
+            if row.source in self.judging
+        ]
 
 
-def by_regime(rows: Iterable[Residual]) -> dict[tuple[str, str], list[Residual]]:
-    """Return the rows of each regime, (kind, name)."""
-    found: dict[tuple[str, str], list[Residual]] = {}
-    for row in rows:
-        for regime in row.regimes.items():
-            found.setdefault(regime, []).append(row)
-    return dict(sorted(found.items(), key=lambda item: (KINDS.index(item[0][0]), item[0][1])))
+def calibration(rows: Sequence[Known], judging: AbstractSet[str] | None = None) -> Calibration:
+    """Return the calibration by *rows*. *judging*: the sources that no constant was chosen by; by default all."""
+    near = [{other.source for other in rows if row.conditions.distance(other.conditions) < NEAR} for row in rows]
+    return Calibration(rows, near, {row.source for row in rows} if judging is None else judging)
 
 
-def _limits(ratios: Sequence[float]) -> Limits:
-    """Return the shortest range about 0 that holds `LEVEL` of *ratios* and of one unknown row more, if any does.
+def shortest(rows: Sequence[tuple[str, float]]) -> Limits:
+    """Return the shortest range about 0 that holds `LEVEL` of *rows*, (source, ratio); each source weighs the same.
 
-    >>> _limits([-0.5, *(n / 128 for n in range(99))])
-    Limits(low=0.0, high=0.7421875)
+    >>> shortest([("a", n / 64) for n in range(20)])
+    Limits(low=0.0, high=0.28125)
     """
-    ordered = sorted(ratios)
-    count = min(len(ordered), ceil(LEVEL * (len(ordered) + 1)))
-    ends = zip(ordered, ordered[count - 1 :], strict=False)
-    return min((Limits(min(0.0, low), max(0.0, high)) for low, high in ends), key=lambda limits: limits.width)
+    sources = [source for source, _ in rows]
+    weights = {source: 1 / sources.count(source) for source in sources}
+    needed = LEVEL * len(weights) - EXACT
+    ordered = sorted((ratio, weights[source]) for source, ratio in rows)
+    best, end, held = None, 0, 0.0
+    for ratio, weight in ordered:
+        while held < needed and end < len(ordered):
+            held += ordered[end][1]
+            end += 1
+        if held < needed:
+            break
+        one = Limits(min(0.0, ratio), max(0.0, ordered[end - 1][0]))
+        best = one if best is None or one.high - one.low < best.high - best.low else best
+        held -= weight
+    assert best is not None
+    return best
 
 
-def coverage(rows: Sequence[Residual]) -> dict[tuple[str, str], Coverage]:
-    """Return the coverage by regime, and of all rows under ("all", ""). Each source has the intervals of the others."""
-    held_out = []
-    for source in dict.fromkeys(row.source for row in rows):
-        others = [row for row in rows if row.source != source]
-        if others:
-            intervals = calibrated(others)
-            held_out += [(row, intervals.limits(row.regimes)) for row in rows if row.source == source]
-    whole = {("all", ""): held_out} if held_out else {}
-    for row, own in held_out:
-        for regime in row.regimes.items():
-            whole.setdefault(regime, []).append((row, own))
-    return {regime: _coverage(whole[regime]) for regime in (("all", ""), *by_regime(rows)) if regime in whole}
+def coverage(of: Calibration) -> dict[str, Coverage]:
+    """Return the coverage by class of distance, and of all rows under ``all``."""
+    inside = of.inside()
+    groups = {"all": inside} | {name: [one for one in inside if one[1] == name] for name in CLASSES}
+    return {name: _coverage(rows) for name, rows in groups.items() if rows}
 
 
-def _coverage(rows: Sequence[tuple[Residual, Limits]]) -> Coverage:
-    inside = fmean(own.contains(row.ratio) for row, own in rows)
-    return Coverage(len(rows), len({row.source for row, _ in rows}), inside, fmean(own.width for _, own in rows))
+def _coverage(rows: Sequence[tuple[Known, str, Limits]]) -> Coverage:
+    share = fmean(own.contains(row.ratio) for row, _, own in rows)
+    return Coverage(len(rows), len({row.source for row, *_ in rows}), share, fmean(own.width for *_, own in rows))
 
 
-def contents(rows: Sequence[Residual], command: str, today: date) -> dict[str, Any]:
-    """Return the file of intervals by *rows*, as plain data; *command* made them on *today*."""
-    intervals, held_out = calibrated(rows), coverage(rows)
-    regimes: dict[str, dict[str, Any]] = {}
-    for kind, name in by_regime(rows):
-        own = intervals.of.get((kind, name))
-        regimes.setdefault(kind, {})[name] = (_written(own) if own else {}) | _measured(held_out.get((kind, name)))
+def contents(of: Calibration, command: str, today: date) -> dict[str, Any]:
+    """Return the file of intervals by *of*, as plain data; *command* made it on *today*."""
+    found, limits = coverage(of), of.limits()
     return {
         "version": 1,
-        "source": f"{command}, {today:%Y-%m-%d}: published steps that nothing was fitted to",
-        "all": _written(intervals.all) | _measured(held_out.get(("all", ""))),
-        "regimes": regimes,
+        "source": f"{command}, {today:%Y-%m-%d}: published steps, each predicted without its source",
+        "limits": {name: _written(limits[name], found.get(name)) for name in CLASSES},
+        "all": _measured(found.get("all")),
+        "known": _compact(of.rows),
     }
 
 
-def _written(own: Limits) -> dict[str, float]:
-    return {"low": round(own.low, 3), "high": round(own.high, 3)}
+def _written(own: Limits, of: Coverage | None) -> dict[str, float]:
+    return {"low": round(own.low, 3), "high": round(own.high, 3)} | _measured(of)
 
 
 def _measured(of: Coverage | None) -> dict[str, float]:
     if of is None:
         return {}
     return {"rows": of.rows, "sources": of.sources, "coverage": round(of.share, 3), "width": round(of.width, 3)}
+
+
+def _compact(rows: Iterable[Known]) -> dict[str, list[str]]:
+    """Return the conditions of *rows* by source, with their number, as text; ranks and kernels to powers of two."""
+    counts: dict[tuple[str, str], int] = {}
+    for row in rows:
+        one = row.conditions
+        ranks, kernel = 2 ** round(log2(one.ranks)), f"{2.0 ** round(log2(one.kernel)):.3g}"
+        key = row.source, f"{one.framework}, {one.model}, {one.generation}, {ranks}, {kernel}"
+        counts[key] = counts.get(key, 0) + 1
+    found: dict[str, list[str]] = {}
+    for (source, text), number in sorted(counts.items()):
+        found.setdefault(source, []).append(f"{text}, {number}")
+    return found

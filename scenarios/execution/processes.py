@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
-import sys
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from multiprocessing import connection, get_context
+from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import ModuleType
 from typing import TypeVar
 
 from scenarios.execution.job import Failure, Job, executed
 from simulator.errors import ExecutionError
-from simulator.processes import death, end_with_parent
-from simulator.replay.signals import blocked
+from simulator.processes import begin, death, end, start
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -85,14 +81,7 @@ class _Pool:
 
     def start(self, task: _Task) -> None:
         """Start a process for *task*."""
-        context = get_context("forkserver")
-        context.set_forkserver_preload(list(PRELOADED))
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs, Path.cwd()), daemon=True)
-        # processes inherit what is blocked: an interrupt from the terminal does not reach them
-        with blocked(), _without_main():
-            process.start()
-        theirs.close()
+        process, ours = start(_serve, Path.cwd(), imports=PRELOADED)
         self._processes[ours] = process
         self.idle.append(ours)
         self.give(task)
@@ -131,11 +120,7 @@ class _Pool:
 
     def close(self) -> None:
         """End all processes."""
-        for process in self._processes.values():
-            process.kill()
-        for pipe, process in self._processes.items():
-            process.join()
-            pipe.close()
+        end((process, pipe) for pipe, process in self._processes.items())
 
     def _remove(self, pipe: Connection) -> None:
         process = self._processes.pop(pipe)
@@ -147,21 +132,9 @@ class _Pool:
             raise ExecutionError(message) from None
 
 
-@contextmanager
-def _without_main() -> Iterator[None]:
-    """Hide the main module. A new process would import it, and a user's script would then begin again in there."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-
-
-def _serve(pipe: Connection, folder: Path) -> None:
+def _serve(folder: Path, pipe: Connection) -> None:
     """Execute the jobs that arrive through *pipe*, in *folder*, until it closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent()
+    begin()
     os.chdir(folder)
     pipe.send_bytes(BEGUN)
     with suppress(EOFError):

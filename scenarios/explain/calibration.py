@@ -128,7 +128,7 @@ def _network(run: Run, scenario: Scenario | None) -> Outcome | None:
         )
     else:
         placement = RankPlacement(run.world_size)
-    return outcome(rows, placement, transport("nccl" if run.on_gpu else "gloo"))
+    return outcome(rows, placement, transport("nccl" if run.on_gpu else "gloo", placement.cluster))
 
 
 def _measurements(run: Run) -> Iterator[Measurement]:

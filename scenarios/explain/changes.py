@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from scenarios.build.built import BuiltScenario
 from scenarios.explain.gap import Cause, Gap
-from scenarios.running import library
-from scenarios.sensitivity.changes import changes as changes_of_keys
+from scenarios.plan.changes import Change, of_configuration, with_needs
 from scenarios.sensitivity.machine import Machine, machine
 from simulator.errors import SimulatorError
 from simulator.schedule import Compute
@@ -46,13 +45,6 @@ class Fault(NamedTuple):
     bandwidth: float = 1.0
 
 
-class Change(NamedTuple):
-    """A change, in words, and the simulated step time (s) with it."""
-
-    text: str
-    step_time: float
-
-
 @dataclass(frozen=True)
 class Suggestions:
     """The step time *as_measured*, simulated with the causes of the gap (s), and the *changes* with the largest gains.
@@ -73,14 +65,15 @@ def suggestions(scenario: BuiltScenario, timeline: Timeline, found: Gap) -> Sugg
     beyond = tuple(cause.text for cause in large if cause.kind not in expressed and cause.seconds > 0)
     measured = _step_time(scenario, timeline, faults)
     tried = [
-        Change(fault.remedy, _step_time(scenario, timeline, [one for one in faults if one is not fault]))
+        (_step_time(scenario, timeline, [one for one in faults if one is not fault]), Change(words=fault.remedy))
         for fault in faults
     ]
-    better = [one for one in tried if measured - one.step_time > LEAST_GAIN * measured]
+    better = [pair for pair in tried if measured - pair[0] > LEAST_GAIN * measured]
     if len(better) < MOST:
         of_keys = _of_keys(scenario, timeline, faults)
-        better += [one for one in of_keys if measured - one.step_time > LEAST_GAIN * measured]
-    return Suggestions(measured, tuple(sorted(better, key=lambda one: one.step_time)[:MOST]), beyond)
+        better += [pair for pair in of_keys if measured - pair[0] > LEAST_GAIN * measured]
+    best = sorted(better, key=lambda pair: pair[0])[:MOST]
+    return Suggestions(measured, tuple(replace(one, step_time=seconds) for seconds, one in best), beyond)
 
 
 def _faults(causes: Sequence[Cause], ranks: Sequence[int]) -> Iterator[Fault]:
@@ -129,7 +122,6 @@ def _step_time(scenario: BuiltScenario, timeline: Timeline, faults: Sequence[Fau
 
 def _machine(scenario: BuiltScenario, timeline: Timeline, faults: Sequence[Fault]) -> Machine:
     base = machine(scenario)
-    base = replace(base, transport=library(scenario, base.cluster))
     slow = dict(base.variation.stragglers)
     for rank in timeline.gpu_ranks:
         seconds = sum(fault.slower.get(rank, 0.0) for fault in faults)
@@ -150,10 +142,9 @@ def computing(timeline: Timeline, rank: int) -> float:
     return max(float((own.end - own.begin)[computes].sum()) / timeline.steps_run, 1e-12)
 
 
-def _of_keys(scenario: BuiltScenario, timeline: Timeline, faults: Sequence[Fault]) -> Iterator[Change]:
-    """Yield changes of the configuration of the scenario as measured: micro-batch, bucket, recomputation."""
+def _of_keys(scenario: BuiltScenario, timeline: Timeline, faults: Sequence[Fault]) -> Iterator[tuple[float, Change]]:
+    """Yield changes of the configuration of the scenario as measured, each with its step time (s)."""
     measured = _as_measured(scenario, faults)
-    for change in changes_of_keys(measured):
+    for change in with_needs(measured, of_configuration(measured)):
         if change.fits:
-            changed = measured.changed(change.values, "a change")
-            yield Change(change.text, _machine(changed, timeline, faults).step_time())
+            yield _machine(change.of(measured), timeline, faults).step_time(), change

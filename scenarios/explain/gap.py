@@ -14,7 +14,7 @@ from typing import NamedTuple
 from scenarios.explain.breakdown import DEPENDENCY, GAPS, breakdown, mean
 from scenarios.explain.calls import MESSAGES, Overlap, Size, family, large, overlaps, sizes
 from scenarios.explain.kernels import by_layer, longest
-from scenarios.explain.lateness import WAITS, Late, latest
+from scenarios.explain.lateness import WAITS, Late, Noise, latest
 from scenarios.explain.piece import COPY, HOST, LOADING, PHASES, WAITING
 from scenarios.explain.rank_trace import RankTrace
 from scenarios.explain.run import Run
@@ -26,6 +26,9 @@ steps of `tests.benchmarks.explain` differ by up to 17 % from recording to recor
 
 STRUCTURAL, CERTAIN = ("other_sizes", "missing_overlap"), 0.02
 """Causes that are seen in what was sent, and when, not in durations; share of the step from which they are named."""
+
+NOISE = "noise"
+"""The kind of a cause that is no fault: a rank is late by chance, or by its processor."""
 
 LATE = 0.02
 """Share of the simulated step from which one rank is later than the others on purpose or not."""
@@ -58,7 +61,7 @@ class Cause(NamedTuple):
 class Gap:
     """The *causes* of the difference between *real* and *simulated* step time (s), the largest first.
 
-    *spread*: by how much the real steps vary, s. *calls*: the simulated communications.
+    *spread*: by how much the real steps vary, or the operators in them, s. *calls*: the simulated communications.
     """
 
     real: float
@@ -85,7 +88,7 @@ class Gap:
         Durations count by what exceeds the variation of the steps. Numbers, sizes and the overlap of communications do
         not vary from step to step.
         """
-        sure = [cause for cause in self.causes if cause.seconds > self._least(cause)]
+        sure = [cause for cause in self.causes if cause.kind != NOISE and cause.seconds > self._least(cause)]
         return max(sure, key=self._beyond, default=None)
 
     def _least(self, cause: Cause) -> float:
@@ -102,16 +105,22 @@ def gap(run: Run, simulated: Sequence[RankTrace], gpu: Accelerator | None = None
     late = latest(run.breakdowns, expected)
     if late is not None and late.seconds < LATE * step:
         late = None
+    noise = Noise(run.traces)
+    hidden = late is not None and noise.hides(late, LATE * step)
     ranks = [late.rank] if late else list(expected)
     real, should = (mean([several[rank] for rank in ranks]) for several in (run.breakdowns, expected))
     differences = _differences(run, simulated, ranks, real, should, late.because if late else {})
     of_ranks = [[trace for trace in traces if trace.rank in ranks] for traces in (run.traces, simulated)]
     above = [(one.phase, one.name, one.excess) for one in longest(of_ranks[0], gpu)] + _of_layers(*of_ranks)
-    causes = [*_late(late), *(_with_kernels(cause, above) for cause in differences)]
+    causes = [
+        *(_noise(late, noise) if late and hidden else _late(late)),
+        *(_with_kernels(cause, above) for cause in differences),
+    ]
     rest = run.step_time - step - sum(cause.seconds for cause in causes)
     causes.append(Cause("other", rest, "not attributed: steps of the ranks differ in length"))
     ordered = sorted((cause for cause in causes if cause.seconds), key=lambda cause: -cause.seconds)
-    return Gap(run.step_time, step, tuple(ordered), run.spread, run.on_gpu, tuple(sizes(simulated)))
+    varying = sum(noise.varying.values()) / len(noise.varying)
+    return Gap(run.step_time, step, tuple(ordered), max(run.spread, varying), run.on_gpu, tuple(sizes(simulated)))
 
 
 def _late(late: Late | None) -> Iterator[Cause]:
@@ -119,6 +128,15 @@ def _late(late: Late | None) -> Iterator[Cause]:
         what = ", ".join(f"{part} {seconds * 1e3:.2f} ms" for part, seconds in list(late.because.items())[:3])
         text = f"rank {late.rank} is late and the others wait for it: longer {what}"
         yield Cause("late_rank", late.seconds, text, str(late.rank))
+
+
+def _noise(late: Late, noise: Noise) -> Iterator[Cause]:
+    """Yield the lateness of a rank as noise: it is attributed, but nobody is blamed."""
+    processor = noise.processor(late.rank)
+    why = f"operators and gaps of a rank vary by up to {noise.most * 1e3:.2f} ms a step"
+    if processor > late.seconds / 2:
+        why = f"all its operators alike take longer, {processor * 1e3:.2f} ms: its processor is slower or busier"
+    yield Cause(NOISE, late.seconds, f"rank {late.rank} is behind the others, within the noise: {why}", str(late.rank))
 
 
 def _differences(

@@ -1,12 +1,23 @@
-"""The slowest rank of a step: it works longest by itself, and the others spend that time in communication with it."""
+"""The slowest rank of a step: it works longest by itself, and the others spend that time in communication with it.
+
+The noise of a machine is estimated from the run itself. Other work only lengthens an operator. So the shortest of an
+operator's repetitions, in all layers and steps of a rank, is nearest to its undisturbed duration; what the others take
+more comes and goes. A fault of the program is in every step. Without a GPU ranks share processors: if a rank takes
+longer in all operators alike, its processor is slower or busier, whatever the program does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
-from scenarios.explain.breakdown import DEPENDENCY, GAPS, mean
-from scenarios.explain.piece import COPY, HOST, LOADING, PHASES, WAITING
+import numpy as np
+
+from scenarios.explain.breakdown import DEPENDENCY, GAPS, breakdown, mean
+from scenarios.explain.piece import COPY, HOST, LOADING, PHASES, WAITING, Piece
+from scenarios.explain.rank_trace import RankTrace
 
 WAITS = (WAITING, DEPENDENCY)
 """Parts of a step in which a rank waits for others. A simulated kernel begins when its partners have come, and the
@@ -65,3 +76,82 @@ def _more(several: Mapping[int, Parts], rank: int) -> dict[str, float]:
     """Return by how much each part of *rank* exceeds the mean of the others, s."""
     usual = mean(_others(several, rank))
     return {part: several[rank].get(part, 0.0) - usual.get(part, 0.0) for part in {**usual, **several[rank]}}
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The noise of the run with these *traces*, by rank."""
+
+    traces: Sequence[RankTrace]
+
+    @cached_property
+    def varying(self) -> Mapping[int, float]:
+        """Seconds of a step of each rank that come and go: operators and gaps beyond their shortest repetition."""
+        return {trace.rank: _operators(trace) + _gaps(trace) for trace in self.traces}
+
+    @property
+    def most(self) -> float:
+        """That of the rank with the most, s."""
+        return max(self.varying.values(), default=0.0)
+
+    def processor(self, rank: int) -> float:
+        """Return the seconds by which the processor of *rank* lengthens a step: all operators alike.
+
+        The factor is the median over the operators that other ranks have as well, weighted by their time, so a few
+        slow operators do not count. 0 with a GPU, which belongs to its rank.
+        """
+        shortest = {trace.rank: _shortest(trace) for trace in self.traces if not trace.on_gpu}
+        if rank not in shortest or len(shortest) < 2:
+            return 0.0
+        factors, seconds = [], []
+        for key, (own, count) in shortest[rank].items():
+            others = [one[key][0] for other, one in shortest.items() if other != rank and key in one]
+            if others and min(others) > 0:
+                factors.append(own * len(others) / sum(others))
+                seconds.append(own * count)
+        if not factors:
+            return 0.0
+        order = np.argsort(factors)
+        reached = np.cumsum(np.array(seconds)[order])
+        factor = float(np.array(factors)[order][np.searchsorted(reached, reached[-1] / 2)])
+        steps = next(len(trace.steps) for trace in self.traces if trace.rank == rank)
+        return max(0.0, 1.0 - 1.0 / factor) * float(reached[-1]) / steps
+
+    def steady(self, late: Late) -> float:
+        """Return the seconds of *late* that are in every step, and not of the processor."""
+        others = [seconds for rank, seconds in self.varying.items() if rank != late.rank]
+        beyond = self.varying[late.rank] - sum(others) / len(others) if others else 0.0
+        return late.seconds - max(0.0, beyond) - self.processor(late.rank)
+
+    def hides(self, late: Late, least: float) -> bool:
+        """Return whether *late* may be noise: what is in every step is below *least* (s), or below what varies."""
+        return self.steady(late) < max(least, self.most)
+
+
+def _key(piece: Piece) -> Hashable:
+    return piece.part, piece.name, piece.shape, piece.nbytes
+
+
+def _shortest(trace: RankTrace) -> dict[Hashable, tuple[float, int]]:
+    """Return for each operator of *trace*, communication left out, its shortest duration (s) and its repetitions."""
+    found: dict[Hashable, list[float]] = defaultdict(list)
+    for piece in trace.measured():
+        if piece.call is None:
+            found[_key(piece)].append(piece.seconds)
+    return {key: (min(several), len(several)) for key, several in found.items()}
+
+
+def _operators(trace: RankTrace) -> float:
+    """Return the seconds of a step by which operators exceed their shortest repetition."""
+    undisturbed = sum(least * count for least, count in _shortest(trace).values())
+    return (sum(one.seconds for one in trace.measured() if one.call is None) - undisturbed) / len(trace.steps)
+
+
+def _gaps(trace: RankTrace) -> float:
+    """Return the seconds of a step by which the work of the host alone exceeds that of its shortest step."""
+    own = [breakdown(_with_step(trace, number)).get(HOST, 0.0) for number in range(len(trace.steps))]
+    return sum(own) / len(own) - min(own)
+
+
+def _with_step(trace: RankTrace, number: int) -> RankTrace:
+    return replace(trace, steps=(trace.steps[number],))

@@ -9,6 +9,7 @@ from scenarios.explain.calls import Size, like, sizes
 from scenarios.explain.changes import Suggestions
 from scenarios.explain.gap import Gap
 from scenarios.explain.kernels import Kernels, by_class, longest, title
+from scenarios.explain.lateness import Noise
 from scenarios.explain.piece import HOST, PHASES
 from scenarios.explain.run import Run
 from simulator.accelerator import Accelerator
@@ -105,9 +106,16 @@ def _late(run: Run) -> str:
         f"{_meaning(part)} +{show(seconds, 'time', 3)}" for part, seconds in list(late.because.items())[:3]
     )
     share = _percent(late.seconds, run.step_time)
+    noise = Noise(run.traces)
+    within = ""
+    if noise.hides(late, LATE * run.step_time):
+        within = (
+            f"\n  within the noise of this machine: {show(noise.most, 'time', 3)} of a step come and go on one rank, "
+            f"{show(max(noise.steady(late), 0.0), 'time', 3)} of the delay are in every step and not of the processor"
+        )
     return (
         f"slowest rank: {late.rank}, {show(late.seconds, 'time', 3)} of a step ({share}) behind the others\n"
-        f"  because: {because}"
+        f"  because: {because}{within}"
     )
 
 
@@ -186,6 +194,7 @@ def suggestions_report(found: Suggestions) -> str:
     base = found.as_measured
     lines = [f"changes, simulated from the scenario as measured ({show(base, 'time', 4)} a step)"]
     for number, change in enumerate(found.changes, 1):
+        assert change.step_time is not None
         gain = base - change.step_time
         lines.append(
             f"  {number}. {change.text}: {show(change.step_time, 'time', 4)}, {gain / base:.1%} less "

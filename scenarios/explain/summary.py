@@ -8,6 +8,7 @@ from scenarios.explain.breakdown import busy
 from scenarios.explain.calls import Size, sizes
 from scenarios.explain.changes import suggestions
 from scenarios.explain.comparison import compared
+from scenarios.explain.lateness import Noise
 from scenarios.explain.run import Run
 from scenarios.scenario import Scenario
 
@@ -43,7 +44,11 @@ def _size(one: Size) -> dict[str, Any]:
 
 def _late(run: Run) -> dict[str, Any] | None:
     late = run.late
-    return {"rank": late.rank, "behind_s": late.seconds, "because_s": dict(late.because)} if late else None
+    if late is None:
+        return None
+    noise = Noise(run.traces)
+    told = {"rank": late.rank, "behind_s": late.seconds, "because_s": dict(late.because)}
+    return {**told, "steady_s": noise.steady(late), "noise_s": noise.most}
 
 
 def _gap(run: Run, scenario: Scenario) -> dict[str, Any]:

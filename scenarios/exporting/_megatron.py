@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 from scenarios.exporting._launch import PLAIN_RANK_ORDERS, Launch, transformer
 from scenarios.exporting._megatron_experts import LOSS, experts, latent
-from scenarios.importing.formats._megatron_parallelism import CONTEXT
+from scenarios.importing.formats import _megatron_keys as keys
+from scenarios.importing.keys import argument
 from workloads.architectures.keys import Named
 from workloads.experts.keys import ExpertKeys
 from workloads.latent_attention.keys import LatentKeys
@@ -18,7 +19,7 @@ from workloads.specification import TransformerSpecification
 
 PROGRAM = "Megatron-LM's pretrain_gpt.py"
 
-ACTIVATIONS = {"gelu": "", "swiglu": "--swiglu", "squared_relu": "--squared-relu", "gelu_new": "--openai-gelu"}
+ACTIVATIONS = ("gelu", *(key.means for key in keys.ACTIVATIONS if key.written))
 
 WRITTEN = {
     *("kind", "num_layers", "hidden_size", "num_attention_heads", "head_dim", "num_key_value_heads", "ffn_hidden_size"),
@@ -101,38 +102,34 @@ def _model(run: Launch, model: TransformerSpecification) -> Iterator[str]:
             raise run.error(f"model.{key}", f"{PROGRAM} has no argument for it here")
     if model.activation not in ACTIVATIONS:
         raise run.refuse("model.activation", PROGRAM, ", ".join(ACTIVATIONS))
-    if model.position_embedding_type in ("alibi", "relative"):
-        raise run.refuse("model.position_embedding_type", PROGRAM, "learned_absolute, rope, none")
+    if model.position_embedding_type not in keys.POSITIONS.words:
+        raise run.refuse("model.position_embedding_type", PROGRAM, ", ".join(keys.POSITIONS.words))
     if model.qk_norm == "all_heads":
         raise run.refuse("model.qk_norm", PROGRAM, "none, per_head")
     if model.attention not in ("flash", "unfused"):
         raise run.refuse("model.attention", PROGRAM, "flash, unfused")
-    yield f"--num-layers {model.num_layers}"
-    yield f"--hidden-size {model.hidden_size}"
+    yield from argument(keys.LAYERS, model.num_layers)
+    yield from argument(keys.HIDDEN, model.hidden_size)
     yield f"--ffn-hidden-size {model.ffn_hidden_size or 4 * model.hidden_size}"
-    yield f"--num-attention-heads {model.num_attention_heads}"
-    if model.head_dim is not None:
-        yield f"--kv-channels {model.head_dim}"
+    yield from argument(keys.HEADS, model.num_attention_heads)
+    yield from argument(keys.CHANNELS, model.head_dim)
     if model.num_key_value_heads not in (None, model.num_attention_heads):
         yield f"--group-query-attention --num-query-groups {model.num_key_value_heads}"
-    yield f"--seq-length {model.seq_length}"
+    yield from argument(keys.LENGTH, model.seq_length)
     yield f"--max-position-embeddings {model.position_rows or model.seq_length}"
-    yield f"--position-embedding-type {model.position_embedding_type}"
-    yield f"--normalization {'RMSNorm' if model.normalization == 'rmsnorm' else 'LayerNorm'}"
-    yield f"--attention-backend {model.attention}"
+    yield from argument(keys.POSITIONS, model.position_embedding_type)
+    yield from argument(keys.NORMALIZATION, model.normalization)
+    yield from argument(keys.BACKEND, model.attention)
     yield f"--hidden-dropout {model.dropout:g} --attention-dropout {model.dropout:g}"
-    flags = {
-        ACTIVATIONS[model.activation]: True,
-        "--untie-embeddings-and-output-weights": not model.tie_embeddings,
-        "--disable-bias-linear": not model.add_bias_linear,
-        "--add-qkv-bias": model.add_qkv_bias and not model.add_bias_linear,
-        "--qk-layernorm": model.qk_norm == "per_head",
-    }
-    yield from (flag for flag, given in flags.items() if flag and given)
+    for activation in keys.ACTIVATIONS:
+        yield from argument(activation, model.activation)
+    yield from argument(keys.UNTIED, model.tie_embeddings)
+    yield from argument(keys.UNBIASED, model.add_bias_linear)
+    yield from argument(keys.QKV_BIAS, model.add_qkv_bias and not model.add_bias_linear)
+    yield from argument(keys.QK_NORM, model.qk_norm)
     yield from latent(run, model)
     yield from experts(run, model)
-    if model.num_nextn_predict_layers:
-        yield f"--mtp-num-layers {model.num_nextn_predict_layers}"
+    yield from argument(keys.NEXT_TOKENS, model.num_nextn_predict_layers or None)
     if model.attention_window:
         yield f"--window-size {model.attention_window - 1},0"
 
@@ -146,8 +143,8 @@ def _vocabulary(run: Launch, model: TransformerSpecification) -> Iterator[str]:
 
 def _training(run: Launch) -> Iterator[str]:
     training = run.training
-    yield f"--micro-batch-size {run.micro_batch}"
-    yield f"--global-batch-size {run.batch}"
+    yield from argument(keys.MICRO_BATCH, run.micro_batch)
+    yield from argument(keys.BATCH, run.batch)
     yield f"--train-samples {run.samples}" if run.samples else "--train-iters 100"
     if run.precision != "fp32":
         yield f"--{run.precision}"
@@ -159,9 +156,10 @@ def _training(run: Launch) -> Iterator[str]:
             raise run.refuse("training.gradient_dtype", PROGRAM, f"fp32, {run.precision}")
         elif run.precision == "bf16":
             yield "--grad-reduce-in-bf16"
-    if training.optimizer not in ("adam", "momentum"):
-        raise run.refuse("training.optimizer", PROGRAM, "adam, momentum")
-    yield f"--optimizer {'adam' if training.optimizer == 'adam' else 'sgd'}"
+    optimizers = keys.OPTIMIZER.words.values()
+    if training.optimizer not in optimizers:
+        raise run.refuse("training.optimizer", PROGRAM, ", ".join(optimizers))
+    yield from argument(keys.OPTIMIZER, training.optimizer)
     yield from _recomputation(run)
 
 
@@ -189,9 +187,9 @@ def _offload(run: Launch) -> Iterator[str]:
     if offload.optimizer == "nvme":
         raise run.refuse("training.offload.optimizer", PROGRAM, "gpu, host")
     if offload.optimizer == "host":
-        yield f"--optimizer-cpu-offload --optimizer-offload-fraction {offload.optimizer_fraction:g}"
-        if offload.overlap:
-            yield "--overlap-cpu-optimizer-d2h-h2d"
+        share = argument(keys.HOST_SHARE, offload.optimizer_fraction)
+        yield " ".join(argument(keys.ON_HOST, "host") + share)
+        yield from argument(keys.HOST_OVERLAP, offload.overlap)
 
 
 def _few_bits(run: Launch) -> Iterator[str]:
@@ -214,19 +212,17 @@ def _parallelism(run: Launch, model: TransformerSpecification) -> Iterator[str]:
         if run.rank_order != ["tp", "pp", "dp"]:
             raise run.refuse("parallelism.rank_order", PROGRAM, "[tp, dp, pp], [tp, pp, dp]")
         yield "--use-tp-pp-dp-mapping"
-    yield f"--tensor-model-parallel-size {run.tp}"
-    yield f"--pipeline-model-parallel-size {run.pp}"
+    yield from argument(keys.TENSOR, run.tp)
+    yield from argument(keys.PIPELINE, run.pp)
     yield from _context(run)
     if parallelism.tp_head != "vocabulary":
         raise run.refuse("parallelism.tp_head", PROGRAM, "vocabulary")
     if parallelism.by_columns:
         raise run.refuse("parallelism.tp_split", PROGRAM, "column_row")
-    if parallelism.sequence_parallel:
-        yield "--sequence-parallel"
-    if parallelism.tp_overlap:
-        if not parallelism.sequence_parallel:
-            raise run.error("parallelism.tp_overlap", "Megatron-LM wants sequence_parallel: true with it")
-        yield "--tp-comm-overlap"
+    yield from argument(keys.SEQUENCE, bool(parallelism.sequence_parallel))
+    if parallelism.tp_overlap and not parallelism.sequence_parallel:
+        raise run.error("parallelism.tp_overlap", "Megatron-LM wants sequence_parallel: true with it")
+    yield from argument(keys.TENSOR_OVERLAP, bool(parallelism.tp_overlap))
     if run.pp > 1:
         yield from _stages(run, model)
 
@@ -238,8 +234,9 @@ def _context(run: Launch) -> Iterator[str]:
         return
     if parallelism.cp_layout == "contiguous":
         raise run.refuse("parallelism.cp_layout", PROGRAM, "zigzag")
-    kinds = {method: kind for kind, method in CONTEXT.items()}
-    yield f"--context-parallel-size {degree} --cp-comm-type {kinds.get(str(parallelism.cp_method), 'p2p')}"
+    method = str(parallelism.cp_method)
+    kind = argument(keys.CONTEXT_METHOD, method if method in keys.CONTEXT_METHOD.words.values() else "ring")
+    yield " ".join(argument(keys.CONTEXT, degree) + kind)
 
 
 def _stages(run: Launch, model: TransformerSpecification) -> Iterator[str]:
@@ -302,5 +299,5 @@ def _fully_sharded(run: Launch, model: TransformerSpecification, stage: int | No
     if stage is None:
         yield "--use-torch-fsdp2 --ckpt-format torch_dist"
         return
-    strategy = "optim_grads" if stage == 2 else "optim_grads_params"
-    yield f"--use-megatron-fsdp --data-parallel-sharding-strategy {strategy} --ckpt-format fsdp_dtensor"
+    (strategy,) = argument(keys.STRATEGY, stage)
+    yield f"--use-megatron-fsdp {strategy} --ckpt-format fsdp_dtensor"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from itertools import groupby
+from typing import Any
 
 from scenarios.exporting._launch import Launch
-from scenarios.importing.formats._megatron_experts import EXPERTS, LATENT
+from scenarios.importing.formats import _megatron_keys as keys
+from scenarios.importing.keys import Key, argument
 from workloads.specification import TransformerSpecification
 
 LOSS = 0.01
@@ -19,7 +21,8 @@ def latent(run: Launch, model: TransformerSpecification) -> Iterator[str]:
     if model.kv_lora_rank is None:
         return
     yield "--multi-latent-attention --qk-layernorm"
-    yield from (f"{flag(name)} {value}" for name, key in LATENT.items() if (value := getattr(model, key)))
+    for size in keys.LATENT:
+        yield from argument(size, value_of(model, size) or None)
 
 
 def experts(run: Launch, model: TransformerSpecification) -> Iterator[str]:
@@ -28,21 +31,19 @@ def experts(run: Launch, model: TransformerSpecification) -> Iterator[str]:
         return
     if model.moe_shared_expert_gate:
         raise run.error("model.moe_shared_expert_gate", "is not written for Megatron-LM")
-    yield f"--num-experts {model.num_experts}"
-    for name, key in EXPERTS.items():
-        value = getattr(model, key)
-        if (value and value != type(model).model_fields[key].default) or name == "moe_router_topk":
-            yield f"{flag(name)} {value}"
+    yield from argument(keys.COUNT, model.num_experts)
+    for size in keys.EXPERTS:
+        value = value_of(model, size)
+        if (value and value != default_of(model, size)) or size == keys.TOPK:
+            yield from argument(size, value)
     yield from _layers(model)
-    if model.moe_router_bias:
-        yield "--moe-router-score-function sigmoid --moe-router-enable-expert-bias"
+    for bias in argument(keys.ROUTER_BIAS, model.moe_router_bias):
+        yield f"--moe-router-score-function sigmoid {bias}"
     yield f"--moe-router-load-balancing-type {'aux_loss' if model.moe_aux_loss else 'none'}"
     if model.moe_aux_loss:
         yield f"--moe-aux-loss-coeff {LOSS}"
-    if model.capacity_factor != "dropless":
-        yield f"--moe-expert-capacity-factor {model.capacity_factor:g}"
-    if model.pad_to_capacity:
-        yield "--moe-pad-expert-input-to-capacity"
+    yield from argument(keys.CAPACITY, model.capacity_factor)
+    yield from argument(keys.PADDED, model.pad_to_capacity)
     yield "--moe-grouped-gemm"
     yield from _exchange(run)
 
@@ -64,33 +65,32 @@ def _layers(model: TransformerSpecification) -> Iterator[str]:
 def _exchange(run: Launch) -> Iterator[str]:
     """Yield how tokens go to their experts, and what runs beside."""
     parallelism = run.scenario.specification.parallelism
-    if parallelism.expert_tp is not None:
-        yield f"--expert-tensor-parallel-size {parallelism.expert_tp}"
+    yield from argument(keys.EXPERT_TENSOR, parallelism.expert_tp)
     if parallelism.ep == 1:
         return
     if run.tp > 1 and not parallelism.sequence_parallel:
         raise run.error("parallelism.ep", "Megatron-LM wants sequence_parallel: true with tensor parallelism")
     if parallelism.dispatch_precision != "model":
         raise run.refuse("parallelism.dispatch_precision", "Megatron-LM", "model")
-    yield f"--expert-model-parallel-size {parallelism.ep}"
+    yield from argument(keys.EXPERT, parallelism.ep)
     if parallelism.ep_domain:
         yield "--moe-token-dispatcher-type flex --moe-enable-deepep"
     else:
         yield "--moe-token-dispatcher-type alltoall"
-    if parallelism.moe_overlap == "shared_experts":
-        yield "--moe-shared-expert-overlap"
-    elif parallelism.moe_overlap == "batch":
+    yield from argument(keys.OVERLAP_SHARED, parallelism.moe_overlap)
+    if parallelism.moe_overlap == "batch":
         if run.training.recompute_method == "full":
             raise run.error("parallelism.moe_overlap", "Megatron-LM overlaps no micro-batches with recompute: full")
         if run.pp > 1 and parallelism.stages_per_rank == 1:
             raise run.error("parallelism.moe_overlap", "Megatron-LM wants virtual stages for it; schedule: interleaved")
-        yield "--overlap-moe-expert-parallel-comm"
+    yield from argument(keys.OVERLAP_BATCH, parallelism.moe_overlap)
 
 
-def flag(name: str) -> str:
-    """Return the flag of an argument.
+def value_of(model: TransformerSpecification, key: Key) -> Any:
+    """Return the value of *key* in *model*."""
+    return getattr(model, key.key.rpartition(".")[2])
 
-    >>> flag("moe_router_topk")
-    '--moe-router-topk'
-    """
-    return f"--{name.replace('_', '-')}"
+
+def default_of(model: TransformerSpecification, key: Key) -> Any:
+    """Return the default of *key*."""
+    return type(model).model_fields[key.key.rpartition(".")[2]].default

@@ -11,9 +11,12 @@ from typing import Any
 
 from scenarios.exporting import Export
 from scenarios.exporting._launch import PLAIN_RANK_ORDERS, Launch, command, launch, script, torchrun, transformer
-from scenarios.importing.formats.torchtitan import FLOAT8, MODELS, MX, SCHEDULES, SINGLE
+from scenarios.importing.formats import _torchtitan_keys as keys
+from scenarios.importing.formats._torchtitan_keys import FLOAT8, MODELS, MX
+from scenarios.importing.keys import setting
 from scenarios.scenario import Scenario
 from workloads.architectures.keys import Named
+from workloads.parallelism.pipeline import ALIASES
 from workloads.specification import TransformerSpecification, specification
 
 PROGRAM = "torchtitan"
@@ -30,15 +33,7 @@ SAID = {
 }
 """Keys of the parallelism that settings tell, or that are refused."""
 
-NAMES = {
-    "one_f_one_b": "1F1B",
-    "gpipe": "GPipe",
-    "interleaved": "Interleaved1F1B",
-    "looped_bfs": "LoopedBFS",
-    "interleaved_zero_bubble": "InterleavedZeroBubble",
-    "zero_bubble_v": "ZBVZeroBubble",
-    "dual_pipe_v": "DualPipeV",
-}
+NAMES = {ALIASES.get(order, order): name for name, order in keys.SCHEDULE.words.items()}
 """torch's names of the orders."""
 
 
@@ -79,8 +74,8 @@ def _model(run: Launch, model: TransformerSpecification) -> dict[str, Any]:
             known = specification(preset)
             if any(getattr(model, key) != getattr(known, key, None) for key in SIZES):
                 continue
-            keys = type(model).model_fields.keys() - FREE
-            differs = next((key for key in sorted(keys) if getattr(model, key) != getattr(known, key)), None)
+            compared = type(model).model_fields.keys() - FREE
+            differs = next((key for key in sorted(compared) if getattr(model, key) != getattr(known, key)), None)
             if differs is not None:
                 raise run.refuse(f"model.{differs}", f"torchtitan's {name} {flavor}", str(getattr(known, differs)))
             return {"name": name, "flavor": flavor}
@@ -126,20 +121,20 @@ def _training(run: Launch, model: TransformerSpecification) -> dict[str, Any]:
     if training.optimizer != "adam":
         raise run.refuse("training.optimizer", PROGRAM, "adam")
     made = {
-        "local_batch_size": run.micro_batch * (run.accumulation if run.pp > 1 else 1),
-        "global_batch_size": run.batch,
-        "seq_len": model.seq_length,
+        **setting(keys.LOCAL_BATCH, run.micro_batch * (run.accumulation if run.pp > 1 else 1)),
+        **setting(keys.BATCH, run.batch),
+        **setting(keys.LENGTH, model.seq_length),
         "mixed_precision_param": "bfloat16" if run.precision == "bf16" else "float32",
         "mixed_precision_reduce": "float32",
     }
-    return made | ({"steps": run.steps} if run.steps else {})
+    return made | setting(keys.STEPS, run.steps or None)
 
 
 def _recompute(run: Launch) -> dict[str, Any]:
     how = run.training.recompute
-    if how not in ("none", "selective", "full"):
-        raise run.refuse("training.recompute", PROGRAM, "none, selective, full")
-    return {"mode": how} | ({"selective_ac_option": "op"} if how == "selective" else {})
+    if not isinstance(how, str) or how not in keys.RECOMPUTE.words:
+        raise run.refuse("training.recompute", PROGRAM, ", ".join(keys.RECOMPUTE.words))
+    return setting(keys.RECOMPUTE, how) | ({"selective_ac_option": "op"} if how == "selective" else {})
 
 
 def _parallelism(run: Launch, model: TransformerSpecification) -> dict[str, Any]:
@@ -148,10 +143,8 @@ def _parallelism(run: Launch, model: TransformerSpecification) -> dict[str, Any]
         raise run.refuse("parallelism.rank_order", PROGRAM, "[tp, dp, pp]")
     if run.tp > 1 and not parallelism.sequence_parallel:
         raise run.error("parallelism.tp", "torchtitan's is sequence parallel too: give sequence_parallel: true")
-    made: dict[str, Any] = {**_replicas(run), "tensor_parallel_degree": run.tp, "pipeline_parallel_degree": run.pp}
-    made |= _context(run) | _experts(run)
-    if parallelism.tp_overlap:
-        made["enable_async_tensor_parallel"] = True
+    made = {**_replicas(run), **setting(keys.TENSOR, run.tp), **setting(keys.PIPELINE, run.pp)}
+    made |= _context(run) | _experts(run) | setting(keys.TENSOR_OVERLAP, bool(parallelism.tp_overlap))
     return made | (_pipeline(run, model) if run.pp > 1 else {})
 
 
@@ -164,8 +157,8 @@ def _context(run: Launch) -> dict[str, Any]:
         raise run.refuse("parallelism.cp_layout", PROGRAM, "zigzag")
     if parallelism.cp_method == "ulysses":
         raise run.refuse("parallelism.cp_method", PROGRAM, "ring, all_gather")
-    rotates = "allgather" if parallelism.cp_method == "all_gather" else "alltoall"
-    return {"context_parallel_degree": degree, "context_parallel_rotate_method": rotates}
+    rotated = "all_gather" if parallelism.cp_method == "all_gather" else "ring"
+    return {**setting(keys.CONTEXT, degree), **setting(keys.CONTEXT_METHOD, rotated)}
 
 
 def _experts(run: Launch) -> dict[str, Any]:
@@ -181,21 +174,20 @@ def _experts(run: Launch) -> dict[str, Any]:
     if ep % inner or shards * inner % ep:
         message = f"torchtitan wants a multiple of {inner} that divides the {shards * inner} ranks of a shard group"
         raise run.error("parallelism.ep", f"{message}, not {ep}")
-    return {"expert_parallel_degree": ep, "expert_tensor_parallel_degree": shared}
+    return {**setting(keys.EXPERT, ep), **setting(keys.EXPERT_TENSOR, shared)}
 
 
 def _replicas(run: Launch) -> dict[str, Any]:
     data = run.data
     if data.method == "ddp":
-        return {"data_parallel_replicate_degree": run.dp, "data_parallel_shard_degree": 1}
+        return {**setting(keys.REPLICATED, run.dp), **setting(keys.SHARDED, 1)}
     if data.method != "fsdp":
         raise run.refuse("parallelism.data.method", PROGRAM, "ddp, fsdp")
     shards = getattr(data, "hybrid", None) or run.dp
-    reshard = "always" if getattr(data, "reshard", True) else "never"
     return {
-        "data_parallel_replicate_degree": run.dp // shards,
-        "data_parallel_shard_degree": shards,
-        "fsdp_reshard_after_forward": reshard,
+        **setting(keys.REPLICATED, run.dp // shards),
+        **setting(keys.SHARDED, shards),
+        **setting(keys.RESHARD, bool(getattr(data, "reshard", True))),
     }
 
 
@@ -203,21 +195,22 @@ def _pipeline(run: Launch, model: TransformerSpecification) -> dict[str, Any]:
     """Return the pipeline's settings; torchtitan counts embedding and logits as so many layers each."""
     parallelism = run.scenario.specification.parallelism
     if parallelism.order_name not in NAMES:
-        raise run.refuse("parallelism.schedule", PROGRAM, ", ".join(SCHEDULES.values()))
+        raise run.refuse("parallelism.schedule", PROGRAM, ", ".join(keys.SCHEDULE.words.values()))
     if isinstance(parallelism.layout, list):
         raise run.refuse("parallelism.layout", PROGRAM, "balanced, embedding_as_layer")
     weight = int(parallelism.layout == "embedding_as_layer")
     virtual, layers = parallelism.stages_per_rank, model.num_layers + 2 * weight
+    order = keys.SCHEDULE.words[NAMES[parallelism.order_name]]
     made = {
-        "pipeline_parallel_schedule": NAMES[parallelism.order_name],
-        "pipeline_parallel_microbatch_size": run.micro_batch,
+        **setting(keys.SCHEDULE, order),
+        **setting(keys.MICRO_BATCH, run.micro_batch),
         "pipeline_parallel_first_stage_less_layers": weight,
         "pipeline_parallel_last_stage_less_layers": weight,
     }
-    if SCHEDULES[NAMES[parallelism.order_name].lower()] not in SINGLE and virtual != 2:
+    if order not in keys.SINGLE and virtual != 2:
         each = ceil(layers / (run.pp * virtual))
         if ceil(layers / each) != run.pp * virtual:
             message = f"torchtitan cannot cut {layers} layers into {run.pp * virtual} equal stages"
             raise run.error("parallelism.virtual_stages", message)
-        made["pipeline_parallel_layers_per_stage"] = each
+        made |= setting(keys.LAYERS_PER_STAGE, each)
     return made

@@ -2,10 +2,12 @@
 
 CHARTS = (
     "timeline", "pipeline", "memory", "states", "breakdown", "links", "repeats", "critical", "operators", "topology",
-    "sweep",
+    "sweep", "steps",
 )  # fmt: skip
 WITHOUT_RUN = ("activations",)
 """Charts of a scenario that is not simulated for them."""
+OF_COLLECTIVES = ("steps",)
+"""Charts that only a collective has."""
 OF_TRAINING = {
     "activations": "activations",
     "critical": "critical path",

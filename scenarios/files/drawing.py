@@ -9,7 +9,7 @@ from typing import Any
 
 from scenarios.build.built import BuiltScenario
 from scenarios.build.explanation import check_trains
-from scenarios.files.charts import CHARTS, OF_TRAINING, WITHOUT_RUN
+from scenarios.files.charts import CHARTS, OF_COLLECTIVES, OF_TRAINING, WITHOUT_RUN
 from scenarios.files.titles import chart_title, place_title
 from scenarios.operators.activations import activations_chart, axes_of
 from scenarios.operators.profile import profile
@@ -26,9 +26,12 @@ from simulator.analysis.plot.canvas import Window, style
 from simulator.analysis.plot.operators import operators_chart
 from simulator.analysis.plot.repeats import repeats_chart
 from simulator.analysis.plot.states import Held, states_chart
+from simulator.analysis.plot.steps import steps_chart
 from simulator.analysis.plot.sweep import sweep_chart
 from simulator.document.validation import listed, near
 from simulator.errors import ScenarioError
+from simulator.network.step import Group, Step
+from simulator.network.transport import tuner
 
 
 def check(scenario: BuiltScenario, chart: str) -> None:
@@ -37,9 +40,18 @@ def check(scenario: BuiltScenario, chart: str) -> None:
     if chart not in known:
         hint = near(chart, known)
         raise ScenarioError(f'there is no chart "{chart}"; draw {listed(known)}' + (f"; {hint}" if hint else ""))
+    if chart in OF_COLLECTIVES and any(one.specification.collective is None for one in _every(scenario)):
+        raise ScenarioError(
+            f"{scenario.name} trains a model; {chart} are those of one collective, e.g. "
+            f"clustersim plot allreduce_dgx_a100 {chart}"
+        )
     if chart in OF_TRAINING:
-        for one in scenario.variants.values() or [scenario]:
+        for one in _every(scenario):
             check_trains(one, OF_TRAINING[chart])
+
+
+def _every(scenario: BuiltScenario) -> list[BuiltScenario]:
+    return list(scenario.variants.values()) or [scenario]
 
 
 def draw_result(
@@ -116,6 +128,8 @@ def _each(
 def _of_run(result: Result, chart: str, ranks: Sequence[int] | None, window: Window | None, title: str) -> plot.Figure:
     """Return *chart* of *result*, a single run."""
     timeline = result.timeline
+    if chart == "steps":
+        return _styled(steps_chart, *_steps(result), title)
     if chart == "operators":
         return _styled(operators_chart, panels(profile(result.scenario, timeline)), title)
 
@@ -128,6 +142,27 @@ def _of_run(result: Result, chart: str, ranks: Sequence[int] | None, window: Win
         activations = result.memory.peak.by_category.get("activations", 0.0)
     held = reserved if isinstance(result, StepNumbers) else None
     return plot.figure(timeline, chart, ranks=ranks, window=window, title=title, reserved=held)
+
+
+BASIC = {"all_reduce": ("ring", "tree")}
+"""Algorithms of a collective that are drawn beside those that ran, as lectures compare them."""
+
+
+def _steps(result: Result) -> tuple[dict[str, list[Step]], int, float]:
+    """Return the steps of the algorithms of a collective by name, its ranks, and its greatest vector in bytes.
+
+    One channel is drawn: the others do the same with their parts of the vector, in other orders of the ranks.
+    """
+    timeline, collective = result.timeline, result.scenario.specification.collective
+    assert collective is not None and timeline.cluster is not None
+    places: dict[int | str, list[int]] = {}
+    for rank in timeline.gpu_ranks:
+        places.setdefault(timeline.cluster.node_of(timeline.devices[rank]), []).append(rank)
+    size, nbytes = len(timeline.gpu_ranks), max(collective.size)
+    group = Group(size, tuple(map(tuple, places.values())))
+    ran = [name for (_, kind, _), (name, _) in timeline.algorithms.items() if kind == collective.kind]
+    names = dict.fromkeys([*ran, *BASIC.get(collective.kind, ())])
+    return {name: tuner.steps(name, collective.kind, group, nbytes, 0) for name in names}, size, nbytes
 
 
 def _held(result: Result) -> dict[str, Held]:

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scenarios.results.result import Result
-from simulator.errors import ScenarioError
+from simulator.errors import ScenarioError, SimulatorError
 
 if TYPE_CHECKING:
     from simulator.analysis.plot import Figure
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PlottedResult(Result):
-    """A result with the charts of `scenarios.files.drawing`."""
+    """A result with the charts of `scenarios.files.drawing`; a notebook shows its report and its timeline."""
+
+    def _repr_html_(self) -> str:
+        """Return the report and the timeline as HTML, the picture within it."""
+        return f'<pre style="line-height: 1.25">{escape(self.report())}</pre>{self._picture()}'
+
+    def _picture(self) -> str:
+        """Return the timeline as an image; empty if it cannot be drawn as one, e.g. of very many variants."""
+        from simulator.analysis.plot.canvas import png
+
+        try:
+            data = b64encode(png(self.plot())).decode()
+        except SimulatorError:
+            return ""
+        return f'<img alt="timeline of {escape(self.scenario.name)}" src="data:image/png;base64,{data}">'
 
     def plot(
         self,

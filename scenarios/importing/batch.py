@@ -16,6 +16,10 @@ INNER = ("tp", "pp", "cp")
 MICRO, BATCH, ACCUMULATION = "training.micro_batch_size", "training.global_batch_size", "run.accumulation"
 
 
+PARTS = (ACCUMULATION, "run.replica_batch_size", "run.micro_batches")
+"""Facts from which a batch follows."""
+
+
 def replicas(facts: Facts) -> int:
     """Return the number of replicas. Raises `ScenarioError` if the degrees do not divide the GPUs."""
     gpus = facts.whole("run.gpus") or 1

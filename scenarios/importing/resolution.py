@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import topologies
+from scenarios.defaults import defaults
 from scenarios.importing import batch, machine
 from scenarios.importing.facts import Fact, Facts
-from scenarios.importing.formats.torchtitan import SINGLE, V_SHAPED
+from scenarios.importing.formats._torchtitan_keys import SINGLE, V_SHAPED
 from scenarios.importing.machine import Options
 from scenarios.specification import loading
 from scenarios.specification.parallelism import ParallelismSection
 from simulator.document import Document, Position, read
-from simulator.errors import ScenarioError
+from simulator.errors import ScenarioError, SimulatorError
 from simulator.kernel import BYTES
 from simulator.lookup import data_file, names
 from simulator.units import parse, show
@@ -25,6 +26,9 @@ from workloads.registry import declared
 
 ORDER = ("cluster", "model", "training", "parallelism", "network", "software")
 """Sections in the order in which they are written."""
+
+OF_DEEPSPEED = ("deepspeed", "trainer", "accelerate")
+"""Programs whose ZeRO is DeepSpeed's."""
 
 MODEL_ORDER = ("preset", "kind", "name")
 
@@ -39,11 +43,12 @@ def settle(facts: Facts, options: Options, settings: Sequence[str] = ()) -> None
     facts.option("run.dataset_samples", options.dataset_samples, "--dataset-samples")
     machine.settle(facts, options)
     _unsupported(facts)
+    _model(facts)
+    _defaults(facts)
     dp = batch.replicas(facts)
     batch.settle(facts, dp)
     if facts.whole("run.gpus") != _gpus(facts):
         facts.follows("run.gpus", "parallelism.dp", dp, "the other GPUs of the nodes idle")
-    _model(facts)
     _domains(facts)
     _stages(facts)
     _data(facts, dp)
@@ -100,6 +105,25 @@ def _model(facts: Facts) -> None:
         if positions < length:
             raise facts.error("model.seq_length", f"{length} tokens a sample, but the model has {positions} positions")
         facts.follows("run.positions", "model.position_rows", positions, "")
+
+
+def _defaults(facts: Facts) -> None:
+    """Give what `run` of a model takes by default, if no file is of a training program with defaults of its own."""
+    if "run.program" in facts.found:
+        return
+    given, _ = document(facts, "imported")
+    try:
+        chosen = defaults(given.data).chosen
+    except SimulatorError:
+        # it is told at its place when the scenario is made
+        return
+    sizes = {batch.MICRO, batch.BATCH}
+    of_batch = sizes if any(key in facts.found for key in (*sizes, *batch.PARTS)) else set()
+    for key, value in chosen.items():
+        if key not in of_batch:
+            inner = value.items() if isinstance(value, Mapping) else ()
+            for name, one in [(f"{key}.{part}", one) for part, one in inner] or [(key, value)]:
+                facts.assume(name, one, "no file gives it; the default of clustersim run")
 
 
 def _domains(facts: Facts) -> None:
@@ -213,8 +237,12 @@ def _software(facts: Facts) -> None:
     program, compiled = facts.value("run.program"), facts.value("run.compiled")
     if program == "megatron":
         cluster = topologies.cluster(_cluster(facts))
-        stack, _ = default_stack("ddp", {"tp": 2}, cluster.accelerator(cluster.gpus[0]), transformer=True)
+        stack = default_stack("ddp", {"tp": 2}, cluster.accelerator(cluster.gpus[0]), transformer=True).stack
         facts.follows("run.program", "software", stack, "Megatron-LM on this GPU")
+    elif program in OF_DEEPSPEED and facts.value("parallelism.data.method") == "zero":
+        cluster = topologies.cluster(_cluster(facts))
+        stack = default_stack("zero", {}, cluster.accelerator(cluster.gpus[0]), transformer=True, stage=3).stack
+        facts.follows("run.program", "software", stack, "DeepSpeed on this GPU")
     elif compiled and facts.value("parallelism.data.method") in ("fsdp", "ddp"):
         facts.follows("run.compiled", "software", f"{facts.value('parallelism.data.method')}_compile", "")
 

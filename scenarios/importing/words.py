@@ -89,7 +89,9 @@ def _assigned(tokens: list[_Token], variables: dict[str, list[Word]], left: list
             place += 1
             continue
         match = _ASSIGNMENT.match(tokens[place].plain)
-        if match is None:
+        name_part, quote = tokens[place].parts[0]
+        # a quote in the name makes it a word
+        if match is None or quote or "=" not in name_part:
             break
         variable, value = match.groups()
         appended = tokens[place].plain.startswith(f"{variable}+=")

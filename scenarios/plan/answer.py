@@ -68,6 +68,7 @@ class Answer:
         result = one.result
         return {
             "set": one.candidate.settings,
+            "software": result["software"],
             "estimate_s": one.estimate,
             "step_time_s": one.seconds,
             "step_time_interval_s": result.get("step_time_interval_s"),
@@ -85,14 +86,18 @@ class Answer:
     def _quoted(self) -> list[Neighbour]:
         return [*self.neighbours, *([self.binding] if self.binding else [])]
 
+    @property
+    def title(self) -> str:
+        """What was planned and how many candidates were looked at how."""
+        counts, rejected = self.counts, sum(self.rejected.values())
+        return (
+            f"{self.planner.scenario.name}: {counts['candidates']:,} candidates, {rejected:,} rejected, "
+            f"{counts['estimated']:,} estimated, {counts['simulated']:,} simulated"
+        )
+
     def report(self) -> str:
         """Return the answer as text."""
-        counts, rejected = self.counts, sum(self.rejected.values())
-        head = (
-            f"{self.planner.scenario.name}: {counts['candidates']:,} candidates, {rejected:,} rejected, "
-            f"{counts['estimated']:,} estimated, {len(self.best):,} simulated; best by {self.planner.plan.objective}"
-        )
-        told = [head, self._table(), f"Why: {self.why}"]
+        told = [f"{self.title}; best by {self.planner.plan.objective}", self._table(), f"Why: {self.why}"]
         if any(self.tied(one) for one in self.best):
             told.append("~ closer to the first than the interval of the calibration: tied")
         if self.misses:
@@ -104,7 +109,7 @@ class Answer:
         shown = self.best[: self.planner.plan.top]
         cost = any((one.result.get("training") or {}).get("cost") is not None for one in shown)
         days = any("training" in one.result for one in shown)
-        columns = ["", "plan", "step time", "estimate", "MFU", "memory", "bubble", "exposed"]
+        columns = ["", "plan", "software", "step time", "estimate", "MFU", "memory", "bubble", "exposed"]
         columns += ["days"] * days + ["cost"] * cost
         rows = []
         for place, one in enumerate(shown, 1):
@@ -112,6 +117,7 @@ class Answer:
             row = [
                 f"{place}{'~' if self.tied(one) else ''}",
                 one.candidate.name,
+                result["software"],
                 show(one.seconds, "time"),
                 f"{100 * (one.estimate / one.seconds - 1):+.1f} %",
                 f"{result['mfu']:.1%}",
@@ -123,7 +129,7 @@ class Answer:
             row += [f"{whole['days']:.3g}"] if days else []
             row += [f"{whole['cost']:,.0f}"] if cost else []
             rows.append(row)
-        return text.table(rows, columns, "ll" + "r" * (len(columns) - 2))
+        return text.table(rows, columns, "lll" + "r" * (len(columns) - 3))
 
     def points(self) -> list[tuple[str, float, float, bool]]:
         """Return (name, seconds, bytes, simulated) of all candidates that have an estimate, or a simulation."""

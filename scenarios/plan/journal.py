@@ -9,8 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from scenarios.plan.candidate import Candidate
 from scenarios.plan.judging import Priced
-from scenarios.plan.space import Candidate
 from simulator.errors import ScenarioError, SimulatorError
 from simulator.files import UnreadableFile, read_text
 from simulator.lookup import version

@@ -14,12 +14,14 @@ from typing import Any
 
 from scenarios import running
 from scenarios.build.built import BuiltScenario
+from scenarios.plan.candidate import ORDER, Candidate, Rejected
 from scenarios.plan.estimate.bounds import least_bytes, least_seconds
 from scenarios.plan.estimate.estimator import Estimator
-from scenarios.plan.space import ORDER, Candidate, Rejected, Space
+from scenarios.plan.space import Space
 from scenarios.scenario import Scenario
 from scenarios.specification.plan import PlanSection
-from simulator.errors import ScenarioError, ScheduleError
+from simulator.engine.choice import numba_fault
+from simulator.errors import ClusterError, ScenarioError, ScheduleError
 from simulator.gc_paused import gc_paused
 
 Values = Mapping[str, Any]
@@ -98,11 +100,10 @@ def bounds(task: Task) -> list[Bound]:
 def _bound(space: Space, estimator: Estimator, candidate: Candidate) -> Bound:
     try:
         variant = space.variant(candidate)
-        both = variant.specification, variant.derived
-        return Bound(least_seconds(estimator, *both), least_bytes(estimator, *both))
+        return Bound(least_seconds(estimator, variant), least_bytes(estimator, variant))
     except Rejected as rejected:
         return Bound(kind=rejected.kind, why=rejected.why)
-    except (ScenarioError, ScheduleError) as error:
+    except (ClusterError, ScenarioError, ScheduleError) as error:
         return Bound(kind=ORDER, why=str(error).partition("\n")[0])
 
 
@@ -114,7 +115,7 @@ def estimates(task: Task) -> list[Priced]:
         for values in task.values:
             variant = space.variant(Candidate(values))
             try:
-                one = estimator.estimate(variant.specification, variant.derived, task.within)
+                one = estimator.estimate(variant, task.within)
                 found.append(Priced(one.seconds, one.need.nbytes))
             except (ScenarioError, ScheduleError) as error:
                 found.append(Priced(kind=ORDER, why=str(error).partition("\n")[0]))
@@ -122,19 +123,28 @@ def estimates(task: Task) -> list[Priced]:
 
 
 def simulations(task: Task) -> list[dict[str, Any]]:
-    """Return the result of each candidate of *task*, simulated: the keys `TOLD`, and ``need_bytes``."""
+    """Return the result of each candidate of *task*, simulated: `TOLD`, ``software`` and ``need_bytes``."""
     space, _ = _space(task.source)
     return [simulated(space.scenario_of(Candidate(values))) for values in task.values]
 
 
 def simulated(scenario: BuiltScenario) -> dict[str, Any]:
-    """Return the numbers of *scenario* that a plan keeps."""
+    """Return the numbers of *scenario* that a plan keeps; the compiled engine has been loaded for its estimate."""
+    simulation = scenario.specification.simulation
+    if simulation.engine == "auto" and not numba_fault():
+        compiled = simulation.model_copy(update={"engine": "compiled"})
+        scenario = scenario.varied(scenario.specification.model_copy(update={"simulation": compiled}))
     summary = running.run(scenario).summary()
     told = {key: summary[key] for key in TOLD if key in summary}
     memory = told["memory"]
     parts: Mapping[str, float] = told["breakdown_s"]
     exposed = sum(seconds for part, seconds in parts.items() if part.startswith("exposed_"))
-    return {**told, "exposed_s": exposed, "need_bytes": memory["peak_bytes"] + memory["reserved_bytes"]}
+    return {
+        **told,
+        "software": scenario.stack,
+        "exposed_s": exposed,
+        "need_bytes": memory["peak_bytes"] + memory["reserved_bytes"],
+    }
 
 
 def objective_fault(scenario: Scenario, plan: PlanSection) -> str:

@@ -16,9 +16,10 @@ from typing import Any, Protocol
 
 from scenarios.execution import Failure, execute
 from scenarios.plan import judging
+from scenarios.plan.candidate import MEMORY, Candidate
 from scenarios.plan.journal import Journal
 from scenarios.plan.judging import Bound, Priced, Task, chunks
-from scenarios.plan.space import MEMORY, Candidate, Space
+from scenarios.plan.space import DEGREES, Space
 from scenarios.scenario import Scenario
 from scenarios.specification.plan import ALL, METHODS
 from simulator.errors import ScenarioError
@@ -28,7 +29,30 @@ BOUNDED_AT_ONCE, ESTIMATED_AT_ONCE = 500, 8
 """Candidates of a job. They do not depend on the number of processes, so that every number gives the same answer."""
 
 ROUND = 32
-"""Candidates that are estimated before the bounds of the others are looked at again."""
+"""Candidates that are estimated before the bounds of the others are looked at again, if many are wanted."""
+
+
+ONE_REPLICA = {"parallelism.dp": 1}
+"""Divides every batch: candidates have replicas of their own."""
+
+
+def loaded(name: str, settings: list[str] | None = None) -> Scenario:
+    """Return the scenario at a path, or the shipped one of that name, to plan for.
+
+    If only its own number of replicas is wrong, it has one; a plan that varies degrees finds others. Raises
+    `ScenarioError`.
+    """
+    try:
+        return Scenario.load(name, options=settings)
+    except ScenarioError as error:
+        try:
+            found = Scenario.load(name, ONE_REPLICA, settings)
+        except ScenarioError:
+            raise error from None
+        search = found.specification.plan.search
+        if found.variants or (search and not set(DEGREES) & set(search)):
+            raise
+        return found
 
 
 class Watch(Protocol):
@@ -40,6 +64,9 @@ class Watch(Protocol):
     def advance(self) -> None:
         """One of them is done."""
 
+    def expect(self, left: int) -> None:
+        """So many parts are *left*, as it seems now."""
+
 
 class Unwatched:
     """Nobody looks on."""
@@ -48,6 +75,9 @@ class Unwatched:
         """Nothing is shown."""
 
     def advance(self) -> None:
+        """Nothing is shown."""
+
+    def expect(self, left: int) -> None:
         """Nothing is shown."""
 
 
@@ -82,6 +112,7 @@ class Planner:
     def __post_init__(self) -> None:
         self.plan = self.scenario.specification.plan
         self.space = Space(self.scenario)
+        self.space.check()
         if fault := judging.objective_fault(self.scenario, self.plan):
             raise self.scenario.document.error(("plan", "objective"), fault)
         self.source = judging.packed(self.scenario)
@@ -188,16 +219,47 @@ class Planner:
         assert priced.seconds is not None
         return priced.nbytes if self.plan.objective == "memory" else priced.seconds
 
-    def _estimated_best(self, wanted: int) -> list[Candidate]:
-        """Return so many candidates, the best by estimate; fewer if there are no more."""
-        left = self.open
-        self.watch.begin(f"estimating the best of {len(left):,} candidates")
+    def fitting(self, tried: int | None = None) -> Candidate | None:
+        """Return a candidate that fits, the fastest of some that need little; None if none does of those *tried*.
+
+        They are tried in the order of their bounds of memory, by default all.
+        """
+        self.bound(self.candidates)
+        left = sorted(self.open, key=lambda one: self.bounds[one.key].nbytes)[:tried]
+        while left:
+            some, left = left[:ESTIMATED_AT_ONCE], left[ESTIMATED_AT_ONCE:]
+            self.estimate(some)
+            timed = [(seconds, one) for one in some if (seconds := self.estimated_seconds(one)) is not None]
+            if timed:
+                return min(timed, key=lambda pair: pair[0])[1]
+        return None
+
+    def estimated_seconds(self, candidate: Candidate) -> float | None:
+        """Return the estimated step time of *candidate*; None without an estimate."""
+        priced = self.journal.estimated.get(candidate.key)
+        return priced.seconds if priced else None
+
+    def fastest(self, among: Sequence[Candidate]) -> Candidate | None:
+        """Return the best by estimate of those *among* the open candidates; None if there is none that fits."""
+        return next(iter(self._estimated_best(1, among, ESTIMATED_AT_ONCE)), None)
+
+    def _estimated_best(
+        self, wanted: int, among: Sequence[Candidate] | None = None, at_once: int = ROUND
+    ) -> list[Candidate]:
+        """Return so many candidates, the best by estimate; fewer if there are no more.
+
+        *among*: open candidates in the order of their bounds, by default all.
+        """
+        left = self.open if among is None else list(among)
+        if among is None:
+            self.watch.begin(f"estimating the best of {len(left):,} candidates")
         fitting: list[tuple[float, Candidate]] = []
         while left:
             worst = sorted(value for value, _ in fitting)[wanted - 1] if len(fitting) >= wanted else inf
             if self._least(self.bounds[left[0].key]) > worst:
                 break
-            some, left = left[:ROUND], left[ROUND:]
+            self.watch.expect(-(-sum(self._least(self.bounds[one.key]) <= worst for one in left) // ESTIMATED_AT_ONCE))
+            some, left = left[:at_once], left[at_once:]
             self.estimate(some)
             for one in some:
                 priced = self.journal.estimated[one.key]

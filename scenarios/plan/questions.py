@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from scenarios.plan.candidate import Candidate
 from scenarios.plan.planner import Judged, Planner, Unwatched, Watch
-from scenarios.plan.space import Candidate, Space
+from scenarios.plan.space import Space
 from scenarios.results.memory_need import of_capacity
 from scenarios.scenario import Scenario
 from simulator.errors import ScenarioError
@@ -29,9 +30,6 @@ MOST = 64
 
 TRIED = 64
 """Candidates with the lowest bound of memory that are tried for a size."""
-
-AT_ONCE = 8
-"""Candidates of which the memory is estimated before the answer is looked at."""
 
 MOST_NODES = 4096
 """Nodes of the largest cluster that is tried."""
@@ -149,15 +147,8 @@ def _fitting(
         changes = {"plan.search": {**Space(scenario).search, what: [size]}}
     planner = Planner(scenario.changed(changes, f"--largest {what}"), processes, watch=watch or Unwatched())
     planner.watch.begin(f"trying {KEYS[what]} {size:,}")
-    planner.bound(planner.candidates)
-    left = sorted(planner.open, key=lambda one: planner.bounds[one.key].nbytes)[:TRIED]
-    while left:
-        some, left = left[:AT_ONCE], left[AT_ONCE:]
-        planner.estimate(some)
-        fitting = [one for one in some if not planner.kind(one)]
-        if fitting:
-            return planner, min(fitting, key=lambda one: planner.journal.estimated[one.key].seconds or 0.0)
-    return None
+    found = planner.fitting(TRIED)
+    return (planner, found) if found else None
 
 
 @dataclass(frozen=True)

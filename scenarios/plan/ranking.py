@@ -95,7 +95,7 @@ def _estimated(task: tuple[bytes, dict[str, Any]]) -> tuple[float, float, bool]:
     """Return (estimate in s, bytes, fits)."""
     scenario = _changed(*task)
     with gc_paused():
-        one = _estimator(_shared(scenario)).estimate(scenario.specification, scenario.derived)
+        one = _estimator(_shared(scenario)).estimate(scenario)
     assert one.seconds is not None
     return one.seconds, one.need.nbytes, one.need.fits
 

@@ -5,17 +5,21 @@ Every number comes from a simulation of the candidate that the sentence names.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+from scenarios.plan.candidate import MEMORY, Candidate, described
 from scenarios.plan.planner import Judged, Planner
-from scenarios.plan.space import MEMORY, Candidate, described
 from scenarios.results.memory_need import of_capacity
 
-DEGREES = ("tp", "pp")
-"""Keys that are doubled and halved for the reason."""
+DEGREES = ("tp", "cp", "ep", "pp")
+"""Keys that are doubled and halved for the reason: the best candidate with each value stands for it."""
+
+FORMATS = ("precision",)
+"""Keys of which all other values are compared so."""
 
 LOOKED_AT = 8
 """Candidates that are estimated to find the fastest one of a kind: those with the lowest bounds."""
@@ -53,42 +57,34 @@ class Reasons:
         self.capacity = planner.within
 
     def neighbours(self) -> list[Neighbour]:
-        """Return the best candidate with each of `DEGREES` doubled and halved, as far as there is such a one."""
-        found = []
-        for key in DEGREES:
-            degree = self.best.candidate.values.get(key)
-            for other in (2 * degree, degree // 2) if degree else ():
-                if other and (candidate := self._with(key, other)) is not None:
-                    found.append(self._judged(candidate, f"{key} {other}"))
+        """Return the best of all candidates with each of `DEGREES` doubled and halved, and with other `FORMATS`."""
+        own, found = self.best.candidate.values, list[Neighbour]()
+        for key in (*DEGREES, *FORMATS):
+            known = {
+                json.dumps(one.values[key]): one.values[key] for one in self.planner.candidates if key in one.values
+            }
+            wanted = list(known.values()) if key in FORMATS else [2 * (own.get(key) or 0), (own.get(key) or 0) // 2]
+            for value in wanted:
+                if value in known.values() and value != own.get(key):
+                    found.append(self._best_with(key, value))
         return found
 
-    def _with(self, key: str, degree: int) -> Candidate | None:
-        """Return the best candidate with another degree, and with what must change with it."""
-        changed = dict(self.best.candidate.values) | {key: degree}
-        if "sequence_parallel" in changed and key == "tp":
-            changed["sequence_parallel"] = bool(changed["sequence_parallel"]) and degree > 1
-        virtual = changed.get("virtual_stages")
-        if key == "pp" and virtual and (virtual * self.best.candidate.values["pp"]) % degree == 0:
-            # as many stages as before, so that their layers divide as before
-            changed["virtual_stages"] = virtual * self.best.candidate.values["pp"] // degree
-        if key == "pp" and degree == 1:
-            # without a pipeline all of its keys have their defaults
-            plain = {"schedule": "1f1b", "virtual_stages": None, "layout": None}
-            changed |= {name: value for name, value in plain.items() if name in changed}
-        candidate = Candidate(changed)
-        return None if candidate.key == self.best.candidate.key else candidate
+    def _best_with(self, key: str, value: Any) -> Neighbour:
+        """Return the best candidate with that *value* of *key*, simulated; else why none can run."""
+        planner, change = self.planner, words({key: value})
+        those = [one for one in planner.candidates if one.values.get(key) == value]
+        allowed = {one.key for one in those}
+        fastest = planner.fastest([one for one in planner.open if one.key in allowed])
+        if fastest is None:
+            too_large = [one for one in those if planner.kind(one) == MEMORY]
+            if not too_large:
+                nearest = min(those, key=lambda one: len(one.differences(self.best.candidate)))
+                return Neighbour(nearest, change, rejected=self._why(nearest))
+            fastest = self._least_too_large(too_large)
+        return Neighbour(fastest, change, planner.simulate([fastest])[0])
 
-    def _judged(self, candidate: Candidate, change: str) -> Neighbour:
-        """Return *candidate* simulated, or why it is rejected."""
-        self.planner.bound([candidate])
-        bound = self.planner.bounds[candidate.key]
-        if bound.kind:
-            return Neighbour(candidate, change, rejected=bound.why)
-        self.planner.estimate([candidate], within=inf)
-        priced = self.planner.journal.estimated[candidate.key]
-        if priced.kind:
-            return Neighbour(candidate, change, rejected=priced.why)
-        return Neighbour(candidate, change, self.planner.simulate([candidate])[0])
+    def _why(self, candidate: Candidate) -> str:
+        return self.planner.bounds[candidate.key].why or self.planner.journal.estimated[candidate.key].why
 
     def binding(self, neighbours: Sequence[Neighbour] = ()) -> Neighbour | None:
         """Return the candidate that memory rejects by least of those that would be faster; None if none is found.
@@ -121,12 +117,13 @@ class Reasons:
         if kind == MEMORY:
             nearest = self._least_too_large(rejected)
             judged = self.planner.simulate([nearest])[0]
-            why = f"needs {of_capacity(judged.result['need_bytes'], self.capacity)}"
+            need, bound = judged.result["need_bytes"], self.planner.journal.estimated[nearest.key].nbytes
+            why = f"needs {of_capacity(need, self.capacity)}"
+            if need <= self.capacity:
+                why = f"needs up to {of_capacity(bound, self.capacity)}, by the order of its program"
             return Miss(kind, nearest, why, judged, self._fix(nearest))
         nearest = min(rejected, key=lambda one: len(one.differences(self.best.candidate)))
-        bound = self.planner.bounds[nearest.key]
-        why = bound.why or self.planner.journal.estimated[nearest.key].why
-        return Miss(kind, nearest, why, None, self._fix(nearest))
+        return Miss(kind, nearest, self._why(nearest), None, self._fix(nearest))
 
     def _least_too_large(self, rejected: Sequence[Candidate]) -> Candidate:
         """Return the candidate that needs least of those that would be faster than the best; else of all."""
@@ -166,17 +163,17 @@ def words(values: Mapping[str, Any]) -> str:
 def sentence(best: Judged, neighbours: Sequence[Neighbour], binding: Neighbour | None, capacity: float) -> str:
     """Return why *best* is best."""
     parts = [_compared(best, one, capacity) for one in neighbours]
-    told = f"{best.candidate.name}: " + ("; ".join(parts) if parts else "it has no neighbour in tp or pp")
-    return f"{told}. {_constraint(best, binding, capacity)}."
+    told = f"the best {'; the best '.join(parts)}" if parts else "no other degree was tried"
+    return f"{best.candidate.name}: {told}. {_constraint(best, binding, capacity)}."
 
 
 def _compared(best: Judged, one: Neighbour, capacity: float) -> str:
     if one.judged is None:
-        return f"{one.change} cannot run ({one.rejected.partition(';')[0]})"
+        return f"with {one.change} cannot run ({one.rejected.partition(';')[0]})"
     needed = one.judged.result["need_bytes"]
     if needed > capacity:
-        return f"{one.change} needs {of_capacity(needed, capacity)}"
-    return f"{one.change} takes {relative(one.judged.seconds, best.seconds)}"
+        return f"with {one.change} needs {of_capacity(needed, capacity)}"
+    return f"with {one.change} takes {relative(one.judged.seconds, best.seconds)}"
 
 
 def _constraint(best: Judged, binding: Neighbour | None, capacity: float) -> str:

@@ -1,10 +1,11 @@
-"""The space of a plan: the values that may vary, their combinations, and the rules that reject some of them."""
+"""What may vary in a scenario: its keys, the values that each parallelism declares for them, and the rules."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -12,125 +13,29 @@ from typing import Any
 from pydantic import ValidationError
 
 from scenarios.build.built import BuiltScenario
-from scenarios.build.derived import Derived, derive
 from scenarios.build.notes import selective_saves
 from scenarios.build.schedule import model_share
+from scenarios.plan.candidate import DIVISIBILITY, GPUS, RULES, Candidate, Rejected
 from scenarios.specification.parallelism import ParallelismSection
-from scenarios.specification.plan import AUTO, SEARCHABLE, TRAINING, PlanSection
-from scenarios.specification.specification import Specification
+from scenarios.specification.plan import AUTO, KEPT, SEARCHABLE, TRAINING, PlanSection
+from scenarios.specification.precision import PrecisionByOperator
 from scenarios.specification.training import Training
+from simulator.accelerator import Software
 from simulator.document import Fault
 from simulator.document.validation import reason
 from simulator.errors import ScenarioError, ScheduleError
 from workloads.composition import PARALLELISMS
+from workloads.compute import PIPELINE
+from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
-from workloads.parallelism.search import Choices, Chosen, Job
+from workloads.parallelism.data import WITH_PIPELINE
+from workloads.parallelism.search import Choices, Chosen, Job, divisors
+from workloads.stack import specification as stack_of
 from workloads.stages import ENDS, stages_of
+from workloads.transformer import Transformer
 
-KEPT = ("cp", "layout", "placement", "offload")
-"""Keys that do not vary unless the scenario names them."""
-
-DIVISIBILITY, GPUS, RULES, ORDER, MEMORY = "divisibility", "gpus", "rules", "order", "memory"
-"""Why a candidate is rejected: sizes that do not divide; degrees that need more GPUs or leave some over; keys that do
-not go together; a pipeline order that cannot run so; memory."""
-
-
-class Rejected(ScenarioError):  # noqa: N818 - it is the outcome of a check
-    """A candidate that cannot run: *kind* of the rule, and *why* in words."""
-
-    def __init__(self, kind: str, why: str) -> None:
-        self.kind, self.why = kind, why
-        super().__init__(why)
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One choice of the keys that may vary, *values* by key.
-
-    A key with a dot is any key of a scenario. Published methods use them: they also set the replicas of each stage.
-    """
-
-    values: Mapping[str, Any]
-
-    @cached_property
-    def key(self) -> str:
-        """The values as text: equal for equal candidates."""
-        return json.dumps(self.values, sort_keys=True)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The values by dotted key of a scenario, without those that stand for no key."""
-        found = {}
-        for key, value in self.values.items():
-            if "." in key:
-                found[key] = value
-            elif value is not None:
-                found[f"{'training' if key in TRAINING else 'parallelism'}.{key}"] = value
-        return found
-
-    @property
-    def free(self) -> bool:
-        """True if it sets keys with a dot."""
-        return any("." in key for key in self.values)
-
-    def differences(self, other: Candidate) -> dict[str, Any]:
-        """Return the values of this candidate that *other* does not have."""
-        return {key: value for key, value in self.values.items() if other.values.get(key) != value}
-
-    def changed(self, **values: Any) -> Candidate:
-        """Return the candidate with other *values*."""
-        return Candidate({**self.values, **values})
-
-    @property
-    def name(self) -> str:
-        """The values in words: ``tp 8 sp, pp 4 interleaved x2, micro-batch 1, recompute full, zero 1``."""
-        return ", ".join(filter(None, _words(self.values)))
-
-
-def _words(values: Mapping[str, Any]) -> Iterator[str]:
-    known = {key.rpartition(".")[2]: value for key, value in values.items()}
-    tp, pp = known.pop("tp", None), known.pop("pp", None)
-    sequence, schedule = known.pop("sequence_parallel", None), known.pop("schedule", None)
-    virtual, data = known.pop("virtual_stages", None), known.pop("data", None)
-    yield f"tp {tp}{' sp' if sequence else ''}" if tp else "sp" if sequence else ""
-    order = f" {schedule}{f' x{virtual}' if virtual else ''}" if schedule and pp != 1 else ""
-    yield f"pp {pp}{order}" if pp else order.strip()
-    yield described_data(data) if data else ""
-    yield f"micro-batch {known.pop('micro_batch_size')}" if known.get("micro_batch_size") else ""
-    for key, value in known.items():
-        if value is not None and key != "micro_batch_size":
-            yield f"{key} {described(key, value)}"
-
-
-def described(key: str, value: Any) -> str:
-    """Return the *value* of *key* in words; of a section its method and numbers.
-
-    >>> described("recompute", {"method": "uniform", "num_layers": 2})
-    'uniform 2'
-    """
-    if key == "data":
-        return described_data(value)
-    return " ".join(map(str, value.values())) if isinstance(value, Mapping) else str(value)
-
-
-def described_data(data: Any) -> str:
-    """Return the method of data parallelism in words.
-
-    >>> described_data({"method": "zero", "stage": 1, "bucket": "40 MB"})
-    'zero 1'
-    """
-    if not isinstance(data, Mapping):
-        return str(data)
-    return f"{data.get('method', 'ddp')} {data['stage']}" if "stage" in data else str(data.get("method", "ddp"))
-
-
-@dataclass(frozen=True)
-class Variant:
-    """A candidate as the sections of a scenario."""
-
-    candidate: Candidate
-    specification: Specification
-    derived: Derived
+DEGREES = ("tp", "cp", "pp")
+"""Keys on which the number of replicas depends."""
 
 
 class Space:
@@ -139,31 +44,61 @@ class Space:
     def __init__(self, scenario: BuiltScenario) -> None:
         if scenario.variants:
             raise ScenarioError(f"{scenario.name} has variants; plan takes one scenario, choose one with --set")
-        training, model = scenario.specification.training, scenario.model
-        if training is None or model is None:
+        if scenario.specification.training is None or scenario.model is None:
             raise ScenarioError(f"{scenario.name} measures a collective; there is no training to plan")
+        self.scenario = scenario
+        self._parallelisms: dict[str, ParallelismSection | Rejected] = {}
+        self._shares: dict[tuple[str, ...], Model | Exception] = {}
+        self._stacks: dict[str, tuple[Software, Sequence[str]]] = {}
+        self.plan: PlanSection = scenario.specification.plan
+        self.given: Mapping[str, Any] = scenario.source.data.get("parallelism") or {}
+        self.training: Mapping[str, Any] = scenario.source.data["training"]
+
+    def check(self) -> None:
+        """Raise `ScenarioError` for a scenario whose degrees cannot vary: by stage, or on a grid of tp."""
+        scenario, search = self.scenario, self.plan.search
         if scenario.derived.by_stage:
             message = "plan varies the degrees of all stages together; give one number, or auto"
             raise scenario.document.error(("parallelism", "dp"), message)
-        search = scenario.specification.plan.search
         if scenario.specification.parallelism.mode != "1d" and (
             not search or {"tp", "sequence_parallel"} & set(search)
         ):
             message = "plan varies tp along one dimension; give tp a number without tp_mode, or plan.search without tp"
             raise scenario.document.error(("parallelism", "tp"), message)
-        self.scenario = scenario
-        self._parallelisms: dict[str, ParallelismSection | Rejected] = {}
-        self.plan: PlanSection = scenario.specification.plan
-        self.given: Mapping[str, Any] = scenario.source.data.get("parallelism") or {}
-        self.training: Mapping[str, Any] = scenario.source.data["training"]
-        self.job = Job(
+
+    @cached_property
+    def job(self) -> Job:
+        """What is trained where."""
+        scenario, training = self.scenario, self.scenario.specification.training
+        model, cluster = scenario.model, scenario.cluster()
+        assert model is not None
+        assert training is not None
+        shape = model.shape if isinstance(model, Transformer) else None
+        offers = self._offers()
+        known = scenario.derived.accelerator.peak_flops if scenario.derived.accelerator else {}
+        formats = known if isinstance(known, Mapping) else {}
+        half = next((one for one in ("bf16", "fp16") if one in formats), "fp32")
+        low = [{"matmul": "fp8", "rest": half}] if shape and "fp8" in formats and "fp8" in offers else []
+        return Job(
             sum(layer.kind not in ENDS for layer in model.layers),
             training.global_batch_size,
-            len(scenario.cluster().gpus),
-            _node(scenario),
+            len(cluster.gpus),
+            gpus_of_node(scenario),
             self.given,
             selective_saves(scenario),
+            tokens=shape.seq_length if shape else 0,
+            experts=shape.experts.count if shape and shape.experts else 0,
+            overlaps="tp_overlap" in offers,
+            precisions=(half, *low),
         )
+
+    def _offers(self) -> set[str]:
+        """Return what the software stack offers; of a default one also what that of tensor parallelism offers."""
+        found: set[str] = set(stack_of(self.scenario.stack).offers)
+        for data in WITH_PIPELINE if self.scenario.stack_choice.reason else ():
+            with suppress(Rejected):
+                found |= set(stack_of(self.variant(Candidate({"tp": 2, "pp": 1, "data": data})).stack).offers)
+        return found
 
     @cached_property
     def search(self) -> Mapping[str, Any]:
@@ -173,6 +108,14 @@ class Space:
     def candidates(self) -> Iterator[Candidate]:
         """Yield all combinations, in the order of the keys."""
         return (Candidate(values) for values in self._chosen({}, list(SEARCHABLE)))
+
+    def restricted(self, values: Mapping[str, Any]) -> Space:
+        """Return the space with those *values* of keys that are searched, all others as the scenario has them."""
+        given = dict.fromkeys(self.search, AUTO) | dict(values)
+        search = {
+            key: given[key] if self.search[key] == AUTO else self.search[key] for key in values if key in self.search
+        }
+        return Space(self.scenario.changed({"plan.search": search, "plan.method": "exhaustive"}, "the method's space"))
 
     def as_given(self) -> Candidate:
         """Return the values that the scenario itself has for the keys that may vary."""
@@ -185,6 +128,14 @@ class Space:
         if "data" in found:
             found["data"] = {"method": specification.parallelism.data.method, **(self.given.get("data") or {})}
         return Candidate(found)
+
+    def fed(self, candidate: Candidate) -> Candidate:
+        """Return *candidate* with the largest micro-batch, at most its own, with which all GPUs share the batch."""
+        inner = prod(candidate.values.get(key) or self.scenario.derived.degree(key) for key in DEGREES)
+        replicas, job = max(1, self.job.gpus // inner), self.job
+        most = candidate.values.get("micro_batch_size") or self.scenario.derived.micro_batch_size
+        size = max((one for one in divisors(job.batch, most) if job.batch % (one * replicas) == 0), default=1)
+        return candidate.changed(micro_batch_size=size)
 
     @cached_property
     def varying(self) -> set[str]:
@@ -205,42 +156,46 @@ class Space:
         given = (self.training if key in TRAINING else self.given).get(key, _default(key))
         if key not in self.varying:
             return (given,)
-        auto = list(CHOICES[key](self.job, chosen))
+        auto = self.choices(key, chosen)
         if len(auto) == 1:
             return auto if key in self.search or key not in self.given else [given if auto[0] is not None else None]
         listed = self.search.get(key)
-        return (given,) if listed is None else auto if listed == AUTO else listed
+        if listed == AUTO:
+            return auto if given is None or given in auto else [given, *auto]
+        return (given,) if listed is None else listed
 
-    def variant(self, candidate: Candidate) -> Variant:
-        """Return *candidate* as sections of a scenario. Raises `Rejected`."""
+    def choices(self, key: str, chosen: Chosen) -> list[Any]:
+        """Return the values of *key* that are worth a try after those *chosen*."""
+        return list(CHOICES[key](self.job, chosen))
+
+    def variant(self, candidate: Candidate) -> BuiltScenario:
+        """Return the scenario of *candidate*, with what `run` takes by default for it. Raises `Rejected`."""
         if candidate.free:
             try:
-                changed = self.scenario_of(candidate)
+                return self.scenario_of(candidate)
             except (ScenarioError, ScheduleError) as error:
                 raise Rejected(RULES, _told(error)) from None
-            return Variant(candidate, changed.specification, changed.derived)
         parallelism, training = self._sections(candidate)
-        base = self.scenario.specification
-        specification = base.model_copy(update={"parallelism": parallelism, "training": training})
-        inner = prod(
-            degree
-            for part in parallelism.parts.values()
-            if part.axis != REPLICAS
-            for degree in part.degrees(self.job.gpus).values()
-        )
-        if parallelism.dp == "auto" and self.job.gpus % inner:
-            raise Rejected(GPUS, f"{_degrees(parallelism)} = {inner} does not divide the {self.job.gpus} GPUs")
+        changes = {"parallelism": parallelism, "training": training}
+        made = self.scenario.varied(self.scenario.specification.model_copy(update=changes))
         try:
-            derived = derive(specification, self.scenario.cluster(), self.scenario.document)
-            share = model_share(self._model, parallelism.parts, self.scenario.document)
-            stages_of(share, parallelism.pp * parallelism.stages_per_rank, parallelism.layout, parallelism.split_rank)
+            _ = made.derived
         except (ScenarioError, ScheduleError) as error:
             raise Rejected(DIVISIBILITY, _told(error)) from None
-        return Variant(candidate, specification, derived)
+        if made.stack not in self._stacks:
+            self._stacks[made.stack] = made.software, stack_of(made.stack).offers
+        made.__dict__["software"], offers = self._stacks[made.stack]
+        if fault := _not_offered(made, offers):
+            raise Rejected(RULES, fault)
+        return made
 
-    @property
-    def _model(self) -> Any:
-        return self.scenario.model
+    def allows(self, candidate: Candidate) -> bool:
+        """Return whether no rule rejects *candidate*."""
+        try:
+            self.variant(candidate)
+        except Rejected:
+            return False
+        return True
 
     def _sections(self, candidate: Candidate) -> tuple[ParallelismSection, Training]:
         own = {key: value for key, value in candidate.values.items() if key not in TRAINING}
@@ -257,18 +212,49 @@ class Space:
             raise Rejected(DIVISIBILITY, _first(error)) from None
 
     def _parallelism(self, own: Mapping[str, Any]) -> ParallelismSection | Rejected:
-        data = {**self.given, **own, **({"dp": AUTO} if {"tp", "cp", "pp"} & set(self.search) else {})}
+        data = {**self.given, **own, **({"dp": AUTO} if self._redivides(own) else {})}
+        inner, gpus = {key: data.get(key, 1) for key in DEGREES}, len(self.scenario.cluster().gpus)
+        if data.get("dp", AUTO) == AUTO and all(isinstance(degree, int) for degree in inner.values()):
+            ranks = prod(inner.values())
+            if gpus % ranks:
+                shown = " x ".join(f"{axis} {degree}" for axis, degree in inner.items() if degree > 1)
+                return Rejected(GPUS, f"{shown} = {ranks} does not divide the {gpus} GPUs")
         try:
-            return ParallelismSection.model_validate({key: v for key, v in data.items() if v is not None})
+            made = ParallelismSection.model_validate({key: v for key, v in data.items() if v is not None})
         except ValidationError as error:
             return Rejected(RULES, _first(error))
+        try:
+            stages_of(self._share(made), made.pp * made.stages_per_rank, made.layout, made.split_rank)
+        except (ScenarioError, ScheduleError) as error:
+            return Rejected(DIVISIBILITY, _told(error))
+        return made
+
+    def _share(self, parallelism: ParallelismSection) -> Model:
+        """Return the model of one rank. Raises `ScenarioError` if a degree does not divide it."""
+        parts = parallelism.parts
+        key = tuple(repr(part) for part in parts.values() if part.axis not in (REPLICAS, PIPELINE))
+        if key not in self._shares:
+            assert self.scenario.model is not None
+            try:
+                self._shares[key] = model_share(self.scenario.model, parts, self.scenario.document)
+            except (ScenarioError, ScheduleError) as error:
+                self._shares[key] = error
+        found = self._shares[key]
+        if isinstance(found, Model):
+            return found
+        raise found
+
+    def _redivides(self, values: Mapping[str, Any]) -> bool:
+        """Return whether the replicas of a candidate follow from its degrees."""
+        given = {key: values.get(key, self.given.get(key, 1)) != self.given.get(key, 1) for key in DEGREES}
+        return any(given.values()) or bool(set(DEGREES) & set(self.search))
 
     def scenario_of(self, candidate: Candidate) -> BuiltScenario:
         """Return the scenario of *candidate*, fully validated."""
         settings = candidate.settings
         if candidate.free:
             return self.scenario.changed(settings, "the plan")
-        if {"tp", "cp", "pp"} & set(self.search) and "dp" in self.given:
+        if "dp" in self.given and self._redivides(candidate.values):
             settings["parallelism.dp"] = AUTO
         source = self.scenario.source.data
         dropped = [key for key, value in candidate.values.items() if value is None and key in self.given]
@@ -296,6 +282,7 @@ CHOICES: Mapping[str, Choices] = {
     "micro_batch_size": _micro_batch_sizes,
     "recompute": _recompute,
     "offload": lambda job, chosen: ({"activations": "none"}, {"activations": "auto"}),
+    "precision": lambda job, chosen: job.precisions,
 }
 """The values that are tried with ``auto``, by key."""
 
@@ -305,18 +292,27 @@ def _default(key: str) -> Any:
     return None if key == "data" else field.get_default()
 
 
-def _node(scenario: BuiltScenario) -> int:
+def _not_offered(made: BuiltScenario, offers: Sequence[str]) -> str:
+    """Return what the default software stack of *made*, with these *offers*, lacks for its keys; empty if nothing.
+
+    A stack that the user names is believed to have it.
+    """
+    stack, default = made.stack, made.stack_choice.reason
+    training = made.specification.training
+    assert training is not None
+    low = isinstance(training.precision, PrecisionByOperator)
+    asked = {"fp8": low, "tp_overlap": made.specification.parallelism.tp_overlap}
+    lacks = [key for key, value in asked.items() if value and key not in offers]
+    return f"{stack}, the default, has no {lacks[0]}" if default and lacks else ""
+
+
+def gpus_of_node(scenario: BuiltScenario) -> int:
     """Return the number of GPUs in the largest node."""
     cluster = scenario.cluster()
     nodes: dict[int | str, int] = {}
     for gpu in cluster.gpus:
         nodes[cluster.node_of(gpu)] = nodes.get(cluster.node_of(gpu), 0) + 1
     return max(nodes.values())
-
-
-def _degrees(parallelism: ParallelismSection) -> str:
-    parts = (part for part in parallelism.parts.values() if part.axis != REPLICAS)
-    return " x ".join(f"{axis} {n}" for part in parts for axis, n in part.degrees(1).items() if n > 1)
 
 
 def _first(error: ValidationError) -> str:

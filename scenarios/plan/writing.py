@@ -38,9 +38,4 @@ def picture(answer: Answer, path: Path) -> None:
     from simulator.analysis.plot import draw_pareto
     from simulator.analysis.plot.pareto import Point
 
-    counts = answer.counts
-    title = (
-        f"{answer.planner.scenario.name}: {counts['candidates']:,} candidates, {counts['estimated']:,} estimated, "
-        f"{counts['simulated']:,} simulated"
-    )
-    draw_pareto([Point(*one) for one in answer.points()], answer.planner.within, path, title=title)
+    draw_pareto([Point(*one) for one in answer.points()], answer.planner.within, path, title=answer.title)

@@ -46,6 +46,4 @@ def _interval(result: StepNumbers) -> str:
         return "No interval: durations are given in the scenario, or its software stack is a lower bound."
     low, high = (show(seconds, "time") for seconds in result.uncertainty.interval)
     step = show(result.timeline.step_time, "time")
-    return (
-        f"Step time {step}: {low} to {high} holds 95 % of measured runs of its kind (published runs of the catalogue)."
-    )
+    return f"Step time {step}: {low} to {high} {result.uncertainty.known} (published runs of the catalogue)."

@@ -129,7 +129,7 @@ function label(box, gantt, pixel) {
 }
 
 function ganttTraces(gantt, every, pixel) {
-  const kinds = [...gantt.paints, { label: "several kinds, their colours mixed", fill: "#888888" }];
+  const kinds = [...gantt.paints, { label: "several kinds in one box: their colours, mixed by their times", fill: "#888888" }];
   // a legend has the colour of the first bar: one without length, above the rows, that is all of its kind
   const traces = kinds.map((kind, number) => ({
     type: "bar", orientation: "h", name: kind.label, base: [gantt.window[0]], x: [0], y: [-2],

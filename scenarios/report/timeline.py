@@ -14,6 +14,12 @@ from simulator.timeline import Columns, Timeline
 EQUAL = 1e-4
 """Share of the timeline by which ranks of one row may differ: an eighth of a pixel of a picture 1,250 pixels wide."""
 
+MIXED = (
+    "Ops that are too narrow to be drawn share a box. Of several kinds, its colour is theirs mixed by their times, "
+    "paler with idle time among them. Point at a box to read the times of its kinds."
+)
+"""What the colours of a timeline mean that are in no legend."""
+
 
 def timeline_section(timeline: Timeline, most: int) -> Section:
     """Return the section of *timeline*, with at most *most* spans."""
@@ -33,6 +39,7 @@ def timeline_section(timeline: Timeline, most: int) -> Section:
     told = ["Zoom by a drag or the wheel: detail appears as there is room for it. A double click shows all."]
     if shortest:
         told.append(joined_note("ops", shortest))
+    told.append(MIXED)
     noted = [f"{note[0].upper()}{note[1:]}."] if note else []
     parts: list[Part] = [Text(" ".join([*noted, *told]))]
     fills = [(paint.label, paint.fill) for paint in paints]

@@ -41,7 +41,7 @@ def _title(seen: Topology) -> str:
 
 def _line(edge: Edge, seen: Topology, places: list[tuple[float, float]]) -> dict[str, Any]:
     (x0, y0), (x1, y1) = places[edge.source], places[edge.target]
-    line = {"color": edge_colour(edge, seen), "width": 2.0, "shape": "spline"}
+    line = {"color": edge_colour(edge), "width": 2.0, "shape": "spline"}
     bend = -0.3 if y0 == y1 else 0.0
     points = {"x": [x0, (x0 + x1) / 2, x1], "y": [y0, (y0 + y1) / 2 + bend, y1]}
     return {"type": "scatter", "mode": "lines", "line": line, **points, "hoverinfo": "skip", "showlegend": False}

@@ -14,9 +14,10 @@ from simulator.analysis import metrics, report
 from simulator.analysis.network.cables import cable_load
 from simulator.analysis.text import indented
 from simulator.timeline import Timeline
+from simulator.units import show
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CollectiveResult(PlottedResult):
     """One collective measured at one or several sizes."""
 
@@ -24,6 +25,12 @@ class CollectiveResult(PlottedResult):
     wall_seconds: float
     host_seconds: Mapping[float, float] = field(default_factory=dict)
     """By size, the time in which one process launches it on all GPUs, if one does."""
+
+    def in_short(self) -> str:
+        """Return the kind, the ranks and the greatest bus bandwidth."""
+        rows, kind = self.rows(), self.scenario.specification.collective.kind  # type: ignore[union-attr]
+        most = max(row["busbw"] for row in rows)
+        return f"{kind} over {self._timeline.world_size:,} ranks, busbw up to {show(most, 'bandwidth')}"
 
     @property
     def timelines(self) -> Mapping[str, Timeline]:

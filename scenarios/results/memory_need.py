@@ -40,7 +40,7 @@ class Store:
 class MemoryNeed:
     """Bytes on the GPU of *rank*: those of *tensors* at their peak, the *reserved* ones, and its *capacity*.
 
-    *elsewhere*: what the ranks of the fullest server need beside GPUs.
+    *elsewhere*: what the ranks of the fullest server need beside GPUs. *by_category*: the bytes of tensors.
     """
 
     rank: int
@@ -48,6 +48,7 @@ class MemoryNeed:
     capacity: float
     reserved: Mapping[str, float] = field(default_factory=dict)
     elsewhere: tuple[Store, ...] = ()
+    by_category: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> float:
@@ -143,7 +144,9 @@ def memory_need(
     activations = min(tensors, peak.by_category.get("activations", 0.0))
     reserved = reserved_memory(scenario, schedule, rank, devices, network, activations)
     elsewhere = tuple(_elsewhere(scenario, schedule, memory, devices))
-    return MemoryNeed(rank, tensors, least, reserved, elsewhere)
+    # on GPUs of several sizes, the tightest need not be the fullest
+    by_category = peak.by_category if tensors == peak.nbytes else {}
+    return MemoryNeed(rank, tensors, least, reserved, elsewhere, by_category)
 
 
 def _elsewhere(scenario: BuiltScenario, schedule: Schedule, memory: Memory, devices: Sequence[str]) -> Iterator[Store]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from scenarios.build.memory.reserved_memory import reserved_bytes
-from simulator.network.transport.calibration import transport
+from scenarios.build.network import network_of
 from simulator.network.transport.communicator import Communicator
 from simulator.schedule import Schedule
 
@@ -28,6 +28,5 @@ def reserved_memory(
     there is one.
     """
     devices = scenario.derived.devices if devices is None else devices
-    library, cluster = scenario.specification.network.transport, scenario.cluster()
-    communicator = network or Communicator(cluster, devices, transport(library, cluster))
+    communicator = network or network_of(scenario.specification, scenario.cluster(), devices)
     return reserved_bytes(schedule, rank, communicator, scenario.software, activations)

@@ -15,11 +15,23 @@ if TYPE_CHECKING:
     from simulator.analysis.plot import Figure
 
 
-@dataclass(frozen=True)
+LONGEST_LINE = 200
+"""Characters of a result as one line; a shell and a notebook print it where a result is an expression."""
+
+
+@dataclass(frozen=True, repr=False)
 class Result(ABC):
     """The result of a run of *scenario*."""
 
     scenario: BuiltScenario
+
+    def __repr__(self) -> str:
+        line = f"<{type(self).__name__} {self.scenario.name}: {self.in_short()}>"
+        return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 4]}...>"
+
+    @abstractmethod
+    def in_short(self) -> str:
+        """Return the numbers that are looked at first, as a part of a line."""
 
     @abstractmethod
     def summary(self) -> dict[str, Any]:
@@ -45,7 +57,7 @@ class Result(ABC):
         """Return *chart* as a matplotlib figure, which a notebook shows; also write it to *path* if given.
 
         *chart*: timeline, pipeline, memory, states, breakdown, links, repeats, critical, operators, activations,
-        topology or sweep, as `clustersim plot` draws them. *path*: a ``.png``, ``.svg`` or ``.pdf``. *ranks* and
+        topology, sweep or steps, as `clustersim plot` draws them. *path*: a ``.png``, ``.svg`` or ``.pdf``. *ranks* and
         *window* (begin and end in s) select what is shown. *title* replaces the title. Of variants, timeline, pipeline,
         states, breakdown and sweep show all in one figure; for other charts take ``result.runs[name].plot(chart)``.
         Raises `SimulatorError`, e.g. for an unknown chart.

@@ -19,6 +19,7 @@ from scenarios.results.layer_time import layer_seconds
 from scenarios.results.memory_need import MemoryNeed, memory_need
 from scenarios.results.result import Result
 from scenarios.results.uncertainty import Uncertainty
+from scenarios.results.utilisation import Utilisation, utilisation
 from simulator.accelerator import Accelerator
 from simulator.analysis import memory, metrics
 from simulator.analysis.critical.path import COMPUTATION, CriticalPath, critical_path
@@ -26,6 +27,7 @@ from simulator.analysis.network import traffic
 from simulator.analysis.network.cables import cable_load
 from simulator.analysis.percentiles import percentiles
 from simulator.timeline import Timeline
+from simulator.units import show
 from workloads.batch_size import data_factor
 from workloads.composition import PARALLELISMS, RANK_ORDER
 
@@ -33,7 +35,7 @@ AXES = tuple(cls.axis for cls in PARALLELISMS if cls.axis in RANK_ORDER)
 """Axes that every result names, also without such an axis in the mesh, so that scripts find the keys."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StepNumbers(Result):
     """A training step: its timeline, *wall_seconds* of the simulation, and the broadcast before the first step, s.
 
@@ -48,6 +50,14 @@ class StepNumbers(Result):
     step_times: Sequence[float] = ()
     blame: Mapping[int, int] = field(default_factory=dict)
     whole_step: float = 0.0
+
+    def in_short(self) -> str:
+        """Return GPUs, step time, MFU and memory, e.g. ``4 GPUs, step 135 ms, 3.3 GB a GPU``."""
+        mfu = self.summary()["mfu"]
+        parts = [f"{len(self._timeline.gpu_ranks):,} GPUs", f"step {show(self._timeline.step_time, 'time')}"]
+        parts += [f"MFU {mfu:.1%}"] if mfu else []
+        parts.append(f"{show(self.need.nbytes, 'size', 3)} a GPU" + ("" if self.fits else ", which do not fit"))
+        return ", ".join(parts)
 
     @property
     def timelines(self) -> Mapping[str, Timeline]:
@@ -147,21 +157,14 @@ class StepNumbers(Result):
         return self.scenario.cluster().count(self._timeline.devices)
 
     @cached_property
+    def utilisation(self) -> Utilisation:
+        """Throughput, MFU and HFU of the step."""
+        return utilisation(self.scenario, self._timeline.schedule, self._gpus, self._timeline.step_time)
+
+    @property
     def peak(self) -> tuple[str, float]:
         """(precision, dense FLOP/s) of the fastest products of the step on the slowest GPU in use."""
-        programs = [program for program in self._timeline.schedule.programs if program.on == "gpu"]
-        precisions = {
-            kernel.precision
-            for program in programs
-            for op in program.distinct()
-            for kernel in getattr(op, "kernels", ())
-            if kernel.flops and kernel.seconds is None
-        } or {self.scenario.model.precision if self.scenario.model else "fp32"}
-        peaks = [
-            max((accelerator.peak(p), named(p, accelerator)) for p in sorted(precisions)) for accelerator in self._gpus
-        ]
-        flops, precision = min(peaks)
-        return precision, flops
+        return self.utilisation.precision, self.utilisation.peak
 
     def summary(self) -> dict[str, Any]:
         """Return the numbers as `run --json` prints them."""
@@ -173,11 +176,6 @@ class StepNumbers(Result):
         assert training is not None
         assert model is not None
         step, timeline = self._timeline.step_time, self._timeline
-        samples = training.global_batch_size / step if step else 0.0
-        tokens = training.global_batch_size * model.tokens_per_sample
-        # gradients of frozen parameters are not computed, so that 6ND counts too many
-        six = tokens and model.trainable_parameters == model.parameters
-        achieved, executed = metrics.flops_per_gpu(timeline)
         return {
             "name": self.scenario.name,
             "step_time_s": step,
@@ -189,13 +187,7 @@ class StepNumbers(Result):
             "bubble_fraction": metrics.bubble_fraction(self.breakdown),
             "critical_path_s": self._critical_summary(),
             "initial_broadcast_s": self.initial_broadcast,
-            "samples_per_s": samples,
-            "tokens_per_s": samples * model.tokens_per_sample,
-            "model_tflops_per_gpu": achieved / 1e12,
-            "hardware_tflops_per_gpu": executed / 1e12,
-            "mfu": achieved / self.peak[1],
-            "mfu_6nd": metrics.mfu_6nd(timeline, self.peak[1], model.active_parameters, tokens) if six else None,
-            "hfu": executed / self.peak[1],
+            **self.utilisation.summary(),
             "layer_s": layer_seconds(timeline, model),
             "memory": self._memory_summary(),
             **({"experts": self.experts.summary()} if self.experts else {}),
@@ -302,9 +294,3 @@ def _in_order(breakdown: Mapping[str, float]) -> dict[str, float]:
     parts = {name: breakdown[name] for name in ("compute", "recompute", "optimizer")}
     parts |= {f"exposed_{axis}": 0.0 for axis in AXES}
     return parts | {name: seconds for name, seconds in breakdown.items() if name not in ends} | ends
-
-
-def named(precision: str, accelerator: Accelerator) -> str:
-    """Return the precision in which *accelerator* runs *precision*: fp32 for tf32 if it has no tf32."""
-    peaks = accelerator.peak_flops
-    return "fp32" if precision == "tf32" and not (isinstance(peaks, Mapping) and "tf32" in peaks) else precision

@@ -7,9 +7,9 @@ from typing import Any
 
 from scenarios.build.notes import notes
 from scenarios.cost.energy import SECONDS_PER_DAY
+from scenarios.plan.changes import remedy_line
 from scenarios.results import theory
 from scenarios.results.constants import large_constants
-from scenarios.results.remedies import remedy_line
 from scenarios.results.step_numbers import StepNumbers
 from scenarios.results.text import batch, engine_line, heading
 from simulator.analysis import bubble, metrics, report, text
@@ -59,7 +59,7 @@ def _times(result: StepNumbers) -> str:
     lines = [f"step time {show(result.timeline.step_time, 'time')}{_window(result)}"]
     if result.uncertainty.interval:
         low, high = (show(seconds, "time") for seconds in result.uncertainty.interval)
-        lines.append(f"  {low} to {high} holds 95 % of measured runs of its kind (see the accuracy page)")
+        lines.append(f"  {low} to {high} {result.uncertainty.known} (see the accuracy page)")
     if result.percentiles:
         shown = ", ".join(f"{name} {show(seconds, 'time')}" for name, seconds in result.percentiles.items())
         lines.append(f"  {shown} of {len(result.step_times)} repeats; what follows is of the first")

@@ -9,7 +9,7 @@ from scenarios.results.step_numbers import StepNumbers
 from scenarios.results.step_report import step_report
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StepResult(StepNumbers, PlottedResult):
     """The result of a training step; see `StepNumbers` for its fields."""
 

@@ -30,7 +30,10 @@ def batch(scenario: BuiltScenario) -> str:
     if derived.ranks > derived.replicas:
         cut += f"; {derived.described}"
     section = scenario.specification.model
-    stack = "" if section is None or section.kind == "unit" else f", software {scenario.stack}"
+    keys = scenario.stack_keys.items()
+    changed = ", ".join(f"{key}: {value}" if isinstance(value, str) else f"{key} changed" for key, value in keys)
+    software = f"{scenario.stack}{f' ({changed})' if changed else ''}"
+    stack = "" if section is None or section.kind == "unit" else f", software {software}"
     return f"{model_title(scenario)}, {training.precision}{stack}, batch {training.global_batch_size} = {cut}"
 
 

@@ -13,19 +13,23 @@ import numpy as np
 
 from scenarios.build.built import BuiltScenario
 from scenarios.results.calibrated_range import MESSAGE, Beyond, Extent, distinct, joined, outside
-from scenarios.results.interval import regimes
+from scenarios.results.interval import LEVEL, Conditions, framework_of, generation_of
 from scenarios.results.interval import shipped as intervals
+from simulator import lookup
 from simulator.accelerator import Accelerator
 from simulator.document import read
 from simulator.kernel import Kernel
 from simulator.schedule import Collective, Compute, Program, Schedule, Send
-from topologies.catalogue import GPUS
+from topologies.catalogue import GPUS, device
 
 FITS = ("a100", "v100")
 """The shipped calibration files in `scenarios/fitting`."""
 
 IDEAL = "ideal"
 """The stack that is a lower bound of all others, and so no prediction of a run."""
+
+SHORTEST = 1e-6
+"""s. The size of kernels of a step that prices none."""
 
 MESSAGES = (2.0**15, 2.0**30)
 """Bytes of the measured messages of NCCL's fit (simulator/network/transport/nccl_fitted.yaml): 32 KiB to 1 GiB."""
@@ -60,11 +64,42 @@ def shipped(name: str) -> Shipped:
     return Shipped(lands, np.array(data["covariance"]), covered)
 
 
-def regimes_of(scenario: BuiltScenario, step: float) -> dict[str, str]:
-    """Return the regime of the training step *scenario*, of *step* seconds, by kind."""
-    fitted = set().union(*(shipped(name).places for name in FITS))
-    gpus = scenario.cluster().count(scenario.derived.devices)
-    return regimes(all(f"{GPUS}.{gpu.name}" in fitted for gpu in gpus), scenario.stack, scenario.derived.ranks, step)
+@lru_cache
+def of_products(gpu: str) -> float:
+    """Return the standard deviation of the time of products of *gpu* of the catalogue: 0 if they were measured.
+
+    Else that of GPUs that were left out of the fit, without or with others of their generation in it
+    (`scenarios.fitting.products`).
+    """
+    data: dict[str, Any] = read(Path(__file__).parents[1] / "fitting" / "products.yaml").data
+    if gpu in data["shares"]:
+        return 0.0
+    measured = {device(GPUS, name).generation for name in data["shares"]}
+    return float(data["unmeasured"]["generation" if device(GPUS, gpu).generation in measured else "nothing"])
+
+
+def conditions_of(scenario: BuiltScenario, schedule: Schedule) -> Conditions:
+    """Return what the training step *scenario*, whose schedule is *schedule*, runs on."""
+    gpu = scenario.cluster().accelerator(scenario.derived.devices[0])
+    assert scenario.specification.model is not None
+    return Conditions(
+        framework_of(scenario.stack),
+        scenario.specification.model.kind,
+        generation_of(gpu.name),
+        scenario.derived.ranks,
+        _mean_kernel(schedule, gpu),
+    )
+
+
+def _mean_kernel(schedule: Schedule, gpu: Accelerator) -> float:
+    """Return the mean time (s) of a kernel on *gpu*, without its launch, over all priced kernels of the programs."""
+    seconds, number = 0.0, 0
+    for program in schedule.programs:
+        for kernels, times in _work(program).items():
+            priced = [kernel for kernel in kernels if kernel.seconds is None]
+            seconds += times * sum(map(gpu.kernel_seconds, priced))
+            number += times * len(priced)
+    return seconds / number if seconds else SHORTEST
 
 
 @dataclass(frozen=True)
@@ -80,15 +115,51 @@ class Uncertainty:
         """The empirical 95 % interval of the step time, s; None for given durations and the stack that is a bound."""
         if not self._priced or self.scenario.software.name == IDEAL:
             return None
-        return intervals().limits(regimes_of(self.scenario, self.step)).about(self.step)
+        limits = intervals().of(self.conditions)
+        return limits.widened(max(map(self._unknown, self._gpus))).about(self.step)
+
+    @cached_property
+    def conditions(self) -> Conditions:
+        """What the step runs on, by which it is near to known runs or far from them."""
+        return conditions_of(self.scenario, self.schedule)
+
+    def _unknown(self, gpu: Accelerator) -> float:
+        """Return the standard deviation of the time of *gpu*'s products beyond that of runs: 0 if it was measured."""
+        return 0.0 if self._fits(gpu) or gpu.name not in lookup.names(GPUS) else of_products(gpu.name)
+
+    def _fits(self, gpu: Accelerator) -> list[Shipped]:
+        """The fits to published runs that have parameters of *gpu*."""
+        return [fit for fit in map(shipped, FITS) if f"{GPUS}.{gpu.name}" in fit.places]
+
+    def _not_fitted(self, gpu: Accelerator) -> str:
+        """Return what is known of the kernels of *gpu*, to which no published run was fitted."""
+        unknown = self._unknown(gpu)
+        if unknown:
+            products = f"its products, by those of similar GPUs, are known to {_percent(unknown)}"
+            return f"GPU {gpu.name} was not measured: {products}, its other kernels are scaled from data sheets"
+        if gpu.name in lookup.names(GPUS):
+            return f"GPU {gpu.name}: its products were measured, its other kernels are scaled from data sheets"
+        return f"GPU {gpu.name} was not measured: its kernels are scaled from data sheets"
+
+    @property
+    def known(self) -> str:
+        """What the interval says of measured runs, in words, and how many known runs are like this one."""
+        found = intervals().alike(self.conditions)
+        like = "no run of this kind is known"
+        if found.runs:
+            sources = "one source" if found.sources == 1 else f"{found.sources} sources"
+            like = f"like {found.runs} known run{'s' * (found.runs > 1)} of {sources}"
+        elif not found.framework:
+            like = f"no run of this framework ({self.conditions.framework}) is known"
+        return f"holds {LEVEL * 100:.0f} % of measured runs; {like}"
 
     def outside(self) -> list[str]:
         """Return a line for each GPU without fitted rows, and for each quantity outside the calibrated range."""
         lines = []
         for gpu in self._gpus:
-            fits = [fit for fit in map(shipped, FITS) if f"{GPUS}.{gpu.name}" in fit.places]
+            fits = self._fits(gpu)
             if not fits and self._priced:
-                lines.append(f"GPU {gpu.name} was not measured: its kernels are scaled from data sheets")
+                lines.append(self._not_fitted(gpu))
             for fit in fits:
                 covered = joined(fit.covered, {MESSAGE: MESSAGES})
                 lines += [f"{self._weight(one)}: {one}" for one in outside(distinct(self.schedule), covered)]

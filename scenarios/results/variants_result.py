@@ -20,11 +20,17 @@ from simulator.timeline import Timeline
 from simulator.units import show, show_long
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class VariantsResult(PlottedResult):
     """The results of several runs of one file, by name."""
 
     variants: Mapping[str, Result]
+
+    def in_short(self) -> str:
+        """Return the runs by name with their numbers, as many as a line holds."""
+        return f"{len(self.variants)} runs; " + "; ".join(
+            f"{name}: {one.in_short()}" for name, one in self.variants.items()
+        )
 
     @property
     def timelines(self) -> Mapping[str, Timeline]:

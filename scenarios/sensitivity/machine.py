@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from scenarios.build.built import BuiltScenario
-from scenarios.build.clocks import at_slowest_clock
 from scenarios.build.conditions import conditions
-from scenarios.build.library import communication_library
+from scenarios.build.network import library_of, network_of
 from scenarios.running import Watch, variation
 from simulator.accelerator import Accelerator, Software
 from simulator.analysis.network import traffic
@@ -17,7 +16,6 @@ from simulator.cluster import Cluster, Link
 from simulator.engine.repeats import step_times
 from simulator.engine.simulate import Simulation
 from simulator.engine.variation import Variation
-from simulator.network.transport.communicator import Communicator
 from simulator.network.transport.transport import Transport
 from simulator.schedule import Compute
 from simulator.timeline import Timeline
@@ -38,11 +36,8 @@ class Machine:
         scenario = self.scenario
         if self.software != scenario.software:
             scenario = scenario.with_software(self.software)
-        options, network = scenario.specification.simulation, scenario.specification.network
-        devices = scenario.derived.devices
-        communicator = Communicator(
-            at_slowest_clock(self.cluster, devices), devices, self.transport, network.fidelity, network.algorithms
-        )
+        options, devices = scenario.specification.simulation, scenario.derived.devices
+        communicator = network_of(scenario.specification, self.cluster, devices, library=self.transport)
         return Simulation(
             scenario.schedule(),
             communicator,
@@ -75,8 +70,9 @@ class Machine:
 
 def machine(scenario: BuiltScenario) -> Machine:
     """Return the machine that *scenario* describes."""
-    library = communication_library(scenario.specification.network)
-    return Machine(scenario, scenario.cluster(), scenario.software, library, variation(scenario))
+    cluster = scenario.cluster()
+    library = library_of(scenario.specification, cluster)
+    return Machine(scenario, cluster, scenario.software, library, variation(scenario))
 
 
 Scale = Callable[[Machine, float], Machine]

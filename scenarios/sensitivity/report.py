@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scenarios.plan.changes import Change
 from scenarios.results.text import batch, heading
-from scenarios.sensitivity.changes import Change
 from scenarios.sensitivity.elasticity import SLOWER, Sensitivities, Sensitivity, largest
 from simulator.analysis.percentiles import percentiles
 from simulator.analysis.text import indented, table
@@ -110,11 +110,12 @@ def _helps(found: Found) -> Iterator[str]:
         yield "what would help most"
         rows = [[f"{name} {what}", f"{gain / step:.1%} less"] for name, what, gain in gains]
         yield indented(table(rows, align="lr"))
-    better = sorted((one for one in found.changes if step - one.step_time >= LEAST * step), key=lambda c: c.step_time)
-    for one in better:
-        need = "" if one.fits else f"; needs {one.needs}: a GPU with more memory"
-        yield f"  {one.text}: {show(one.step_time, 'time')}, {1 - one.step_time / step:.1%} less{need}"
-    worse = [one for one in found.changes if one not in better]
+    times = [(one.step_time, one) for one in found.changes if one.step_time is not None and one.need is not None]
+    better = sorted((pair for pair in times if step - pair[0] >= LEAST * step), key=lambda pair: pair[0])
+    for seconds, one in better:
+        need = "" if one.fits or one.need is None else f"; needs {one.need.amount}: a GPU with more memory"
+        yield f"  {one.text}: {show(seconds, 'time')}, {1 - seconds / step:.1%} less{need}"
+    worse = [pair[1] for pair in times if pair not in better]
     if worse:
         yield f"  no gain: {', '.join(one.text for one in worse)}"
 

@@ -22,8 +22,8 @@ SHIPPED = pathlib.Path(__file__).parents[1]
 FOLDERS = ("published", "testbed")
 """Folders of further scenarios below it."""
 
-NO_SCENARIO = ("split",)
-"""Files of these folders that are no scenarios: ``published/split.yaml`` says which measurements are fitted."""
+NO_SCENARIO = ("sources",)
+"""Files of these folders that are no scenarios: ``published/sources.yaml`` says which runs are of one source."""
 
 PRESETS = {"cluster": "topologies.clusters", "model": "workloads.models"}
 """Sections that take a preset, and the package of the presets' files."""
@@ -118,6 +118,10 @@ def overridden(document: Document, changes: Mapping[str, tuple[Any, str]]) -> Do
             path = split(key)
         except ScenarioError as error:
             raise ScenarioError(f"{shown}: {error}") from None
+        stack = document.get(("software",))
+        if path[0] == "software" and len(path) > 1 and isinstance(stack, str):
+            # a name alone is a preset
+            document = replaced(document, ("software",), {"preset": stack}, document.position(("software",)))
         document = replaced(document, path, value, Position(option=shown, key=path))
     return document
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -50,8 +51,8 @@ class Network(Section):
     """alpha_beta: a delay for each collective, without contention; flow: flows share links; chunk: flow with each chunk
     on its own."""
     transport: str = "nccl"
-    """Communication library: nccl, gloo, ici (TPUs) or ideal, a calibration file (.yaml), or the import path of a
-    function of your own."""
+    """Communication library: nccl, gloo, ici (the default on TPUs) or ideal, a calibration file (.yaml), or the import
+    path of a function of your own."""
     algorithms: dict[str, str] = Field(default_factory=dict)
     """Algorithm by collective (all_reduce) or by axis and collective (dp.all_reduce): auto, a file of
     simulator/network/collectives, or an import path."""
@@ -74,6 +75,8 @@ class Network(Section):
     servers may take sharp, and nvls_sharp on H100 and newer."""
     nvls_tree: Flag = False
     """Whether NCCL may take nvls_tree (its NVLSTree, since 2.18): an all-reduce between servers of H100 and newer."""
+    version: str | None = None
+    """Release of NCCL, such as "2.27"; by default the one that knows the GPUs: 2.10 before H100, else 2.30."""
     sockets: Count = 1
     """TCP connections of NCCL between two ranks for each channel: NCCL_NSOCKS_PERTHREAD times NCCL_SOCKET_NTHREADS;
     NCCL takes 16 on instances of AWS."""
@@ -99,7 +102,7 @@ class Network(Section):
 
     @model_validator(mode="after")
     def _of_nccl(self) -> Network:
-        for key in ("pxn", "relay_gpus", "sharp", "nvls_tree", "sockets"):
+        for key in ("pxn", "relay_gpus", "sharp", "nvls_tree", "sockets", "version"):
             if self._changed(key) and self.transport in LIBRARIES and self.transport != "nccl":
                 raise Fault(key, f"belongs to transport nccl, but transport is {self.transport}")
         return self
@@ -109,6 +112,14 @@ class Network(Section):
         if self.background and self.fidelity == "alpha_beta":
             raise Fault("background", "needs links that are shared; take fidelity flow or chunk")
         return self
+
+    @field_validator("version", mode="before")
+    @classmethod
+    def _release(cls, version: object) -> object:
+        """A number would lose digits: 2.10 is 2.1."""
+        if version is not None and not (isinstance(version, str) and re.fullmatch(r"2\.\d+(\.\d+)*", version)):
+            raise ValueError(f'must be a release of NCCL in quotes, such as "2.27", not {version}')
+        return version
 
     @field_validator("transport")
     @classmethod

@@ -14,7 +14,7 @@ from simulator.document.quantities import number, written
 from simulator.document.validation import listed, near, reason
 from workloads.composition import PARALLELISMS
 
-TRAINING = ("micro_batch_size", "recompute", "offload")
+TRAINING = ("micro_batch_size", "recompute", "offload", "precision")
 """Keys of the training section that may vary."""
 
 PLACED = ("placement",)
@@ -22,6 +22,12 @@ PLACED = ("placement",)
 
 SEARCHABLE = (*(key for cls in PARALLELISMS for key in cls.searchable), *PLACED, *TRAINING)
 """All keys that may vary, in the order in which values are chosen."""
+
+ONLY_IF_NAMED = ("layout", "placement", "offload")
+"""Keys that do not vary unless the user names them."""
+
+KEPT = (*ONLY_IF_NAMED, "precision")
+"""Keys that do not vary unless the section ``plan`` of a scenario names them."""
 
 AUTO = "auto"
 
@@ -56,10 +62,10 @@ class PlanSection(Section):
             "additionalProperties": {"anyOf": [{"const": AUTO}, {"type": "array", "minItems": 1}]},
         },
     )
-    """Values to try by key: a list, or auto. Keys are those of parallelism (tp, sequence_parallel, pp, schedule,
-    virtual_stages, layout, data, placement) and of training (micro_batch_size, recompute, offload: a section, or the
-    word of its activations). Without this key: auto for all but layout, placement and offload. A key that is not named
-    keeps the scenario's value."""
+    """Values to try by key: a list, or auto. Keys are those of parallelism (tp, sequence_parallel, tp_overlap, cp, ep,
+    expert_tp, pp, schedule, virtual_stages, layout, data, placement) and of training (micro_batch_size, recompute,
+    precision, offload: a section, or the word of its activations). Without this key: auto for all but layout,
+    placement, offload and precision. A key that is not named keeps the scenario's value."""
     method: str = "exhaustive"
     """How candidates are found: a file of scenarios/plan/methods, or an import path of your own."""
     objective: Objective = "step_time"

@@ -5,9 +5,9 @@ Constraints that need the cluster itself, such as the number of its GPUs, are ch
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BaseModel, Discriminator, Field, Tag, field_validator, model_validator
 
 from scenarios.specification.campaign import Campaign
 from scenarios.specification.cost import Cost
@@ -27,6 +27,7 @@ from topologies.routing import Routing
 from topologies.specification import ClusterSpecification
 from workloads.default_stack import AUTO
 from workloads.specification import ModelSpecification
+from workloads.stack import SoftwareKeys
 
 RESULT = (
     "step_time_s",
@@ -100,9 +101,13 @@ class Specification(Section):
     """One collective to measure, in place of model, training and parallelism."""
     network: Network = Network()
     """How communication is simulated: fidelity, library and algorithms."""
-    software: str = AUTO
+    software: Annotated[
+        Annotated[str, Tag("name")] | Annotated[SoftwareKeys, Tag("keys")],
+        Discriminator(lambda value: "keys" if isinstance(value, dict | BaseModel) else "name"),
+    ] = AUTO
     """The software stack, a file of workloads/software or an import path: fused kernels, launch cost, host time, what
-    overlaps; auto: by parallelism, model and GPU (workloads.default_stack)."""
+    overlaps; auto: by parallelism, model and GPU (workloads.default_stack). Or a preset with keys that override it:
+    {preset: megatron_core, graphs: layers}."""
     simulation: Simulation = Simulation()
     """How the scenario is simulated: engine, folding, random variation, stragglers."""
     cost: Cost | None = None
@@ -141,8 +146,8 @@ class Specification(Section):
 
     @field_validator("software")
     @classmethod
-    def _software(cls, name: str) -> str:
-        return known(name, "workloads.software", extra=(AUTO,))
+    def _software(cls, given: str | SoftwareKeys) -> str | SoftwareKeys:
+        return known(given, "workloads.software", extra=(AUTO,)) if isinstance(given, str) else given
 
     @field_validator("expect")
     @classmethod

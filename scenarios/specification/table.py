@@ -47,7 +47,8 @@ class Table(Section):
     set: dict[str, Any] = Field(default_factory=dict)
     """What a row sets, by dotted key; {column} is the cell."""
     expect: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """What is expected of a row, by dotted key of the result; {column} is the cell."""
+    """What is expected of a row, by dotted key of the result; {column} is the cell. A value whose cell is empty is not
+    expected."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,15 @@ def _changes(document: Document, table: Table, row: Row) -> Iterator[Change]:
             at: Path = ("table", section, key)
             if section == "set" and key.partition(".")[0] in NOT_SET:
                 raise document.error(at, NOT_SET_FAULT, at_key=True)
+            if section == "expect" and _unknown(row, template):
+                continue
             yield Change(f"{prefix}{key}", row.filled(template), dict(_positions(document, at, template, row)))
+
+
+def _unknown(row: Row, template: Mapping[str, Any]) -> bool:
+    """Return whether the cell of the expected value is empty: the source does not tell it for this row."""
+    columns = PLACE.findall(str(template.get("value", "")))
+    return any(not row.cells[column] and column not in row.words for column in columns)
 
 
 def _positions(document: Document, at: Path, template: Any, row: Row, below: Path = ()) -> Iterator[tuple[Path, Any]]:

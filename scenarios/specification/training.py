@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, model_validator
 
 from scenarios.specification.offload import Offload
-from scenarios.specification.precision import AnyPrecision, Precision, PrecisionByOperator
+from scenarios.specification.precision import AnyPrecision, Precision, PrecisionByOperator, Word
 from scenarios.specification.recompute import AnyRecompute, Recompute
 from simulator.document import Count, Fault, Flag, Quantity, Section
 from workloads.memory.optimizer import Optimizer
@@ -66,7 +66,8 @@ class Training(Section):
     micro_batch_size: Count | None = None
     """Samples of one micro-batch; by default the whole share of a replica, so that there is one micro-batch."""
     precision: AnyPrecision = "fp32"
-    """Number format of the computation; bf16 and fp16 keep fp32 master weights. By operator: {matmul: fp8}."""
+    """Number format of the computation; bf16 and fp16 keep fp32 master weights; tf32 is fp32 with products on tensor
+    cores (torch.backends.cuda.matmul.allow_tf32). By operator: {matmul: fp8}."""
     gradient_dtype: Precision | None = None
     """Number format in which gradients are accumulated and reduced; by default that of the method and the software."""
     optimizer: Literal["adam", "momentum", "sgd", "adam8bit", "adafactor", "adafactor_momentum", "muon"] = "adam"
@@ -98,8 +99,15 @@ class Training(Section):
 
     @property
     def base_precision(self) -> Precision:
-        """The number format of all but products in 8 or 4 bits."""
-        return self.precision.rest if isinstance(self.precision, PrecisionByOperator) else self.precision
+        """The number format of all but products in tf32, 8 or 4 bits."""
+        if isinstance(self.precision, PrecisionByOperator):
+            return self.precision.rest
+        return "fp32" if self.precision == "tf32" else self.precision
+
+    @property
+    def product_precision(self) -> Word:
+        """The number format of products before those of linear maps are cast to 8 or 4 bits."""
+        return "tf32" if self.precision == "tf32" else self.base_precision
 
     @property
     def recompute_method(self) -> str:

@@ -15,13 +15,16 @@ if TYPE_CHECKING:
     from simulator.analysis.plot import Figure
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sweep:
     """The *rows* of the runs of a scenario called *name* over *axes*, in the order of its points."""
 
     name: str
     axes: tuple[Axis, ...]
     rows: tuple[Row, ...]
+
+    def __repr__(self) -> str:
+        return f"<Sweep of {self.name[:80]}: {len(self.rows):,} runs over {len(self.axes)} keys>"
 
     @property
     def failed(self) -> bool:

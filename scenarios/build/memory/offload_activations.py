@@ -12,7 +12,8 @@ from simulator.network.transport.communicator import Communicator
 from simulator.schedule import Copy, Program, Schedule
 from simulator.schedule.mesh import Mesh
 from workloads.memory.chains.chain import Chain
-from workloads.memory.chains.combined.combined import KARMA, POFO, SWAPPED, combined_together
+from workloads.memory.chains.combined.combined import KARMA, POFO, SWAPPED, combined_together, least_plans
+from workloads.memory.chains.combined.filling import Rules
 from workloads.memory.chains.sequence import Sequence
 from workloads.memory.offload.activations import Buffers, named_layers, offloaded
 from workloads.model import Model
@@ -42,7 +43,7 @@ def planned_offload(offload: Offload | None, recompute: str, network: Communicat
     """
     if offload is None or not offload.planned:
         return None
-    rules = KARMA if offload.activations == "karma" else POFO if recompute == "optimal" else SWAPPED
+    rules = _rules(offload, recompute)
     bandwidth = copy_bandwidth(network, ranks)
 
     @cache
@@ -50,6 +51,21 @@ def planned_offload(offload: Offload | None, recompute: str, network: Communicat
         return combined_together(chains, budget, bandwidth, in_flight, rules)
 
     return plan
+
+
+def least_offload(offload: Offload, recompute: str, otherwise: Callable[[], Plan]) -> Plan:
+    """Return how sequences are found that take little memory; *otherwise* if none of a few known ones fits."""
+    rules = _rules(offload, recompute)
+
+    def plan(chains: tuple[Chain, ...], budget: float, in_flight: int) -> tuple[Sequence, ...]:
+        # bytes on the GPU do not depend on the bandwidth of copies
+        return least_plans(chains, budget, SAMPLE, in_flight, rules) or otherwise()(chains, budget, in_flight)
+
+    return plan
+
+
+def _rules(offload: Offload, recompute: str) -> Rules:
+    return KARMA if offload.activations == "karma" else POFO if recompute == "optimal" else SWAPPED
 
 
 def copy_bandwidth(network: Communicator, ranks: int) -> float:

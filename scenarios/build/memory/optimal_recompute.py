@@ -13,24 +13,24 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import NamedTuple
 
-from scenarios.build.clocks import at_slowest_clock
 from scenarios.build.derived import Derived
 from scenarios.build.layer_seconds import layer_seconds
-from scenarios.build.memory.offload_activations import Plan, planned_offload
+from scenarios.build.memory.offload_activations import Plan, least_offload, planned_offload
 from scenarios.build.memory.reserved_memory import reserved_bytes
+from scenarios.build.network import network_of
 from scenarios.specification.specification import Specification
 from scenarios.specification.training import Training
 from simulator.accelerator import Software
 from simulator.analysis.memory_bound import held_at_most
 from simulator.cluster import Cluster
 from simulator.errors import ScheduleError
-from simulator.network.transport.calibration import transport
 from simulator.network.transport.communicator import Communicator
 from simulator.schedule import Compute, Program, Schedule
 from simulator.schedule.order import Order
 from simulator.units import parse, show
 from workloads.gradients.reduce import actions
 from workloads.memory.chains.chain import Chain
+from workloads.memory.chains.least_memory import least_together
 from workloads.memory.chains.methods import saving_all
 from workloads.memory.chains.optimal import BudgetError, optimal_together
 from workloads.memory.chains.sequence import Sequence as ChainSequence
@@ -56,28 +56,47 @@ def optimal_sequences(
     derived: Derived,
     cluster: Cluster,
     finish: Finish,
+    *,
+    least: bool = False,
 ) -> dict[int, ChainSequence]:
     """Return the fastest sequence of each stage that the budget of the scenario allows.
 
-    *computed*: the computation without recomputation and exchanges. *finish* makes the whole schedule of it. Raises
-    `ScheduleError` if the budget cannot be met.
+    *computed*: the computation without recomputation and exchanges. *finish* makes the whole schedule of it. *least*:
+    return sequences that take little memory instead, for which nothing is simulated. Raises `ScheduleError` if the
+    budget cannot be met.
     """
-    training, network = specification.training, network_of(specification, derived, cluster)
+    training, network = specification.training, network_of(specification, cluster, derived.devices)
     assert training is not None
     check_not_recomputed(computed, training.planned_by)
-    parts = list(specification.parallelism.parts.values())
-    seconds = layer_seconds(step.model, derived, parts, step.software, network)
-    plan = planned_offload(training.offload, training.recompute_method, network, derived.ranks) or _optimal
+    method = training.recompute_method
+
+    def fastest() -> Plan:
+        return planned_offload(training.offload, method, network, derived.ranks) or _optimal
+
+    if least:
+        seconds = {layer.name: ANY for layer in step.model.layers}
+        offload = training.offload
+        plan = least_offload(offload, method, fastest) if offload and offload.planned else _least
+    else:
+        parts = list(specification.parallelism.parts.values())
+        seconds = layer_seconds(step.model, derived, parts, step.software, network)
+        plan = fastest()
     ranks = rank_stages(computed, step.model, step.micro_batch_size, seconds, plan)
     if training.activation_budget is not None:
         return within(training.activation_budget, ranks)
     return what_is_left(ranks, finish, network, step.software)
 
 
-def network_of(specification: Specification, derived: Derived, cluster: Cluster) -> Communicator:
-    """Return the network between the ranks on *cluster*; all GPUs are as slow as the slowest."""
-    network, on = specification.network, at_slowest_clock(cluster, derived.devices)
-    return Communicator(on, derived.devices, transport(network.transport, on), network.fidelity, network.algorithms)
+ANY = LayerSeconds(1.0, 1.0, 1.0)
+"""Durations of a layer where they do not matter."""
+
+
+@lru_cache(maxsize=256)
+def _least(chains: tuple[Chain, ...], budget: float, in_flight: int) -> tuple[ChainSequence, ...]:
+    needed, sequences = least_together(chains, in_flight)
+    if budget < needed:
+        raise BudgetError(budget, needed)
+    return sequences
 
 
 @lru_cache(maxsize=256)

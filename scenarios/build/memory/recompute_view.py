@@ -11,7 +11,8 @@ from scenarios.build.built import BuiltScenario
 from scenarios.build.explanation import check_trains
 from scenarios.build.layer_seconds import layer_seconds
 from scenarios.build.memory.offload_activations import copy_bandwidth
-from scenarios.build.memory.optimal_recompute import RankStages, network_of, rank_stages, stages_of_program
+from scenarios.build.memory.optimal_recompute import RankStages, rank_stages, stages_of_program
+from scenarios.build.network import network_of
 from scenarios.build.schedule import model_share
 from simulator.analysis.text import table
 from simulator.errors import ScheduleError
@@ -71,7 +72,7 @@ def stages_as_run(scenario: BuiltScenario) -> Iterator[StageRun]:
     assert scenario.model is not None
     parts = specification.parallelism.parts
     share = model_share(scenario.model, parts, scenario.document)
-    network = network_of(specification, derived, scenario.cluster())
+    network = network_of(specification, scenario.cluster(), derived.devices)
     seconds = layer_seconds(share, derived, list(parts.values()), scenario.software, network)
     copies = any(isinstance(op, Copy) for program in schedule.programs for op in program.distinct())
     bandwidth = copy_bandwidth(network, derived.ranks) if copies else inf

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from scenarios.importing.facts import Facts
+from scenarios.importing.keys import Key
 from scenarios.importing.source import Source
 
 SECTIONS = (
@@ -72,6 +73,10 @@ class Arguments:
         """Give *value* for *name* to *facts*, at the place of the argument *key*."""
         path = self.path(key) or ()
         facts.give(name, value, self.source, *path, how=how or ("" if path else "Megatron-LM's default"), over=over)
+
+    def take(self, facts: Facts, key: Key) -> None:
+        """Give *facts* what the argument *key* says, if it is given."""
+        self.give(facts, key.key, key.read(self), key.flag)
 
     def ignore(self, keys: Sequence[str]) -> None:
         """Note that *keys* have no effect."""

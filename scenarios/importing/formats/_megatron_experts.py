@@ -3,25 +3,8 @@
 from __future__ import annotations
 
 from scenarios.importing.facts import Facts
+from scenarios.importing.formats import _megatron_keys as keys
 from scenarios.importing.formats._megatron_arguments import Arguments
-
-EXPERTS = {
-    "moe_router_topk": "moe_router_topk",
-    "moe_ffn_hidden_size": "moe_ffn_hidden_size",
-    "moe_shared_expert_intermediate_size": "moe_shared_expert_intermediate_size",
-    "moe_router_num_groups": "n_group",
-    "moe_router_group_topk": "topk_group",
-}
-"""Keys of a mixture of experts by argument."""
-
-LATENT = {
-    "q_lora_rank": "q_lora_rank",
-    "kv_lora_rank": "kv_lora_rank",
-    "qk_head_dim": "qk_nope_head_dim",
-    "qk_pos_emb_head_dim": "qk_rope_head_dim",
-    "v_head_dim": "v_head_dim",
-}
-"""Keys of latent attention by argument."""
 
 DEFAULT_LATENT_RANK = 32
 """``--kv-lora-rank`` by default."""
@@ -37,13 +20,12 @@ def read_experts(arguments: Arguments, facts: Facts) -> None:
     if experts < 2:
         return
     arguments.give(facts, "model.num_experts", experts, key)
-    for argument, name in EXPERTS.items():
-        arguments.give(facts, f"model.{name}", arguments.whole(argument, least=0), argument)
-    if "model.moe_router_topk" not in facts.found:
-        arguments.give(facts, "model.moe_router_topk", 2, "moe_router_topk")
+    for size in keys.EXPERTS:
+        arguments.take(facts, size)
+    if keys.TOPK.key not in facts.found:
+        arguments.give(facts, keys.TOPK.key, 2, keys.TOPK.flag)
     _layers(arguments, facts)
-    if arguments.flag("moe_router_enable_expert_bias"):
-        arguments.give(facts, "model.moe_router_bias", True, "moe_router_enable_expert_bias")
+    arguments.take(facts, keys.ROUTER_BIAS)
     _loss(arguments, facts)
     _capacity(arguments, facts)
     _exchange(arguments, facts)
@@ -77,13 +59,10 @@ def _loss(arguments: Arguments, facts: Facts) -> None:
 
 def _capacity(arguments: Arguments, facts: Facts) -> None:
     """Read how many tokens an expert takes."""
-    factor = arguments.number("moe_expert_capacity_factor")
-    arguments.give(facts, "model.capacity_factor", factor, "moe_expert_capacity_factor")
-    if arguments.flag("moe_pad_expert_input_to_capacity"):
-        key = "moe_pad_expert_input_to_capacity"
-        if factor is None:
-            raise arguments.error(key, "Megatron wants --moe-expert-capacity-factor with it")
-        arguments.give(facts, "model.pad_to_capacity", True, key)
+    arguments.take(facts, keys.CAPACITY)
+    if keys.PADDED.read(arguments) and keys.CAPACITY.read(arguments) is None:
+        raise arguments.error(keys.PADDED.flag, "Megatron wants --moe-expert-capacity-factor with it")
+    arguments.take(facts, keys.PADDED)
 
 
 def _exchange(arguments: Arguments, facts: Facts) -> None:
@@ -92,29 +71,29 @@ def _exchange(arguments: Arguments, facts: Facts) -> None:
     deep = arguments.flag("moe_enable_deepep")
     if deep and dispatcher != "flex":
         raise arguments.error("moe_enable_deepep", "Megatron wants --moe-token-dispatcher-type flex with it")
-    if (arguments.whole("expert_model_parallel_size") or 1) == 1:
-        arguments.ignore(["moe_shared_expert_overlap", "overlap_moe_expert_parallel_comm"])
+    shared, batch = keys.OVERLAP_SHARED, keys.OVERLAP_BATCH
+    if (keys.EXPERT.read(arguments) or 1) == 1:
+        arguments.ignore([shared.flag, batch.flag])
         return
     if deep:
         arguments.give(facts, "run.expert_domains", True, "moe_enable_deepep")
     if dispatcher in (None, "allgather"):
         how = "allgather" if dispatcher else "allgather, its default,"
         facts.remarks.append(f"--moe-token-dispatcher-type {how} is simulated as alltoall: tokens go to their experts")
-    shared, batch = "moe_shared_expert_overlap", "overlap_moe_expert_parallel_comm"
-    if arguments.flag(batch):
-        arguments.give(facts, "parallelism.moe_overlap", "batch", batch)
-    elif arguments.flag(shared) and arguments.whole("moe_shared_expert_intermediate_size", least=0):
-        arguments.give(facts, "parallelism.moe_overlap", "shared_experts", shared)
+    if batch.read(arguments):
+        arguments.take(facts, batch)
+    elif shared.read(arguments) and arguments.whole("moe_shared_expert_intermediate_size", least=0):
+        arguments.take(facts, shared)
 
 
 def read_latent(arguments: Arguments, facts: Facts) -> bool:
     """Read multi-head latent attention; return whether there is one."""
     if not arguments.flag("multi_latent_attention"):
         return False
-    for argument, name in LATENT.items():
-        arguments.give(facts, f"model.{name}", arguments.whole(argument), argument)
-    if "model.kv_lora_rank" not in facts.found:
-        arguments.give(facts, "model.kv_lora_rank", DEFAULT_LATENT_RANK, "kv_lora_rank")
+    for size in keys.LATENT:
+        arguments.take(facts, size)
+    if keys.LATENT_RANK.key not in facts.found:
+        arguments.give(facts, keys.LATENT_RANK.key, DEFAULT_LATENT_RANK, keys.LATENT_RANK.flag)
     if not arguments.flag("qk_layernorm"):
         facts.remarks.append("the norms of latent vectors are simulated, which Megatron has with --qk-layernorm")
     # heads are those of the latent sizes

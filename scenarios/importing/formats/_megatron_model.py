@@ -5,20 +5,9 @@ from __future__ import annotations
 from math import ceil
 
 from scenarios.importing.facts import Facts
+from scenarios.importing.formats import _megatron_keys as keys
 from scenarios.importing.formats._megatron_arguments import Arguments
 from scenarios.importing.formats._megatron_experts import read_experts, read_latent
-
-MODEL = {
-    "num_layers": "num_layers",
-    "hidden_size": "hidden_size",
-    "num_attention_heads": "num_attention_heads",
-    "kv_channels": "head_dim",
-    "seq_length": "seq_length",
-}
-"""Keys of the model by argument."""
-
-ACTIVATIONS = {"swiglu": "swiglu", "squared_relu": "squared_relu", "quick_geglu": "geglu", "openai_gelu": "gelu_new"}
-"""The activation by the flag that chooses it."""
 
 GPT2_VOCABULARY = 50257
 """Tokens of GPT2BPETokenizer, the default of pretrain_gpt.py."""
@@ -27,13 +16,12 @@ GPT2_VOCABULARY = 50257
 def read_model(arguments: Arguments, facts: Facts) -> None:
     """Read the sizes of the model; other parts have Megatron's defaults."""
     latent = read_latent(arguments, facts)
-    for key, name in MODEL.items():
-        if not (latent and key == "kv_channels"):
-            arguments.give(facts, f"model.{name}", arguments.whole(key), key)
+    for key in keys.SIZES:
+        if not (latent and key == keys.CHANNELS):
+            arguments.take(facts, key)
     arguments.give(facts, "run.positions", arguments.whole("max_position_embeddings"), "max_position_embeddings")
-    arguments.give(
-        facts, "model.num_nextn_predict_layers", arguments.whole("mtp_num_layers", least=0) or None, "mtp_num_layers"
-    )
+    if keys.NEXT_TOKENS.read(arguments):
+        arguments.take(facts, keys.NEXT_TOKENS)
     read_experts(arguments, facts)
     _mlp(arguments, facts)
     _attention(arguments, facts, latent)
@@ -44,7 +32,8 @@ def read_model(arguments: Arguments, facts: Facts) -> None:
 def _mlp(arguments: Arguments, facts: Facts) -> None:
     """Read the width of the MLP and its activation."""
     hidden = arguments.whole("hidden_size")
-    activation = next((key for key in ACTIVATIONS if arguments.flag(key)), None)
+    given = next((key for key in keys.ACTIVATIONS if key.read(arguments)), None)
+    activation = given.flag if given else None
     gated = arguments.flag("gated_linear_unit")
     if hidden is None:
         return
@@ -57,7 +46,7 @@ def _mlp(arguments: Arguments, facts: Facts) -> None:
         "ffn_hidden_size" if ffn else activation or "hidden_size",
         "" if ffn else "by default",
     )
-    name = ACTIVATIONS[activation] if activation else "swiglu" if gated else "gelu"
+    name = given.means if given else "swiglu" if gated else "gelu"
     arguments.give(facts, "model.activation", name, activation or "gated_linear_unit")
 
 
@@ -71,18 +60,18 @@ def _attention(arguments: Arguments, facts: Facts, latent: bool) -> None:
     elif groups is not None:
         facts.remarks.append("num_query_groups has no effect without --group-query-attention")
     norm = (arguments.word("normalization") or "LayerNorm").lower()
-    if norm not in ("layernorm", "rmsnorm"):
+    if norm not in keys.NORMALIZATION.words.values():
         raise arguments.error("normalization", f"{norm} is not simulated; it must be LayerNorm or RMSNorm")
     arguments.give(facts, "model.normalization", norm, "normalization")
     backend = arguments.word("attention_backend")
     arguments.flag("use_flash_attn")
-    unfused = backend in ("unfused", "local", "AttnBackend.unfused", "AttnBackend.local")
-    if unfused and latent:
+    attention = keys.BACKEND.read(arguments) or "flash"
+    if attention == "unfused" and latent:
         raise arguments.error(
             "attention_backend", f"{backend} is not simulated with multi_latent_attention; take flash"
         )
     _window(arguments, facts)
-    arguments.give(facts, "model.attention", "unfused" if unfused else "flash", "attention_backend")
+    arguments.give(facts, keys.BACKEND.key, attention, keys.BACKEND.flag)
 
 
 def _window(arguments: Arguments, facts: Facts) -> None:
@@ -105,10 +94,9 @@ def _options(arguments: Arguments, facts: Facts, latent: bool) -> None:
     if arguments.path("add_bias_linear"):
         bias = arguments.flag("add_bias_linear")
     arguments.give(facts, "model.add_bias_linear", bias, "disable_bias_linear")
-    if arguments.flag("add_qkv_bias"):
-        arguments.give(facts, "model.add_qkv_bias", True, "add_qkv_bias")
-    if arguments.flag("qk_layernorm") and not latent:
-        arguments.give(facts, "model.qk_norm", "per_head", "qk_layernorm")
+    arguments.take(facts, keys.QKV_BIAS)
+    if not latent:
+        arguments.take(facts, keys.QK_NORM)
     dropouts = [arguments.number(key) for key in ("hidden_dropout", "attention_dropout")]
     largest = max(0.1 if value is None else value for value in dropouts)
     arguments.give(facts, "model.dropout", largest, "hidden_dropout", "" if None not in dropouts else "0.1 by default")
@@ -118,7 +106,7 @@ def _positions(arguments: Arguments, facts: Facts) -> None:
     kind = arguments.word("position_embedding_type") or "learned_absolute"
     if arguments.flag("use_rotary_position_embeddings"):
         kind = "rope"
-    if kind not in ("learned_absolute", "rope", "none"):
+    if kind not in keys.POSITIONS.words:
         raise arguments.error(
             "position_embedding_type", f"{kind} is not simulated; it must be learned_absolute, rope or none"
         )

@@ -3,41 +3,28 @@
 from __future__ import annotations
 
 from scenarios.importing.facts import Facts
+from scenarios.importing.formats import _megatron_keys as keys
 from scenarios.importing.formats import deepspeed
 from scenarios.importing.formats._megatron_arguments import Arguments
 from scenarios.importing.source import opened
 
-STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
-"""ZeRO's stage by ``--data-parallel-sharding-strategy`` of Megatron FSDP."""
-
-
-DEGREES = {
-    "tensor_model_parallel_size": "tp",
-    "pipeline_model_parallel_size": "pp",
-    "context_parallel_size": "cp",
-    "expert_model_parallel_size": "ep",
-}
-"""Degrees of parallelism by argument."""
-
-CONTEXT = {"p2p": "ring", "all_gather": "all_gather", "a2a": "ulysses"}
-"""The method of context parallelism by ``--cp-comm-type``."""
-
 
 def read_degrees(arguments: Arguments, facts: Facts) -> None:
     """Read the degrees, and how context parallelism gets at the other positions. The model is read before."""
-    for key, name in DEGREES.items():
-        value = arguments.whole(key)
-        if name in ("tp", "pp") or (value or 1) > 1:
-            arguments.give(facts, f"parallelism.{name}", value, key)
-    shared = arguments.whole("expert_tensor_parallel_size")
-    if "model.num_experts" in facts.found:
-        arguments.give(facts, "parallelism.expert_tp", shared, "expert_tensor_parallel_size")
-    kinds = set(arguments.several("cp_comm_type")) or {"p2p"}
-    if facts.whole("parallelism.cp"):
-        if len(kinds) > 1 or not kinds <= CONTEXT.keys():
+    for key in keys.DEGREES:
+        if key in (keys.TENSOR, keys.PIPELINE) or (key.read(arguments) or 1) > 1:
+            arguments.take(facts, key)
+    if keys.COUNT.key in facts.found:
+        arguments.take(facts, keys.EXPERT_TENSOR)
+    else:
+        keys.EXPERT_TENSOR.read(arguments)
+    method = keys.CONTEXT_METHOD
+    kinds = set(arguments.several(method.flag)) or {"p2p"}
+    if facts.whole(keys.CONTEXT.key):
+        if len(kinds) > 1 or not kinds <= method.words.keys():
             shown = " ".join(sorted(kinds))[:60]
-            raise arguments.error("cp_comm_type", f"{shown} is not simulated; it must be one of {', '.join(CONTEXT)}")
-        arguments.give(facts, "parallelism.cp_method", CONTEXT[kinds.pop()], "cp_comm_type")
+            raise arguments.error(method.flag, f"{shown} is not simulated; it must be one of {', '.join(method.words)}")
+        arguments.give(facts, method.key, method.words[kinds.pop()], method.flag)
 
 
 def read_pipeline(arguments: Arguments, facts: Facts) -> None:
@@ -99,29 +86,29 @@ def _uneven(arguments: Arguments, facts: Facts, pp: int, layers: int, first: int
 def read_data(arguments: Arguments, facts: Facts) -> None:
     """Read sequence parallelism, and how replicas exchange gradients."""
     tp = arguments.whole("tensor_model_parallel_size") or 1
-    if arguments.flag("sequence_parallel"):
+    if keys.SEQUENCE.read(arguments):
         if tp > 1:
-            arguments.give(facts, "parallelism.sequence_parallel", True, "sequence_parallel")
+            arguments.take(facts, keys.SEQUENCE)
         else:
             facts.remarks.append("Megatron disables --sequence-parallel with tensor_model_parallel_size 1")
-    if arguments.flag("tp_comm_overlap"):
-        if not arguments.flag("sequence_parallel"):
-            raise arguments.error("tp_comm_overlap", "Megatron wants --sequence-parallel with --tp-comm-overlap")
+    overlap = keys.TENSOR_OVERLAP
+    if overlap.read(arguments):
+        if not keys.SEQUENCE.read(arguments):
+            raise arguments.error(overlap.flag, "Megatron wants --sequence-parallel with --tp-comm-overlap")
         if tp > 1:
-            arguments.give(facts, "parallelism.tp_overlap", True, "tp_comm_overlap")
+            arguments.take(facts, overlap)
     name = "parallelism.data"
     if arguments.path("deepspeed_config") or arguments.flag("deepspeed"):
         _deepspeed(arguments, facts)
     elif arguments.flag("use_torch_fsdp2"):
         arguments.give(facts, f"{name}.method", "fsdp", "use_torch_fsdp2")
     elif arguments.flag("use_megatron_fsdp") or arguments.flag("use_custom_fsdp"):
-        strategy = arguments.word("data_parallel_sharding_strategy") or "no_shard"
-        if strategy not in STAGES:
-            raise arguments.error(
-                "data_parallel_sharding_strategy", f"must be one of {', '.join(STAGES)}, not {strategy}"
-            )
-        arguments.give(facts, f"{name}.method", "zero", "data_parallel_sharding_strategy")
-        arguments.give(facts, f"{name}.stage", STAGES[strategy], "data_parallel_sharding_strategy")
+        stage, stages = keys.STRATEGY, keys.STRATEGY.words
+        strategy = arguments.word(stage.flag) or "no_shard"
+        if strategy not in stages:
+            raise arguments.error(stage.flag, f"must be one of {', '.join(stages)}, not {strategy}")
+        arguments.give(facts, f"{name}.method", "zero", stage.flag)
+        arguments.give(facts, stage.key, stages[strategy], stage.flag)
         arguments.give(facts, f"{name}.overlap", True, "use_megatron_fsdp")
     else:
         _reduction(arguments, facts, name)

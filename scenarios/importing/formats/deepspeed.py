@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from scenarios.importing.facts import Facts
-from scenarios.importing.source import Source
+from scenarios.importing.source import Source, opened
+from simulator.document import Path
+from simulator.errors import ScenarioError
 
 OFFLOAD_DEVICES = {"cpu": "host", "nvme": "nvme"}
 """Where states live, by DeepSpeed's name."""
@@ -149,3 +151,23 @@ def _offload(source: Source, facts: Facts, at: tuple[str, ...], stage: int) -> N
             )
             if stage > 1:
                 facts.give("training.offload.gradients", "host", source, *place, how="beside the optimizer")
+
+
+def read_at(source: Source, facts: Facts, path: Path) -> None:
+    """Read the configuration of DeepSpeed that stands at *path*, or in the file that is named there."""
+    value: Any = source.document.get(path)
+    names = tuple(str(part) for part in path)
+    if isinstance(value, dict):
+        source.taken.add(path)
+        read(source, facts, names)
+    elif isinstance(value, str):
+        source.taken.add(path)
+        file = source.folder / value
+        if not file.is_file():
+            facts.remarks.append(f"{source.name}: names {value}, which is not there; give it as a further file")
+            return
+        named = opened(str(file))
+        if not recognises(named):
+            raise ScenarioError(f"{file}: is no configuration of DeepSpeed, but {source.name} names it as one")
+        facts.follow(named)
+        read(named, facts)

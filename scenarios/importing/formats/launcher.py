@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from scenarios.importing.facts import Facts
+from scenarios.importing.formats import deepspeed, megatron, training_arguments
 from scenarios.importing.source import Source
 
 
@@ -23,6 +24,9 @@ def read(source: Source, facts: Facts) -> None:
     if re.search(r"^\s*(if|case)\b", source.text, re.M):
         why = "conditions on values that it does not give are not evaluated; of their branches the last one holds"
         facts.remarks.append(f"{source.name}: {why}")
+    if not (training_arguments.recognises(source) or megatron.recognises(source)):
+        # the flags of a program of one's own; those that these know they read themselves
+        _configured(source, facts)
     source.ignore("launcher_options", "launch")
     source.ignore("launcher_sbatch", "sbatch")
     for key in ("nnodes", "num_nodes", "num_machines"):
@@ -40,6 +44,13 @@ def read(source: Source, facts: Facts) -> None:
     tasks = source.take("sbatch", "ntasks")
     if tasks is not None and "run.gpus" not in facts.found and str(tasks).isdigit() and int(tasks) > 1:
         facts.give("run.gpus", int(tasks), source, "sbatch", "ntasks", how="a task for each GPU", given=False)
+
+
+def _configured(source: Source, facts: Facts) -> None:
+    """Read the configuration of DeepSpeed that a flag names (deepspeed.add_config_arguments, or the Trainer's name)."""
+    for key in ("deepspeed", "deepspeed_config"):
+        if isinstance(source.document.get(("arguments", key)), str):
+            deepspeed.read_at(source, facts, ("arguments", key))
 
 
 def _number(source: Source, facts: Facts, key: str, path: tuple[str, str], at_least: int = 1) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from scenarios.importing.facts import Facts
+from scenarios.importing.formats import _megatron_keys as keys
 from scenarios.importing.formats._megatron_arguments import Arguments
 from scenarios.importing.formats._megatron_model import read_model, read_vocabulary
 from scenarios.importing.formats._megatron_parallelism import read_data, read_degrees, read_pipeline
@@ -48,18 +49,16 @@ def read(source: Source, facts: Facts) -> None:
 
 def _training(arguments: Arguments, facts: Facts) -> None:
     """Read batches, precision, recomputation, optimizer and length."""
-    for key, name in (
-        ("micro_batch_size", "training.micro_batch_size"),
-        ("global_batch_size", "training.global_batch_size"),
-    ):
-        arguments.give(facts, name, arguments.whole(key), key)
+    for key in (keys.MICRO_BATCH, keys.BATCH):
+        arguments.take(facts, key)
     _precision(arguments, facts)
     _recomputation(arguments, facts)
     _offload(arguments, facts)
     optimizer = arguments.word("optimizer") if not isinstance(arguments.source.data.get("optimizer"), dict) else None
-    if optimizer not in (None, "adam", "sgd"):
-        raise arguments.error("optimizer", f"{optimizer} is not simulated; it must be adam or sgd")
-    arguments.give(facts, "training.optimizer", "momentum" if optimizer == "sgd" else "adam", "optimizer")
+    known = keys.OPTIMIZER.words
+    if optimizer not in (None, *known):
+        raise arguments.error("optimizer", f"{optimizer} is not simulated; it must be {' or '.join(known)}")
+    arguments.give(facts, keys.OPTIMIZER.key, known[optimizer or "adam"], keys.OPTIMIZER.flag)
     steps, samples = arguments.whole("train_iters", 0), arguments.whole("train_samples", 0)
     if steps and samples:
         raise arguments.error(
@@ -140,9 +139,8 @@ def _recomputation(arguments: Arguments, facts: Facts) -> None:
 
 def _offload(arguments: Arguments, facts: Facts) -> None:
     """Read which share of the optimizer states is on the host, and whether their copies overlap."""
-    fraction = arguments.number("optimizer_offload_fraction")
-    overlap = arguments.flag("overlap_cpu_optimizer_d2h_h2d")
-    if arguments.flag("optimizer_cpu_offload"):
-        arguments.give(facts, "training.offload.optimizer", "host", "optimizer_cpu_offload")
-        arguments.give(facts, "training.offload.optimizer_fraction", fraction, "optimizer_offload_fraction")
-        arguments.give(facts, "training.offload.overlap", overlap, "overlap_cpu_optimizer_d2h_h2d")
+    share, overlap = keys.HOST_SHARE.read(arguments), arguments.flag(keys.HOST_OVERLAP.flag)
+    if keys.ON_HOST.read(arguments):
+        arguments.take(facts, keys.ON_HOST)
+        arguments.give(facts, keys.HOST_SHARE.key, share, keys.HOST_SHARE.flag)
+        arguments.give(facts, keys.HOST_OVERLAP.key, overlap, keys.HOST_OVERLAP.flag)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from scenarios.importing.facts import Facts
 from scenarios.importing.formats._megatron_arguments import Arguments
 from scenarios.importing.formats._megatron_experts import read_experts
-from scenarios.importing.formats._megatron_model import MODEL
+from scenarios.importing.formats._megatron_keys import LENGTH, SIZES
 from scenarios.importing.formats._megatron_parallelism import read_degrees
+from scenarios.importing.keys import Whole
 from scenarios.importing.source import Source
 
 ACTIVATIONS = {
@@ -69,10 +70,8 @@ def _precision(source: Source, facts: Facts) -> None:
 
 def _model(arguments: Arguments, facts: Facts) -> None:
     source, at = arguments.source, "model"
-    for key, name in MODEL.items():
-        arguments.give(facts, f"model.{name}", arguments.whole(key), key)
-    for key in ("encoder_seq_length",):
-        arguments.give(facts, "model.seq_length", arguments.whole(key), key)
+    for size in (*SIZES, Whole("encoder_seq_length", LENGTH.key)):
+        arguments.take(facts, size)
     positions = (
         arguments.whole("max_position_embeddings") if source.document.get((at, "max_position_embeddings")) else None
     )

@@ -8,50 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 from scenarios.importing.facts import Facts
+from scenarios.importing.formats import _torchtitan_keys as keys
+from scenarios.importing.keys import Key
 from scenarios.importing.source import Source, opened
 from scenarios.importing.without_effect import without_effect
 from simulator.document import Path
 
 SECTIONS = {"job", "model", "training", "parallelism", "activation_checkpoint", "optimizer"}
 """Sections of which a file has at least two, ``training`` or ``parallelism`` among them."""
-
-MODELS = {
-    "llama3": {"8B": "llama3_8b", "70B": "llama3_70b", "405B": "llama3_405b"},
-    "llama4": {"17bx16e": "llama4_scout", "17bx128e": "llama4_maverick"},
-    "qwen3": {
-        "0.6B": "qwen3_0_6b",
-        "1.7B": "qwen3_1_7b",
-        "4B": "qwen3_4b",
-        "8B": "qwen3_8b",
-        "14B": "qwen3_14b",
-        "32B": "qwen3_32b",
-        "30B-A3B": "qwen3_30b_a3b",
-        "235B-A22B": "qwen3_235b_a22b",
-    },
-    "deepseek_v3": {"16B": "deepseek_v2_lite", "236B": "deepseek_v2", "671B": "deepseek_v3"},
-    "gpt_oss": {"20b": "gpt_oss_20b", "120b": "gpt_oss_120b"},
-}
-"""Presets by model and flavour (torchtitan/models/*/__init__.py)."""
-
-FLOAT8, MX = "quantize.linear.float8", "quantize.linear.mx"
-"""Converters of the model for products in 8 bits (torchtitan/components/quantization)."""
-
-SCHEDULES = {
-    "1f1b": "1f1b",
-    "gpipe": "gpipe",
-    "interleaved1f1b": "interleaved",
-    "interleavedzerobubble": "interleaved_zero_bubble",
-    "zbvzerobubble": "zero_bubble_v",
-    "dualpipev": "dual_pipe_v",
-    "loopedbfs": "looped_bfs",
-}
-"""The order by ``pipeline_parallel_schedule`` in small letters (torch, get_schedule_class)."""
-
-SINGLE = ("1f1b", "gpipe")
-"""Orders with one stage for each pipeline rank; the others have 2 by default (pipeline_parallel.py)."""
-
-V_SHAPED = ("zero_bubble_v", "dual_pipe_v")
-"""Orders with two stages for each pipeline rank, always."""
 
 DEFAULT_BATCH, DEFAULT_SEQUENCE = 8, 2048
 
@@ -82,6 +46,10 @@ class Settings:
         """Return the whole number of *key*; None if it is not given."""
         return self.source.whole(*self.path(key), least=least)
 
+    def number(self, key: str) -> float | None:
+        """Return the number of *key*; None if it is not given."""
+        return self.source.number(*self.path(key))
+
     def word(self, key: str) -> str | None:
         """Return the word of *key*; None if it is not given."""
         return self.source.word(*self.path(key))
@@ -89,6 +57,10 @@ class Settings:
     def flag(self, key: str) -> bool | None:
         """Return the truth of *key*; None if it is not given."""
         return self.source.flag(*self.path(key))
+
+    def take(self, facts: Facts, key: Key) -> None:
+        """Give *facts* what the setting *key* says, if it is given."""
+        facts.give(key.key, key.read(self), self.source, *self.path(key.flag))
 
 
 def read(source: Source, facts: Facts) -> None:
@@ -138,11 +110,11 @@ def _ignored(source: Source) -> set[Path]:
 def _defaults(source: Source, facts: Facts) -> None:
     """Take torchtitan's defaults for what no file says."""
     for key, value in (
-        ("run.replica_batch_size", DEFAULT_BATCH),
-        ("model.seq_length", DEFAULT_SEQUENCE),
-        ("training.recompute", "selective"),
+        (keys.LOCAL_BATCH, DEFAULT_BATCH),
+        (keys.LENGTH, DEFAULT_SEQUENCE),
+        (keys.RECOMPUTE, "selective"),
     ):
-        facts.default(key, value, source, "torchtitan")
+        facts.default(key.key, value, source, "torchtitan")
 
 
 def _model(settings: Settings, facts: Facts) -> None:
@@ -151,7 +123,7 @@ def _model(settings: Settings, facts: Facts) -> None:
     name, flavor = settings.word("model.name"), settings.word("model.flavor")
     if name is None or flavor is None:
         return
-    flavors = {known.lower(): preset for known, preset in MODELS.get(name, {}).items()}
+    flavors = {known.lower(): preset for known, preset in keys.MODELS.get(name, {}).items()}
     preset = flavors.get(flavor.lower())
     if preset is None:
         hint = "give the model's config.json as a further file, or --set model.preset=..."
@@ -162,27 +134,21 @@ def _model(settings: Settings, facts: Facts) -> None:
 
 def _training(settings: Settings, facts: Facts) -> None:
     source = settings.source
-    facts.give(
-        "run.replica_batch_size",
-        settings.whole("training.local_batch_size"),
-        source,
-        *settings.path("training.local_batch_size"),
-    )
-    if source.document.get(settings.path("training.global_batch_size")) in (-1, "-1"):
-        source.taken.add(settings.path("training.global_batch_size"))
+    settings.take(facts, keys.LOCAL_BATCH)
+    path = settings.path(keys.BATCH.flag)
+    if source.document.get(path) in (-1, "-1"):
+        source.taken.add(path)
     else:
-        key = "training.global_batch_size"
-        facts.give(key, settings.whole(key), source, *settings.path(key))
-    facts.give("model.seq_length", settings.whole("training.seq_len"), source, *settings.path("training.seq_len"))
-    facts.give("run.iterations", settings.whole("training.steps"), source, *settings.path("training.steps"))
+        settings.take(facts, keys.BATCH)
+    settings.take(facts, keys.LENGTH)
+    settings.take(facts, keys.STEPS)
     _precision(settings, facts)
     _eight_bits(settings, facts)
-    mode = settings.word("activation_checkpoint.mode")
-    if mode not in (None, "none", "selective", "full"):
-        raise source.error(
-            settings.path("activation_checkpoint.mode"), f"{mode} is not simulated; it must be none, selective or full"
-        )
-    facts.give("training.recompute", mode, source, *settings.path("activation_checkpoint.mode"))
+    mode = settings.word(keys.RECOMPUTE.flag)
+    if mode not in (None, *keys.RECOMPUTE.words):
+        path = settings.path(keys.RECOMPUTE.flag)
+        raise source.error(path, f"{mode} is not simulated; it must be none, selective or full")
+    settings.take(facts, keys.RECOMPUTE)
     optimizer = (settings.word("optimizer.name") or "AdamW").lower()
     if optimizer not in ("adam", "adamw"):
         raise source.error(settings.path("optimizer.name"), f"{optimizer} is not simulated; it must be Adam or AdamW")
@@ -193,8 +159,7 @@ def _training(settings: Settings, facts: Facts) -> None:
         *settings.path("optimizer.name"),
         given=source.has(*settings.path("optimizer.name")),
     )
-    if settings.flag("compile.enable"):
-        facts.give("run.compiled", True, source, *settings.path("compile.enable"))
+    settings.take(facts, keys.COMPILED)
 
 
 def _precision(settings: Settings, facts: Facts) -> None:
@@ -219,7 +184,7 @@ def _eight_bits(settings: Settings, facts: Facts) -> None:
     source, path = settings.source, settings.path("model.converters")
     given: Any = source.document.get(path)
     converters = given if isinstance(given, list) else str(given or "").replace(",", " ").split()
-    known = [one for one in converters if one in (FLOAT8, MX)]
+    known = [one for one in converters if one in (keys.FLOAT8, keys.MX)]
     if len(known) == len(converters):
         source.taken.add(path)
     if not known:
@@ -227,7 +192,7 @@ def _eight_bits(settings: Settings, facts: Facts) -> None:
     if facts.value("training.precision") == "fp32":
         raise source.error(path, f"{known[0]} is not simulated with parameters in float32")
     named = settings.word(f"{known[0]}.recipe_name")
-    recipe = "mxfp8" if known[0] == MX else named or "tensorwise"
+    recipe = "mxfp8" if known[0] == keys.MX else named or "tensorwise"
     if recipe not in ("mxfp8", "tensorwise"):
         raise source.error(settings.path(f"{known[0]}.recipe_name"), f"{recipe} is not simulated; leave it out")
     value = {"matmul": "fp8", "rest": "bf16", "recipe": recipe}
@@ -240,27 +205,26 @@ def _eight_bits(settings: Settings, facts: Facts) -> None:
 def _experts(settings: Settings, facts: Facts) -> None:
     """Read the degrees of experts; without their own tensor parallelism a rank has whole experts."""
     source = settings.source
-    key = "parallelism.expert_parallel_degree"
-    ep, shared = settings.whole(key), settings.whole("parallelism.expert_tensor_parallel_degree")
+    ep, shared = keys.EXPERT.read(settings), keys.EXPERT_TENSOR.read(settings)
     if (ep or 1) == 1:
         return
-    facts.give("parallelism.ep", ep, source, *settings.path(key))
-    path = settings.path("parallelism.expert_tensor_parallel_degree")
-    facts.give("parallelism.expert_tp", shared or 1, source, *path, given=shared is not None)
+    settings.take(facts, keys.EXPERT)
+    path = settings.path(keys.EXPERT_TENSOR.flag)
+    facts.give(keys.EXPERT_TENSOR.key, shared or 1, source, *path, given=shared is not None)
 
 
 def _context(settings: Settings, facts: Facts) -> None:
     """Read how context parallelism gets at the other positions, and how it divides a sequence."""
     source = settings.source
-    method = settings.word("parallelism.context_parallel_rotate_method")
+    how = keys.CONTEXT_METHOD
+    method = settings.word(how.flag)
     balancer = settings.word("parallelism.context_parallel_load_balancer")
     if not facts.whole("parallelism.cp"):
         return
-    known = {None: "all_gather", "allgather": "all_gather", "alltoall": "ring"}
-    path = settings.path("parallelism.context_parallel_rotate_method")
-    if method not in known:
-        raise source.error(path, f"{method} is not simulated; it must be allgather or alltoall")
-    facts.give("parallelism.cp_method", known[method], source, *path, given=method is not None)
+    path = settings.path(how.flag)
+    if method not in (None, *how.words):
+        raise source.error(path, f"{method} is not simulated; it must be {' or '.join(how.words)}")
+    facts.give(how.key, how.words[method or "allgather"], source, *path, given=method is not None)
     if balancer not in (None, "headtail"):
         path = settings.path("parallelism.context_parallel_load_balancer")
         facts.give("parallelism.cp_layout", "contiguous", source, *path)
@@ -269,63 +233,54 @@ def _context(settings: Settings, facts: Facts) -> None:
 def _degrees(settings: Settings, facts: Facts) -> None:
     """Read the degrees; a shard degree of -1 is all ranks that are left."""
     source = settings.source
-    for key, name in (
-        ("tensor_parallel_degree", "tp"),
-        ("pipeline_parallel_degree", "pp"),
-        ("context_parallel_degree", "cp"),
-    ):
-        value = settings.whole(f"parallelism.{key}")
-        if value is not None and (value > 1 or name in ("tp", "pp")):
-            facts.give(f"parallelism.{name}", value, source, *settings.path(f"parallelism.{key}"))
-        if name == "tp" and (value or 1) > 1:
-            facts.give(
-                "parallelism.sequence_parallel",
-                True,
-                source,
-                *settings.path(f"parallelism.{key}"),
-                how="as torchtitan always has it",
-            )
-    if settings.flag("parallelism.enable_async_tensor_parallel"):
-        facts.give("parallelism.tp_overlap", True, source, *settings.path("parallelism.enable_async_tensor_parallel"))
+    settings.take(facts, keys.TENSOR)
+    if (keys.TENSOR.read(settings) or 1) > 1:
+        path, how = settings.path(keys.TENSOR.flag), "as torchtitan always has it"
+        facts.give("parallelism.sequence_parallel", True, source, *path, how=how)
+    settings.take(facts, keys.PIPELINE)
+    if (keys.CONTEXT.read(settings) or 1) > 1:
+        settings.take(facts, keys.CONTEXT)
+    settings.take(facts, keys.TENSOR_OVERLAP)
     _experts(settings, facts)
     _context(settings, facts)
-    replicate = settings.whole("parallelism.data_parallel_replicate_degree") or 1
-    key = "parallelism.data_parallel_shard_degree"
-    given: Any = source.document.get(settings.path(key))
-    source.taken.add(settings.path(key))
-    shard = None if given in (None, -1, "-1") else settings.whole(key)
+    _replicas(settings, facts)
+
+
+def _replicas(settings: Settings, facts: Facts) -> None:
+    """Read how many replicas there are, and what they share."""
+    source, path = settings.source, settings.path(keys.SHARDED.flag)
+    replicate = keys.REPLICATED.read(settings) or 1
+    given: Any = source.document.get(path)
+    source.taken.add(path)
+    shard = None if given in (None, -1, "-1") else keys.SHARDED.read(settings)
     if shard == 1:
-        facts.give("parallelism.data.method", "ddp", source, *settings.path(key))
+        facts.give("parallelism.data.method", "ddp", source, *path)
     else:
-        facts.give("parallelism.data.method", "fsdp", source, *settings.path(key), given=given is not None)
+        facts.give("parallelism.data.method", "fsdp", source, *path, given=given is not None)
         if replicate > 1:
-            facts.give(
-                "run.replicated", replicate, source, *settings.path("parallelism.data_parallel_replicate_degree")
-            )
+            settings.take(facts, keys.REPLICATED)
     if shard is not None:
-        facts.give("run.dp", replicate * shard, source, *settings.path(key))
-    policy = settings.word("parallelism.fsdp_reshard_after_forward")
-    kept = policy in (None, "default") and (settings.whole("parallelism.pipeline_parallel_degree") or 1) > 1
-    if shard != 1 and (policy == "never" or kept):
-        # with a pipeline torchtitan keeps gathered parameters by default (models/llama3/infra/parallelize.py)
-        facts.give("parallelism.data.reshard", False, source, *settings.path("parallelism.fsdp_reshard_after_forward"))
+        facts.give(keys.SHARDED.key, replicate * shard, source, *path)
+    policy, pipeline = settings.word(keys.RESHARD.flag), (keys.PIPELINE.read(settings) or 1) > 1
+    reshard = not pipeline if policy in (None, "default") else keys.RESHARD.read(settings)
+    if shard != 1 and reshard is False:
+        facts.give(keys.RESHARD.key, False, source, *settings.path(keys.RESHARD.flag))
 
 
 def _pipeline(settings: Settings, facts: Facts) -> None:
     source = settings.source
-    pp = settings.whole("parallelism.pipeline_parallel_degree") or 1
-    size = settings.whole("parallelism.pipeline_parallel_microbatch_size")
-    name = settings.word("parallelism.pipeline_parallel_schedule")
-    layers = settings.whole("parallelism.pipeline_parallel_layers_per_stage")
+    pp, size = keys.PIPELINE.read(settings) or 1, keys.MICRO_BATCH.read(settings)
+    name, layers = settings.word(keys.SCHEDULE.flag), keys.LAYERS_PER_STAGE.read(settings)
     for end in ("first", "last"):
         settings.whole(f"parallelism.pipeline_parallel_{end}_stage_less_layers", least=0)
     if pp == 1:
         return
-    path = settings.path("parallelism.pipeline_parallel_microbatch_size")
-    facts.give("training.micro_batch_size", size or 1, source, *path, how="" if size else "1 by default")
+    path = settings.path(keys.MICRO_BATCH.flag)
+    facts.give(keys.MICRO_BATCH.key, size or 1, source, *path, how="" if size else "1 by default")
     csv = settings.word("parallelism.pipeline_parallel_schedule_csv")
-    order = SCHEDULES.get((name or "1F1B").lower())
-    path = settings.path("parallelism.pipeline_parallel_schedule")
+    orders = {known.lower(): order for known, order in keys.SCHEDULE.words.items()}
+    order = orders.get((name or "1F1B").lower())
+    path = settings.path(keys.SCHEDULE.flag)
     if csv:
         facts.give(
             "parallelism.schedule",
@@ -337,9 +292,9 @@ def _pipeline(settings: Settings, facts: Facts) -> None:
     if order is None:
         raise source.error(
             path,
-            f"{name} is not simulated; there are {', '.join(SCHEDULES)}, in any case of letters",
+            f"{name} is not simulated; there are {', '.join(orders)}, in any case of letters",
         )
-    facts.give("parallelism.schedule", order, source, *path)
+    facts.give(keys.SCHEDULE.key, order, source, *path)
     facts.give(
         "parallelism.layout",
         "embedding_as_layer",
@@ -348,7 +303,6 @@ def _pipeline(settings: Settings, facts: Facts) -> None:
         how="torchtitan counts embedding and logits as a layer each",
     )
     if layers is not None:
-        path = settings.path("parallelism.pipeline_parallel_layers_per_stage")
-        facts.give("run.layers_per_stage", layers, source, *path)
-    elif order not in (*SINGLE, *V_SHAPED):
+        settings.take(facts, keys.LAYERS_PER_STAGE)
+    elif order not in (*keys.SINGLE, *keys.V_SHAPED):
         facts.give("parallelism.virtual_stages", 2, source, *path, how="2 by default")

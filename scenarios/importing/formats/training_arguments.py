@@ -6,13 +6,9 @@ fills "auto" in a configuration of DeepSpeed from them.
 
 from __future__ import annotations
 
-from typing import Any
-
 from scenarios.importing.facts import Facts
 from scenarios.importing.formats import deepspeed, fully_sharded
-from scenarios.importing.source import Source, opened
-from simulator.document import Path
-from simulator.errors import ScenarioError
+from scenarios.importing.source import Source
 
 KEYS = {"per_device_train_batch_size", "per_gpu_train_batch_size", "num_train_epochs", "gradient_accumulation_steps"}
 """Arguments of which a file has at least one."""
@@ -67,7 +63,7 @@ def read(source: Source, facts: Facts) -> None:
     for name in ("block_size", "max_seq_length", "model_max_length", "max_length"):
         facts.give("model.seq_length", source.whole(*at, name), source, *at, name)
     fully_sharded.of_trainer(source, facts, at)
-    _deepspeed(source, facts, (*at, "deepspeed"))
+    deepspeed.read_at(source, facts, (*at, "deepspeed"))
 
 
 def _length(source: Source, facts: Facts, at: tuple[str, ...]) -> None:
@@ -90,23 +86,3 @@ def _precision(source: Source, facts: Facts, at: tuple[str, ...]) -> None:
         raise source.error((*at, "fp16"), "the Trainer refuses bf16 and fp16 together; give one of them")
     if bf16 or fp16:
         facts.give("training.precision", "bf16" if bf16 else "fp16", source, *at, "bf16" if bf16 else "fp16")
-
-
-def _deepspeed(source: Source, facts: Facts, path: Path) -> None:
-    """Read the configuration of DeepSpeed that stands at *path*, or in the file that is named there."""
-    value: Any = source.document.get(path)
-    names = tuple(str(part) for part in path)
-    if isinstance(value, dict):
-        source.taken.add(path)
-        deepspeed.read(source, facts, names)
-    elif isinstance(value, str):
-        source.taken.add(path)
-        file = source.folder / value
-        if not file.is_file():
-            facts.remarks.append(f"{source.name}: names {value}, which is not there; give it as a further file")
-            return
-        named = opened(str(file))
-        if not deepspeed.recognises(named):
-            raise ScenarioError(f"{file}: is no configuration of DeepSpeed, but {source.name} names it as one")
-        facts.follow(named)
-        deepspeed.read(named, facts)

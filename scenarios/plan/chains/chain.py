@@ -1,6 +1,8 @@
 """What a planning method reads: a chain of layers with their costs, and a machine with levels of bandwidth.
 
-Methods are pure functions of these types. `scenarios.plan.chains.from_scenario` makes them from a scenario.
+Methods are pure functions of these types. `scenarios.plan.chains.from_scenario` makes them from a scenario. A
+`PipelineChain` is divided into stages, so it has what crosses a cut and what replicas hold. That of checkpointing
+(`workloads.memory.chains.chain.Chain`) is one stage on one GPU, and has what each operation of it keeps and frees.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class ChainLayer:
+class PipelineLayer:
     """One layer: the costs of a micro-batch on one GPU, or on one of the GPUs that share the layer.
 
     *forward* and *backward* are s, with the exchanges of tensor parallelism in them. *output_bytes* cross a cut behind
@@ -44,10 +46,10 @@ class ChainLayer:
 
 
 @dataclass(frozen=True)
-class Chain:
+class PipelineChain:
     """*layers* in order of the forward pass, priced for *micro_batch_size* samples on one of *tp* tensor ranks."""
 
-    layers: tuple[ChainLayer, ...]
+    layers: tuple[PipelineLayer, ...]
     micro_batch_size: int = 1
     tp: int = 1
 
@@ -70,7 +72,7 @@ class Chain:
 
     _totals: dict[str, Floats] = field(init=False, repr=False, compare=False, default_factory=dict)
 
-    def divided(self, ranks: int) -> Chain:
+    def divided(self, ranks: int) -> PipelineChain:
         """Return the chain with each layer divided over *ranks* by its output channels, without loss of efficiency.
 
         That is for measured layers, of which no other time is known. Each rank keeps its part of the output only.
@@ -80,7 +82,7 @@ class Chain:
             replace(layer, **{name: getattr(layer, name) / ranks for name in costs}, gathered=False)
             for layer in self.layers
         )
-        return Chain(tuple(layers), self.micro_batch_size, self.tp * ranks)
+        return PipelineChain(tuple(layers), self.micro_batch_size, self.tp * ranks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 from scenarios.build.built import BuiltScenario
-from scenarios.build.clocks import at_slowest_clock
-from scenarios.build.library import communication_library
+from scenarios.build.network import network_of
 from scenarios.build.schedule import gradient_dtype, model_share
-from scenarios.plan.chains.chain import Chain, ChainLayer, Level, Machine
-from simulator.cluster import Cluster
+from scenarios.plan.chains.chain import Level, Machine, PipelineChain, PipelineLayer
 from simulator.engine.simulate import Simulation
 from simulator.errors import ScenarioError
 from simulator.kernel import BYTES
-from simulator.network.transport.communicator import Communicator
 from simulator.schedule import Collective, Program, Schedule
 from simulator.schedule.mesh import Mesh
 from simulator.timeline import Timeline
@@ -25,7 +22,7 @@ LEAST_BYTES = 2**20
 """A bandwidth is that of at least so many bytes, also for a model with fewer parameters."""
 
 
-def chain_of(scenario: BuiltScenario, *, micro_batch_size: int | None = None, tp: int = 1) -> Chain:
+def chain_of(scenario: BuiltScenario, *, micro_batch_size: int | None = None, tp: int = 1) -> PipelineChain:
     """Return the layers of the model of *scenario*, priced for a micro-batch on one of *tp* neighbouring GPUs.
 
     A step of one micro-batch without pipeline and replicas is simulated. *micro_batch_size*: default as in the
@@ -38,7 +35,7 @@ def chain_of(scenario: BuiltScenario, *, micro_batch_size: int | None = None, tp
     timeline = _simulated(scenario, alone.schedule(), alone.derived.devices)
     assert alone.model is not None
     model = model_share(alone.model, alone.specification.parallelism.parts, alone.document)
-    return Chain(_layers(alone, model, timeline, size, tp), size, tp)
+    return PipelineChain(_layers(alone, model, timeline, size, tp), size, tp)
 
 
 def machine_of(scenario: BuiltScenario) -> Machine:
@@ -82,13 +79,12 @@ def _alone(scenario: BuiltScenario, size: int, tp: int) -> BuiltScenario:
 
 
 def _simulated(scenario: BuiltScenario, schedule: Schedule, devices: tuple[str, ...]) -> Timeline:
-    network, cluster = scenario.specification.network, scenario.cluster()
-    on: Cluster = at_slowest_clock(cluster, cluster.gpus)
-    communicator = Communicator(on, devices, communication_library(network), network.fidelity, network.algorithms)
-    return Simulation(schedule, communicator, scenario.software).run()
+    cluster = scenario.cluster()
+    network = network_of(scenario.specification, cluster, devices, together=cluster.gpus)
+    return Simulation(schedule, network, scenario.software).run()
 
 
-def _layers(alone: BuiltScenario, model: Model, timeline: Timeline, size: int, tp: int) -> tuple[ChainLayer, ...]:
+def _layers(alone: BuiltScenario, model: Model, timeline: Timeline, size: int, tp: int) -> tuple[PipelineLayer, ...]:
     training = alone.specification.training
     assert training is not None
     dtype = gradient_dtype(training, alone.specification.parallelism.data, alone.software)
@@ -99,7 +95,7 @@ def _layers(alone: BuiltScenario, model: Model, timeline: Timeline, size: int, t
         kept, end = layer.activation_bytes(size), layer.kind in ENDS
         forward, backward = seconds[layer.name]
         made.append(
-            ChainLayer(
+            PipelineLayer(
                 layer.name,
                 forward,
                 backward,

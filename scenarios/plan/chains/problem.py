@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scenarios.build.built import BuiltScenario
-from scenarios.plan.chains.chain import Chain, Machine
+from scenarios.plan.chains.chain import Machine, PipelineChain
 from scenarios.plan.chains.from_scenario import chain_of, machine_of
 from simulator.errors import ScenarioError
 
@@ -18,19 +18,19 @@ class Problem:
     *uniform*: the plan has one tensor degree and one choice of recomputation, as a scenario can execute.
     """
 
-    chains: tuple[Chain, ...]
+    chains: tuple[PipelineChain, ...]
     machine: Machine
     batch: int
     seed: int = 0
     uniform: bool = True
 
     @property
-    def undivided(self) -> list[Chain]:
+    def undivided(self) -> list[PipelineChain]:
         """The chains without tensor parallelism."""
         return [chain for chain in self.chains if chain.tp == 1]
 
     @property
-    def by_micro_batch(self) -> list[list[Chain]]:
+    def by_micro_batch(self) -> list[list[PipelineChain]]:
         """The chains of each micro-batch that divides the batch, by ascending tensor degree."""
         sizes = sorted({chain.micro_batch_size for chain in self.chains if self.batch % chain.micro_batch_size == 0})
         ordered = sorted(self.chains, key=lambda chain: chain.tp)
@@ -59,7 +59,7 @@ def problem_of(
     return Problem(tuple(chains), machine, training.global_batch_size, seed)
 
 
-def _divided(scenario: BuiltScenario, size: int, machine: Machine, degrees: Sequence[int]) -> list[Chain]:
+def _divided(scenario: BuiltScenario, size: int, machine: Machine, degrees: Sequence[int]) -> list[PipelineChain]:
     """Return the chains of tensor degrees above 1."""
     if degrees:
         return [chain_of(scenario, micro_batch_size=size, tp=tp) for tp in degrees if tp > 1]

@@ -3,38 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
-from scenarios.build.built import BuiltScenario
+from scenarios.plan.candidate import Candidate
 from scenarios.plan.chains.chain import Plan
 from scenarios.plan.chains.problem import Problem, problem_of
 from scenarios.plan.chains.to_scenario import overrides
+from scenarios.plan.space import Space
+from scenarios.specification.plan import AUTO
 from simulator.errors import ScenarioError, ScheduleError
 
-AUTO = "auto"
 
+def candidates_of(propose: Callable[[Problem], Plan], space: Space, uniform: Mapping[str, Any]) -> Iterator[Candidate]:
+    """Yield the plan of each micro-batch as a candidate, with values by dotted key; then the *uniform* plans.
 
-class Space(Protocol):
-    """What the candidates of a method are made from: the *scenario*, and what to *search* by key, a list or auto."""
-
-    @property
-    def scenario(self) -> BuiltScenario:
-        """The scenario to plan for."""
-
-    @property
-    def search(self) -> Mapping[str, Any]:
-        """What to try by key."""
-
-    def as_given(self) -> Any:
-        """Return a candidate: a dataclass with *values* by key."""
-
-
-def candidates_of(propose: Callable[[Problem], Plan], space: Space) -> Iterator[Any]:
-    """Yield the plan of each micro-batch as a candidate, with values by dotted key.
+    Those are all combinations of values by key in which every stage is alike, in the space of the method. Its own cost
+    may take another one for better, but the answer is the best of all by simulation.
 
     A plan with replicas that do not divide the batch is left out: steps of other batches do not compare. Raises
-    `ScenarioError` if nothing is left.
+    `ScenarioError` if the method has no other.
     """
     faults: list[ScheduleError] = []
     sizes = _micro_batch_sizes(space)
@@ -50,9 +37,10 @@ def candidates_of(propose: Callable[[Problem], Plan], space: Space) -> Iterator[
         if batch := changes.get("training.global_batch_size"):
             faults.append(ScheduleError(_uneven(plan, batch)))
         else:
-            yield replace(space.as_given(), values=changes)
+            yield Candidate(changes)
     if len(faults) == len(sizes):
         raise ScenarioError(str(faults[0]))
+    yield from space.restricted(uniform).candidates()
 
 
 def _uneven(plan: Plan, batch: int) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from scenarios.plan.chains.chain import Chain
+from scenarios.plan.chains.chain import PipelineChain
 
 
-def held_bytes(chain: Chain, i: int, j: int, in_flight: int, *, recompute: bool = False, versions: int = 1) -> float:
+def held_bytes(
+    chain: PipelineChain, i: int, j: int, in_flight: int, *, recompute: bool = False, versions: int = 1
+) -> float:
     """Return the bytes of the layers i to j - 1: states, *versions* of the weights, activations of *in_flight*.
 
     *in_flight*: the micro-batches that have run forward and not yet backward. With *recompute* the activations of one

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from scenarios.build.derived import Derived
+from scenarios.build.built import BuiltScenario
 from scenarios.build.probe import AGAIN
 from scenarios.build.schedule import gradient_dtype
 from scenarios.plan.estimate.estimator import Estimator
 from scenarios.plan.estimate.layers import PricedLayer
 from scenarios.specification.offload import Offload
-from scenarios.specification.specification import Specification
 from workloads.memory.optimizer import resident_states
 from workloads.model import Layer
 from workloads.stages import ENDS, stages_of
@@ -19,15 +18,15 @@ ALMOST = 1 - 1e-9
 """Factor on a lower bound, so that it stays one if sums are rounded."""
 
 
-def least_seconds(estimator: Estimator, specification: Specification, derived: Derived) -> float:
+def least_seconds(estimator: Estimator, variant: BuiltScenario) -> float:
     """Return a lower bound of the estimated step time: the computation of the rank with most of it.
 
     A rank begins when the first micro-batch has passed the stages before its first one, and after its last backward
     pass the gradient passes the same stages back. An asynchronous order has the bound 0.
     """
-    parallelism, training = specification.parallelism, specification.training
+    parallelism, training, derived = variant.specification.parallelism, variant.specification.training, variant.derived
     assert training is not None
-    share, pipeline = estimator.priced_share(specification, derived), estimator.pipeline(specification)
+    share, pipeline = estimator.priced_share(variant), estimator.pipeline(variant.specification)
     if pipeline.asynchronous or derived.by_stage:
         return 0.0
     layers = stages_of(share, parallelism.pp * parallelism.stages_per_rank, parallelism.layout, parallelism.split_rank)
@@ -42,16 +41,16 @@ def least_seconds(estimator: Estimator, specification: Specification, derived: D
         first = min(stages)
         busy = derived.micro_batches * sum(totals[stage] for stage in stages)
         least = max(least, sum(forwards[:first]) + busy + sum(backwards[:first]))
-    fixed = estimator.scenario.software.load_seconds if share.optimizer_seconds is None else 0.0
+    fixed = variant.software.load_seconds if share.optimizer_seconds is None else 0.0
     return (least + fixed) * ALMOST
 
 
-def least_bytes(estimator: Estimator, specification: Specification, derived: Derived) -> float:
+def least_bytes(estimator: Estimator, variant: BuiltScenario) -> float:
     """Return a lower bound of the memory of the tightest GPU: states, and activations of the passes in flight."""
-    parallelism, training = specification.parallelism, specification.training
+    parallelism, training, derived = variant.specification.parallelism, variant.specification.training, variant.derived
     assert training is not None
-    software = estimator.scenario.software
-    share, pipeline = estimator.priced_share(specification, derived), estimator.pipeline(specification)
+    software = variant.software
+    share, pipeline = estimator.priced_share(variant), estimator.pipeline(variant.specification)
     layers = stages_of(share, parallelism.pp * parallelism.stages_per_rank, parallelism.layout, parallelism.split_rank)
     dtype = gradient_dtype(training, parallelism.data, software)
     divided = parallelism.data.sharded
@@ -60,13 +59,20 @@ def least_bytes(estimator: Estimator, specification: Specification, derived: Der
     kept = [sum(_kept(layer, before.get(layer.name), training.recompute_method) for layer in own) for own in layers]
     if training.offload is not None and training.offload.activations != "none":
         kept = [0.0] * len(kept)
-    least = 0.0
+    least, known = 0.0, dict[int, float]()
+    # states are divided over all ranks with the same weights: those that share a sequence too
+    equal = derived.replicas * derived.degree("cp")
+
+    def states_of(layer: Layer) -> float:
+        """Return the bytes of the states of *layer*; equal layers share their tensors."""
+        if id(layer.tensors) not in known:
+            held = resident_states(layer.tensors, training.update_rule, share.precision, dtype)
+            parts = {name: nbytes / (equal if name in divided else 1) for name, nbytes in held.items()}
+            known[id(layer.tensors)] = sum(on_gpu[name] * nbytes for name, nbytes in parts.items())
+        return known[id(layer.tensors)]
+
     for stages, in_flight in zip(pipeline.stages, pipeline.in_flight, strict=True):
-        tensors = [tensor for stage in stages for layer in layers[stage] for tensor in layer.tensors]
-        held = resident_states(tensors, training.update_rule, share.precision, dtype)
-        states = sum(
-            on_gpu[name] * nbytes / (derived.replicas if name in divided else 1) for name, nbytes in held.items()
-        )
+        states = sum(states_of(layer) for stage in stages for layer in layers[stage])
         passes = min(in_flight, derived.micro_batches * len(stages))
         least = max(least, states + passes * min(kept[stage] for stage in stages))
     return (least + software.context_bytes) * ALMOST

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scenarios.plan.space import Candidate, Space
+    from scenarios.plan.candidate import Candidate
+    from scenarios.plan.space import Space
 
 
 def candidates(space: Space) -> Iterator[Candidate]:

@@ -19,11 +19,13 @@ from functools import lru_cache
 from itertools import groupby
 from math import exp
 from random import Random
-from typing import Any
 
-from scenarios.plan.chains.chain import Chain, ChainLayer, Machine, Plan, Stage
+from scenarios.plan.candidate import Candidate
+from scenarios.plan.chains.chain import Machine, PipelineChain, PipelineLayer, Plan, Stage
 from scenarios.plan.chains.problem import Problem
-from scenarios.plan.chains.search import Space, candidates_of
+from scenarios.plan.chains.search import candidates_of
+from scenarios.plan.space import Space
+from scenarios.specification.plan import AUTO
 from simulator.errors import ScheduleError
 
 Configuration = tuple[int, int]
@@ -43,9 +45,13 @@ A first estimate: of four seeds, all find the best known strategy of AlexNet on 
 """
 
 
-def candidates(space: Space) -> Iterator[Any]:
-    """Yield the plan for each micro-batch."""
-    return candidates_of(propose, space)
+UNIFORM = {"tp": AUTO, "pp": [1], "micro_batch_size": AUTO}
+"""Plans of its space in which all stages are alike."""
+
+
+def candidates(space: Space) -> Iterator[Candidate]:
+    """Yield the plan for each micro-batch, and the uniform ones."""
+    return candidates_of(propose, space, UNIFORM)
 
 
 def propose(problem: Problem) -> Plan:
@@ -66,7 +72,7 @@ def propose(problem: Problem) -> Plan:
 
 
 def flexflow(
-    chains: Sequence[Chain],
+    chains: Sequence[PipelineChain],
     machine: Machine,
     batch: int,
     *,
@@ -106,14 +112,14 @@ def flexflow(
     return Plan("flexflow", stages, seconds(best) / batch, chains[0].micro_batch_size, pipelined=False)
 
 
-def _all_parts(chains: Sequence[Chain], machine: Machine) -> list[Chain]:
+def _all_parts(chains: Sequence[PipelineChain], machine: Machine) -> list[PipelineChain]:
     """Return a chain for each number of parts by parameter; where none is priced, the layers are simply divided."""
     priced = {chain.tp: chain for chain in chains}
     every = [parts for parts in range(1, machine.gpus + 1) if machine.gpus % parts == 0]
     return [priced[parts] if parts in priced else chains[0].divided(parts) for parts in every]
 
 
-def held_bytes(chains: Sequence[Chain]) -> Callable[[Strategy], float]:
+def held_bytes(chains: Sequence[PipelineChain]) -> Callable[[Strategy], float]:
     """Return a function: strategy -> bytes of the first GPU, which has a part of each operator.
 
     These are states and the activations of a micro-batch.
@@ -122,7 +128,7 @@ def held_bytes(chains: Sequence[Chain]) -> Callable[[Strategy], float]:
     return lambda strategy: sum(by_parts[p][number] for number, (_, p) in enumerate(strategy))
 
 
-def configurations(chains: Sequence[Chain], machine: Machine) -> list[Configuration]:
+def configurations(chains: Sequence[PipelineChain], machine: Machine) -> list[Configuration]:
     """Return the configurations of an operator: all that use a divisor of the GPUs."""
     return [
         (s, chain.tp)
@@ -160,7 +166,7 @@ def _search(
     return best
 
 
-def iteration_seconds(chains: Sequence[Chain], machine: Machine, batch: int) -> Callable[[Strategy], float]:
+def iteration_seconds(chains: Sequence[PipelineChain], machine: Machine, batch: int) -> Callable[[Strategy], float]:
     """Return the execution simulator: strategy -> seconds of an iteration over *batch* samples.
 
     All GPUs of an operator have equal tasks, so the first GPU, which takes part in every operator, stands for all. It
@@ -190,7 +196,7 @@ def iteration_seconds(chains: Sequence[Chain], machine: Machine, batch: int) -> 
 
 
 def _summed_seconds(
-    by_parts: Mapping[int, Sequence[ChainLayer]], machine: Machine, number: int, own: Configuration
+    by_parts: Mapping[int, Sequence[PipelineLayer]], machine: Machine, number: int, own: Configuration
 ) -> float:
     """Return the time of the ring all-reduce of the gradients of operator *number* over its parts by sample."""
     s, p = own
@@ -200,7 +206,7 @@ def _summed_seconds(
 
 
 def _moved_seconds(
-    by_parts: Mapping[int, Sequence[ChainLayer]],
+    by_parts: Mapping[int, Sequence[PipelineLayer]],
     machine: Machine,
     times: float,
     number: int,

@@ -21,21 +21,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from scenarios.plan.chains.chain import Chain, Floats, Level, Machine, Plan, Stage
+from scenarios.plan.candidate import Candidate
+from scenarios.plan.chains.chain import Floats, Level, Machine, PipelineChain, Plan, Stage
 from scenarios.plan.chains.problem import Problem
-from scenarios.plan.chains.search import Space, candidates_of
+from scenarios.plan.chains.search import candidates_of
+from scenarios.plan.space import Space
+from scenarios.specification.plan import AUTO
 
 EQUAL = 1 - 1e-12
 """A division with more stages must be faster by more than the rounding of a sum."""
 
 
-def candidates(space: Space) -> Iterator[Any]:
-    """Yield the plan for each micro-batch."""
-    return candidates_of(propose, space)
+UNIFORM = {"tp": [1], "pp": [1], "micro_batch_size": AUTO}
+"""Plans of its space in which all stages are alike."""
+
+
+def candidates(space: Space) -> Iterator[Candidate]:
+    """Yield the plan for each micro-batch, and the uniform ones."""
+    return candidates_of(propose, space, UNIFORM)
 
 
 def propose(problem: Problem) -> Plan:
@@ -43,15 +49,16 @@ def propose(problem: Problem) -> Plan:
     return min((pipedream(chain, problem.machine) for chain in problem.undivided), key=lambda plan: plan.seconds)
 
 
-def pipedream(chain: Chain, machine: Machine, *, overlap: bool = True) -> Plan:
+def pipedream(chain: PipelineChain, machine: Machine, *, overlap: bool = True) -> Plan:
     """Return the division of *chain* over all GPUs of *machine* with the shortest bottleneck.
 
     Stages run 1F1B round-robin: replica k of a stage with n takes the micro-batches k, k + n ... *overlap*: gradients
     are summed beside the computation.
 
-    >>> from scenarios.plan.chains.chain import ChainLayer
-    >>> layers = [ChainLayer("a", 1, 2, 1.0), ChainLayer("b", 1, 2, 1.0), ChainLayer("c", 1, 2, gradient_bytes=9e9)]
-    >>> pipedream(Chain(tuple(layers)), Machine((Level(3, 1e9),))).replicas
+    >>> from scenarios.plan.chains.chain import PipelineLayer
+    >>> layers = [PipelineLayer("a", 1, 2, 1.0), PipelineLayer("b", 1, 2, 1.0)]
+    >>> layers.append(PipelineLayer("c", 1, 2, gradient_bytes=9e9))
+    >>> pipedream(PipelineChain(tuple(layers)), Machine((Level(3, 1e9),))).replicas
     '2-1'
     """
     time = chain.total("forward") + chain.total("backward")
@@ -86,7 +93,7 @@ class _Level:
     choices: tuple[tuple[_Choice, _Choice], ...]
 
     @classmethod
-    def solved(cls, chain: Chain, level: Level, unit: Floats, *, overlap: bool, rows: int) -> _Level:
+    def solved(cls, chain: PipelineChain, level: Level, unit: Floats, *, overlap: bool, rows: int) -> _Level:
         """Solve for the first *rows* layers as first layer."""
         weights = _between(chain.total("gradient_bytes"), nothing=0.0)
         stage = [stage_seconds(unit, weights, m, level.bandwidth, overlap=overlap) for m in range(1, level.count + 1)]

@@ -15,18 +15,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import Any
 
-from scenarios.plan.chains.chain import Chain, Machine, Plan, Stage
+from scenarios.plan.candidate import Candidate
+from scenarios.plan.chains.chain import Machine, PipelineChain, Plan, Stage
 from scenarios.plan.chains.problem import Problem
-from scenarios.plan.chains.search import Space, candidates_of
+from scenarios.plan.chains.search import candidates_of
 from scenarios.plan.chains.stage_memory import held_bytes
+from scenarios.plan.space import Space
+from scenarios.specification.plan import AUTO
 from simulator.errors import ScheduleError
 
+UNIFORM = {"tp": [1], "pp": [1], "micro_batch_size": AUTO, "recompute": ["none", "full"]}
+"""Plans of its space in which all stages are alike."""
 
-def candidates(space: Space) -> Iterator[Any]:
-    """Yield the plan for each micro-batch."""
-    return candidates_of(propose, space)
+
+def candidates(space: Space) -> Iterator[Candidate]:
+    """Yield the plan for each micro-batch, and the uniform ones."""
+    return candidates_of(propose, space, UNIFORM)
 
 
 def propose(problem: Problem) -> Plan:
@@ -34,7 +39,7 @@ def propose(problem: Problem) -> Plan:
     return pipedream_2bw(problem.undivided, problem.machine, problem.batch)
 
 
-def pipedream_2bw(chains: Sequence[Chain], machine: Machine, batch: int) -> Plan:
+def pipedream_2bw(chains: Sequence[PipelineChain], machine: Machine, batch: int) -> Plan:
     """Return the width, depth, micro-batch and recomputation with the highest throughput that fit in memory.
 
     *chains*: the same layers for each micro-batch (and tensor degree) to try. *batch*: the samples B of a step. Raises
@@ -60,7 +65,7 @@ def pipedream_2bw(chains: Sequence[Chain], machine: Machine, batch: int) -> Plan
     return best
 
 
-def even_cuts(chain: Chain, depth: int) -> list[tuple[int, int]]:
+def even_cuts(chain: PipelineChain, depth: int) -> list[tuple[int, int]]:
     """Return (first layer, layer behind the last) of *depth* stages with equally many layers, the ends not counted.
 
     One more is on the earlier stages if they do not divide; that is the layout ``balanced`` of a scenario.
@@ -75,7 +80,13 @@ def even_cuts(chain: Chain, depth: int) -> list[tuple[int, int]]:
 
 
 def seconds_per_sample(
-    chain: Chain, machine: Machine, width: int, cuts: Sequence[tuple[int, int]], batch: int, *, recompute: bool = False
+    chain: PipelineChain,
+    machine: Machine,
+    width: int,
+    cuts: Sequence[tuple[int, int]],
+    batch: int,
+    *,
+    recompute: bool = False,
 ) -> float:
     """Return max_i t_i / (w b), seconds a sample."""
     time = chain.total("forward") + chain.total("backward") + (chain.total("recompute") if recompute else 0.0)
@@ -91,7 +102,7 @@ def seconds_per_sample(
     return slowest / (width * chain.micro_batch_size)
 
 
-def _shapes(chain: Chain, machine: Machine, batch: int) -> Iterator[tuple[int, int]]:
+def _shapes(chain: PipelineChain, machine: Machine, batch: int) -> Iterator[tuple[int, int]]:
     """Yield each (width, depth) that divides the batch; two versions need as many micro-batches as stages."""
     layers = sum(not layer.end for layer in chain.layers)
     gpus = machine.gpus // chain.tp

@@ -21,23 +21,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
 import numpy as np
 
-from scenarios.plan.chains.chain import Chain, Machine, Plan, Stage
+from scenarios.plan.candidate import Candidate
+from scenarios.plan.chains.chain import Machine, PipelineChain, Plan, Stage
 from scenarios.plan.chains.problem import Problem
-from scenarios.plan.chains.search import Space, candidates_of
+from scenarios.plan.chains.search import candidates_of
 from scenarios.plan.chains.stage_memory import held_bytes
+from scenarios.plan.space import Space
+from scenarios.specification.plan import AUTO
 from simulator.errors import ScheduleError
 
-Option = tuple[Chain, bool]
+Option = tuple[PipelineChain, bool]
 """The layers by the tensor degree of a stage, and whether it recomputes."""
 
 
-def candidates(space: Space) -> Iterator[Any]:
-    """Yield the plan for each micro-batch."""
-    return candidates_of(propose, space)
+UNIFORM = {"tp": AUTO, "pp": AUTO, "micro_batch_size": AUTO, "recompute": ["none", "full"]}
+"""Plans of its space in which all stages are alike."""
+
+
+def candidates(space: Space) -> Iterator[Candidate]:
+    """Yield the plan for each micro-batch, and the uniform ones."""
+    return candidates_of(propose, space, UNIFORM)
 
 
 def propose(problem: Problem) -> Plan:
@@ -49,7 +55,7 @@ def propose(problem: Problem) -> Plan:
     return _fastest(plans, problem.machine)
 
 
-def piper(chains: Sequence[Chain], machine: Machine, micro_batches: int, *, uniform: bool = False) -> Plan:
+def piper(chains: Sequence[PipelineChain], machine: Machine, micro_batches: int, *, uniform: bool = False) -> Plan:
     """Return the plan with the least time per micro-batch that fits in memory.
 
     *chains*: the same layers for each tensor degree to try, all of one micro-batch. *micro_batches*: N of a batch, a
@@ -59,7 +65,7 @@ def piper(chains: Sequence[Chain], machine: Machine, micro_batches: int, *, unif
     return _fastest(_solved(chains, machine, micro_batches, uniform=uniform), machine)
 
 
-def _solved(chains: Sequence[Chain], machine: Machine, micro_batches: int, *, uniform: bool) -> list[Plan]:
+def _solved(chains: Sequence[PipelineChain], machine: Machine, micro_batches: int, *, uniform: bool) -> list[Plan]:
     """Return the best plan of all options, or one for each option if *uniform*; none where nothing fits."""
     options: list[Option] = [*product(chains, (False, True))]
     several = [[option] for option in options] if uniform else [options]
@@ -77,7 +83,7 @@ def _fastest(plans: Sequence[Plan], machine: Machine) -> Plan:
 
 
 def stage_seconds(
-    chain: Chain, machine: Machine, i: int, j: int, d: int, micro_batches: int, *, recompute: bool = False
+    chain: PipelineChain, machine: Machine, i: int, j: int, d: int, micro_batches: int, *, recompute: bool = False
 ) -> float:
     """Return TPS of the layers i to j - 1 on *d* replicas."""
     columns = ("forward", "backward", *(("recompute",) if recompute else ()))
@@ -154,7 +160,7 @@ class _Search:
             self.step[place][better] = len(self.steps)
             self.steps.append(_Step(option, end, d))
 
-    def _most_in_flight(self, chain: Chain, i: int, end: int, *, recompute: bool) -> int:
+    def _most_in_flight(self, chain: PipelineChain, i: int, end: int, *, recompute: bool) -> int:
         """Return the largest y with a y + b within the memory of a GPU."""
         b = held_bytes(chain, i, end, 0, recompute=recompute)
         a = held_bytes(chain, i, end, 1, recompute=recompute) - b
