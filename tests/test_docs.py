@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+from PIL import Image
 
 import scenarios
 import simulator
 from scenarios import Scenario
+from scenarios.application import app
 from scenarios.command import run
+from scenarios.files.titles import chart_title
 from scenarios.specification.loading import located
 from scenarios.specification.specification import Specification
 from simulator.document import read_value
@@ -38,7 +42,16 @@ COMMANDS = sorted(
         if "clustersim " in line and not line.startswith("#")
     }
 )
-MADE_THERE = ("mine.yaml", "plans.yaml", "runs/a", "runs/b", "SCENARIO", "all_reduce.txt", "topology.xml")
+MADE_THERE = (
+    "mine.yaml",
+    "purchase.yaml",
+    "plans.yaml",
+    "runs/a",
+    "runs/b",
+    "SCENARIO",
+    "all_reduce.txt",
+    "topology.xml",
+)
 """Files that the pages tell the reader to write."""
 
 
@@ -54,7 +67,15 @@ def test_commands_have_existing_options_and_names(
     page = capsys.readouterr().out
     for word in words:
         assert not word.startswith("-") or re.search(rf"(^|[ ,]){re.escape(word)}[ ,]", page, re.M), word
-    if words[0] in ("run", "plot", "compare", "check", "show", "sweep", "validate"):
+    if words[:2] != ["show", "constants"] and words[0] in (
+        "run",
+        "plot",
+        "compare",
+        "check",
+        "show",
+        "sweep",
+        "validate",
+    ):
         first = next(word for word in words[1:] if not word.startswith("-"))
         if first not in MADE_THERE:
             assert located(first).is_file()
@@ -123,6 +144,46 @@ def test_the_reference_has_every_key(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in schema["$defs"]:
         assert page.count(f"(section-{name.lower()})=\n") == 1
     assert "Key: `cluster.node.host`, `cluster.node.socket_link`, `cluster.node.nic_bus`" in page
+
+
+def test_the_command_reference_has_every_command_and_option(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))
+    page = import_module("command_reference").page()
+    commands = typer.main.get_group(app).commands
+    assert {"run", "campaign", "sensitivity", "init", "import"} <= set(commands)
+    for name, command in commands.items():
+        assert page.count(f"### clustersim {name}\n") == 1
+        section = page.partition(f"### clustersim {name}\n")[2].partition("\n### ")[0]
+        for option in command.params:
+            if option.name != "help" and option.param_type_name == "option":
+                assert any(one in section for one in option.opts), (name, option.opts)
+
+
+def test_titles_of_pictures_have_the_numbers_of_a_run() -> None:
+    title = chart_title(Scenario.load("zhores_resnet50_ddp").run())
+    for name in ("timeline", "links"):
+        drawn = Image.open(DOCS / f"{name}.png").info["Title"]
+        assert drawn == title, "draw it anew: make pictures PICTURES='timeline links'"
+
+
+def test_every_page_stands_in_the_index_once() -> None:
+    listed = [
+        line
+        for tree in re.findall(r"```{toctree}\n(.*?)```", (DOCS / "index.md").read_text(), re.S)
+        for line in tree.splitlines()
+        if line and not line.startswith(":")
+    ]
+    own = {page.stem for page in DOCS.glob("*.md")} - {"index"}
+    assert len(listed) == len(set(listed))
+    assert {one for one in listed if not one.startswith("generated/")} == own
+
+
+def test_words_of_the_glossary_are_in_order_and_those_of_a_purchase_are_there() -> None:
+    words = re.findall(r"^\| ([^|]+?) \|", (DOCS / "glossary.md").read_text(), re.M)[2:]
+    assert words == sorted(words, key=str.lower)
+    assert {"oversubscription", "rail", "bubble", "busbw"} <= set(words)
 
 
 def test_the_api_page_has_all_public_names(monkeypatch: pytest.MonkeyPatch) -> None:

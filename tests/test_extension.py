@@ -56,6 +56,43 @@ FILES = {
                 Step(tuple((0, i) for i in others), nbytes, coupled=False),
             ]
         ''',
+    "algorithms/wrong.py": '''
+        """Reduces nothing: each position sends to the next, which keeps its own."""
+        from simulator.network.step import Group, Step
+
+        def all_reduce(group: Group, nbytes: float) -> list[Step]:
+            return [Step(tuple((i, (i + 1) % group.size) for i in range(group.size)), nbytes)]
+        ''',
+    "algorithms/vague.py": '''
+        """A ring that does not say what it sends."""
+        from simulator.network.step import Group, Step
+
+        def all_reduce(group: Group, nbytes: float) -> list[Step]:
+            pairs = tuple((i, (i + 1) % group.size) for i in range(group.size))
+            return [Step(pairs, nbytes / group.size, 2 * (group.size - 1), reduces=True)]
+        ''',
+    "algorithms/doubling.py": '''
+        """Recursive doubling: whole vectors over distances that double."""
+        from simulator.network.step import Group, Step
+
+        def ranks_allowed(ranks: int) -> bool:
+            """Powers of two."""
+            return ranks & (ranks - 1) == 0
+
+        def all_reduce(group: Group, nbytes: float) -> list[Step]:
+            distances = [1 << k for k in range(group.size.bit_length() - 1)]
+            return [Step(tuple((i, i ^ d) for i in range(group.size)), nbytes, reduces=True) for d in distances]
+        ''',
+    "fabrics/lost.py": '''
+        """Two switches without a trunk, and a route that takes it."""
+        from topologies.network import Network, Port, FabricRouter
+
+        def lost(network: Network) -> FabricRouter:
+            switches = network.switch(), network.switch()
+            for ports in network.nodes:
+                network.plug(ports, switches[ports[0].node % 2])
+            return lambda source, target: [switches[source.node % 2], switches[target.node % 2]]
+        ''',
     "transports/postal.py": '''
         """A library that takes a millisecond over every message."""
         from simulator.network.transport.transport import NET, NVLINK, PCI, Transport
@@ -160,6 +197,34 @@ def test_a_collective_algorithm(lab: str) -> None:
     row = measured(PORTS, {"transport": "ideal", "algorithms": {"all_reduce": name}})
     assert row["time_s"] == pytest.approx(2 * 5e-6 + 2 * 4 * 1e9 / 10e9, rel=1e-9)
     assert row["algorithm"] == name
+
+
+def test_a_wrong_algorithm_is_refused_with_the_chunk_and_the_rank(lab: str) -> None:
+    with pytest.raises(
+        ScenarioError, match=r"network\.algorithms\.all_reduce: .*rank 0 ends with no contribution of rank"
+    ):
+        measured(PORTS, {"algorithms": {"all_reduce": f"{lab}.algorithms.wrong"}})
+    with pytest.raises(ScenarioError, match=r"sends 1\.6 of a vector and does not say which part"):
+        measured(PORTS, {"algorithms": {"all_reduce": f"{lab}.algorithms.vague"}})
+
+
+def test_a_wrong_algorithm_is_refused_on_a_large_group(lab: str) -> None:
+    large = {"preset": "dgx_a100_80gb", "nodes": 64}
+    with pytest.raises(ScenarioError, match="no contribution of rank"):
+        measured(large, {"algorithms": {"all_reduce": f"{lab}.algorithms.wrong"}})
+
+
+def test_an_algorithm_for_powers_of_two(lab: str) -> None:
+    name, four = f"{lab}.algorithms.doubling", {**PORTS, "gpus": 4}
+    row = measured(four, {"transport": "ideal", "algorithms": {"all_reduce": name}})
+    assert row["time_s"] == pytest.approx(2 * (5e-6 + 1e9 / 10e9), rel=1e-9)
+    with pytest.raises(ScenarioError, match=r"algorithms\.all_reduce: .*is for powers of two, and the group has 5"):
+        measured(PORTS, {"transport": "ideal", "algorithms": {"all_reduce": name}})
+
+
+def test_a_wrong_route_of_a_fabric_is_an_error(lab: str) -> None:
+    with pytest.raises(ScenarioError, match=r"cluster: .*there is no link from switch 0 to switch 1"):
+        measured({"nodes": 2, "node": node(), "fabric": {"kind": f"{lab}.fabrics.lost"}}, {})
 
 
 def test_a_transport(lab: str) -> None:

@@ -1,9 +1,10 @@
-"""The commands of the README exist, and its figures are those that they print."""
+"""The README is short, its commands exist, and its figures are those that commands print and ACCURACY.md has."""
 
 from __future__ import annotations
 
 import re
 import shlex
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,13 @@ import pytest
 from scenarios import Scenario
 from scenarios.command import run
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
 TEXT = README.read_text()
-FIGURES = re.findall(r"^clustersim run (.+?) {4}# (step time|exposed dp|busbw) ([\d.]+) (ms|GB/s)$", TEXT, re.M)
+RESULTS = (ROOT / "docs" / "zhores.md").read_text()
+FIGURES = re.findall(r"^clustersim run (.+?) {4}# (step time|exposed dp|busbw) ([\d.]+) (ms|GB/s)$", RESULTS, re.M)
+LONGEST = 9000
+"""Bytes of the README."""
 
 
 def printed(summary: dict[str, Any], what: str) -> float:
@@ -25,8 +30,7 @@ def printed(summary: dict[str, Any], what: str) -> float:
 
 
 def test_every_command_of_the_results_has_its_figure() -> None:
-    section = TEXT.partition("## Four results")[2].partition("\n## ")[0]
-    assert len(FIGURES) == len(re.findall(r"^clustersim ", section, re.M)) == 13
+    assert len(FIGURES) == len(re.findall(r"^clustersim ", RESULTS, re.M)) == 13
 
 
 @pytest.mark.parametrize(("arguments", "what", "figure", "unit"), FIGURES)
@@ -36,7 +40,7 @@ def test_figures_are_those_that_the_commands_print(arguments: str, what: str, fi
     summary = Scenario.load(scenario, options=settings).run().summary()
     # half of the last digit, and 0.5 %, which a change of prices may shift before the table is renewed
     assert printed(summary, what) == pytest.approx(float(figure), rel=5e-3), "measure anew, and tell the table too"
-    table = [line for line in TEXT.splitlines() if re.match(r"\| [1-4]\. ", line)]
+    table = [line for line in RESULTS.splitlines() if re.match(r"\| [1-4]\. ", line)]
     assert any(f"{figure} {unit}" in line for line in table)
 
 
@@ -56,3 +60,29 @@ def test_the_scenario_is_valid() -> None:
 
     (text,) = re.findall(r"```yaml\n(.*?)```", TEXT, re.S)
     assert Scenario.model_validate(read_value(text)).derived.replicas == 40
+
+
+def test_the_readme_is_short_and_its_table_is_of_the_accuracy_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(TEXT.encode()) <= LONGEST
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    readme = import_module("readme")
+    accuracy = (ROOT / "ACCURACY.md").read_text()
+    assert readme.with_table(TEXT, accuracy) == TEXT, "copy the rows anew: python docs/readme.py"
+    assert len(readme.table(accuracy)) == 2 + 5
+
+
+def test_nothing_that_is_simulated_is_said_not_to_be() -> None:
+    page = import_module("scenarios.evaluate.accuracy")
+    denied = (ROOT / "ACCURACY.md").read_text().partition("## What is not modelled")[2].partition("\n## ")[0]
+    simulated = (ROOT / "docs" / "what_is_simulated.md").read_text()
+    denied += simulated.partition("Not simulated:")[2] + " ".join(page.NOT_MODELLED)
+    assert "Congestion control" in denied
+    for what in (
+        "adaptive routing",
+        "other jobs on the same network",
+        "Reading of data, checkpoints",
+        "offload",
+        "expert",
+    ):
+        assert what not in denied, what
+    assert "Not: " not in TEXT

@@ -20,7 +20,7 @@ def main() -> None:
         for variant, one in (scenario.variants or {"": scenario}).items():
             if one.specification.training is None:
                 continue
-            seconds = Estimator(one).estimate(one.specification, one.derived).seconds
+            seconds = Estimator(one).estimate(one).seconds
             assert seconds is not None
             simulated = one.run().timeline.step_time
             errors[f"{name} {variant}".strip()] = error = seconds / simulated - 1

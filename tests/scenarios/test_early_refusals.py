@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 
 from scenarios.command import run
+from scenarios.results.memory_need import memory_need
 from scenarios.scenario import Scenario
+from simulator.engine.simulate import Simulation
 from simulator.lookup import plain
 from topologies.catalogue import GPUS, device
+from workloads.memory.chains.combined.programme import Programme
 
 MODEL = """\
 version: 1
@@ -25,7 +28,30 @@ cluster: {preset: dgx_a100_80gb, nodes: 2}
 collective: {kind: all_reduce, size: [1 KB, 1 MB]}
 """
 
+V100 = MODEL.replace("dgx_a100_80gb", "dgx1")
+LORA = MODEL.replace("{preset: gpt2}", "{preset: gpt2, lora: {rank: 4, targets: all}}")
+NEXT = MODEL.replace("{preset: gpt2}", "{preset: gpt2, num_nextn_predict_layers: 1}")
+UNIT = V100.replace("{preset: gpt2}", "{kind: unit, num_layers: 4, forward: 1 ms, backward: 2 ms}")
+T5 = MODEL.replace("gpt2", "t5_11b")
+
 LATE = {
+    "a grid of ranks, adapters": LORA + "parallelism: {tp: {x: 2, y: 2}}\n",
+    "a square of ranks, adapters": LORA + "parallelism: {tp: 4, tp_mode: 2d}\n",
+    "a grid of ranks, next tokens": NEXT + "parallelism: {tp: {x: 2, y: 2}}\n",
+    "a grid of ranks, encoder and decoder": T5 + "parallelism: {tp: {x: 2, y: 2}}\n",
+    "a grid that is chosen, adapters": LORA + "parallelism: {tp: auto}\n",
+    "bf16 on a V100, given durations": UNIT.replace("size: 1}", "size: 1, precision: bf16}"),
+    "Muon on a V100": V100.replace("size: 1}", "size: 1, optimizer: muon}"),
+    "Muon on a server's host": MODEL.replace("size: 1}", "size: 1, optimizer: muon}")
+    + "parallelism: {data: {method: parameter_server, servers: 1}}\n",
+    "a budget that no recomputation meets": MODEL.replace(
+        "size: 1}", "size: 1, recompute: {method: optimal, budget: 10 MB}}"
+    ),
+    "a budget that no copies meet": MODEL.replace("size: 1}", "size: 1, offload: {activations: auto, budget: 10 MB}}"),
+    "a plan in an order that updates at once": MODEL.replace(
+        "size: 1}", "size: 1, recompute: optimal, offload: {optimizer: host}}"
+    )
+    + "parallelism: {pp: 4, schedule: pipedream_2bw}\n",
     "heads": MODEL + "parallelism: {tp: 8}\n",
     "layout": MODEL + "parallelism: {pp: 4, layout: [1, 2, 3]}\n",
     "layout of other layers": MODEL + "parallelism: {pp: 4, layout: [1, 2, 3, 4]}\n",
@@ -120,3 +146,54 @@ def test_a_model_that_holds_nothing_has_no_chart_of_memory(capsys: pytest.Captur
         "model: {kind: unit, num_layers: 2, forward: 1 s, backward: 2 s}\ntraining: {global_batch_size: 2}\n"
     )
     assert "nothing is held in memory; a chart of memory needs " in err(capsys, "plot", "unit.yaml", "memory")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"parallelism.data": {"method": "parameter_server", "servers": 2}},
+        {"parallelism.pp": 2, "parallelism.cp": 2},
+    ],
+    ids=str,
+)
+def test_layers_are_measured_beside_servers_and_shares_of_a_sequence(changes: dict[str, object]) -> None:
+    """Planned recomputation runs each layer once on the ranks that the scenario has, and on no others."""
+    training = {"global_batch_size": 16, "micro_batch_size": 1, "precision": "fp32"}
+    scenario = {
+        "version": 1,
+        "cluster": {
+            "preset": "uniform",
+            "gpus": 8,
+            "hosts": 2,
+            "bandwidth": "30 GB/s",
+            "latency": "5 us",
+            "accelerator": "a100_80gb",
+        },
+        "model": {"preset": "gpt2", "num_layers": 4, "attention": "flash"},
+        "training": {**training, "recompute": {"method": "optimal", "budget": "8 GB"}},
+    }
+    planned = Scenario.model_validate(scenario).changed(changes, "test").run().summary()
+    scenario["training"] = training
+    assert (
+        planned["step_time_s"]
+        == Scenario.model_validate(scenario).changed(changes, "test").run().summary()["step_time_s"]
+    )
+
+
+def test_what_is_only_checked_is_not_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(simulation: Simulation) -> None:
+        raise AssertionError("a check simulates")
+
+    monkeypatch.setattr(Simulation, "run", refuse)
+    monkeypatch.setattr(Programme, "__init__", refuse)
+    for name in ("gpt2_xl_offload_8a100", "optimal_recompute_gpt2_xl"):
+        assert run(["check", name]) == 0
+
+
+def test_a_plan_that_a_check_takes_fits_where_the_fastest_one_does() -> None:
+    """A check takes sequences with few activations; a run's need more, but never more than the budget."""
+    scenario = Scenario.load("optimal_recompute_gpt2_xl").variants["3.5 GB"]
+    few, fast = (memory_need(scenario, schedule) for schedule in (scenario.checked_schedule(), scenario.schedule()))
+    assert few.nbytes <= fast.nbytes
+    assert few.fits
+    assert fast.fits

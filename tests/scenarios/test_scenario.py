@@ -181,3 +181,18 @@ def test_alpha_beta_reports_bytes_but_no_use_of_links() -> None:
     assert any(result.summary()["link_traffic_bytes"].values())
     assert "no use: with fidelity alpha_beta each transfer has its links for itself" in result.report()
     assert Scenario.load("hello").run().summary()["link_utilisation"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("hidden_size", "x", 'model.hidden_size: must be a whole number, not "x"'),
+        ("hiden_size", 3, "model.hiden_size: unknown key"),
+        ("num_attention_heads", 7, "model.num_attention_heads: 7 does not divide hidden_size = 768"),
+    ],
+)
+def test_an_error_in_data_from_python_names_its_key_and_no_shipped_file(key: str, value: Any, told: str) -> None:
+    data = {"version": 1, "cluster": {"preset": "dgx1"}, "training": {"global_batch_size": 8}}
+    with pytest.raises(ScenarioError) as error:
+        Scenario.model_validate({**data, "model": {"preset": "gpt2", key: value}})
+    assert str(error.value).startswith(told)

@@ -42,7 +42,7 @@ MISSED = {
 TOO_FULL = {
     "gpt2_xl_offload_8a100": {"kept"},
     "gpt2_xl_zero_zhores": {"zero_0"},
-    "llama3_70b_fp8_64h100": {"bf16"},
+    "llama3_70b_fp8_64h100": {"bf16", "blockwise"},
     "llama3_70b_lora_8h100": {"full"},
     "optimal_recompute_gpt2_xl": {"none"},
     "zero_offload_13b_one_v100": {"all on the GPU"},
@@ -149,7 +149,7 @@ def steps(results: Results) -> Iterator[dict[str, Any]]:
 
 def test_the_breakdown_is_the_step_time(results: Results) -> None:
     seen = list(steps(results))
-    assert len(seen) == 128
+    assert len(seen) == 129
     for summary in seen:
         assert math.isclose(sum(summary["breakdown_s"].values()), summary["step_time_s"], rel_tol=1e-9)
         assert math.isclose(summary["bubble_fraction"], summary["breakdown_s"]["bubble"] / summary["step_time_s"])
@@ -233,7 +233,7 @@ def test_gpipe_and_varuna_run_as_the_lecture_draws_them() -> None:
         # the lecture counts stages and micro-batches from 1
         done = [
             f"{action.phase}{action.micro_batch + 1}"
-            for action, _, _ in stretches(timeline, stage)
+            for action, *_ in stretches(timeline, stage)
             if action.micro_batch is not None
         ]
         assert done == [picture[f"t{slot}"] for slot in range(1, 23) if picture[f"t{slot}"]]

@@ -96,7 +96,7 @@ def test_unaligned_rows_cost_tensor_cores(shape: tuple[int, int, int, int], slow
 def test_unaligned_rows_by_gpu_and_by_software() -> None:
     """A GPU's file has what its kernels for such rows reach; a compiler pads them."""
     gpu = Accelerator(peak_flops={"bf16": 16e12, "fp32": 1e12}, sms=1, unaligned_efficiency=0.2)
-    kernel, aligned = (matmul(4096, n, 768, precision="bf16") for n in (50257, 50304))
+    kernel, aligned = (matmul(4096, n, 768, precision="bf16") for n in (50257, 50272))  # 1,571 columns of tiles
     assert gpu.seconds([kernel]) == pytest.approx(5 * gpu.seconds([aligned]))
     assert gpu.seconds([kernel], Software(padded=True)) == gpu.seconds([aligned])
 
@@ -145,7 +145,7 @@ def test_half_depths_are_those_of_the_kind_of_product() -> None:
 
 def test_products_and_attention_run_on_the_sms_that_communication_leaves() -> None:
     """Deep products of whole waves, of attention and of fractions of a wave; copies are as fast as before."""
-    gpu = Accelerator(peak_flops={"bf16": 1e15}, memory_bandwidth=3e12, sms=100)
+    gpu = Accelerator(peak_flops={"bf16": 1e15}, memory_bandwidth=3e12, sms=100, tile_side=256, split_latency=1.0)
     busy = Software(communication_sms=20)
     attention = Kernel(1e12, 0.0, (64, 1024, 1024, 64), "bf16", attention="forward")
     copy = memory_bound(1e9)

@@ -9,8 +9,8 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from itertools import groupby
 
-from tests.structure.imports import ARROWS, arrows_up, circles
-from tests.structure.sizes import Length, files, functions, modules_by_folder
+from tests.structure.imports import ARROWS, MODULES, arrows_up, circles, folder_circles
+from tests.structure.sizes import SMALL, Length, doubled_classes, files, functions, modules_by_folder, small_modules
 from tests.structure.walks import WALKS, Walk, by_stage, count
 
 LONGEST = 15
@@ -34,6 +34,10 @@ def _print_folders() -> None:
     print("modules per folder")
     for folder, modules in modules_by_folder().items():
         print(f"{modules:>6}  {folder}")
+    packages = {path.parent for path in MODULES.values()}
+    print(f"\n{len(MODULES)} modules in {len(packages)} folders, {small_modules()} of at most {SMALL} lines")
+    doubled = doubled_classes()
+    print(f"{len(doubled)} class names in several files: {', '.join(doubled)}")
 
 
 def _print_longest(what: str, lengths: Sequence[Length]) -> None:
@@ -44,7 +48,7 @@ def _print_longest(what: str, lengths: Sequence[Length]) -> None:
 
 def _print_imports() -> None:
     print(f"\n{len(ARROWS)} imports within the project")
-    for what, found in (("circles", circles()), ("arrows up", arrows_up())):
+    for what, found in (("circles", circles()), ("circles of folders", folder_circles()), ("arrows up", arrows_up())):
         print(f"  {what}: {len(found) or 'none'}")
         for one in found:
             print(f"    {' -> '.join(one)}")

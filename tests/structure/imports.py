@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import networkx as nx
@@ -21,7 +21,7 @@ LAYERS = (
         "lookup",
         "operation",
         "kernel",
-        "operation",
+        "products",
         "hashing",
         "gc_paused",
         "processes",
@@ -83,5 +83,15 @@ def arrows_up() -> list[tuple[str, str]]:
 
 def circles() -> list[list[str]]:
     """The sets of modules that import each other, directly or through others."""
-    graph = nx.DiGraph((module, target) for module, target in ARROWS if target in MODULES and target != module)
-    return [sorted(part) for part in nx.strongly_connected_components(graph) if len(part) > 1]
+    return _circles((module, target) for module, target in ARROWS if target in MODULES)
+
+
+def folder_circles() -> list[list[str]]:
+    """The sets of folders whose modules import each other, directly or through other folders."""
+    folders = {module: path.parent.relative_to(ROOT).as_posix() for module, path in MODULES.items()}
+    return _circles((folders[module], folders[target]) for module, target in ARROWS if target in MODULES)
+
+
+def _circles(arrows: Iterable[tuple[str, str]]) -> list[list[str]]:
+    graph = nx.DiGraph((source, target) for source, target in arrows if source != target)
+    return sorted(sorted(part) for part in nx.strongly_connected_components(graph) if len(part) > 1)

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from tests.structure.imports import MODULES, PACKAGES, ROOT
 
-MOST_MODULES = 20
-"""Modules of one folder; more are hard to survey."""
+SMALL = 40
+"""Lines of a module so short that it is asked whether it needs a file of its own."""
 
 
 class Length(NamedTuple):
@@ -26,6 +26,22 @@ def modules_by_folder() -> dict[str, int]:
     tests = (ROOT / "tests").rglob("*.py")
     paths = [path for path in (*MODULES.values(), *tests) if path.name != "__init__.py"]
     return dict(sorted(Counter(path.parent.relative_to(ROOT).as_posix() for path in paths).items()))
+
+
+def small_modules() -> int:
+    """How many modules have at most `SMALL` lines, `__init__.py` not counted."""
+    paths = (path for path in MODULES.values() if path.name != "__init__.py")
+    return sum(len(path.read_text().splitlines()) <= SMALL for path in paths)
+
+
+def doubled_classes() -> dict[str, list[str]]:
+    """The class names that stand in several files, with the files."""
+    found: dict[str, list[str]] = {}
+    for path in MODULES.values():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(path.relative_to(ROOT).as_posix())
+    return {name: files for name, files in sorted(found.items()) if len(files) > 1}
 
 
 def files() -> list[Length]:

@@ -10,7 +10,7 @@ from simulator import lookup
 from simulator.accelerator import Accelerator
 from simulator.document import Section, read, validated
 from simulator.errors import ScenarioError
-from topologies.catalogue import CPUS, GPUS, LINKS, device, link, link_data
+from topologies.catalogue import CPUS, GPUS, LINKS, device, link, link_data, products_at_power
 from topologies.sections import Gpu
 from topologies.specification import CLUSTERS
 
@@ -65,7 +65,7 @@ def test_gpus_load_and_price(name: str) -> None:
 INHERITING = [name for name in lookup.names(GPUS) if device(GPUS, name).efficiency_of]
 
 
-SHARES = {"matmul_efficiency", "memory_efficiency", "attention_efficiency", "attention_backward", "spread"}
+SHARES = {"memory_efficiency", "attention_efficiency", "attention_backward", "spread", "k_half", "tile_side", "burst"}
 
 
 @pytest.mark.parametrize("name", INHERITING)
@@ -75,9 +75,23 @@ def test_efficiencies_that_a_file_lacks_are_those_of_a_measured_gpu(name: str) -
     gpu, measured = entry.accelerator(), device(GPUS, entry.efficiency_of).accelerator()
     for key in SHARES - entry.model_fields_set:
         assert getattr(gpu, key) == getattr(measured, key)
-    # a tile's loads and stores cost as many more inner steps as the GPU computes more for each byte
-    one, other = (each.peak("fp16") / each.memory_bandwidth for each in (gpu, measured))
-    assert gpu.k_half / one == pytest.approx(measured.k_half / other)
+    if entry.generation is None and "matmul_efficiency" not in entry.model_fields_set:
+        assert gpu.matmul_efficiency == measured.matmul_efficiency
+
+
+def test_products_of_a_generation_run_at_the_rate_that_power_allows() -> None:
+    h100, less, h20 = (device(GPUS, name).accelerator() for name in ("h100", "h100_96gb", "h20"))
+    assert less.matmul_efficiency == pytest.approx(h100.matmul_efficiency * (500 / 700) ** 0.5)
+    # an H20 has the power for more than its peak
+    assert h20.matmul_efficiency * h20.burst == pytest.approx(0.95)
+
+
+@pytest.mark.parametrize("name", ["b300", "gb200", "gb300"])
+def test_blackwell_keeps_one_ratio_of_rate_to_the_square_root_of_power(name: str) -> None:
+    b200, other = device(GPUS, "b200"), device(GPUS, name)
+    one, two = (each.accelerator() for each in (b200, other))
+    expected = products_at_power(one.matmul_efficiency * one.burst, b200, other)
+    assert two.matmul_efficiency * two.burst == pytest.approx(expected, rel=0.06)
 
 
 class Holder(Section):
@@ -97,7 +111,7 @@ def test_a_gpu_of_ones_own_may_take_efficiencies_and_set_some(tmp_path: Path) ->
     )
     a100 = device(GPUS, "a100_80gb").accelerator()
     assert (gpu.matmul_efficiency, gpu.memory_efficiency) == (a100.matmul_efficiency, 0.5)
-    assert gpu.k_half == pytest.approx(a100.k_half * (100e12 / 1e12) / (312e12 / a100.memory_bandwidth))
+    assert (gpu.k_half, gpu.tile_side) == (a100.k_half, a100.tile_side)
 
 
 def test_an_unknown_gpu_cannot_lend_its_efficiencies(tmp_path: Path) -> None:
@@ -124,9 +138,6 @@ FLASH = _flash()
 def test_what_is_inherited_from_the_fit_follows_the_rule_that_its_source_tells(name: str) -> None:
     fitted, gpu = device(GPUS, "a100_80gb").accelerator(), device(GPUS, name).accelerator()
     assert (gpu.memory_efficiency, gpu.spread) == (fitted.memory_efficiency, fitted.spread)
-    if name != "a100_40gb":  # fitted itself, with the other A100
-        ratio = gpu.peak("bf16") / gpu.memory_bandwidth / (fitted.peak("bf16") / fitted.memory_bandwidth)
-        assert gpu.k_half == pytest.approx(fitted.k_half * ratio, rel=5e-3)
     forward, backward = FLASH if "times 0.499" in lookup.data_file(GPUS, name).read_text() else (1.0, 1.0)
     assert gpu.attention_efficiency == pytest.approx(fitted.attention_efficiency * forward, abs=1e-3)
     assert gpu.attention_backward == pytest.approx(fitted.attention_backward * backward, abs=1e-3)
@@ -179,3 +190,58 @@ def test_gpus_agree_with_the_published_table(name: str, row: str) -> None:
         assert gpu.links is not None
         whole = link(gpu.links.kind, count=gpu.links.count)
         assert whole.bandwidth == pytest.approx(float(published["nvlink_unidir_GBps"]) * 1e9)
+
+
+MEMORIES = {
+    "nvidia-smi, memory.total: ": "MiB",
+    "rocm-smi, VRAM Total Memory: ": "B",
+    "Google Cloud, TPU v": "",
+    "AMD": "",
+}
+"""Where a memory is read, and the unit in which the source prints it."""
+
+
+@pytest.mark.parametrize("name", sorted(GPU_NAMES - {"unit"}))
+def test_memories_are_what_the_driver_reports_in_one_unit(name: str) -> None:
+    """All are MiB; those that a driver reports are its figure to the digit."""
+    data = read(lookup.data_file(GPUS, name)).data
+    count, unit = data["memory"].split()
+    assert unit == "MiB"
+    source = data["sources"]["memory"]
+    told = next(prefix for prefix in MEMORIES if source.startswith(prefix))
+    if MEMORIES[told]:
+        first = int(source.removeprefix(told).split()[0].replace(",", ""))
+        assert first == int(count) * (1 if MEMORIES[told] == "MiB" else 2**20)
+    assert device(GPUS, name).accelerator().memory_bytes == int(count) * 2**20
+
+
+def test_memories_that_nvidia_smi_prints() -> None:
+    printed = {"h200": 143_771, "b200": 183_359, "b300": 275_040, "gb200": 189_471, "gb300": 284_208, "h20": 97_871}
+    printed |= {
+        "rtx_4090": 24_564,
+        "rtx_3090": 24_576,
+        "rtx_5090": 32_607,
+        "p100": 16_280,
+        "l40s": 46_068,
+        "a30": 24_576,
+    }
+    assert {name: device(GPUS, name).accelerator().memory_bytes / 2**20 for name in printed} == printed
+    assert device(GPUS, "mi300x").accelerator().memory_bytes == 206_141_652_992
+    assert device(GPUS, "mi325x").accelerator().memory_bytes == 256 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("folder", "name", "key"),
+    [
+        *((GPUS, name, key) for name, key in (("b200", "memory_bandwidth"), ("b300", "peak_flops"), ("h20", "power"))),
+        *((LINKS, f"ici_{name}", "bandwidth") for name in ("v4", "v5e", "v5p")),
+    ],
+)
+def test_a_contested_figure_names_both_sources(folder: str, name: str, key: str) -> None:
+    source = read(lookup.data_file(folder, name)).data["sources"][key]
+    assert "which is taken" in source
+    assert "contested" in source
+
+
+def test_products_of_mi250x_in_fp32_run_on_matrix_units() -> None:
+    assert device(GPUS, "mi250x_gcd").accelerator().peak("fp32") == pytest.approx(47.85e12)

@@ -15,13 +15,16 @@ STACKS = lookup.names("workloads.software")
 @pytest.mark.parametrize(
     ("method", "degrees", "gpu", "expected"),
     [
+        ("fsdp", {"tp": 8, "dp": 8}, "h100", "fsdp_sdpa"),
+        ("fsdp", {"cp": 2, "dp": 4}, "a100_80gb", "fsdp_sdpa"),
+        ("ddp", {"ep": 8, "dp": 8}, "h100", "megatron_core"),
+        ("ddp", {"dp": 8}, "tpu_v5e", "xla"),
+        ("fsdp", {"dp": 8}, "tpu_v5p", "xla"),
         ("ddp", {"tp": 1, "pp": 1, "dp": 8}, "a100_80gb", "ddp_sdpa"),
         ("ddp", {"dp": 8}, "v100_32gb", "ddp"),
         ("fsdp", {"dp": 8}, "v100_16gb", "fsdp"),
         ("fsdp", {"dp": 8}, "a100_80gb", "fsdp_sdpa"),
         ("fsdp", {"dp": 8}, "h100", "fsdp_sdpa"),
-        ("zero", {"dp": 8}, "a100_80gb", "megatron_deepspeed"),
-        ("zero", {"tp": 2, "dp": 4}, "h100", "megatron_core"),
         ("ddp", {"tp": 2, "dp": 4}, "a100_80gb", "megatron"),
         ("ddp", {"pp": 2, "dp": 4}, "b200", "megatron_core"),
         ("ddp", {"pp": 2, "dp": 4}, "v100_32gb", "megatron_2021"),
@@ -29,9 +32,54 @@ STACKS = lookup.names("workloads.software")
     ],
 )
 def test_the_default_follows_method_and_gpu(method: str, degrees: dict[str, int], gpu: str, expected: str) -> None:
-    stack, reason = default_stack(method, degrees, device(GPUS, gpu).accelerator(), transformer=True)
+    stack, reason, others = default_stack(method, degrees, device(GPUS, gpu).accelerator(), transformer=True)
     assert stack == expected
     assert gpu in reason
+    assert stack not in others
+    assert set(others) <= set(STACKS)
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize(
+    ("stage", "gpu", "expected"),
+    [
+        (1, "v100_32gb", "megatron_deepspeed"),
+        (1, "a100_80gb", "megatron"),
+        (1, "h100", "megatron_core"),
+        (1, "b200", "megatron_core"),
+        (1, "mi300x", "megatron"),
+        (2, "a100_80gb", "deepspeed"),
+        (3, "h100", "deepspeed"),
+        (3, "v100_32gb", "megatron_deepspeed"),
+    ],
+)
+def test_the_framework_of_zero_follows_its_stage_not_the_degrees(tp: int, stage: int, gpu: str, expected: str) -> None:
+    accelerator = device(GPUS, gpu).accelerator()
+    assert default_stack("zero", {"tp": tp, "dp": 4}, accelerator, transformer=True, stage=stage).stack == expected
+
+
+def test_all_generations_from_hopper_on_are_known() -> None:
+    for gpu in lookup.names("topologies.gpus"):
+        stack = default_stack("ddp", {"tp": 2}, device(GPUS, gpu).accelerator(), transformer=True).stack
+        hopper = gpu.startswith(("h", "b", "gb", "gh"))
+        assert (stack == "megatron_core") == hopper, gpu
+
+
+def test_a_tpu_has_the_stack_and_the_network_of_tpus() -> None:
+    changes = {"cluster": {"preset": "tpu_v5e_pod"}, "parallelism": {"data": {"method": "fsdp"}}}
+    named = Scenario.load("llama2_7b_tpu_v5e", changes)
+    given = {key: value for key, value in named.source.data.items() if key not in ("software", "network")}
+    automatic = Scenario.model_validate(given)
+    assert automatic.stack == "xla"
+    assert automatic.specification.network.transport == "ici"
+    assert automatic.software.context_bytes == 0
+    result = automatic.run()
+    assert "software: xla, default for fsdp on tpu_v5e" in result.report()
+    assert "NCCL" not in result.report()
+    other = Scenario.model_validate({**given, "network": {"transport": "nccl"}})
+    assert other.specification.network.transport == "nccl"
+    collective = {"version": 1, "cluster": changes["cluster"], "collective": {"kind": "all_reduce", "size": "1 GB"}}
+    assert Scenario.model_validate(collective).specification.network.transport == "ici"
 
 
 def test_models_that_are_no_transformers_are_trained_by_torch_itself() -> None:

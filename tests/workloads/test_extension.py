@@ -107,6 +107,29 @@ FILES = {
                     return reduce_gradients(program, buckets, all_reduce())
                 return map_replicas(schedule, step.model, change)
         ''',
+    "methods/nothing.py": '''
+        """Nothing is exchanged."""
+        from workloads.parallelism import DataMethod
+
+        class Nothing(DataMethod):
+            def apply(self, schedule, step):
+                return schedule
+        ''',
+    "reductions/silent.py": '''
+        """A reduction that sends nothing."""
+
+        def silent(reduction):
+            return lambda bucket: []
+        ''',
+    "orders/short.py": '''
+        """The last micro-batch is left out at the second stage."""
+        from simulator.schedule.order import Action, Order
+
+        def short(stages, micro_batches):
+            rows = (tuple(Action(p, s, m) for p in "FB" for m in range(micro_batches - (s == 1)))
+                    for s in range(stages))
+            return Order(tuple(rows))
+        ''',
     "models/tiny.yaml": """
         kind: transformer
         name: tiny
@@ -165,6 +188,16 @@ def test_a_gradient_reduction(lab: str, method: str) -> None:
         tiny(lab, parallelism={"data": {"method": method, "compression": {**compression, "share": 2}}})
     with pytest.raises(ScenarioError, match=r"compression\.level: unknown key; half takes share"):
         tiny(lab, parallelism={"data": {"method": method, "compression": {**compression, "level": 2}}})
+
+
+def test_what_lies_about_training_is_refused(lab: str) -> None:
+    """A reduction or a method that exchanges nothing, an order that leaves out a micro-batch."""
+    with pytest.raises(ScenarioError, match=r"silent exchanges nothing: the gradients of .* on the 4 ranks"):
+        tiny(lab, parallelism={"data": {"method": "ddp", "compression": {"method": f"{lab}.reductions.silent"}}})
+    with pytest.raises(ScenarioError, match=r"short: 1F3 stands 0 times; each action must stand once"):
+        tiny(lab, parallelism={"pp": 2, "schedule": f"{lab}.orders.short"})
+    with pytest.raises(ScenarioError, match=r"nothing exchanges nothing between the replicas"):
+        tiny(lab, parallelism={"data": {"method": f"{lab}.methods.nothing"}})
 
 
 def test_an_axis(lab: str) -> None:

@@ -1,6 +1,6 @@
-"""Models priced by an accelerator of data-sheet figures, unfitted, against measured times: the right order of things.
+"""Models priced by GPUs of the catalogue against measured times: the right order of things.
 
-The bounds are those of first estimates (figures of the GPUs' data sheets and one efficiency each), not of a fit.
+The bounds are those of first estimates, wider than those of the fits that the GPUs' figures are from.
 """
 
 from dataclasses import replace
@@ -10,6 +10,7 @@ import pytest
 
 from simulator.accelerator import Accelerator
 from simulator.kernel import Kernel
+from topologies.catalogue import GPUS, device
 from workloads.model import Layer
 from workloads.parallelism.tensor import sharded
 from workloads.profile import profile
@@ -19,10 +20,8 @@ from workloads.transformer import Transformer
 
 MEASURED = Path(__file__).parents[2] / "scenarios/published/layer_profiles_v100.csv"
 
-V100 = Accelerator("V100", {"fp32": 15.7e12, "fp16": 125e12}, 900e9, 16 * 2**30, 80, 0.74, 0.9, 64)
-A100 = Accelerator(
-    "A100", {"fp32": 19.5e12, "tf32": 156e12, "bf16": 312e12, "fp16": 312e12}, 2039e9, 80 * 2**30, 108, 0.87, 0.9, 64
-)
+V100 = device(GPUS, "v100_16gb").accelerator()
+A100 = device(GPUS, "a100_80gb").accelerator()
 
 
 def total(layers: list[Layer], samples: int, accelerator: Accelerator = V100) -> float:

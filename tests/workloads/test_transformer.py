@@ -83,6 +83,7 @@ COUNTS = {
     "olmo2_32b": 32_234_279_936,
     "falcon_7b": 6_921_720_704,
     "falcon_40b": 41_303_293_952,
+    "falcon_180b": 179_522_565_120,  # unties its embeddings; the total of its safetensors
     "mpt_7b": 6_649_286_656,
     "gpt_neox_20b": 20_554_567_680,
     "pythia_1b": 1_011_781_632,

@@ -18,7 +18,7 @@ from scenarios.scenario import Scenario
 from scenarios.specification.loading import located
 from simulator.analysis.text import figure
 from simulator.document import read
-from simulator.units import show_long
+from simulator.units import show, show_long
 
 ROOT = Path(__file__).parents[3]
 
@@ -228,7 +228,7 @@ def test_a_collective_has_no_memory_to_draw(capsys: pytest.CaptureFixture[str]) 
         (
             ["hello", "flames"],
             'there is no chart "flames"; draw timeline, pipeline, memory, states, breakdown, links, repeats, critical, '
-            "operators, topology, sweep or activations",
+            "operators, topology, sweep, steps or activations",
         ),
         (["hello", "-o", "x.gif"], "x.gif: the name must end with one of .png, .svg, .pdf"),
         (["hello", "--ranks", "0-3"], '--ranks 0-3: "0-3" is not a rank or a range; write e.g. 0,8:16'),
@@ -308,7 +308,7 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     models = {line.split()[0]: line for line in answer(capsys, "list", "models").splitlines()}
     assert models["gpt2"] == "gpt2                124.4M  GPT-2 small, 124 million parameters"
     gpus = {line.split()[0]: line.split()[1:] for line in answer(capsys, "list", "gpus").splitlines()}
-    assert gpus["h100"] == ["989", "TFLOP/s", "85.9", "GB", "3.35", "TB/s"]
+    assert gpus["h100"] == ["989", "TFLOP/s", "85.52", "GB", "3.35", "TB/s"]
     assert "zhores" in answer(capsys, "list", "clusters").splitlines()
     assert "one_f_one_b" in answer(capsys, "list", "schedules").splitlines()
     everything = answer(capsys, "list")
@@ -459,3 +459,56 @@ def test_a_cluster_without_a_name_is_told_by_its_gpus(capsys: pytest.CaptureFixt
 def test_a_name_that_is_no_folder_is_told_with_its_option(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["run", "hello", "--name", name]) == 2
     assert capsys.readouterr().err.startswith(f"--name {name}: must be the name of a folder below runs/")
+
+
+@pytest.mark.parametrize("command", ["check", "run", "show", "compare"])
+def test_a_configuration_is_no_scenario(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("config.json").write_text('{"model_type": "llama", "hidden_size": 64}')
+    assert run([command, "config.json"]) == 2
+    told = capsys.readouterr().err
+    assert told == (
+        "config.json is no scenario; a model's config.json runs with --cluster: "
+        "clustersim run config.json --cluster dgx_h100 --nodes 4\n"
+    )
+
+
+def test_stacks_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    changes = ["model.num_layers=2", "cluster.nodes=1", "training.global_batch_size=8", "expect={}"]
+    settings = [part for change in changes for part in ("--set", change)]
+    assert run(["show", "llama3_8b_fsdp_dgx_h100", "software", *settings]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("fsdp: as given\n")
+    for stack in ("fsdp_sdpa", "fsdp_compile"):
+        other = Scenario.load("llama3_8b_fsdp_dgx_h100", {"software": stack}, [*changes])
+        assert show(other.run().timeline.step_time, "time") in told
+    assert run(["show", "allreduce_dgx_a100", "software"]) == 2
+    assert "measures a collective; it has no software stack" in capsys.readouterr().err
+
+
+def test_campaigns_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    campaign = {"tokens": 1e12, "checkpoint": {"every": "1 h", "storage": "1 GB/s"}}
+    failures = {"mtbf_per_node": "20 days", "restart": "10 min"}
+    data = {
+        "version": 1,
+        "cluster": {"preset": "dgx1", "nodes": 2},
+        "model": {"preset": "gpt2"},
+        "training": {"global_batch_size": 16, "precision": "fp16"},
+        "campaign": {**campaign, "failures": failures},
+        "cost": {"gpu_hour": 2.0},
+    }
+    files = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
+    files[0].write_text(json.dumps(data))
+    files[1].write_text(json.dumps({**data, "campaign": campaign}))
+    assert run(["compare", *map(str, files), "--campaign", "--repeats", "3"]) == 0
+    told = capsys.readouterr().out
+    assert "campaign.failures.mtbf_per_node" in told
+    assert run(["campaign", str(files[0]), "--repeats", "3", "--json"]) == 0
+    numbers = json.loads(capsys.readouterr().out)
+    row = next(line.split() for line in told.splitlines() if line.startswith("days"))
+    assert row[1] == f"{numbers['days']:.4g}"
+    assert float(row[2]) < float(row[1])
+    assert run(["compare", *map(str, files), "--repeats", "3"]) == 2
+    assert "--repeats 3 is of campaigns; give --campaign too" in capsys.readouterr().err

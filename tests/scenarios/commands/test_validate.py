@@ -138,7 +138,8 @@ def test_without_torch_it_says_what_to_install():
     )
     assert done.returncode == 2
     install = 'torch is not installed, and ranks need it: run pip install -e ".[torch]" in a clone of clustersim\n'
-    assert re.fullmatch(rf"rank \d failed: {re.escape(install)}", done.stderr)
+    # a slow machine may say before how far it is
+    assert re.search(rf"^rank \d failed: {re.escape(install)}\Z", done.stderr, re.M)
 
 
 def started(*options):

@@ -1,92 +1,127 @@
-"""Intervals of step times: limits that hold a share of the residuals, and their coverage on sources left out."""
+"""Intervals of step times: limits by distance from what is known, and their coverage on sources left out."""
 
 from datetime import date
-from math import ceil, exp, log
+from math import exp, log
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.evaluate.evaluation import Comparison
-from scenarios.evaluate.intervals import Residual, _limits, calibrated, contents, coverage, residuals
+from scenarios.evaluate.intervals import calibration, contents, coverage, known_runs, shortest
 from scenarios.results.expectations import Outcome
-from scenarios.results.interval import FEWEST, FILE, KINDS, LEVEL, Intervals, Limits, regimes
+from scenarios.results.interval import CLASSES, FILE, LEVEL, Conditions, Intervals, Known, Limits, alike
 from simulator.document import read
 
-ratios = st.floats(-0.5, 0.5)
-LARGE = regimes(True, "megatron", 512, 10.0)
-SMALL = regimes(False, "ddp", 1, 0.1)
+LARGE = Conditions("megatron", "transformer", "Ampere", 512, 1e-3)
+SMALL = Conditions("ddp", "convolutional", "Volta", 1, 1e-5)
+rows = st.lists(st.tuples(st.sampled_from("abcd"), st.floats(-0.5, 0.5)), min_size=1, max_size=60)
 
 
-@given(st.lists(ratios, min_size=1, max_size=60))
-def test_limits_hold_their_share_of_the_ratios_and_one_more(ratios: list[float]) -> None:
-    limits = _limits(ratios)
+def held(rows: list[tuple[str, float]], limits: Limits) -> float:
+    """Return the share of *rows* inside, each source weighing the same."""
+    by_source = {source: [limits.contains(ratio) for one, ratio in rows if one == source] for source, _ in rows}
+    return sum(sum(own) / len(own) for own in by_source.values()) / len(by_source)
+
+
+@given(rows)
+def test_limits_hold_their_share_of_the_sources(rows: list[tuple[str, float]]) -> None:
+    limits = shortest(rows)
     assert limits.low <= 0 <= limits.high
-    inside = sum(map(limits.contains, ratios))
-    assert inside >= min(len(ratios), ceil(LEVEL * (len(ratios) + 1)))
+    assert held(rows, limits) >= LEVEL - 1e-6
 
 
-@given(st.lists(ratios, min_size=21, max_size=60))
-def test_no_shorter_range_of_two_ratios_does(ratios: list[float]) -> None:
-    limits, count = _limits(ratios), ceil(LEVEL * (len(ratios) + 1))
-    for low in ratios:
-        for high in ratios:
+@given(rows)
+def test_no_shorter_range_of_two_ratios_does(rows: list[tuple[str, float]]) -> None:
+    limits = shortest(rows)
+    for _, low in rows:
+        for _, high in rows:
             other = Limits(min(0.0, low), max(0.0, high))
-            if low <= high and sum(low <= one <= high for one in ratios) >= count:
-                assert other.width >= limits.width - 1e-12
+            if low <= high and held([*rows], Limits(low, high)) >= LEVEL:
+                assert other.high - other.low >= limits.high - limits.low - 1e-9
 
 
-def test_an_interval_is_the_mean_of_its_regimes() -> None:
-    own = {("scale", LARGE["scale"]): Limits(-0.3, 0.1)}
-    found = Intervals(Limits(-0.1, 0.1), own).limits(LARGE)
-    assert (found.low, found.high) == pytest.approx((-(0.3 + 3 * 0.1) / 4, 0.1))
-    assert found.about(2.0) == pytest.approx((2 * exp(-0.15), 2 * exp(0.1)))
+def test_a_source_of_many_rows_weighs_as_much_as_one_of_a_few() -> None:
+    many = [("many", 0.01)] * 1000
+    assert shortest([*many, ("few", 0.3), ("few", 0.2)]).high == 0.3
 
 
-def test_only_large_regimes_have_limits_of_their_own() -> None:
-    rows = [Residual("a", 0.01 * n, LARGE) for n in range(FEWEST)] + [Residual("b", 0.4, SMALL)]
-    assert set(calibrated(rows).of) == {(kind, LARGE[kind]) for kind in KINDS}
+def test_distance_counts_names_and_decades() -> None:
+    assert LARGE.distance(LARGE) == 0
+    assert LARGE.distance(Conditions("fsdp", "transformer", "Hopper", 512, 1e-3)) == 2
+    assert LARGE.distance(Conditions("megatron", "transformer", "Ampere", 5120, 1e-3)) == pytest.approx(1)
+    assert LARGE.distance(Conditions("megatron", "transformer", "Ampere", 512, 1e-4)) == pytest.approx(1)
+    assert LARGE.distance(SMALL) == pytest.approx(SMALL.distance(LARGE))
 
 
-def test_coverage_is_measured_with_the_limits_of_other_sources() -> None:
-    near = [Residual(source, 0.01, LARGE) for source in "abc" for _ in range(10)]
-    far = [Residual("far", 0.5, LARGE) for _ in range(10)]
-    found = coverage(near + far)["all", ""]
-    assert (found.rows, found.sources) == (40, 4)
-    assert found.share == 0.75
-    assert coverage(near)["all", ""].width == pytest.approx(exp(0.01) - 1)
+def test_an_interval_is_that_of_the_distance() -> None:
+    limits = dict(zip(CLASSES, (Limits(-0.1, 0.1), Limits(-0.2, 0.3), Limits(-0.5, 0.6)), strict=True))
+    several = Intervals(limits, [(source, LARGE, 4) for source in "abc"])
+    assert several.alike(LARGE).runs == 12
+    assert several.of(LARGE) == limits[CLASSES[0]]
+    assert Intervals(limits, [("a", LARGE, 4)]).of(LARGE) == limits[CLASSES[1]]
+    assert several.of(SMALL) == limits[CLASSES[2]]
+    assert several.of(SMALL).about(2.0) == pytest.approx((2 * exp(-0.5), 2 * exp(0.6)))
+    assert not alike(SMALL, several.known).framework
 
 
-def test_what_is_fitted_relative_or_no_time_does_not_count() -> None:
-    def one(key: str, value: float, variant: str = "", relative_to: str = "", fitted: bool = False) -> Comparison:
-        outcome = Outcome(key, 1.0, 0.1, value, "", variant, relative_to, fitted)
-        return Comparison("s", outcome, {"what": "training step", **LARGE})
+def test_coverage_is_measured_with_limits_and_distances_of_other_sources() -> None:
+    near = [Known(source, 0.01, LARGE) for source in "abcd" for _ in range(10)]
+    far = [Known("far", 0.5, LARGE) for _ in range(10)]
+    alone = [Known("alone", 0.01, SMALL)]
+    every = coverage(calibration(near + far))["all"]
+    assert (every.rows, every.sources, every.share) == (50, 5, 0.8)
+    # the limits of others' rows that are like none do not exist, so those that are known stand for them
+    found = coverage(calibration(near + alone))
+    assert (found[CLASSES[2]].rows, found[CLASSES[2]].share) == (1, 1.0)
+    # a source that informs constants is known, but judges nothing
+    assert coverage(calibration(near + far, set("abcd")))["all"].share == 1.0
+
+
+def test_limits_are_no_narrower_farther_away() -> None:
+    rows = [Known(source, 0.2, LARGE) for source in "abcd"] + [Known("e", 0.01, SMALL)]
+    limits = calibration(rows).limits()
+    assert limits[CLASSES[0]].high == limits[CLASSES[2]].high == 0.2
+
+
+def test_what_is_relative_or_no_time_does_not_count() -> None:
+    def one(key: str, value: float, variant: str = "", relative_to: str = "") -> Comparison:
+        outcome = Outcome(key, 1.0, 0.1, value, "", variant, relative_to)
+        return Comparison("s", outcome, {"what": "training step"}, LARGE)
 
     told = [
         one("step_time_s", 0.8),
         one("mfu", 0.5),  # of the same run as the line above
-        one("step_time_s", 0.9, fitted=True, variant="a"),
         one("step_time_s", 0.9, relative_to="b", variant="c"),
         one("memory.peak_bytes", 0.9, variant="d"),
         one("samples_per_s", 1.25, variant="e"),
     ]
-    assert [row.ratio for row in residuals(told)] == pytest.approx([-log(0.8), -log(0.8)])
+    assert [row.ratio for row in known_runs(told)] == pytest.approx([-log(0.8), -log(0.8)])
 
 
-def test_the_file_says_what_it_was_made_of_and_covers_every_regime_that_has_enough_runs() -> None:
+def test_the_file_says_what_it_was_made_of() -> None:
     data = read(FILE).data
-    entries = [data["all"], *(entry for of_a_kind in data["regimes"].values() for entry in of_a_kind.values())]
-    assert set(data["regimes"]) == set(KINDS)
     assert "clustersim accuracy" in data["source"]
-    for entry in entries:
-        if entry["rows"] >= FEWEST:
-            assert 0.85 <= entry["coverage"] <= 1
-            assert 0 < entry["width"] < 1
+    assert list(data["limits"]) == list(CLASSES)
+    widths = [entry["high"] - entry["low"] for entry in data["limits"].values()]
+    assert widths == sorted(widths)
 
 
-def test_contents_are_the_limits_with_their_coverage() -> None:
-    rows = [Residual(source, 0.01 * n, LARGE) for source in "ab" for n in range(FEWEST)]
-    data = contents(rows, "made", date(2026, 1, 2))
+@pytest.mark.xfail(strict=True, reason="88.2 %: limits of few sources are the shortest that hold 95 % of their rows")
+def test_nine_of_ten_left_out_runs_are_in_their_interval() -> None:
+    assert read(FILE).data["all"]["coverage"] >= 0.9
+
+
+def test_contents_are_the_limits_with_their_coverage_and_what_is_known() -> None:
+    rows = [Known(source, 0.01 * n, LARGE) for source in "abcd" for n in range(20)]
+    data = contents(calibration(rows), "made", date(2026, 1, 2))
     assert data["source"].startswith("made, 2026-01-02")
-    assert data["all"] == {"low": 0.0, "high": 0.19, "rows": 40, "sources": 2, "coverage": 1.0, "width": 0.209}
-    assert data["regimes"]["scale"][LARGE["scale"]]["rows"] == 40
+    assert data["limits"][CLASSES[0]] | {"width": 0} == {
+        "low": 0.0,
+        "high": 0.18,
+        "rows": 80,
+        "sources": 4,
+        "coverage": 0.95,
+        "width": 0,
+    }
+    assert data["known"]["a"] == ["megatron, transformer, Ampere, 512, 0.000977, 20"]

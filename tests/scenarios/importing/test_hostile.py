@@ -113,6 +113,12 @@ def test_large_and_deep_files(name, content, tmp_path):
     accepted_or_refused(tmp_path, (name, content))
 
 
+def test_a_quoted_name_is_no_variable():
+    found, variables = commands("''a=1\nb=2", "x")
+    assert [[word.text for word in words] for words in found] == [["a=1"]]
+    assert list(variables) == ["b"]
+
+
 @given(st.text(alphabet="ab$(){}[]\"'\\\n =-#;|&", max_size=60))
 @settings(max_examples=200, deadline=None)
 def test_words_of_any_text(text):

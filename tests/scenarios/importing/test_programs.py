@@ -349,3 +349,16 @@ def test_measured_collectives_are_fitted_beside_the_scenario(tmp_path, monkeypat
     assert scenario.run().summary()["step_time_s"] > 0
     assert run(["import", *files, *given]) == 2
     assert "give -o FILE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_the_configuration_that_a_flag_names_is_read(given, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    zero = json.dumps({"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}, "train_batch_size": 32})
+    line = "deepspeed --num_nodes=2 --num_gpus 8 train.py --deepspeed ds.json --other 1"
+    write(tmp_path, run__sh=line, ds__json=zero, config__json=json.dumps(MODELS["gpt2"][0]))
+    assert run(["import", "run.sh", "config.json", *(["ds.json"] if given else []), "-o", "x.yaml"]) == 0
+    told = capsys.readouterr().out
+    assert "not read: run.sh: --other\n" in told
+    assert "stage: 2" in Path("x.yaml").read_text()
+    assert "software: deepspeed" in Path("x.yaml").read_text()

@@ -37,7 +37,7 @@ def errors(names: tuple[str, ...]) -> dict[str, float]:
     for name in names:
         scenario = Scenario.load(name)
         for variant, one in (scenario.variants or {name: scenario}).items():
-            estimate = Estimator(one).estimate(one.specification, one.derived)
+            estimate = Estimator(one).estimate(one)
             assert estimate.seconds is not None
             found[f"{name}: {variant}"] = estimate.seconds / one.run().timeline.step_time - 1
     return found
@@ -55,7 +55,7 @@ def test_the_memory_of_an_estimate_is_that_of_check() -> None:
 
     for name in ("gpt_6_7b_64a100", "lecture_3d_32gpus"):
         scenario = Scenario.load(name)
-        need = Estimator(scenario).estimate(scenario.specification, scenario.derived).need
+        need = Estimator(scenario).estimate(scenario).need
         checked = memory_need(scenario, scenario.schedule())
         assert need.tensors == pytest.approx(checked.tensors, rel=1e-9)
         assert checked.nbytes <= need.nbytes < 1.001 * checked.nbytes
@@ -67,14 +67,14 @@ def test_few_micro_batches_stand_for_many(schedule: str) -> None:
     parallelism = {"pp": 2, "tp": 2, "schedule": schedule, **virtual}
     scenario = job(parallelism=parallelism, training={"micro_batch_size": 1, "global_batch_size": 64})
     assert scenario.derived.micro_batches == 32
-    estimate, result = Estimator(scenario).estimate(scenario.specification, scenario.derived), scenario.run()
+    estimate, result = Estimator(scenario).estimate(scenario), scenario.run()
     assert estimate.seconds == pytest.approx(result.timeline.step_time, rel=0.01)
     assert estimate.need.tensors == pytest.approx(result.memory.peak.nbytes, rel=0.03)  # type: ignore[attr-defined]
 
 
 def test_memory_alone_is_estimated_of_what_does_not_fit() -> None:
     scenario = Scenario.load("gpt_6_7b_64a100")
-    estimate = Estimator(scenario).estimate(scenario.specification, scenario.derived, within=1e9)
+    estimate = Estimator(scenario).estimate(scenario, within=1e9)
     assert estimate.seconds is None
     assert estimate.need.nbytes > 1e9
 
@@ -98,11 +98,10 @@ def test_bounds_are_below_the_estimates_of_all_candidates() -> None:
     assert len(told) > 100
     for candidate in told[::7]:
         variant = space.variant(candidate)
-        both = variant.specification, variant.derived
-        estimate = estimator.estimate(*both)
+        estimate = estimator.estimate(variant)
         assert estimate.seconds is not None
-        assert 0 <= least_seconds(estimator, *both) <= estimate.seconds
-        assert least_bytes(estimator, *both) <= estimate.need.nbytes
+        assert 0 <= least_seconds(estimator, variant) <= estimate.seconds
+        assert least_bytes(estimator, variant) <= estimate.need.nbytes
 
 
 @pytest.mark.parametrize("tp", [1, 2, 4])

@@ -8,8 +8,8 @@ import pytest
 
 from scenarios import Scenario
 from scenarios.command import run
-from scenarios.plan import next_change as module
-from scenarios.plan.next_change import next_change
+from scenarios.plan import trying as module
+from scenarios.plan.trying import next_change
 from scenarios.results.step_numbers import StepNumbers
 
 

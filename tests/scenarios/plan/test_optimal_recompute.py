@@ -30,13 +30,13 @@ def with_recompute(how: object) -> Scenario:
 @pytest.mark.parametrize("how", ["optimal", {"method": "optimal", "budget": "8 GB"}])
 def test_the_estimate_is_near_the_simulation_and_above_the_bounds(how: object) -> None:
     scenario: BuiltScenario = with_recompute(how)
-    estimator, both = Estimator(scenario), (scenario.specification, scenario.derived)
-    estimate, result = estimator.estimate(*both), with_recompute(how).run()
+    estimator, variant = Estimator(scenario), scenario
+    estimate, result = estimator.estimate(variant), with_recompute(how).run()
     assert estimate.seconds == pytest.approx(result.timeline.step_time, rel=0.03)
     assert estimate.need.tensors == pytest.approx(result.memory.peak.nbytes, rel=0.03)  # type: ignore[attr-defined]
     assert estimate.seconds is not None
-    assert 0 < least_seconds(estimator, *both) <= estimate.seconds
-    assert least_bytes(estimator, *both) <= estimate.need.nbytes
+    assert 0 < least_seconds(estimator, variant) <= estimate.seconds
+    assert least_bytes(estimator, variant) <= estimate.need.nbytes
 
 
 def test_what_optimal_cannot_do_is_rejected_and_the_rest_is_ordered() -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from pathlib import Path
+
 import pytest
 
 from scenarios import Scenario
-from scenarios.plan.planner import Planner
-from scenarios.plan.space import DIVISIBILITY, GPUS, RULES, Candidate, Rejected, Space
+from scenarios.defaults import to_plan
+from scenarios.plan.candidate import DIVISIBILITY, GPUS, RULES, Candidate, Rejected
+from scenarios.plan.planner import Planner, loaded
+from scenarios.plan.space import Space
 from simulator.errors import ScenarioError
 from tests.scenarios.plan.jobs import job
 
@@ -114,7 +120,9 @@ def test_what_cannot_be_planned() -> None:
     with pytest.raises(ScenarioError, match="has variants"):
         Space(Scenario.load("naive_vs_ddp"))
     with pytest.raises(ScenarioError, match="give one number, or auto"):
-        Space(Scenario.load("hello", {"parallelism.pp": 2, "parallelism.dp": [3, 1], "training.global_batch_size": 48}))
+        Planner(
+            Scenario.load("hello", {"parallelism.pp": 2, "parallelism.dp": [3, 1], "training.global_batch_size": 48})
+        )
 
 
 @pytest.mark.parametrize(
@@ -159,3 +167,68 @@ def test_activations_on_the_host_are_searched_by_a_word() -> None:
     )
     best = Planner(scenario).best()[0]
     assert best.candidate.name == "recompute optimal, offload auto"
+
+
+PATIENT = '''"""All forwards, then all backwards."""
+
+from simulator.schedule.order import Action, Order
+
+
+def patient(stages: int, micro_batches: int) -> Order:
+    """Keep the activations of all micro-batches."""
+    return Order(
+        tuple(tuple(Action(phase, s, m) for phase in "FB" for m in range(micro_batches)) for s in range(stages))
+    )
+'''
+
+
+def test_a_new_order_is_searched_without_registration(tmp_path: Path) -> None:
+    (tmp_path / "patient.py").write_text(PATIENT)
+    folder = importlib.import_module("workloads.pipelines").__path__
+    folder.append(str(tmp_path))
+    try:
+        space = Space(job({"pp": [2], "schedule": "auto"}))
+        assert values(space, "schedule") == {"1f1b", "interleaved", "patient"}
+        candidate = next(one for one in space.candidates() if one.values["schedule"] == "patient")
+        assert space.variant(candidate).derived.degree("pp") == 2
+    finally:
+        folder.remove(str(tmp_path))
+        sys.modules.pop("workloads.pipelines.patient", None)
+
+
+def test_experts_long_sequences_and_overlap_are_searched_where_they_are() -> None:
+    mixtral = Space(Scenario.load("mixtral_8x7b_dgx_h100"))
+    assert mixtral.choices("ep", {"tp": 1, "cp": 1}) == [1, 2, 4, 8]
+    long = next(iter(Scenario.load("llama3_8b_131k_32h100").variants.values()))
+    assert Space(long).choices("cp", {"tp": 1}) == [1, 2, 4, 8, 16, 32]
+    assert Space(job()).choices("cp", {"tp": 1}) == [1]
+    assert Space(job()).choices("tp_overlap", {"tp": 2, "sequence_parallel": True}) == [False]
+    data = to_plan("llama3_8b", "dgx_h100", 1, 64)
+    hopper = Space(Scenario.model_validate(data))
+    assert hopper.choices("tp_overlap", {"tp": 2, "sequence_parallel": True}) == [True, False]
+    assert hopper.choices("precision", {}) == ["bf16", {"matmul": "fp8", "rest": "bf16"}]
+
+
+def test_each_candidate_has_the_stack_of_run() -> None:
+    space = Space(Scenario.model_validate(to_plan("llama3_8b", "dgx_h100", 1, 64)))
+    plain = Candidate({"tp": 1, "pp": 1, "data": {"method": "fsdp"}, "micro_batch_size": 1})
+    for candidate in (plain, plain.changed(tp=2, data={"method": "zero", "stage": 1})):
+        variant, made = space.variant(candidate), space.scenario_of(candidate)
+        assert variant.stack == made.stack
+        assert variant.software == made.software
+    assert {space.variant(plain).stack, variant.stack} == {"fsdp_sdpa", "megatron_core"}
+    with pytest.raises(Rejected, match="fsdp_sdpa, the default, has no fp8"):
+        space.variant(plain.changed(precision={"matmul": "fp8", "rest": "bf16"}))
+
+
+def test_a_file_whose_own_replicas_do_not_divide_the_batch_is_planned(tmp_path: Path) -> None:
+    path = tmp_path / "open.yaml"
+    path.write_text(
+        "version: 1\ncluster: {preset: dgx_a100_80gb, nodes: 128}\nmodel: {preset: gpt3_175b}\n"
+        "training: {global_batch_size: 1536, micro_batch_size: 1}\nparallelism: {}\n"
+    )
+    space = Space(loaded(str(path)))
+    candidate = Candidate({"tp": 8, "pp": 8, "micro_batch_size": 1})
+    assert space.variant(candidate).derived.replicas == 16
+    with pytest.raises(ScenarioError, match="1536 is not a multiple of micro_batch_size 1 x dp 1024"):
+        loaded(str(path), ["plan.search.micro_batch_size=[1]"])

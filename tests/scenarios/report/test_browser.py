@@ -54,7 +54,7 @@ def test_all_charts_are_drawn_without_a_fault(page) -> None:
     assert opened.evaluate("window.hostile") is None
 
 
-MIXED = "several kinds, their colours mixed"
+MIXED = "several kinds in one box: their colours, mixed by their times"
 TIMELINE = ".chart[data-kind=gantt]"
 
 

@@ -23,7 +23,7 @@ def variants() -> Result:
     return Scenario.load("hello", VARIED).run()
 
 
-@pytest.mark.parametrize("chart", [chart for chart in CHARTS if chart not in ("repeats", "sweep")])
+@pytest.mark.parametrize("chart", [chart for chart in CHARTS if chart not in ("repeats", "sweep", "steps")])
 def test_a_figure_has_the_title_that_the_caller_gives(hello: Result, chart: str) -> None:
     figure = hello.plot(chart, title="Four GPUs")
     titles = [text.get_text() for text in figure.texts] + [axes.get_title() for axes in figure.axes]

@@ -1,8 +1,10 @@
 """A step time has an interval and a list of what is outside the calibrated range."""
 
+import re
+from dataclasses import replace
+
 from scenarios import Scenario
 from scenarios.results.calibrated_range import MEMORY_BOUND, Beyond, calibrated_range, joined, outside
-from scenarios.results.interval import regimes
 from scenarios.results.interval import shipped as intervals
 from scenarios.results.uncertainty import Uncertainty
 from simulator.kernel import matmul, memory_bound
@@ -28,11 +30,34 @@ def uncertainty_of(of):
     return Uncertainty(of, timeline.schedule, timeline.step_time)
 
 
-def test_the_interval_is_that_of_the_regimes_of_the_run():
+def test_the_interval_is_that_of_the_conditions_of_the_run():
     one = uncertainty_of(scenario())
-    own = intervals().limits(regimes(True, "megatron", 8, one.step))
-    assert one.interval == own.about(one.step)
+    own = one.conditions
+    assert (own.framework, own.model, own.generation, own.ranks) == ("megatron", "transformer", "Ampere", 8)
+    assert one.interval == intervals().of(own).about(one.step)
     assert one.interval[0] < one.step < one.interval[1]
+
+
+def test_the_size_of_kernels_is_their_mean_time_on_the_gpu():
+    of = scenario()
+    gpu = of.cluster().accelerator(of.derived.devices[0])
+    kernels = [
+        kernel for program in of.schedule().programs for op in program.ops for kernel in getattr(op, "kernels", ())
+    ]
+    expected = sum(map(gpu.kernel_seconds, kernels)) / len(kernels)
+    assert abs(uncertainty_of(of).conditions.kernel / expected - 1) < 1e-9
+
+
+def test_a_run_like_known_ones_says_how_many_and_one_of_an_unknown_framework_that_it_is():
+    assert re.fullmatch(
+        r"holds 95 % of measured runs; like \d+ known runs of \d+ sources", uncertainty_of(scenario()).known
+    )
+    farther = uncertainty_of(scenario("dgx1", software="fsdp"))
+    assert farther.known == "holds 95 % of measured runs; no run of this kind is known"
+    unknown = uncertainty_of(scenario())
+    unknown.__dict__["conditions"] = replace(unknown.conditions, framework="mine")
+    assert unknown.known == "holds 95 % of measured runs; no run of this framework (mine) is known"
+    assert unknown.interval[1] - unknown.interval[0] >= uncertainty_of(scenario()).interval[1] - unknown.interval[0]
 
 
 def test_a_bound_and_given_durations_have_no_interval():
@@ -41,8 +66,18 @@ def test_a_bound_and_given_durations_have_no_interval():
 
 
 def test_a_gpu_without_rows_is_named():
+    line = "GPU h100: its products were measured, its other kernels are scaled from data sheets"
+    assert line in uncertainty_of(scenario("dgx_h100")).outside()
+
+
+def test_a_gpu_without_data_has_a_wider_interval_by_what_is_known_of_its_generation():
+    """An H800 has the products of its generation, known to 3 %; the H100's are measured."""
     of = scenario("dgx_h100")
-    assert "GPU h100 was not measured: its kernels are scaled from data sheets" in uncertainty_of(of).outside()
+    other = of.changed({"cluster": {"preset": "dgx_h100", "nodes": 1, "node": {"accelerator": "h800"}}}, "here")
+    measured, similar = uncertainty_of(of), uncertainty_of(other)
+    assert any("GPU h800 was not measured: its products, by those of similar GPUs" in one for one in similar.outside())
+    widths = [(one.interval[1] - one.interval[0]) / one.step for one in (measured, similar)]
+    assert widths[0] < widths[1] < 1.2 * widths[0]
 
 
 def test_an_op_beyond_the_rows_is_named():

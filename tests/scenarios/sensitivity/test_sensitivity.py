@@ -8,8 +8,9 @@ import pytest
 
 from scenarios import Scenario
 from scenarios.command import run
+from scenarios.plan.changes import of_configuration
+from scenarios.plan.trying import tried
 from scenarios.results.uncertainty import shipped
-from scenarios.sensitivity.changes import changes
 from scenarios.sensitivity.elasticity import OF_DURATIONS, Sensitivities
 from scenarios.sensitivity.machine import machine
 from scenarios.sensitivity.uncertainty import sampled, with_factors, with_nccl
@@ -104,7 +105,7 @@ def test_jitter_is_a_parameter_and_repeats_are_averaged():
 
 def test_changes_of_the_configuration_are_simulated():
     scenario = Scenario.load("hello", {"training.micro_batch_size": 4})
-    by_text = {one.text: one for one in changes(scenario)}
+    by_text = {one.text: one for one in tried(scenario, of_configuration(scenario))}
     assert set(by_text) == {
         "--set training.micro_batch_size=8", "--set training.micro_batch_size=2",
         "--set parallelism.data.bucket=50 MB", "--set parallelism.data.bucket=200 MB",

@@ -75,6 +75,15 @@ def test_what_a_row_expects_is_held_against_it_alone() -> None:
     assert outcomes[2].error == pytest.approx(-0.001 / 24.001, rel=1e-4)
 
 
+def test_a_value_that_the_source_does_not_tell_is_not_expected() -> None:
+    scenario = table(rows=ROWS.replace("24001", "", 1))
+    assert [list(one.specification.expect) for one in scenario.variants.values()] == [
+        ["step_time_s"],
+        ["step_time_s"],
+        [],
+    ]
+
+
 def test_an_option_chooses_rows_and_a_list_of_values_several() -> None:
     table()
     few = Scenario.load("table.yaml", options=["table.where.stages=[1, 4]", "table.where.batch=5"])

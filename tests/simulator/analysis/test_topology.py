@@ -56,7 +56,7 @@ def test_names_and_entries_of_the_picture_lie_on_it(tmp_path: Path) -> None:
     for name in ("zhores_resnet50_ddp", "megascale_175b_12288a100"):
         seen, timeline = picture(name)
         figure = topology_chart(timeline, None, None, name)
-        (axes,) = figure.axes
+        axes, _ = figure.axes
         names = {text.get_text() for text in axes.texts}
         assert len(axes.texts) == len(seen.vertices)
         assert len(axes.patches) == len(seen.edges)

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from scenarios.scenario import Scenario
+from simulator.engine import simulate
 from simulator.engine.choice import COMPILED_FROM, choose
 from simulator.errors import SimulatorError
 
@@ -64,3 +66,17 @@ def test_without_numba_the_compiled_engine_is_refused_at_its_key():
         "--set simulation.engine=compiled: the compiled engine needs numba, which is not installed: "
         "pip install numba, or take engine: simpy\n"
     )
+
+
+def test_many_rates_for_few_ops_are_left_to_the_compiled_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers that all GPUs push to share their ports, so each arrival solves the rates of all flows."""
+    servers = {"method": "parameter_server", "servers": 2, "overlap": True, "partition": "40 MB"}
+    changes = {"parallelism.data": servers, "cluster.hosts": 2, "simulation.jitter": 0.05}
+    scenario = Scenario.load("hello", changes)
+    few = scenario.run().summary()
+    assert few["simulation"]["engine"] == "simpy"
+    monkeypatch.setattr(simulate, "MOST_RATES", 20)
+    many = scenario.run().summary()
+    assert many["simulation"]["engine"] == "compiled"
+    assert many["step_time_s"] == pytest.approx(few["step_time_s"], rel=1e-9)
+    assert scenario.changed({"simulation.engine": "simpy"}, "test").run().summary()["simulation"]["engine"] == "simpy"

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[3]
 LOOP = """
 from numba import njit, types
 from constants import FACTOR
-from simulator.engine.compilation import compile_function
+from simulator.engine.compilation import compiled
 
 @njit
 def _times(number):
@@ -21,15 +21,19 @@ def _times(number):
 def _loop(number):
     return _times(number) + 1
 
-loop = compile_function(_loop, types.int64(types.int64), nogil=True)
+loop = compiled("the event loop", 10, SIGNATURE, nogil=True)(_loop)
 print(loop(5))
 """
 
+LATER = "None"
+AT_ONCE = "types.int64(types.int64)"
+"""Signatures: compiled when it is called, or at once."""
 
-@pytest.fixture
-def loop(tmp_path):
+
+@pytest.fixture(params=[AT_ONCE, LATER])
+def loop(request, tmp_path):
     """A function that runs a module with a compiled function in a new process and returns (stdout, stderr)."""
-    (tmp_path / "module.py").write_text(LOOP)
+    (tmp_path / "module.py").write_text(LOOP.replace("SIGNATURE", request.param))
     (tmp_path / "constants.py").write_text("FACTOR = 2\n")
 
     def run(**environment):

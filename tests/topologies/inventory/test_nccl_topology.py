@@ -105,3 +105,9 @@ UNCOUNTED = '<nvlink target="" tclass="0x068000"/>'
 def test_faults_in_the_file(text, message):
     with pytest.raises(CalibrationError, match=message):
         read(text, "t.xml")
+
+
+@pytest.mark.parametrize("number", ["0.5", "-1", "\u00b2", "9" * 30])
+def test_a_gpu_without_a_number_is_told(number):
+    with pytest.raises(CalibrationError, match="dev of a gpu: must be a whole number"):
+        read(dgx_a100().replace('gpu dev="0"', f'gpu dev="{number}"'), "topo.xml")

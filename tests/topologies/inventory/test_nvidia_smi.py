@@ -148,3 +148,10 @@ def test_missing_names_must_be_given():
         section(inventory)
     with pytest.raises(CalibrationError, match="--nic"):
         section(inventory, accelerator="h100")
+
+
+@pytest.mark.parametrize("cell", ["NVa", "NV", "NV-1", "NV" + "9" * 9])
+def test_links_without_a_number_are_told(cell):
+    text = matrix(8, 9, hgx, halves).replace("NV18", cell, 1)
+    with pytest.raises(CalibrationError, match=r"topo\.txt: the row of GPU0 has 'NV.*NVLinks are written NV and their"):
+        read(text, "topo.txt")

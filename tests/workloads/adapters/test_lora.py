@@ -275,3 +275,13 @@ def test_software_with_the_gate_apart_has_the_same_adapters():
     assert apart.trainable_parameters == whole.trainable_parameters
     assert apart.flops(1) == whole.flops(1)
     assert apart.layers[1].activation_bytes(1) == whole.layers[1].activation_bytes(1)
+
+
+def test_kernels_of_adapters_are_named_by_what_they_do():
+    """No bias has a gradient where nothing but adapters is trained."""
+    variants = Scenario.load("llama3_70b_lora_8h100").variants
+    for name, own in ("lora", {"scale and add"}), ("qlora", {"scale and add", "conversion from 4 bits"}):
+        ops = [op for program in variants[name].schedule().programs for op in program.distinct()]
+        names = {kernel.operation.name for op in ops for kernel in getattr(op, "kernels", ()) if kernel.operation}
+        assert own <= names
+        assert "bias gradient" not in names

@@ -8,7 +8,7 @@ from workloads.experts.sizes import Experts
 from workloads.latent_attention.operator import Latent
 from workloads.shape import Shape
 from workloads.specification import _Holder, model
-from workloads.transformer import transformer
+from workloads.transformer import Transformer, transformer
 
 TOTALS = {  # totals of the weights on Hugging Face, of the repositories that the files name
     "mixtral_8x7b": 46_702_792_704,
@@ -75,6 +75,15 @@ def test_active_parameters_of_gpt_oss_do_not_count_the_embedding(name: str, bill
     """arXiv:2508.10925, table 1, counts the unembedding only; here both count."""
     made = model(name)
     assert round((made.active_parameters - made.layers[0].parameters) / 1e9, 2) == billions
+
+
+@pytest.mark.parametrize(("name", "billions"), [("glm4_5", 32), ("glm4_5_air", 12)])
+def test_active_parameters_of_glm_count_neither_embedding_nor_unembedding(name: str, billions: int) -> None:
+    """arXiv:2508.06471, table 1, leaves out word embeddings and the output layer; here both count."""
+    made = model(name)
+    assert isinstance(made, Transformer)
+    assert made.layers[0].parameters == 151_552 * made.shape.hidden_size
+    assert round((made.active_parameters - 2 * made.layers[0].parameters) / 1e9) == billions
 
 
 def test_a_layer_is_the_formula() -> None:

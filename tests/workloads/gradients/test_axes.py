@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from simulator.accelerator import Software
 from simulator.errors import ScheduleError
 from simulator.schedule import Collective
 from simulator.schedule.check import check
@@ -56,7 +57,7 @@ def test_ddp_has_buckets_for_each_axis():
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 @pytest.mark.parametrize("ahead", [False, True])
 def test_zero_shards_over_each_axis(stage, ahead):
-    made = zero(schedule(), WHAT, stage=stage, gather_ahead=ahead)
+    made = zero(schedule(), WHAT, stage=stage, software=Software(gather_ahead=ahead))
     reduced, gathered = {0: (1, 0), 1: (1, 1), 2: (2, 1), 3: (2, 4)}[stage]
     kind = "reduce_scatter" if stage else "all_reduce"
     expected = {(kind, "dp"): reduced * 8 * DENSE, (kind, "edp"): reduced * 8 * EXPERTS}

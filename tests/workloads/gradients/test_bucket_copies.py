@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.accelerator import Software
 from simulator.schedule import Compute
 from workloads.compute import compute
-from workloads.gradients.bucket import BUCKET_COPIES, NO_COPIES, BucketCopies, bucket_copies
+from workloads.gradients.bucket import BUCKET_COPIES, NO_COPIES, bucket_copies
 from workloads.parallelism.ddp import data_parallel
 from workloads.parallelism.zero import zero
 from workloads.pipelines.one_f_one_b import one_f_one_b
@@ -40,15 +41,15 @@ def test_the_bytes_of_all_gradients_pass_so_often_once_a_step(how, passes, overl
 
 
 def test_stage_two_of_zero_reduces_every_micro_batch():
-    copies = BucketCopies(passes=6.0)
-    assert added(zero, 3, stage=1, copies=copies)[0] == pytest.approx(6 * 4 * MODEL.parameters)
-    assert added(zero, 3, stage=2, copies=copies)[0] == pytest.approx(3 * 6 * 4 * MODEL.parameters)
-    assert added(zero, 3, stage=3, copies=copies) == (0.0, 0)
+    two = Software(gradient_buffers="two")
+    assert added(zero, 3, stage=1, software=two)[0] == pytest.approx(6 * 4 * MODEL.parameters)
+    assert added(zero, 3, stage=2, software=two)[0] == pytest.approx(3 * 6 * 4 * MODEL.parameters)
+    assert added(zero, 3, stage=3, software=two) == (0.0, 0)
 
 
 def test_launches_by_tensor_and_by_bucket():
-    copies = BucketCopies(passes=1.0, by_tensor=3, by_bucket=7)
-    assert added(zero, 2, stage=1, copies=copies)[1] == 3 * TENSORS + 7  # all gradients are one bucket
+    two = Software(gradient_buffers="two")
+    assert added(zero, 2, stage=1, software=two)[1] == TENSORS + 2  # all gradients are one bucket
 
 
 def test_measured_durations_contain_them():

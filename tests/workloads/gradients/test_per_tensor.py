@@ -2,6 +2,7 @@
 
 import pytest
 
+from simulator.accelerator import Software
 from simulator.engine.simulate import simulate
 from simulator.schedule import Collective, Compute
 from simulator.schedule.check import check
@@ -57,7 +58,9 @@ def test_a_list_is_sent_tensor_by_tensor(stream):
 def test_the_host_takes_its_time_for_each_rank_and_tensor(replicas):
     # of each layer one tensor, gathered in F and in B and reduced after it
     what = model(200_000, 300_000)
-    slow, quick = (step_seconds(sharded(what, replicas, slice_seconds=one)) for one in (SECONDS, 0.0))
+    slow, quick = (
+        step_seconds(sharded(what, replicas, software=Software(slice_seconds=one))) for one in (SECONDS, 0.0)
+    )
     assert slow - quick == pytest.approx(replicas * 2 * 3 * SECONDS, rel=1e-6)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scenarios.scenario import Scenario
-from simulator.document import read
+from simulator.document import Document, read
 from simulator.errors import ScenarioError
 from workloads.huggingface.config import model_section
 from workloads.specification import model
@@ -267,3 +267,28 @@ def test_faults_name_file_and_key(tmp_path: Path, text: str, message: str) -> No
         loaded(tmp_path, text)
     assert "config.json:1:" in str(error.value)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "value", "said"),
+    [
+        ("bert", "architectures", True, "must be a list of names, not 'True'"),
+        ("bert", "architectures", [[]], "must be a list of names"),
+        ("mpt", "expansion_ratio", "4", "must be a whole number"),
+        ("mpt", "no_bias", [], "must be true or false"),
+        ("falcon", "num_kv_heads", {}, "must be a whole number"),
+        ("llama", "mlp_bias", "no", "must be true or false"),
+        ("gpt2", "tie_word_embeddings", 3, "must be true or false"),
+    ],
+)
+def test_values_of_a_wrong_kind_are_told_at_their_key(family: str, key: str, value: object, said: str) -> None:
+    sizes: dict[str, object] = {
+        **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 4),
+        **dict.fromkeys(("hidden_size", "n_embd", "d_model"), 64),
+        **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads"), 4),
+        **dict.fromkeys(("max_position_embeddings", "n_positions", "max_seq_len"), 64),
+    }
+    document = Document({"model_type": family, **sizes, "vocab_size": 99, "new_decoder_architecture": True, key: value})
+    with pytest.raises(ScenarioError) as caught:
+        model_section(document)
+    assert str(caught.value).startswith(f"{key}: {said}")

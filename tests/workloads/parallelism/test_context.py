@@ -128,6 +128,17 @@ def test_bytes(method: str, forward: float, backward: float, recompute: str) -> 
     assert result.summary()["traffic_bytes"]["cp"] == pytest.approx(4 * sequences * LAYERS * passes, rel=1e-12)
 
 
+@pytest.mark.parametrize(("heads", "ranks"), [(1, 4), (2, 8), (4, 4), (8, 4)])
+def test_fewer_key_and_value_heads_than_ranks_are_repeated(heads: int, ranks: int) -> None:
+    """Each rank receives whole heads: what ulysses sends is that of a model with as many as there are ranks."""
+
+    def sent(key_value_heads: int) -> float:
+        result = run({"cp": ranks, "cp_method": "ulysses"}, model={"num_key_value_heads": key_value_heads})
+        return float(result.summary()["traffic_bytes"]["cp"])
+
+    assert sent(heads) == pytest.approx(sent(max(heads, ranks)), rel=1e-12)
+
+
 def test_gradients_are_reduced_over_all_ranks_with_the_same_weights() -> None:
     for method in ("ddp", "zero", "fsdp"):
         data = {"method": method}
@@ -228,15 +239,15 @@ def test_a_million_tokens() -> None:
         ),
         (
             {"cp": 8, "cp_method": "ulysses"},
-            {},
-            "parallelism.cp: cp = 8 does not divide the 4 key and value heads of transformer; cp_method: ulysses gives "
-            "each rank some of them; try 4",
+            {"num_attention_heads": 12, "head_dim": 8},
+            "parallelism.cp: cp = 8 does not divide the 12 heads of transformer; cp_method: ulysses gives each rank "
+            "some of them; try 6 or 12",
         ),
         (
-            {"cp": 4, "tp": 2, "cp_method": "ulysses"},
-            {},
-            "parallelism.cp: cp = 4 does not divide the 2 key and value heads of transformer of a rank of tp 2; "
-            "cp_method: ulysses gives each rank some of them; try 2",
+            {"cp": 8, "cp_method": "ulysses"},
+            {"num_attention_heads": 24, "num_key_value_heads": 12, "head_dim": 8},
+            "parallelism.cp: cp = 8 does not divide the 12 key and value heads of transformer, nor they it; cp_method: "
+            "ulysses gives each rank some of them, or repeats of one; try 6 or 12",
         ),
         (
             {"cp": 4},

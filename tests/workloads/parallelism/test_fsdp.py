@@ -15,11 +15,11 @@ from simulator.schedule.order import Order
 from topologies.uniform import uniform
 from workloads.compute import compute
 from workloads.gradients.reduce import weights_by_stage
-from workloads.memory.unshard import gathers
 from workloads.model import Model
 from workloads.parallelism.fsdp import fsdp
 from workloads.parallelism.zero import zero
 from workloads.pipelines.one_f_one_b import one_f_one_b
+from workloads.sharding.gathers import gathers
 from workloads.unit import UnitLayer
 
 RING = dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter"), "ring")

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.accelerator import Software
 from simulator.analysis.memory import curve
 from simulator.engine.simulate import simulate
 from simulator.errors import ScenarioError
@@ -21,10 +22,10 @@ from workloads.compute import compute
 from workloads.gradients.bucket import Weights
 from workloads.model import Model
 from workloads.operators.parameter import parameter_tensors
-from workloads.parallelism._gathers import owned_elements
 from workloads.parallelism.pipeline import pipeline_parallel
 from workloads.parallelism.zero import SHARDED, zero, zero_buckets
 from workloads.pipelines.one_f_one_b import one_f_one_b
+from workloads.sharding.updates import owned_elements
 from workloads.unit import UnitLayer
 
 DATA = Path(__file__).parents[3] / "../shared/data"
@@ -286,7 +287,9 @@ def test_parameters_may_be_gathered_beside_the_forward_pass_that_they_are_for(st
     cut = [what.layers] if stages == 1 else [what.layers[:1], what.layers[1:]]
     order = compute(what, one_f_one_b(stages, micro_batches), micro_batch_size=1, stages=cut)
     plain = pipeline_parallel(order, what, micro_batch_size=1)
-    behind, ahead = (zero(plain, what, 2, stage=1, gradient_norm=False, gather_ahead=one) for one in (False, True))
+    behind, ahead = (
+        zero(plain, what, 2, stage=1, gradient_norm=False, software=Software(gather_ahead=one)) for one in (False, True)
+    )
     slow, quick = run(behind), run(ahead)
     assert quick.axis_bytes["dp"] == pytest.approx(slow.axis_bytes["dp"])
     for number, program in enumerate(ahead.programs):
@@ -307,7 +310,16 @@ def test_parameters_may_be_gathered_beside_the_forward_pass_that_they_are_for(st
 def test_a_stack_may_all_reduce_gradients(stage, micro_batches):
     # all-reduced gradients pass twice as often: 2 (d - 1) / d of a step's reductions, and the gather of parameters
     what = model(700, 300)
-    timeline = run(zero(one_stage(what, micro_batches), what, 4, stage=stage, all_reduced=True, gradient_norm=False))
+    timeline = run(
+        zero(
+            one_stage(what, micro_batches),
+            what,
+            4,
+            stage=stage,
+            software=Software(zero_gradients="all_reduce"),
+            gradient_norm=False,
+        )
+    )
     reductions = micro_batches if stage == 2 else 1
     assert timeline.axis_bytes["dp"] / 4 == pytest.approx((2 * reductions + 1) * 3 / 4 * 4 * 1000)
 
@@ -325,7 +337,7 @@ def test_tensors_go_one_by_one_to_the_rank_that_has_the_least(tensors, ranks):
 @pytest.mark.parametrize(("replicas", "broadcasts"), [(2, 2), (4, 3)])
 def test_owners_broadcast_what_they_updated(replicas, broadcasts):
     what = model(700, 300, 500, precision="fp16")
-    schedule = zero(one_stage(what), what, replicas, stage=1, broadcasts=True)
+    schedule = zero(one_stage(what), what, replicas, stage=1, software=Software(zero_parameters="broadcast"))
     own = collectives(schedule.programs[0], "broadcast")
     assert len(own) == broadcasts
     assert sum(op.nbytes for op in own) == 2 * 1500

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
-from scenarios.plan.chains.chain import Chain, ChainLayer, Level, Machine
+from scenarios.plan.chains.chain import Level, Machine, PipelineChain, PipelineLayer
 
 
-def random_chain(random: Random, layers: int, *, micro_batch_size: int = 1, tp: int = 1) -> Chain:
+def random_chain(random: Random, layers: int, *, micro_batch_size: int = 1, tp: int = 1) -> PipelineChain:
     """A chain with times of about 1 s, transfers and sums of gradients that are about as long at 1 byte/s."""
-    return Chain(
+    return PipelineChain(
         tuple(
-            ChainLayer(
+            PipelineLayer(
                 f"layer {number}",
                 forward=random.uniform(0.1, 1) / tp,
                 backward=random.uniform(0.1, 2) / tp,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -17,7 +16,9 @@ from scenarios.plan.chains.search import candidates_of
 from scenarios.plan.chains.stage_memory import held_bytes
 from scenarios.plan.chains.to_scenario import overrides
 from scenarios.plan.methods.pipedream_2bw import even_cuts
+from scenarios.plan.planner import Planner
 from scenarios.plan.published import METHODS, methods, propose
+from scenarios.plan.space import Space
 from scenarios.results.memory_need import memory_need
 from scenarios.results.step_numbers import StepNumbers
 from simulator.errors import ScenarioError
@@ -161,31 +162,31 @@ def test_a_problem_has_the_degrees_that_divide_the_model() -> None:
         problem_of(gpt(), tensor_degrees=(3,))
 
 
-@dataclass(frozen=True)
-class Given:
-    """A candidate."""
-
-    values: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Searched:
-    """A space of a scenario and what to search."""
-
-    scenario: Scenario
-    search: Mapping[str, Any]
-
-    def as_given(self) -> Given:
-        return Given({})
+def searched(scenario: Scenario, search: Mapping[str, Any]) -> Space:
+    """The space of *scenario* with what to *search*."""
+    return Space(scenario.changed({"plan.search": search}, "a search") if search else scenario)
 
 
 @pytest.mark.parametrize("method", methods())
 def test_candidates_are_changes_of_the_scenario(method: str) -> None:
-    space = Searched(unit(), {"micro_batch_size": [1, 2, 3], "tp": "auto"})
-    found = [candidate.values for candidate in find(METHODS, method).candidates(space)]
-    assert [values["training.micro_batch_size"] for values in found] == [1, 2]
-    for values in found:
-        assert unit().changed(values, method).derived.gpus == 4
+    space = searched(unit(), {"micro_batch_size": [1, 2, 3], "tp": "auto"})
+    found = list(find(METHODS, method).candidates(space))
+    own, uniform = [one for one in found if one.free], [one for one in found if not one.free]
+    assert [one.values["training.micro_batch_size"] for one in own] == [1, 2]
+    for one in own:
+        assert unit().changed(one.values, method).derived.gpus == 4
+    assert {one.values["micro_batch_size"] for one in uniform} == {1, 2, 3}
+
+
+def test_the_answer_of_a_method_is_no_worse_than_a_uniform_plan() -> None:
+    scenario = unit().changed(
+        {"plan.search": {"pp": "auto", "micro_batch_size": [1, 2]}, "plan.method": "piper"}, "test"
+    )
+    planner = Planner(scenario)
+    best = planner.best()[0]
+    for dp in (2, 4):
+        plain = scenario.changed({"parallelism": {"dp": dp, "pp": 4 // dp}, "training.micro_batch_size": 1}, "plain")
+        assert best.seconds <= plain.run().timeline.step_time
 
 
 def test_where_nothing_fits_there_is_no_candidate() -> None:
@@ -193,15 +194,18 @@ def test_where_nothing_fits_there_is_no_candidate() -> None:
     small = unit(cluster={**PORTS, "accelerator": gpu})
     for method in ("pipedream_2bw", "piper", "flexflow"):
         with pytest.raises(ScenarioError, match=f"{method}: nothing fits 4 GPUs with 0 GB left"):
-            [*find(METHODS, method).candidates(Searched(small, {}))]
+            [*find(METHODS, method).candidates(searched(small, {}))]
+
+
+ONE = {"micro_batch_size": [1]}
 
 
 def test_a_plan_that_does_not_divide_the_batch_is_no_candidate() -> None:
     plan = Plan("pipedream", (Stage(3, 3), Stage(3)), 0.01)
     with pytest.raises(ScenarioError, match=r"stages with 3-1 replicas .* try training.global_batch_size 18"):
-        [*candidates_of(lambda problem: plan, Searched(unit(), {}))]
+        [*candidates_of(lambda problem: plan, searched(unit(), ONE), {})]
     larger = unit(training={"global_batch_size": 24, "micro_batch_size": 1})
-    (found,) = candidates_of(lambda problem: plan, Searched(larger, {}))
+    found, *_ = candidates_of(lambda problem: plan, searched(larger, ONE), {})
     assert found.values["parallelism.dp"] == [3, 1]
 
 

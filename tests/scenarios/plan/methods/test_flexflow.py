@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from scenarios import Scenario
-from scenarios.plan.chains.chain import Chain, ChainLayer, Level, Machine
+from scenarios.plan.chains.chain import Level, Machine, PipelineChain, PipelineLayer
 from scenarios.plan.chains.from_scenario import chain_of
 from scenarios.plan.methods.flexflow import configurations, flexflow, held_bytes, iteration_seconds
 from simulator.errors import ScheduleError
@@ -36,8 +36,8 @@ def test_the_search_reaches_the_optimum_of_small_problems(record_property: Calla
     assert reached >= 0.98 * INSTANCES
 
 
-def layers(*backward: float, gradients: float = 0.0, output: float = 0.0) -> Chain:
-    return Chain(tuple(ChainLayer(f"{n}", 1.0, b, output, gradients) for n, b in enumerate(backward)))
+def layers(*backward: float, gradients: float = 0.0, output: float = 0.0) -> PipelineChain:
+    return PipelineChain(tuple(PipelineLayer(f"{n}", 1.0, b, output, gradients) for n, b in enumerate(backward)))
 
 
 def test_sums_of_gradients_run_beside_the_backward_pass() -> None:
@@ -57,8 +57,8 @@ def test_parts_by_parameter_gather_their_input_and_sum_its_gradient() -> None:
 
 
 def test_a_strategy_must_fit() -> None:
-    layer = ChainLayer("dense", 1.0, 1.0, state_bytes=8.0)
-    chain = Chain((layer,))
+    layer = PipelineLayer("dense", 1.0, 1.0, state_bytes=8.0)
+    chain = PipelineChain((layer,))
     chains = [chain, chain.divided(2)]
     (stage,) = flexflow(chains, Machine((Level(2, 1.0),), memory_bytes=4.0), 2).stages
     assert (stage.replicas, stage.tp) == (1, 2)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scenarios import Scenario
-from scenarios.plan.chains.chain import Chain, ChainLayer, Level, Machine, Plan
+from scenarios.plan.chains.chain import Level, Machine, PipelineChain, PipelineLayer, Plan
 from scenarios.plan.chains.from_scenario import chain_of
 from scenarios.plan.methods.pipedream import pipedream
 from tests.scenarios.plan.chains.random_problems import compositions, random_chain, random_machine
@@ -21,7 +21,7 @@ from workloads.pipelines._counts import warm_ups
 GIB = 2.0**30
 
 
-def brute_force(chain: Chain, machine: Machine, overlap: bool) -> float:
+def brute_force(chain: PipelineChain, machine: Machine, overlap: bool) -> float:
     """The shortest bottleneck of all divisions of the layers over the units of each level."""
 
     @cache
@@ -60,20 +60,20 @@ def test_it_is_as_good_as_brute_force(seed: int) -> None:
 
 def test_replicas_of_a_stage_take_turns_over_the_servers() -> None:
     # two servers of two GPUs: each has a pipeline of two stages, which are replicated between the servers
-    layers = [ChainLayer("a", 1, 1, gradient_bytes=1.0), ChainLayer("b", 1, 1, gradient_bytes=1.0)]
-    plan = pipedream(Chain(tuple(layers)), Machine((Level(2, 0.1), Level(2, 100.0))))
+    layers = [PipelineLayer("a", 1, 1, gradient_bytes=1.0), PipelineLayer("b", 1, 1, gradient_bytes=1.0)]
+    plan = pipedream(PipelineChain(tuple(layers)), Machine((Level(2, 0.1), Level(2, 100.0))))
     assert plan.replicas == "2-2"
     assert [stage.gpus for stage in plan.stages] == [(0, 2), (1, 3)]
 
 
 @pytest.fixture(scope="module")
-def profiled() -> dict[str, Chain]:
+def profiled() -> dict[str, PipelineChain]:
     """The chains of the profiles of PipeDream's own V100, all samples that were measured at once."""
     variants = Scenario.load("v100_profiles").variants
     return {name: chain_of(variants[f"{name} as measured, DDP"]) for name in ("alexnet", "vgg16", "resnet50", "gnmt")}
 
 
-def planned(chain: Chain, gpus: int, bandwidth: float, *, overlap: bool) -> Plan:
+def planned(chain: PipelineChain, gpus: int, bandwidth: float, *, overlap: bool) -> Plan:
     return pipedream(chain, Machine((Level(gpus, bandwidth),)), overlap=overlap)
 
 
@@ -92,7 +92,7 @@ def planned(chain: Chain, gpus: int, bandwidth: float, *, overlap: bool) -> Plan
     ],
 )
 def test_the_paper_s_formula_gives_its_table_1(
-    profiled: dict[str, Chain], model: str, gpus: int, replicas: str
+    profiled: dict[str, PipelineChain], model: str, gpus: int, replicas: str
 ) -> None:
     assert planned(profiled[model], gpus, 10e9 / 8, overlap=True).replicas == replicas
 
@@ -102,7 +102,7 @@ def test_the_paper_s_formula_gives_its_table_1(
     [("vgg16", 16, "15-1"), ("vgg16", 8, "7-1"), ("vgg16", 4, "3-1"), ("resnet50", 4, "2-1-1"), ("gnmt", 4, "1-1-1-1")],
 )
 def test_the_optimizer_s_formula_gives_the_kept_configurations(
-    profiled: dict[str, Chain], model: str, gpus: int, replicas: str
+    profiled: dict[str, PipelineChain], model: str, gpus: int, replicas: str
 ) -> None:
     # hybrid_conf.json of msr-fiddle/pipedream; 4 GiB/s makes most of them
     assert planned(profiled[model], gpus, 4 * GIB, overlap=False).replicas == replicas
@@ -119,13 +119,13 @@ def test_the_optimizer_s_formula_gives_the_kept_configurations(
     ],
 )
 def test_where_a_kept_configuration_differs_the_published_optimizer_differs_too(
-    profiled: dict[str, Chain], model: str, gpus: int, replicas: str
+    profiled: dict[str, PipelineChain], model: str, gpus: int, replicas: str
 ) -> None:
     # printed by optimizer_graph_hierarchical.py -n <gpus> -b 4294967296 --activation_compression_ratio 1
     assert planned(profiled[model], gpus, 4 * GIB, overlap=False).replicas == replicas
 
 
-def test_vgg_is_cut_and_priced_as_by_the_published_optimizer(profiled: dict[str, Chain]) -> None:
+def test_vgg_is_cut_and_priced_as_by_the_published_optimizer(profiled: dict[str, PipelineChain]) -> None:
     # optimizer_graph_hierarchical.py -n 16 -b 4294967296 --activation_compression_ratio 1, and -b 1250000000
     fast = planned(profiled["vgg16"], 16, 4 * GIB, overlap=False)
     assert [stage.layers for stage in fast.stages] == [25, 15]

@@ -7,13 +7,13 @@ from random import Random
 
 import pytest
 
-from scenarios.plan.chains.chain import Chain, ChainLayer, Level, Machine
+from scenarios.plan.chains.chain import Level, Machine, PipelineChain, PipelineLayer
 from scenarios.plan.methods.pipedream_2bw import even_cuts, pipedream_2bw
 from simulator.errors import ScheduleError
 from tests.scenarios.plan.chains.random_problems import random_chain
 
 
-def seconds(chain: Chain, machine: Machine, width: int, depth: int, batch: int, recompute: bool) -> float:
+def seconds(chain: PipelineChain, machine: Machine, width: int, depth: int, batch: int, recompute: bool) -> float:
     """Seconds a sample in the closed form of the paper; infinite if a stage does not fit. Links are all alike."""
     bandwidth, m = machine.levels[0].bandwidth, batch // (width * chain.micro_batch_size)
     share, more = divmod(len(chain), depth)
@@ -58,7 +58,7 @@ def test_it_is_as_good_as_brute_force(seed: int) -> None:
 
 
 def test_ends_are_no_layers_of_an_even_division() -> None:
-    ends = ChainLayer("end", 1, 1, end=True)
-    chain = Chain((ends, *(ChainLayer(f"layer {n}", 1, 1) for n in range(5)), ends))
+    ends = PipelineLayer("end", 1, 1, end=True)
+    chain = PipelineChain((ends, *(PipelineLayer(f"layer {n}", 1, 1) for n in range(5)), ends))
     assert even_cuts(chain, 2) == [(0, 4), (4, 7)]
     assert even_cuts(chain, 1) == [(0, 7)]

@@ -9,12 +9,12 @@ from random import Random
 
 import pytest
 
-from scenarios.plan.chains.chain import Chain, Level, Machine
+from scenarios.plan.chains.chain import Level, Machine, PipelineChain
 from scenarios.plan.methods.piper import piper
 from simulator.errors import ScheduleError
 from tests.scenarios.plan.chains.random_problems import compositions, random_chain
 
-Choice = tuple[Chain, bool, int]
+Choice = tuple[PipelineChain, bool, int]
 """(layers by the tensor degree, recomputation, data-parallel degree) of a stage."""
 
 
@@ -36,7 +36,7 @@ def seconds(choices: Sequence[Choice], layers: Sequence[int], machine: Machine, 
     return slowest
 
 
-def brute_force(chains: Sequence[Chain], machine: Machine, micro_batches: int, *, uniform: bool) -> float:
+def brute_force(chains: Sequence[PipelineChain], machine: Machine, micro_batches: int, *, uniform: bool) -> float:
     degrees = [d for d in range(1, machine.gpus + 1) if micro_batches % d == 0]
     best = inf
     for layers in compositions(len(chains[0])):

@@ -8,7 +8,7 @@ import pytest
 
 from scenarios.build.layer_seconds import layer_seconds
 from scenarios.build.memory.offload_activations import copy_bandwidth
-from scenarios.build.memory.optimal_recompute import network_of
+from scenarios.build.network import network_of
 from scenarios.scenario import Scenario
 from workloads.memory.chains.combined.combined import combined
 from workloads.memory.chains.combined.execution import executed_with_copies
@@ -22,7 +22,7 @@ def chain_on_one_gpu(gpu, bandwidth, model, software, **training):
     cluster = {"preset": "uniform", "gpus": 1, "hosts": 1, "bandwidth": bandwidth, "latency": "5 us"}
     data = {"version": 1, "cluster": {**cluster, "accelerator": gpu}, "model": model, "training": training}
     scenario = Scenario.model_validate({**data, "software": software})
-    network = network_of(scenario.specification, scenario.derived, scenario.cluster())
+    network = network_of(scenario.specification, scenario.cluster(), scenario.derived.devices)
     parts = list(scenario.specification.parallelism.parts.values())
     seconds = layer_seconds(scenario.model, scenario.derived, parts, scenario.software, network)
     chain = stage_chain(scenario.model.layers, None, scenario.derived.micro_batch_size, seconds)

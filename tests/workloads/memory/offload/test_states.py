@@ -304,6 +304,6 @@ def test_the_planner_estimates_copies_that_share_the_links_of_a_node(name):
     offload, data = COMBINATIONS[name]
     one = scenario(offload, data, parallelism__dp=16, training__global_batch_size=256)
     estimator = Estimator(one)
-    estimate = estimator.estimate(one.specification, one.derived)
+    estimate = estimator.estimate(one)
     assert estimate.seconds == pytest.approx(one.run().summary()["step_time_s"], rel=0.05)
-    assert least_bytes(estimator, one.specification, one.derived) <= estimate.need.nbytes
+    assert least_bytes(estimator, one) <= estimate.need.nbytes

@@ -24,7 +24,9 @@ def scenario(gpus=4, *, changes=None, layers=4, parameters="4M", latency="0 s", 
                 "parameters": parameters,
             },
             "training": {"global_batch_size": gpus, "micro_batch_size": 1},
-            "parallelism": {"data": {"method": "horovod", "request": "0 s", **data}},
+            "parallelism": {
+                "data": {"method": "horovod", "request": "0 s", "cycle": "5 ms", "cache_capacity": 0, **data}
+            },
             "network": {"transport": "ideal", "algorithms": {"all_reduce": "ring", "broadcast": "binomial"}},
             **(changes or {}),
         }
@@ -92,6 +94,37 @@ def test_negotiation_grows_with_the_ranks(gpus):
     # requests arrive together; the answer takes log2 p rounds; then the ring
     rounds = gpus.bit_length() - 1
     assert base.timeline.step_time == pytest.approx(20e-3 + (1 + rounds + 2 * (gpus - 1)) * 1e-3, rel=1e-3)
+
+
+@pytest.mark.parametrize("gpus", [2, 4, 8])
+def test_cached_gradients_are_negotiated_by_their_bits_alone(gpus):
+    """Whatever a request costs; the all-reduce of the bits halves and doubles its distance: 2 log2 p rounds."""
+    told = scenario(gpus, latency="1 ms", parameters="4", cycle="20 ms", request="1 ms", cache_capacity=1024).run()
+    rounds = 2 * (gpus.bit_length() - 1)
+    assert told.timeline.step_time == pytest.approx(20e-3 + (rounds + 2 * (gpus - 1)) * 1e-3, rel=1e-3)
+
+
+def test_a_cache_that_is_too_small_negotiates_every_gradient():
+    """Four gradients evict each other from a cache of three before they come again."""
+    steps = {
+        capacity: scenario(request="1 ms", cache_capacity=capacity).run().timeline.step_time for capacity in (0, 3, 4)
+    }
+    assert steps[3] == steps[0] > steps[4]
+
+
+def test_negotiation_of_hundreds_of_ranks_does_not_bound_a_step():
+    """Each of 512 ranks would send a request for each of 161 gradients: 82 ms for a coordinator without a cache."""
+    document = {
+        "version": 1,
+        "cluster": {"preset": "dgx_h100", "nodes": 64},
+        "model": {"preset": "resnet50"},
+        "training": {"global_batch_size": 8192, "precision": "fp16", "optimizer": "momentum"},
+    }
+    steps = {}
+    for method in ("horovod", "ddp"):
+        made = Scenario.model_validate({**document, "parallelism": {"data": {"method": method}}})
+        steps[method] = made.run().timeline.step_time
+    assert steps["ddp"] < steps["horovod"] < 2 * steps["ddp"]
 
 
 def test_traffic_is_that_of_gradients_and_negotiation():

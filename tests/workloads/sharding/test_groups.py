@@ -1,7 +1,5 @@
 """ZeRO with groups: bytes by formula, memory by division, and the two-hop synchronisation of MiCS."""
 
-from math import inf
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,12 +12,10 @@ from simulator.schedule import Collective
 from simulator.schedule.check import check
 from topologies.uniform import uniform
 from workloads.compute import compute
-from workloads.memory.unshard import Limits
 from workloads.model import Model
-from workloads.parallelism.zero import Zero, zero, zero_buckets
-from workloads.partial_sharding.groups import Groups
-from workloads.partial_sharding.zero_groups import zero_groups
+from workloads.parallelism.zero import SHARDED, Zero, zero
 from workloads.pipelines.one_f_one_b import one_f_one_b
+from workloads.sharding.groups import STATES, Groups, GroupSizes, with_hybrid_axes
 from workloads.unit import UnitLayer
 
 RING = dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter"), "ring")
@@ -35,10 +31,7 @@ def replicas(what, ranks, micro_batches=1, **options):
 
 
 def grouped(schedule, what, overlap=True, **sizes):
-    limits = Limits(reuse=inf, live=inf)
-    made = zero_groups(
-        schedule, what, Groups(**sizes), zero_buckets, gradient_dtype="fp32", bucket=1e9, overlap=overlap, limits=limits
-    )
+    made = zero(schedule, what, groups=Groups(**sizes), overlap=overlap, bucket=1e9)
     check(made)
     return made
 
@@ -116,9 +109,9 @@ def test_two_hops_of_mics():
     made = grouped(replicas(what, 8, 3), what, parameters=4, gradients=4, optimizer=4)
     ops = [op for op in made.programs[0].ops if isinstance(op, Collective) and op.kind != "all_gather"]
     told = [(op.kind, op.over, op.nbytes) for op in ops if op.nbytes > 4]
-    within = ("reduce_scatter", "dp.gradients", 4800.0)
+    within = ("reduce_scatter", "dp.shard", 4800.0)
     assert told == [within, within, within, ("all_reduce", "dp.replica", 1200.0)]
-    assert made.mesh.axes["dp.gradients"].groups == ((0, 1, 2, 3), (4, 5, 6, 7))
+    assert made.mesh.axes["dp.shard"].groups == ((0, 1, 2, 3), (4, 5, 6, 7))
     assert made.mesh.axes["dp.replica"].groups == ((0, 4), (1, 5), (2, 6), (3, 7))
 
 
@@ -139,6 +132,37 @@ def test_two_hops_of_mics():
 def test_groups_that_are_not_nested_are_told(sizes, message):
     with pytest.raises(ScenarioError, match=message):
         Groups(**sizes).sizes(8)
+
+
+def test_each_method_is_three_group_sizes():
+    """DDP, ZeRO's stages (arXiv:1910.02054, figure 1), FSDP, and hybrid shards, on 8 replicas."""
+    sizes = {stage: [GroupSizes.of(SHARDED[stage], 8).ranks(state) for state in STATES] for stage in SHARDED}
+    assert sizes == {0: [1, 1, 1], 1: [1, 1, 8], 2: [1, 8, 8], 3: [8, 8, 8]}
+    assert GroupSizes.of(STATES, 8, 4) == GroupSizes(4, 4, 4, 8) == Groups(**dict.fromkeys(STATES, 4)).sizes(8)
+    assert GroupSizes.of(STATES, 8, 8) == GroupSizes.of(STATES, 8)
+
+
+def test_groups_of_one_size_are_the_axes_of_a_hybrid():
+    base = replicas(model(8), 8)
+    made = GroupSizes.of(STATES, 8, 2).with_axes(base).mesh.axes
+    assert made == with_hybrid_axes(base, 2).mesh.axes
+    assert GroupSizes.of(STATES, 8).with_axes(base) == base
+
+
+def test_a_state_that_no_ranks_share_is_not_divided_with_muon_either():
+    """Ranks with whole optimizer states have whole matrices, so that none is gathered for the products of the step."""
+    data = {"method": "zero", "groups": dict.fromkeys(STATES, 1)}
+    scenario = Scenario.model_validate(
+        {
+            "version": 1,
+            "cluster": {"preset": "dgx_h100", "nodes": 1},
+            "model": {"preset": "gpt2", "num_layers": 1},
+            "training": {"global_batch_size": 8, "precision": "bf16", "optimizer": "muon"},
+            "parallelism": {"data": data},
+        }
+    )
+    kinds = {op.kind for op in scenario.schedule().programs[0].ops if isinstance(op, Collective)}
+    assert kinds == {"all_reduce"}
 
 
 def test_groups_stand_in_place_of_the_stage():

@@ -1,0 +1,17 @@
+"""What commands print and write is what is stored; `tests/golden/text.py` says when it may be stored anew."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.golden.text import CASES, FOLDER, printed
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_text_is_that_stored(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    assert printed(name) == (FOLDER / f"{name}.txt").read_text()
+
+
+def test_every_stored_text_is_a_case() -> None:
+    assert sorted(path.stem for path in FOLDER.glob("*.txt")) == sorted(CASES)
