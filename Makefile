@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: run test lint benchmark docs pictures notebooks clean
+.PHONY: run test lint benchmark fuzz docs pictures notebooks clean
 
 run: $(VENV)/run.done
 	$(BIN)/clustersim run zhores_resnet50_ddp
@@ -16,7 +16,7 @@ test: $(VENV)/test.done
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 -m "not testbed and not cluster" tests simulator topologies workloads scenarios
+	$(BIN)/pytest -n 2 --dist loadfile -m "not testbed and not cluster" tests simulator topologies workloads scenarios
 	$(BIN)/pytest -m "testbed or cluster" tests
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n 2 --nbmake notebooks
 
@@ -27,6 +27,11 @@ lint: $(VENV)/test.done
 
 benchmark: $(VENV)/test.done
 	$(BIN)/python -m tests.benchmarks
+
+# generated scenarios and damaged files for a night; `make fuzz FUZZ="files --seed 7 --count 500"` some of them
+FUZZ ?= --seed $(shell date +%Y%m%d) --count 10000
+fuzz: $(VENV)/test.done
+	$(BIN)/python -m tests.fuzz $(FUZZ)
 
 # warnings are errors; nothing is fetched once the packages are there
 docs: $(VENV)/docs.done

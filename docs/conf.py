@@ -33,9 +33,13 @@ myst_heading_anchors = 3
 
 
 def write_generated(app: Any) -> None:
-    """Write what the site takes from elsewhere: both references, and the notebooks as they stand."""
+    """Write what the site takes from elsewhere: the references, and the notebooks as they stand."""
     GENERATED.mkdir(exist_ok=True)
-    for name, script in (("scenario", "scenario_reference"), ("api", "api_reference")):
+    for name, script in (
+        ("scenario", "scenario_reference"),
+        ("commands", "command_reference"),
+        ("api", "api_reference"),
+    ):
         (GENERATED / f"{name}.md").write_text(import_module(script).page(), encoding="utf-8")
     shutil.rmtree(GENERATED / "notebooks", ignore_errors=True)
     shutil.copytree(DOCS.parent / "notebooks", GENERATED / "notebooks", ignore=shutil.ignore_patterns(".*"))

@@ -48,7 +48,8 @@ def main(numbers: list[str]) -> int:
 
 def store(notebook: Any, path: Path) -> None:
     """Write *notebook* with small pictures and without what is of this machine."""
-    notebook.metadata.language_info = {"name": "python"}
+    # cells with `!clustersim` are no Python
+    notebook.metadata.language_info = {"name": "python", "pygments_lexer": "ipython3"}
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
             output.pop("metadata", None) if output.output_type == "stream" else output.update(metadata={})

@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -30,7 +31,9 @@ def _plotted(picture: str, scenario: str, *options: str) -> Callable[[], int]:
 
 def _accuracy() -> int:
     """Compare the published runs with their measurements: ACCURACY.md, accuracy.png and ptd_p_against_zero_3.png."""
-    return run(["accuracy", "-j", JOBS, "-o", str(DOCS.parent / "ACCURACY.md"), "--figures", str(DOCS)])
+    status = run(["accuracy", "-j", JOBS, "-o", str(DOCS.parent / "ACCURACY.md"), "--figures", str(DOCS)])
+    import_module("readme").main()
+    return status
 
 
 def _plan() -> int:

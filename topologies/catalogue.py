@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
-from math import inf
+from math import inf, sqrt
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -79,6 +79,12 @@ class Lanes(Section):
 
 EFFICIENCIES = (
     "matmul_efficiency",
+    "low_precision_efficiency",
+    "burst",
+    "tile_side",
+    "split_latency",
+    "product_latency",
+    "overlap",
     "fp32_efficiency",
     "convolution_efficiency",
     "unaligned_efficiency",
@@ -88,17 +94,38 @@ EFFICIENCIES = (
     "cudnn_attention_efficiency",
     "cudnn_attention_backward",
     "spread",
+    "k_half",
+    "fp32_k_half",
+    "convolution_k_half",
 )
-"""Shares of a peak, which hold for similar GPUs."""
+"""Shares of a peak, depths, sides and latencies of kernels, which hold for similar GPUs."""
 
 
-HALF_DEPTHS = {"k_half": "fp16", "fp32_k_half": "fp32", "convolution_k_half": "fp32"}
-"""Inner dimensions at which products reach half of their speed, and the precision of these products."""
+OF_PRODUCTS = ("matmul_efficiency", "low_precision_efficiency")
+"""Those of products at the power limit."""
 
 
 def _peak(flops: float | Mapping[str, float], precision: str) -> float:
     """Return the peak in *precision*, FLOP/s; where there is none, the highest."""
     return flops.get(precision, max(flops.values())) if isinstance(flops, Mapping) else flops
+
+
+BEST_SHARE = 0.95
+"""Share of a peak that products reach at most where power does not limit them: the best of measured ones, on A100
+(gemm_times: 297 of 312 TFLOP/s)."""
+
+
+def products_at_power(share: float, measured: Device, gpu: Device) -> float:
+    """Return the share of its peak that *gpu* reaches in products; *measured*, of its generation, reaches *share*.
+
+    Long products run at the power limit. Voltage rises with the clock, so that power grows faster than the rate: four
+    Blackwell GPUs of 1,000 to 1,400 W keep one ratio of rate to the square root of power, to 3 % (scenarios/fitting/
+    products.yaml). With no power stated the share is the same.
+    """
+    if not measured.power or not gpu.power:
+        return share
+    peaks = _peak(measured.peak_flops, "bf16") / _peak(gpu.peak_flops, "bf16")
+    return min(max(share, BEST_SHARE), share * peaks * sqrt(gpu.power / measured.power))
 
 
 class Device(Sourced):
@@ -107,8 +134,8 @@ class Device(Sourced):
     *transposes*: products of 8 bits take operands in one layout only.
     In a scenario a mapping may begin with a *preset*, a catalogue file whose values its keys override.
     *efficiency_of*: a GPU of the catalogue on which kernels were measured. What this one does not set of `EFFICIENCIES`
-    and `HALF_DEPTHS` is as there; the latter in proportion to peak over memory bandwidth, for what a tile loads and
-    stores costs as many more of its inner steps.
+    is as there; if both are of one *generation*, products run at the rate of `products_at_power`. The parameters of
+    products are those of `Accelerator`.
     """
 
     preset: str | None = None
@@ -119,9 +146,16 @@ class Device(Sourced):
     memory_bandwidth: Bandwidth = inf
     transposes: Flag = True
     sms: Count | None = None
+    generation: str | None = None
     matmul_efficiency: Fraction = 1.0
+    low_precision_efficiency: Fraction | None = None
+    burst: Number = 1.0
     memory_efficiency: Fraction = 1.0
     k_half: Number = 0.0
+    tile_side: Number = 0.0
+    split_latency: Time = 0.0
+    product_latency: Time = 0.0
+    overlap: Number = inf
     fp32_efficiency: Fraction | None = None
     fp32_k_half: Number | None = None
     convolution_efficiency: Fraction | None = None
@@ -146,13 +180,13 @@ class Device(Sourced):
     def _inherited(self) -> dict[str, Any]:
         if self.efficiency_of is None:
             return {}
-        measured = device(GPUS, self.efficiency_of).accelerator()
+        entry = device(GPUS, self.efficiency_of)
+        measured = entry.accelerator()
         made = {key: getattr(measured, key) for key in EFFICIENCIES}
-        for key, precision in HALF_DEPTHS.items():
-            depth = getattr(measured, key)
-            if depth is not None:
-                peaks = _peak(self.peak_flops, precision) / _peak(measured.peak_flops, precision)
-                made[key] = depth * peaks * measured.memory_bandwidth / self.memory_bandwidth
+        if self.generation is not None and self.generation == entry.generation:
+            alone = measured.matmul_efficiency * measured.burst
+            change = products_at_power(alone, entry, self) / alone
+            made |= {key: share * change for key in OF_PRODUCTS if (share := made[key]) is not None}
         return {key: value for key, value in made.items() if key not in self.model_fields_set}
 
     def accelerator(self) -> Accelerator:
@@ -168,6 +202,12 @@ class Device(Sourced):
             transposes=self.transposes,
             sms=self.sms or 0,
             matmul_efficiency=self.matmul_efficiency,
+            low_precision_efficiency=self.low_precision_efficiency,
+            burst=self.burst,
+            tile_side=self.tile_side,
+            split_latency=self.split_latency,
+            product_latency=self.product_latency,
+            overlap=self.overlap,
             memory_efficiency=self.memory_efficiency,
             k_half=self.k_half,
             fp32_efficiency=self.fp32_efficiency,

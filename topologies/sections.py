@@ -21,8 +21,8 @@ from topologies.wiring import Drives, Server, Wiring
 
 FABRICS, NODES = "topologies.fabrics", "topologies.nodes"
 
-MOST_PARTS = 1024
-"""GPUs, NICs or PCIe switches of one node: beyond the 256 GPUs of the largest NVLink domain built (DGX GH200)."""
+MOST_PARTS = 16_384
+"""GPUs, NICs or PCIe switches of one node: beyond the 9,216 chips of the largest torus built (a pod of TPU v7)."""
 
 
 def _with_preset(folder: str) -> BeforeValidator:

@@ -5,10 +5,11 @@ Every form has ``build(folder)``, which returns the `simulator.Cluster`. The cat
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
-from math import prod
+from math import inf, prod
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -33,6 +34,7 @@ from simulator.document import (
 )
 from simulator.document.quantities import LEAST_RATIO
 from simulator.errors import ClusterError
+from simulator.units import show
 from topologies.assembly import assemble, cable_of
 from topologies.catalogue import CPUS, GPUS, LinkData, device, known, link_data
 from topologies.parameters import one_or_list
@@ -42,8 +44,9 @@ from topologies.wiring import Wiring
 
 CLUSTERS = "topologies.clusters"
 
-MOST_DEVICES = 1_000_000
-"""GPUs, or hosts, of a cluster: more than any real machine has. A graph of them takes a minute and gigabytes."""
+BYTES_OF_A_DEVICE = 9e3
+"""Of memory that a simulated GPU takes: 1.17 GB for 131,072 (GPT-3 on DGX H100, tp 8 x pp 8); the cluster alone takes
+1.3 GB for 1,048,576."""
 
 
 DEFAULT_RADIX = 40
@@ -58,9 +61,23 @@ def _catalogue_link(kind: str) -> LinkData | None:
         return None
 
 
-def _not_absurd(path: str, devices: int) -> None:
-    if devices > MOST_DEVICES:
-        raise Fault(path, f"{devices} devices in all is absurd; the most that is taken is {MOST_DEVICES}")
+def memory_of_this_machine() -> float:
+    """Return the bytes of memory of the machine that simulates; infinite if its system does not tell."""
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, OSError, ValueError):
+        return inf
+
+
+def _check_room(path: str, devices: int) -> None:
+    """Raise `Fault` at *path* if a simulation of *devices* takes more memory than this machine has."""
+    most, needed = memory_of_this_machine(), devices * BYTES_OF_A_DEVICE
+    if needed > most:
+        raise Fault(
+            path,
+            f"a simulation of {devices:,} devices takes about {show(needed, 'size', 2)} of memory, and this machine "
+            f"has {show(most, 'size', 3)}, enough for {most / BYTES_OF_A_DEVICE:,.0f}",
+        )
 
 
 def _two_vertices(value: Any) -> Any:
@@ -181,7 +198,7 @@ class NodesSection(ClusterSection):
     def _agrees(self) -> Self:
         if len(self.kinds) != len(self.counts):
             raise Fault("nodes", f"has {len(self.counts)} entries, but node has {len(self.kinds)}; one for each kind")
-        _not_absurd("nodes", sum(kind.accelerators * n for kind, n in zip(self.kinds, self.counts, strict=True)))
+        _check_room("nodes", sum(kind.accelerators * n for kind, n in zip(self.kinds, self.counts, strict=True)))
         if sum(self.counts) > 1 and any(kind.nic is None for kind in self.kinds):
             raise Fault(
                 "node", f"{sum(self.counts)} nodes need a nic each to reach one another, e.g. nic: {{kind: ib_hdr}}"
@@ -238,8 +255,8 @@ class UniformSection(ClusterSection):
 
     @model_validator(mode="after")
     def _sane(self) -> Self:
-        _not_absurd("gpus", self.gpus)
-        _not_absurd("hosts", self.hosts)
+        _check_room("gpus", self.gpus)
+        _check_room("hosts", self.hosts)
         return self
 
     def _whole_cluster(self, folder: Path, routing: Routing) -> Cluster:
@@ -270,8 +287,8 @@ class TreeSection(ClusterSection):
 
     @model_validator(mode="after")
     def _levels(self) -> Self:
-        _not_absurd("arity", prod(self.arity))
-        _not_absurd("hosts", self.hosts)
+        _check_room("arity", prod(self.arity))
+        _check_room("hosts", self.hosts)
         for name in ("bandwidth", "latency"):
             values = getattr(self, name)
             if isinstance(values, list) and len(values) != len(self.arity):

@@ -27,6 +27,10 @@ NVSWITCH = "0x068000"
 """PCI class of an NVSwitch, a bridge of no other kind (PCI Code and ID Assignment Specification)."""
 
 
+MOST_DIGITS = 9
+"""Of a number in the file."""
+
+
 class Found(NamedTuple):
     """An *element* below the PCI device *pci*, on a *socket* and below its nearest PCIe *switch*."""
 
@@ -45,7 +49,9 @@ def read(text: str, name: str) -> Inventory:
     if system.tag != "system":
         raise CalibrationError(f"{name}: is not a topology file of NCCL: it begins with <{system.tag}>, not <system>")
     found = [one for socket, cpu in enumerate(system.findall("cpu")) for one in _below(cpu, socket, None)]
-    gpus = sorted((one for one in found if one.element.tag == "gpu"), key=lambda one: int(one.element.get("dev", "0")))
+    gpus = [one for one in found if one.element.tag == "gpu"]
+    numbers = [_whole(one.element.get("dev", "0"), f"{name}: dev of a gpu") for one in gpus]
+    gpus = [gpus[place] for place in sorted(range(len(gpus)), key=numbers.__getitem__)]
     nics = [one for one in found if one.element.tag == "net"]
     if not gpus:
         raise CalibrationError(f"{name}: has no <gpu>; NCCL writes the file when a communicator is made")
@@ -89,7 +95,7 @@ def _nvlinks(gpus: list[Found], name: str) -> dict[tuple[int, int], int]:
 
 
 def _whole(text: str | None, what: str) -> int:
-    if text is None or not text.isdigit():
+    if text is None or not text.isdecimal() or len(text) > MOST_DIGITS:
         raise CalibrationError(f"{what}: must be a whole number, not {text!r}")
     return int(text)
 

@@ -17,6 +17,7 @@ from simulator.errors import CalibrationError
 from topologies.inventory.inventory import Inventory, Part
 
 GPU = re.compile(r"GPU\d+")
+LINKS = re.compile(r"NV[0-9]{1,4}")
 NIC = re.compile(r"NIC\d+|mlx\d+_\w+|bnxt_re\w*|rdma\w*|efa\w*|ib\d+|cxi\d+")
 NEAR = ("PIX", "PXB")
 """Joined below a PCIe switch."""
@@ -54,6 +55,12 @@ def read(text: str, name: str) -> Inventory:
     missing = [word for word in header if GPU.fullmatch(word) and word not in rows]
     if missing:
         raise CalibrationError(f"{name}: has no row of {missing[0]}")
+    for one, row in rows.items():
+        wrong = next((cell for cell in row.values() if cell.startswith("NV") and not LINKS.fullmatch(cell)), None)
+        if wrong is not None:
+            raise CalibrationError(
+                f"{name}: the row of {one} has {wrong[:20]!r}; NVLinks are written NV and their number"
+            )
     return _inventory(header, rows, affinity)
 
 
