@@ -98,14 +98,18 @@ def calibration(rows: Sequence[Known], judging: AbstractSet[str] | None = None) 
 
 
 def shortest(rows: Sequence[tuple[str, float]]) -> Limits:
-    """Return the shortest range about 0 that holds `LEVEL` of *rows*, (source, ratio); each source weighs the same.
+    """Return the shortest range about 0 that holds a run of a new source with `LEVEL`, by *rows*, (source, ratio).
+
+    Each source weighs the same. The new source may lie at any place among the n known ones, so the range holds
+    `LEVEL` of n + 1 sources, and all rows if there are too few: conformal prediction with pooled groups (Dunn et al.,
+    "Distribution-Free Prediction Sets for Two-Layer Hierarchical Models", 2022).
 
     >>> shortest([("a", n / 64) for n in range(20)])
-    Limits(low=0.0, high=0.28125)
+    Limits(low=0.0, high=0.296875)
     """
     sources = [source for source, _ in rows]
     weights = {source: 1 / sources.count(source) for source in sources}
-    needed = LEVEL * len(weights) - EXACT
+    needed = min(len(weights), LEVEL * (len(weights) + 1)) - EXACT
     ordered = sorted((ratio, weights[source]) for source, ratio in rows)
     best, end, held = None, 0, 0.0
     for ratio, weight in ordered:
