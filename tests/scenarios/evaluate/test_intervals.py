@@ -25,17 +25,11 @@ def held(rows: list[tuple[str, float]], limits: Limits) -> float:
     return sum(sum(own) / len(own) for own in by_source.values()) / len(by_source)
 
 
-def needed(rows: list[tuple[str, float]]) -> float:
-    """Return the share of the sources of *rows* that is `LEVEL` of one source more."""
-    sources = len({source for source, _ in rows})
-    return min(1.0, LEVEL * (sources + 1) / sources)
-
-
 @given(rows)
 def test_limits_hold_their_share_of_the_sources(rows: list[tuple[str, float]]) -> None:
     limits = shortest(rows)
     assert limits.low <= 0 <= limits.high
-    assert held(rows, limits) >= needed(rows) - 1e-6
+    assert held(rows, limits) >= LEVEL - 1e-6
 
 
 @given(rows)
@@ -44,21 +38,24 @@ def test_no_shorter_range_of_two_ratios_does(rows: list[tuple[str, float]]) -> N
     for _, low in rows:
         for _, high in rows:
             other = Limits(min(0.0, low), max(0.0, high))
-            if low <= high and held(rows, Limits(low, high)) >= needed(rows):
+            if low <= high and held([*rows], Limits(low, high)) >= LEVEL:
                 assert other.high - other.low >= limits.high - limits.low - 1e-9
 
 
-def test_limits_hold_a_new_source_like_the_known_ones() -> None:
+def test_limits_hold_new_sources_like_the_known_ones() -> None:
+    """Sources with a bias of their own: limits that hold 95 % of 25 known ones hold less of others."""
     generator = np.random.default_rng(7)
 
-    def drawn() -> list[float]:
-        return list(generator.normal(generator.normal(0.0, 0.1), 0.05, 10))
+    def drawn(source: str) -> list[Known]:
+        return [Known(source, ratio, LARGE) for ratio in generator.normal(generator.normal(0.0, 0.1), 0.03, 8)]
 
     inside = []
-    for _ in range(200):
-        limits = shortest([(str(source), ratio) for source in range(25) for ratio in drawn()])
-        inside += [limits.contains(ratio) for _ in range(20) for ratio in drawn()]
-    assert np.mean(inside) == pytest.approx(LEVEL, abs=0.02)
+    for _ in range(40):
+        known = calibration([row for source in range(25) for row in drawn(str(source))])
+        assert known.shares[CLASSES[0]] >= LEVEL
+        limits = known.limits()[CLASSES[0]]
+        inside += [limits.contains(row.ratio) for _ in range(40) for row in drawn("new")]
+    assert np.mean(inside) >= LEVEL - 0.02
 
 
 def test_a_source_of_many_rows_weighs_as_much_as_one_of_a_few() -> None:
@@ -127,7 +124,6 @@ def test_the_file_says_what_it_was_made_of() -> None:
     assert widths == sorted(widths)
 
 
-@pytest.mark.xfail(strict=True, reason="88.2 %: limits of few sources are the shortest that hold 95 % of their rows")
 def test_nine_of_ten_left_out_runs_are_in_their_interval() -> None:
     assert read(FILE).data["all"]["coverage"] >= 0.9
 
@@ -138,10 +134,10 @@ def test_contents_are_the_limits_with_their_coverage_and_what_is_known() -> None
     assert data["source"].startswith("made, 2026-01-02")
     assert data["limits"][CLASSES[0]] | {"width": 0} == {
         "low": 0.0,
-        "high": 0.19,
+        "high": 0.18,
         "rows": 80,
         "sources": 4,
-        "coverage": 1.0,
+        "coverage": 0.95,
         "width": 0,
     }
     assert data["known"]["a"] == ["megatron, transformer, Ampere, 512, 0.000977, 20"]
