@@ -25,7 +25,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 SHARE, FEWEST = 5, 6
 """The short suite generates one in `SHARE` of the examples that a test asks for, and `FEWEST` at least."""
 
-TOGETHER = {"tests/test_exactness.py": "tests/test_conservation.py"}
+TOGETHER = {
+    "tests/test_exactness.py": "tests/test_conservation.py",
+    "tests/scenarios/test_shipped.py": "tests/test_golden.py",
+}
 """Files that read simulations of another file. Both run in one process, so that each simulation runs once."""
 
 

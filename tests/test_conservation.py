@@ -119,7 +119,14 @@ def timelines(case: Case, fold: bool) -> tuple[Timeline, ...]:
     return tuple(simulated(scenario, schedule) for schedule in schedules if schedule is not None)
 
 
-every_case = pytest.mark.parametrize("case", sample(cases()), ids=lambda case: "-".join(filter(None, case)))
+HEAVY = ("gpt2_xl_offload_8a100", "gpt3_175b_1024a100", "gpt3_175b_one_a100", "llama3_70b_fp8_64h100")
+"""Scenarios that take seconds so."""
+
+every_case = pytest.mark.parametrize(
+    "case",
+    sample(cases(), heavy=[one for one in cases() if one[0] in HEAVY]),
+    ids=lambda case: "-".join(filter(None, case)),
+)
 both_ways = pytest.mark.parametrize("fold", [False, True], ids=["unfolded", "folded"])
 
 

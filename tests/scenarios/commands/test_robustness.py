@@ -216,11 +216,16 @@ def test_an_interrupt_during_imports_is_status_130() -> None:
     ("arguments", "file"),
     [
         (["run", "hello", "-o", "d"], "d/spans.csv"),
-        (["run", "hello", "--json", "--trace", "d/t.json"], "d/t.json"),
-        (["run", "hello", "--json", "--spans", "d/s.csv"], "d/s.csv"),
-        (["plot", "hello", "-o", "d/x.png"], "d/x.png"),
-        (["schema", "-o", "d/schema.json"], "d/schema.json"),
-        (["accuracy", "hello", "-o", "d/A.md"], "d/A.md"),
+        *(
+            pytest.param(*one, marks=pytest.mark.exhaustive)
+            for one in (
+                (["run", "hello", "--json", "--trace", "d/t.json"], "d/t.json"),
+                (["run", "hello", "--json", "--spans", "d/s.csv"], "d/s.csv"),
+                (["plot", "hello", "-o", "d/x.png"], "d/x.png"),
+                (["schema", "-o", "d/schema.json"], "d/schema.json"),
+                (["accuracy", "hello", "-o", "d/A.md"], "d/A.md"),
+            )
+        ),
     ],
 )
 def test_a_full_disk_leaves_the_old_file_whole(arguments: list[str], file: str) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from scenarios import Scenario
 from scenarios.build.built import BuiltScenario
 
 
+@cache
 def ratios(model: str) -> dict[str, tuple[float, float]]:
     """(simulated, measured) MFU by strategy."""
     found = {}

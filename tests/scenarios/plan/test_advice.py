@@ -199,7 +199,7 @@ def test_plan_and_advice_agree(name: str) -> None:
         )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name",
     [
