@@ -67,7 +67,7 @@ def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
     """Deal whole files to the workers, and files that are `TOGETHER` to one of them."""
     from xdist.scheduler import LoadFileScheduling
 
-    class Files(LoadFileScheduling):
+    class Files(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
             return TOGETHER.get(file, file)

@@ -6,8 +6,8 @@ import pytest
 
 from scenarios import Scenario
 from simulator import lookup
-from topologies.catalogue import GPUS, device
 from tests.samples import sample
+from topologies.catalogue import GPUS, device
 from workloads.default_stack import default_stack
 
 STACKS = lookup.names("workloads.software")
