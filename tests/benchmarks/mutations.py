@@ -51,8 +51,8 @@ SIMULATIONS = ("tests/test_golden.py", "tests/scenarios/test_shipped.py", "tests
 ALL = ("tests", "simulator", "topologies", "workloads", "scenarios")
 """All tests."""
 
-LEFT_BEHIND = (".git", ".venv", "runs", "build", ".*_cache", ".hypothesis")
-"""What the copy of the project does not need. Code that numba has compiled is copied."""
+LEFT_BEHIND = {".git", ".venv", "runs", "build", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
+"""What the copy of the project lacks. Code that numba has compiled is copied."""
 
 SECONDS = 1200
 """Processor time of a process of tests, s. A fault that makes one longer is found."""
@@ -286,7 +286,7 @@ def main() -> None:
     known, faults = rows(given.results), drawn(given.count, given.seed)
     with TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
-        shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*LEFT_BEHIND))
+        shutil.copytree(ROOT, tree, ignore=lambda place, _: LEFT_BEHIND if Path(place) == ROOT else set())
         for number, fault in enumerate(faults, 1):
             found = known.setdefault(fault, {})
             stages = {"near": near(fault.file), "simulations": [*SIMULATIONS]}
