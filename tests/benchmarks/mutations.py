@@ -2,8 +2,8 @@
 
 A fault is one edit of the syntax tree of a module: an operator is exchanged, a bound is off by one, a term or factor is
 dropped, a constant is wrong, a condition is reversed. Each is made in a copy of the project, and tests run there until
-one fails: first those near the module, then whole simulations, then the whole suite. `--near` ends after the
-simulations; a fault that they do not find counts as not found. `--long` gives the faults that are left to the long
+one fails: first those of the module and the stored numbers of whole simulations, then the whole suite. `--near` ends
+after the first; a fault that they do not find counts as not found. `--long` gives the faults that are left to the long
 suite.
 
 Results are appended to a file; what it has is not run again, so that a run can be interrupted. A hundred faults take a
@@ -45,7 +45,7 @@ PARTS: dict[str, tuple[str, ...]] = {
 }
 """Folders and files by what they do. Faults are drawn from each in turn."""
 
-SIMULATIONS = ("tests/test_golden.py", "tests/scenarios/test_shipped.py", "tests/test_exactness.py")
+SIMULATIONS = "tests/test_golden.py"
 """Tests of whole simulations, which most faults change."""
 
 ALL = ("tests", "simulator", "topologies", "workloads", "scenarios")
@@ -220,7 +220,7 @@ def belongs(part: str, file: Path) -> bool:
 
 
 def near(file: str) -> list[str]:
-    """The files of tests that import the module *file*, and the folder of tests with its name; nearest first."""
+    """Tests of the module *file*: those that import it, of whole simulations, in the folder with its name, its own."""
     module = file.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
     package, _, name = module.rpartition(".")
     said = (f"{module} import", f"import {module}", f"from {package} import {name}")
@@ -230,7 +230,7 @@ def near(file: str) -> list[str]:
         if any(one in path.read_text() for one in said)
     ]
     mirrored = [folder for folder in (f"tests/{Path(file).parent}",) if (ROOT / folder).is_dir()]
-    return [*users, *mirrored, file]
+    return [*users, SIMULATIONS, *mirrored, file]
 
 
 def first_failure(tree: Path, tests: Sequence[str], options: Sequence[str]) -> str:
@@ -278,7 +278,7 @@ def main() -> None:
     parser = ArgumentParser(prog="python -m tests.benchmarks.mutations", description=__doc__)
     parser.add_argument("--count", type=int, default=100, help="how many faults")
     parser.add_argument("--seed", type=int, default=1, help="of the faults")
-    parser.add_argument("--near", action="store_true", help="end after the nearest tests and whole simulations")
+    parser.add_argument("--near", action="store_true", help="end after the tests of the module and whole simulations")
     parser.add_argument("--long", action="store_true", help="give what is left to the long suite")
     parser.add_argument("--results", type=Path, default=ROOT / "build/mutations.jsonl", help="a line for each fault")
     given = parser.parse_args()
@@ -289,7 +289,7 @@ def main() -> None:
         shutil.copytree(ROOT, tree, ignore=lambda place, _: LEFT_BEHIND if Path(place) == ROOT else set())
         for number, fault in enumerate(faults, 1):
             found = known.setdefault(fault, {})
-            stages = {"near": near(fault.file), "simulations": [*SIMULATIONS]}
+            stages = {"near": near(fault.file)}
             before = dict(found)
             if "short" not in found:
                 found["short"] = judged(tree, fault, stages if given.near else stages | {"rest": [*ALL]}, ["--short"])

@@ -118,7 +118,7 @@ SCENARIOS: dict[str, dict[str, object]] = {
 """Shipped scenarios that price kernels on several GPUs, and what is changed so that one run is left."""
 
 
-QUICK = {"resnet50_one_v100", "zhores_resnet50_ddp"}
+QUICK = {"resnet50_one_v100"}
 """Those of them in the short suite; each is run with every stack."""
 
 

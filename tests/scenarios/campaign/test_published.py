@@ -41,6 +41,7 @@ def test_interruptions_of_llama_3_from_other_fleets(rate, expected):
     assert simulated == pytest.approx(expected, abs=3 * (expected / SAMPLES) ** 0.5)
 
 
+@pytest.mark.exhaustive
 def test_effective_time_of_llama_3_is_above_90_per_cent():
     """With ten minutes for each failure; the mean of the two fleets predicts 489 interruptions."""
     goodput, simulated = llama((RSC_1 + RSC_2) / 2)

@@ -304,6 +304,7 @@ def test_show_topology(capsys: pytest.CaptureFixture[str]) -> None:
     assert "100  gpu" in out
 
 
+@pytest.mark.exhaustive
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     models = {line.split()[0]: line for line in answer(capsys, "list", "models").splitlines()}
     assert models["gpt2"] == "gpt2                124.4M  GPT-2 small, 124 million parameters"
@@ -317,6 +318,7 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ask for models, gpus" in capsys.readouterr().err
 
 
+@pytest.mark.exhaustive
 def test_what_is_listed_as_a_scenario_is_one(capsys: pytest.CaptureFixture[str]) -> None:
     names = [line.split()[0] for line in answer(capsys, "list", "scenarios").splitlines()]
     assert {"hello", "zero_bubble", "two_nodes_of_2"} <= set(names)
@@ -366,6 +368,7 @@ def test_an_interrupt_is_status_130(capsys: pytest.CaptureFixture[str], monkeypa
     assert run(["run", "hello"]) == 130
 
 
+@pytest.mark.exhaustive
 def test_a_reader_that_goes_away_hears_no_complaint() -> None:
     reading, writing = os.pipe()
     os.close(reading)

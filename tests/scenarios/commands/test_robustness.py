@@ -167,6 +167,7 @@ def test_an_output_in_ascii_shows_the_report() -> None:
     assert b"  compute       120 ms  88.9%  ####" in done.stdout
 
 
+@pytest.mark.exhaustive
 def test_the_name_of_a_file_does_not_steer_the_terminal() -> None:
     Path("\x1b[31mred.yaml").write_bytes(located("hello").read_bytes())
     done = command("check", "\x1b[31mred.yaml")
@@ -177,6 +178,7 @@ def test_the_name_of_a_file_does_not_steer_the_terminal() -> None:
     assert (done.returncode, done.stdout) == (0, b"\\x1b[31mred.yaml: ok, 4 GPUs, needs 3.3 GB a GPU\n")
 
 
+@pytest.mark.exhaustive
 def test_a_reader_that_goes_away_loses_no_result() -> None:
     reading, writing = os.pipe()
     os.close(reading)
@@ -194,6 +196,7 @@ def test_a_full_output_is_told() -> None:
     assert sorted(path.name for path in Path("runs/hello").iterdir()) == FILES
 
 
+@pytest.mark.exhaustive
 def test_the_screen_for_figures_does_not_matter() -> None:
     assert command("plot", "hello", "-o", "x.png", env={"MPLBACKEND": "junk"}).returncode == 0
 

@@ -201,6 +201,7 @@ def test_ranks_do_not_outlive_a_command_that_is_killed(how):
     assert all_gone(command.pid)
 
 
+@pytest.mark.exhaustive
 def test_an_interrupt_from_the_terminal():
     command = started()
     os.killpg(command.pid, signal.SIGINT)

@@ -59,7 +59,8 @@ def test_the_best_is_that_of_brute_force(scenario: Scenario) -> None:
     assert best[0].seconds == all_of_them[0].seconds
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", [1, 2])
 def test_the_best_of_a_random_job_is_among_those_simulated(seed: int) -> None:
     planner = Planner(random_job(seed))
     planner.bound(planner.candidates)

@@ -152,6 +152,7 @@ def test_other_kinds_of_runs_have_pages(name: str, tmp_path: Path, capsys: pytes
     assert "page.html" in capsys.readouterr().out
 
 
+@pytest.mark.exhaustive
 def test_a_page_of_1024_gpus_has_a_row_for_each_class_and_is_bounded(tmp_path: Path) -> None:
     assert run(["report", "gpt3_175b_1024a100", "-o", str(tmp_path / "page.html")]) == 0
     text = (tmp_path / "page.html").read_text()

@@ -116,6 +116,7 @@ def test_changes_of_the_configuration_are_simulated():
     assert smaller.fits
 
 
+@pytest.mark.exhaustive
 def test_sampled_uncertainty_agrees_with_the_covariance():
     """For small changes the logarithm of the step is linear in those of the parameters."""
     scenario = Scenario.load("resnet50_one_v100").variants["fp32"]
