@@ -16,6 +16,7 @@ from scenarios.plan.space import Space
 from scenarios.results.memory_need import memory_need
 from scenarios.scenario import Scenario
 from simulator.errors import ScenarioError
+from tests.samples import sample
 from tests.scenarios.importing.configurations import MODELS
 from tests.scenarios.importing.expert_configurations import EXPERT_MODELS
 
@@ -111,7 +112,7 @@ def _taken(scenario: BuiltScenario) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("model", DOORS)
+@pytest.mark.parametrize("model", sample(DOORS, 3))
 def test_all_doors_take_the_same_defaults(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config = {**MODELS, **EXPERT_MODELS}[model][0]
