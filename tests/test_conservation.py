@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import cache
 from itertools import chain
 from math import inf
@@ -47,11 +47,7 @@ SWITCHED = {"sharp", "nvls_sharp", "nvls_tree"}
 Case = tuple[str, str]
 """(name of a shipped scenario, name of a variant or an empty text)."""
 
-
-def cases() -> Iterator[Case]:
-    for name in shipped():
-        yield from ((name, variant) for variant in Scenario.load(name).variants or ("",))
-
+CASES: list[Case] = [(name, variant) for name in shipped() for variant in Scenario.load(name).variants or ("",)]
 
 SMALLER: dict[str, dict[str, Any]] = {
     "gpt3_175b_1024a100": {"cluster.nodes": 16, "training.global_batch_size": 16, "model.num_layers": 16},
@@ -125,7 +121,7 @@ UNFOLDED = ("gpt3_175b_1024a100", "gpt3_175b_one_a100", *HEAVY)
 
 every_case = pytest.mark.parametrize(
     "case",
-    sample(cases(), 3, heavy=[one for one in cases() if one[0] in UNFOLDED]),
+    sample(CASES, 3, heavy=[case for case in CASES if case[0] in UNFOLDED]),
     ids=lambda case: "-".join(filter(None, case)),
 )
 both_ways = pytest.mark.parametrize("fold", [False, True], ids=["unfolded", "folded"])
