@@ -121,7 +121,7 @@ UNFOLDED = ("gpt3_175b_1024a100", "gpt3_175b_one_a100", *HEAVY)
 
 every_case = pytest.mark.parametrize(
     "case",
-    sample(CASES, 3, heavy=[case for case in CASES if case[0] in UNFOLDED]),
+    sample(CASES, 6, heavy=[case for case in CASES if case[0] in UNFOLDED]),
     ids=lambda case: "-".join(filter(None, case)),
 )
 both_ways = pytest.mark.parametrize("fold", [False, True], ids=["unfolded", "folded"])

@@ -181,6 +181,7 @@ def test_three_schedules_stand_in_one_figure_on_one_axis(capsys: pytest.CaptureF
     assert ">gpipe_vs_varuna on 4 GPUs of uniform<" in text
 
 
+@pytest.mark.exhaustive
 def test_bars_of_zero_say_what_does_not_fit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     answer(capsys, "plot", "gpt2_xl_zero_zhores", "states", "-o", "zero.svg")
     text = (tmp_path / "zero.svg").read_text()

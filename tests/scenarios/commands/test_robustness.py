@@ -161,6 +161,7 @@ def test_a_closed_output_loses_no_result() -> None:
     assert sorted(path.name for path in Path("runs/hello").iterdir()) == FILES
 
 
+@pytest.mark.exhaustive
 def test_an_output_in_ascii_shows_the_report() -> None:
     done = command("run", "hello", env={"PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stderr) == (0, b"")
@@ -188,6 +189,7 @@ def test_a_reader_that_goes_away_loses_no_result() -> None:
     assert sorted(path.name for path in Path("runs/hello").iterdir()) == FILES
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_output_is_told() -> None:
     with Path("/dev/full").open("wb") as full:

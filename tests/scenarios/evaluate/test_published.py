@@ -84,7 +84,7 @@ def outcomes(name: str) -> list[Outcome]:
     return held(scenario, scenario.run().summary())
 
 
-@pytest.mark.parametrize("name", sample(shipped("published"), 4, heavy=HEAVY))
+@pytest.mark.parametrize("name", sample(shipped("published"), 8, heavy=HEAVY))
 def test_each_loads_by_its_bare_name_and_tells_its_sources(name: str) -> None:
     text = (PUBLISHED / f"{name}.yaml").read_text()
     assert text.startswith("# yaml-language-server: $schema=../scenario.schema.json\n# ")

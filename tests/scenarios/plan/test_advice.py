@@ -101,6 +101,7 @@ def test_activations_are_first_recomputed() -> None:
     assert "micro_batch_size: 1 and recompute: full bring data parallelism down to" in told
 
 
+@pytest.mark.exhaustive
 def test_what_does_not_fit_even_so_is_no_advice() -> None:
     asked = scenario("gpt2_large", "zhores", 1, 32, precision="fp16")
     ladder = Ladder(Planner(asked))
@@ -111,6 +112,7 @@ def test_what_does_not_fit_even_so_is_no_advice() -> None:
     assert "bring data parallelism down to" not in advice(asked)
 
 
+@pytest.mark.exhaustive
 def test_advice_and_check_give_one_answer(capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["--set", "model.num_layers=48"]
     assert run(["check", "gpt2_xl_zero_zhores", *settings]) == 0

@@ -144,6 +144,7 @@ def test_texts_of_charts_are_escaped() -> None:
     assert "<" not in json.dumps(json.loads(gzip.decompress(base64.b64decode(encoded(gantt)))))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["allreduce_dgx_a100", "naive_vs_ddp", "zhores_vgg16_parameter_server_vs_ring"])
 def test_other_kinds_of_runs_have_pages(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["report", name, "-o", str(tmp_path / "page.html")]) == 0
