@@ -3,22 +3,34 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+COMMA := ,
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: run test lint benchmark fuzz docs pictures notebooks clean
+.PHONY: run test test-all lint benchmark fuzz docs pictures notebooks clean
 
 run: $(VENV)/run.done
 	$(BIN)/clustersim run zhores_resnet50_ddp
 	$(BIN)/clustersim plot runs/zhores_resnet50_ddp links
 	$(BIN)/clustersim plot runs/zhores_resnet50_ddp breakdown
 
-test: $(VENV)/test.done
+# lint, types, tests, notebooks. $(1): options of pytest, $(2): notebooks. What takes the time of real processes runs alone.
+define suite
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 --dist loadfile -m "not testbed and not cluster" tests simulator topologies workloads scenarios
-	$(BIN)/pytest -m "testbed or cluster" tests
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n 2 --nbmake notebooks
+	$(BIN)/pytest $(1) -n 2 --dist loadfile -m "not testbed and not cluster" tests simulator topologies workloads scenarios
+	$(BIN)/pytest $(1) -m "testbed or cluster" $$(grep -rlE "mark\.(testbed|cluster)\b" --include="test_*.py" tests)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n 2 --nbmake $(2)
+endef
+
+# some minutes: a sample of the whole sweeps
+test: $(VENV)/test.done
+	$(call suite,--short,notebooks/01_first_timeline.ipynb notebooks/03_pipelines.ipynb)
+
+# everything, and the site
+test-all: $(VENV)/test.done
+	$(call suite,,notebooks)
+	$(MAKE) docs
 
 lint: $(VENV)/test.done
 	$(BIN)/ruff format .
@@ -46,20 +58,21 @@ pictures: $(VENV)/test.done
 notebooks: $(VENV)/test.done
 	$(BIN)/python docs/notebooks.py $(NOTEBOOKS)
 
-$(VENV)/run.done: pyproject.toml constraints.txt
+# installs $(1) unless it was installed with these very files; a stamp has their checksums
+define install
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install -c constraints.txt -e .
-	touch $@
+	cksum $^ | cmp -s - $@ || $(PIP) install -c constraints.txt -e "$(1)"
+	cksum $^ | tee $@ $(2) > /dev/null
+endef
+
+$(VENV)/run.done: pyproject.toml constraints.txt
+	$(call install,.)
 
 $(VENV)/test.done: pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install -c constraints.txt -e ".[test,torch]"
-	touch $@ $(VENV)/run.done
+	$(call install,.[test$(COMMA)torch],$(VENV)/run.done)
 
 $(VENV)/docs.done: pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install -c constraints.txt -e ".[docs]"
-	touch $@ $(VENV)/run.done
+	$(call install,.[docs],$(VENV)/run.done)
 
 clean:
 	rm -rf $(VENV) runs build docs/generated .mypy_cache .pytest_cache .ruff_cache .hypothesis

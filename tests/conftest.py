@@ -1,13 +1,19 @@
-"""Settings of all tests."""
+"""Settings of all tests, and the short suite: `pytest --short` leaves out whole sweeps and generates fewer examples."""
+
+from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from typing import Any
 
+import pytest
 from hypothesis import settings
 
 from scenarios.commands import progress
 
 # no test fails because the machine is busy
 settings.register_profile("unhurried", deadline=None)
+settings.register_profile("short", deadline=None, derandomize=True, database=None)
 settings.load_profile("unhurried")
 
 # what a command prints on stderr does not depend on how long it takes
@@ -15,3 +21,62 @@ progress.LINES = 1e6
 
 # a shell starts background processes with interrupts ignored; commands that tests start would inherit that
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+SHARE, FEWEST = 5, 6
+"""The short suite generates one in `SHARE` of the examples that a test asks for, and `FEWEST` at least."""
+
+TOGETHER = {
+    "tests/test_exactness.py": "tests/test_conservation.py",
+    "tests/scenarios/test_shipped.py": "tests/test_golden.py",
+}
+"""Files that read simulations of another file. Both run in one process, so that each simulation runs once."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--short", action="store_true", help="skip tests marked exhaustive, generate fewer examples")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--short"):
+        settings.load_profile("short")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what the short suite does not run. `trylast`: marks that other hooks add are seen."""
+    if not config.getoption("--short"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("exhaustive")]
+    items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
+    config.hook.pytest_deselected(items=left_out)
+    for test in {function for item in items if (function := getattr(item, "function", None))}:
+        shorten(test)
+
+
+def shorten(test: Any) -> None:
+    """Let hypothesis generate fewer examples for *test*; a test without hypothesis stays as it is."""
+    asked = getattr(test, "_hypothesis_internal_use_settings", None)  # hypothesis has no public name for it
+    if asked is not None:
+        fewer = max(FEWEST, asked.max_examples // SHARE)
+        test._hypothesis_internal_use_settings = settings(
+            asked, max_examples=min(fewer, asked.max_examples), derandomize=True, database=None
+        )
+
+
+def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
+    """Deal whole files to the workers, and files that are `TOGETHER` to one of them."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Files(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return TOGETHER.get(file, file)
+
+    return Files(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+@pytest.fixture(autouse=True)
+def first_command() -> Iterator[None]:
+    """Forget when commands of earlier tests printed their progress."""
+    progress.Due.restart()
+    yield

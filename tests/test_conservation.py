@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import cache
 from itertools import chain
 from math import inf
@@ -24,6 +24,8 @@ from simulator.network.transport.routing import connection
 from simulator.schedule import Collective, Compute, Copy, Op, Schedule, Send
 from simulator.schedule.mesh import family
 from simulator.timeline import Timeline
+from tests.samples import sample
+from tests.shipped import HEAVY
 
 LEAST_SENT: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda ranks: 2.0 * (ranks - 1),
@@ -42,19 +44,10 @@ summed over the ranks."""
 SWITCHED = {"sharp", "nvls_sharp", "nvls_tree"}
 """Algorithms by which a link carries once what several ranks send."""
 
-Case = tuple[str, str, bool]
-"""(name of a shipped scenario, name of a variant or an empty text, True if equal ranks are folded)."""
+Case = tuple[str, str]
+"""(name of a shipped scenario, name of a variant or an empty text)."""
 
-
-def cases() -> Iterator[Case]:
-    for name in shipped():
-        for variant in Scenario.load(name).variants or ("",):
-            yield from ((name, variant, fold) for fold in (False, True))
-
-
-def called(case: Case) -> str:
-    return "-".join(filter(None, (*case[:2], "folded" if case[2] else "")))
-
+CASES: list[Case] = [(name, variant) for name in shipped() for variant in Scenario.load(name).variants or ("",)]
 
 SMALLER: dict[str, dict[str, Any]] = {
     "gpt3_175b_1024a100": {"cluster.nodes": 16, "training.global_batch_size": 16, "model.num_layers": 16},
@@ -108,21 +101,30 @@ SMALLER: dict[str, dict[str, Any]] = {
 
 
 @cache
-def loaded(case: Case) -> Scenario:
-    scenario = Scenario.load(case[0], {"simulation.fold": case[2], **SMALLER.get(case[0], {})})
+def loaded(case: Case, fold: bool) -> Scenario:
+    name, variant = case
+    scenario = Scenario.load(name, {"simulation.fold": fold, **SMALLER.get(name, {})})
     assert len(scenario.derived.devices) <= 128, "tell in SMALLER how to cut it down"
-    return scenario.variants[case[1]] if case[1] else scenario
+    return scenario.variants[variant] if variant else scenario
 
 
 @cache
-def timelines(case: Case) -> tuple[Timeline, ...]:
+def timelines(case: Case, fold: bool) -> tuple[Timeline, ...]:
     """The timeline of the step, and that of the broadcast before it if there is one."""
-    scenario = loaded(case)
+    scenario = loaded(case, fold)
     schedules = [scenario.schedule(), scenario.initial()]
     return tuple(simulated(scenario, schedule) for schedule in schedules if schedule is not None)
 
 
-every_case = pytest.mark.parametrize("case", list(cases()), ids=called)
+UNFOLDED = ("gpt3_175b_1024a100", "gpt3_175b_one_a100", *HEAVY)
+"""Scenarios that take seconds if no ranks are folded."""
+
+every_case = pytest.mark.parametrize(
+    "case",
+    sample(CASES, 6, heavy=[case for case in CASES if case[0] in UNFOLDED]),
+    ids=lambda case: "-".join(filter(None, case)),
+)
+both_ways = pytest.mark.parametrize("fold", [False, True], ids=["unfolded", "folded"])
 
 
 def expected_bytes(scenario: Scenario, timeline: Timeline) -> dict[int, float]:
@@ -199,11 +201,12 @@ def moved(scenario: Scenario, timeline: Timeline, op: Op, rank: int) -> Iterable
 
 
 @every_case
-def test_bytes_on_each_link_follow_from_the_schedule(case: Case) -> None:
-    for timeline in timelines(case):
+@both_ways
+def test_bytes_on_each_link_follow_from_the_schedule(case: Case, fold: bool) -> None:
+    for timeline in timelines(case, fold):
         if {algorithm for algorithm, _ in timeline.algorithms.values()} & SWITCHED:
             pytest.skip("switches add and copy; tests/scenarios/test_sharp.py counts their bytes")
-        expected = expected_bytes(loaded(case), timeline)
+        expected = expected_bytes(loaded(case, fold), timeline)
         carried = {link: nbytes for link, nbytes in timeline.link_bytes.items() if nbytes}
         # in a folded run, one link represents all links of its class, and its multiplicity counts them
         assert carried == pytest.approx({link: expected[link] for link in carried}, rel=1e-9)
@@ -215,23 +218,26 @@ def test_bytes_on_each_link_follow_from_the_schedule(case: Case) -> None:
 
 
 @every_case
-def test_only_folded_ranks_represent_others(case: Case) -> None:
-    for timeline in timelines(case):
+@both_ways
+def test_only_folded_ranks_represent_others(case: Case, fold: bool) -> None:
+    for timeline in timelines(case, fold):
         assert sorted(timeline.columns) == list(timeline.classes)
-        assert case[2] or (len(timeline.columns) == timeline.world_size and not timeline.multiplicity)
+        assert fold or (len(timeline.columns) == timeline.world_size and not timeline.multiplicity)
 
 
 @every_case
-def test_ranks_send_at_least_the_lower_bound(case: Case) -> None:
-    for timeline in timelines(case):
+@both_ways
+def test_ranks_send_at_least_the_lower_bound(case: Case, fold: bool) -> None:
+    for timeline in timelines(case, fold):
         least, sent = least_bytes(timeline.schedule), traffic.by_axis(timeline)
         runs = timeline.steps_run / timeline.schedule.steps  # a program may have several steps
         assert all(sent[axis] * runs >= nbytes * (1 - 1e-9) for axis, nbytes in least.items())
 
 
 @every_case
-def test_no_link_carries_more_than_its_bandwidth_at_any_time(case: Case) -> None:
-    for timeline in timelines(case):
+@both_ways
+def test_no_link_carries_more_than_its_bandwidth_at_any_time(case: Case, fold: bool) -> None:
+    for timeline in timelines(case, fold):
         events: dict[int, list[tuple[float, float]]] = {}
         assert timeline.link_use is not None
         intervals, (starts, links, crossings) = timeline.link_use
@@ -281,8 +287,9 @@ def computes(op: Op) -> bool:
 
 
 @every_case
-def test_computing_exposed_communication_and_bubble_make_up_the_step_of_every_rank(case: Case) -> None:
-    timeline = timelines(case)[0]
+@both_ways
+def test_computing_exposed_communication_and_bubble_make_up_the_step_of_every_rank(case: Case, fold: bool) -> None:
+    timeline = timelines(case, fold)[0]
     begin, end = timeline.window
     steps = timeline.steps_measured
     for rank in timeline.columns:

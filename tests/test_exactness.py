@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ import pytest
 import topologies
 from scenarios import Scenario
 from scenarios.running import simulated
-from scenarios.specification.loading import shipped
 from simulator.analysis.rows import Shown, rows
 from simulator.analysis.traces import trace
 from simulator.cluster import Cluster
@@ -24,23 +23,14 @@ from simulator.network.transport.nccl import nccl
 from simulator.schedule import Collective, Compute, Program, Schedule
 from simulator.schedule.mesh import Mesh
 from simulator.timeline import Columns, Timeline
-from tests.test_conservation import SMALLER
-
-Case = tuple[str, str]
-"""(name of a shipped scenario, name of a variant or an empty text)."""
+from tests.test_conservation import Case, every_case, timelines
 
 
-def cases() -> Iterator[Case]:
-    for name in shipped():
-        yield from ((name, variant) for variant in Scenario.load(name).variants or ("",))
-
-
-def both(name: str, changes: Mapping[str, object], variant: str = "") -> tuple[Timeline, Timeline]:
+def both(name: str, changes: Mapping[str, object]) -> tuple[Timeline, Timeline]:
     """The timeline of a shipped scenario with *changes*, folded and unfolded."""
 
     def run(fold: bool) -> Timeline:
         scenario = Scenario.load(name, {**changes, "simulation.fold": fold})
-        scenario = scenario.variants[variant] if variant else scenario
         return simulated(scenario, scenario.schedule())
 
     return run(True), run(False)
@@ -65,10 +55,9 @@ def assert_same_spans(folded: Timeline, plain: Timeline) -> None:
             assert_exact(times, expected)
 
 
-@pytest.mark.parametrize("case", list(cases()), ids=lambda case: "-".join(filter(None, case)))
+@every_case
 def test_every_span_of_every_rank_is_the_same_folded_and_unfolded(case: Case) -> None:
-    name, variant = case
-    folded, plain = both(name, SMALLER.get(name, {}), variant)
+    folded, plain = (timelines(case, fold)[0] for fold in (True, False))
     assert_same_spans(folded, plain)
     assert dict(folded.axis_bytes) == pytest.approx(dict(plain.axis_bytes), rel=1e-9)
 

@@ -8,11 +8,10 @@ of the peak. Counts and names must be equal.
 import pytest
 
 from tests.golden.measure import Quantities, Value, golden, measured, scenarios
+from tests.samples import sample
+from tests.shipped import HEAVY
 
 TOLERANCE = 1e-9
-
-SLOW = {"bloom_176b_384a100", "megatron_1t_3072a100"}
-"""Scenarios that take more than 5 s each."""
 
 SHARES = ("bubble_fraction", "link_utilisation", "mfu")
 """Quantities that are ratios to the step time."""
@@ -21,9 +20,7 @@ SHOWN = 20
 """The most differences that a failure shows."""
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in scenarios()]
-)
+@pytest.mark.parametrize("name", sample(scenarios(), heavy=HEAVY))
 def test_the_numbers_are_those_stored(name: str) -> None:
     now, stored = measured(name), golden()[name]
     assert list(now) == list(stored)

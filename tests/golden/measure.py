@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from scenarios import Scenario
 from scenarios.results.result import Result
+from scenarios.results.variants_result import VariantsResult
 from scenarios.specification.loading import shipped
 from simulator.schedule import Collective, Compute, Copy, Delay, Op, Recv, Send
 from simulator.schedule.mesh import family
 from simulator.timeline import Timeline
+from tests.shipped import result_of
 
 FILE = Path(__file__).with_name("golden.json")
 
@@ -71,8 +72,9 @@ def write(quantities: Mapping[str, Mapping[str, Quantities]]) -> None:
 
 def measured(name: str) -> dict[str, Quantities]:
     """The quantities of a shipped scenario by variant."""
-    scenario = Scenario.load(name)
-    return {variant: quantities(one.run()) for variant, one in (scenario.variants or {"": scenario}).items()}
+    found = result_of(name)
+    results = found.variants if isinstance(found, VariantsResult) else {"": found}
+    return {variant: quantities(one) for variant, one in results.items()}
 
 
 def quantities(result: Result) -> Quantities:

@@ -16,6 +16,7 @@ from scenarios.plan.space import Space
 from scenarios.results.memory_need import memory_need
 from scenarios.scenario import Scenario
 from simulator.errors import ScenarioError
+from tests.samples import sample
 from tests.scenarios.importing.configurations import MODELS
 from tests.scenarios.importing.expert_configurations import EXPERT_MODELS
 
@@ -24,6 +25,7 @@ def scenario_from(model: str, cluster: str, nodes: int, batch: int, settings: Se
     return Scenario.model_validate(to_plan(model, cluster, nodes, batch, settings=settings), list(settings))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("batch", "replicas"), [(48, 16), (36, 4), (7, 1)])
 def test_a_batch_need_not_be_a_multiple_of_the_gpus(batch: int, replicas: int) -> None:
     scenario = scenario_from("gpt2_xl", "dgx_a100_80gb", 2, batch)
@@ -111,7 +113,7 @@ def _taken(scenario: BuiltScenario) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("model", DOORS)
+@pytest.mark.parametrize("model", sample(DOORS, 6))
 def test_all_doors_take_the_same_defaults(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config = {**MODELS, **EXPERT_MODELS}[model][0]

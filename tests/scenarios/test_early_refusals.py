@@ -180,6 +180,7 @@ def test_layers_are_measured_beside_servers_and_shares_of_a_sequence(changes: di
     )
 
 
+@pytest.mark.exhaustive
 def test_what_is_only_checked_is_not_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(simulation: Simulation) -> None:
         raise AssertionError("a check simulates")

@@ -4,7 +4,7 @@ import csv
 import itertools
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,24 @@ from scenarios.specification.loading import SHIPPED, shipped
 from simulator.analysis.memory import bound
 from simulator.analysis.pipeline import stretches
 from simulator.schedule.check import check
+from tests.samples import sample
+from tests.shipped import HEAVY, result_of
 
-Results = dict[str, Result]
+
+class Results(Mapping[str, Result]):
+    """The results of the scenarios *names*; each is simulated when it is first read."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+
+    def __getitem__(self, name: str) -> Result:
+        return result_of(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 LARGE = {
@@ -51,8 +67,9 @@ TOO_FULL = {
 
 
 @pytest.fixture(scope="module")
-def results() -> Results:
-    return {name: Scenario.load(name).run() for name in shipped() if name not in LARGE}
+def results(pytestconfig: pytest.Config) -> Results:
+    left_out = HEAVY if pytestconfig.getoption("--short") else ()
+    return Results([name for name in shipped() if name not in LARGE and name not in left_out])
 
 
 def test_what_is_shipped() -> None:
@@ -111,9 +128,9 @@ def test_the_large_ones_use_as_many_gpus_as_their_papers(name: str) -> None:
     [
         "bloom_176b_384a100",
         "megascale_175b_12288a100",
-        pytest.param("gpt3_175b_1024a100", marks=pytest.mark.slow),
-        pytest.param("megatron_1t_3072a100", marks=pytest.mark.slow),
-        pytest.param("mt_nlg_530b", marks=pytest.mark.slow),
+        pytest.param("gpt3_175b_1024a100", marks=pytest.mark.exhaustive),
+        pytest.param("megatron_1t_3072a100", marks=pytest.mark.exhaustive),
+        pytest.param("mt_nlg_530b", marks=pytest.mark.exhaustive),
     ],
 )
 def test_the_large_ones_hold_the_laws_and_fit(name: str) -> None:
@@ -148,15 +165,18 @@ def steps(results: Results) -> Iterator[dict[str, Any]]:
 
 
 def test_the_breakdown_is_the_step_time(results: Results) -> None:
-    seen = list(steps(results))
-    assert len(seen) == 129
-    for summary in seen:
+    for summary in steps(results):
         assert math.isclose(sum(summary["breakdown_s"].values()), summary["step_time_s"], rel_tol=1e-9)
         assert math.isclose(summary["bubble_fraction"], summary["breakdown_s"]["bubble"] / summary["step_time_s"])
 
 
+@pytest.mark.exhaustive
+def test_all_steps_are_seen(results: Results) -> None:
+    assert len(list(steps(results))) == 129
+
+
 def test_utilisation_is_a_share(results: Results) -> None:
-    vgg = [one["mfu"] for one in steps({name: result for name, result in results.items() if "vgg16" in name})]
+    vgg = [one["mfu"] for one in steps(Results([name for name in results if "vgg16" in name]))]
     for summary in steps(results):
         most = WINOGRAD if summary["mfu"] in vgg else 1
         assert 0 <= summary["mfu"] <= summary["hfu"] <= most
@@ -255,10 +275,10 @@ def test_what_is_expected_of_the_small_ones_holds(results: Results) -> None:
             assert outcome.met, f"{name}: {outcome}"
 
 
-@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize("name", sample(LARGE, heavy=HEAVY))
 def test_the_large_ones_meet_what_they_expect_or_say_why_not(name: str) -> None:
     scenario = Scenario.load(name)
-    summary = scenario.run().summary()
+    summary = result_of(name).summary()
     check_finite(summary)
     outcomes = held(scenario, summary)
     assert outcomes

@@ -6,6 +6,7 @@ import pytest
 
 from scenarios import Scenario
 from simulator import lookup
+from tests.samples import sample
 from topologies.catalogue import GPUS, device
 from workloads.default_stack import default_stack
 
@@ -117,7 +118,11 @@ SCENARIOS: dict[str, dict[str, object]] = {
 """Shipped scenarios that price kernels on several GPUs, and what is changed so that one run is left."""
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+QUICK = {"resnet50_one_v100"}
+"""Those of them in the short suite; each is run with every stack."""
+
+
+@pytest.mark.parametrize("name", sample(SCENARIOS, heavy=SCENARIOS.keys() - QUICK))
 def test_no_stack_is_faster_than_ideal(name: str) -> None:
     def steps(stack: str) -> dict[str, float]:
         scenario = Scenario.load(name, {**SCENARIOS[name], "software": stack})

@@ -253,6 +253,7 @@ def test_a_data_parallel_method_of_ones_own(lab: str) -> None:
     assert result.summary()["traffic_bytes"]["dp"] == pytest.approx(2 * 3 * 4 * model.parameters)
 
 
+@pytest.mark.exhaustive
 def test_a_scenario_on_all_of_these_from_the_command_line(lab: str, tmp_path: Path) -> None:
     scenario = f"{lab}/scenarios/long.yaml"
     done = clustersim("run", scenario, "--json", folder=tmp_path)

@@ -83,6 +83,7 @@ def test_a_sweep_and_a_server_make_a_transport_and_a_cluster(files):
     assert [row["time_s"] for row in rows] == pytest.approx(seconds, rel=0.03)
 
 
+@pytest.mark.exhaustive
 def test_a_sweep_on_the_cluster_of_a_scenario(files):
     scenario = Scenario.load("allreduce_dgx_a100", {"cluster.nodes": 1})
     cluster = scenario.cluster()
@@ -166,6 +167,7 @@ def test_a_table_without_a_header_is_told_that(files):
         fit([Path("rows.csv")], Path("x.yaml"))
 
 
+@pytest.mark.exhaustive
 def test_the_report_says_how_to_use_the_file_and_where_its_bandwidth_holds(files):
     (files / "sweep.txt").write_text(swept(1, [2e-5 + size / 1e11 for size in SIZES]))
     alone = read([Path("sweep.txt")], Path("x.yaml"), None, Overrides()).splitlines()
@@ -178,6 +180,7 @@ def test_the_report_says_how_to_use_the_file_and_where_its_bandwidth_holds(files
     assert beside[-1] == preset.replace("x.yaml", "y.yaml")
 
 
+@pytest.mark.exhaustive
 def test_a_row_that_took_longer_than_one_of_more_bytes_is_left_out_and_told(files):
     seconds = [2e-5 + size / 1e11 for size in SIZES]
     (files / "quiet.txt").write_text(swept(1, seconds))

@@ -63,6 +63,7 @@ def test_youngs_interval_is_off_by_some_per_cent():
     assert off == pytest.approx([0.036, 0.083, 0.177], abs=0.003)
 
 
+@pytest.mark.exhaustive
 def test_simulated_costs_lie_on_the_curve():
     mean, delta, restart = 2 * HOUR, 300.0, 300.0
     best = intervals.optimal(delta, mean)

@@ -41,6 +41,7 @@ def test_interruptions_of_llama_3_from_other_fleets(rate, expected):
     assert simulated == pytest.approx(expected, abs=3 * (expected / SAMPLES) ** 0.5)
 
 
+@pytest.mark.exhaustive
 def test_effective_time_of_llama_3_is_above_90_per_cent():
     """With ten minutes for each failure; the mean of the two fleets predicts 489 interruptions."""
     goodput, simulated = llama((RSC_1 + RSC_2) / 2)
@@ -76,6 +77,7 @@ def test_megascale_loses_less_than_a_tenth():
     assert fmean(sample.interruptions for sample in samples) == pytest.approx(100 / 0.92, rel=0.15)
 
 
+@pytest.mark.exhaustive
 def test_bloom_loses_an_hour_and_a_half_a_week():
     """One GPU of 384 a week, checkpoints of 40 s every 100 steps of about 105 s: three hours are lost at most."""
     job = Job(

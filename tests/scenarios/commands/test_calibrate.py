@@ -36,6 +36,7 @@ def simulated(kind, sizes, ranks=2):
     return [row["time_s"] for row in rows]
 
 
+@pytest.mark.exhaustive
 def test_two_ranks_measure_and_the_file_agrees_with_the_table(capsys):
     sweep = ["-b", "8", "-e", "64K", "-f", "128", "-n", "4", "-w", "1", "--kind", "send", "--kind", "all_reduce"]
     out = answer(capsys, "calibrate", *sweep, "-o", "cal.yaml").out

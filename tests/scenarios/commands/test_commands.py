@@ -181,6 +181,7 @@ def test_three_schedules_stand_in_one_figure_on_one_axis(capsys: pytest.CaptureF
     assert ">gpipe_vs_varuna on 4 GPUs of uniform<" in text
 
 
+@pytest.mark.exhaustive
 def test_bars_of_zero_say_what_does_not_fit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     answer(capsys, "plot", "gpt2_xl_zero_zhores", "states", "-o", "zero.svg")
     text = (tmp_path / "zero.svg").read_text()
@@ -304,6 +305,7 @@ def test_show_topology(capsys: pytest.CaptureFixture[str]) -> None:
     assert "100  gpu" in out
 
 
+@pytest.mark.exhaustive
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     models = {line.split()[0]: line for line in answer(capsys, "list", "models").splitlines()}
     assert models["gpt2"] == "gpt2                124.4M  GPT-2 small, 124 million parameters"
@@ -317,6 +319,7 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ask for models, gpus" in capsys.readouterr().err
 
 
+@pytest.mark.exhaustive
 def test_what_is_listed_as_a_scenario_is_one(capsys: pytest.CaptureFixture[str]) -> None:
     names = [line.split()[0] for line in answer(capsys, "list", "scenarios").splitlines()]
     assert {"hello", "zero_bubble", "two_nodes_of_2"} <= set(names)
@@ -366,6 +369,7 @@ def test_an_interrupt_is_status_130(capsys: pytest.CaptureFixture[str], monkeypa
     assert run(["run", "hello"]) == 130
 
 
+@pytest.mark.exhaustive
 def test_a_reader_that_goes_away_hears_no_complaint() -> None:
     reading, writing = os.pipe()
     os.close(reading)

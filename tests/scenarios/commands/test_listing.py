@@ -15,6 +15,7 @@ def listed(capsys: pytest.CaptureFixture[str], *kind: str) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
+@pytest.mark.exhaustive
 def test_links_are_listed_with_bandwidth_and_latency(capsys: pytest.CaptureFixture[str]) -> None:
     lines = listed(capsys, "links")
     assert [line.split()[0] for line in lines] == names(LINKS)

@@ -56,6 +56,7 @@ def test_a_plan_from_a_configuration_of_hugging_face(capsys: pytest.CaptureFixtu
     assert json.loads(capsys.readouterr().out)["name"] == "tiny-1xdgx_h100"
 
 
+@pytest.mark.exhaustive
 def test_the_largest_that_fits(capsys: pytest.CaptureFixture[str]) -> None:
     long = {"model.seq_length": 8192}
     search = ["--search", "recompute=none", "--set", "model.seq_length=8192"]

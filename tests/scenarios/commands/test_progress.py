@@ -45,7 +45,6 @@ def test_lines_stand_on_stderr_where_it_is_no_terminal(
 ) -> None:
     printed = threading.Event()
     monkeypatch.setattr(module, "LINES", 0.0)
-    monkeypatch.setattr(module.Due, "at", None)  # commands of other tests leave theirs far ahead
     line = Progress.line
 
     def told(self: Progress, elapsed: float) -> str:
@@ -62,7 +61,6 @@ def test_lines_stand_on_stderr_where_it_is_no_terminal(
 
 def test_many_short_parts_share_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LINES", 10.0)
-    monkeypatch.setattr(module.Due, "at", None)
     assert module.Due.wait(100.0) == 10.0
     assert module.Due.wait(107.0) == 3.0
     assert module.Due.wait(111.0) == 0.0

@@ -161,12 +161,14 @@ def test_a_closed_output_loses_no_result() -> None:
     assert sorted(path.name for path in Path("runs/hello").iterdir()) == FILES
 
 
+@pytest.mark.exhaustive
 def test_an_output_in_ascii_shows_the_report() -> None:
     done = command("run", "hello", env={"PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"  compute       120 ms  88.9%  ####" in done.stdout
 
 
+@pytest.mark.exhaustive
 def test_the_name_of_a_file_does_not_steer_the_terminal() -> None:
     Path("\x1b[31mred.yaml").write_bytes(located("hello").read_bytes())
     done = command("check", "\x1b[31mred.yaml")
@@ -177,6 +179,7 @@ def test_the_name_of_a_file_does_not_steer_the_terminal() -> None:
     assert (done.returncode, done.stdout) == (0, b"\\x1b[31mred.yaml: ok, 4 GPUs, needs 3.3 GB a GPU\n")
 
 
+@pytest.mark.exhaustive
 def test_a_reader_that_goes_away_loses_no_result() -> None:
     reading, writing = os.pipe()
     os.close(reading)
@@ -186,6 +189,7 @@ def test_a_reader_that_goes_away_loses_no_result() -> None:
     assert sorted(path.name for path in Path("runs/hello").iterdir()) == FILES
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_output_is_told() -> None:
     with Path("/dev/full").open("wb") as full:
@@ -194,6 +198,7 @@ def test_a_full_output_is_told() -> None:
     assert sorted(path.name for path in Path("runs/hello").iterdir()) == FILES
 
 
+@pytest.mark.exhaustive
 def test_the_screen_for_figures_does_not_matter() -> None:
     assert command("plot", "hello", "-o", "x.png", env={"MPLBACKEND": "junk"}).returncode == 0
 
@@ -216,11 +221,16 @@ def test_an_interrupt_during_imports_is_status_130() -> None:
     ("arguments", "file"),
     [
         (["run", "hello", "-o", "d"], "d/spans.csv"),
-        (["run", "hello", "--json", "--trace", "d/t.json"], "d/t.json"),
-        (["run", "hello", "--json", "--spans", "d/s.csv"], "d/s.csv"),
-        (["plot", "hello", "-o", "d/x.png"], "d/x.png"),
-        (["schema", "-o", "d/schema.json"], "d/schema.json"),
-        (["accuracy", "hello", "-o", "d/A.md"], "d/A.md"),
+        *(
+            pytest.param(*one, marks=pytest.mark.exhaustive)
+            for one in (
+                (["run", "hello", "--json", "--trace", "d/t.json"], "d/t.json"),
+                (["run", "hello", "--json", "--spans", "d/s.csv"], "d/s.csv"),
+                (["plot", "hello", "-o", "d/x.png"], "d/x.png"),
+                (["schema", "-o", "d/schema.json"], "d/schema.json"),
+                (["accuracy", "hello", "-o", "d/A.md"], "d/A.md"),
+            )
+        ),
     ],
 )
 def test_a_full_disk_leaves_the_old_file_whole(arguments: list[str], file: str) -> None:

@@ -114,6 +114,7 @@ def test_an_interrupt_of_the_simulation_is_told(
     assert everything(tmp_path) == []
 
 
+@pytest.mark.exhaustive
 def test_an_interrupted_process_says_so_and_leaves_no_folder(tmp_path: Path) -> None:
     code = (
         "import os, signal\n"

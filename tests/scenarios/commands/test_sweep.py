@@ -137,7 +137,7 @@ def test_a_sweep_without_any_result_is_status_2(capsys: pytest.CaptureFixture[st
     assert "parallelism.tp 5: --over parallelism.tp=5: tp 5 x pp 1 x dp 1 needs 5 GPUs, but there are 4" in out
 
 
-@pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.exhaustive)])
 def test_an_interrupt_keeps_the_rows_that_are_done(jobs: str) -> None:
     # the signal goes to the whole process group, as from a terminal
     code = (

@@ -192,7 +192,7 @@ def test_a_killed_rank_is_reported_and_measurements_are_kept():
     assert all_gone(command.pid)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.exhaustive)])
 def test_ranks_do_not_outlive_a_command_that_is_killed(how):
     command = started()
     command.send_signal(how)
@@ -201,6 +201,7 @@ def test_ranks_do_not_outlive_a_command_that_is_killed(how):
     assert all_gone(command.pid)
 
 
+@pytest.mark.exhaustive
 def test_an_interrupt_from_the_terminal():
     command = started()
     os.killpg(command.pid, signal.SIGINT)
@@ -209,6 +210,7 @@ def test_an_interrupt_from_the_terminal():
     assert all_gone(command.pid)
 
 
+@pytest.mark.exhaustive
 def test_under_torchrun_its_processes_are_the_ranks():
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python"]
     done = subprocess.run(

@@ -11,6 +11,7 @@ from scenarios.results.expectations import Outcome, held
 from scenarios.specification.loading import SHIPPED, named_files, shipped
 from simulator.document import read
 from simulator.kernel import matmul
+from tests.samples import sample
 
 PUBLISHED = SHIPPED / "published"
 ROWS = {
@@ -75,12 +76,16 @@ MEASURED = {
 """Tables of measurements from public repositories, and their rows."""
 
 
+HEAVY = ("axonn_grids", "nccl_one_node")
+"""Published scenarios that take seconds to load."""
+
+
 def outcomes(name: str) -> list[Outcome]:
     scenario = Scenario.load(name)
     return held(scenario, scenario.run().summary())
 
 
-@pytest.mark.parametrize("name", shipped("published"))
+@pytest.mark.parametrize("name", sample(shipped("published"), 8, heavy=HEAVY))
 def test_each_loads_by_its_bare_name_and_tells_its_sources(name: str) -> None:
     text = (PUBLISHED / f"{name}.yaml").read_text()
     assert text.startswith("# yaml-language-server: $schema=../scenario.schema.json\n# ")
@@ -129,6 +134,7 @@ def test_each_row_of_a_measured_table_has_its_source_and_licence(name: str) -> N
         assert row["licence"] in ("MIT", "Apache-2.0", "CC-BY-SA-4.0")
 
 
+@pytest.mark.exhaustive
 def test_the_schema_takes_every_published_scenario() -> None:
     jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
     from scenarios.commands.schema import for_editors
@@ -138,6 +144,7 @@ def test_the_schema_takes_every_published_scenario() -> None:
         jsonschema.validate(read(PUBLISHED / f"{name}.yaml").data, schema)
 
 
+@pytest.mark.exhaustive
 def test_model_states_are_those_of_zero() -> None:
     found = outcomes("zero_model_states")
     assert len(found) == 21
@@ -180,7 +187,7 @@ MODELLED = ("parallel block", "sliding window", "TP overlap")
 """Rows of MegaScale's table 3 that are within two points of MFU; the scenario says why the others are not."""
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_megascale_changes_comes_out_within_two_points_where_it_is_modelled() -> None:
     found = {outcome.variant: (outcome.value, outcome.expected) for outcome in outcomes("megascale_ablation")}
     for name in MODELLED:
@@ -190,6 +197,7 @@ def test_what_megascale_changes_comes_out_within_two_points_where_it_is_modelled
     assert values == sorted(values)
 
 
+@pytest.mark.exhaustive
 def test_megascales_window_is_what_its_table_leaves_out() -> None:
     """MFU x step time over the FLOPs of full attention, in the runs of 3,072 GPUs and more of table 2."""
     scenario = Scenario.load("megascale_175b")

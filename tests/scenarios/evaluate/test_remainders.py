@@ -34,6 +34,7 @@ def measured_steps(run: Scenario) -> Iterator[float]:
             yield training.global_batch_size * samples / expected.value if samples else expected.value
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", SHORTEST)
 def test_no_fitted_remainder_is_more_than_a_twentieth_of_a_published_step(name: str) -> None:
     runs = Scenario.load(name, SHORTEST[name]).variants

@@ -289,6 +289,7 @@ def test_accelerate(name, tmp_path):
     assert f"--gradient_accumulation_steps {scenario.derived.micro_batches} " in flags
 
 
+@pytest.mark.exhaustive
 def test_what_torch_reads():
     """The loader of torch.distributed.pipelining takes the cells of the file."""
     schedules = pytest.importorskip("torch.distributed.pipelining.schedules")

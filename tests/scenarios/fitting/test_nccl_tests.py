@@ -53,6 +53,7 @@ def test_what_is_shipped_is_near_the_measured(measured: list[Row]) -> None:
     assert np.mean([abs(row.error(values)) for row in measured if row.groups["machine"] == "H100"]) < 0.06
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", [parameter.name for parameter in PARAMETERS])
 def test_no_other_value_of_a_parameter_fits_better(name: str, measured: list[Row]) -> None:
     """By Huber's loss, a tenth up or down."""

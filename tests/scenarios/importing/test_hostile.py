@@ -88,6 +88,7 @@ def test_damaged_texts(data, tmp_path):
     accepted_or_refused(tmp_path, (name, damaged.encode()), ("config.json", json.dumps(CONFIG).encode()))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "content"),
     [

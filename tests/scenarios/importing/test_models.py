@@ -7,6 +7,7 @@ import pytest
 from scenarios.importing import Options, imported
 from scenarios.scenario import Scenario
 from simulator.errors import ScenarioError
+from tests.samples import sample
 from tests.scenarios.importing.configurations import MODELS, llama
 from tests.scenarios.importing.expert_configurations import EXPERT_MODELS
 from workloads.specification import model
@@ -14,7 +15,7 @@ from workloads.specification import model
 ALL = {**MODELS, **EXPERT_MODELS}
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", sample(ALL, 3))
 def test_parameters_are_those_of_the_checkpoint(name, tmp_path):
     configuration, parameters = ALL[name]
     file = tmp_path / "config.json"

@@ -330,6 +330,7 @@ def test_a_configuration_runs_directly(nodes, tmp_path, monkeypatch, capsys):
     assert "clustersim run config.json --cluster dgx_h100 --nodes 4" in capsys.readouterr().err
 
 
+@pytest.mark.exhaustive
 def test_measured_collectives_are_fitted_beside_the_scenario(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     ranks = [

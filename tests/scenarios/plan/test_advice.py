@@ -65,6 +65,7 @@ def test_gpt3_needs_a_node_of_tensor_parallelism_and_a_pipeline(gpt3: Scenario) 
     assert "tp 8 x pp 8 x dp 16" in told
 
 
+@pytest.mark.exhaustive
 def test_what_is_held_is_no_less_than_the_states_and_falls_with_the_stage(gpt3: Scenario) -> None:
     fed = gpt3.changed({"training.global_batch_size": 2048}, "a batch that 1,024 replicas share")
     assert fed.model is not None
@@ -86,6 +87,7 @@ def test_eight_gpus_are_not_enough_for_gpt3() -> None:
     assert "Nothing fits, however it is distributed: take more GPUs." in told
 
 
+@pytest.mark.exhaustive
 def test_a_layer_larger_than_a_gpu_is_cut_by_tensors() -> None:
     # 12 h^2 = 7.9 billion parameters x (2 + 2) bytes are 31 GB, twice a V100
     told = advice(scenario("megatron_1t", "zhores", 25, 100, **HALF))
@@ -99,6 +101,7 @@ def test_activations_are_first_recomputed() -> None:
     assert "micro_batch_size: 1 and recompute: full bring data parallelism down to" in told
 
 
+@pytest.mark.exhaustive
 def test_what_does_not_fit_even_so_is_no_advice() -> None:
     asked = scenario("gpt2_large", "zhores", 1, 32, precision="fp16")
     ladder = Ladder(Planner(asked))
@@ -109,6 +112,7 @@ def test_what_does_not_fit_even_so_is_no_advice() -> None:
     assert "bring data parallelism down to" not in advice(asked)
 
 
+@pytest.mark.exhaustive
 def test_advice_and_check_give_one_answer(capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["--set", "model.num_layers=48"]
     assert run(["check", "gpt2_xl_zero_zhores", *settings]) == 0
@@ -125,6 +129,7 @@ def test_advice_names_a_format_of_16_bits_where_it_would_help() -> None:
     assert "take more GPUs or precision: bf16." in told
 
 
+@pytest.mark.exhaustive
 def test_selective_recomputation_beside_flash_attention_is_called_useless() -> None:
     flash = Scenario.load("llama3_8b_fsdp_dgx_h100", {"training.recompute": "selective"})
     assert "selective costs time and saves next to no memory" in advice(flash)
@@ -138,6 +143,7 @@ def test_all_gpus_are_tried_with_a_smaller_micro_batch() -> None:
     assert "ZeRO-3 over dp 64, micro-batch 1       40.3 of 85.9 GB  fits" in told
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "kept"),
     [
@@ -199,7 +205,7 @@ def test_plan_and_advice_agree(name: str) -> None:
         )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name",
     [

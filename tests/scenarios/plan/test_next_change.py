@@ -69,6 +69,7 @@ def test_large_runs_are_not_simulated_again(monkeypatch: pytest.MonkeyPatch) -> 
     assert told(unit(8)) == ""
 
 
+@pytest.mark.exhaustive
 def test_the_command_prints_it_after_the_report(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
     assert run(["run", "gpt_6_7b_64a100", "-o", str(tmp_path / "x")]) == 0
     assert "\n\nnext change: --set parallelism.schedule=interleaved" in capsys.readouterr().out

@@ -35,15 +35,22 @@ def brute_force(scenario: Scenario) -> list[Judged]:
 @pytest.mark.parametrize(
     "scenario",
     [
-        job(SMALL, plan={"simulate": 5}),
-        job(SMALL, plan={"simulate": 5}, model={"seq_length": 2048, "vocab_size": 32768, "attention": "unfused"}),
-        job(
-            {**SMALL, "data": ["ddp", "fsdp", {"method": "zero", "stage": 3}], "pp": [1]},
-            plan={"simulate": 5},
-            training={"global_batch_size": 64},
+        pytest.param(job(SMALL, plan={"simulate": 5}), id="small"),
+        pytest.param(
+            job(SMALL, plan={"simulate": 5}, model={"seq_length": 2048, "vocab_size": 32768, "attention": "unfused"}),
+            id="memory",
+            marks=pytest.mark.exhaustive,
+        ),
+        pytest.param(
+            job(
+                {**SMALL, "data": ["ddp", "fsdp", {"method": "zero", "stage": 3}], "pp": [1]},
+                plan={"simulate": 5},
+                training={"global_batch_size": 64},
+            ),
+            id="sharded",
+            marks=pytest.mark.exhaustive,
         ),
     ],
-    ids=["small", "memory", "sharded"],
 )
 def test_the_best_is_that_of_brute_force(scenario: Scenario) -> None:
     best, all_of_them = Planner(scenario).best(), brute_force(scenario)
@@ -52,6 +59,7 @@ def test_the_best_is_that_of_brute_force(scenario: Scenario) -> None:
     assert best[0].seconds == all_of_them[0].seconds
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_best_of_a_random_job_is_among_those_simulated(seed: int) -> None:
     planner = Planner(random_job(seed))

@@ -11,7 +11,7 @@ pytest.importorskip("plotly", reason="pages need plotly, which is not installed"
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.exhaustive,
     pytest.mark.skipif(BROWSER is None, reason="Chromium is not installed (Debian: apt-get install chromium)"),
 ]
 FEWEST, MOST = 20, 4000

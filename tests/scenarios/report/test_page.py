@@ -144,6 +144,7 @@ def test_texts_of_charts_are_escaped() -> None:
     assert "<" not in json.dumps(json.loads(gzip.decompress(base64.b64decode(encoded(gantt)))))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["allreduce_dgx_a100", "naive_vs_ddp", "zhores_vgg16_parameter_server_vs_ring"])
 def test_other_kinds_of_runs_have_pages(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["report", name, "-o", str(tmp_path / "page.html")]) == 0
@@ -152,6 +153,7 @@ def test_other_kinds_of_runs_have_pages(name: str, tmp_path: Path, capsys: pytes
     assert "page.html" in capsys.readouterr().out
 
 
+@pytest.mark.exhaustive
 def test_a_page_of_1024_gpus_has_a_row_for_each_class_and_is_bounded(tmp_path: Path) -> None:
     assert run(["report", "gpt3_175b_1024a100", "-o", str(tmp_path / "page.html")]) == 0
     text = (tmp_path / "page.html").read_text()

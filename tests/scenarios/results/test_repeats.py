@@ -84,6 +84,7 @@ def test_a_run_writes_a_histogram_and_plot_draws_it(tmp_path, capsys):
     assert (tmp_path / "again.png").read_bytes() == written
 
 
+@pytest.mark.exhaustive
 def test_variants_have_their_own(tmp_path, capsys):
     settings = ["--set", "simulation.jitter=0.05", "--set", "simulation.repeats=5"]
     assert run(["run", "naive_vs_ddp", *settings]) == 0

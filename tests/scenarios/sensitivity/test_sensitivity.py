@@ -44,6 +44,7 @@ def test_elasticities_predict_ten_per_cent_and_have_the_right_sign(name):
                 assert one.predicted(step, factor) == pytest.approx(found.at(parameter, factor), abs=0.01 * step)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["hello", "zhores_resnet50_ddp", "resnet50_one_v100"])
 def test_elasticities_rank_parameters_as_larger_changes_do(name):
     """Of two parameters with clearly different elasticities, the larger one moves the step more by 30 %."""
@@ -116,6 +117,7 @@ def test_changes_of_the_configuration_are_simulated():
     assert smaller.fits
 
 
+@pytest.mark.exhaustive
 def test_sampled_uncertainty_agrees_with_the_covariance():
     """For small changes the logarithm of the step is linear in those of the parameters."""
     scenario = Scenario.load("resnet50_one_v100").variants["fp32"]

@@ -66,6 +66,7 @@ def test_flops_are_those_of_the_model_and_of_recomputation():
     assert (sum(time.flops for time in times) - again) * gpus == pytest.approx(metrics.model_flops(timeline.schedule))
 
 
+@pytest.mark.exhaustive
 def test_every_kernel_of_shipped_scenarios_has_an_operation():
     names = ("dgx_a100_gpt2_xl_ddp", "mixtral_8x7b_dgx_h100", "llama3_8b_131k_32h100", "t5_11b_32a100", "hello",
              "llama3_70b_fp8_64h100", "zhores_resnet50_ddp", "vit_h_14_8a100", "gpt2_xl_zero_zhores", "tensor_grids",

@@ -52,6 +52,7 @@ def test_of_1024_gpus_one_node_and_the_fabric_are_drawn() -> None:
     assert all(edge.use for edge in seen.edges if {edge.source, edge.target} & nics)
 
 
+@pytest.mark.exhaustive
 def test_names_and_entries_of_the_picture_lie_on_it(tmp_path: Path) -> None:
     for name in ("zhores_resnet50_ddp", "megascale_175b_12288a100"):
         seen, timeline = picture(name)

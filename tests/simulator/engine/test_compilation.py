@@ -53,6 +53,7 @@ def test_a_compilation_is_reported_and_kept(loop, tmp_path):
     assert loop(NUMBA_CACHE_DIR=cache) == ("11\n", "")
 
 
+@pytest.mark.exhaustive
 def test_a_changed_imported_constant_is_compiled_again(loop, tmp_path):
     cache = str(tmp_path / "cache")
     loop(NUMBA_CACHE_DIR=cache)
@@ -62,6 +63,7 @@ def test_a_changed_imported_constant_is_compiled_again(loop, tmp_path):
     assert loop(NUMBA_CACHE_DIR=cache) == ("11\n", "")
 
 
+@pytest.mark.exhaustive
 def test_without_a_writable_folder_it_is_compiled_in_every_run(loop, tmp_path):
     (tmp_path / "__pycache__").write_text("a file where the folder would be")
     nowhere = {"HOME": "/dev/null", "XDG_CACHE_HOME": "/dev/null/cache", "NUMBA_CACHE_DIR": "/dev/null/numba"}

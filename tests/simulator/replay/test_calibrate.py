@@ -73,6 +73,7 @@ def test_point_to_point_alone_predicts_what_was_not_measured():
         assert [row.seconds for row in measured(cluster, found, (kind,))] == pytest.approx(expected, rel=0.02)
 
 
+@pytest.mark.exhaustive
 def test_no_parameter_is_added_without_need():
     """At most one of five data sets seems by chance to need more parameters."""
     cluster, plain = uniform(4, 1e9, 0.0), 0
@@ -83,6 +84,7 @@ def test_no_parameter_is_added_without_need():
     assert plain >= 4
 
 
+@pytest.mark.exhaustive
 def test_an_algorithm_with_own_latency_and_rate_gets_own_parameters():
     truth = machine(base_latency={("ring", "tcp"): 900e-6}, ceilings={("ring", "tcp", "any"): 0.2e9})
     cluster = uniform(4, 1e9, 0.0)

@@ -122,6 +122,13 @@ def test_muon_multiplies_what_torch_multiplies(torch, shape):
     )
 
 
+def test_the_elementwise_part_of_muon_by_hand():
+    """Bytes of an element: two lerps in fp32, the cast to bf16, norm and division in bf16, decay and sum in fp32."""
+    elementwise, *_ = update_kernels([matrix(64, 256)], "muon", "fp32")
+    lerps, cast, norm, division, decay, added = 2 * (4 + 4 + 4), 4 + 2, 2, 2 + 2, 4 + 4, 2 + 4 + 4
+    assert elementwise.nbytes == 64 * 256 * (lerps + cast + norm + division + decay + added)
+
+
 def test_muon_leaves_embeddings_and_vectors_to_adam():
     made = model("gpt2", "bf16")
     kernels = update_kernels(tensors_of(made), "muon", "bf16")

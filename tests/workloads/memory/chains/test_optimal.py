@@ -106,6 +106,7 @@ def steps(chain, held, activations, tapes, fresh, gradient):
         yield layer.backward, peak, (kept, tapes - {gradient}, -1, gradient - 1)
 
 
+@pytest.mark.exhaustive
 @given(chains(), st.integers(0, 40), st.sampled_from([1, 1, 1, 2, 3]))
 @settings(max_examples=30, deadline=None)
 def test_the_programme_equals_the_shortest_path_over_all_persistent_sequences(chain, more, in_flight):

@@ -63,6 +63,7 @@ def test_a_gpt_of_12288_takes_a_sixth_of_the_memory_at_5_percent(divisor):
     assert alone > 0.25
 
 
+@pytest.mark.exhaustive
 def test_resnet50_takes_a_third_of_the_memory_below_20_percent():
     """A quarter costs 23 %, against 26 % of recomputation alone: its layers compute little for what they keep."""
     chain, bandwidth = chain_on_one_gpu(

@@ -65,6 +65,7 @@ def test_what_fits(layers, width, micro_batch, offload, stage, tp, dp, fits):
     assert memory_need(one, one.schedule()).fits is fits
 
 
+@pytest.mark.exhaustive
 def test_70_billion_on_a_dgx_2_and_100_billion_from_drives_are_as_fast_as_stated():
     # Ren et al. 2021, section 6.2.2: more than 30 TFLOP/s a GPU, with batches of 512; Rajbhandari et al. 2021, figure
     # 5c: more than 40
