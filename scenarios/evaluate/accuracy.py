@@ -51,7 +51,7 @@ NOT_MODELLED = (
     "What products reach on TPUs: they are priced at the peak. What several slices of TPUs lose to one: MaxText's runs "
     "take 3 to 15 % longer on two, of which the exchange over the data-centre network, exposed whole, is 1 to 4 %.",
     "Variation among ranks beside that of GPUs' clocks: six sources that scale one configuration show none (their "
-    "error changes by less than 0.6 points a doubling of GPUs); in others model, batch or sequence change with the scale.",
+    "error changes by less than 0.6 points a doubling of GPUs); in others model, batch or sequence change with it.",
 )
 """Conditions of published runs that a scenario cannot express."""
 
