@@ -1,9 +1,13 @@
-"""A software stack is a file of `workloads/software`: what launching a kernel costs, and whether kernels are fused."""
+"""A software stack is a file of `workloads/software`: what launching a kernel costs, and whether kernels are fused.
+
+Other stacks are compositions of these, in ``workloads/software/_aliases.yaml``: a preset, groups of properties, keys.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -26,7 +30,7 @@ from simulator.document import (
 )
 from simulator.document.names import known
 from simulator.document.quantities import number
-from simulator.lookup import UnknownName, data_file
+from simulator.lookup import UnknownName, data_file, names, nearest, plain
 from workloads.default_stack import AUTO
 from workloads.operators.fusion import FUSIBLE, Fused, Fusible
 
@@ -35,8 +39,16 @@ FRAGMENTATION = 0.15
 A100; up to 0.33 (Guo et al. 2024, "GMLake", arXiv:2401.08156, abstract)."""
 
 
-OWN = ("name", "description", "source")
+PACKAGE = "workloads.software"
+"""The folder of stacks, a file each; others are composed of them in `ALIASES`."""
+
+ALIASES = Path(__file__).with_name("software") / "_aliases.yaml"
+
+OWN = ("name", "description", "source", "preset")
 """Keys of a stack that those built on it do not take over."""
+
+GROUPS = "with"
+"""Key of the groups of properties that a stack takes, in order."""
 
 
 class StackKeys(Section):
@@ -224,7 +236,7 @@ class SoftwareKeys(StackKeys):
     @field_validator("preset")
     @classmethod
     def _known(cls, name: str) -> str:
-        return known(name, "workloads.software", extra=(AUTO,))
+        return known_stack(name)
 
     @property
     def keys(self) -> dict[str, Any]:
@@ -242,24 +254,85 @@ def software(name: str) -> Software:
 
 
 def specification(name: str) -> SoftwareSpecification:
-    """The file of the stack *name*. Raises `SimulatorError`."""
-    path = data_file("workloads.software", name)
-    return _read(str(path), path.stat().st_mtime_ns)
+    """The stack *name*. Raises `SimulatorError`."""
+    return _read(name, (_located(name) or ALIASES).stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=16)
-def _read(path: str, changed: int) -> SoftwareSpecification:
-    return validated(_described(path), SoftwareSpecification)
+def _read(name: str, changed: int) -> SoftwareSpecification:
+    return validated(described(name), SoftwareSpecification)
 
 
-def _described(path: str) -> Document:
-    """The file at *path*, or its section ``software`` if it is a calibration file, with the values of its preset."""
-    entry = part(read(path), "software")
-    below = entry.data.get("preset")
-    if not isinstance(below, str):
-        return entry
+def described(name: str) -> Document:
+    """The document of the stack *name*: its keys over those of its groups, and these over those of its preset.
+
+    *name* is a stack, an alias, an import path, or a calibration file with a section ``software``. Raises
+    `SimulatorError`.
+    """
+    path = _located(name)
+    if path is None:
+        name = plain_stack(name)
+        entry = merged(Document({"name": name}), part(_shared()["aliases"], name))
+    else:
+        entry = part(read(path), "software")
+    below, groups = entry.data.get("preset"), entry.data.get(GROUPS, [])
+    base = Document({})
+    if isinstance(below, str):
+        try:
+            base = described(below)
+        except UnknownName as error:
+            raise entry.error(("preset",), str(error)) from None
+    for one in groups if isinstance(groups, list) else [None]:
+        if one not in _shared()["groups"].data:
+            known_groups = ", ".join(_shared()["groups"].data)
+            raise entry.error((GROUPS,), f"must be a list of {known_groups}, not {one or groups}")
+        base = merged(_without(base, OWN), part(_shared()["groups"], one))
+    return merged(_without(base, OWN), _without(entry, (GROUPS,)))
+
+
+def aliases() -> Mapping[str, Any]:
+    """The stacks of the file `ALIASES`, by name: compositions of those that have a file of their own."""
+    return _shared()["aliases"].data
+
+
+def plain_stack(name: str) -> str:
+    """Return the name of a stack that is given by its import path; any other *name* as it is.
+
+    >>> plain_stack("workloads.software.megatron_2021"), plain_stack("mylab.stacks.x")
+    ('megatron_2021', 'mylab.stacks.x')
+    """
+    name = plain(PACKAGE, name)
+    bare = name.removeprefix(f"{PACKAGE}.")
+    return bare if bare != name and bare in aliases() else name
+
+
+def known_stack(name: str) -> str:
+    """Return *name* without the package if there is such a stack, or if it can be imported. Raises `Fault`."""
+    if name == AUTO or name in names(PACKAGE):
+        return name
+    return known(plain_stack(name), PACKAGE, extra=(AUTO,), only=[*names(PACKAGE), *aliases()])
+
+
+def _located(name: str) -> Path | None:
+    """Return the file of the stack *name*; None if it is an alias. Raises `UnknownName`."""
     try:
-        base = _described(str(data_file("workloads.software", below)))
-    except UnknownName as error:
-        raise entry.error(("preset",), str(error)) from None
-    return merged(Document({key: value for key, value in base.data.items() if key not in OWN}), entry)
+        return data_file(PACKAGE, name)
+    except UnknownName:
+        if plain_stack(name) in aliases():
+            return None
+        every = [*names(PACKAGE), *aliases()]
+        raise UnknownName(name, nearest(name, every)) from None
+
+
+def _shared() -> Mapping[str, Document]:
+    return _sections(ALIASES.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=1)
+def _sections(changed: int) -> Mapping[str, Document]:
+    document = read(ALIASES)
+    return {key: part(document, key) for key in ("groups", "aliases")}
+
+
+def _without(document: Document, keys: tuple[str, ...]) -> Document:
+    return Document({key: value for key, value in document.data.items() if key not in keys}, document.positions)

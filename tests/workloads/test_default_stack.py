@@ -8,8 +8,9 @@ from scenarios import Scenario
 from simulator import lookup
 from topologies.catalogue import GPUS, device
 from workloads.default_stack import default_stack
+from workloads.stack import aliases
 
-STACKS = lookup.names("workloads.software")
+STACKS = [*lookup.names("workloads.software"), *aliases()]
 
 
 @pytest.mark.parametrize(

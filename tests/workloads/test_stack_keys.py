@@ -81,7 +81,7 @@ def test_compiled_and_fused_replace_each_other() -> None:
 @pytest.mark.parametrize(
     ("software", "told"),
     [
-        ({"preset": "megatron_cor"}, "software.preset: must be auto, aa_scaling"),
+        ({"preset": "megatron_cor"}, "software.preset: must be auto, ddp, ddp_compile"),
         ({"graph": "layers"}, "software.graph: unknown key"),
         ({"graphs": "all"}, "software.graphs: must be none, layers or step"),
         ({"launch": 3}, "software.launch: needs a unit"),
