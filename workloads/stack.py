@@ -31,7 +31,7 @@ from simulator.document import (
 from simulator.document.names import known
 from simulator.document.quantities import number
 from simulator.lookup import UnknownName, data_file, names, nearest, plain
-from workloads.default_stack import AUTO
+from workloads.default_stack import AUTO, FRAMEWORKS
 from workloads.operators.fusion import FUSIBLE, Fused, Fusible
 
 FRAGMENTATION = 0.15
@@ -49,6 +49,10 @@ OWN = ("name", "description", "source", "preset")
 
 GROUPS = "with"
 """Key of the groups of properties that a stack takes, in order."""
+
+
+Year = Annotated[int, BeforeValidator(number(2016, 2099))]
+"""From the year of the first release of PyTorch."""
 
 
 class StackKeys(Section):
@@ -106,7 +110,7 @@ class StackKeys(Section):
     or averaged (none, and the reduction divides)."""
     scatter_gather: Flag = False
     """Ranks that hold the same boundary between stages send one part each, and the receivers gather."""
-    cross_entropy: Literal["", "fused", "vocab_parallel", "eager", "with_metrics", "chunked"] = ""
+    cross_entropy: Literal["", "fused", "vocab_parallel", "eager", "shifted", "with_metrics", "chunked"] = ""
     """How the loss is computed; empty: as fused says."""
     gather_logits: Flag = False
     """Tensor-parallel ranks gather the logits, and each computes the whole loss."""
@@ -231,7 +235,11 @@ class SoftwareKeys(StackKeys):
     """A software stack in a scenario: any key of a stack's file beside its preset."""
 
     preset: str = AUTO
-    """The stack whose values the keys beside it override; auto: the one that a scenario without a name would take."""
+    """The stack whose values the keys beside it override; auto: the one that a scenario without a name would take. Or a
+    framework, torch, torch_compile or jax: its stack for the method of data parallelism."""
+    version: Year | None = None
+    """The year of the software, e.g. 2023: the stack of that year where the framework has several; by default that of
+    the GPU."""
 
     @field_validator("preset")
     @classmethod
@@ -241,7 +249,8 @@ class SoftwareKeys(StackKeys):
     @property
     def keys(self) -> dict[str, Any]:
         """The changed values."""
-        return {name: value for name, value in self.model_dump(exclude_unset=True).items() if name != "preset"}
+        own = set(self.model_fields_set) - {"preset", "version"}
+        return self.model_dump(include=own)
 
 
 def software(name: str) -> Software:
@@ -308,9 +317,9 @@ def plain_stack(name: str) -> str:
 
 def known_stack(name: str) -> str:
     """Return *name* without the package if there is such a stack, or if it can be imported. Raises `Fault`."""
-    if name == AUTO or name in names(PACKAGE):
+    if name in (AUTO, *FRAMEWORKS, *names(PACKAGE)):
         return name
-    return known(plain_stack(name), PACKAGE, extra=(AUTO,), only=[*names(PACKAGE), *aliases()])
+    return known(plain_stack(name), PACKAGE, extra=(AUTO, *FRAMEWORKS), only=[*names(PACKAGE), *aliases()])
 
 
 def _located(name: str) -> Path | None:
