@@ -278,12 +278,7 @@ def described(name: str) -> Document:
     *name* is a stack, an alias, an import path, or a calibration file with a section ``software``. Raises
     `SimulatorError`.
     """
-    path = _located(name)
-    if path is None:
-        name = plain_stack(name)
-        entry = merged(Document({"name": name}), part(_shared()["aliases"], name))
-    else:
-        entry = part(read(path), "software")
+    entry = _entry(name)
     below, groups = entry.data.get("preset"), entry.data.get(GROUPS, [])
     base = Document({})
     if isinstance(below, str):
@@ -297,6 +292,27 @@ def described(name: str) -> Document:
             raise entry.error((GROUPS,), f"must be a list of {known_groups}, not {one or groups}")
         base = merged(_without(base, OWN), part(_shared()["groups"], one))
     return merged(_without(base, OWN), _without(entry, (GROUPS,)))
+
+
+@lru_cache(maxsize=256)
+def holds(place: str, spot: str) -> bool:
+    """Return whether an entry of the catalogue, *place*, has its value from *spot*, ``package.file:key``.
+
+    A stack that does not have the key itself, or in a group, has it from its preset.
+
+    >>> holds("workloads.software.megatron_2021", "workloads.software.megatron:launch")
+    True
+    """
+    where, _, key = spot.partition(":")
+    package, _, name = place.rpartition(".")
+    while where != place and package == PACKAGE:
+        entry = _entry(name).data
+        given = [entry, *(_shared()["groups"].data[one] for one in entry.get(GROUPS, []))]
+        if "preset" not in entry or any(key in one for one in given):
+            return False
+        name = entry["preset"]
+        place = f"{PACKAGE}.{name}"
+    return where == place
 
 
 def aliases() -> Mapping[str, Any]:
@@ -331,6 +347,15 @@ def _located(name: str) -> Path | None:
             return None
         every = [*names(PACKAGE), *aliases()]
         raise UnknownName(name, nearest(name, every)) from None
+
+
+def _entry(name: str) -> Document:
+    """The document of the stack *name* as it is written, without its preset."""
+    path = _located(name)
+    if path is not None:
+        return part(read(path), "software")
+    name = plain_stack(name)
+    return merged(Document({"name": name}), part(_shared()["aliases"], name))
 
 
 def _shared() -> Mapping[str, Document]:

@@ -104,9 +104,9 @@ class Specification(Section):
         Annotated[str, Tag("name")] | Annotated[SoftwareKeys, Tag("keys")],
         Discriminator(lambda value: "keys" if isinstance(value, dict | BaseModel) else "name"),
     ] = AUTO
-    """The software stack, a file of workloads/software or an import path: fused kernels, launch cost, host time, what
-    overlaps; auto: by parallelism, model and GPU (workloads.default_stack). Or a preset with keys that override it:
-    {preset: megatron_core, graphs: layers}."""
+    """The software stack, a name of clustersim list software or an import path: fused kernels, launch cost, host time,
+    what overlaps; auto: by parallelism, model and GPU (workloads.default_stack); torch, torch_compile, jax: the stack of
+    that framework. Or a preset with keys that override it: {preset: megatron_core, graphs: layers}."""
     simulation: Simulation = Simulation()
     """How the scenario is simulated: engine, folding, random variation, stragglers."""
     cost: Cost | None = None

@@ -9,6 +9,7 @@ import pytest
 from scenarios import Scenario
 from simulator import lookup
 from simulator.errors import ScenarioError, SimulatorError
+from workloads.adapters.lora import EVERY
 from workloads.operators.fusion import fuses
 from workloads.operators.layer import OperatorLayer
 from workloads.operators.sharded import Cut
@@ -47,6 +48,32 @@ def test_a_compiled_step_is_faster() -> None:
         for name in ("fsdp_compile", "fsdp_sdpa")
     ]
     assert steps[0] < steps[1]
+
+
+def test_short_eager_steps_with_adapters_take_the_time_of_the_host_whatever_the_width() -> None:
+    """Forward, forward again and backward of a layer: 2.5 operators of 8 us for each kernel."""
+
+    def layer(hidden: int, software: str) -> float:
+        def step(layers: int) -> float:
+            keys = {"num_layers": layers, "hidden_size": hidden, "ffn_hidden_size": 2 * hidden, "seq_length": 256}
+            lora = {"rank": 64, "targets": list(EVERY), "dropout": 0.05}
+            made = Scenario.model_validate(
+                {
+                    "version": 1,
+                    "cluster": {"preset": "dgx_a100_80gb", "node": {"accelerators": 1}},
+                    "model": {"preset": "llama2_7b", **keys, "attention": "flash", "lora": lora},
+                    "training": {"global_batch_size": 1, "precision": "bf16", "recompute": "full"},
+                    "software": software,
+                }
+            )
+            return float(made.run().timeline.step_time)
+
+        return (step(6) - step(2)) / 4
+
+    narrow, wide = (layer(hidden, "auto") for hidden in (1024, 2048))
+    assert wide == pytest.approx(narrow, rel=0.05)
+    assert 4e-3 < narrow < 6e-3
+    assert layer(1024, "ddp_sdpa") < 0.5 * narrow
 
 
 @pytest.mark.parametrize(
