@@ -105,8 +105,8 @@ class Specification(Section):
         Discriminator(lambda value: "keys" if isinstance(value, dict | BaseModel) else "name"),
     ] = AUTO
     """The software stack, a name of clustersim list software or an import path: fused kernels, launch cost, host time,
-    what overlaps; auto: by parallelism, model and GPU (workloads.default_stack); torch, torch_compile, jax: the stack of
-    that framework. Or a preset with keys that override it: {preset: megatron_core, graphs: layers}."""
+    what overlaps; auto: by parallelism, model and GPU (workloads.default_stack); torch, torch_compile, jax: that of the
+    framework. Or a preset with keys that override it: {preset: megatron_core, graphs: layers}."""
     simulation: Simulation = Simulation()
     """How the scenario is simulated: engine, folding, random variation, stragglers."""
     cost: Cost | None = None
