@@ -29,6 +29,20 @@ def _gemma(config: Values) -> Values:
     return {"activation": "geglu"}
 
 
+def _gemma2(config: Values) -> Values:
+    return {**_gemma(config), **window(config, turn=2)}
+
+
+def _gemma3(config: Values) -> Values:
+    """The last layer of each ``sliding_window_pattern`` layers sees all positions."""
+    turn = whole(config, "sliding_window_pattern", whole(config, "_sliding_window_pattern", 6))
+    return {**_gemma(config), **window(config, turn=turn)}
+
+
+def _olmo3(config: Values) -> Values:
+    return window(config, turn=4)
+
+
 def _falcon(config: Values) -> Values:
     new = truth(config, "new_decoder_architecture")
     if not truth(config, "parallel_attn", True) and not new:
@@ -117,13 +131,25 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "gemma": Family(LLAMA, LLAMA_KEYS, {"tie_word_embeddings": True, "head_dim": 256}, _gemma),
     "gemma2": Family(
-        {**LLAMA, "norm_placement": "both"}, LLAMA_KEYS, {"tie_word_embeddings": True, "head_dim": 256}, _gemma
+        {**LLAMA, "norm_placement": "both"},
+        LLAMA_KEYS,
+        {"tie_word_embeddings": True, "head_dim": 256, "sliding_window": 4096},
+        _gemma2,
     ),
     "gemma3_text": Family(
         {**LLAMA, "norm_placement": "both", "qk_norm": "per_head"},
         LLAMA_KEYS,
-        {"tie_word_embeddings": True, "head_dim": 256},
-        _gemma,
+        # Gemma3TextConfig, which the files of the models with a vision encoder rely on
+        {
+            "tie_word_embeddings": True,
+            "head_dim": 256,
+            "sliding_window": 4096,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "vocab_size": 262_208,
+            "max_position_embeddings": 131_072,
+        },
+        _gemma3,
     ),
     "phi": Family(
         {**NEOX, "block": "parallel", "head_bias": True},
@@ -135,6 +161,12 @@ FAMILIES: Mapping[str, Family] = {
         {**LLAMA, "norm_placement": "after", "qk_norm": "all_heads"},
         LLAMA_KEYS,
         {"tie_word_embeddings": False, "hidden_act": "silu"},
+    ),
+    "olmo3": Family(
+        {**LLAMA, "norm_placement": "after", "qk_norm": "all_heads"},
+        LLAMA_KEYS,
+        {"tie_word_embeddings": False, "hidden_act": "silu", "sliding_window": 4096},
+        _olmo3,
     ),
     "granite": Family(LLAMA, LLAMA_KEYS, {"tie_word_embeddings": False, "hidden_act": "silu"}, _llama),
     "cohere": Family(
@@ -229,9 +261,20 @@ FAMILIES: Mapping[str, Family] = {
         {"tie_word_embeddings": True, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "type_vocab_size": 2},
         _bert,
     ),
+    "mimo": Family(
+        {**LLAMA, "add_qkv_bias": True},
+        LLAMA_KEYS,
+        {"tie_word_embeddings": False, "hidden_act": "silu", "use_sliding_window": False},
+        window,
+    ),
     **EXPERT_FAMILIES,
 }
 """The families by ``model_type``."""
+
+FAMILIES = {**FAMILIES, "qwen3_vl_text": FAMILIES["qwen3"], "qwen3_vl_moe_text": FAMILIES["qwen3_moe"]}
+
+TEXT = "text_config"
+"""The configuration of the text model in that of a model with a vision or an audio encoder."""
 
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 """Keys of models with experts."""
@@ -256,12 +299,26 @@ class _Recording(dict[str, Any]):
 def keys_read(document: Document) -> set[str]:
     """Return the keys of the configuration in *document* that decide its `model:` section.
 
-    The configuration is one that `model_section` accepts.
+    The configuration is one that `model_section` accepts; they are those of its `text_part`.
     """
-    family = FAMILIES[document.data["model_type"]]
-    values = _Recording({**family.defaults, **{key: one for key, one in document.data.items() if one is not None}})
+    config = text_part(document).data
+    family = FAMILIES[config["model_type"]]
+    values = _Recording({**family.defaults, **{key: one for key, one in config.items() if one is not None}})
     family.more(values)
     return {"model_type", "tie_word_embeddings", *EXPERTS, *family.keys, *values.asked}
+
+
+def text_part(document: Document) -> Document:
+    """Return the configuration of the text model in *document*: a model of several parts has it apart."""
+    inner = document.data.get(TEXT)
+    if not isinstance(inner, dict) or "hidden_size" in document.data:
+        return document
+    around: dict[str, Any] = {
+        key: document.data[key] for key in ("model_type", "tie_word_embeddings") if key in document.data
+    }
+    positions = {path: position for path, position in document.positions.items() if path[:1] != (TEXT,)}
+    own = {path[1:]: position for path, position in document.positions.items() if path[:1] == (TEXT,)}
+    return Document({**around, **inner}, {**positions, **own})
 
 
 def is_config(document: Document) -> bool:
@@ -272,8 +329,10 @@ def is_config(document: Document) -> bool:
 def model_section(document: Document) -> Document:
     """Return the configuration in *document* as a `model:` section, with the positions of its values.
 
-    Raises `ScenarioError` for a family, or a value, that no model of clustersim has.
+    Of a model with several parts it is the text model (`text_part`). Raises `ScenarioError` for a family, or a value,
+    that no model of clustersim has.
     """
+    document = text_part(document)
     config = document.data
     family = FAMILIES.get(config["model_type"]) if isinstance(config["model_type"], str) else None
     if family is None:
