@@ -135,7 +135,9 @@ class Shape:
     @property
     def residual_precision(self) -> str:
         """The precision of the residual stream, which layers pass on."""
-        return "fp32" if self.fp32_residual and BYTES[self.precision] < BYTES["fp32"] else self.precision
+        return (
+            "fp32" if self.fp32_residual and not self.lora and BYTES[self.precision] < BYTES["fp32"] else self.precision
+        )
 
     @property
     def head_size(self) -> int:

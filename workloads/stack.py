@@ -1,9 +1,13 @@
-"""A software stack is a file of `workloads/software`: what launching a kernel costs, and whether kernels are fused."""
+"""A software stack is a file of `workloads/software`: what launching a kernel costs, and whether kernels are fused.
+
+Other stacks are compositions of these, in ``workloads/software/_aliases.yaml``: a preset, groups of properties, keys.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -26,8 +30,8 @@ from simulator.document import (
 )
 from simulator.document.names import known
 from simulator.document.quantities import number
-from simulator.lookup import UnknownName, data_file
-from workloads.default_stack import AUTO
+from simulator.lookup import UnknownName, data_file, names, nearest, plain
+from workloads.default_stack import AUTO, FRAMEWORKS
 from workloads.operators.fusion import FUSIBLE, Fused, Fusible
 
 FRAGMENTATION = 0.15
@@ -35,8 +39,20 @@ FRAGMENTATION = 0.15
 A100; up to 0.33 (Guo et al. 2024, "GMLake", arXiv:2401.08156, abstract)."""
 
 
-OWN = ("name", "description", "source")
+PACKAGE = "workloads.software"
+"""The folder of stacks, a file each; others are composed of them in `ALIASES`."""
+
+ALIASES = Path(__file__).with_name("software") / "_aliases.yaml"
+
+OWN = ("name", "description", "source", "preset")
 """Keys of a stack that those built on it do not take over."""
+
+GROUPS = "with"
+"""Key of the groups of properties that a stack takes, in order."""
+
+
+Year = Annotated[int, BeforeValidator(number(2016, 2099))]
+"""From the year of the first release of PyTorch."""
 
 
 class StackKeys(Section):
@@ -94,7 +110,7 @@ class StackKeys(Section):
     or averaged (none, and the reduction divides)."""
     scatter_gather: Flag = False
     """Ranks that hold the same boundary between stages send one part each, and the receivers gather."""
-    cross_entropy: Literal["", "fused", "vocab_parallel", "eager", "with_metrics", "chunked"] = ""
+    cross_entropy: Literal["", "fused", "vocab_parallel", "eager", "shifted", "with_metrics", "chunked"] = ""
     """How the loss is computed; empty: as fused says."""
     gather_logits: Flag = False
     """Tensor-parallel ranks gather the logits, and each computes the whole loss."""
@@ -219,17 +235,22 @@ class SoftwareKeys(StackKeys):
     """A software stack in a scenario: any key of a stack's file beside its preset."""
 
     preset: str = AUTO
-    """The stack whose values the keys beside it override; auto: the one that a scenario without a name would take."""
+    """The stack whose values the keys beside it override; auto: the one that a scenario without a name would take. Or a
+    framework, torch, torch_compile or jax: its stack for the method of data parallelism."""
+    version: Year | None = None
+    """The year of the software, e.g. 2023: the stack of that year where the framework has several; by default that of
+    the GPU."""
 
     @field_validator("preset")
     @classmethod
     def _known(cls, name: str) -> str:
-        return known(name, "workloads.software", extra=(AUTO,))
+        return known_stack(name)
 
     @property
     def keys(self) -> dict[str, Any]:
         """The changed values."""
-        return {name: value for name, value in self.model_dump(exclude_unset=True).items() if name != "preset"}
+        own = set(self.model_fields_set) - {"preset", "version"}
+        return self.model_dump(include=own)
 
 
 def software(name: str) -> Software:
@@ -242,24 +263,110 @@ def software(name: str) -> Software:
 
 
 def specification(name: str) -> SoftwareSpecification:
-    """The file of the stack *name*. Raises `SimulatorError`."""
-    path = data_file("workloads.software", name)
-    return _read(str(path), path.stat().st_mtime_ns)
+    """The stack *name*. Raises `SimulatorError`."""
+    return _read(name, (_located(name) or ALIASES).stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=16)
-def _read(path: str, changed: int) -> SoftwareSpecification:
-    return validated(_described(path), SoftwareSpecification)
+def _read(name: str, changed: int) -> SoftwareSpecification:
+    return validated(described(name), SoftwareSpecification)
 
 
-def _described(path: str) -> Document:
-    """The file at *path*, or its section ``software`` if it is a calibration file, with the values of its preset."""
-    entry = part(read(path), "software")
-    below = entry.data.get("preset")
-    if not isinstance(below, str):
-        return entry
+def described(name: str) -> Document:
+    """The document of the stack *name*: its keys over those of its groups, and these over those of its preset.
+
+    *name* is a stack, an alias, an import path, or a calibration file with a section ``software``. Raises
+    `SimulatorError`.
+    """
+    entry = _entry(name)
+    below, groups = entry.data.get("preset"), entry.data.get(GROUPS, [])
+    base = Document({})
+    if isinstance(below, str):
+        try:
+            base = described(below)
+        except UnknownName as error:
+            raise entry.error(("preset",), str(error)) from None
+    for one in groups if isinstance(groups, list) else [None]:
+        if one not in _shared()["groups"].data:
+            known_groups = ", ".join(_shared()["groups"].data)
+            raise entry.error((GROUPS,), f"must be a list of {known_groups}, not {one or groups}")
+        base = merged(_without(base, OWN), part(_shared()["groups"], one))
+    return merged(_without(base, OWN), _without(entry, (GROUPS,)))
+
+
+@lru_cache(maxsize=256)
+def holds(place: str, spot: str) -> bool:
+    """Return whether an entry of the catalogue, *place*, has its value from *spot*, ``package.file:key``.
+
+    A stack that does not have the key itself, or in a group, has it from its preset.
+
+    >>> holds("workloads.software.megatron_2021", "workloads.software.megatron:launch")
+    True
+    """
+    where, _, key = spot.partition(":")
+    package, _, name = place.rpartition(".")
+    while where != place and package == PACKAGE:
+        entry = _entry(name).data
+        given = [entry, *(_shared()["groups"].data[one] for one in entry.get(GROUPS, []))]
+        if "preset" not in entry or any(key in one for one in given):
+            return False
+        name = entry["preset"]
+        place = f"{PACKAGE}.{name}"
+    return where == place
+
+
+def aliases() -> Mapping[str, Any]:
+    """The stacks of the file `ALIASES`, by name: compositions of those that have a file of their own."""
+    return _shared()["aliases"].data
+
+
+def plain_stack(name: str) -> str:
+    """Return the name of a stack that is given by its import path; any other *name* as it is.
+
+    >>> plain_stack("workloads.software.megatron_2021"), plain_stack("mylab.stacks.x")
+    ('megatron_2021', 'mylab.stacks.x')
+    """
+    name = plain(PACKAGE, name)
+    bare = name.removeprefix(f"{PACKAGE}.")
+    return bare if bare != name and bare in aliases() else name
+
+
+def known_stack(name: str) -> str:
+    """Return *name* without the package if there is such a stack, or if it can be imported. Raises `Fault`."""
+    if name in (AUTO, *FRAMEWORKS, *names(PACKAGE)):
+        return name
+    return known(plain_stack(name), PACKAGE, extra=(AUTO, *FRAMEWORKS), only=[*names(PACKAGE), *aliases()])
+
+
+def _located(name: str) -> Path | None:
+    """Return the file of the stack *name*; None if it is an alias. Raises `UnknownName`."""
     try:
-        base = _described(str(data_file("workloads.software", below)))
-    except UnknownName as error:
-        raise entry.error(("preset",), str(error)) from None
-    return merged(Document({key: value for key, value in base.data.items() if key not in OWN}), entry)
+        return data_file(PACKAGE, name)
+    except UnknownName:
+        if plain_stack(name) in aliases():
+            return None
+        every = [*names(PACKAGE), *aliases()]
+        raise UnknownName(name, nearest(name, every)) from None
+
+
+def _entry(name: str) -> Document:
+    """The document of the stack *name* as it is written, without its preset."""
+    path = _located(name)
+    if path is not None:
+        return part(read(path), "software")
+    name = plain_stack(name)
+    return merged(Document({"name": name}), part(_shared()["aliases"], name))
+
+
+def _shared() -> Mapping[str, Document]:
+    return _sections(ALIASES.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=1)
+def _sections(changed: int) -> Mapping[str, Document]:
+    document = read(ALIASES)
+    return {key: part(document, key) for key in ("groups", "aliases")}
+
+
+def _without(document: Document, keys: tuple[str, ...]) -> Document:
+    return Document({key: value for key, value in document.data.items() if key not in keys}, document.positions)

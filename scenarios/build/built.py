@@ -30,7 +30,7 @@ from simulator.schedule import Compute, Schedule
 from topologies.catalogue import having_precision
 from topologies.routing import Routing
 from topologies.specification import ClusterHolder, ClusterSection
-from workloads.default_stack import AUTO, StackChoice, default_stack, is_tpu
+from workloads.default_stack import AUTO, FRAMEWORKS, StackChoice, default_stack, is_tpu, version_of
 from workloads.huggingface.aliases import with_plain_keys
 from workloads.huggingface.config import is_config
 from workloads.model import Model
@@ -274,9 +274,9 @@ class BuiltScenario:
     def stack_choice(self) -> StackChoice:
         """The software stack, why it was taken, and what else is taken; no reason if the scenario names it."""
         named, parallelism = self.specification.software, self.specification.parallelism
-        given = named if isinstance(named, str) else named.preset
-        if given != AUTO:
-            return StackChoice(given, "")
+        given, year = (named, None) if isinstance(named, str) else (named.preset, named.version)
+        if given not in (AUTO, *FRAMEWORKS):
+            return StackChoice(version_of(given, year), "")
         gpu = self._cluster.accelerator(self.derived.devices[0])
         return default_stack(
             parallelism.data.method,
@@ -284,6 +284,10 @@ class BuiltScenario:
             gpu,
             transformer=isinstance(self.specification.model, TransformerSpecification),
             stage=getattr(parallelism.data, "stage", 0),
+            adapters=isinstance(self.specification.model, TransformerSpecification)
+            and self.specification.model.lora is not None,
+            framework=given,
+            year=year,
         )
 
     @cached_property

@@ -62,7 +62,8 @@ def _lines(kind: str) -> list[str]:
         return accounts_table().splitlines()
     if kind in ROWS:
         row, align = ROWS[kind]
-        return table([row(name) for name in names(PACKAGES[kind])], align=align).splitlines()
+        lines = table([row(name) for name in names(PACKAGES[kind])], align=align).splitlines()
+        return [*lines, *_composed()] if kind == "software" else lines
     extra = loading.WITHOUT_FILE["cluster"] if kind == "clusters" else ()
     return sorted([*names(PACKAGES[kind]), *extra])
 
@@ -72,6 +73,18 @@ def _stack(name: str) -> list[str]:
     from workloads.stack import specification
 
     return [name, specification(name).description]
+
+
+def _composed() -> list[str]:
+    """Return lines of the stacks that are composed of others: name, what of, and description."""
+    from simulator.analysis.text import table
+    from workloads.stack import GROUPS, aliases
+
+    rows = [
+        [name, " + ".join([entry["preset"], *entry.get(GROUPS, [])]), entry["description"]]
+        for name, entry in sorted(aliases().items())
+    ]
+    return ["", "composed of these:", *table(rows, align="lll").splitlines()]
 
 
 def _model(name: str) -> list[str]:

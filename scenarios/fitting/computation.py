@@ -58,37 +58,16 @@ def _stack(
 
 
 ALIKE = {
-    "megatron_deepspeed": ("megatron_deepspeed_2021",),
-    "fsdp": ("fsdp_2023", "fsdp_sdpa", "llm_foundry", "llm_foundry_2023"),
+    "megatron_deepspeed": ("huggingface_deepspeed",),
+    "fsdp": ("fsdp_sdpa",),
 }
-"""Further entries of a stack: they differ in what is overlapped, not in host time, and have its fitted parameters."""
+"""Further entries of a stack that have its fitted parameters. A stack that is composed of another has those of that
+one."""
 
-MESSAGES = (
-    "aa_scaling",
-    "aa_scaling_flash1",
-    "aa_scaling_flash2",
-    "aa_scaling_torch",
-    "megatron_2021",
-    "megatron_2023",
-    "megatron_core",
-    "megatron_deepspeed",
-    "megatron_deepspeed_2021",
-    "megatron_early_2021",
-    "nanotron",
-)
+MESSAGES = ("megatron_core", "megatron_deepspeed")
 """Stacks that lose as much time with each message of a pipeline as Megatron-LM."""
 
-LAUNCHES = (
-    "megascale",
-    "megascale_overlap",
-    "megascale_pp_overlap",
-    "megatron_2021",
-    "megatron_2023",
-    "megatron_core",
-    "megatron_deepspeed",
-    "megatron_deepspeed_2021",
-    "megatron_early_2021",
-)
+LAUNCHES = ("megatron_core", "megatron_deepspeed")
 """Stacks whose layers are Megatron-LM's, with the same operators and Python around a kernel."""
 
 # first estimates: ten milliseconds of host work for a step, a few lines of Python for a tensor; as much beside the

@@ -15,6 +15,8 @@ from scenarios.specification.loading import SHIPPED
 from simulator.analysis.text import table
 from simulator.document import read
 from simulator.lookup import UnknownName, data_file, module
+from workloads.stack import PACKAGE as STACKS
+from workloads.stack import described
 
 FILE = Path(__file__).with_name("constants.yaml")
 
@@ -82,7 +84,8 @@ def _fitted(fit: str, entry: Mapping[str, Any]) -> Iterator[tuple[str, Constant]
 
 
 def value_at(place: str) -> Any:
-    """Return the value at *place*, ``package.file:key`` or ``package.module:NAME``, as it is written there.
+    """Return the value at *place*, ``package.file:key`` or ``package.module:NAME``, as it is written there, or
+    in what the software stack there is composed of.
 
     Raises `KeyError` if there is none.
 
@@ -92,7 +95,7 @@ def value_at(place: str) -> Any:
     where, _, key = place.partition(":")
     package, _, name = where.rpartition(".")
     try:
-        data: Any = read(data_file(package, name)).data
+        data: Any = described(name).data if package == STACKS else read(data_file(package, name)).data
     except UnknownName:
         return getattr(module(where), key)
     for part in key.split(".") if key else ():

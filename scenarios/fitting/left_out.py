@@ -31,6 +31,7 @@ from simulator.errors import CalibrationError
 from simulator.files import write_text
 from simulator.network.transport.nccl import FITTED
 from topologies.catalogue import GPUS
+from workloads.stack import holds
 
 FOLDER = Path(__file__).with_name("left_out")
 
@@ -73,9 +74,9 @@ class Refit:
         """Return the changed values of the *entry* at *place* by the attribute that holds a key."""
         found = {}
         for spot, factor in self.factors.items():
-            where, _, key = spot.partition(":")
+            key = spot.partition(":")[2]
             value = getattr(entry, attributes.get(key, key), None)
-            if where == place and value is not None:
+            if value is not None and holds(place, spot):
                 found[attributes.get(key, key)] = value * factor
         return found
 

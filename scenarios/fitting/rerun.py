@@ -26,7 +26,7 @@ from simulator.schedule import Compute, Program, Recv, Schedule
 from simulator.timeline import Timeline
 from topologies.catalogue import GPUS, device
 from workloads.fixed_cost import tensors_by_stage
-from workloads.stack import specification
+from workloads.stack import holds, specification
 
 SOFTWARE = "workloads.software"
 
@@ -37,8 +37,8 @@ def landed(parameters: Sequence[Parameter], values: Values, place: str) -> dict[
     >>> landed([Parameter("x", 1, 0, 2, "", "", ("topologies.gpus.a100_80gb:k_half",))], {"x": 3}, GPUS + ".a100_80gb")
     {'k_half': 3}
     """
-    spots = [(spot.partition(":"), values[p.name]) for p in parameters if p.name in values for spot in p.lands]
-    return {key: value for (where, _, key), value in spots if where == place}
+    spots = [(spot, values[p.name]) for p in parameters if p.name in values for spot in p.lands]
+    return {spot.partition(":")[2]: value for spot, value in spots if holds(place, spot)}
 
 
 def _computing(program: Program, tensors: int, gpu: Accelerator, software: Software) -> float:
@@ -67,7 +67,9 @@ class Rerun:
     def uses(self) -> frozenset[str]:
         """The names of the parameters that go to entries which the scenario uses."""
         places = {f"{SOFTWARE}.{self.scenario.stack}", *(f"{GPUS}.{a.name}" for a in self._gpus)}
-        return frozenset(p.name for p in self.parameters if places & {spot.partition(":")[0] for spot in p.lands})
+        return frozenset(
+            p.name for p in self.parameters if any(holds(place, spot) for place in places for spot in p.lands)
+        )
 
     def value(self, key: str, values: Values) -> float:
         """Return the result's value of *key*: a step time, a layer's time, a rate or TFLOP/s."""

@@ -21,6 +21,7 @@ from simulator.document import read
 from simulator.kernel import Kernel
 from simulator.schedule import Collective, Compute, Program, Schedule, Send
 from topologies.catalogue import GPUS, device
+from workloads.stack import holds
 
 FITS = ("a100", "v100")
 """The shipped calibration files in `scenarios/fitting`."""
@@ -51,8 +52,8 @@ class Shipped:
 
     def keys(self, place: str) -> dict[str, str]:
         """Return the parameters that go to *place*, ``package.file``, by key there."""
-        spots = ((spot.partition(":"), name) for name, lands in self.lands.items() for spot in lands)
-        return {key: name for (where, _, key), name in spots if where == place}
+        spots = ((spot, name) for name, lands in self.lands.items() for spot in lands)
+        return {spot.partition(":")[2]: name for spot, name in spots if holds(place, spot)}
 
 
 @lru_cache

@@ -19,7 +19,6 @@ from scenarios.specification.sections import CollectiveBenchmark, Expectation, S
 from scenarios.specification.table import Table
 from scenarios.specification.training import Training, indivisible
 from simulator.document import Fault, Section
-from simulator.document.names import known
 from simulator.document.quantities import Version
 from simulator.document.validation import near
 from simulator.plain_text import name_fault, text_fault
@@ -27,7 +26,7 @@ from topologies.routing import Routing
 from topologies.specification import ClusterSpecification
 from workloads.default_stack import AUTO
 from workloads.specification import ModelSpecification
-from workloads.stack import SoftwareKeys
+from workloads.stack import SoftwareKeys, known_stack
 
 RESULT = (
     "step_time_s",
@@ -105,9 +104,9 @@ class Specification(Section):
         Annotated[str, Tag("name")] | Annotated[SoftwareKeys, Tag("keys")],
         Discriminator(lambda value: "keys" if isinstance(value, dict | BaseModel) else "name"),
     ] = AUTO
-    """The software stack, a file of workloads/software or an import path: fused kernels, launch cost, host time, what
-    overlaps; auto: by parallelism, model and GPU (workloads.default_stack). Or a preset with keys that override it:
-    {preset: megatron_core, graphs: layers}."""
+    """The software stack, a name of clustersim list software or an import path: fused kernels, launch cost, host time,
+    what overlaps; auto: by parallelism, model and GPU (workloads.default_stack); torch, torch_compile, jax: that of the
+    framework. Or a preset with keys that override it: {preset: megatron_core, graphs: layers}."""
     simulation: Simulation = Simulation()
     """How the scenario is simulated: engine, folding, random variation, stragglers."""
     cost: Cost | None = None
@@ -147,7 +146,7 @@ class Specification(Section):
     @field_validator("software")
     @classmethod
     def _software(cls, given: str | SoftwareKeys) -> str | SoftwareKeys:
-        return known(given, "workloads.software", extra=(AUTO,)) if isinstance(given, str) else given
+        return known_stack(given) if isinstance(given, str) else given
 
     @field_validator("expect")
     @classmethod

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 from simulator import lookup
+from workloads.stack import aliases
 
 SCHEMA = Path(__file__).parents[2] / "scenarios" / "scenario.schema.json"
 
@@ -30,7 +31,7 @@ QUANTITIES = {"size": ("1 MB", "40 MB", "8 GB"), "time": ("10 us", "1 ms"), "ban
 
 NAMED: Mapping[str, Sequence[Any]] = {
     "schedule": lookup.names("workloads.pipelines"),
-    "software": [*lookup.names("workloads.software"), "auto"],
+    "software": [*lookup.names("workloads.software"), *aliases(), "auto"],
     "transport": ["nccl", "gloo", "ideal"],
     "algorithms": [{"all_reduce": name} for name in ("ring", "tree", "hierarchical", "halving_doubling", "auto")],
     "rank_order": [["tp", "dp", "pp"], ["tp", "pp", "dp"], ["dp", "tp", "pp"]],

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from scenarios import Scenario
 from simulator import lookup
 from tests.samples import sample
 from topologies.catalogue import GPUS, device
-from workloads.default_stack import default_stack
+from workloads.default_stack import FRAMEWORKS, OTHERS, VERSIONS, default_stack
+from workloads.stack import aliases
 
-STACKS = lookup.names("workloads.software")
+STACKS = [*lookup.names("workloads.software"), *aliases()]
 
 
 @pytest.mark.parametrize(
@@ -27,7 +30,8 @@ STACKS = lookup.names("workloads.software")
         ("fsdp", {"dp": 8}, "a100_80gb", "fsdp_sdpa"),
         ("fsdp", {"dp": 8}, "h100", "fsdp_sdpa"),
         ("ddp", {"tp": 2, "dp": 4}, "a100_80gb", "megatron"),
-        ("ddp", {"pp": 2, "dp": 4}, "b200", "megatron_core"),
+        ("ddp", {"pp": 2, "dp": 4}, "b200", "megatron_core_2025"),
+        ("ddp", {"pp": 2, "dp": 4}, "h800", "megatron_core"),
         ("ddp", {"pp": 2, "dp": 4}, "v100_32gb", "megatron_2021"),
         ("ddp", {"pp": 2, "dp": 4}, "l40s", "megatron"),
     ],
@@ -47,7 +51,7 @@ def test_the_default_follows_method_and_gpu(method: str, degrees: dict[str, int]
         (1, "v100_32gb", "megatron_deepspeed"),
         (1, "a100_80gb", "megatron"),
         (1, "h100", "megatron_core"),
-        (1, "b200", "megatron_core"),
+        (1, "b200", "megatron_core_2025"),
         (1, "mi300x", "megatron"),
         (2, "a100_80gb", "deepspeed"),
         (3, "h100", "deepspeed"),
@@ -63,7 +67,7 @@ def test_all_generations_from_hopper_on_are_known() -> None:
     for gpu in lookup.names("topologies.gpus"):
         stack = default_stack("ddp", {"tp": 2}, device(GPUS, gpu).accelerator(), transformer=True).stack
         hopper = gpu.startswith(("h", "b", "gb", "gh"))
-        assert (stack == "megatron_core") == hopper, gpu
+        assert stack.startswith("megatron_core") == hopper, gpu
 
 
 def test_a_tpu_has_the_stack_and_the_network_of_tpus() -> None:
@@ -104,6 +108,55 @@ def test_report_and_derived_values_tell_the_stack() -> None:
     named = Scenario.model_validate({**data, "software": "fsdp_sdpa"})
     assert "clustersim list software" not in named.run().report()
     assert automatic.run().summary()["step_time_s"] == named.run().summary()["step_time_s"]
+
+
+def chosen(method: str, degrees: dict[str, int], **more: Any) -> str:
+    return default_stack(method, degrees, device(GPUS, "h100").accelerator(), transformer=True, **more).stack
+
+
+@pytest.mark.parametrize(
+    ("method", "degrees", "stage", "expected"),
+    [
+        ("ddp", {"dp": 8}, 0, "huggingface"),
+        ("zero", {"dp": 8}, 2, "huggingface_deepspeed"),
+        ("zero", {"tp": 2, "dp": 4}, 3, "huggingface_deepspeed"),
+        ("zero", {"dp": 8}, 1, "megatron_core"),
+        ("ddp", {"tp": 2, "dp": 4}, 0, "megatron_core"),
+        ("fsdp", {"dp": 8}, 0, "fsdp_sdpa"),
+    ],
+)
+def test_adapters_are_those_of_hugging_face_unless_the_keys_tell_another_framework(
+    method: str, degrees: dict[str, int], stage: int, expected: str
+) -> None:
+    assert chosen(method, degrees, stage=stage, adapters=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("method", "degrees", "years"),
+    [
+        ("ddp", {"dp": 8}, {2020: "ddp", 2023: "ddp", 2024: "ddp_sdpa", 2026: "ddp_sdpa"}),
+        ("fsdp", {"dp": 8}, {2022: "fsdp_2023", 2023: "fsdp", 2025: "fsdp_sdpa"}),
+        ("ddp", {"tp": 8}, {2021: "megatron_2021", 2022: "megatron_2023", 2023: "megatron_core"}),
+        ("zero", {"dp": 8}, {2021: "megatron_deepspeed_2021", 2022: "megatron_deepspeed", 2023: "deepspeed"}),
+    ],
+)
+def test_the_year_picks_the_version_of_a_framework(method: str, degrees: dict[str, int], years: dict[int, str]) -> None:
+    assert {year: chosen(method, degrees, stage=3, year=year) for year in years} == years
+
+
+@pytest.mark.parametrize("method", ["ddp", "fsdp", "zero"])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_framework_that_is_named_has_a_stack_for_every_method(framework: str, method: str) -> None:
+    found = {chosen(method, degrees, stage=3, framework=framework) for degrees in ({"dp": 8}, {"tp": 8})}
+    family = "xla" if framework == "jax" else "ddp" if method == "ddp" else "fsdp"
+    assert found == {{"torch": f"{family}_sdpa", "torch_compile": f"{family}_compile", "jax": "xla"}[framework]}
+
+
+def test_every_version_and_every_other_is_a_stack() -> None:
+    named = {stack for versions in VERSIONS.values() for _, stack in versions}
+    assert {*named, *OTHERS, *(one for others in OTHERS.values() for one in others)} <= set(STACKS)
+    for versions in VERSIONS.values():
+        assert [since for since, _ in versions] == sorted(since for since, _ in versions)
 
 
 SCENARIOS: dict[str, dict[str, object]] = {

@@ -18,7 +18,7 @@ from workloads.pipelines.interleaved import interleaved
 from workloads.pipelines.one_f_one_b import one_f_one_b
 from workloads.pipelines.pipedream import pipedream
 from workloads.shape import Shape
-from workloads.stack import software
+from workloads.stack import aliases, software
 from workloads.stages import stages_of
 from workloads.transformer import transformer
 from workloads.unit import unit_model
@@ -98,7 +98,7 @@ def test_each_stage_pays_for_its_own_tensors():
     assert sum(delays(model, HostTime(tensor=1.0), stages=2)) == whole
 
 
-@pytest.mark.parametrize("name", names("workloads.software"))
+@pytest.mark.parametrize("name", [*names("workloads.software"), *aliases()])
 def test_the_host_time_of_a_stack_scales_with_tensors_and_not_with_jobs(name):
     stack = software(name)
     host = HostTime.of(stack)

@@ -10,7 +10,7 @@ from simulator.kernel import BYTES
 from simulator.lookup import UnknownName, names
 from workloads.model import Model
 from workloads.specification import ModelSpecification, model, specification
-from workloads.stack import software
+from workloads.stack import aliases, software
 
 
 class Holder(Section):
@@ -125,7 +125,7 @@ def test_software_stacks() -> None:
     fused = {*asynchronous, "megatron_2021", "megatron_deepspeed", "megatron_deepspeed_2021"}
     fused |= {"ddp_compile", "fsdp_compile", "alpa", "nanotron", "aa_scaling", "aa_scaling_flash1", "aa_scaling_flash2"}
     fused |= {"internlm", "megatron_early_2021", "torchtune", "deepspeed"}
-    stacks = {name: software(name) for name in names("workloads.software")}
+    stacks = {name: software(name) for name in (*names("workloads.software"), *aliases())}
     unfused = {
         "ddp",
         "ddp_sdpa",

@@ -8,17 +8,18 @@ import pytest
 
 from scenarios import Scenario
 from simulator import lookup
-from simulator.errors import ScenarioError
+from simulator.errors import ScenarioError, SimulatorError
+from workloads.adapters.lora import EVERY
 from workloads.operators.fusion import fuses
 from workloads.operators.layer import OperatorLayer
 from workloads.operators.sharded import Cut
 from workloads.shape import Shape
 from workloads.specification import model
-from workloads.stack import software
+from workloads.stack import OWN, aliases, known_stack, software, specification
 from workloads.transformer import transformer
 
 
-@pytest.mark.parametrize("name", lookup.names("workloads.software"))
+@pytest.mark.parametrize("name", [*lookup.names("workloads.software"), *aliases()])
 def test_every_stack_loads_under_its_name(name: str) -> None:
     assert software(name).name == name
 
@@ -47,6 +48,32 @@ def test_a_compiled_step_is_faster() -> None:
         for name in ("fsdp_compile", "fsdp_sdpa")
     ]
     assert steps[0] < steps[1]
+
+
+def test_short_eager_steps_with_adapters_take_the_time_of_the_host_whatever_the_width() -> None:
+    """Forward, forward again and backward of a layer: 2.5 operators of 8 us for each kernel."""
+
+    def layer(hidden: int, software: str) -> float:
+        def step(layers: int) -> float:
+            keys = {"num_layers": layers, "hidden_size": hidden, "ffn_hidden_size": 2 * hidden, "seq_length": 256}
+            lora = {"rank": 64, "targets": list(EVERY), "dropout": 0.05}
+            made = Scenario.model_validate(
+                {
+                    "version": 1,
+                    "cluster": {"preset": "dgx_a100_80gb", "node": {"accelerators": 1}},
+                    "model": {"preset": "llama2_7b", **keys, "attention": "flash", "lora": lora},
+                    "training": {"global_batch_size": 1, "precision": "bf16", "recompute": "full"},
+                    "software": software,
+                }
+            )
+            return float(made.run().timeline.step_time)
+
+        return (step(6) - step(2)) / 4
+
+    narrow, wide = (layer(hidden, "auto") for hidden in (1024, 2048))
+    assert wide == pytest.approx(narrow, rel=0.05)
+    assert 4e-3 < narrow < 6e-3
+    assert layer(1024, "ddp_sdpa") < 0.5 * narrow
 
 
 @pytest.mark.parametrize(
@@ -110,3 +137,57 @@ def test_a_separate_gate_exchanges_the_gradient_of_its_input_twice() -> None:
             layer = transformer(replace(shape, separate_gate=separate)).layers[1]
             assert sum(one.kind == kind for s in layer.segments("B", 1) for one in s.exchanges) == count
             assert layer.parameters == transformer(shape).layers[1].parameters
+
+
+def own_keys(name: str) -> dict[str, object]:
+    return {key: value for key, value in specification(name).model_dump().items() if key not in (*OWN, "offers")}
+
+
+@pytest.mark.parametrize(
+    ("name", "base", "differ"),
+    [
+        ("megatron_early_2021", "megatron_2021", {"scatter_gather"}),
+        ("megatron_2021", "megatron", {"async_tensor", "accumulation", "flash_backward"}),
+        ("megatron_2023", "megatron", {"flash_backward"}),
+        ("megascale", "megatron", {"gather_ahead", "message_operators", "exchange"}),
+        ("megascale_overlap", "megatron", {"flash_backward", "gather_ahead", "message_operators", "exchange"}),
+        ("fsdp_2023", "fsdp", {"early_stop", "keeps_casts"}),
+        ("llm_foundry", "fsdp", {"cross_entropy", "keeps_casts"}),
+        ("llm_foundry_2023", "llm_foundry", {"early_stop"}),
+        ("deepspeed", "megatron_deepspeed", {"flash_backward"}),
+        ("aa_scaling_flash2", "aa_scaling", {"fused"}),
+        ("aa_scaling_flash1", "aa_scaling_flash2", {"flash_forward", "flash_backward"}),
+        ("torchtune", "fsdp_compile", {"cross_entropy"}),
+        ("hai_llm", "megatron_core", {"communication_sms"}),
+    ],
+)
+def test_a_composed_stack_differs_from_another_in_these_keys_alone(name: str, base: str, differ: set[str]) -> None:
+    composed, other = own_keys(name), own_keys(base)
+    assert {key for key in composed if composed[key] != other[key]} == differ
+
+
+def test_groups_override_the_preset_in_order_and_keys_override_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "composed").mkdir()
+    (tmp_path / "composed" / "__init__.py").touch()
+    for name, text in {
+        "own": "with: [flash_attention_2, flash_attention_1, before_torch_2_1]\nearly_stop: true",
+        "wrong": "with: [flash_attention_9]",
+        "word": "with: flash_attention_2",
+    }.items():
+        path = tmp_path / "composed" / f"{name}.yaml"
+        path.write_text(f"name: {name}\nsource: none\npreset: fsdp_sdpa\n{text}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert software("composed.own") == replace(software("fsdp_sdpa"), name="own", flash_backward=1.0)
+    with pytest.raises(ScenarioError, match=r"wrong.yaml:4:7: with: must be a list of flash_attention_1,"):
+        software("composed.wrong")
+    with pytest.raises(ScenarioError, match=r"word.yaml:4:7: with: must be a list of "):
+        software("composed.word")
+
+
+def test_a_composed_stack_has_the_import_path_that_a_file_has() -> None:
+    assert software("workloads.software.megascale") == software("megascale")
+    assert known_stack("workloads.software.megascale") == "megascale"
+    with pytest.raises(SimulatorError, match='unknown name "megascle"; there are: megascale,'):
+        software("megascle")

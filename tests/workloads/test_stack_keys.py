@@ -68,6 +68,23 @@ def test_keys_without_a_preset_change_the_default_stack() -> None:
     assert (found.stack, found.software.graphs) == (default.stack, "layers")
 
 
+@pytest.mark.parametrize(
+    ("software", "stack"),
+    [
+        ("torch_compile", "ddp_compile"),
+        ({"preset": "torch_compile", "version": 2025, "graphs": "layers"}, "ddp_compile"),
+        ({"version": 2022}, "ddp"),
+        ({"preset": "megatron", "version": 2022}, "megatron_2023"),
+        ({"preset": "llm_foundry", "version": 2022}, "llm_foundry"),
+    ],
+)
+def test_framework_and_version_choose_the_stack(software: Any, stack: str) -> None:
+    made = scenario(software)
+    keys = software if isinstance(software, dict) else {}
+    assert (made.stack, made.software.graphs) == (stack, keys.get("graphs", "none"))
+    assert made.software == specification(stack).changed({k: v for k, v in keys.items() if k == "graphs"}).build()
+
+
 def test_an_option_for_a_key_keeps_the_stack_that_the_scenario_names() -> None:
     made = scenario("megatron_core", "software.graphs=layers")
     assert (made.stack, made.software.graphs) == ("megatron_core", "layers")
@@ -81,8 +98,10 @@ def test_compiled_and_fused_replace_each_other() -> None:
 @pytest.mark.parametrize(
     ("software", "told"),
     [
-        ({"preset": "megatron_cor"}, "software.preset: must be auto, aa_scaling"),
+        ({"preset": "megatron_cor"}, "software.preset: must be auto, torch, torch_compile, jax, ddp"),
         ({"graph": "layers"}, "software.graph: unknown key"),
+        ({"version": 22}, "software.version: must be at least 2016, not 22"),
+        ({"version": "new"}, 'software.version: must be a number, not "new"'),
         ({"graphs": "all"}, "software.graphs: must be none, layers or step"),
         ({"launch": 3}, "software.launch: needs a unit"),
         ({"fused": False, "torch_compile": True}, "software.fused: false contradicts torch_compile: true"),

@@ -56,7 +56,7 @@ def _eager(width: int) -> _PerLogit:
     """torch.nn.functional.cross_entropy of logits that are cast to fp32, 14 bytes a logit in 16 bits at the most.
 
     Autograd saves the output of the log-softmax, and the training loop refers to the logits (as nanoGPT's and
-    Composer's do; Hugging Face's older losses refer to fp32 logits and shift a copy of them: 16 bytes). Forward: cast,
+    Composer's do). Forward: cast,
     log-softmax, and a gather of one logit a row. Backward: the gradient of the log-softmax is filled with zeros and a
     number a row; that of the fp32 logits is made of it and the saved output, and cast. Wijmans et al. 2024
     (arXiv:2411.09009, abstract) report 28 GB, for 8,192 tokens and 256,000 classes: 13.4 bytes a logit.
@@ -64,6 +64,19 @@ def _eager(width: int) -> _PerLogit:
     casts, copied = _casts(width)
     moved = casts + 2 * FP32, FP32 + 3 * FP32 + casts
     return _PerLogit(moved, width + FP32, (FP32 * copied, 2 * FP32), (2 + copied, 3 + copied))
+
+
+def _shifted(width: int) -> _PerLogit:
+    """Hugging Face's: eager, of a copy of fp32 logits without the last position (Transformers 4.36, modeling_llama.py).
+
+    ``LlamaForCausalLM`` returns the fp32 logits, to which the training loop refers beside the output of the
+    log-softmax: 16 bytes a logit at the most. Backward the gradient of the copy is written into zeros of the whole,
+    after that of the log-softmax and before the cast.
+    """
+    eager = _eager(width)
+    moved = eager.moved[0] + 2 * FP32, eager.moved[1] + 3 * FP32
+    forward, backward = eager.launches
+    return _PerLogit(moved, 2 * FP32, (FP32, 2 * FP32), (forward + 1, backward + 2))
 
 
 def _with_metrics(width: int) -> _PerLogit:
@@ -100,6 +113,7 @@ _LOSSES: Mapping[str, Callable[[int], _PerLogit]] = {
     "fused": _fused,
     "vocab_parallel": _vocab_parallel,
     "eager": _eager,
+    "shifted": _shifted,
     "with_metrics": _with_metrics,
     "chunked": _chunked,
 }

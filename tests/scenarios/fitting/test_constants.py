@@ -15,6 +15,8 @@ from scenarios.fitting.published import PUBLICATIONS
 from scenarios.fitting.sources import source_of, source_of_table, sources
 from scenarios.specification.loading import SHIPPED, shipped
 from simulator.document import read
+from simulator.lookup import names
+from workloads.stack import aliases, described
 
 FITS = read(FILE).data["fits"]
 PLACES = {one.at for one in constants()}
@@ -50,13 +52,13 @@ def catalogued() -> Iterator[tuple[str, str]]:
 
 def stacks() -> Iterator[tuple[str, str]]:
     """Yield (place, text of its source) of each key of a software stack that its source tells apart."""
-    for path in sorted((SHIPPED.parent / "workloads" / "software").glob("*.yaml")):
-        data = read(path).data
+    for name in [*names("workloads.software"), *aliases()]:
+        data = described(name).data
         for part in data["source"].split(";"):
             keys, colon, text = part.strip().partition(":")
             for key in keys.split(",") if colon else ():
                 if key.strip() in data:
-                    yield f"workloads.software.{path.stem}:{key.strip()}", text
+                    yield f"workloads.software.{name}:{key.strip()}", text
 
 
 def test_every_constant_whose_source_names_a_data_set_is_in_the_table() -> None:

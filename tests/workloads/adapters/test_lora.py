@@ -285,3 +285,10 @@ def test_kernels_of_adapters_are_named_by_what_they_do():
         names = {kernel.operation.name for op in ops for kernel in getattr(op, "kernels", ()) if kernel.operation}
         assert own <= names
         assert "bias gradient" not in names
+
+
+def test_the_stream_of_a_frozen_model_in_16_bits_has_16_bits():
+    """Autocast widens the stream by fp32 embeddings and norms; frozen ones are loaded in 16 bits."""
+    wide = model("llama2_7b", "bf16").reshaped(fp32_residual=True)
+    assert wide.shape.residual_precision == "fp32"
+    assert wide.reshaped(lora=Lora(8, EVERY)).shape.residual_precision == "bf16"

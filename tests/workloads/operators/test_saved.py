@@ -252,18 +252,22 @@ def in_place(torch):
     return InPlace.apply
 
 
-@pytest.mark.parametrize(("how", "bytes_of_a_logit"), [("eager", 14), ("vocab_parallel", 6)])
+@pytest.mark.parametrize(("how", "bytes_of_a_logit"), [("eager", 14), ("shifted", 16), ("vocab_parallel", 6)])
 def test_the_loss_holds_what_torch_does(torch, how, bytes_of_a_logit):
     """The model is its logits: a product with few inputs, so that nothing else is large."""
     x = torch.randn(ROWS, HIDDEN, dtype=torch.bfloat16)
     weight = torch.randn(CLASSES, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
     labels = torch.randint(0, CLASSES, (ROWS,))
-    eager = how == "eager"
+    cross = torch.nn.functional.cross_entropy
 
     def step():
         logits = x @ weight.t()
-        loss = (torch.nn.functional.cross_entropy if eager else in_place(torch))(logits.float(), labels)
-        if not eager:
+        if how == "shifted":  # Hugging Face's refers to the fp32 logits, and moves labels by one
+            logits = logits.float()
+            loss = cross(logits[:-1].contiguous(), labels[1:])
+        else:
+            loss = (cross if how == "eager" else in_place(torch))(logits.float(), labels)
+        if how == "vocab_parallel":
             del logits  # Megatron-LM's forward pass returns the loss only
         loss.backward()
 
@@ -278,6 +282,7 @@ def test_the_loss_holds_what_torch_does(torch, how, bytes_of_a_logit):
 HELD = {  # how: (precision, kept, held forward, held backward, moved forward, moved backward), bytes of a logit
     "eager, 16 bits": ("eager", "bf16", 6, 4, 8, 14, 22),
     "eager, fp32": ("eager", "fp32", 8, 0, 8, 8, 16),
+    "Hugging Face, 16 bits": ("shifted", "bf16", 8, 4, 8, 22, 34),
     "Megatron-LM, 16 bits": ("vocab_parallel", "fp16", 4, 2, 2, 38, 14),
     "Megatron-LM, fp32": ("vocab_parallel", "fp32", 4, 0, 0, 32, 8),
     "one kernel, 16 bits": ("fused", "bf16", 4, 2, 2, 6, 6),
@@ -318,6 +323,7 @@ def test_a_rank_holds_the_most_while_it_computes_the_loss(how, order):
     ("stack", "how", "tensors"),
     [
         ("ddp", "eager", 4),
+        ("huggingface", "shifted", 4),
         ("fsdp", "eager", 4),
         ("llm_foundry", "with_metrics", 4),
         ("megatron", "vocab_parallel", 1),
