@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Any
 from scenarios.build.algorithms import check_algorithms
 from scenarios.build.conditions import conditions
 from scenarios.build.network import network_of
-from scenarios.results.collective_result import CollectiveResult
-from scenarios.results.result import Result
-from scenarios.results.step_result import StepResult
-from scenarios.results.variants_result import VariantsResult
-from simulator.analysis.critical.blame import blamed
 from simulator.cluster import Cluster
-from simulator.engine.distribution import Distribution
-from simulator.engine.repeats import step_times
 from simulator.engine.simulate import Simulation
 from simulator.engine.variation import Pauses, Spells, Variation
 from simulator.errors import ClusterError
@@ -31,6 +24,8 @@ from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
     from scenarios.build.built import BuiltScenario
+    from scenarios.results.result import Result
+    from scenarios.results.step_result import StepResult
 
 
 log = logging.getLogger(__name__)
@@ -47,6 +42,8 @@ Watch = Callable[[Simulation], Any]
 
 def run(scenario: BuiltScenario, watch: Watch | None = None) -> Result:
     """Return the result of *scenario*, or of each of its variants if it has any."""
+    from scenarios.results.variants_result import VariantsResult
+
     if scenario.variants:
         return VariantsResult(scenario, {name: run(one, watch) for name, one in scenario.variants.items()})
     with gc_paused():
@@ -61,6 +58,10 @@ def simulations(scenario: BuiltScenario) -> int:
 
 
 def _run(scenario: BuiltScenario, watch: Watch | None) -> Result:
+    from scenarios.results.collective_result import CollectiveResult
+    from scenarios.results.step_result import StepResult
+    from simulator.engine.repeats import step_times
+
     begin = perf_counter()
     network = communicator(scenario)
     with _cluster_faults(scenario):
@@ -94,6 +95,8 @@ MOST_BLAMED, MOST_BLAMED_OPS = 10, 100_000
 
 def _blamed(simulation: Simulation, first: Timeline, repeats: int) -> dict[int, int]:
     """Return the ranks that the others wait for in the first repeats; none without repeats, and of large runs."""
+    from simulator.analysis.critical.blame import blamed
+
     if repeats == 1 or simulation.ops > MOST_BLAMED_OPS:
         return {}
     seed = simulation.variation.seed
@@ -161,6 +164,8 @@ def _host_seconds(scenario: BuiltScenario, network: Communicator) -> dict[float,
 
 def variation(scenario: BuiltScenario) -> Variation:
     """Return how computing times of *scenario* vary."""
+    from simulator.engine.distribution import Distribution
+
     options = scenario.specification.simulation
     stragglers = {straggler.rank: straggler.slowdown for straggler in options.slow_ranks}
     section = options.variation

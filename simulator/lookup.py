@@ -61,6 +61,14 @@ def attribute_of(package: str, name: str, attribute: str) -> Any:
     return getattr(find(package, name), attribute, None)
 
 
+def installed(name: str) -> bool:
+    """Return whether there is a module of that name; it is not imported."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
 def version(distribution: str = "clustersim") -> str:
     """Return the version of *distribution* that is installed; empty if it is not."""
     try:

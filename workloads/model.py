@@ -9,12 +9,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
 
 from simulator.accelerator import Software
 from simulator.kernel import Kernel
 from workloads.operators.fusion import Fused
 from workloads.operators.parameter import ParameterTensor
 from workloads.operators.segment import Segment
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+    from workloads.transformer import Transformer
 
 
 class Layer(ABC):
@@ -119,6 +125,9 @@ class Model:
     *boundary_axis*: the axis whose ranks hold equal outputs of a layer; "" if there is none.
     """
 
+    of_shape: ClassVar[bool] = False
+    """A `workloads.transformer.Transformer`, which has a shape."""
+
     name: str
     layers: Sequence[Layer]
     sample_bytes: float
@@ -186,3 +195,8 @@ class Model:
         return sum(
             kernel.flops for layer in self.layers for kernel in (*layer.forward(samples), *layer.backward(samples))
         )
+
+
+def is_transformer(model: Model) -> TypeIs[Transformer]:
+    """Return whether *model* is a `Transformer`, without loading that class for a model of another kind."""
+    return model.of_shape

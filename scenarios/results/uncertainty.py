@@ -129,6 +129,8 @@ class Uncertainty:
 
     def _fits(self, gpu: Accelerator) -> list[Shipped]:
         """The fits to published runs that have parameters of *gpu*."""
+        if gpu.name not in lookup.names(GPUS):
+            return []
         return [fit for fit in map(shipped, FITS) if f"{GPUS}.{gpu.name}" in fit.places]
 
     def _not_fitted(self, gpu: Accelerator) -> str:

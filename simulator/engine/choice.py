@@ -6,6 +6,7 @@ import logging
 from functools import cache
 
 from simulator.errors import SimulatorError
+from simulator.lookup import installed
 
 ENGINES = ("auto", "simpy", "compiled")
 
@@ -33,6 +34,12 @@ def choose(engine: str, ops: int) -> str:
         _warn_once()
         return "simpy"
     return "compiled"
+
+
+@cache
+def numba_found() -> bool:
+    """Return whether numba seems to be installed; it is not imported, which takes longer than a small simulation."""
+    return installed("numba")
 
 
 @cache

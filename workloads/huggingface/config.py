@@ -264,11 +264,6 @@ def keys_read(document: Document) -> set[str]:
     return {"model_type", "tie_word_embeddings", *EXPERTS, *family.keys, *values.asked}
 
 
-def is_config(document: Document) -> bool:
-    """Return whether *document* is a model configuration of Hugging Face."""
-    return "model_type" in document.data
-
-
 def model_section(document: Document) -> Document:
     """Return the configuration in *document* as a `model:` section, with the positions of its values.
 

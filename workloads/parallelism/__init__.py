@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import model_validator
 
@@ -24,10 +24,10 @@ from workloads.model import Model
 from workloads.operators.lowering import Overlap
 from workloads.parallelism.search import Choices
 from workloads.reductions import Compression
-from workloads.shape import nearest_divisors
-from workloads.sharding.gathers import PLAIN, Gathering
-from workloads.sharding.groups import SHARD
 from workloads.steady_state import SteadyState
+
+if TYPE_CHECKING:
+    from workloads.sharding.gathers import Gathering
 
 
 @dataclass(frozen=True)
@@ -214,6 +214,10 @@ class ReducingMethod(DataMethod):
 
     def gathering(self, replicas: int) -> Gathering:
         """How the *replicas* gather parameters. Raises `ScenarioError` unless the partition divides them."""
+        from workloads.shape import nearest_divisors
+        from workloads.sharding.gathers import PLAIN
+        from workloads.sharding.groups import SHARD
+
         asked = self.compression.gathering if self.compression else None
         if asked is None:
             return PLAIN

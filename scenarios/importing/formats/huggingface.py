@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from scenarios.importing.facts import Facts
 from scenarios.importing.source import Source
-from workloads.huggingface.config import is_config, keys_read, model_section
+from workloads.huggingface.aliases import is_config
+from workloads.huggingface.config import keys_read, model_section
 
 
 def recognises(source: Source) -> bool:
