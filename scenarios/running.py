@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
@@ -42,9 +42,9 @@ Watch = Callable[[Simulation], Any]
 
 def run(scenario: BuiltScenario, watch: Watch | None = None) -> Result:
     """Return the result of *scenario*, or of each of its variants if it has any."""
-    from scenarios.results.variants_result import VariantsResult
-
     if scenario.variants:
+        from scenarios.results.variants_result import VariantsResult
+
         return VariantsResult(scenario, {name: run(one, watch) for name, one in scenario.variants.items()})
     with gc_paused():
         return _run(scenario, watch)
@@ -58,9 +58,7 @@ def simulations(scenario: BuiltScenario) -> int:
 
 
 def _run(scenario: BuiltScenario, watch: Watch | None) -> Result:
-    from scenarios.results.collective_result import CollectiveResult
     from scenarios.results.step_result import StepResult
-    from simulator.engine.repeats import step_times
 
     begin = perf_counter()
     network = communicator(scenario)
@@ -69,9 +67,15 @@ def _run(scenario: BuiltScenario, watch: Watch | None) -> Result:
         simulation = _simulation(scenario, scenario.schedule(), watch, network)
         timeline = simulation.run()
         if scenario.specification.collective is not None:
+            from scenarios.results.collective_result import CollectiveResult
+
             return CollectiveResult(scenario, timeline, perf_counter() - begin, _host_seconds(scenario, network))
         options = scenario.specification.simulation
-        others = step_times(simulation, range(options.seed + 1, options.seed + options.repeats))
+        others: Sequence[float] = ()
+        if options.repeats > 1:
+            from simulator.engine.repeats import step_times
+
+            others = step_times(simulation, range(options.seed + 1, options.seed + options.repeats))
         blame = _blamed(simulation, timeline, options.repeats)
     first = scenario.initial()
     broadcast = simulated(scenario, first, watch, network).makespan if first is not None else 0.0
@@ -95,10 +99,10 @@ MOST_BLAMED, MOST_BLAMED_OPS = 10, 100_000
 
 def _blamed(simulation: Simulation, first: Timeline, repeats: int) -> dict[int, int]:
     """Return the ranks that the others wait for in the first repeats; none without repeats, and of large runs."""
-    from simulator.analysis.critical.blame import blamed
-
     if repeats == 1 or simulation.ops > MOST_BLAMED_OPS:
         return {}
+    from simulator.analysis.critical.blame import blamed
+
     seed = simulation.variation.seed
     seeds = range(seed + 1, seed + min(repeats, MOST_BLAMED))
     return blamed([first, *(simulation.with_seed(one).run() for one in seeds)])

@@ -17,11 +17,7 @@ from simulator.document.quantities import number
 from simulator.errors import ScenarioError
 from simulator.lookup import data_file
 from workloads.adapters.keys import LoraKeys
-from workloads.architectures.encoder_decoder import encoder_decoder
 from workloads.architectures.keys import KINDS, KNOWN, MOST_FEATURES, MOST_LAYERS, Named, divides, most
-from workloads.architectures.next_tokens import next_tokens
-from workloads.architectures.vision import VisionSpecification
-from workloads.convolutional import ConvolutionalBuilder
 from workloads.entry import AveragePoolEntry, Entry, MaxPoolEntry, add_entries
 from workloads.experts.keys import ExpertKeys
 from workloads.huggingface.aliases import with_plain_keys
@@ -29,12 +25,7 @@ from workloads.latent_attention.keys import LatentKeys
 from workloads.model import Model
 from workloads.operators.attentions.keys import KINDS as ATTENTION_KINDS
 from workloads.operators.attentions.keys import AttentionKeys, LowRankKeys
-from workloads.operators.convolution import Image
-from workloads.operators.fusion import Fused, fuses
-from workloads.profile import profile
-from workloads.shape import Shape
-from workloads.transformer import transformer
-from workloads.unit import unit_model
+from workloads.operators.fusion import Fused
 
 
 class TransformerSpecification(Named, ExpertKeys, LatentKeys):
@@ -212,6 +203,8 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys):
 
     def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
         """The model with products in *precision*, its elementwise kernels *fused* or not."""
+        from workloads.shape import Shape
+
         own = {*Named.model_fields, *ExpertKeys.model_fields, *LatentKeys.model_fields, "kind"}
         given = self.model_dump(exclude=own)
         given |= {
@@ -231,9 +224,77 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys):
             "attention": self.attention if isinstance(self.attention, str) else self.attention.made(),
             "lora": self.lora.lora() if self.lora else None,
         }
-        one_stack = next_tokens if self.num_nextn_predict_layers else transformer
-        make = encoder_decoder if self.num_decoder_layers else one_stack
-        return make(Shape(**given, precision=precision, fused=fused), self.title)
+        shape = Shape(**given, precision=precision, fused=fused)
+        if self.num_decoder_layers:
+            from workloads.architectures.encoder_decoder import encoder_decoder
+
+            return encoder_decoder(shape, self.title)
+        if self.num_nextn_predict_layers:
+            from workloads.architectures.next_tokens import next_tokens
+
+            return next_tokens(shape, self.title)
+        from workloads.transformer import transformer
+
+        return transformer(shape, self.title)
+
+
+class VisionSpecification(Named):
+    """A vision transformer; keys as in Hugging Face's ViTConfig."""
+
+    kind: Annotated[Literal["vision"], KNOWN]
+    """vision: a vision transformer. Required."""
+    num_layers: Count
+    """Layers. Also num_hidden_layers. Required."""
+    hidden_size: Count
+    """Features of the hidden state. Required."""
+    num_attention_heads: Count
+    """Attention heads; they must divide hidden_size. Required."""
+    ffn_hidden_size: Count | None = None
+    """Features inside the MLP; by default 4 times hidden_size. Also intermediate_size."""
+    image_size: Count = 224
+    """Height and width of an image, pixels."""
+    patch_size: Count = 16
+    """Height and width of a patch, pixels; it must divide image_size."""
+    num_channels: Count = 3
+    """Channels of an image."""
+    num_classes: Count = 1000
+    """Classes that the head tells apart."""
+    attention: Literal["unfused", "flash"] = "unfused"
+    """unfused stores the scores, flash does not."""
+    dropout: Annotated[float, BeforeValidator(number(0.0, 1.0))] = 0.0
+    """Probability of dropout, 0 to 1; above 0 its kernels and masks count."""
+
+    @model_validator(mode="after")
+    def _sound(self) -> VisionSpecification:
+        most("num_layers", self.num_layers, MOST_LAYERS)
+        most("hidden_size", self.hidden_size, MOST_FEATURES)
+        divides("num_attention_heads", self.num_attention_heads, "hidden_size", self.hidden_size)
+        divides("patch_size", self.patch_size, "image_size", self.image_size)
+        return self
+
+    def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
+        """The model with products in *precision*, its elementwise kernels *fused* or not."""
+        from workloads.architectures.vision import vision_transformer
+        from workloads.operators.convolution import Image
+        from workloads.shape import Shape
+
+        shape = Shape(
+            self.num_layers,
+            self.hidden_size,
+            self.num_attention_heads,
+            self.num_attention_heads,
+            self.ffn_hidden_size or 4 * self.hidden_size,
+            (self.image_size // self.patch_size) ** 2 + 1,
+            self.num_classes,
+            tie_embeddings=False,
+            attention=self.attention,
+            attention_mask="full",
+            dropout=bool(self.dropout),
+            precision=precision,
+            fused=fused,
+        )
+        image = Image(self.num_channels, self.image_size, self.image_size)
+        return vision_transformer(shape, image, self.patch_size, self.title)
 
 
 class ConvolutionalSpecification(Named):
@@ -264,6 +325,10 @@ class ConvolutionalSpecification(Named):
 
     def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
         """The model with products in *precision*, norms fused with what follows them or not."""
+        from workloads.convolutional import ConvolutionalBuilder
+        from workloads.operators.convolution import Image
+        from workloads.operators.fusion import fuses
+
         builder = ConvolutionalBuilder(
             Image(*self.image),
             precision,
@@ -289,6 +354,8 @@ class ProfileSpecification(Named):
 
     def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
         """The model; durations are as measured, whatever *precision* and *fused*. Paths are relative to *folder*."""
+        from workloads.profile import profile
+
         return profile((folder or Path()) / self.profile, self.model, self.batch_size, precision)
 
 
@@ -317,6 +384,8 @@ class UnitSpecification(Named):
 
     def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
         """The model; durations are as given, whatever *precision* and *fused*."""
+        from workloads.unit import unit_model
+
         sizes = int(self.parameters), self.activations
         return unit_model(self.num_layers, self.forward, self.backward, *sizes, precision=precision, name=self.title)
 

@@ -6,9 +6,8 @@ import pytest
 
 from simulator.document import read, validated
 from simulator.errors import ScenarioError
-from workloads.architectures.vision import VisionSpecification
 from workloads.parallelism.tensor import sharded
-from workloads.specification import model
+from workloads.specification import VisionSpecification, model
 from workloads.transformer import Transformer
 
 COUNTS = {
