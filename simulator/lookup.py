@@ -29,7 +29,7 @@ class UnknownName(SimulatorError):  # noqa: N818 - it names the fault
 
 def names(package: str) -> list[str]:
     """Return the names in *package* (a dotted path): its files, sorted, without those that begin with ``_``."""
-    return sorted({path.stem for path in _files(package)})
+    return sorted({path.stem for path in files(package)})
 
 
 def function(package: str, name: str) -> Callable[..., Any]:
@@ -90,7 +90,7 @@ def find(package: str, name: str) -> Any:
     if is_path(name) and Path(name).is_file():
         return Path(name)
     home, _, stem = name.rpartition(".")
-    for path in _files(home or package):
+    for path in files(home or package):
         if path.stem == stem:
             return path if path.suffix == ".yaml" else module(f"{home or package}.{stem}")
     raise UnknownName(name, nearest(name, names(package)))
@@ -131,7 +131,8 @@ def told(names: list[str]) -> str:
     return f"{', '.join(names[:10])} and {len(names) - 10} more (clustersim list)"
 
 
-def _files(package: str) -> list[Path]:
+def files(package: str) -> list[Path]:
+    """Return the paths of the files of *package*, sorted, without those that begin with ``_``."""
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):

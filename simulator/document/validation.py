@@ -29,6 +29,14 @@ class Fault(ValueError):  # noqa: N818 - it names the fault
         super().__init__(message)
 
 
+class Choices:
+    """Metadata of an annotation of which only the base class is loaded: the value is one of several sections."""
+
+    def types(self) -> tuple[Any, ...]:
+        """Return the sections. Their files are imported when this is called, for messages and the JSON schema."""
+        raise NotImplementedError
+
+
 def validated(document: Document, model: type[Model], at: Path = ()) -> Model:
     """Return the value at *at* as an instance of *model*. Raises `ScenarioError` with every fault."""
     data = document.get(at)
@@ -252,7 +260,9 @@ def _keys(owner: Any) -> list[str]:
 def _inner(owner: Any, key: str | int) -> list[Any]:
     """Return the annotations of the value at *key* of a value of type *owner*."""
     if isinstance(owner, type) and issubclass(owner, BaseModel):
-        return [info.annotation for name, info in owner.model_fields.items() if key in (name, info.alias)]
+        fields = [info for name, info in owner.model_fields.items() if key in (name, info.alias)]
+        choices = [one for info in fields for one in info.metadata if isinstance(one, Choices)]
+        return [kind for one in choices for kind in one.types()] or [info.annotation for info in fields]
     arguments = [argument for argument in get_args(owner) if argument is not Ellipsis]
     if isinstance(key, int):
         return arguments if get_origin(owner) in (list, tuple) else []
