@@ -169,10 +169,10 @@ def update_op(
     flat_update: bool = False,
 ) -> Compute:
     """The optimizer step *action* over *tensors*. It holds `copied_gradient_bytes` while it runs."""
-    from workloads.memory.update import update_kernels
-
     kernels: tuple[Kernel, ...]
     if model.optimizer_seconds is None:
+        from workloads.memory.update import update_kernels
+
         kernels = update_kernels(
             tensors,
             optimizer,

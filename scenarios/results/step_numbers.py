@@ -21,6 +21,7 @@ from simulator.timeline import Timeline
 from simulator.units import show
 from workloads.batch_size import data_factor
 from workloads.composition import PARALLELISMS, RANK_ORDER
+from workloads.model import is_transformer
 
 if TYPE_CHECKING:
     from scenarios.build.input_pipeline import Loading
@@ -74,9 +75,11 @@ class StepNumbers(Result):
     @cached_property
     def percentiles(self) -> dict[str, float]:
         """Percentiles of the step times by name, s; empty without repeats."""
+        if len(self.step_times) < 2:
+            return {}
         from simulator.analysis.percentiles import percentiles
 
-        return percentiles(self.step_times) if len(self.step_times) > 1 else {}
+        return percentiles(self.step_times)
 
     @cached_property
     def operators(self) -> dict[str, Any]:
@@ -107,6 +110,8 @@ class StepNumbers(Result):
     @cached_property
     def experts(self) -> ExpertLoad | None:
         """The load of the experts; None if the model has none."""
+        if self.scenario.model is None or not is_transformer(self.scenario.model):
+            return None
         from scenarios.results.expert_load import expert_load
 
         return expert_load(self.scenario)
