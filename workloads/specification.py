@@ -10,10 +10,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Field, Tag, model_validator
 
 from simulator.document import Amount, Count, Document, Fault, Flag, Index, Quantity, Section, Time, read, validated
 from simulator.document.quantities import number
+from simulator.document.validation import Chosen
 from simulator.errors import ScenarioError
 from simulator.lookup import data_file
 from workloads.adapters.keys import LoraKeys
@@ -403,7 +404,7 @@ ModelSpecification = Annotated[
     | Annotated[ConvolutionalSpecification, Tag("convolutional")]
     | Annotated[ProfileSpecification, Tag("profile")]
     | Annotated[UnitSpecification, Tag("unit")],
-    Discriminator(_kind),
+    Chosen(_kind),
 ]
 """The `model:` section; every kind has `build(precision, fused, folder)`."""
 

@@ -5,10 +5,19 @@ from __future__ import annotations
 import difflib
 import re
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, Tag, ValidationError
+from pydantic import (
+    BaseModel,
+    Discriminator,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+)
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
 from simulator.document.document import Document, Path
 from simulator.document.quantities import written
@@ -35,6 +44,46 @@ class Choices:
     def types(self) -> tuple[Any, ...]:
         """Return the sections. Their files are imported when this is called, for messages and the JSON schema."""
         raise NotImplementedError
+
+
+class Chosen:
+    """A `pydantic.Discriminator` of sections that builds the schema of a section when a value first needs it."""
+
+    def __init__(self, tag: Callable[[Any], str]) -> None:
+        self.tag = tag
+        self._union: Any = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        self._union = source
+        sections = {tag: section for section, tag in _members(source)}
+
+        def validate(value: Any) -> Any:
+            tag = self.tag(value)
+            try:
+                return sections[tag].model_validate(value)
+            except ValidationError as error:
+                raise _below(tag, error) from None
+
+        return core_schema.no_info_plain_validator_function(validate)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        every: Any = Annotated[self._union, Discriminator(self.tag)]
+        return handler(TypeAdapter(every).core_schema)
+
+
+def _below(tag: str, error: ValidationError) -> ValidationError:
+    """Return *error* with *tag* before the location of each fault, as pydantic has it for a member of a union."""
+    return ValidationError.from_exception_data(
+        error.title,
+        [
+            InitErrorDetails(
+                type=PydanticCustomError(fault["type"], fault["msg"], fault.get("ctx")),  # type: ignore[arg-type]
+                loc=(tag, *fault["loc"]),
+                input=fault["input"],
+            )
+            for fault in error.errors(include_url=False)
+        ],
+    )
 
 
 def validated(document: Document, model: type[Model], at: Path = ()) -> Model:
