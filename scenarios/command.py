@@ -21,7 +21,7 @@ except KeyboardInterrupt:
     # nothing has been done yet, and nothing that could report it is loaded
     raise SystemExit(130) from None
 
-GC_THRESHOLD = 20_000
+GC_THRESHOLD = 200_000
 """New objects between collections of the youngest generation; Python's default is 700."""
 
 

@@ -154,5 +154,3 @@ Entry = Annotated[
     Discriminator(_operator),
 ]
 """One operator, several equal ones, or branches, of a convolutional model."""
-
-BranchesEntry.model_rebuild()
