@@ -11,6 +11,7 @@ import difflib
 import importlib
 import importlib.metadata
 import importlib.util
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -67,6 +68,11 @@ def installed(name: str) -> bool:
         return importlib.util.find_spec(name) is not None
     except (ImportError, ValueError):
         return False
+
+
+def loaded(name: str) -> bool:
+    """Return whether the module of that name has been imported."""
+    return name in sys.modules
 
 
 def version(distribution: str = "clustersim") -> str:

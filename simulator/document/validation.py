@@ -77,7 +77,7 @@ def _below(tag: str, error: ValidationError) -> ValidationError:
         error.title,
         [
             InitErrorDetails(
-                type=PydanticCustomError(fault["type"], fault["msg"], fault.get("ctx")),  # type: ignore[arg-type]
+                type=PydanticCustomError(fault["type"], fault["msg"], fault.get("ctx")),
                 loc=(tag, *fault["loc"]),
                 input=fault["input"],
             )
