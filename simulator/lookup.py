@@ -7,9 +7,7 @@ file.
 
 from __future__ import annotations
 
-import difflib
 import importlib
-import importlib.metadata
 import importlib.util
 import sys
 from collections.abc import Callable
@@ -77,9 +75,11 @@ def loaded(name: str) -> bool:
 
 def version(distribution: str = "clustersim") -> str:
     """Return the version of *distribution* that is installed; empty if it is not."""
+    from importlib import metadata
+
     try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
         return ""
 
 
@@ -119,6 +119,8 @@ def is_path(name: str) -> bool:
 
 def nearest(name: str, candidates: list[str]) -> list[str]:
     """Return *candidates*, those most similar to *name* first."""
+    import difflib
+
     return sorted(candidates, key=lambda c: -difflib.SequenceMatcher(None, name.lower(), c.lower()).ratio())
 
 
