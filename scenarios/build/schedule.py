@@ -21,8 +21,8 @@ from simulator.schedule import Collective, Program, Schedule
 from simulator.schedule.mesh import Mesh
 from simulator.schedule.order import Order
 from workloads.composition import merged, on_layouts, weight_axes
-from workloads.compute import compute
-from workloads.gradients.norm import gradient_norm
+from workloads.compute import PIPELINE, compute
+from workloads.gradients.norm import gradient_norm, split_tensor_norms
 from workloads.model import Model
 from workloads.operators.lowering import Overlap
 from workloads.operators.shift import with_neighbours
@@ -134,6 +134,7 @@ def _distributed(
     if period or not order.asynchronous:
         axes = weight_axes(derived.layouts, list(parts.values()))
         schedule = gradient_norm(schedule, axes, synchronous=parallelism.synchronous_update)
+        schedule = split_tensor_norms(schedule, share, [axis for axis in axes if axis != PIPELINE])
     if share.optimizer_seconds is None:
         from workloads.fixed_cost import HostTime, fixed_costs
 
