@@ -9,18 +9,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from simulator.accelerator import Software
 from simulator.kernel import Kernel
 from workloads.operators.fusion import Fused
 from workloads.operators.parameter import ParameterTensor
 from workloads.operators.segment import Segment
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeIs
-
-    from workloads.transformer import Transformer
 
 
 class Layer(ABC):
@@ -195,8 +190,3 @@ class Model:
         return sum(
             kernel.flops for layer in self.layers for kernel in (*layer.forward(samples), *layer.backward(samples))
         )
-
-
-def is_transformer(model: Model) -> TypeIs[Transformer]:
-    """Return whether *model* is a `Transformer`, without loading that class for a model of another kind."""
-    return model.of_shape

@@ -31,7 +31,8 @@ from topologies.routing import Routing
 from topologies.specification import ClusterHolder, ClusterSection
 from workloads.default_stack import AUTO, StackChoice, default_stack, is_tpu
 from workloads.huggingface.aliases import is_config, with_plain_keys
-from workloads.model import Model, is_transformer
+from workloads.model import Model
+from workloads.parallelism import is_transformer
 from workloads.stack import specification as stack_specification
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from simulator.timeline import Timeline
 from simulator.units import show
 from workloads.batch_size import data_factor
 from workloads.composition import PARALLELISMS, RANK_ORDER
-from workloads.model import is_transformer
+from workloads.parallelism import is_transformer
 
 if TYPE_CHECKING:
     from scenarios.build.input_pipeline import Loading

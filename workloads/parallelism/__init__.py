@@ -27,7 +27,10 @@ from workloads.reductions import Compression
 from workloads.steady_state import SteadyState
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
     from workloads.sharding.gathers import Gathering
+    from workloads.transformer import Transformer
 
 
 @dataclass(frozen=True)
@@ -231,3 +234,8 @@ class ReducingMethod(DataMethod):
     def compressed(self, reduction: Reduction) -> Reduction:
         """*reduction*, within the compression if there is one."""
         return self.compression.wrap(reduction) if self.compression else reduction
+
+
+def is_transformer(model: Model) -> TypeIs[Transformer]:
+    """Return whether *model* is a `Transformer`, without loading that class for a model of another kind."""
+    return model.of_shape

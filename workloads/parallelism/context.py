@@ -15,9 +15,9 @@ from pydantic import model_validator
 from simulator.document import Count, Fault
 from simulator.errors import ScenarioError
 from simulator.schedule.mesh import Axis, Mesh
-from workloads.model import Model, is_transformer
+from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
-from workloads.parallelism import Parallelism
+from workloads.parallelism import Parallelism, is_transformer
 from workloads.parallelism.search import Choices, Chosen, Job, divisors
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from simulator.errors import ScenarioError, ScheduleError
 from simulator.schedule.mesh import Axis, Layout, Mesh
 from simulator.schedule.order import Order
 from workloads.compute import PIPELINE
-from workloads.model import Model, is_transformer
+from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
-from workloads.parallelism import Parallelism
+from workloads.parallelism import Parallelism, is_transformer
 from workloads.parallelism._grid import TENSOR
 from workloads.parallelism.search import Choices, Chosen, Job, divisors
 

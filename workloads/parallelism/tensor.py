@@ -21,9 +21,9 @@ from simulator.document import Count, Fault, Flag, Fraction
 from simulator.errors import ScenarioError
 from simulator.kernel import BYTES
 from simulator.schedule import Collective, Compute, Op, Program, Schedule
-from workloads.model import Model, is_transformer
+from workloads.model import Model
 from workloads.operators.lowering import Overlap
-from workloads.parallelism import Parallelism, TrainingStep
+from workloads.parallelism import Parallelism, TrainingStep, is_transformer
 from workloads.parallelism._grid import (
     DEPTH,
     OVERLAPPED,
