@@ -10,22 +10,20 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from scenarios.build.algorithms import check_algorithms
-from scenarios.build.conditions import conditions
 from scenarios.build.network import network_of
 from simulator.cluster import Cluster
-from simulator.engine.simulate import Simulation
-from simulator.engine.variation import Pauses, Spells, Variation
 from simulator.errors import ClusterError
 from simulator.gc_paused import gc_paused
 from simulator.network.transport.communicator import Communicator
 from simulator.schedule import Schedule
-from simulator.schedule.check import check
-from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
     from scenarios.build.built import BuiltScenario
     from scenarios.results.result import Result
     from scenarios.results.step_result import StepResult
+    from simulator.engine.simulate import Simulation
+    from simulator.engine.variation import Variation
+    from simulator.timeline import Timeline
 
 
 log = logging.getLogger(__name__)
@@ -36,7 +34,7 @@ MANY_OPS = 200_000_000
 OPS_PER_SECOND = 6e6
 """Of the compiled engine on one processor without contention, the fastest case."""
 
-Watch = Callable[[Simulation], Any]
+Watch = Callable[["Simulation"], Any]
 """A function that is called with each simulation before it starts; `Simulation.fraction` is then its progress."""
 
 
@@ -123,6 +121,10 @@ def simulated(
 
 
 def _simulation(scenario: BuiltScenario, schedule: Schedule, watch: Watch | None, network: Communicator) -> Simulation:
+    from scenarios.build.conditions import conditions
+    from simulator.engine.simulate import Simulation
+    from simulator.schedule.check import check
+
     check(schedule)
     options = scenario.specification.simulation
     simulation = Simulation(
@@ -169,6 +171,7 @@ def _host_seconds(scenario: BuiltScenario, network: Communicator) -> dict[float,
 def variation(scenario: BuiltScenario) -> Variation:
     """Return how computing times of *scenario* vary."""
     from simulator.engine.distribution import Distribution
+    from simulator.engine.variation import Pauses, Spells, Variation
 
     options = scenario.specification.simulation
     stragglers = {straggler.rank: straggler.slowdown for straggler in options.slow_ranks}

@@ -12,12 +12,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from scenarios import running
 from scenarios.build.built import BuiltScenario
-from scenarios.results.result import Result
-from scenarios.running import Watch
 
 if TYPE_CHECKING:
+    from scenarios.results.result import Result
+    from scenarios.running import Watch
     from scenarios.sweep.result import Sweep
 
 
@@ -53,6 +52,8 @@ class Scenario(BuiltScenario):
 
         Raises `DeadlockError` with the circle of waiting ops.
         """
+        from scenarios import running
+
         return running.run(self, watch)
 
     def sweep(

@@ -64,9 +64,9 @@ HEAVY = {"dask", "matplotlib", "networkx", "numba", "pandas", "plotly", "rich", 
 
 COMMANDS = {
     ("--help",): (HEAVY | {"numpy", "ruamel", "simpy"}, 40),
-    ("list",): (HEAVY | {"numpy", "ruamel", "simpy"}, 60),
-    ("check", "hello"): (HEAVY | {"simpy"}, 250),
-    ("run", "hello", "--json"): (HEAVY, 270),
+    ("list",): (HEAVY | {"numpy", "ruamel", "simpy"}, 20),
+    ("check", "hello"): (HEAVY | {"simpy"}, 200),
+    ("run", "hello", "--json"): (HEAVY, 255),
 }
 """Libraries that a command must not load, and how many modules of the project it loads at most."""
 
