@@ -102,7 +102,7 @@ def test_a_run_loads_the_passes_of_its_scenario_only() -> None:
         "scenarios.execution",
         "simulator.engine.compil",
         "simulator.network.transport.nccl",
-        "workloads.architectures.vision",
+        "workloads.architectures.encoder_decoder",
         "workloads.convolutional",
         "workloads.memory.chains.",
         "workloads.operators.grids.",

@@ -6,8 +6,9 @@ import pytest
 
 from simulator.document import read, validated
 from simulator.errors import ScenarioError
+from workloads.architectures.vision_keys import VisionSpecification
 from workloads.parallelism.tensor import sharded
-from workloads.specification import VisionSpecification, model
+from workloads.specification import model
 from workloads.transformer import Transformer
 
 COUNTS = {
