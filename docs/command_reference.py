@@ -11,8 +11,8 @@ from typing import Any
 
 import typer
 
-import scenarios.commands  # noqa: F401 - the commands register with the application
 from scenarios.application import app
+from scenarios.commands import register
 
 TITLE = """\
 # Command reference
@@ -35,6 +35,7 @@ GROUPS = {
 
 def page() -> str:
     """Return the reference as one MyST Markdown page."""
+    register()
     commands: dict[str, Any] = dict(typer.main.get_group(app).commands)
     parts = [TITLE, _overview(commands)]
     for heading, names in _groups(commands).items():

@@ -21,7 +21,7 @@ except KeyboardInterrupt:
     # nothing has been done yet, and nothing that could report it is loaded
     raise SystemExit(130) from None
 
-GC_THRESHOLD = 20_000
+GC_THRESHOLD = 200_000
 """New objects between collections of the youngest generation; Python's default is 700."""
 
 
@@ -49,6 +49,8 @@ def main() -> None:
     standard_output.prepare()
     # charts are files: what shows figures on a screen is not needed, and its name may be wrong
     os.environ["MPLBACKEND"] = "agg"
+    # pydantic looks for plugins in the metadata of every installed package; here they would only watch the validation
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     status = run(sys.argv[1:])
     if fault := standard_output.fault():
         print(fault, file=sys.stderr)
@@ -61,9 +63,10 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run the command line *arguments*; return the exit status. Bad input is reported on stderr without a traceback."""
     try:
-        import scenarios.commands  # noqa: F401 - the commands register with the app
+        from scenarios import commands
         from scenarios.commands.progress import Due
 
+        commands.register(next((text for text in arguments if not text.startswith("-")), ""))
         Due.restart()
         status = app(arguments, prog_name="clustersim", standalone_mode=False)
         sys.stdout.flush()

@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from scenarios.build.algorithms import check_algorithms
-from scenarios.build.conditions import conditions
 from scenarios.build.network import network_of
-from scenarios.results.collective_result import CollectiveResult
-from scenarios.results.result import Result
-from scenarios.results.step_result import StepResult
-from scenarios.results.variants_result import VariantsResult
-from simulator.analysis.critical.blame import blamed
 from simulator.cluster import Cluster
-from simulator.engine.distribution import Distribution
-from simulator.engine.repeats import step_times
-from simulator.engine.simulate import Simulation
-from simulator.engine.variation import Pauses, Spells, Variation
 from simulator.errors import ClusterError
 from simulator.gc_paused import gc_paused
 from simulator.network.transport.communicator import Communicator
 from simulator.schedule import Schedule
-from simulator.schedule.check import check
-from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
     from scenarios.build.built import BuiltScenario
+    from scenarios.results.result import Result
+    from scenarios.results.step_result import StepResult
+    from simulator.engine.simulate import Simulation
+    from simulator.engine.variation import Variation
+    from simulator.timeline import Timeline
 
 
 log = logging.getLogger(__name__)
@@ -41,13 +34,15 @@ MANY_OPS = 200_000_000
 OPS_PER_SECOND = 6e6
 """Of the compiled engine on one processor without contention, the fastest case."""
 
-Watch = Callable[[Simulation], Any]
+Watch = Callable[["Simulation"], Any]
 """A function that is called with each simulation before it starts; `Simulation.fraction` is then its progress."""
 
 
 def run(scenario: BuiltScenario, watch: Watch | None = None) -> Result:
     """Return the result of *scenario*, or of each of its variants if it has any."""
     if scenario.variants:
+        from scenarios.results.variants_result import VariantsResult
+
         return VariantsResult(scenario, {name: run(one, watch) for name, one in scenario.variants.items()})
     with gc_paused():
         return _run(scenario, watch)
@@ -61,6 +56,8 @@ def simulations(scenario: BuiltScenario) -> int:
 
 
 def _run(scenario: BuiltScenario, watch: Watch | None) -> Result:
+    from scenarios.results.step_result import StepResult
+
     begin = perf_counter()
     network = communicator(scenario)
     with _cluster_faults(scenario):
@@ -68,9 +65,15 @@ def _run(scenario: BuiltScenario, watch: Watch | None) -> Result:
         simulation = _simulation(scenario, scenario.schedule(), watch, network)
         timeline = simulation.run()
         if scenario.specification.collective is not None:
+            from scenarios.results.collective_result import CollectiveResult
+
             return CollectiveResult(scenario, timeline, perf_counter() - begin, _host_seconds(scenario, network))
         options = scenario.specification.simulation
-        others = step_times(simulation, range(options.seed + 1, options.seed + options.repeats))
+        others: Sequence[float] = ()
+        if options.repeats > 1:
+            from simulator.engine.repeats import step_times
+
+            others = step_times(simulation, range(options.seed + 1, options.seed + options.repeats))
         blame = _blamed(simulation, timeline, options.repeats)
     first = scenario.initial()
     broadcast = simulated(scenario, first, watch, network).makespan if first is not None else 0.0
@@ -96,6 +99,8 @@ def _blamed(simulation: Simulation, first: Timeline, repeats: int) -> dict[int, 
     """Return the ranks that the others wait for in the first repeats; none without repeats, and of large runs."""
     if repeats == 1 or simulation.ops > MOST_BLAMED_OPS:
         return {}
+    from simulator.analysis.critical.blame import blamed
+
     seed = simulation.variation.seed
     seeds = range(seed + 1, seed + min(repeats, MOST_BLAMED))
     return blamed([first, *(simulation.with_seed(one).run() for one in seeds)])
@@ -116,6 +121,10 @@ def simulated(
 
 
 def _simulation(scenario: BuiltScenario, schedule: Schedule, watch: Watch | None, network: Communicator) -> Simulation:
+    from scenarios.build.conditions import conditions
+    from simulator.engine.simulate import Simulation
+    from simulator.schedule.check import check
+
     check(schedule)
     options = scenario.specification.simulation
     simulation = Simulation(
@@ -161,6 +170,9 @@ def _host_seconds(scenario: BuiltScenario, network: Communicator) -> dict[float,
 
 def variation(scenario: BuiltScenario) -> Variation:
     """Return how computing times of *scenario* vary."""
+    from simulator.engine.distribution import Distribution
+    from simulator.engine.variation import Pauses, Spells, Variation
+
     options = scenario.specification.simulation
     stragglers = {straggler.rank: straggler.slowdown for straggler in options.slow_ranks}
     section = options.variation

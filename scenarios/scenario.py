@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from scenarios import defaults, running
 from scenarios.build.built import BuiltScenario
-from scenarios.results.result import Result
-from scenarios.running import Watch
-from scenarios.sweep.axes import of_mapping
-from scenarios.sweep.result import Sweep
-from scenarios.sweep.runs import executed, runs
+
+if TYPE_CHECKING:
+    from scenarios.results.result import Result
+    from scenarios.running import Watch
+    from scenarios.sweep.result import Sweep
 
 
 @dataclass(frozen=True, repr=False)
@@ -43,6 +42,8 @@ class Scenario(BuiltScenario):
         >>> Scenario.of_model("gpt2", "dgx1").specification.training.precision
         'fp16'
         """
+        from scenarios import defaults
+
         data = defaults.model_on(model, cluster, nodes, batch, tokens, settings)
         return cls.model_validate(data, list(settings))
 
@@ -51,6 +52,8 @@ class Scenario(BuiltScenario):
 
         Raises `DeadlockError` with the circle of waiting ops.
         """
+        from scenarios import running
+
         return running.run(self, watch)
 
     def sweep(
@@ -66,6 +69,10 @@ class Scenario(BuiltScenario):
         >>> [(row["training.global_batch_size"], row["memory.fits"]) for row in rows]
         [(64, True), (128, True)]
         """
+        from scenarios.sweep.axes import of_mapping
+        from scenarios.sweep.result import Sweep
+        from scenarios.sweep.runs import executed, runs
+
         axes = of_mapping(over)
         several = list(runs(self, axes, zipped, remote=bool(on)))
         with closing(executed(several, processes, on)) as ended:

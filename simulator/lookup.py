@@ -7,10 +7,9 @@ file.
 
 from __future__ import annotations
 
-import difflib
 import importlib
-import importlib.metadata
 import importlib.util
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -29,7 +28,7 @@ class UnknownName(SimulatorError):  # noqa: N818 - it names the fault
 
 def names(package: str) -> list[str]:
     """Return the names in *package* (a dotted path): its files, sorted, without those that begin with ``_``."""
-    return sorted({path.stem for path in _files(package)})
+    return sorted({path.stem for path in files(package)})
 
 
 def function(package: str, name: str) -> Callable[..., Any]:
@@ -61,11 +60,26 @@ def attribute_of(package: str, name: str, attribute: str) -> Any:
     return getattr(find(package, name), attribute, None)
 
 
+def installed(name: str) -> bool:
+    """Return whether there is a module of that name; it is not imported."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def loaded(name: str) -> bool:
+    """Return whether the module of that name has been imported."""
+    return name in sys.modules
+
+
 def version(distribution: str = "clustersim") -> str:
     """Return the version of *distribution* that is installed; empty if it is not."""
+    from importlib import metadata
+
     try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
         return ""
 
 
@@ -82,7 +96,7 @@ def find(package: str, name: str) -> Any:
     if is_path(name) and Path(name).is_file():
         return Path(name)
     home, _, stem = name.rpartition(".")
-    for path in _files(home or package):
+    for path in files(home or package):
         if path.stem == stem:
             return path if path.suffix == ".yaml" else module(f"{home or package}.{stem}")
     raise UnknownName(name, nearest(name, names(package)))
@@ -105,6 +119,8 @@ def is_path(name: str) -> bool:
 
 def nearest(name: str, candidates: list[str]) -> list[str]:
     """Return *candidates*, those most similar to *name* first."""
+    import difflib
+
     return sorted(candidates, key=lambda c: -difflib.SequenceMatcher(None, name.lower(), c.lower()).ratio())
 
 
@@ -123,7 +139,8 @@ def told(names: list[str]) -> str:
     return f"{', '.join(names[:10])} and {len(names) - 10} more (clustersim list)"
 
 
-def _files(package: str) -> list[Path]:
+def files(package: str) -> list[Path]:
+    """Return the paths of the files of *package*, sorted, without those that begin with ``_``."""
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):

@@ -18,6 +18,7 @@ import simulator
 from scenarios import Scenario
 from scenarios.application import app
 from scenarios.command import run
+from scenarios.commands import register
 from scenarios.files.titles import chart_title
 from scenarios.specification.loading import located
 from scenarios.specification.specification import Specification
@@ -151,6 +152,7 @@ def test_the_command_reference_has_every_command_and_option(
 ) -> None:
     monkeypatch.syspath_prepend(str(DOCS))
     page = import_module("command_reference").page()
+    register()
     commands = typer.main.get_group(app).commands
     assert {"run", "campaign", "sensitivity", "init", "import"} <= set(commands)
     for name, command in commands.items():

@@ -57,3 +57,57 @@ def test_only_analysis_imports_matplotlib() -> None:
 
 def test_lookup_is_the_only_use_of_importlib() -> None:
     assert importers("importlib") <= {"simulator.lookup", "scenarios.command"}
+
+
+HEAVY = {"dask", "matplotlib", "networkx", "numba", "pandas", "plotly", "rich", "scipy", "torch"}
+"""Libraries that none of the following commands uses."""
+
+COMMANDS = {
+    ("--help",): (HEAVY | {"numpy", "ruamel", "simpy"}, 40),
+    ("list",): (HEAVY | {"numpy", "ruamel", "simpy"}, 20),
+    ("check", "hello"): (HEAVY | {"simpy"}, 200),
+    ("run", "hello", "--json"): (HEAVY, 255),
+}
+"""Libraries that a command must not load, and how many modules of the project it loads at most."""
+
+AFTER = """
+import sys
+from scenarios.command import main
+try:
+    main()
+except SystemExit as ended:
+    assert not ended.code, ended.code
+print(*sorted(sys.modules), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_loads_what_it_uses(command: tuple[str, ...]) -> None:
+    unwanted, most = COMMANDS[command]
+    done = subprocess.run([sys.executable, "-c", AFTER, *command], capture_output=True, text=True, check=True, cwd=ROOT)
+    loaded = done.stderr.split()
+    assert unwanted & set(loaded) == set()
+    own = [name for name in loaded if name.split(".")[0] in PACKAGES]
+    assert len(own) <= most, own
+
+
+def test_a_run_loads_the_passes_of_its_scenario_only() -> None:
+    """Hello has given durations, data parallelism and no collective, memory plan or sweep."""
+    done = subprocess.run(
+        [sys.executable, "-c", AFTER, "run", "hello", "--json"], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    others = (
+        "scenarios.plan.",
+        "scenarios.sweep.",
+        "scenarios.execution",
+        "simulator.engine.compil",
+        "simulator.network.transport.nccl",
+        "workloads.architectures.encoder_decoder",
+        "workloads.convolutional",
+        "workloads.memory.chains.",
+        "workloads.operators.grids.",
+        "workloads.parallelism.methods.",
+        "workloads.parallelism.zero",
+        "workloads.transformer",
+    )
+    assert [name for name in done.stderr.split() if name.startswith(others)] == []

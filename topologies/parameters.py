@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Any
 
 from pydantic import TypeAdapter, WrapValidator
@@ -11,13 +12,12 @@ from simulator.document import Ratio
 
 def one_or_list(one: Any) -> WrapValidator:
     """Return the validator of ``One | list[One]`` that reports the faults of the given form only."""
-    single: TypeAdapter[Any] = TypeAdapter(one)
-    several: TypeAdapter[Any] = TypeAdapter(list[one])
+    adapter = cache(TypeAdapter)  # made when the first value of that form is validated
 
     def validate(value: Any, _: Any) -> Any:
         if isinstance(value, list) and not value:
             raise ValueError("must have at least one entry")
-        return (several if isinstance(value, list) else single).validate_python(value)
+        return adapter(list[one] if isinstance(value, list) else one).validate_python(value)
 
     return WrapValidator(validate)
 

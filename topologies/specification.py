@@ -13,7 +13,7 @@ from math import inf, prod
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Field, Tag, model_validator
 
 from simulator import lookup
 from simulator.cluster import Cluster
@@ -33,6 +33,7 @@ from simulator.document import (
     validated,
 )
 from simulator.document.quantities import LEAST_RATIO
+from simulator.document.validation import Chosen
 from simulator.errors import ClusterError
 from simulator.units import show
 from topologies.assembly import assemble, cable_of
@@ -345,7 +346,7 @@ ClusterSpecification = Annotated[
     | Annotated[UniformSection, Tag("of ports")]
     | Annotated[TreeSection, Tag("of switches")]
     | Annotated[GraphSection, Tag("of vertices")],
-    Discriminator(_form),
+    Chosen(_form),
 ]
 """The type of a scenario's ``cluster`` field."""
 

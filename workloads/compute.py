@@ -17,7 +17,6 @@ from simulator.schedule.order import PLACEHOLDER, Action, Order
 from simulator.schedule.program import Program, TemplatedOps
 from workloads.memory.activations import with_activations
 from workloads.memory.optimizer import NORMS, UPDATE, Optimizer, copied_gradient_bytes, resident_states
-from workloads.memory.update import update_kernels
 from workloads.model import Layer, Model
 from workloads.operators.fusion import fuses
 from workloads.operators.lowering import Overlap, lowered
@@ -172,6 +171,8 @@ def update_op(
     """The optimizer step *action* over *tensors*. It holds `copied_gradient_bytes` while it runs."""
     kernels: tuple[Kernel, ...]
     if model.optimizer_seconds is None:
+        from workloads.memory.update import update_kernels
+
         kernels = update_kernels(
             tensors,
             optimizer,

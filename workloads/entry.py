@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Discriminator, Field, Tag
 
 from simulator.document import Count, Flag, Index, Section
-from workloads.convolutional import ConvolutionalBuilder
+
+if TYPE_CHECKING:
+    from workloads.convolutional import ConvolutionalBuilder
 
 
 class ConvolutionEntry(Section):
@@ -152,5 +154,3 @@ Entry = Annotated[
     Discriminator(_operator),
 ]
 """One operator, several equal ones, or branches, of a convolutional model."""
-
-BranchesEntry.model_rebuild()

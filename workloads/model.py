@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 from simulator.accelerator import Software
 from simulator.kernel import Kernel
@@ -118,6 +119,9 @@ class Model:
     model was made.
     *boundary_axis*: the axis whose ranks hold equal outputs of a layer; "" if there is none.
     """
+
+    of_shape: ClassVar[bool] = False
+    """A `workloads.transformer.Transformer`, which has a shape."""
 
     name: str
     layers: Sequence[Layer]

@@ -1,15 +1,30 @@
-"""The folder is the registry: a name finds the class that its file declares, a dotted name one of the user's own."""
+"""The folder is the registry: a name finds the class that its file declares, a dotted name one of the user's own.
+
+A file is imported when a scenario names it. Which files declare a method of data parallelism is seen in their text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, Union
 
-from pydantic import BaseModel, BeforeValidator, Field, SerializeAsAny, WrapValidator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    GetJsonSchemaHandler,
+    SerializeAsAny,
+    TypeAdapter,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+from pydantic_core import CoreSchema, PydanticKnownError
 
 from simulator import lookup
 from simulator.document import Fault
 from simulator.document.names import known
+from simulator.document.validation import Choices
 from workloads.parallelism import DataMethod
 
 PACKAGE = "workloads.parallelism"
@@ -40,43 +55,64 @@ def users_own(name: str, base: type[_Class]) -> type[_Class]:
     return found
 
 
-def _built_in() -> Iterator[type[DataMethod]]:
-    for name in sorted(name for package in PACKAGES for name in lookup.names(package)):
-        found = declared(name, DataMethod)
-        if found is not None:
-            yield found
+def _built_in() -> tuple[str, ...]:
+    """The names of the files with a key ``method: Literal["name of the file"]``."""
+    files = sorted(path for package in PACKAGES for path in lookup.files(package))
+    return tuple(sorted(path.stem for path in files if _declares_method(path)))
+
+
+def _declares_method(path: Path) -> bool:
+    return f'\n    method: Literal["{path.stem}"]' in path.read_text(encoding="utf-8")
+
+
+METHODS = _built_in()
+"""The names of the built-in methods of data parallelism."""
+
+
+@cache
+def method_class(name: str) -> type[DataMethod]:
+    """The class of the built-in method *name*, one of `METHODS`."""
+    found = declared(name, DataMethod)
+    assert found is not None, name
+    return found
 
 
 def default_method() -> DataMethod:
     """Distributed data parallelism as torch has it."""
-    found = declared(DEFAULT, DataMethod)
-    assert found is not None
-    return found(method=DEFAULT)
+    return method_class(DEFAULT)(method=DEFAULT)
 
 
 def _with_method(value: Any) -> Any:
     return {"method": DEFAULT, **value} if isinstance(value, dict) and "method" not in value else value
 
 
-def _validated(value: Any, built_in: Callable[[Any], DataMethod]) -> DataMethod:
-    name = value.get("method") if isinstance(value, dict) else None
+def _validated(value: Any, handler: ValidatorFunctionWrapHandler) -> DataMethod:
+    """Return *value* as an instance of the method that it names; its faults are those of that class."""
+    if not isinstance(value, dict):
+        made: DataMethod = handler(value)
+        return made
+    name = value["method"]
+    if name in METHODS:
+        return method_class(name).model_validate(value)
     if not isinstance(name, str) or "." not in name:
-        return built_in(value)
+        told = {"discriminator": "'method'", "tag": str(name), "expected_tags": ", ".join(f"'{m}'" for m in METHODS)}
+        raise PydanticKnownError("union_tag_invalid", told)
     try:
         return users_own(name, DataMethod).model_validate(value)
     except Fault as fault:
         raise Fault(("method", *fault.path), fault.message, fault.hint) from None
 
 
-_CLASSES = tuple(_built_in())
+class _BuiltIn(Choices):
+    """All built-in methods, for the JSON schema and for messages about unknown keys."""
 
-METHODS = tuple(get_args(cls.model_fields["method"].annotation)[0] for cls in _CLASSES)
-"""The names of the built-in methods of data parallelism."""
+    def types(self) -> tuple[Any, ...]:
+        return tuple(map(method_class, METHODS))
 
-if TYPE_CHECKING:
-    _BuiltIn = DataMethod
-else:
-    _BuiltIn = Annotated[Union[_CLASSES], Field(discriminator="method")]  # noqa: UP007
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        every: Any = Annotated[Union[self.types()], Field(discriminator="method")]  # noqa: UP007
+        return handler(TypeAdapter(every).core_schema)
 
-Method = Annotated[SerializeAsAny[_BuiltIn], WrapValidator(_validated), BeforeValidator(_with_method)]
+
+Method = Annotated[SerializeAsAny[DataMethod], WrapValidator(_validated), _BuiltIn(), BeforeValidator(_with_method)]
 """What stands under ``data:``: a built-in method, or one of the user's own, which has a dotted name."""

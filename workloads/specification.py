@@ -10,18 +10,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Field, Tag, model_validator
 
 from simulator.document import Amount, Count, Document, Fault, Flag, Index, Quantity, Section, Time, read, validated
 from simulator.document.quantities import number
+from simulator.document.validation import Chosen
 from simulator.errors import ScenarioError
 from simulator.lookup import data_file
 from workloads.adapters.keys import LoraKeys
-from workloads.architectures.encoder_decoder import encoder_decoder
 from workloads.architectures.keys import KINDS, KNOWN, MOST_FEATURES, MOST_LAYERS, Named, divides, most
-from workloads.architectures.next_tokens import next_tokens
-from workloads.architectures.vision import VisionSpecification
-from workloads.convolutional import ConvolutionalBuilder
+from workloads.architectures.vision_keys import VisionSpecification
 from workloads.entry import AveragePoolEntry, Entry, MaxPoolEntry, add_entries
 from workloads.experts.keys import ExpertKeys
 from workloads.huggingface.aliases import with_plain_keys
@@ -29,12 +27,7 @@ from workloads.latent_attention.keys import LatentKeys
 from workloads.model import Model
 from workloads.operators.attentions.keys import KINDS as ATTENTION_KINDS
 from workloads.operators.attentions.keys import AttentionKeys, LowRankKeys
-from workloads.operators.convolution import Image
-from workloads.operators.fusion import Fused, fuses
-from workloads.profile import profile
-from workloads.shape import Shape
-from workloads.transformer import transformer
-from workloads.unit import unit_model
+from workloads.operators.fusion import Fused
 from workloads.windows import Windows, windows_of
 
 
@@ -214,6 +207,8 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys):
 
     def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
         """The model with products in *precision*, its elementwise kernels *fused* or not."""
+        from workloads.shape import Shape
+
         own = {*Named.model_fields, *ExpertKeys.model_fields, *LatentKeys.model_fields, "kind", "attention_window"}
         given = self.model_dump(exclude=own)
         given |= {
@@ -233,9 +228,18 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys):
             "attention": self.attention if isinstance(self.attention, str) else self.attention.made(),
             "lora": self.lora.lora() if self.lora else None,
         }
-        one_stack = next_tokens if self.num_nextn_predict_layers else transformer
-        make = encoder_decoder if self.num_decoder_layers else one_stack
-        return make(Shape(**given, precision=precision, fused=fused), self.title)
+        shape = Shape(**given, precision=precision, fused=fused)
+        if self.num_decoder_layers:
+            from workloads.architectures.encoder_decoder import encoder_decoder
+
+            return encoder_decoder(shape, self.title)
+        if self.num_nextn_predict_layers:
+            from workloads.architectures.next_tokens import next_tokens
+
+            return next_tokens(shape, self.title)
+        from workloads.transformer import transformer
+
+        return transformer(shape, self.title)
 
 
 class ConvolutionalSpecification(Named):
@@ -266,6 +270,10 @@ class ConvolutionalSpecification(Named):
 
     def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
         """The model with products in *precision*, norms fused with what follows them or not."""
+        from workloads.convolutional import ConvolutionalBuilder
+        from workloads.operators.convolution import Image
+        from workloads.operators.fusion import fuses
+
         builder = ConvolutionalBuilder(
             Image(*self.image),
             precision,
@@ -291,6 +299,8 @@ class ProfileSpecification(Named):
 
     def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
         """The model; durations are as measured, whatever *precision* and *fused*. Paths are relative to *folder*."""
+        from workloads.profile import profile
+
         return profile((folder or Path()) / self.profile, self.model, self.batch_size, precision)
 
 
@@ -319,6 +329,8 @@ class UnitSpecification(Named):
 
     def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
         """The model; durations are as given, whatever *precision* and *fused*."""
+        from workloads.unit import unit_model
+
         sizes = int(self.parameters), self.activations
         return unit_model(self.num_layers, self.forward, self.backward, *sizes, precision=precision, name=self.title)
 
@@ -336,7 +348,7 @@ ModelSpecification = Annotated[
     | Annotated[ConvolutionalSpecification, Tag("convolutional")]
     | Annotated[ProfileSpecification, Tag("profile")]
     | Annotated[UnitSpecification, Tag("unit")],
-    Discriminator(_kind),
+    Chosen(_kind),
 ]
 """The `model:` section; every kind has `build(precision, fused, folder)`."""
 

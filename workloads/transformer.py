@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from simulator import lookup
 from simulator.accelerator import Software
@@ -59,6 +59,8 @@ TOKEN_BYTES = 8
 @dataclass(frozen=True, kw_only=True)
 class Transformer(Model):
     """A model with its *shape*, so that parallelisms can change it."""
+
+    of_shape: ClassVar[bool] = True
 
     shape: Shape
 

@@ -8,12 +8,11 @@ import pathlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from scenarios.build.conditions import conditions
 from scenarios.build.derived import Derived, derive
 from scenarios.build.fabric import check_network
-from scenarios.build.grid_choice import Choice, chosen_grid
 from scenarios.build.memory.offload import check_offload
 from scenarios.build.schedule import collective_schedule, model_share, training_schedule
 from scenarios.specification import loading, variants
@@ -31,13 +30,13 @@ from topologies.catalogue import having_precision
 from topologies.routing import Routing
 from topologies.specification import ClusterHolder, ClusterSection
 from workloads.default_stack import AUTO, FRAMEWORKS, StackChoice, default_stack, is_tpu, version_of
-from workloads.huggingface.aliases import with_plain_keys
-from workloads.huggingface.config import is_config
+from workloads.huggingface.aliases import is_config, with_plain_keys
 from workloads.model import Model
-from workloads.parallelism.ddp import initial_broadcast
-from workloads.specification import TransformerSpecification
+from workloads.parallelism import is_transformer
 from workloads.stack import specification as stack_specification
-from workloads.transformer import Transformer
+
+if TYPE_CHECKING:
+    from scenarios.build.grid_choice import Choice
 
 log = logging.getLogger(__name__)
 
@@ -146,6 +145,8 @@ class BuiltScenario:
             document = replaced(document, ("network", "transport"), ON_TPUS, document.position(("network",)))
             specification = validated(document, Specification)
         if specification.training is not None and specification.parallelism.chosen_by_model:
+            from scenarios.build.grid_choice import chosen_grid
+
             choice = chosen_grid(specification, cluster, document)
             path, grid = ("parallelism", "tp"), {axis: getattr(choice.grid, axis) for axis in ("x", "y", "z")}
             document = replaced(document, path, grid, document.position(path))
@@ -282,10 +283,9 @@ class BuiltScenario:
             parallelism.data.method,
             {**self.derived.degrees, "ep": parallelism.ep},
             gpu,
-            transformer=isinstance(self.specification.model, TransformerSpecification),
+            transformer=getattr(self.specification.model, "kind", "") == "transformer",
             stage=getattr(parallelism.data, "stage", 0),
-            adapters=isinstance(self.specification.model, TransformerSpecification)
-            and self.specification.model.lora is not None,
+            adapters=getattr(self.specification.model, "lora", None) is not None,
             framework=given,
             year=year,
         )
@@ -313,7 +313,7 @@ class BuiltScenario:
         if training is None or training.activation_function is None:
             return model
         path = "training", "activation_function"
-        if not isinstance(model, Transformer):
+        if not is_transformer(model):
             raise self.document.error(path, f"belongs to a transformer, and {model.name} is not one")
         try:
             return model.saving(training.activation_function.saved)
@@ -325,7 +325,7 @@ class BuiltScenario:
         training = self.specification.training
         if training is None or not isinstance(training.precision, PrecisionByOperator):
             return model
-        if not isinstance(model, Transformer):
+        if not is_transformer(model):
             word = training.base_precision
             why = f"belongs to a transformer, and {model.name} is not one; give one word, such as {word}"
             raise self.document.error(("training", "precision", "matmul"), why)
@@ -368,6 +368,8 @@ class BuiltScenario:
         """Return the broadcast of the model before the first step; None if replicas do not hold the whole model."""
         if self.model is None or not self.broadcasts:
             return None
+        from workloads.parallelism.ddp import initial_broadcast
+
         share = model_share(self.model, self.specification.parallelism.parts, self.document)
         return initial_broadcast(self._schedule, share)
 

@@ -15,7 +15,6 @@ from simulator.errors import ScheduleError
 from simulator.schedule.mesh import Layout
 from workloads.composition import degrees, layouts
 from workloads.operators.parameter import REPLICAS
-from workloads.shape import nearest_divisors
 
 
 @dataclass(frozen=True)
@@ -137,6 +136,8 @@ def _check_auto_replicas(
     inner, replicas = prod(given.values()), degree_of[REPLICAS]
     if parallelism.dp != "auto" or gpu_count % inner == 0 or training.global_batch_size % replicas == 0:
         return
+    from workloads.shape import nearest_divisors
+
     shown = " x ".join(f"{key} {degree}" for key, degree in given.items())
     good = " or ".join(map(str, nearest_divisors(gpu_count, inner)))
     what = next(iter(given)) if len(given) == 1 else " x ".join(given)

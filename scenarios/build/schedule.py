@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from scenarios.build.derived import Derived
 from scenarios.build.memory.offload import offloaded
-from scenarios.build.memory.offload_activations import with_activations_offloaded
-from scenarios.build.memory.optimal_recompute import check_order, optimal_sequences
 from scenarios.specification.parallelism import ParallelismSection
 from scenarios.specification.sections import CollectiveBenchmark
 from scenarios.specification.specification import Specification
@@ -23,12 +22,7 @@ from simulator.schedule.mesh import Mesh
 from simulator.schedule.order import Order
 from workloads.composition import merged, on_layouts, weight_axes
 from workloads.compute import PIPELINE, compute
-from workloads.fixed_cost import HostTime, fixed_costs
-from workloads.gradients.accumulation import accumulated, accumulated_bytes
 from workloads.gradients.norm import gradient_norm, split_tensor_norms
-from workloads.memory.chains.sequence import Sequence as ChainSequence
-from workloads.memory.offload.planned import offloaded_by
-from workloads.memory.recompute import recompute, recompute_by
 from workloads.model import Model
 from workloads.operators.lowering import Overlap
 from workloads.operators.shift import with_neighbours
@@ -36,6 +30,9 @@ from workloads.parallelism import DataMethod, Parallelism, TrainingStep
 from workloads.parallelism.pairs import in_pairs
 from workloads.stages import stages_of
 from workloads.steady_state import SteadyState, repeated, steady_state
+
+if TYPE_CHECKING:
+    from workloads.memory.chains.sequence import Sequence as ChainSequence
 
 
 def training_schedule(
@@ -94,6 +91,9 @@ def schedule_of_share(
     if not training.plans_activations:
         recomputed = _recomputed(computed, specification, step, document)
         return _distributed(recomputed, specification, step, order, derived, document)
+    from scenarios.build.memory.optimal_recompute import check_order, optimal_sequences
+    from workloads.memory.offload.planned import offloaded_by
+    from workloads.memory.recompute import recompute_by
 
     def finish(sequences: Mapping[int, ChainSequence]) -> Schedule:
         schedule = recompute_by(
@@ -136,9 +136,15 @@ def _distributed(
         schedule = gradient_norm(schedule, axes, synchronous=parallelism.synchronous_update)
         schedule = split_tensor_norms(schedule, share, [axis for axis in axes if axis != PIPELINE])
     if share.optimizer_seconds is None:
+        from workloads.fixed_cost import HostTime, fixed_costs
+
         schedule = fixed_costs(schedule, share, HostTime.of(step.software), step.software.host_seconds_per_message)
     with _faults_at(document, "parallelism"):
         schedule = with_neighbours(in_pairs(schedule, order))
+    if training.offload is None:
+        return schedule
+    from scenarios.build.memory.offload_activations import with_activations_offloaded
+
     with _faults_at(document, "training", "offload"):
         schedule = offloaded(schedule, specification, step)
     with _faults_at(document, "training", "offload", "activations"):
@@ -235,6 +241,8 @@ def _computation(
         replicas=derived.by_stage,
     )
     if parallelism.data.whole_gradients and step.model.optimizer_seconds is None:
+        from workloads.gradients.accumulation import accumulated, accumulated_bytes
+
         dtype, how = step.gradient_dtype or step.model.precision, step.software.accumulation
         nbytes = accumulated_bytes(how, step.model.precision, dtype, derived.micro_batches)
         schedule = accumulated(schedule, step.model, nbytes)
@@ -246,12 +254,17 @@ def _recomputed(schedule: Schedule, specification: Specification, step: Training
     training = specification.training
     assert training is not None
     options = training.recompute_options
+    method = "none" if _recomputes_stages(specification) else options.method
+    if method == "none":
+        return schedule
+    from workloads.memory.recompute import recompute
+
     key = ("num_layers",) if options.num_layers is not None else ()
     with _faults_at(document, "training", "recompute", *key):
         return recompute(
             schedule,
             step.model,
-            "none" if _recomputes_stages(specification) else options.method,
+            method,
             micro_batch_size=step.micro_batch_size,
             num_layers=options.num_layers or 1,
             early_stop=step.software.early_stop,

@@ -1,50 +1,45 @@
-"""The commands, one file each. They import what they need when they are called.
+"""The commands, one file each, imported when they are called. They import what they need then.
 
 The signature of a command lists its options; therefore some of these functions are over 40 lines long.
 """
 
-from scenarios.commands import (
-    accuracy,
-    calibrate,
-    campaign,
-    check,
-    compare,
-    explain,
-    init,
-    listing,
-    memory,
-    mfu,
-    plan,
-    plot,
-    run,
-    schema,
-    sensitivity,
-    show,
-    sweep,
-    validate,
-)
-from scenarios.commands.exchange import export, importing, report
+from __future__ import annotations
 
-__all__ = [
-    "accuracy",
-    "calibrate",
-    "campaign",
-    "check",
-    "compare",
-    "explain",
-    "export",
-    "importing",
-    "init",
-    "listing",
-    "memory",
-    "mfu",
-    "plan",
-    "plot",
-    "report",
-    "run",
-    "schema",
-    "sensitivity",
-    "show",
-    "sweep",
-    "validate",
-]
+from scenarios.application import app
+from simulator.lookup import module
+
+MODULES = {
+    "accuracy": "accuracy",
+    "calibrate": "calibrate",
+    "campaign": "campaign",
+    "check": "check",
+    "compare": "compare",
+    "explain": "explain",
+    "init": "init",
+    "list": "listing",
+    "memory": "memory",
+    "mfu": "mfu",
+    "plan": "plan",
+    "plot": "plot",
+    "run": "run",
+    "schema": "schema",
+    "sensitivity": "sensitivity",
+    "show": "show",
+    "sweep": "sweep",
+    "validate": "validate",
+    "export": "exchange.export",
+    "import": "exchange.importing",
+    "report": "exchange.report",
+}
+"""The module of each command, below this package, in the order of the help."""
+
+
+def register(name: str = "") -> None:
+    """Import the command *name*, which registers it with the application; all commands if there is none of that name.
+
+    Typer reads the signatures of all registered commands, which takes longer than many a command.
+    """
+    for one in [name] if name in MODULES else MODULES:
+        module(f"{__name__}.{MODULES[one]}")
+    order = list(MODULES)
+    app.registered_commands.sort(key=lambda command: order.index(command.name or command.callback.__name__))  # type: ignore[union-attr]

@@ -34,14 +34,16 @@ def check(scenarios: Scenarios, settings: Settings = None) -> int:
 
 def _line(scenario: Scenario, name: str) -> str:
     from scenarios.build.algorithms import check_algorithms
-    from scenarios.campaign.build import check as check_campaign
     from scenarios.results.memory_need import memory_need
     from scenarios.running import communicator
     from simulator.schedule.check import check as check_schedule
 
     schedule, derived = scenario.checked_schedule(), scenario.derived
     check_schedule(schedule)
-    check_campaign(scenario)
+    if scenario.specification.campaign is not None:
+        from scenarios.campaign.build import check as check_campaign
+
+        check_campaign(scenario)
     check_algorithms(schedule, communicator(scenario), scenario.document)
     idle = f", {len(derived.idle)} idle" if derived.idle else ""
     line = f"{name}: ok, {derived.gpus} GPUs{idle}"

@@ -1,9 +1,17 @@
-"""`clustersim list` prints the names that scenarios may use."""
+"""`clustersim list` prints the names that scenarios may use.
+
+Reading all files of the catalogue takes seconds, so the lists are kept in ``lists.json`` with a digest of the files of
+each. A list whose files have changed is made from them. `keep` writes ``lists.json``:
+``python -c "from scenarios.commands.listing import keep; keep()"``.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
-from typing import Annotated
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -23,6 +31,9 @@ PACKAGES = {
 TABLES = ("regions", "accounts")
 """Tables with sources: carbon intensity by region, and published accounts of training runs."""
 
+KEPT = Path(__file__).with_name("lists.json")
+SCENARIOS = Path(__file__).parents[1]
+
 
 @app.command("list")
 def list_names(
@@ -40,11 +51,58 @@ def list_names(
     for one in [kind] if kind else [*PACKAGES, "scenarios"]:
         if not kind:
             print(f"{one}:")
-        for line in _lines(one):
+        for line in kept(one) or made(one):
             say(line if kind else f"  {line}")
 
 
-def _lines(kind: str) -> list[str]:
+def kept(kind: str) -> list[str]:
+    """Return the lines of the list *kind* in `KEPT`; none if it is not there, or its files have changed."""
+    found = _all_kept().get(kind)
+    if found is None or found["digest"] != digest(kind, found["folders"]):
+        return []
+    lines: list[str] = found["lines"]
+    return lines
+
+
+@cache
+def _all_kept() -> dict[str, Any]:
+    try:
+        return dict(json.loads(KEPT.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
+
+
+def digest(kind: str, folders: list[str]) -> str:
+    """Return a digest of the names and the contents of the files of the list *kind*; scenarios are in *folders*."""
+    from hashlib import sha256
+
+    from simulator.lookup import files
+
+    scenarios = (path for folder in folders for path in sorted((SCENARIOS / folder).glob("*.yaml")))
+    total = sha256()
+    for path in scenarios if kind == "scenarios" else files(PACKAGES[kind]):
+        total.update(f"{path.name} {sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return total.hexdigest()
+
+
+def keep() -> None:
+    """Write `KEPT` for the present files."""
+    KEPT.write_text(text_to_keep(), encoding="utf-8")
+
+
+def text_to_keep() -> str:
+    """Return the text of `KEPT` for the present files."""
+    from scenarios.specification.loading import FOLDERS
+
+    lists = {}
+    for kind in (*PACKAGES, "scenarios"):
+        folders = ["", *FOLDERS] if kind == "scenarios" else []
+        lists[kind] = {"digest": digest(kind, folders), "folders": folders, "lines": made(kind)}
+    return json.dumps(lists, indent=1, ensure_ascii=False) + "\n"
+
+
+def made(kind: str) -> list[str]:
+    """Return the lines of the list *kind*, from its files."""
     from scenarios.specification import loading
     from simulator.analysis.text import table
     from simulator.lookup import names

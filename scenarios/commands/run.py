@@ -158,7 +158,8 @@ def _run_each(loaded: list[Scenario], files: _Files, as_json: bool, check: bool,
         if not as_json:
             say(report)
             _write(result, *folders.of(scenario.name), files)
-        _write_timelines(result, files, len(loaded))
+        if files.trace is not None or files.spans is not None:
+            _write_timelines(result, files, len(loaded))
         outcome = held(scenario, result.summary()) if check else []
         _print(text(outcome), as_json)
         status = max(status, MISSED if any(not one.met for one in outcome) else 0)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,10 +20,15 @@ class PlottedResult(Result):
 
     def _repr_html_(self) -> str:
         """Return the report and the timeline as HTML, the picture within it."""
+        from html import escape
+
         return f'<pre style="line-height: 1.25">{escape(self.report())}</pre>{self._picture()}'
 
     def _picture(self) -> str:
         """Return the timeline as an image; empty if it cannot be drawn as one, e.g. of very many variants."""
+        from base64 import b64encode
+        from html import escape
+
         from simulator.analysis.plot.canvas import png
 
         try:

@@ -7,15 +7,8 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from scenarios.build.input_pipeline import Loading, loading
-from scenarios.cost.energy import Power, account, power
-from scenarios.operators.profile import profile
-from scenarios.operators.text import summary
-from scenarios.results.expert_load import ExpertLoad, expert_load
-from scenarios.results.gradients.compression import Compression, compression
-from scenarios.results.layer_time import layer_seconds
 from scenarios.results.memory_need import MemoryNeed, memory_need
 from scenarios.results.result import Result
 from scenarios.results.uncertainty import Uncertainty
@@ -24,12 +17,17 @@ from simulator.accelerator import Accelerator
 from simulator.analysis import memory, metrics
 from simulator.analysis.critical.path import COMPUTATION, CriticalPath, critical_path
 from simulator.analysis.network import traffic
-from simulator.analysis.network.cables import cable_load
-from simulator.analysis.percentiles import percentiles
 from simulator.timeline import Timeline
 from simulator.units import show
 from workloads.batch_size import data_factor
 from workloads.composition import PARALLELISMS, RANK_ORDER
+from workloads.parallelism import is_transformer
+
+if TYPE_CHECKING:
+    from scenarios.build.input_pipeline import Loading
+    from scenarios.cost.energy import Power
+    from scenarios.results.expert_load import ExpertLoad
+    from scenarios.results.gradients.compression import Compression
 
 AXES = tuple(cls.axis for cls in PARALLELISMS if cls.axis in RANK_ORDER)
 """Axes that every result names, also without such an axis in the mesh, so that scripts find the keys."""
@@ -77,7 +75,11 @@ class StepNumbers(Result):
     @cached_property
     def percentiles(self) -> dict[str, float]:
         """Percentiles of the step times by name, s; empty without repeats."""
-        return percentiles(self.step_times) if len(self.step_times) > 1 else {}
+        if len(self.step_times) < 2:
+            return {}
+        from simulator.analysis.percentiles import percentiles
+
+        return percentiles(self.step_times)
 
     @cached_property
     def operators(self) -> dict[str, Any]:
@@ -85,6 +87,9 @@ class StepNumbers(Result):
 
         Raises `SimulatorError` for a replay.
         """
+        from scenarios.operators.profile import profile
+        from scenarios.operators.text import summary
+
         return summary(profile(self.scenario, self._timeline))
 
     @cached_property
@@ -105,11 +110,17 @@ class StepNumbers(Result):
     @cached_property
     def experts(self) -> ExpertLoad | None:
         """The load of the experts; None if the model has none."""
+        if self.scenario.model is None or not is_transformer(self.scenario.model):
+            return None
+        from scenarios.results.expert_load import expert_load
+
         return expert_load(self.scenario)
 
     @cached_property
     def compression(self) -> Compression | None:
         """What the compression of gradients saves and costs; None without one."""
+        from scenarios.results.gradients.compression import compression
+
         return compression(self._timeline, self.steps)
 
     @property
@@ -172,6 +183,9 @@ class StepNumbers(Result):
 
     @cached_property
     def _summary(self) -> dict[str, Any]:
+        from scenarios.results.layer_time import layer_seconds
+        from simulator.analysis.network.cables import cable_load
+
         training, model = self.scenario.specification.training, self.scenario.model
         assert training is not None
         assert model is not None
@@ -243,6 +257,8 @@ class StepNumbers(Result):
 
         With a critical batch size, ``days_to_loss``: until the loss that a small batch reaches with these tokens.
         """
+        from scenarios.cost.energy import account
+
         specification, model = self.scenario.specification, self.scenario.model
         training = specification.training
         assert training is not None
@@ -272,6 +288,8 @@ class StepNumbers(Result):
     @cached_property
     def loading(self) -> Loading | None:
         """The loading of a step's samples; None if nothing is said of it."""
+        from scenarios.build.input_pipeline import loading
+
         return loading(self.scenario)
 
     @property
@@ -283,6 +301,8 @@ class StepNumbers(Result):
     @cached_property
     def power(self) -> Power | None:
         """Watts of the GPUs in use and their nodes by state; None if no GPU's power is known."""
+        from scenarios.cost.energy import power
+
         cluster, timeline = self.scenario.cluster(), self._timeline
         nodes = {cluster.node_of(timeline.devices[rank]) for rank in timeline.gpu_ranks}
         return power(self._gpus, len(nodes), self.scenario.specification.cost)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from scenarios.files.plotted import PlottedResult
 from scenarios.results.step_numbers import StepNumbers
-from scenarios.results.step_report import step_report
 
 
 @dataclass(frozen=True, repr=False)
@@ -15,4 +14,6 @@ class StepResult(StepNumbers, PlottedResult):
 
     def report(self) -> str:
         """Return the text that `run` prints."""
+        from scenarios.results.step_report import step_report
+
         return step_report(self)

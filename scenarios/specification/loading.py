@@ -13,8 +13,7 @@ from simulator.document.quantities import written
 from simulator.document.validation import close_matches, listed, near
 from simulator.errors import ScenarioError
 from simulator.lookup import UnknownName, data_file, is_path, names, nearest, told
-from workloads.huggingface.aliases import plain_path, with_plain_keys
-from workloads.huggingface.config import is_config, model_section
+from workloads.huggingface.aliases import is_config, plain_path, with_plain_keys
 
 SHIPPED = pathlib.Path(__file__).parents[1]
 """The folder of the scenarios that come with clustersim."""
@@ -194,7 +193,11 @@ def _preset(document: Document, section: str, package: str, preset: Any) -> Docu
         found = part(read(data_file(package, preset)), section)
         if section != "model":
             return found
-        return model_section(found) if is_config(found) else with_plain_keys(found, ())
+        if not is_config(found):
+            return with_plain_keys(found, ())
+        from workloads.huggingface.config import model_section
+
+        return model_section(found)
     except UnknownName:
         choices = sorted([*names(package), *WITHOUT_FILE.get(section, ())])
         known = told(nearest(preset, choices))

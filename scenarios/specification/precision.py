@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Tag, model_validator
 
 from simulator.document import Fault, Section
-from workloads.low_precision.recipe import LowPrecision
+
+if TYPE_CHECKING:
+    from workloads.low_precision.recipe import LowPrecision
 
 Precision = Literal["bf16", "fp16", "fp32"]
 """Of what is stored and exchanged."""
@@ -64,6 +66,8 @@ class PrecisionByOperator(Section):
         *transposes*: the GPU takes operands of 8 bits in one layout only. *keeps_casts*: the software casts weights
         once in a step of *micro_batches*, and keeps them.
         """
+        from workloads.low_precision.recipe import LowPrecision
+
         return LowPrecision(
             self.recipe or ("nvfp4" if self.matmul == "fp4" else "tensorwise"),
             transposes=transposes,

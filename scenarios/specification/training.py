@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, model_validator
 
@@ -11,7 +11,9 @@ from scenarios.specification.precision import AnyPrecision, Precision, Precision
 from scenarios.specification.recompute import AnyRecompute, Recompute
 from simulator.document import Count, Fault, Flag, Quantity, Section
 from workloads.memory.optimizer import Optimizer
-from workloads.saved_tensors.activation import Saved
+
+if TYPE_CHECKING:
+    from workloads.saved_tensors.activation import Saved
 
 MOST_STEPS = 10_000
 """Steps of a simulation at most: without variation they repeat after the first few."""
@@ -55,6 +57,8 @@ class ActivationFunction(Section):
     @property
     def saved(self) -> Saved:
         """The rule."""
+        from workloads.saved_tensors.activation import Saved
+
         return Saved(self.bits or 0, self.recompute)
 
 

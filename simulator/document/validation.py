@@ -5,10 +5,19 @@ from __future__ import annotations
 import difflib
 import re
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, Tag, ValidationError
+from pydantic import (
+    BaseModel,
+    Discriminator,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+)
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
 from simulator.document.document import Document, Path
 from simulator.document.quantities import written
@@ -27,6 +36,54 @@ class Fault(ValueError):  # noqa: N818 - it names the fault
         self.path: Path = path if isinstance(path, tuple) else (path,)
         self.message, self.hint = message, hint
         super().__init__(message)
+
+
+class Choices:
+    """Metadata of an annotation of which only the base class is loaded: the value is one of several sections."""
+
+    def types(self) -> tuple[Any, ...]:
+        """Return the sections. Their files are imported when this is called, for messages and the JSON schema."""
+        raise NotImplementedError
+
+
+class Chosen:
+    """A `pydantic.Discriminator` of sections that builds the schema of a section when a value first needs it."""
+
+    def __init__(self, tag: Callable[[Any], str]) -> None:
+        self.tag = tag
+        self._union: Any = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        self._union = source
+        sections = {tag: section for section, tag in _members(source)}
+
+        def validate(value: Any) -> Any:
+            tag = self.tag(value)
+            try:
+                return sections[tag].model_validate(value)
+            except ValidationError as error:
+                raise _below(tag, error) from None
+
+        return core_schema.no_info_plain_validator_function(validate)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        every: Any = Annotated[self._union, Discriminator(self.tag)]
+        return handler(TypeAdapter(every).core_schema)
+
+
+def _below(tag: str, error: ValidationError) -> ValidationError:
+    """Return *error* with *tag* before the location of each fault, as pydantic has it for a member of a union."""
+    return ValidationError.from_exception_data(
+        error.title,
+        [
+            InitErrorDetails(
+                type=PydanticCustomError(fault["type"], fault["msg"], fault.get("ctx")),
+                loc=(tag, *fault["loc"]),
+                input=fault["input"],
+            )
+            for fault in error.errors(include_url=False)
+        ],
+    )
 
 
 def validated(document: Document, model: type[Model], at: Path = ()) -> Model:
@@ -252,7 +309,9 @@ def _keys(owner: Any) -> list[str]:
 def _inner(owner: Any, key: str | int) -> list[Any]:
     """Return the annotations of the value at *key* of a value of type *owner*."""
     if isinstance(owner, type) and issubclass(owner, BaseModel):
-        return [info.annotation for name, info in owner.model_fields.items() if key in (name, info.alias)]
+        fields = [info for name, info in owner.model_fields.items() if key in (name, info.alias)]
+        choices = [one for info in fields for one in info.metadata if isinstance(one, Choices)]
+        return [kind for one in choices for kind in one.types()] or [info.annotation for info in fields]
     arguments = [argument for argument in get_args(owner) if argument is not Ellipsis]
     if isinstance(key, int):
         return arguments if get_origin(owner) in (list, tuple) else []

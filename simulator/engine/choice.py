@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import logging
 from functools import cache
+from pathlib import Path
 
 from simulator.errors import SimulatorError
+from simulator.lookup import installed, loaded
 
 ENGINES = ("auto", "simpy", "compiled")
 
 COMPILED_FROM = 20_000
 """From this number of ops on, ``auto`` is the compiled engine. SimPy runs as many in the time of loading it, 0.5 s."""
+
+COMPILED_FIRST_FROM = 400_000
+"""The same while the engine has not been compiled on this machine, counted over all simulations of a process.
+
+SimPy runs 30,000 to 60,000 ops a second (``python -m tests.benchmarks engine``), so as many in 7 to 13 s; compiling
+takes 10 s."""
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +26,8 @@ log = logging.getLogger(__name__)
 def choose(engine: str, ops: int) -> str:
     """The engine for a simulation of *ops* ops, where *engine* is the user's choice.
 
-    Without numba, ``auto`` is SimPy for any number of ops, and a warning is logged. Raises `SimulatorError` for an
+    ``auto`` leaves to SimPy what it ends sooner than numba is imported, or the engine compiled if it has not been.
+    Without numba it is SimPy for any number of ops, and a warning is logged. Raises `SimulatorError` for an
     unknown engine, and for ``compiled`` without numba.
     """
     if engine not in ENGINES:
@@ -32,7 +41,34 @@ def choose(engine: str, ops: int) -> str:
     if numba_fault():
         _warn_once()
         return "simpy"
+    if not _compiled_before() and _Simulated.ops + ops < COMPILED_FIRST_FROM:
+        _Simulated.ops += ops
+        return "simpy"
     return "compiled"
+
+
+class _Simulated:
+    """The *ops* that SimPy has been given in this process because the engine was not compiled."""
+
+    ops = 0
+
+
+def _compiled_before() -> bool:
+    """Return whether the compiled engine is loaded, or kept on disk by an earlier process."""
+    return loaded("simulator.engine.compiled") or _kept()
+
+
+@cache
+def _kept() -> bool:
+    from simulator.engine.compilation import is_kept
+
+    return is_kept(Path(__file__).with_name("compiled.py"), "_advance")
+
+
+@cache
+def numba_found() -> bool:
+    """Return whether numba seems to be installed; it is not imported, which takes longer than a small simulation."""
+    return installed("numba")
 
 
 @cache

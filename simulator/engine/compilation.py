@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import getpass
 import logging
+import os
+import stat
+import sys
+import tempfile
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 from numba import njit
 from numba.core import event
-from numba.core.caching import FunctionCache
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, UserWideCacheLocator
 from numba.core.typing.templates import Signature
 
 log = logging.getLogger(__name__)
@@ -31,7 +37,7 @@ def compiled(
         if cache is not None:
             dispatcher._cache = cache
         if what:
-            notice = _Notice(function, what, seconds, cache is not None)
+            notice = _Notice(function, what, seconds, cache)
             event.register("numba:compile", notice)  # type: ignore[no-untyped-call]
         if signature is not None:
             dispatcher.compile(signature)
@@ -42,12 +48,45 @@ def compiled(
     return compile_function
 
 
+class _TemporaryFolder(UserWideCacheLocator):
+    """The last resort: a folder of the user's own among temporary files, which others cannot write."""
+
+    def __init__(self, function: Callable[..., Any], file: str) -> None:
+        super().__init__(function, file)  # type: ignore[no-untyped-call]
+        user = os.getuid() if hasattr(os, "getuid") else getpass.getuser()
+        self.home = Path(tempfile.gettempdir()) / f"clustersim-{user}"
+        folder: str = self.get_suitable_cache_subpath(file)  # type: ignore[no-untyped-call]
+        self._cache_path = str(self.home / folder)
+
+    def ensure_cache_path(self) -> None:
+        """Make the folder. Raises `OSError` if it cannot be written, or if it is not the user's own."""
+        self.home.mkdir(mode=0o700, exist_ok=True)
+        found = self.home.lstat()
+        own = not hasattr(os, "getuid") or found.st_uid == os.getuid()
+        if not (stat.S_ISDIR(found.st_mode) and own):
+            raise PermissionError(f"{self.home} belongs to somebody else")
+        super().ensure_cache_path()  # type: ignore[no-untyped-call]
+
+
+class _Folders(CompileResultCacheImpl):
+    """Numba's folders for compiled code, and a temporary one if none of them can be written."""
+
+    _locator_classes: ClassVar[list[Any]] = [*CompileResultCacheImpl._locator_classes, _TemporaryFolder]  # type: ignore[misc]
+
+
 class _Cache(FunctionCache):
     """Numba's cache with the global constants of the function as part of its key.
 
     Numba's own key has the version of the function's file only. Constants imported from other files are part of the
     compiled code too.
     """
+
+    _impl_class = _Folders
+
+    @property
+    def temporary(self) -> str:
+        """The folder, if it is a temporary one; else empty."""
+        return str(self._impl.locator.home) if isinstance(self._impl.locator, _TemporaryFolder) else ""
 
     def _index_key(self, signature: Signature, codegen: Any) -> tuple[Any, ...]:
         names = self._py_func.__globals__.items()
@@ -63,36 +102,61 @@ class _Cache(FunctionCache):
             log.warning("compiled code cannot be kept on disk: %s", error)
 
 
+def is_kept(file: Path, name: str) -> bool:
+    """Return whether code of the function *name* in the present *file* is on disk, compiled by this version of numba.
+
+    Neither is the file imported nor is anything compiled.
+    """
+    for kind in _Folders._locator_classes:
+        locator = kind.from_function(is_kept, str(file))
+        if locator is not None:
+            folder, stamp = locator.get_cache_path(), locator.get_source_stamp()
+            python = f"py{sys.version_info[0]}{sys.version_info[1]}{sys.abiflags}"
+            found = Path(folder).glob(f"{file.stem}.{name}-*.{python}.nbi")
+            files: Any = IndexDataCacheFile
+            return any(files(folder, index.stem, stamp)._load_index() for index in found)
+    return False
+
+
 def _cache(function: Callable[..., Any]) -> _Cache | None:
-    """The cache of *function*; None if numba finds no writable folder for it.
+    """The cache of *function*; None if no folder for it can be written.
 
     Numba tries ``NUMBA_CACHE_DIR``, ``__pycache__`` beside the file of the function, and the user's folder for caches.
+    A read-only home, as in containers, leaves a temporary folder.
     """
     try:
         return _Cache(function)  # type: ignore[no-untyped-call]
-    except RuntimeError:
+    except (RuntimeError, OSError):
         return None
 
 
 class _Notice(event.Listener):
     """Logs a warning when the compilation of *function* starts."""
 
-    def __init__(self, function: Callable[..., Any], what: str, seconds: int, keeps: bool) -> None:
-        self.function, self.what, self.seconds, self.keeps = function, what, seconds, keeps
+    def __init__(self, function: Callable[..., Any], what: str, seconds: int, cache: _Cache | None) -> None:
+        self.function, self.what, self.seconds, self.cache = function, what, seconds, cache
 
     def on_start(self, event: Any) -> None:
         """Log it. The functions that it calls are compiled with it; they are not logged."""
         if event.data["dispatcher"].py_func is not self.function:
             return
-        if self.keeps:
-            log.warning("compiling %s, once on this machine: about %d s", self.what, self.seconds)
-        else:
+        if self.cache is None:
             log.warning(
                 "compiling %s, about %d s in every run: no folder to keep it in can be written; "
                 "set NUMBA_CACHE_DIR to one",
                 self.what,
                 self.seconds,
             )
+        elif self.cache.temporary:
+            log.warning(
+                "compiling %s, about %d s, and kept only in %s: no other folder can be written; "
+                "set NUMBA_CACHE_DIR to one that stays",
+                self.what,
+                self.seconds,
+                self.cache.temporary,
+            )
+        else:
+            log.warning("compiling %s, once on this machine: about %d s", self.what, self.seconds)
 
     def on_end(self, event: Any) -> None:
         """Nothing is logged."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from simulator.cluster import Cluster
-from simulator.engine.rank_classes import RankClasses
-from simulator.engine.setup import Background, CapacityChange
 from simulator.errors import ClusterError
-from simulator.network.plan import Flow
 from simulator.network.transport.routing import link_shares
+
+if TYPE_CHECKING:
+    from simulator.engine.rank_classes import RankClasses
+    from simulator.engine.setup import Background, CapacityChange
+    from simulator.network.plan import Flow
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +53,15 @@ class Conditions:
 
     def capacity_changes(self, cluster: Cluster, classes: RankClasses) -> list[CapacityChange]:
         """The changes as changes of rows of the network, ascending in time."""
+        from simulator.engine.setup import CapacityChange
+
         found = [CapacityChange(one.time, classes.row_of(_number(cluster, one)), one.bandwidth) for one in self.changes]
         return sorted(found, key=lambda change: change.time)
 
     def background(self, cluster: Cluster, classes: RankClasses) -> list[Background]:
         """The traffic as flows over rows of the network."""
+        from simulator.engine.setup import Background
+
         return [Background(_flow(one, cluster, classes), one.begin, one.end) for one in self.traffic]
 
 
@@ -68,6 +75,8 @@ def _number(cluster: Cluster, change: BandwidthChange) -> int:
 
 
 def _flow(traffic: Traffic, cluster: Cluster, classes: RankClasses) -> Flow:
+    from simulator.network.plan import Flow
+
     shares = link_shares([cluster.paths(traffic.source, traffic.target)])
     links, crossings = tuple(shares), tuple(shares.values())
     alone = min([traffic.rate, *(cluster.links[link].bandwidth / share for link, share in shares.items())])

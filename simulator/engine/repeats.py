@@ -11,11 +11,14 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Event
+from typing import TYPE_CHECKING
 
 from simulator.engine.deadlock import deadlock
-from simulator.engine.lowering import Lowering, lower
 from simulator.engine.simulate import Simulation
 from simulator.gc_paused import gc_paused
+
+if TYPE_CHECKING:
+    from simulator.engine.lowering import Lowering
 
 MOST_BYTES = 2**32
 """The most memory for the durations of concurrent runs; a run of 12,288 ranks needs 0.5 GB."""
@@ -35,6 +38,8 @@ class _Repeats:
     """Runs of *simulation* on the compiled engine, one for each of *seeds*."""
 
     def __init__(self, simulation: Simulation, seeds: Sequence[int]) -> None:
+        from simulator.engine.lowering import lower
+
         self.simulation, self.seeds = simulation, seeds
         first = simulation.with_seed(seeds[0])
         self.lowering = lower(first.setup, kept=(), totals=False, record=False)

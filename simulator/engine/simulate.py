@@ -11,7 +11,7 @@ import numpy as np
 
 from simulator.accelerator import Software
 from simulator.cluster import Cluster
-from simulator.engine.choice import choose, numba_fault
+from simulator.engine.choice import choose, numba_fault, numba_found
 from simulator.engine.conditions import Conditions
 from simulator.engine.deadlock import deadlock
 from simulator.engine.folding.folding import Folding
@@ -184,10 +184,12 @@ class Simulation:
             from simulator.engine.reference import run as run_reference
 
             # few ops may have many flows, which only shows while they run
-            bounded = self.engine == "auto" and not numba_fault()
+            bounded = self.engine == "auto" and numba_found()
             try:
                 return run_reference(setup, watch, MOST_RATES if bounded else inf)
             except TooManyRatesError:
+                if numba_fault():
+                    return run_reference(setup, watch)
                 self.__dict__["chosen_engine"] = "compiled"
         from simulator.engine.execution import run
 

@@ -77,7 +77,7 @@ def _side_by_side(claim: Claim, before: Path | None) -> tuple[Usage | None, Usag
     usages: list[list[Usage]] = [[] for _ in roots]
     for _ in range(2):
         for own, root in zip(usages, roots, strict=True):
-            usage = measured(claim.command, root)
+            usage = measured(claim.command if root is ROOT else claim.beside or claim.command, root)
             own.extend([usage] if usage else [])
         if not all(usages) or max(own[0].processor for own in usages) > QUICK:
             break
@@ -140,13 +140,15 @@ def compression() -> None:
 
 def engine() -> None:
     """Print the speed of the engines beside that of bare SimPy."""
-    from tests.benchmarks.engine import engine
+    from tests.benchmarks.engine import choice, engine
 
     print(f"{'engine':<44}{'ops':>10}{'ops/s':>12}{'SimPy timeouts/s':>18}{'ratio':>7}{'wanted':>8}")
     for speed, bare in engine():
         wanted = f"{speed.wanted:.2g}" if speed.wanted else ""
         rates = f"{speed.count:>10,}{speed.rate:>12,.0f}{bare.rate:>18,.0f}{speed.rate / bare.rate:>7.2f}{wanted:>8}"
         print(f"{speed.name:<44}{rates}", flush=True)
+    for line in choice():
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

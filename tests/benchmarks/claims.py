@@ -23,7 +23,8 @@ class Claim:
     """*command* takes at most *ratio* of the CPU time at `BEFORE`, and at most *peak_bytes*; None: no target.
 
     *wall* and *processor*: the most seconds (of CPU time for *processor*) on a machine where bare SimPy does 700,000
-    timeouts/s. *slow*: it takes more than a minute. *new*: the code at `BEFORE` cannot run it.
+    timeouts/s. *slow*: it takes more than a minute. *new*: the code at `BEFORE` cannot run it. *beside*: the command of
+    the code at `BEFORE` that *ratio* compares with; None: the same command.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Claim:
     peak_bytes: float | None = None
     slow: bool = False
     new: bool = False
+    beside: Sequence[str] | None = None
 
 
 def run(scenario: str, changes: Mapping[str, object] | None = None, *, plain: bool = False) -> tuple[str, ...]:
@@ -55,10 +57,13 @@ def megascale(replicas: int, changes: Mapping[str, object] | None = None) -> tup
 def claims() -> Iterator[Claim]:
     """All claims, the quick ones first."""
     name, ring = RING
-    yield Claim("--help", (*CLUSTERSIM, "--help"), processor=0.1)
-    yield Claim("check hello", (*CLUSTERSIM, "check", "hello"), 1.0)
+    # how long one waits for the first answer, in units of the shortest run
+    hello = run("hello")
+    yield Claim("--help : hello --json", (*CLUSTERSIM, "--help"), 0.25, beside=hello)
+    yield Claim("list : hello --json", (*CLUSTERSIM, "list"), 0.4, beside=hello)
+    yield Claim("check hello : hello --json", (*CLUSTERSIM, "check", "hello"), 0.7, beside=hello)
     yield Claim("hello", run("hello", plain=True), 1.0)
-    yield Claim("hello --json", run("hello"), 1.0)
+    yield Claim("hello --json", hello, 0.8)
     yield Claim("ResNet-50, 100 GPUs of Zhores", run("zhores_resnet50_ddp", plain=True), 1.0)
     yield Claim("ResNet-50, 100 GPUs of Zhores, --json", run("zhores_resnet50_ddp"), 1.0)
     yield Claim("GPT 6.7B, 64 GPUs, --json", run("gpt_6_7b_64a100"))

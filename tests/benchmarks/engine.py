@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
+from tempfile import TemporaryDirectory
 from time import process_time
 
 from simpy import Environment, Timeout
 
 from scenarios import Scenario
 from scenarios.running import communicator, variation
+from simulator.engine.choice import COMPILED_FIRST_FROM, COMPILED_FROM
 from simulator.engine.execution import Execution
 from simulator.engine.lowering import lower
 from simulator.engine.simulate import Simulation
 from tests.benchmarks.claims import JITTER
+from tests.benchmarks.processes import measured
 
 TIMEOUTS, PROCESSES = 200_000, 100
 ROUNDS = 3
@@ -61,6 +65,19 @@ def engine() -> Iterator[tuple[Speed, Speed]]:
     for name, (made, wanted) in LOADS.items():
         run, bare = made(), bare_simpy()
         yield _best(name, run, wanted), bare
+
+
+def choice() -> Iterator[str]:
+    """What `simulator.engine.choice` weighs: CPU time of loading and of compiling the engine, against SimPy's rate."""
+    plain, load = (sys.executable, "-c", "import numpy"), (sys.executable, "-c", "import simulator.engine.compiled")
+    base, kept = measured(plain), measured(load)
+    with TemporaryDirectory() as folder:
+        fresh = measured(("env", f"NUMBA_CACHE_DIR={folder}", *load))
+    rate = _best("", reference("hello", **UNFOLDED, **{"training.steps": 200})).rate
+    for what, usage, least in (("loaded", kept, COMPILED_FROM), ("compiled and loaded", fresh, COMPILED_FIRST_FROM)):
+        if usage and base:
+            seconds = usage.processor - base.processor
+            yield f"engine {what} in {seconds:.1f} s, SimPy's {rate * seconds:,.0f} ops; auto takes it from {least:,}"
 
 
 def loop(scenario: str, **changes: object) -> Callable[[], int]:

@@ -17,6 +17,9 @@ ROOT = Path(__file__).parents[2]
 CLUSTERSIM = (sys.executable, "-c", "from scenarios.command import main; main()")
 CROSSING = (sys.executable, "-m", "tests.benchmarks.crossing")
 
+BYTECODE = TemporaryDirectory()
+"""The folder of compiled modules, so that they are compiled once, as for a user, and no checkout is written."""
+
 LONGEST = 1800.0
 """Seconds after which a process is killed."""
 
@@ -32,12 +35,13 @@ class Usage:
 
 def measured(command: Sequence[str], root: Path = ROOT) -> Usage | None:
     """The usage of *command* as a process with the code at *root*; None if it failed or took too long."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with TemporaryDirectory() as folder:
         begin = perf_counter()
         child = subprocess.Popen(
             ["timeout", str(LONGEST), *command],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(root)},
+            env={**kept, "PYTHONPATH": str(root), "PYTHONPYCACHEPREFIX": BYTECODE.name},
             stdout=subprocess.DEVNULL,
         )
         _, status, usage = os.wait4(child.pid, 0)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
 from simulator.document import Count, Fault, Flag, Quantity, Section
 from simulator.document.quantities import number
 from simulator.document.validation import listed
-from workloads.adapters.lora import EVERY, Lora
-from workloads.adapters.quantisation import Quantisation
+
+if TYPE_CHECKING:
+    from workloads.adapters.lora import Lora
 
 Target = Literal["qkv", "query", "key", "value", "projection", "gate", "up", "down"]
 
@@ -47,6 +48,9 @@ class LoraKeys(Section):
 
     def lora(self) -> Lora:
         """The adapters."""
+        from workloads.adapters.lora import EVERY, Lora
+        from workloads.adapters.quantisation import Quantisation
+
         targets = EVERY if self.targets == "all" else tuple(self.targets)
         quantisation = Quantisation(self.double_quantisation) if self.quantised else None
         return Lora(self.rank, targets, bool(self.dropout), quantisation)

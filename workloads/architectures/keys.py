@@ -7,7 +7,6 @@ from typing import Any
 from pydantic import BeforeValidator
 
 from simulator.document import Fault, Section
-from workloads.shape import nearest_divisors
 
 KINDS = ("transformer", "vision", "convolutional", "profile", "unit")
 """The kinds of model."""
@@ -57,6 +56,8 @@ def most(key: str, value: int, limit: int) -> None:
 
 def divides(key: str, value: int, whole: str, total: int) -> None:
     """Raise `Fault` unless *value* divides *total*, the value of the key *whole*."""
+    from workloads.shape import nearest_divisors
+
     if total % value:
         good = " or ".join(map(str, nearest_divisors(total, value)))
         raise Fault(key, f"{value} does not divide {whole} = {total}; try {good}")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
 from simulator.document import Count, Fault, Flag, Index, Section
 from simulator.document.quantities import number
-from workloads.experts.load import Shares, read_load, zipf
-from workloads.experts.sizes import Experts
+
+if TYPE_CHECKING:
+    from workloads.experts.load import Shares
+    from workloads.experts.sizes import Experts
 
 MOST_EXPERTS = 100_000
 """More is a slipped digit: the largest published mixture has 2,048 (Fedus et al. 2022, arXiv:2101.03961, table 9)."""
@@ -74,6 +76,8 @@ class ExpertKeys(Section):
 
     def experts(self, ffn_hidden_size: int, layers: int, folder: Path | None) -> Experts | None:
         """The mixture of a model of *layers* layers; a file of loads lies in *folder*. Raises `Fault`."""
+        from workloads.experts.sizes import Experts
+
         if self.num_experts is None:
             return None
         freq = self.moe_layer_freq
@@ -97,6 +101,8 @@ class ExpertKeys(Section):
         return replace(made, loads=self._loads(sparse, folder))
 
     def _loads(self, layers: int, folder: Path | None) -> tuple[Shares, ...]:
+        from workloads.experts.load import read_load, zipf
+
         assert self.num_experts is not None
         match self.router_load:
             case "balanced":

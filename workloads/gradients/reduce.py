@@ -14,7 +14,6 @@ from simulator.kernel import Kernel
 from simulator.schedule import Compute, Op, Program, Schedule
 from simulator.schedule.order import PLACEHOLDER, Action
 from workloads.gradients.bucket import NO_COPIES, Bucket, BucketCopies, Reduction, Weights
-from workloads.gradients.compressed import Compressed, wrapped
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
 
@@ -109,6 +108,8 @@ def reduce_gradients(
 
 def _with_kept(program: Program, reduction: Reduction, buckets: Sequence[Bucket]) -> Program:
     """*program* with what *reduction* keeps for *buckets* from step to step."""
+    from workloads.gradients.compressed import Compressed
+
     if not isinstance(reduction, Compressed):
         return program
     kept = sum(reduction.code(bucket).kept for bucket in buckets)
@@ -183,6 +184,8 @@ def after_backward(program: Program, parts: Mapping[int, Sequence[Bucket]]) -> d
 
 def flattened(reduction: Reduction) -> Reduction:
     """*reduction*, each bucket copied to a flat buffer just for it."""
+
+    from workloads.gradients.compressed import wrapped
 
     def reduce(bucket: Bucket) -> Iterator[Op]:
         ops = list(reduction(bucket))

@@ -97,3 +97,8 @@ def _moved(path: Path, at: Path, moved: Mapping[Any, Any]) -> Path:
 
 def _with(data: dict[Any, Any], at: Path, section: dict[Any, Any]) -> dict[Any, Any]:
     return {**data, at[0]: _with(data[at[0]], at[1:], section)} if at else section
+
+
+def is_config(document: Document) -> bool:
+    """Return whether *document* is a model configuration of Hugging Face."""
+    return "model_type" in document.data

@@ -321,11 +321,6 @@ def text_part(document: Document) -> Document:
     return Document({**around, **inner}, {**positions, **own})
 
 
-def is_config(document: Document) -> bool:
-    """Return whether *document* is a model configuration of Hugging Face."""
-    return "model_type" in document.data
-
-
 def model_section(document: Document) -> Document:
     """Return the configuration in *document* as a `model:` section, with the positions of its values.
 

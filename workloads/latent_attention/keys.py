@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from simulator.document import Count, Fault, Section
-from workloads.latent_attention.operator import Latent
+
+if TYPE_CHECKING:
+    from workloads.latent_attention.operator import Latent
 
 
 class LatentKeys(Section):
@@ -23,6 +27,8 @@ class LatentKeys(Section):
     @property
     def latent(self) -> Latent | None:
         """Its sizes."""
+        from workloads.latent_attention.operator import Latent
+
         if self.kv_lora_rank is None:
             return None
         sizes = self.qk_nope_head_dim, self.qk_rope_head_dim, self.v_head_dim

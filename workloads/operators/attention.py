@@ -10,9 +10,6 @@ from simulator.operation import Operation
 from workloads.operators.documents import scores
 from workloads.operators.operator import Operator
 
-ATTENTIONS = ["unfused", "flash"]
-"""The kinds of core attention."""
-
 TILE = 64
 """Rows and columns of a tile of fused attention: 64 or 128 (Dao 2023, arXiv:2307.08691, section 3.3); the smaller."""
 

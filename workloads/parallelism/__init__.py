@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import model_validator
 
@@ -24,10 +24,13 @@ from workloads.model import Model
 from workloads.operators.lowering import Overlap
 from workloads.parallelism.search import Choices
 from workloads.reductions import Compression
-from workloads.shape import nearest_divisors
-from workloads.sharding.gathers import PLAIN, Gathering
-from workloads.sharding.groups import SHARD
 from workloads.steady_state import SteadyState
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+    from workloads.sharding.gathers import Gathering
+    from workloads.transformer import Transformer
 
 
 @dataclass(frozen=True)
@@ -214,6 +217,10 @@ class ReducingMethod(DataMethod):
 
     def gathering(self, replicas: int) -> Gathering:
         """How the *replicas* gather parameters. Raises `ScenarioError` unless the partition divides them."""
+        from workloads.shape import nearest_divisors
+        from workloads.sharding.gathers import PLAIN
+        from workloads.sharding.groups import SHARD
+
         asked = self.compression.gathering if self.compression else None
         if asked is None:
             return PLAIN
@@ -227,3 +234,8 @@ class ReducingMethod(DataMethod):
     def compressed(self, reduction: Reduction) -> Reduction:
         """*reduction*, within the compression if there is one."""
         return self.compression.wrap(reduction) if self.compression else reduction
+
+
+def is_transformer(model: Model) -> TypeIs[Transformer]:
+    """Return whether *model* is a `Transformer`, without loading that class for a model of another kind."""
+    return model.of_shape

@@ -7,19 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from math import isqrt
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from simulator.document import Count, Section
 from simulator.errors import ScenarioError
 from simulator.schedule import Program, Schedule
-from workloads.operators.grids.agarwal import agarwal
-from workloads.operators.grids.grid import Grid, Side
-from workloads.operators.grids.replaced import replaced
-from workloads.operators.grids.summa import summa
-from workloads.operators.sharded import Cut
-from workloads.parallelism._weight_shards import gathered_ahead, gathered_once, scattered_beside
-from workloads.shape import nearest_divisors
-from workloads.transformer import Transformer
+
+if TYPE_CHECKING:
+    from workloads.operators.grids.grid import Grid
+    from workloads.transformer import Transformer
 
 TENSOR = "tp"
 """The axis of the ranks that share every layer, and the family of the axes of a grid."""
@@ -69,6 +65,11 @@ def nearest_square(ranks: int, depth: int = 1) -> list[int]:
 
 def made_grid(degrees: Mapping[str, int], mode: Mode, *, only_linear: bool) -> Grid:
     """The grid of these *degrees* by axis. *only_linear*: as ``axonn.auto_parallelize`` makes it."""
+    from workloads.operators.grids.agarwal import agarwal
+    from workloads.operators.grids.grid import Side
+    from workloads.operators.grids.replaced import replaced
+    from workloads.operators.grids.summa import summa
+
     x, y, z = (Side(axis, degrees[axis]) for axis in (X, Y, DEPTH))
     if mode == "3d":
         return replaced(x, y, z) if only_linear else agarwal(x, y, z)
@@ -94,6 +95,9 @@ def check_cut_by_grids(model: Transformer) -> None:
 
 def on_grid(model: Transformer, grid: Grid, *, only_linear: bool) -> Transformer:
     """The model of one rank of *grid*. Raises `ScenarioError` if its sides do not divide the sizes of *model*."""
+    from workloads.operators.sharded import Cut
+    from workloads.shape import nearest_divisors
+
     check_cut_by_grids(model)
     shape = model.shape
     if only_linear and shape.tie_embeddings:
@@ -113,6 +117,8 @@ def on_grid(model: Transformer, grid: Grid, *, only_linear: bool) -> Transformer
 
 def with_overlap(schedule: Schedule, overlapped: Collection[str]) -> Schedule:
     """*schedule* with what AxoNN overlaps, beside all-reduces: gathers and reduce-scatters of weights over z."""
+
+    from workloads.parallelism._weight_shards import gathered_ahead, gathered_once, scattered_beside
 
     def change(program: Program) -> Program:
         program = gathered_once(program, DEPTH)

@@ -8,21 +8,21 @@ parallelism guide; Llama 3, arXiv:2407.21783, section 3.3.2; torchtitan, ``dp_sh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
 from simulator.document import Count, Fault
 from simulator.errors import ScenarioError
 from simulator.schedule.mesh import Axis, Mesh
-from workloads.context.cut import Context as Cut
 from workloads.model import Model
-from workloads.operators.attentions.memory import Memory
 from workloads.operators.parameter import REPLICAS
-from workloads.parallelism import Parallelism
+from workloads.parallelism import Parallelism, is_transformer
 from workloads.parallelism.search import Choices, Chosen, Job, divisors
-from workloads.shape import Shape, nearest_divisors
-from workloads.transformer import Transformer
+
+if TYPE_CHECKING:
+    from workloads.context.cut import Context as Cut
+    from workloads.shape import Shape
 
 CONTEXT = "cp"
 
@@ -67,6 +67,8 @@ class Context(Parallelism):
     @property
     def cut(self) -> Cut:
         """How sequences are cut."""
+        from workloads.context.cut import Context as Cut
+
         method = "ring" if self.cp_method in (None, "zigzag") else str(self.cp_method)
         return Cut(CONTEXT, self.cp, method, zigzag=self.cp_layout != "contiguous")
 
@@ -82,7 +84,7 @@ class Context(Parallelism):
         """The model of one rank. Raises `ScenarioError` if *cp* does not divide, or for attention not made for it."""
         if self.cp == 1:
             return model
-        if not isinstance(model, Transformer):
+        if not is_transformer(model):
             raise ScenarioError(
                 f"cp = {self.cp}: context parallelism needs a transformer, and {model.name} is not one; try 1"
             )
@@ -100,6 +102,8 @@ class Context(Parallelism):
 
 def _check_length(shape: Shape, cut: Cut, name: str) -> None:
     """Raise `ScenarioError` unless the chunks of a sequence are equal, also on the shards of sequence parallelism."""
+    from workloads.shape import nearest_divisors
+
     length, shards = shape.seq_length, shape.cut.sequence_shards
     chunks = 2 * cut.ranks if cut.method != "ulysses" and cut.zigzag else cut.ranks
     if length % chunks or length // cut.ranks % shards:
@@ -114,6 +118,9 @@ def _check_length(shape: Shape, cut: Cut, name: str) -> None:
 
 def _check_attention(shape: Shape, cut: Cut, name: str) -> None:
     """Raise `ScenarioError` if the attention of *shape* cannot be cut so."""
+    from workloads.operators.attentions.memory import Memory
+    from workloads.shape import nearest_divisors
+
     if cut.method == "ulysses":
         groups, ranks = shape.key_value_heads, cut.ranks
         part = f" of a rank of tp {shape.cut.ranks}" if shape.cut.ranks > 1 else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -18,12 +18,13 @@ from simulator.document import Count, Fault
 from simulator.errors import ScenarioError
 from simulator.schedule.mesh import Axis, Mesh
 from workloads.model import Model
-from workloads.operators.grids.domain import Way, divided
-from workloads.operators.grids.grid import Side
-from workloads.operators.layer import OperatorLayer
+from workloads.operators.grids import Way
 from workloads.operators.lowering import Overlap
 from workloads.operators.parameter import REPLICAS
 from workloads.parallelism import Parallelism
+
+if TYPE_CHECKING:
+    from workloads.operators.layer import OperatorLayer
 
 DOMAIN = "domain"
 """The axis of the Pr ranks."""
@@ -66,6 +67,10 @@ class Domain(Parallelism):
         """The model of one rank."""
         if self.domain == 1:
             return model
+        from workloads.operators.grids.domain import divided
+        from workloads.operators.grids.grid import Side
+        from workloads.operators.layer import OperatorLayer
+
         layers = [layer for layer in model.layers if isinstance(layer, OperatorLayer)]
         if len(layers) < len(model.layers) or any(layer.kind not in BY_KIND for layer in layers):
             raise ScenarioError(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -22,16 +22,14 @@ from simulator.errors import ScenarioError, ScheduleError
 from simulator.schedule.mesh import Axis, Layout, Mesh
 from simulator.schedule.order import Order
 from workloads.compute import PIPELINE
-from workloads.experts.dispatch import ACROSS, WITHIN
-from workloads.experts.overlap import paired
-from workloads.experts.sizes import ExpertCut
 from workloads.model import Model
 from workloads.operators.parameter import REPLICAS
-from workloads.parallelism import Parallelism
+from workloads.parallelism import Parallelism, is_transformer
 from workloads.parallelism._grid import TENSOR
 from workloads.parallelism.search import Choices, Chosen, Job, divisors
-from workloads.shape import nearest_divisors
-from workloads.transformer import Transformer
+
+if TYPE_CHECKING:
+    from workloads.transformer import Transformer
 
 EXPERT = "ep"
 TENSOR_OF_EXPERTS, REPLICAS_OF_EXPERTS = "ep.tp", "dp.expert"
@@ -85,16 +83,20 @@ class Expert(Parallelism):
     def check(self, others: Mapping[str, Parallelism]) -> None:
         """A domain divides the group."""
         if self.ep_domain is not None and (self.ep_domain > self.ep or self.ep % self.ep_domain):
+            from workloads.shape import nearest_divisors
+
             good = " or ".join(map(str, nearest_divisors(self.ep, min(self.ep, self.ep_domain))))
             raise Fault("ep_domain", f"{self.ep_domain} does not divide ep = {self.ep}; try {good}")
 
     def share(self, model: Model) -> Model:
         """The model of the rank with most tokens."""
-        if not isinstance(model, Transformer) or model.shape.experts is None:
+        if not is_transformer(model) or model.shape.experts is None:
             given = next((key for key, least in (("ep", 1), ("expert_tp", None)) if getattr(self, key) != least), None)
             if given:
                 raise ScenarioError(f"{given} = {getattr(self, given)}: {model.name} has no experts; leave it out")
             return model
+        from workloads.experts.sizes import ExpertCut
+
         experts, tensor = model.shape.experts, self.expert_tp or model.shape.cut.ranks
         _divides(EXPERT, self.ep, experts.count, f"experts of {model.name}")
         _divides("expert_tp", tensor, experts.width, "features of an expert")
@@ -114,10 +116,10 @@ class Expert(Parallelism):
 
     def unequal_shares(self, share: Model) -> tuple[Model, ...]:
         """The model of each coordinate if the loads are unequal. Ranks with equal loads share one."""
-        experts = share.shape.experts if isinstance(share, Transformer) else None
+        experts = share.shape.experts if is_transformer(share) else None
         if experts is None or experts.balanced or self.ep == 1:
             return ()
-        assert isinstance(share, Transformer)
+        assert is_transformer(share)
         known: dict[object, Model] = {}
         made: list[Model] = []
         for coordinate in range(self.ep):
@@ -130,13 +132,19 @@ class Expert(Parallelism):
 
     def ordered(self, order: Order) -> Order:
         """With pairs of a forward and a backward, if micro-batches overlap."""
-        return paired(order) if self.moe_overlap == "batch" else order
+        if self.moe_overlap != "batch":
+            return order
+        from workloads.experts.overlap import paired
+
+        return paired(order)
 
     def further_axes(self, mesh: Mesh) -> Mapping[str, Axis]:
         """The layout of the experts over the ranks of each stage. Raises `ScheduleError` if it does not divide them."""
         tensor = self.expert_tp or _degree(mesh, TENSOR)
         if self.ep == 1 and tensor == _degree(mesh, TENSOR):
             return {}
+        from workloads.shape import nearest_divisors
+
         coordinates = mesh.axes[PIPELINE].places(mesh.world_size)[1]
         stages = [np.flatnonzero(coordinates == stage).tolist() for stage in np.unique(coordinates)]
         for ranks in stages:
@@ -155,6 +163,8 @@ class Expert(Parallelism):
 
     def _domains(self, axis: Axis) -> dict[str, Axis]:
         """The axes of two hops, if tokens take two."""
+        from workloads.experts.dispatch import ACROSS, WITHIN
+
         size = self.ep_domain
         if not size or size == self.ep:
             return {}
@@ -172,6 +182,8 @@ def _degree(mesh: Mesh, axis: str) -> int:
 
 
 def _divides(key: str, degree: int, count: int, what: str) -> None:
+    from workloads.shape import nearest_divisors
+
     if count % degree:
         good = " or ".join(map(str, nearest_divisors(count, degree)))
         raise ScenarioError(f"{key} = {degree} does not divide the {count} {what}; try {good}")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import prod
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -22,10 +22,8 @@ from simulator.errors import ScenarioError
 from simulator.kernel import BYTES
 from simulator.schedule import Collective, Compute, Op, Program, Schedule
 from workloads.model import Model
-from workloads.operators.grids.grid import Grid
 from workloads.operators.lowering import Overlap
-from workloads.operators.sharded import Cut
-from workloads.parallelism import Parallelism, TrainingStep
+from workloads.parallelism import Parallelism, TrainingStep, is_transformer
 from workloads.parallelism._grid import (
     DEPTH,
     OVERLAPPED,
@@ -42,8 +40,10 @@ from workloads.parallelism._grid import (
     with_overlap,
 )
 from workloads.parallelism.search import Choices, Chosen, Job, divisors
-from workloads.shape import nearest_divisors
-from workloads.transformer import Transformer
+
+if TYPE_CHECKING:
+    from workloads.operators.grids.grid import Grid
+    from workloads.transformer import Transformer
 
 AUTO = "auto"
 """The degree that AxoNN's communication model chooses."""
@@ -222,7 +222,7 @@ class Tensor(Parallelism):
 
 def _transformer(model: Model, degree: int) -> Transformer:
     """*model*. Raises `ScenarioError` if it is no transformer."""
-    if isinstance(model, Transformer):
+    if is_transformer(model):
         return model
     raise ScenarioError(f"tp = {degree}: tensor parallelism needs a transformer, and {model.name} is not one; try 1")
 
@@ -244,6 +244,9 @@ def sharded(
     """
     if degree == 1:
         return model
+    from workloads.operators.sharded import Cut
+    from workloads.shape import nearest_divisors
+
     model = _transformer(model, degree)
     if by_columns and model.shape.block == "parallel":
         raise ScenarioError("tp_split: column_column belongs to block: serial, but the model has block: parallel")

@@ -8,7 +8,7 @@ same parameters, a function ``gathering`` of the file says how sharded weights a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import ConfigDict, model_validator
 
@@ -19,7 +19,9 @@ from simulator.document.parameters import parameters
 from simulator.errors import ScheduleError
 from simulator.schedule import Collective, Op, Recv, Send
 from workloads.gradients.bucket import Bucket, Reduction
-from workloads.sharding.gathers import Gathering
+
+if TYPE_CHECKING:
+    from workloads.sharding.gathers import Gathering
 
 PACKAGE = "workloads.reductions"
 

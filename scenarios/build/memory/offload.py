@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from scenarios.build.derived import Derived
 from scenarios.specification.offload import Offload
@@ -12,10 +13,10 @@ from simulator.cluster import Cluster
 from simulator.document import Document
 from simulator.errors import ClusterError
 from simulator.schedule import Schedule
-from workloads.memory.offload.places import Places
-from workloads.memory.offload.states import offloaded_states
 from workloads.parallelism import DataMethod, TrainingStep
-from workloads.parallelism.zero import Zero
+
+if TYPE_CHECKING:
+    from workloads.memory.offload.places import Places
 
 SECTION = ("training", "offload")
 
@@ -37,6 +38,8 @@ def check_offload(specification: Specification, cluster: Cluster, derived: Deriv
 
 def _faults_of_method(specification: Specification, offload: Offload, replicas: int) -> Iterator[tuple[str, str]]:
     """Yield (key, message) of what no system combines with the method of data parallelism."""
+    from workloads.parallelism.zero import Zero
+
     data = specification.parallelism.data
     if not offload.states:
         return
@@ -87,6 +90,8 @@ def offloaded(schedule: Schedule, specification: Specification, step: TrainingSt
     offload = training.offload
     if offload is None or not offload.states:
         return schedule
+    from workloads.memory.offload.states import offloaded_states
+
     places = places_of(offload, specification.parallelism.data, step.software)
     return offloaded_states(
         schedule, step.model, places, optimizer=training.update_rule, gradient_dtype=step.gradient_dtype
@@ -99,6 +104,8 @@ def places_of(offload: Offload, data: DataMethod, software: Software) -> Places:
     Under FSDP they cross to the host in fp32, and torch updates them. Megatron's distributed optimizer, which shards
     optimizer states alone, keeps its master weights.
     """
+    from workloads.memory.offload.places import Places
+
     torch = data.method == "fsdp"
     megatron = software.unfused_update and not software.flat_update and set(data.sharded) == {"optimizer"}
     fused = not torch if offload.cpu_optimizer is None else offload.cpu_optimizer == "fused"

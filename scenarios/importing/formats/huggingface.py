@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from scenarios.importing.facts import Facts
 from scenarios.importing.source import Source
-from workloads.huggingface.config import TEXT, is_config, keys_read, model_section, text_part
+from workloads.huggingface.aliases import is_config
+from workloads.huggingface.config import TEXT, keys_read, model_section, text_part
 
 ENCODERS = ("vision_config", "audio_config")
 """Parts of a model beside its text model."""

@@ -26,7 +26,6 @@ from simulator.document.quantities import Version, written
 from simulator.document.validation import listed, near
 from simulator.errors import SimulatorError
 from simulator.lookup import function, is_path
-from simulator.network.transport import nccl
 from simulator.network.transport.parameters import overridden, section
 from simulator.network.transport.transport import Transport
 
@@ -62,6 +61,8 @@ def transport(name: str, cluster: Cluster | None = None) -> Transport:
     if is_path(name):
         return loaded(name, cluster)
     if name == "nccl" and cluster is not None:
+        from simulator.network.transport import nccl
+
         return nccl.nccl(nccl.version_for(link.kind for link in cluster.links.distinct))
     made: Transport = function("simulator.network.transport", name)()
     return made
@@ -86,6 +87,8 @@ def loaded(path: str | os.PathLike[str], cluster: Cluster | None = None) -> Tran
 def _library(document: Document, calibration: Calibration, cluster: Cluster | None) -> Transport:
     name, version = calibration.library, calibration.library_version
     if name == "nccl" and version is None and cluster is not None:
+        from simulator.network.transport import nccl
+
         version = nccl.version_for(link.kind for link in cluster.links.distinct)
     if is_path(name):
         raise document.error(("library",), "must be the name of a library, not another file")

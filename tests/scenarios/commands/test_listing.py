@@ -1,8 +1,11 @@
 """`clustersim list` names what scenarios may use, and scenarios that run."""
 
+from pathlib import Path
+
 import pytest
 
 from scenarios.command import run
+from scenarios.commands import listing
 from scenarios.scenario import Scenario
 from scenarios.specification.loading import located
 from simulator.document import read
@@ -48,3 +51,23 @@ def test_software_stacks_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in lines[:end]] == names("workloads.software")
     assert [line.split()[0] for line in lines[end + 2 :]] == sorted(aliases())
     assert "ddp Eager PyTorch with DistributedDataParallel" in [" ".join(line.split()) for line in lines]
+
+
+def test_kept_lists_are_those_of_the_files() -> None:
+    told = 'write them anew: python -c "from scenarios.commands.listing import keep; keep()"'
+    assert listing.KEPT.read_text(encoding="utf-8") == listing.text_to_keep(), told
+
+
+def test_a_list_of_changed_files_is_made_from_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mylinks").mkdir()
+    (tmp_path / "mylinks" / "one.yaml").write_text("bandwidth: 1 GB/s\nlatency: 1 us\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(listing.PACKAGES, "links", "mylinks")
+    monkeypatch.setitem(listing.ROWS, "links", (lambda name: [name, "here"], "ll"))
+    assert listed(capsys, "links") == ["one  here"]
+    monkeypatch.setattr(listing, "KEPT", tmp_path / "none.json")
+    listing._all_kept.cache_clear()
+    assert listed(capsys, "fabrics") == names("topologies.fabrics")
+    listing._all_kept.cache_clear()

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from scenarios.scenario import Scenario
-from simulator.engine import simulate
-from simulator.engine.choice import COMPILED_FROM, choose
+from simulator.engine import choice, simulate
+from simulator.engine.choice import COMPILED_FIRST_FROM, COMPILED_FROM, choose
 from simulator.errors import SimulatorError
 
 BLOCKED = (
@@ -37,8 +37,29 @@ def without_numba(*arguments, status=0):
         ("compiled", 1, "compiled"),
     ],
 )
-def test_small_simulations_take_simpy(engine, ops, chosen):
+def test_small_simulations_take_simpy(engine, ops, chosen, monkeypatch):
+    monkeypatch.setattr(choice, "_compiled_before", lambda: True)
     assert choose(engine, ops) == chosen
+
+
+def test_an_engine_that_was_never_compiled_is_compiled_when_simpy_would_take_as_long(monkeypatch):
+    """In a sweep or repeats SimPy runs the first simulations, and the compiled engine the rest."""
+    monkeypatch.setattr(choice, "_compiled_before", lambda: False)
+    monkeypatch.setattr(choice._Simulated, "ops", 0)
+    assert choose("auto", COMPILED_FIRST_FROM) == "compiled"
+    part = COMPILED_FIRST_FROM // 4
+    assert [choose("auto", part) for _ in range(6)] == ["simpy"] * 3 + ["compiled"] * 3
+    assert choose("auto", COMPILED_FROM - 1) == "simpy"
+
+
+def test_a_small_simulation_imports_no_numba():
+    code = (
+        "import sys; from scenarios import Scenario; "
+        f"Scenario.load('hello', {{'training.steps': {COMPILED_FROM // 52 - 1}}}).run().summary(); "
+        "print('numba' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "False\n"
 
 
 def test_an_unknown_engine_is_refused():

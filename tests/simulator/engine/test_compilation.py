@@ -6,6 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from numba.core import config
+
+from simulator.engine.compilation import is_kept
 
 ROOT = Path(__file__).parents[3]
 
@@ -63,12 +66,49 @@ def test_a_changed_imported_constant_is_compiled_again(loop, tmp_path):
     assert loop(NUMBA_CACHE_DIR=cache) == ("11\n", "")
 
 
+READ_ONLY = {"HOME": "/dev/null", "XDG_CACHE_HOME": "/dev/null/cache", "NUMBA_CACHE_DIR": "/dev/null/numba"}
+"""Nothing can be written in the home of the user, as in many containers."""
+
+
+def test_with_a_read_only_home_it_is_kept_in_a_temporary_folder_of_the_user(loop, tmp_path):
+    (tmp_path / "__pycache__").write_text("a file where the folder would be")
+    (tmp_path / "temporary").mkdir()
+    home = tmp_path / "temporary" / f"clustersim-{os.getuid()}"
+    printed, said = loop(TMPDIR=str(tmp_path / "temporary"), **READ_ONLY)
+    assert printed == "11\n"
+    assert said == (
+        f"compiling the event loop, about 10 s, and kept only in {home}: no other folder can be written; "
+        "set NUMBA_CACHE_DIR to one that stays\n"
+    )
+    assert home.stat().st_mode & 0o777 == 0o700
+    assert loop(TMPDIR=str(tmp_path / "temporary"), **READ_ONLY) == ("11\n", "")
+
+
+def test_a_temporary_folder_that_is_no_folder_of_the_user_is_not_taken(loop, tmp_path):
+    (tmp_path / "__pycache__").write_text("a file where the folder would be")
+    (tmp_path / "somewhere").mkdir()
+    (tmp_path / f"clustersim-{os.getuid()}").symlink_to(tmp_path / "somewhere")
+    assert "in every run" in loop(TMPDIR=str(tmp_path), **READ_ONLY)[1]
+    assert list((tmp_path / "somewhere").iterdir()) == []
+
+
+def test_code_is_kept_for_the_present_file_only(loop, tmp_path, monkeypatch):
+    folder, module = tmp_path / "cache", tmp_path / "module.py"
+    monkeypatch.setattr(config, "CACHE_DIR", str(folder))
+    assert not is_kept(module, "_loop")
+    loop(NUMBA_CACHE_DIR=str(folder))
+    assert is_kept(module, "_loop")
+    assert not is_kept(module, "_lo")
+    module.write_text(module.read_text() + "# changed")
+    assert not is_kept(module, "_loop")
+
+
 @pytest.mark.exhaustive
 def test_without_a_writable_folder_it_is_compiled_in_every_run(loop, tmp_path):
     (tmp_path / "__pycache__").write_text("a file where the folder would be")
-    nowhere = {"HOME": "/dev/null", "XDG_CACHE_HOME": "/dev/null/cache", "NUMBA_CACHE_DIR": "/dev/null/numba"}
+    (tmp_path / f"clustersim-{os.getuid()}").write_text("another one")
     for _ in range(2):
-        printed, said = loop(**nowhere)
+        printed, said = loop(TMPDIR=str(tmp_path), **READ_ONLY)
         assert printed == "11\n"
         assert said == (
             "compiling the event loop, about 10 s in every run: no folder to keep it in can be written; "

@@ -6,7 +6,7 @@ import pytest
 
 from simulator.document import read, validated
 from simulator.errors import ScenarioError
-from workloads.architectures.vision import VisionSpecification
+from workloads.architectures.vision_keys import VisionSpecification
 from workloads.parallelism.tensor import sharded
 from workloads.specification import model
 from workloads.transformer import Transformer

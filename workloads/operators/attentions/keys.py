@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
 from simulator.document import Count, Fault, Index, Section
 from simulator.document.names import known
 from simulator.document.quantities import number
-from workloads.operators.attention import ATTENTIONS
-from workloads.operators.attentions.block_sparse import BlockSparse
-from workloads.operators.attentions.hashed import Hashed
-from workloads.operators.attentions.kind import AttentionKind
-from workloads.operators.attentions.low_rank import LowRank
-from workloads.operators.attentions.memory import Memory
+
+if TYPE_CHECKING:
+    from workloads.operators.attentions.kind import AttentionKind
+
+ATTENTIONS = ["unfused", "flash"]
+"""Core attentions that are named by a word."""
 
 KINDS = ("sparse", "low_rank", "lsh", "memory")
 """Kinds with a section."""
@@ -63,6 +63,8 @@ class SparseKeys(Section):
 
     def made(self) -> AttentionKind:
         """The kind."""
+        from workloads.operators.attentions.block_sparse import BlockSparse
+
         window = self.window if isinstance(self.window, int) else 0
         return BlockSparse(self.block, window, self.summary, self.global_, self.random, self.density)
 
@@ -77,6 +79,8 @@ class LowRankKeys(Section):
 
     def made(self) -> AttentionKind:
         """The kind."""
+        from workloads.operators.attentions.low_rank import LowRank
+
         return LowRank(self.rank)
 
 
@@ -92,6 +96,8 @@ class HashedKeys(Section):
 
     def made(self) -> AttentionKind:
         """The kind."""
+        from workloads.operators.attentions.hashed import Hashed
+
         return Hashed(self.rounds, self.chunk)
 
 
@@ -105,6 +111,8 @@ class MemoryKeys(Section):
 
     def made(self) -> AttentionKind:
         """The kind."""
+        from workloads.operators.attentions.memory import Memory
+
         return Memory(self.tokens)
 
 

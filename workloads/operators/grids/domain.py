@@ -22,6 +22,7 @@ from simulator.kernel import BYTES, Kernel
 from simulator.operation import Operation
 from workloads.operators.convolution import Convolution, Image, sides
 from workloads.operators.elementwise import Elementwise
+from workloads.operators.grids import Way
 from workloads.operators.grids.grid import Side
 from workloads.operators.grids.samples import OfSamples
 from workloads.operators.layer import OperatorLayer
@@ -30,9 +31,6 @@ from workloads.operators.operator import Operator
 from workloads.operators.parameter import ParameterTensor
 from workloads.operators.segment import SHIFT, Exchange, Segment
 from workloads.operators.sharded import ShardedOperator
-
-Way = Literal["domain", "model", "batch"]
-"""How a layer is divided."""
 
 Layout = Literal["bands", "whole", "samples"]
 """What a rank has of the activations between layers: bands of all images, all of it, or some of the samples."""
