@@ -121,6 +121,7 @@ class Planner:
         capacity = min(cluster.accelerator(gpu).memory_bytes for gpu in cluster.gpus)
         self.within = capacity * (1.0 - self.plan.memory_margin)
         self.bounds: dict[str, Bound] = {}
+        self._least_seconds: dict[str, float] = {}
 
     @cached_property
     def candidates(self) -> list[Candidate]:
@@ -136,10 +137,26 @@ class Planner:
     # The three stages; each does what the journal does not have.
 
     def bound(self, candidates: Sequence[Candidate]) -> None:
-        """Find the lower bounds of *candidates*."""
+        """Try the rules on *candidates*, and find the lower bounds of their memory."""
         new = [candidate for candidate in candidates if candidate.key not in self.bounds]
         for some, found in self._run(judging.bounds, new, BOUNDED_AT_ONCE):
             self.bounds |= {one.key: bound for one, bound in zip(some, found, strict=True)}
+
+    def least_seconds(self, candidates: Sequence[Candidate]) -> list[float]:
+        """Return the lower bounds of the step times of *candidates*, which no rule rejects."""
+        new = [candidate for candidate in candidates if candidate.key not in self._least_seconds]
+        for some, found in self._run(judging.times, new, BOUNDED_AT_ONCE):
+            self._least_seconds |= {one.key: seconds for one, seconds in zip(some, found, strict=True)}
+        return [self._least_seconds[one.key] for one in candidates]
+
+    def maybe_faster(self, candidates: Sequence[Candidate], seconds: float, most: int) -> list[Candidate]:
+        """Return those of *candidates*, *most* of them, in order, of which no bound says that they take *seconds*."""
+        found: list[Candidate] = []
+        left = list(candidates)
+        while left and len(found) < most:
+            some, left = left[:ROUND], left[ROUND:]
+            found += [one for one, least in zip(some, self.least_seconds(some), strict=True) if least < seconds]
+        return found[:most]
 
     def estimate(self, candidates: Sequence[Candidate], within: float | None = None) -> None:
         """Estimate *candidates*, the time of those that need at most *within* bytes."""
@@ -210,10 +227,14 @@ class Planner:
         """The candidates that neither a rule nor the bound of memory rejects, in order of their bounds."""
         found = [one for one in self.candidates if not self.bounds[one.key].kind]
         found = [one for one in found if self.bounds[one.key].nbytes <= self.within]
-        return sorted(found, key=lambda one: self._least(self.bounds[one.key]))
+        least = dict(zip([one.key for one in found], self._least(found), strict=True))
+        return sorted(found, key=lambda one: least[one.key])
 
-    def _least(self, bound: Bound) -> float:
-        return bound.nbytes if self.plan.objective == "memory" else bound.seconds
+    def _least(self, candidates: Sequence[Candidate]) -> list[float]:
+        """Return the lower bounds of the objective of *candidates*."""
+        if self.plan.objective == "memory":
+            return [self.bounds[one.key].nbytes for one in candidates]
+        return self.least_seconds(candidates)
 
     def _estimated(self, priced: Priced) -> float:
         assert priced.seconds is not None
@@ -253,13 +274,13 @@ class Planner:
         left = self.open if among is None else list(among)
         if among is None:
             self.watch.begin(f"estimating the best of {len(left):,} candidates")
-        fitting: list[tuple[float, Candidate]] = []
+        least, fitting = self._least(left), list[tuple[float, Candidate]]()
         while left:
             worst = sorted(value for value, _ in fitting)[wanted - 1] if len(fitting) >= wanted else inf
-            if self._least(self.bounds[left[0].key]) > worst:
+            if least[0] > worst:
                 break
-            self.watch.expect(-(-sum(self._least(self.bounds[one.key]) <= worst for one in left) // ESTIMATED_AT_ONCE))
-            some, left = left[:at_once], left[at_once:]
+            self.watch.expect(-(-sum(one <= worst for one in least) // ESTIMATED_AT_ONCE))
+            some, left, least = left[:at_once], left[at_once:], least[at_once:]
             self.estimate(some)
             for one in some:
                 priced = self.journal.estimated[one.key]
