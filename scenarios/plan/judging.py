@@ -42,8 +42,12 @@ TOLD = (
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The lower bound *nbytes* of the memory of a candidate that obeys the rules; or why it is rejected."""
+    """The lower bounds of a candidate: *seconds* of a step and *nbytes* of memory; or why it is rejected.
 
+    The seconds are those of kernels alone; `times` returns better ones.
+    """
+
+    seconds: float = 0.0
     nbytes: float = 0.0
     kind: str = ""
     why: str = ""
@@ -91,21 +95,21 @@ def _space(source: bytes) -> tuple[Space, Estimator]:
 
 
 def bounds(task: Task) -> list[Bound]:
-    """Return whether the rules reject each candidate of *task*, and the lower bound of its memory."""
+    """Return the lower bounds of each candidate of *task*."""
     with gc_paused():
         return [_bound(*_space(task.source), Candidate(values)) for values in task.values]
 
 
 def times(task: Task) -> list[float]:
-    """Return a lower bound of the step time of each candidate of *task*, which must obey the rules.
+    """Return a lower bound of the step time of each candidate of *task*, with the exchanges within layers.
 
-    It is infinite for one that cannot be priced.
+    The candidates must obey the rules. The bound is infinite for one that cannot be priced.
     """
     with gc_paused():
-        return [_least_seconds(*_space(task.source), Candidate(values)) for values in task.values]
+        return [_priced_seconds(*_space(task.source), Candidate(values)) for values in task.values]
 
 
-def _least_seconds(space: Space, estimator: Estimator, candidate: Candidate) -> float:
+def _priced_seconds(space: Space, estimator: Estimator, candidate: Candidate) -> float:
     try:
         return least_seconds(estimator, space.variant(candidate))
     except (ClusterError, ScenarioError, ScheduleError):
@@ -114,7 +118,8 @@ def _least_seconds(space: Space, estimator: Estimator, candidate: Candidate) -> 
 
 def _bound(space: Space, estimator: Estimator, candidate: Candidate) -> Bound:
     try:
-        return Bound(least_bytes(estimator, space.variant(candidate)))
+        variant = space.variant(candidate)
+        return Bound(least_seconds(estimator, variant, computing=True), least_bytes(estimator, variant))
     except Rejected as rejected:
         return Bound(kind=rejected.kind, why=rejected.why)
     except (ClusterError, ScenarioError, ScheduleError) as error:

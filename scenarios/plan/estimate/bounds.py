@@ -8,7 +8,6 @@ from scenarios.build.built import BuiltScenario
 from scenarios.build.probe import AGAIN, content
 from scenarios.build.schedule import gradient_dtype
 from scenarios.plan.estimate.estimator import Estimator
-from scenarios.plan.estimate.layers import PricedLayer
 from scenarios.specification.offload import Offload
 from workloads.memory.optimizer import resident_states
 from workloads.model import Layer
@@ -18,33 +17,44 @@ ALMOST = 1 - 1e-9
 """Factor on a lower bound, so that it stays one if sums are rounded."""
 
 
-def least_seconds(estimator: Estimator, variant: BuiltScenario) -> float:
+def least_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: bool = False) -> float:
     """Return a lower bound of the estimated step time: the computation of the rank with most of it.
 
     A rank begins when the first micro-batch has passed the stages before its first one, and after its last backward
-    pass the gradient passes the same stages back. An asynchronous order has the bound 0.
+    pass the gradient passes the same stages back. An asynchronous order has the bound 0. *computing*: the bound of
+    kernels alone, which is lower and needs no simulation; otherwise exchanges within layers count too.
     """
     parallelism, training, derived = variant.specification.parallelism, variant.specification.training, variant.derived
     assert training is not None
     pipeline = estimator.pipeline(variant.specification)
     if pipeline.asynchronous or derived.by_stage:
         return 0.0
-    share = estimator.priced_share(variant)
+    share = estimator.share(variant)
+    prices = estimator.computing(variant) if computing else estimator.prices(variant)
     again = {"full": "F", "selective": AGAIN}.get(
         "" if parallelism.recomputes_stages else training.recompute_method, ""
     )
     layers = estimator.stages(share, parallelism)
 
-    def seconds() -> tuple[list[float], list[float], list[float]]:
-        """Return the seconds of a micro-batch on each stage: forward, backward if that is not split, and all."""
-        return (
-            [_seconds(own, "F") for own in layers],
-            [0.0 if pipeline.splits else _seconds(own, "B") for own in layers],
-            [_seconds(own, pipeline.phases) + _seconds(_between(own), again) for own in layers],
-        )
+    def seconds(phases: str, end_phases: str) -> list[float]:
+        """Return the seconds of *phases* of each stage; of *end_phases* of the layers that are never recomputed."""
+        by_layer = {key: price.seconds for key, price in prices.items()}
+        return [
+            sum(
+                by_layer[content(layer)][phase]
+                for layer in own
+                for phase in (end_phases if layer.kind in ENDS else phases)
+            )
+            for own in layers
+        ]
 
-    key = id(layers), pipeline.phases, pipeline.splits, again
-    forwards, backwards, totals = estimator.once("seconds of stages", key, seconds)
+    def of_stages() -> tuple[list[float], list[float], list[float]]:
+        """Return the seconds of a micro-batch on each stage: forward, backward if that is not split, and all."""
+        backward = "" if pipeline.splits else "B"
+        return seconds("F", "F"), seconds(backward, backward), seconds(pipeline.phases + again, pipeline.phases)
+
+    key = id(layers), id(prices), pipeline.phases, pipeline.splits, again
+    forwards, backwards, totals = estimator.once("seconds of stages", key, of_stages)
     least = 0.0
     for stages in pipeline.stages:
         first = min(stages)
@@ -147,12 +157,3 @@ def _kept(layer: Layer, previous: Layer | None, recompute: str, samples: int) ->
     if recompute == "full" and layer.kind not in ENDS:
         return previous.input_bytes_of_next(samples) if previous else 0.0
     return layer.activation_bytes(samples) - (layer.recomputable_bytes(samples) if recompute == "selective" else 0.0)
-
-
-def _between(layers: Sequence[Layer]) -> list[Layer]:
-    return [layer for layer in layers if layer.kind not in ENDS]
-
-
-def _seconds(layers: Sequence[Layer], phases: str) -> float:
-    """Return the seconds of all *phases* of priced *layers*."""
-    return sum(layer.seconds[phase] for layer in layers if isinstance(layer, PricedLayer) for phase in phases)

@@ -11,7 +11,7 @@ GPipe's, has no steady state: all of them are executed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, TypeVar, cast
@@ -19,9 +19,9 @@ from typing import Any, TypeVar, cast
 from scenarios.build.built import BuiltScenario
 from scenarios.build.derived import Derived
 from scenarios.build.network import network_of
-from scenarios.build.probe import PHASES, by_phase, distinct_layers, overlaps, probe, probed
+from scenarios.build.probe import AGAIN, PHASES, by_phase, distinct_layers, overlaps, probe, probed
 from scenarios.build.schedule import model_share, schedule_of_share
-from scenarios.plan.estimate.layers import of_priced_layers, priced
+from scenarios.plan.estimate.layers import LayerPrice, of_priced_layers, priced
 from scenarios.plan.estimate.pipelines import PipelineFacts, pipeline_facts
 from scenarios.plan.estimate.representatives import Representatives
 from scenarios.plan.estimate.transfers import Transfers
@@ -33,6 +33,7 @@ from simulator.engine.choice import numba_fault
 from simulator.engine.pricing import Pricing
 from simulator.engine.setup import Setup
 from simulator.engine.variation import Variation
+from simulator.kernel import Kernel
 from simulator.schedule import Schedule
 from simulator.schedule.matching import Matching
 from simulator.timeline import Timeline
@@ -170,6 +171,18 @@ class Estimator:
 
     def priced_share(self, variant: BuiltScenario) -> Model:
         """Return the model of one rank of *variant* with priced layers, in the groups of its layouts."""
+        share, prices, samples = self.share(variant), self.prices(variant), variant.derived.micro_batch_size
+
+        def made() -> Model:
+            layers = distinct_layers(share)
+            return of_priced_layers(share, {key: priced(one, samples, prices[key]) for key, one in layers.items()})
+
+        return self.once("priced", (id(share), samples, id(prices)), made)
+
+    # Prices of layers, by their `content`.
+
+    def prices(self, variant: BuiltScenario) -> Mapping[Hashable, LayerPrice]:
+        """Return the price of each distinct layer of the `share` of *variant*, from one simulation of them all."""
         derived, share = variant.derived, self.share(variant)
         phases = PHASES if self.pipeline(variant.specification).splits else PHASES[:2]
         layout = derived.layouts[0]
@@ -180,15 +193,38 @@ class Estimator:
             return id(self.once("groups", groups, lambda: groups))
 
         key = id(share), derived.micro_batch_size, phases, self.once("inner", degrees, inner), derived.devices
-        return self.once("priced", key, lambda: self._price(variant, share, phases))
+        return self.once("prices", key, lambda: self._simulated(variant, share, phases))
 
-    def _price(self, variant: BuiltScenario, share: Model, phases: tuple[str, ...]) -> Model:
-        """Return *share* with the duration of each of *phases*, from one simulation of all its distinct layers."""
+    def _simulated(self, variant: BuiltScenario, share: Model, phases: tuple[str, ...]) -> Mapping[Hashable, LayerPrice]:
         parts = list(variant.specification.parallelism.parts.values())
-        samples = variant.derived.micro_batch_size
         layers = distinct_layers(share)
-        program = probe(list(layers.values()), samples, overlaps(parts, variant.software), phases)
-        schedule = probed(program, variant.derived, parts)
+        beside, samples = overlaps(parts, variant.software), variant.derived.micro_batch_size
+        schedule = probed(probe(list(layers.values()), samples, beside, phases), variant.derived, parts)
         seconds, buffers = by_phase(schedule.programs[0], self._timeline(schedule, variant))
-        made = {key: priced(layer, samples, seconds[layer.name], buffers[layer.name]) for key, layer in layers.items()}
-        return of_priced_layers(share, made)
+        return {key: LayerPrice(seconds[layer.name], buffers[layer.name]) for key, layer in layers.items()}
+
+    def computing(self, variant: BuiltScenario) -> Mapping[Hashable, LayerPrice]:
+        """Return a lower bound of the price of each distinct layer: its kernels without launches and exchanges.
+
+        The computations of a rank run one after the other, whatever its exchanges run beside.
+        """
+        derived, share, software = variant.derived, self.share(variant), variant.software
+        device = derived.devices[0]
+
+        def made() -> Mapping[Hashable, LayerPrice]:
+            gpu = self.network(derived).communicator.cluster.accelerator(device)
+            samples = derived.micro_batch_size
+
+            def seconds(kernels: Iterable[Kernel]) -> float:
+                return sum(gpu.kernel_seconds(kernel, software) for kernel in kernels)
+
+            def price(layer: Layer) -> LayerPrice:
+                found = {
+                    phase: sum(seconds(segment.kernels) for segment in layer.segments(phase, samples))
+                    for phase in PHASES
+                }
+                return LayerPrice({**found, AGAIN: seconds(layer.recomputable_forward(samples))})
+
+            return {key: price(layer) for key, layer in distinct_layers(share).items()}
+
+        return self.once("computing", (id(share), derived.micro_batch_size, device), made)
