@@ -261,7 +261,7 @@ class Planner:
         wanted = len(self.open) if self.plan.simulate == ALL else int(self.plan.simulate)
         tried = wanted
         while True:
-            chosen = self._estimated_best(tried)
+            chosen = self.best_by_estimate(tried)
             self.watch.begin(f"simulating the best {len(chosen)}", len(chosen))
             judged = [one for one in self.simulate(chosen) if one.result["need_bytes"] <= self.within]
             if len(judged) >= wanted or len(chosen) < tried:
@@ -306,9 +306,9 @@ class Planner:
 
     def fastest(self, among: Sequence[Candidate]) -> Candidate | None:
         """Return the best by estimate of those *among* the open candidates; None if there is none that fits."""
-        return next(iter(self._estimated_best(1, among, ESTIMATED_AT_ONCE)), None)
+        return next(iter(self.best_by_estimate(1, among, ESTIMATED_AT_ONCE)), None)
 
-    def _estimated_best(
+    def best_by_estimate(
         self, wanted: int, among: Sequence[Candidate] | None = None, at_once: int = ROUND
     ) -> list[Candidate]:
         """Return so many candidates, the best by estimate; fewer if there are no more.
@@ -324,7 +324,7 @@ class Planner:
             some = left.take(at_once) if left.least() <= worst else []
             if not some:
                 break
-            self.watch.expect(-(-left.count(worst) // ESTIMATED_AT_ONCE))
+            self.watch.expect(-(-(len(some) + left.count(worst)) // ESTIMATED_AT_ONCE))
             self.estimate(some)
             for one in some:
                 priced = self.journal.estimated[one.key]

@@ -132,6 +132,20 @@ class Space:
             found["data"] = {"method": specification.parallelism.data.method, **(self.given.get("data") or {})}
         return Candidate(found)
 
+    def settled(self, candidate: Candidate) -> Candidate:
+        """Return *candidate* as `candidates` has it.
+
+        Keys with nothing to choose beside the others, and keys that are not searched, have the one value that they may
+        have.
+        """
+        chosen: dict[str, Any] = {}
+        for key in SEARCHABLE:
+            section = self.training if key in TRAINING else self.given
+            chosen[key] = candidate.values.get(key, section.get(key, _default(key)))
+            if key in candidate.values and (key not in self.search or len(self.choices(key, chosen)) == 1):
+                chosen[key] = self._values(key, chosen)[0]
+        return candidate.changed(**{key: chosen[key] for key in candidate.values if key in chosen})
+
     def fed(self, candidate: Candidate) -> Candidate:
         """Return *candidate* with the largest micro-batch, at most its own, with which all GPUs share the batch."""
         inner = prod(candidate.values.get(key) or self.scenario.derived.degree(key) for key in DEGREES)

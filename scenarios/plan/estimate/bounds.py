@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 
 from scenarios.build.built import BuiltScenario
 from scenarios.build.probe import AGAIN, content
@@ -66,13 +66,11 @@ def least_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: bo
 
 def least_bytes(estimator: Estimator, variant: BuiltScenario) -> float:
     """Return a lower bound of the memory of the tightest GPU: states, and activations of the passes in flight."""
-    parallelism, training, derived = variant.specification.parallelism, variant.specification.training, variant.derived
-    assert training is not None
     pipeline = estimator.pipeline(variant.specification)
     states, kept = _states(estimator, variant), _saved(estimator, variant)
     least = 0.0
     for stages, in_flight in zip(pipeline.stages, pipeline.in_flight, strict=True):
-        passes = min(in_flight, derived.micro_batches * len(stages))
+        passes = min(in_flight, variant.derived.micro_batches * len(stages))
         held = sum(states[stage] for stage in stages)
         least = max(least, held + passes * min(kept[stage] for stage in stages))
     return (least + variant.software.context_bytes) * ALMOST

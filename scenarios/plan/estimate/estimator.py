@@ -195,7 +195,9 @@ class Estimator:
         key = id(share), derived.micro_batch_size, phases, self.once("inner", degrees, inner), derived.devices
         return self.once("prices", key, lambda: self._simulated(variant, share, phases))
 
-    def _simulated(self, variant: BuiltScenario, share: Model, phases: tuple[str, ...]) -> Mapping[Hashable, LayerPrice]:
+    def _simulated(
+        self, variant: BuiltScenario, share: Model, phases: tuple[str, ...]
+    ) -> Mapping[Hashable, LayerPrice]:
         parts = list(variant.specification.parallelism.parts.values())
         layers = distinct_layers(share)
         beside, samples = overlaps(parts, variant.software), variant.derived.micro_batch_size
