@@ -175,7 +175,8 @@ class Space:
             return (given,)
         auto = self.choices(key, chosen)
         if len(auto) == 1:
-            return auto if key in self.search or key not in self.given else [given if auto[0] is not None else None]
+            # what is off without tensor parallelism, or without a pipeline, is off although the scenario has it
+            return [given] if auto[0] and key not in self.search and key in self.given else auto
         listed = self.search.get(key)
         if listed == AUTO:
             return auto if given is None or given in auto else [given, *auto]
@@ -223,7 +224,7 @@ class Space:
         return True
 
     def _sections(self, candidate: Candidate) -> tuple[ParallelismSection, Training]:
-        own, trained = {}, {}
+        own, trained = dict[str, Any](), dict[str, Any]()
         for key, value in candidate.values.items():
             (trained if key in TRAINING else own)[key] = value
         known = str(own)

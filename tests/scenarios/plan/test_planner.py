@@ -110,8 +110,8 @@ def test_the_best_by_estimate_are_those_of_all_estimates(scenario: Scenario, wan
         planner.bound(planner.candidates)
     whole.estimate(whole.open)
     by_memory = scenario.specification.plan.objective == "memory"
-    timed = {key: one for key, one in whole.journal.estimated.items() if one.seconds is not None}
-    values = {key: one.nbytes if by_memory else one.seconds for key, one in timed.items()}
+    timed = [(key, one) for key, one in whole.journal.estimated.items() if one.seconds is not None]
+    values = {key: one.nbytes if by_memory else one.seconds or inf for key, one in timed}
     best = pruned.best_by_estimate(wanted)
     assert [values[one.key] for one in best] == sorted(values.values())[:wanted]
     assert by_memory or len(pruned.journal.estimated) < len(whole.journal.estimated) / 2
