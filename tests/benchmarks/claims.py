@@ -74,7 +74,7 @@ def claims() -> Iterator[Claim]:
     yield Claim("GPT-3 175B, 1,024 GPUs", run("gpt3_175b_1024a100", plain=True), 0.1)
     yield Claim("GPT-3 175B, 1,024 GPUs, --json", run("gpt3_175b_1024a100"), 1.0)
     yield Claim("1T, 3,072 GPUs, --json", run("megatron_1t_3072a100"), 0.5)
-    yield Claim("plan of Llama 3 8B, 8 GPUs", plan("llama3_8b", "dgx_h100", 1, 64), processor=5)
+    yield Claim("plan of Llama 3 8B, 8 GPUs", plan("llama3_8b", "dgx_h100", 1, 64), processor=5, new=True)
     yield Claim(
         "plan of GPT-3 175B, 1,024 GPUs", plan("gpt3_175b", "dgx_a100_80gb", 128, 1536), processor=15, slow=True
     )
