@@ -38,14 +38,17 @@ Watch = Callable[["Simulation"], Any]
 """A function that is called with each simulation before it starts; `Simulation.fraction` is then its progress."""
 
 
-def run(scenario: BuiltScenario, watch: Watch | None = None) -> Result:
-    """Return the result of *scenario*, or of each of its variants if it has any."""
+def run(scenario: BuiltScenario, watch: Watch | None = None, network: Communicator | None = None) -> Result:
+    """Return the result of *scenario*, or of each of its variants if it has any.
+
+    *network*: its `communicator`, if there is one already.
+    """
     if scenario.variants:
         from scenarios.results.variants_result import VariantsResult
 
         return VariantsResult(scenario, {name: run(one, watch) for name, one in scenario.variants.items()})
     with gc_paused():
-        return _run(scenario, watch)
+        return _run(scenario, watch, network or communicator(scenario))
 
 
 def simulations(scenario: BuiltScenario) -> int:
@@ -55,11 +58,10 @@ def simulations(scenario: BuiltScenario) -> int:
     return 2 if scenario.specification.collective is None and scenario.broadcasts else 1
 
 
-def _run(scenario: BuiltScenario, watch: Watch | None) -> Result:
+def _run(scenario: BuiltScenario, watch: Watch | None, network: Communicator) -> Result:
     from scenarios.results.step_result import StepResult
 
     begin = perf_counter()
-    network = communicator(scenario)
     with _cluster_faults(scenario):
         check_algorithms(scenario.schedule(), network, scenario.document)
         simulation = _simulation(scenario, scenario.schedule(), watch, network)

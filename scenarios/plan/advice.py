@@ -93,7 +93,7 @@ class Ladder:
         chosen = {
             key: value for key, value in chosen.items() if key in given or key in self.space.given or key in values
         }
-        return self.of(self.space.fed(self.given.changed(**chosen)))
+        return self.of(self.space.fed(self.space.settled(self.given.changed(**chosen))))
 
     def of(self, candidate: Candidate) -> Rung:
         """Return *candidate* as the planner bounds and estimates it."""

@@ -42,7 +42,10 @@ TOLD = (
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The lower bounds of a candidate: *seconds* of a step and *nbytes* of memory; or why it is rejected."""
+    """The lower bounds of a candidate: *seconds* of a step and *nbytes* of memory; or why it is rejected.
+
+    The seconds are those of kernels alone; `times` returns better ones.
+    """
 
     seconds: float = 0.0
     nbytes: float = 0.0
@@ -97,10 +100,26 @@ def bounds(task: Task) -> list[Bound]:
         return [_bound(*_space(task.source), Candidate(values)) for values in task.values]
 
 
+def times(task: Task) -> list[float]:
+    """Return a lower bound of the step time of each candidate of *task*, with the exchanges within layers.
+
+    The candidates must obey the rules. The bound is infinite for one that cannot be priced.
+    """
+    with gc_paused():
+        return [_priced_seconds(*_space(task.source), Candidate(values)) for values in task.values]
+
+
+def _priced_seconds(space: Space, estimator: Estimator, candidate: Candidate) -> float:
+    try:
+        return least_seconds(estimator, space.variant(candidate))
+    except (ClusterError, ScenarioError, ScheduleError):
+        return inf
+
+
 def _bound(space: Space, estimator: Estimator, candidate: Candidate) -> Bound:
     try:
         variant = space.variant(candidate)
-        return Bound(least_seconds(estimator, variant), least_bytes(estimator, variant))
+        return Bound(least_seconds(estimator, variant, computing=True), least_bytes(estimator, variant))
     except Rejected as rejected:
         return Bound(kind=rejected.kind, why=rejected.why)
     except (ClusterError, ScenarioError, ScheduleError) as error:
@@ -124,17 +143,24 @@ def estimates(task: Task) -> list[Priced]:
 
 def simulations(task: Task) -> list[dict[str, Any]]:
     """Return the result of each candidate of *task*, simulated: `TOLD`, ``software`` and ``need_bytes``."""
-    space, _ = _space(task.source)
-    return [simulated(space.scenario_of(Candidate(values))) for values in task.values]
+    space, estimator = _space(task.source)
+    return [simulated(space.variant(Candidate(values)), estimator) for values in task.values]
 
 
-def simulated(scenario: BuiltScenario) -> dict[str, Any]:
-    """Return the numbers of *scenario* that a plan keeps; the compiled engine has been loaded for its estimate."""
+def simulated(scenario: BuiltScenario, estimator: Estimator | None = None) -> dict[str, Any]:
+    """Return the numbers of *scenario* that a plan keeps; the compiled engine has been loaded for its estimate.
+
+    Model and network are those of *estimator*, if it is given.
+    """
+    network = None
+    if estimator is not None:
+        scenario.__dict__["model"] = estimator.model(scenario)
+        network = estimator.network(scenario.derived).communicator
     simulation = scenario.specification.simulation
     if simulation.engine == "auto" and not numba_fault():
         compiled = simulation.model_copy(update={"engine": "compiled"})
         scenario = scenario.varied(scenario.specification.model_copy(update={"simulation": compiled}))
-    summary = running.run(scenario).summary()
+    summary = running.run(scenario, network=network).summary()
     told = {key: summary[key] for key in TOLD if key in summary}
     memory = told["memory"]
     parts: Mapping[str, float] = told["breakdown_s"]

@@ -1,7 +1,8 @@
 """The planner: candidates of a method, their bounds, the estimates of the promising ones, simulations of the best.
 
 Candidates are estimated in order of their lower bounds, until no bound is below the estimates of the best so many. So
-the best by estimate are the same as if all were estimated.
+the best by estimate are the same as if all were estimated. A bound costs less the lower it is: that of kernels alone is
+found for all, that of whole layers, with their exchanges, for those that come to the front.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
+from heapq import heapify, heappop, heappush
 from math import inf
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,7 +27,7 @@ from scenarios.specification.plan import ALL, METHODS
 from simulator.errors import ScenarioError
 from simulator.lookup import attribute_of
 
-BOUNDED_AT_ONCE, ESTIMATED_AT_ONCE = 500, 8
+BOUNDED_AT_ONCE, REFINED_AT_ONCE, ESTIMATED_AT_ONCE = 500, 32, 8
 """Candidates of a job. They do not depend on the number of processes, so that every number gives the same answer."""
 
 ROUND = 32
@@ -96,6 +98,50 @@ class Judged:
         return float(self.result["step_time_s"])
 
 
+class Frontier:
+    """Candidates in order of their lower bounds, of which *least* are those of *candidates*.
+
+    *exact*: returns better bounds, never lower ones; they are asked for as candidates come to the front, some at once.
+    """
+
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        least: Sequence[float],
+        exact: Callable[[Sequence[Candidate]], Sequence[float]] | None = None,
+    ) -> None:
+        self._candidates, self._exact = candidates, exact
+        # of equal bounds the inexact one comes first: its exact one may not be the least
+        self._heap = [(bound, exact is None, number) for number, bound in enumerate(least)]
+        heapify(self._heap)
+
+    def least(self) -> float:
+        """Return the least bound; infinite if nothing is left."""
+        self._refine()
+        return self._heap[0][0] if self._heap else inf
+
+    def take(self, count: int) -> list[Candidate]:
+        """Return *count* candidates with the least bounds, which are no longer left; fewer if there are no more."""
+        found: list[Candidate] = []
+        while self._heap and len(found) < count:
+            self._refine()
+            found.append(self._candidates[heappop(self._heap)[2]])
+        return found
+
+    def count(self, most: float) -> int:
+        """Return how many are left with a bound of at *most* so much."""
+        return sum(entry[0] <= most for entry in self._heap)
+
+    def _refine(self) -> None:
+        """Find exact bounds until the least one is exact."""
+        while self._heap and not self._heap[0][1] and self._exact is not None:
+            some: list[int] = []
+            while self._heap and not self._heap[0][1] and len(some) < REFINED_AT_ONCE:
+                some.append(heappop(self._heap)[2])
+            for number, bound in zip(some, self._exact([self._candidates[one] for one in some]), strict=True):
+                heappush(self._heap, (bound, True, number))
+
+
 @dataclass
 class Planner:
     """Plans for *scenario* by its section ``plan``, in *processes*, or *on* a cluster.
@@ -121,6 +167,7 @@ class Planner:
         capacity = min(cluster.accelerator(gpu).memory_bytes for gpu in cluster.gpus)
         self.within = capacity * (1.0 - self.plan.memory_margin)
         self.bounds: dict[str, Bound] = {}
+        self._least_seconds: dict[str, float] = {}
 
     @cached_property
     def candidates(self) -> list[Candidate]:
@@ -140,6 +187,22 @@ class Planner:
         new = [candidate for candidate in candidates if candidate.key not in self.bounds]
         for some, found in self._run(judging.bounds, new, BOUNDED_AT_ONCE):
             self.bounds |= {one.key: bound for one, bound in zip(some, found, strict=True)}
+
+    def least_seconds(self, candidates: Sequence[Candidate]) -> list[float]:
+        """Return the lower bounds of the step times of open *candidates*, with the exchanges within layers."""
+        new = [candidate for candidate in candidates if candidate.key not in self._least_seconds]
+        for some, found in self._run(judging.times, new, BOUNDED_AT_ONCE):
+            self._least_seconds |= {one.key: seconds for one, seconds in zip(some, found, strict=True)}
+        return [self._least_seconds[one.key] for one in candidates]
+
+    def maybe_faster(self, candidates: Sequence[Candidate], seconds: float, most: int) -> list[Candidate]:
+        """Return those of *candidates*, *most* of them, in order, whose bounds are below *seconds*."""
+        found: list[Candidate] = []
+        left = [one for one in candidates if self.bounds[one.key].seconds < seconds]
+        while left and len(found) < most:
+            some, left = left[:most], left[most:]
+            found += [one for one, least in zip(some, self.least_seconds(some), strict=True) if least < seconds]
+        return found[:most]
 
     def estimate(self, candidates: Sequence[Candidate], within: float | None = None) -> None:
         """Estimate *candidates*, the time of those that need at most *within* bytes."""
@@ -198,7 +261,7 @@ class Planner:
         wanted = len(self.open) if self.plan.simulate == ALL else int(self.plan.simulate)
         tried = wanted
         while True:
-            chosen = self._estimated_best(tried)
+            chosen = self.best_by_estimate(tried)
             self.watch.begin(f"simulating the best {len(chosen)}", len(chosen))
             judged = [one for one in self.simulate(chosen) if one.result["need_bytes"] <= self.within]
             if len(judged) >= wanted or len(chosen) < tried:
@@ -207,13 +270,15 @@ class Planner:
 
     @property
     def open(self) -> list[Candidate]:
-        """The candidates that neither a rule nor the bound of memory rejects, in order of their bounds."""
+        """The candidates that neither a rule nor the bound of memory rejects."""
         found = [one for one in self.candidates if not self.bounds[one.key].kind]
-        found = [one for one in found if self.bounds[one.key].nbytes <= self.within]
-        return sorted(found, key=lambda one: self._least(self.bounds[one.key]))
+        return [one for one in found if self.bounds[one.key].nbytes <= self.within]
 
-    def _least(self, bound: Bound) -> float:
-        return bound.nbytes if self.plan.objective == "memory" else bound.seconds
+    def frontier(self, candidates: Sequence[Candidate]) -> Frontier:
+        """Return open *candidates* by the lower bounds of the objective."""
+        if self.plan.objective == "memory":
+            return Frontier(candidates, [self.bounds[one.key].nbytes for one in candidates])
+        return Frontier(candidates, [self.bounds[one.key].seconds for one in candidates], self.least_seconds)
 
     def _estimated(self, priced: Priced) -> float:
         assert priced.seconds is not None
@@ -241,25 +306,25 @@ class Planner:
 
     def fastest(self, among: Sequence[Candidate]) -> Candidate | None:
         """Return the best by estimate of those *among* the open candidates; None if there is none that fits."""
-        return next(iter(self._estimated_best(1, among, ESTIMATED_AT_ONCE)), None)
+        return next(iter(self.best_by_estimate(1, among, ESTIMATED_AT_ONCE)), None)
 
-    def _estimated_best(
+    def best_by_estimate(
         self, wanted: int, among: Sequence[Candidate] | None = None, at_once: int = ROUND
     ) -> list[Candidate]:
         """Return so many candidates, the best by estimate; fewer if there are no more.
 
-        *among*: open candidates in the order of their bounds, by default all.
+        *among*: open candidates, by default all.
         """
-        left = self.open if among is None else list(among)
         if among is None:
-            self.watch.begin(f"estimating the best of {len(left):,} candidates")
-        fitting: list[tuple[float, Candidate]] = []
-        while left:
+            among = self.open
+            self.watch.begin(f"estimating the best of {len(among):,} candidates")
+        left, fitting = self.frontier(among), list[tuple[float, Candidate]]()
+        while True:
             worst = sorted(value for value, _ in fitting)[wanted - 1] if len(fitting) >= wanted else inf
-            if self._least(self.bounds[left[0].key]) > worst:
+            some = left.take(at_once) if left.least() <= worst else []
+            if not some:
                 break
-            self.watch.expect(-(-sum(self._least(self.bounds[one.key]) <= worst for one in left) // ESTIMATED_AT_ONCE))
-            some, left = left[:at_once], left[at_once:]
+            self.watch.expect(-(-(len(some) + left.count(worst)) // ESTIMATED_AT_ONCE))
             self.estimate(some)
             for one in some:
                 priced = self.journal.estimated[one.key]

@@ -93,8 +93,8 @@ class Reasons:
         """
         bounds = self.planner.bounds
         rejected = [one for one in self.planner.candidates if self.planner.kind(one) == MEMORY]
-        faster = [one for one in rejected if bounds[one.key].seconds < self.best.seconds]
-        near = sorted(faster, key=lambda one: bounds[one.key].nbytes)[:LOOKED_AT]
+        rejected.sort(key=lambda one: bounds[one.key].nbytes)
+        near = self.planner.maybe_faster(rejected, self.best.seconds, LOOKED_AT)
         beside = [one.candidate for one in neighbours if one.judged and one.judged.result["need_bytes"] > self.capacity]
         self.planner.estimate(near, within=inf)
         estimated = self.planner.journal.estimated
@@ -127,9 +127,8 @@ class Reasons:
 
     def _least_too_large(self, rejected: Sequence[Candidate]) -> Candidate:
         """Return the candidate that needs least of those that would be faster than the best; else of all."""
-        bounds = self.planner.bounds
-        faster = [one for one in rejected if bounds[one.key].seconds < self.best.seconds] or list(rejected)
-        some = sorted(faster, key=lambda one: bounds[one.key].nbytes)[:LOOKED_AT]
+        near = sorted(rejected, key=lambda one: self.planner.bounds[one.key].nbytes)
+        some = self.planner.maybe_faster(near, self.best.seconds, LOOKED_AT) or near[:LOOKED_AT]
         self.planner.estimate(some, within=inf)
         return min(some, key=lambda one: self.planner.journal.estimated[one.key].nbytes)
 
@@ -137,11 +136,12 @@ class Reasons:
         """Return the fastest candidate that is not rejected and differs from *candidate* in one key."""
         others = [one for one in self.planner.candidates if len(one.differences(candidate)) == 1]
         others = [one for one in others if not self.planner.kind(one)]
-        others.sort(key=lambda one: self.planner.bounds[one.key].seconds)
-        self.planner.estimate(others[:LOOKED_AT])
+        least = zip(self.planner.least_seconds(others), range(len(others)), others, strict=True)
+        others = [one for _, _, one in sorted(least, key=lambda found: found[:2])][:LOOKED_AT]
+        self.planner.estimate(others)
         timed = [
             (seconds, one)
-            for one in others[:LOOKED_AT]
+            for one in others
             if not self.planner.kind(one) and (seconds := self.planner.journal.estimated[one.key].seconds) is not None
         ]
         if not timed:

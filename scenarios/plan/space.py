@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from scenarios.build.built import BuiltScenario
+from scenarios.build.derived import Derived
 from scenarios.build.notes import selective_saves
 from scenarios.build.schedule import model_share
 from scenarios.plan.candidate import DIVISIBILITY, GPUS, RULES, Candidate, Rejected
@@ -25,14 +25,15 @@ from simulator.document import Fault
 from simulator.document.validation import reason
 from simulator.errors import ScenarioError, ScheduleError
 from workloads.composition import PARALLELISMS
-from workloads.compute import PIPELINE
+from workloads.default_stack import StackChoice
 from workloads.model import Model
-from workloads.operators.parameter import REPLICAS
 from workloads.parallelism.data import WITH_PIPELINE
 from workloads.parallelism.search import Choices, Chosen, Job, divisors
 from workloads.stack import specification as stack_of
 from workloads.stages import ENDS, stages_of
 from workloads.transformer import Transformer
+
+T = TypeVar("T")
 
 DEGREES = ("tp", "cp", "pp")
 """Keys on which the number of replicas depends."""
@@ -49,6 +50,8 @@ class Space:
         self.scenario = scenario
         self._parallelisms: dict[str, ParallelismSection | Rejected] = {}
         self._shares: dict[tuple[str, ...], Model | Exception] = {}
+        self._trainings: dict[str, Training | Rejected] = {}
+        self._distributed: dict[tuple[int, int | None], _Distributed | Rejected] = {}
         self._stacks: dict[str, tuple[Software, Sequence[str]]] = {}
         self.plan: PlanSection = scenario.specification.plan
         self.given: Mapping[str, Any] = scenario.source.data.get("parallelism") or {}
@@ -129,6 +132,20 @@ class Space:
             found["data"] = {"method": specification.parallelism.data.method, **(self.given.get("data") or {})}
         return Candidate(found)
 
+    def settled(self, candidate: Candidate) -> Candidate:
+        """Return *candidate* as `candidates` has it.
+
+        Keys with nothing to choose beside the others, and keys that are not searched, have the one value that they may
+        have.
+        """
+        chosen: dict[str, Any] = {}
+        for key in SEARCHABLE:
+            section = self.training if key in TRAINING else self.given
+            chosen[key] = candidate.values.get(key, section.get(key, _default(key)))
+            if key in candidate.values and (key not in self.search or len(self.choices(key, chosen)) == 1):
+                chosen[key] = self._values(key, chosen)[0]
+        return candidate.changed(**{key: chosen[key] for key in candidate.values if key in chosen})
+
     def fed(self, candidate: Candidate) -> Candidate:
         """Return *candidate* with the largest micro-batch, at most its own, with which all GPUs share the batch."""
         inner = prod(candidate.values.get(key) or self.scenario.derived.degree(key) for key in DEGREES)
@@ -158,7 +175,8 @@ class Space:
             return (given,)
         auto = self.choices(key, chosen)
         if len(auto) == 1:
-            return auto if key in self.search or key not in self.given else [given if auto[0] is not None else None]
+            # what is off without tensor parallelism, or without a pipeline, is off although the scenario has it
+            return [given] if auto[0] and key not in self.search and key in self.given else auto
         listed = self.search.get(key)
         if listed == AUTO:
             return auto if given is None or given in auto else [given, *auto]
@@ -178,16 +196,24 @@ class Space:
         parallelism, training = self._sections(candidate)
         changes = {"parallelism": parallelism, "training": training}
         made = self.scenario.varied(self.scenario.specification.model_copy(update=changes))
-        try:
-            _ = made.derived
-        except (ScenarioError, ScheduleError) as error:
-            raise Rejected(DIVISIBILITY, _told(error)) from None
-        if made.stack not in self._stacks:
-            self._stacks[made.stack] = made.software, stack_of(made.stack).offers
-        made.__dict__["software"], offers = self._stacks[made.stack]
-        if fault := _not_offered(made, offers):
+        # of the keys of training that vary, only the micro-batch decides how ranks and batch are distributed
+        key = id(parallelism), training.micro_batch_size
+        if key not in self._distributed:
+            self._distributed[key] = self._distribution(made)
+        found = _or_raised(self._distributed[key])
+        made.__dict__.update(derived=found.derived, stack_choice=found.choice, software=found.software)
+        if fault := _not_offered(made, found.offers):
             raise Rejected(RULES, fault)
         return made
+
+    def _distribution(self, made: BuiltScenario) -> _Distributed | Rejected:
+        try:
+            derived = made.derived
+        except (ScenarioError, ScheduleError) as error:
+            return Rejected(DIVISIBILITY, _told(error))
+        if made.stack not in self._stacks:
+            self._stacks[made.stack] = made.software, stack_of(made.stack).offers
+        return _Distributed(derived, made.stack_choice, *self._stacks[made.stack])
 
     def allows(self, candidate: Candidate) -> bool:
         """Return whether no rule rejects *candidate*."""
@@ -198,18 +224,23 @@ class Space:
         return True
 
     def _sections(self, candidate: Candidate) -> tuple[ParallelismSection, Training]:
-        own = {key: value for key, value in candidate.values.items() if key not in TRAINING}
-        known = json.dumps(own)
+        own, trained = dict[str, Any](), dict[str, Any]()
+        for key, value in candidate.values.items():
+            (trained if key in TRAINING else own)[key] = value
+        known = str(own)
         if known not in self._parallelisms:
             self._parallelisms[known] = self._parallelism(own)
-        parallelism = self._parallelisms[known]
-        if isinstance(parallelism, Rejected):
-            raise parallelism
-        trained = {**self.training, **{key: v for key, v in candidate.values.items() if key in TRAINING}}
+        parallelism = _or_raised(self._parallelisms[known])
+        known = str(trained)
+        if known not in self._trainings:
+            self._trainings[known] = self._training(trained)
+        return parallelism, _or_raised(self._trainings[known])
+
+    def _training(self, own: Mapping[str, Any]) -> Training | Rejected:
         try:
-            return parallelism, Training.model_validate(trained)
+            return Training.model_validate({**self.training, **own})
         except ValidationError as error:
-            raise Rejected(DIVISIBILITY, _first(error)) from None
+            return Rejected(DIVISIBILITY, _first(error))
 
     def _parallelism(self, own: Mapping[str, Any]) -> ParallelismSection | Rejected:
         data = {**self.given, **own, **({"dp": AUTO} if self._redivides(own) else {})}
@@ -231,18 +262,14 @@ class Space:
 
     def _share(self, parallelism: ParallelismSection) -> Model:
         """Return the model of one rank. Raises `ScenarioError` if a degree does not divide it."""
-        parts = parallelism.parts
-        key = tuple(repr(part) for part in parts.values() if part.axis not in (REPLICAS, PIPELINE))
+        key = parallelism.within_replica
         if key not in self._shares:
             assert self.scenario.model is not None
             try:
-                self._shares[key] = model_share(self.scenario.model, parts, self.scenario.document)
+                self._shares[key] = model_share(self.scenario.model, parallelism.parts, self.scenario.document)
             except (ScenarioError, ScheduleError) as error:
                 self._shares[key] = error
-        found = self._shares[key]
-        if isinstance(found, Model):
-            return found
-        raise found
+        return _or_raised(self._shares[key])
 
     def _redivides(self, values: Mapping[str, Any]) -> bool:
         """Return whether the replicas of a candidate follow from its degrees."""
@@ -261,6 +288,23 @@ class Space:
         kept = {key: value for key, value in self.given.items() if key not in dropped}
         document = replace(self.scenario.source, data={**source, **({"parallelism": kept} if kept else {})})
         return replace(self.scenario, source=document).changed(settings, "the plan")
+
+
+@dataclass(frozen=True, slots=True)
+class _Distributed:
+    """What follows from the parallelism and the micro-batch of a candidate, whatever its other keys are."""
+
+    derived: Derived
+    choice: StackChoice
+    software: Software
+    offers: Sequence[str]
+
+
+def _or_raised(found: T | Exception) -> T:
+    """Return what was *found*; raise it if it is why there is nothing."""
+    if isinstance(found, Exception):
+        raise found.with_traceback(None)
+    return found
 
 
 def _micro_batch_sizes(job: Job, chosen: Chosen) -> Sequence[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, Literal, Self
 
 from pydantic import (
@@ -26,6 +27,8 @@ from pydantic import (
 from simulator.document import Fault, Index, Section
 from simulator.document.validation import listed
 from workloads.composition import PARALLELISMS, RANK_ORDER, composed, numbered_along
+from workloads.compute import PIPELINE
+from workloads.operators.parameter import REPLICAS
 from workloads.parallelism import Parallelism
 from workloads.parallelism.context import Context
 from workloads.parallelism.data import Data
@@ -94,15 +97,20 @@ class ParallelismSection(Data, Pipeline, Domain, Expert, Context, Tensor):
             {"rank_order": self.numbering} if self.numbering != dumped.get("rank_order", self.rank_order) else {}
         )
 
-    @property
-    def parts(self) -> dict[str, Parallelism]:
+    @cached_property
+    def parts(self) -> Mapping[str, Parallelism]:
         """The parallelisms in the order of their passes, by the key at which their errors are reported."""
         return composed({cls.key: self._part(cls) for cls in PARALLELISMS}, self._own)
 
     def _part(self, cls: type[Parallelism]) -> Parallelism:
         return cls.model_construct(**{name: getattr(self, name) for name in cls.model_fields})
 
-    @property
+    @cached_property
+    def within_replica(self) -> tuple[str, ...]:
+        """What of the section decides the operators of a layer, as text: all but the pipeline and the replicas."""
+        return tuple(repr(part) for part in self.parts.values() if part.axis not in (REPLICAS, PIPELINE))
+
+    @cached_property
     def numbering(self) -> list[str]:
         """The rank order as given, else the default with the user's own axes."""
         given = "rank_order" in self.model_fields_set

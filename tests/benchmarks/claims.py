@@ -44,6 +44,12 @@ def run(scenario: str, changes: Mapping[str, object] | None = None, *, plain: bo
     return (*CLUSTERSIM, "run", *(() if plain else ("--json",)), scenario, *settings)
 
 
+def plan(model: str, cluster: str, nodes: int, batch: int) -> tuple[str, ...]:
+    """The command that plans for *model* on *nodes* of *cluster*, all keys open."""
+    sizes = ("--nodes", str(nodes), "--batch", str(batch))
+    return (*CLUSTERSIM, "plan", "--model", model, "--cluster", cluster, *sizes, "--json")
+
+
 def megascale(replicas: int, changes: Mapping[str, object] | None = None) -> tuple[str, ...]:
     """The command for *replicas* replicas of MegaScale's model, each with 64 GPUs and 32 micro-batches."""
     sizes = {
@@ -73,6 +79,11 @@ def claims() -> Iterator[Claim]:
     yield Claim("GPT-3 175B, 1,024 GPUs", run("gpt3_175b_1024a100", plain=True), 0.1)
     yield Claim("GPT-3 175B, 1,024 GPUs, --json", run("gpt3_175b_1024a100"), 1.0)
     yield Claim("1T, 3,072 GPUs, --json", run("megatron_1t_3072a100"), 0.5)
+    yield Claim("plan of Llama 3 8B, 8 GPUs", plan("llama3_8b", "dgx_h100", 1, 64), processor=5, new=True)
+    yield Claim(
+        "plan of GPT-3 175B, 1,024 GPUs", plan("gpt3_175b", "dgx_a100_80gb", 128, 1536), processor=15, slow=True
+    )
+    yield Claim("plan of Llama 3 70B, 64 GPUs", plan("llama3_70b", "dgx_h100", 8, 512), processor=60, slow=True)
     yield Claim("MegaScale, 1,024 GPUs, --json", megascale(16))
     yield Claim("MegaScale, 12,288 GPUs, --json", run("megascale_175b_12288a100"), 0.6)
     straggler = {"simulation.stragglers": "[{rank: 517, slowdown: 1.3}]"}

@@ -11,32 +11,38 @@ GPipe's, has no steady state: all of them are executed.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Any, TypeVar, cast
 
 from scenarios.build.built import BuiltScenario
 from scenarios.build.derived import Derived
 from scenarios.build.network import network_of
-from scenarios.build.probe import PHASES, by_phase, distinct_layers, overlaps, probe, probed
+from scenarios.build.probe import AGAIN, PHASES, by_phase, distinct_layers, overlaps, probe, probed
 from scenarios.build.schedule import model_share, schedule_of_share
-from scenarios.plan.estimate.layers import of_priced_layers, priced
+from scenarios.plan.estimate.layers import LayerPrice, of_priced_layers, priced
 from scenarios.plan.estimate.pipelines import PipelineFacts, pipeline_facts
 from scenarios.plan.estimate.representatives import Representatives
 from scenarios.plan.estimate.transfers import Transfers
 from scenarios.results.memory_need import MemoryNeed, memory_need
+from scenarios.specification.parallelism import ParallelismSection
 from scenarios.specification.precision import PrecisionByOperator
 from scenarios.specification.specification import Specification
 from simulator.engine.choice import numba_fault
 from simulator.engine.pricing import Pricing
 from simulator.engine.setup import Setup
 from simulator.engine.variation import Variation
+from simulator.kernel import Kernel
 from simulator.schedule import Schedule
 from simulator.schedule.matching import Matching
 from simulator.timeline import Timeline
 from workloads.compute import PIPELINE
-from workloads.model import Model
+from workloads.model import Layer, Model
 from workloads.operators.parameter import REPLICAS
+from workloads.stages import stages_of
+
+T = TypeVar("T")
 
 WARM_UP = 1
 """Micro-batches for each pipeline rank until a pipeline is in its steady state: 1F1B is after one."""
@@ -55,12 +61,17 @@ class Estimator:
 
     def __init__(self, scenario: BuiltScenario) -> None:
         self.scenario = scenario
-        self._networks: dict[tuple[str, ...], Transfers] = {}
-        self._models: dict[Hashable, Model] = {}
-        self._shares: dict[Hashable, Model] = {}
-        self._priced: dict[Hashable, Model] = {}
-        self._pipelines: dict[Hashable, PipelineFacts] = {}
-        self._groups: dict[Hashable, tuple[tuple[tuple[int, ...], ...], ...]] = {}
+        self._known: dict[Hashable, Any] = {}
+
+    def once(self, what: str, on: Hashable, make: Callable[[], T]) -> T:
+        """Return what *make* returns, made once for *what* and all that it depends *on*.
+
+        It is kept as long as the estimator, so the ``id`` of something made so may stand in *on* of something else.
+        """
+        key = what, on
+        if key not in self._known:
+            self._known[key] = make()
+        return cast("T", self._known[key])
 
     def estimate(self, variant: BuiltScenario, within: float = inf) -> Estimate:
         """Return the estimate of *variant*; only that of its memory if that is more than *within* bytes.
@@ -70,7 +81,7 @@ class Estimator:
         micro_batches = variant.derived.micro_batches
         numbers = self._few(variant) or (micro_batches,)
         last = self._schedule(variant, numbers[-1])
-        network = self._network(variant.derived)
+        network = self.network(variant.derived)
         need = memory_need(variant, last, network=network.communicator)
         if need.nbytes > within:
             return Estimate(None, need)
@@ -97,9 +108,7 @@ class Estimator:
         assert training is not None
         recompute = training.recompute_method == "full" and parallelism.recomputes_stages
         key = parallelism.schedule, parallelism.pp, parallelism.virtual_stages, recompute
-        if key not in self._pipelines:
-            self._pipelines[key] = pipeline_facts(parallelism, recompute)
-        return self._pipelines[key]
+        return self.once("pipeline", key, lambda: pipeline_facts(parallelism, recompute))
 
     def _schedule(self, variant: BuiltScenario, micro_batches: int) -> Schedule:
         """Return the schedule of priced layers with so many micro-batches."""
@@ -113,7 +122,7 @@ class Estimator:
         )
 
     def _timeline(self, schedule: Schedule, variant: BuiltScenario) -> Timeline:
-        network = self._network(variant.derived)
+        network = self.network(variant.derived)
         communicator, classes = network.communicator, Representatives(schedule, network)
         pricing = Pricing(schedule, communicator.cluster, communicator.devices, variant.software, Variation())
         setup = Setup(schedule, classes, pricing, Matching(schedule))
@@ -127,58 +136,97 @@ class Estimator:
             outcome = run(setup)
         return Timeline(schedule, communicator.cluster, outcome.columns, classes.representative, communicator.devices)
 
-    def _network(self, derived: Derived) -> Transfers:
-        if derived.devices not in self._networks:
-            network = network_of(self.scenario.specification, self.scenario.cluster(), derived.devices)
-            self._networks[derived.devices] = Transfers(network)
-        return self._networks[derived.devices]
+    def network(self, derived: Derived) -> Transfers:
+        """Return the prices of transfers between the devices of *derived*."""
+
+        def made() -> Transfers:
+            return Transfers(network_of(self.scenario.specification, self.scenario.cluster(), derived.devices))
+
+        return self.once("network", derived.devices, made)
 
     # Layers.
 
-    def _model(self, variant: BuiltScenario) -> tuple[Hashable, Model]:
-        """Return what the model of *variant* depends on, and the model, shared by all variants that agree in that."""
+    def model(self, variant: BuiltScenario) -> Model:
+        """Return the model of *variant*, shared by all variants that agree in what it depends on."""
         training = variant.specification.training
         assert training is not None
         casts = variant.derived.micro_batches if isinstance(training.precision, PrecisionByOperator) else 0
-        key = variant.stack, str(training.precision), casts
-        if key not in self._models:
-            assert variant.model is not None
-            self._models[key] = variant.model
-        return key, self._models[key]
 
-    def share(self, variant: BuiltScenario) -> tuple[Hashable, Model]:
-        """Return what the model of one rank of *variant* depends on, and that model."""
-        parts = variant.specification.parallelism.parts
-        inner = tuple(repr(part) for part in parts.values() if part.axis not in (REPLICAS, PIPELINE))
-        own, model = self._model(variant)
-        key = own, inner
-        if key not in self._shares:
-            self._shares[key] = model_share(model, parts, variant.document)
-        return key, self._shares[key]
+        def made() -> Model:
+            assert variant.model is not None
+            return variant.model
+
+        return self.once("model", (variant.stack, training.precision, casts), made)
+
+    def share(self, variant: BuiltScenario) -> Model:
+        """Return the model of one rank of *variant*."""
+        parallelism, model = variant.specification.parallelism, self.model(variant)
+        key = id(model), parallelism.within_replica
+        return self.once("share", key, lambda: model_share(model, parallelism.parts, variant.document))
+
+    def stages(self, share: Model, parallelism: ParallelismSection) -> list[list[Layer]]:
+        """Return the layers of each stage of *share*, which `share` or `priced_share` has returned."""
+        cut = parallelism.pp * parallelism.stages_per_rank, parallelism.layout, parallelism.split_rank
+        return self.once("stages", (id(share), str(cut)), lambda: stages_of(share, *cut))
 
     def priced_share(self, variant: BuiltScenario) -> Model:
         """Return the model of one rank of *variant* with priced layers, in the groups of its layouts."""
-        derived = variant.derived
+        share, prices, samples = self.share(variant), self.prices(variant), variant.derived.micro_batch_size
+
+        def made() -> Model:
+            layers = distinct_layers(share)
+            return of_priced_layers(share, {key: priced(one, samples, prices[key]) for key, one in layers.items()})
+
+        return self.once("priced", (id(share), samples, id(prices)), made)
+
+    # Prices of layers, by their `content`.
+
+    def prices(self, variant: BuiltScenario) -> Mapping[Hashable, LayerPrice]:
+        """Return the price of each distinct layer of the `share` of *variant*, from one simulation of them all."""
+        derived, share = variant.derived, self.share(variant)
         phases = PHASES if self.pipeline(variant.specification).splits else PHASES[:2]
         layout = derived.layouts[0]
-        axes = tuple(axis for axis in layout.degrees if axis not in (REPLICAS, PIPELINE))
         degrees = tuple(layout.degrees.items())
-        if (degrees, axes) not in self._groups:
-            self._groups[degrees, axes] = tuple(layout.groups(axis) for axis in axes)
-        inner = self._groups[degrees, axes]
-        own, share = self.share(variant)
-        key = own, derived.micro_batch_size, phases, inner, derived.devices
-        if key not in self._priced:
-            self._priced[key] = self._price(variant, share, phases)
-        return self._priced[key]
 
-    def _price(self, variant: BuiltScenario, share: Model, phases: tuple[str, ...]) -> Model:
-        """Return *share* with the duration of each of *phases*, from one simulation of all its distinct layers."""
+        def inner() -> int:
+            groups = tuple(layout.groups(axis) for axis, _ in degrees if axis not in (REPLICAS, PIPELINE))
+            return id(self.once("groups", groups, lambda: groups))
+
+        key = id(share), derived.micro_batch_size, phases, self.once("inner", degrees, inner), derived.devices
+        return self.once("prices", key, lambda: self._simulated(variant, share, phases))
+
+    def _simulated(
+        self, variant: BuiltScenario, share: Model, phases: tuple[str, ...]
+    ) -> Mapping[Hashable, LayerPrice]:
         parts = list(variant.specification.parallelism.parts.values())
-        samples = variant.derived.micro_batch_size
         layers = distinct_layers(share)
-        program = probe(list(layers.values()), samples, overlaps(parts, variant.software), phases)
-        schedule = probed(program, variant.derived, parts)
+        beside, samples = overlaps(parts, variant.software), variant.derived.micro_batch_size
+        schedule = probed(probe(list(layers.values()), samples, beside, phases), variant.derived, parts)
         seconds, buffers = by_phase(schedule.programs[0], self._timeline(schedule, variant))
-        made = {key: priced(layer, samples, seconds[layer.name], buffers[layer.name]) for key, layer in layers.items()}
-        return of_priced_layers(share, made)
+        return {key: LayerPrice(seconds[layer.name], buffers[layer.name]) for key, layer in layers.items()}
+
+    def computing(self, variant: BuiltScenario) -> Mapping[Hashable, LayerPrice]:
+        """Return a lower bound of the price of each distinct layer: its kernels without launches and exchanges.
+
+        The computations of a rank run one after the other, whatever its exchanges run beside.
+        """
+        derived, share, software = variant.derived, self.share(variant), variant.software
+        device = derived.devices[0]
+
+        def made() -> Mapping[Hashable, LayerPrice]:
+            gpu = self.network(derived).communicator.cluster.accelerator(device)
+            samples = derived.micro_batch_size
+
+            def seconds(kernels: Iterable[Kernel]) -> float:
+                return sum(gpu.kernel_seconds(kernel, software) for kernel in kernels)
+
+            def price(layer: Layer) -> LayerPrice:
+                found = {
+                    phase: sum(seconds(segment.kernels) for segment in layer.segments(phase, samples))
+                    for phase in PHASES
+                }
+                return LayerPrice({**found, AGAIN: seconds(layer.recomputable_forward(samples))})
+
+            return {key: price(layer) for key, layer in distinct_layers(share).items()}
+
+        return self.once("computing", (id(share), derived.micro_batch_size, device), made)

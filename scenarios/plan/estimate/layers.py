@@ -8,7 +8,7 @@ beside other layers.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from scenarios.build.probe import AGAIN, content
 from simulator.kernel import Kernel, measured
@@ -92,8 +92,17 @@ class PricedLayer(Layer):
         return self.recomputable
 
 
-def priced(layer: Layer, samples: int, seconds: Mapping[str, float], buffers: Mapping[str, float]) -> PricedLayer:
-    """Return *layer* for micro-batches of *samples*, with *seconds* and *buffers* (bytes) by phase."""
+@dataclass(frozen=True, slots=True)
+class LayerPrice:
+    """The *seconds* of a layer for one micro-batch and the bytes of the *buffers* of its exchanges, by phase."""
+
+    seconds: Mapping[str, float]
+    buffers: Mapping[str, float] = field(default_factory=dict)
+
+
+def priced(layer: Layer, samples: int, price: LayerPrice) -> PricedLayer:
+    """Return *layer* for micro-batches of *samples* at its *price*."""
+    seconds, buffers = price.seconds, price.buffers
     kernels = {
         "F": layer.forward(samples),
         "B": layer.backward(samples),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,8 @@ import pytest
 
 from scenarios import Scenario
 from scenarios.plan import judging
-from scenarios.plan.planner import Judged, Planner
+from scenarios.plan.candidate import Candidate
+from scenarios.plan.planner import Frontier, Judged, Planner
 from simulator.errors import ScenarioError
 from tests.scenarios.plan.jobs import job, random_job
 
@@ -79,6 +82,78 @@ def test_pruning_by_bounds_changes_nothing() -> None:
     assert len(pruned.journal.estimated) <= len(whole.journal.estimated)
 
 
+WIDE: dict[str, Any] = {
+    "tp": "auto",
+    "sequence_parallel": "auto",
+    "pp": [1, 2],
+    "schedule": ["1f1b", "interleaved", "zero_bubble_h1"],
+    "data": ["ddp", "fsdp", {"method": "zero", "stage": 3}],
+    "micro_batch_size": [1, 4],
+    "recompute": ["none", "full"],
+}
+
+
+@pytest.mark.parametrize(
+    ("scenario", "wanted"),
+    [
+        pytest.param(job(WIDE), 8, id="wide"),
+        pytest.param(job(SMALL, plan={"objective": "memory"}), 6, id="memory"),
+        pytest.param(
+            job({**WIDE, "cp": "auto"}, model={"seq_length": 2048, "attention": "unfused"}),
+            5,
+            id="long",
+            marks=pytest.mark.exhaustive,
+        ),
+        pytest.param(
+            job(WIDE, model={"num_layers": 8, "hidden_size": 2048}, training={"global_batch_size": 64}),
+            12,
+            id="deep",
+            marks=pytest.mark.exhaustive,
+        ),
+    ],
+)
+def test_the_best_by_estimate_are_those_of_all_estimates(scenario: Scenario, wanted: int) -> None:
+    pruned, whole = Planner(scenario), Planner(scenario)
+    for planner in (pruned, whole):
+        planner.bound(planner.candidates)
+    whole.estimate(whole.open)
+    by_memory = scenario.specification.plan.objective == "memory"
+    timed = [(key, one) for key, one in whole.journal.estimated.items() if one.seconds is not None]
+    values = {key: one.nbytes if by_memory else one.seconds or inf for key, one in timed}
+    best = pruned.best_by_estimate(wanted)
+    assert [values[one.key] for one in best] == sorted(values.values())[:wanted]
+    assert by_memory or len(pruned.journal.estimated) < len(whole.journal.estimated) / 2
+
+
+def test_candidates_come_in_the_order_of_bounds_that_are_found_late() -> None:
+    draw = random.Random(0)
+    exact = [draw.randrange(20) / 4 for _ in range(300)]
+    coarse = [draw.uniform(0, one) if draw.random() < 0.9 else one for one in exact]
+    candidates = [Candidate({"number": number}) for number in range(len(exact))]
+    asked: list[int] = []
+
+    def found(some: Sequence[Candidate]) -> list[float]:
+        asked.extend(one.values["number"] for one in some)
+        return [exact[one.values["number"]] for one in some]
+
+    frontier = Frontier(candidates, coarse, found)
+    order = sorted(range(len(exact)), key=lambda number: exact[number])
+    assert [one.values["number"] for one in frontier.take(40)] == order[:40]
+    assert frontier.least() == exact[order[40]]
+    assert len(asked) == len(set(asked)) < len(exact)
+    assert [one.values["number"] for one in frontier.take(1000)] == order[40:]
+
+
+def test_a_candidate_is_simulated_as_its_scenario_is() -> None:
+    planner = Planner(job({**SMALL, "cp": [1, 2]}))
+    some = planner.candidates[::11]
+    planner.bound(some)
+    some = [one for one in some if not planner.bounds[one.key].kind]
+    assert len(some) > 2
+    for one, judged in zip(some, planner.simulate(some), strict=True):
+        assert judged.result == judging.simulated(planner.space.scenario_of(one))
+
+
 def told(planner: Planner) -> list[tuple[str, float, float]]:
     return [(one.candidate.key, one.estimate, one.seconds) for one in planner.best()]
 
@@ -94,11 +169,11 @@ def test_a_plan_goes_on_from_its_journal(tmp_path: Path, monkeypatch: pytest.Mon
     simulated: list[str] = []
     original = judging.simulated
 
-    def counting(one: Any) -> dict[str, Any]:
+    def counting(one: Any, estimator: Any) -> dict[str, Any]:
         if len(simulated) == 3:
             raise KeyboardInterrupt
         simulated.append(one.name)
-        return original(one)
+        return original(one, estimator)
 
     monkeypatch.setattr(judging, "simulated", counting)
     with pytest.raises(KeyboardInterrupt):
@@ -110,7 +185,7 @@ def test_a_plan_goes_on_from_its_journal(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(again.journal.simulated) == 3
     assert told(again) == whole
     done = Planner(scenario, folder=tmp_path)
-    monkeypatch.setattr(judging, "simulated", lambda one: pytest.fail("simulated again"))
+    monkeypatch.setattr(judging, "simulated", lambda *one: pytest.fail("simulated again"))
     monkeypatch.setattr(judging, "estimates", lambda task: pytest.fail("estimated again"))
     assert told(done) == whole
 
