@@ -24,8 +24,10 @@ class Kernel:
     the products of Winograd's algorithm, with fewer multiplications, used if there is no tf32. *attention*: ``forward``
     or ``backward`` of fused attention; its *shape* is (batch x heads x products, rows, columns, head size).
     *aligned*: the rows of its matrices begin at multiples of `ALIGNMENT` bytes. *rows*, *depths*: m or k of each
-    product of a launch of unequal ones, whose *shape* has their number and the mean. *copies*: the ranks that compute
-    the same result; MFU counts it once. *operation*: what it does, and for which operator; its cost, and whether it is
+    product of a launch of unequal ones, whose *shape* has their number and the mean. *random_rows*: m of each is the mean
+    of a count of tokens, which varies. *operators*: further small
+    operators of the framework that the host dispatches for it. *products*: those of a grouped launch, which some
+    libraries launch one by one. *copies*: the ranks that compute the same result; MFU counts it once. *operation*: what it does, and for which operator; its cost, and whether it is
     equal to another kernel, do not depend on it.
     """
 
@@ -40,6 +42,9 @@ class Kernel:
     aligned: bool = True
     rows: tuple[int, ...] = ()
     depths: tuple[int, ...] = ()
+    products: int = 0
+    random_rows: bool = False
+    operators: int = 0
     copies: int = 1
     operation: Operation | None = field(default=None, compare=False)
 
@@ -89,10 +94,12 @@ def grouped_matmul(
     precision: str = "fp32",
     rows: tuple[int, int] | None = None,
     result: str = "",
+    random_rows: bool = False,
 ) -> Kernel:
     """Return products of unequal sizes in one launch: either all *m* or all *k* are equal. Options as of `matmul`.
 
-    Sizes may be means, so that they have fractions: FLOPs count these, tiles whole rows.
+    Sizes may be means, so that they have fractions: FLOPs count these, tiles whole rows. *random_rows*: all *m* are
+    means of counts that vary, so that the last tile of each is filled by half in the mean.
 
     >>> grouped_matmul([128.0, 64.0], 32, [16, 16]).flops, grouped_matmul([64.0, 64.0], 32, [16, 16]).shape
     (196608.0, (2, 64, 32, 16))
@@ -114,14 +121,21 @@ def grouped_matmul(
         aligned=aligned,
         rows=whole if len(set(whole)) > 1 else (),
         depths=depths if len(set(depths)) > 1 else (),
+        random_rows=random_rows,
+        products=sum(1 for one, deep in zip(m, k, strict=True) if one and deep),
     )
 
 
 def memory_bound(
-    nbytes: float, *, precision: str = "fp32", launches: int = 1, operation: Operation | None = None
+    nbytes: float,
+    *,
+    precision: str = "fp32",
+    launches: int = 1,
+    operators: int = 0,
+    operation: Operation | None = None,
 ) -> Kernel:
     """Return an elementwise, normalising or copying kernel: *nbytes* are read and written, arithmetic is hidden."""
-    return Kernel(0.0, nbytes, None, precision, None, launches, operation=operation)
+    return Kernel(0.0, nbytes, None, precision, None, launches, operators=operators, operation=operation)
 
 
 def measured(seconds: float, flops: float = 0.0, operation: Operation = MEASURED) -> Kernel:

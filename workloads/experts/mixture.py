@@ -141,8 +141,9 @@ class Mixture(Operator):
     def _forward(self, samples: int) -> Iterator[Segment]:
         there, back = self.dispatch(samples).there(), self.dispatch(samples).back()
         first, second = self._beside("F", samples)
-        before = (*self.router.forward(samples), *self._cast(samples), *self._permuted(samples, there=True))
-        yield from _exchanged(before, there, first)
+        counts = self.dispatch(samples).counts()
+        yield Segment((*self.router.forward(samples), *self._counted(samples)), after=counts)
+        yield from _exchanged((*self._cast(samples), *self._permuted(samples, there=True)), there, first)
         yield self._experts(samples, "F")
         yield from _exchanged((), back, second)
         added = (self._sum(samples),) if any(self.shared) else ()
@@ -192,6 +193,10 @@ class Mixture(Operator):
         tokens = self.dispatch(samples).arriving
         weights = (*self.down.backward_weights(tokens), *self.up.backward_weights(tokens))
         return (*self._experts(samples, "F").kernels, *self._experts(samples, "I").kernels, *weights)
+
+    def _counted(self, samples: int) -> tuple[Kernel, ...]:
+        """What the host has to know before it launches products and exchanges of sizes that depend on the tokens."""
+        return () if self.experts.padded else (self.router.counted(samples),)
 
     def _permuted(self, samples: int, *, there: bool) -> tuple[Kernel, ...]:
         dispatch = self.dispatch(samples)
