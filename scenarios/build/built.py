@@ -35,6 +35,8 @@ from workloads.huggingface.aliases import with_plain_keys
 from workloads.huggingface.config import is_config
 from workloads.model import Model
 from workloads.parallelism.ddp import initial_broadcast
+from workloads.saved_tensors.activation import EVERYTHING
+from workloads.saved_tensors.rule import Rule
 from workloads.specification import TransformerSpecification
 from workloads.stack import specification as stack_specification
 from workloads.transformer import Transformer
@@ -306,15 +308,36 @@ class BuiltScenario:
     def _saving(self, model: Model) -> Model:
         """Return *model* with the scenario's rule of what activation functions keep."""
         training = self.specification.training
-        if training is None or training.activation_function is None:
+        if training is None:
             return model
-        path = "training", "activation_function"
+        rule = training.recompute_options.rule
+        if rule is not None:
+            model = self._recomputing(model, rule)
+        if training.saved == EVERYTHING:
+            return model
+        path = "training", "activation_function" if training.activation_function else "saved_precision"
         if not isinstance(model, Transformer):
             raise self.document.error(path, f"belongs to a transformer, and {model.name} is not one")
+        if training.saved.experts_fp8 and model.shape.experts is None:
+            raise self.document.error(("training", "saved_precision"), f"belongs to experts, and {model.name} has none")
         try:
-            return model.saving(training.activation_function.saved)
+            return model.saving(training.saved)
         except ScenarioError as error:
             raise self.document.error((*path, "bits"), str(error)) from None
+
+    def _recomputing(self, model: Model, rule: Rule) -> Model:
+        """Return *model* with *rule* for what recomputation by operator runs again."""
+        path = "training", "recompute"
+        if not isinstance(model, Transformer):
+            raise self.document.error(path, f"operators are those of a transformer, and {model.name} is not one")
+        missing = {"mla_up": model.shape.latent is None, "experts": model.shape.experts is None}
+        for name in sorted(rule.names):
+            if missing.get(name):
+                raise self.document.error((*path, "operators"), f"{model.name} has no {name}")
+        try:
+            return model.recomputing(rule)
+        except ScenarioError as error:
+            raise self.document.error((*path, "every"), str(error)) from None
 
     def _in_low_precision(self, model: Model) -> Model:
         """Return *model* with products in 8 or 4 bits, if the scenario asks for them."""

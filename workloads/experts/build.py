@@ -56,4 +56,5 @@ def mixture(
         precision=precision,
         fused=fuses(shape.fused, "permute"),
         sent_cast=sent_cast,
+        kept_fp8=shape.saved.experts_fp8,
     )

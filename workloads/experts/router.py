@@ -106,6 +106,6 @@ FP8_BYTES = 1 + 4 / 128
 section 3.3.2)."""
 
 
-def cast_to_fp8(tokens: float, hidden: int, precision: str) -> Kernel:
+def cast_to_fp8(tokens: float, hidden: float, precision: str) -> Kernel:
     """The cast of *tokens* rows before they are sent."""
     return memory_bound(tokens * hidden * (BYTES[precision] + FP8_BYTES), precision=precision)

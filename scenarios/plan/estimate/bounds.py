@@ -32,7 +32,7 @@ def least_seconds(estimator: Estimator, variant: BuiltScenario) -> float:
     layers = stages_of(share, parallelism.pp * parallelism.stages_per_rank, parallelism.layout, parallelism.split_rank)
     forwards = [_seconds(own, "F") for own in layers]
     backwards = [0.0 if pipeline.splits else _seconds(own, "B") for own in layers]
-    again = {"full": "F", "selective": AGAIN}.get(
+    again = {"full": "F", "selective": AGAIN, "operators": AGAIN}.get(
         "" if parallelism.recomputes_stages else training.recompute_method, ""
     )
     totals = [_seconds(own, pipeline.phases) + _seconds(_between(own), again) for own in layers]
@@ -89,11 +89,11 @@ def _shares_on_gpu(offload: Offload | None) -> Mapping[str, float]:
 
 def _kept(layer: Layer, previous: Layer | None, recompute: str) -> float:
     """Return the bytes that the forward pass of *layer* keeps at least."""
-    if recompute not in ("none", "selective", "full"):
+    if recompute not in ("none", "selective", "operators", "full"):
         return 0.0
     if recompute == "full" and layer.kind not in ENDS:
         return previous.input_bytes_of_next(0) if previous else 0.0
-    return layer.activation_bytes(0) - (layer.recomputable_bytes(0) if recompute == "selective" else 0.0)
+    return layer.activation_bytes(0) - (layer.recomputable_bytes(0) if recompute in ("selective", "operators") else 0.0)
 
 
 def _between(layers: Sequence[Layer]) -> list[Layer]:
