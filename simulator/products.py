@@ -106,7 +106,9 @@ def one_product(
     """
     batch, m, n, k = shape
     if random_rows:
-        down = batch * expected_tiles_down(m) if not rows else np.sum([expected_tiles_down(one) for one in rows], axis=0)
+        down = (
+            batch * expected_tiles_down(m) if not rows else np.sum([expected_tiles_down(one) for one in rows], axis=0)
+        )
     else:
         down = tiles_down(m, batch) if not rows else _sum_down(rows)
     deepest = float(max(depths)) if depths else None

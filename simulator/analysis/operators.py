@@ -147,7 +147,10 @@ def _rows(kernels: Sequence[Kernel], processor: Accelerator, software: Software 
     """Return for each kernel its part of the time of all *kernels* by `BOUNDS`, in s, its FLOPs, bytes and launches."""
     own = [0.0 if kernel.seconds is not None else processor.kernel_seconds(kernel, software) for kernel in kernels]
     launched = [software is not None and kernel.seconds is None for kernel in kernels]
-    host = [software.launching_seconds(one) if known and software else 0.0 for one, known in zip(kernels, launched, strict=True)]
+    host = [
+        software.launching_seconds(one) if known and software else 0.0
+        for one, known in zip(kernels, launched, strict=True)
+    ]
     on_gpu, by_host = _weights(sum(own), sum(host), software.sharpness if software else 1.0)
     rows = []
     for kernel, seconds, launching in zip(kernels, own, host, strict=True):

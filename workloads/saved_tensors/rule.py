@@ -12,6 +12,7 @@ functions of feed-forward networks."""
 
 NAMES: tuple[str, ...] = get_args(Name)
 
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """Operators by *names*, or each *every*-th product of a layer and all that is no product; 0: by name."""
