@@ -22,12 +22,12 @@ class Kernel:
     `OPERAND_BYTES`. *seconds*, if given, is a measured duration, which is taken as it is.
     *launches*: the number of kernels that the host launches for it. *winograd*, for a convolution in tf32: the shape of
     the products of Winograd's algorithm, with fewer multiplications, used if there is no tf32. *attention*: ``forward``
-    or ``backward`` of fused attention; its *shape* is (batch x heads x products, rows, columns, head size).
-    *aligned*: the rows of its matrices begin at multiples of `ALIGNMENT` bytes. *rows*, *depths*: m or k of each
-    product of a launch of unequal ones, whose *shape* has their number and the mean. *random_rows*: m of each is the mean
-    of a count of tokens, which varies. *operators*: further small
-    operators of the framework that the host dispatches for it. *products*: those of a grouped launch, which some
-    libraries launch one by one. *copies*: the ranks that compute the same result; MFU counts it once. *operation*: what it does, and for which operator; its cost, and whether it is
+    or ``backward`` of fused attention; its *shape* is (batch x heads x products, rows, columns, head size). *aligned*:
+    the rows of its matrices begin at multiples of `ALIGNMENT` bytes. *rows*, *depths*: m or k of each product of a
+    launch of unequal ones, whose *shape* has their number and the mean. *random_rows*: m of each is the mean of a count
+    of tokens, which varies. *operators*: further small operators of the framework that the host dispatches for it.
+    *products*: those of a grouped launch, which some libraries launch one by one. *copies*: the ranks that compute the
+    same result; MFU counts it once. *operation*: what it does, and for which operator; its cost, and whether it is
     equal to another kernel, do not depend on it.
     """
 

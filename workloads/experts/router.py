@@ -19,19 +19,19 @@ AUX_LOSS = 3
 ``switch_load_balancing_loss_func``; Fedus et al. 2022, arXiv:2101.03961, equation 4)."""
 
 CHOICE_OPERATORS = 9, 6
-"""Operators of a choice that is not fused, forward and backward, in the same function: top-k, softmax, a cast, zeros and a
-scatter of probabilities, zeros, a cast, a scatter and a cast of the map; a gather, a cast, the gradient of the softmax,
-zeros and a scatter for the top-k, and the sum with the gradient of the loss."""
+"""Operators of a choice that is not fused, by pass, in the same function: top-k, softmax, a cast, zeros and
+a scatter of probabilities, zeros, a cast, a scatter and a cast of the map; a gather, a cast, the gradient of the
+softmax, zeros and a scatter for the top-k, and the sum with the gradient of the loss."""
 
 AUX_LOSS_OPERATORS = 13, 5
-"""Operators of the loss for equal loads that is not fused: softmax, top-k, zeros, a cast, a scatter, a cast and a sum for
+"""Those of the loss for equal loads that is not fused: softmax, top-k, zeros, a cast, a scatter, a cast and a sum for
 the map, a sum, a product, a sum and a scale for the loss, a quotient and a sum for the log (core/transformer/moe/
 router.py, ``compute_routing_scores_for_aux_loss`` and ``apply_load_balancing_loss``); two scales, an expansion, a
 product and the gradient of the softmax."""
 
 COUNT_OPERATORS = 7
-"""Operators that count tokens for the sizes of messages: sum and cast of the map; sums for each rank of what is sent; of
-the gathered counts a copy of the part of this rank, and sums for each sender, each group and each expert (core/
+"""Operators that count tokens for the sizes of messages: sum and cast of the map; sums for each rank of what is sent;
+of the gathered counts a copy of the part of this rank, and sums for each sender, each group and each expert (core/
 transformer/moe/token_dispatcher.py, ``MoEAlltoAllTokenDispatcher.preprocess``)."""
 
 COPIES_TO_HOST = 4

@@ -25,10 +25,10 @@ class Overlap:
     *share*: the part of them, 0 to 1, that runs beside it, both in pieces, as with Transformer Engine's user buffers.
     They begin together, and the next computation waits for both. *asynchronous*: if *share* is 0, the backward pass of
     a product cut by columns sums the gradient of its input, and gathers its input again, beside its own products
-    (Megatron-LM, tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication). *pieces*: a product and an
-    exchange that overlap are divided into so many, one for each rank (Wang et al. 2023, ASPLOS, "Overlap Communication
-    with Dependent Computation via Decomposition"; PyTorch, distributed/_symmetric_memory). The results of the last piece
-    are exchanged when nothing is left to compute.
+    (Megatron-LM, tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication). *pieces*: a product and
+    an exchange that overlap are divided into so many, one for each rank (Wang et al. 2023, ASPLOS, "Overlap
+    Communication with Dependent Computation via Decomposition"; PyTorch, distributed/_symmetric_memory). The results of
+    the last piece are exchanged when nothing is left to compute.
     """
 
     share: float = 0.0

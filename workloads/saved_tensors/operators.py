@@ -4,9 +4,9 @@
 from an input that is (core/transformer/transformer_layer.py and multi_latent_attention.py, output-discarding
 checkpoints; DeepSeek-AI 2024, arXiv:2412.19437, section 3.2.3). *Every nth matrix product*, as torchtitan's selective
 checkpoints by operator with n = 2 (torchtitan, distributed/activation_checkpoint.py): the results of the other products
-and of fused attention are saved, and all else of a layer is computed again from these and from the layer's input. Products
-in 8 bits are another operator there (``aten._scaled_mm``), which is not among those whose results are saved.
-Activation functions have a rule of their own (`workloads.saved_tensors.activation`).
+and of fused attention are saved, and all else of a layer is computed again from these and from the layer's input.
+Products in 8 bits are another operator there (``aten._scaled_mm``), whose results are not saved. Activation functions
+have a rule of their own (`workloads.saved_tensors.activation`).
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ def _named(operators: Sequence[Operator], names: frozenset[str]) -> Iterator[Rer
             given = operator.rows * operator.hidden * BYTES[operator.precision]
             yield (operator, operator.kept_bytes(1) - given)
         elif operator.operation.name in NORMS:
-            # the next operator keeps what a norm makes; norms of queries and keys are followed by one that does not
-            freed = min(operator.kept_bytes(1), following.kept_bytes(1)) if following else 0.0
+            # the product behind it keeps what a norm makes; what norms of queries and keys make nobody keeps as it is
+            takes = following is not None and following.operation.name not in NORMS
+            freed = min(operator.kept_bytes(1), following.kept_bytes(1)) if following and takes else 0.0
             if "norm" in names and freed:
                 yield (operator, freed)
         elif place in expansion:
@@ -70,12 +71,12 @@ def _expansion(operators: Sequence[Operator]) -> range:
 
 
 def _between_products(operators: Sequence[Operator], every: int) -> Iterator[Rerun]:
+    if any(isinstance(_whole(operator), Mixture) for operator in operators):
+        raise ScenarioError("every counts the matrix products of a dense layer, and this one has experts")
     count, kept = 0, operators[0].kept_bytes(1)
     found: list[Rerun] = []
     last = max(place for place, one in enumerate(operators) if _products(one))
     for place, operator in enumerate(operators[:last]):
-        if isinstance(_whole(operator), Mixture):
-            raise ScenarioError("every counts the matrix products of a dense layer, and this one has experts")
         if isinstance(_whole(operator), CoreAttention):
             # its output is what the next product keeps
             kept += operator.recomputable_bytes(1) + operators[place + 1].kept_bytes(1)
