@@ -138,7 +138,8 @@ class _Builder:
 
     def _piece(self, exchange: Exchange) -> float:
         """The share of *exchange*, of what a product makes, that is left when the product ends."""
-        return 1.0 / self.overlap[exchange.over].pieces if self._share(exchange) else 0.0
+        pieces = self.overlap[exchange.over].pieces if self._share(exchange) else 1
+        return 1.0 / pieces if pieces > 1 else 0.0
 
     def _decomposed(self, segment: Segment) -> tuple[Kernel, ...]:
         """The kernels of *segment*, with its products in pieces along their rows.
