@@ -6,15 +6,25 @@ import pytest
 
 from scenarios import Scenario
 from simulator.errors import ScenarioError
+from workloads.operators.layer import OperatorLayer
 from workloads.saved_tensors.rule import Rule
 from workloads.specification import model
+from workloads.transformer import Transformer
 
 S, H, F, Q, K = 4096, 4096, 14336, 4096, 1024
 """Llama 3 8B at 4,096 tokens: hidden and feed-forward features, those of queries, and of keys."""
 
 
-def layer(rule: Rule, name: str = "llama3_8b", **more: object):
-    return model(name, "bf16", fused=True).reshaped(seq_length=S, again=rule, **more).layers[1]
+def whole(name: str) -> Transformer:
+    made = model(name, "bf16", fused=True)
+    assert isinstance(made, Transformer)
+    return made
+
+
+def layer(rule: Rule, name: str = "llama3_8b") -> OperatorLayer:
+    found = whole(name).reshaped(seq_length=S, again=rule).layers[1]
+    assert isinstance(found, OperatorLayer)
+    return found
 
 
 def test_norms_free_what_products_keep() -> None:
@@ -45,8 +55,9 @@ def test_latent_attention_makes_queries_keys_and_values_again() -> None:
 
 
 def test_a_mixture_keeps_its_input_only() -> None:
-    made = model("qwen3_30b_a3b", "bf16", fused=True)
+    made = whole("qwen3_30b_a3b")
     again = made.reshaped(again=Rule(frozenset({"experts"}))).layers[1]
+    assert isinstance(again, OperatorLayer)
     mixture = again.operators[-2]
     assert again.recomputable_bytes(1) == mixture.kept_bytes(1) - 2 * 4096 * 2048
     with pytest.raises(ScenarioError, match="dense layer"):
