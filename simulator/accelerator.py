@@ -89,6 +89,7 @@ class Software:
     - *communication_sms*: SMs that kernels of communication hold through the whole step, so that products and attention
       run on the others.
     - *early_stop*: recomputation of a layer ends as soon as its backward pass has what it needs.
+    - *product_seconds*: further host time for each product of a grouped one, if the library launches them one by one.
     - *graphs*: what is captured in CUDA graphs, one of `GRAPHS`: the host launches each as one.
     """
 
@@ -129,16 +130,24 @@ class Software:
     zero_gradients: str = "reduce_scatter"
     zero_parameters: str = "all_gather"
     graphs: str = "none"
+    product_seconds: float = 0.0
 
     def host_seconds(self, kernels: Iterable[Kernel]) -> float:
         """Return the host time to launch the *kernels* of an op, without those of given duration, s."""
         launched = [kernel for kernel in kernels if kernel.seconds is None]
         if self.graphs == "none":
-            return self.launch_seconds * sum(kernel.launches for kernel in launched)
+            return sum(self.launching_seconds(kernel) for kernel in launched)
         # a graph of the whole step is launched once: nothing for each op
-        outside = sum(kernel.launches for kernel in launched if self.graphs == "layers" and not _captured(kernel))
+        outside = sum(self.launching_seconds(one) for one in launched if self.graphs == "layers" and not _captured(one))
         inside = any(self.graphs == "layers" and _captured(kernel) for kernel in launched)
-        return self.launch_seconds * (outside + inside)
+        return outside + self.launch_seconds * inside
+
+    def launching_seconds(self, kernel: Kernel) -> float:
+        """Return the host time to launch *kernel*, outside of a graph, s."""
+        if not self.launch_seconds:
+            return 0.0
+        beside = OPERATOR_SECONDS * kernel.operators + self.product_seconds * kernel.products
+        return self.launch_seconds * kernel.launches + beside
 
     @property
     def speeds(self) -> tuple[float, ...]:
@@ -299,7 +308,8 @@ class Accelerator:
         if kernel.winograd is not None and self.lacks_tf32(kernel.precision):
             shapes.append(kernel.winograd)
         tiling = Tiling(k_half, self.tile_side, self.split_latency, self.product_latency, self.overlap)
-        arithmetic = min(one_product(shape, peak, sms, tiling, kernel.rows, kernel.depths) for shape in shapes)
+        several = kernel.rows, kernel.depths, kernel.random_rows
+        arithmetic = min(one_product(shape, peak, sms, tiling, *several) for shape in shapes)
         return smooth_maximum(arithmetic, memory, self.overlap) + self.product_latency
 
     def memory_seconds(self, kernel: Kernel) -> float:

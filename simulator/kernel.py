@@ -6,7 +6,7 @@ Workloads describe computation by kernels, accelerators price them; neither impo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Literal
 
@@ -22,10 +22,12 @@ class Kernel:
     `OPERAND_BYTES`. *seconds*, if given, is a measured duration, which is taken as it is.
     *launches*: the number of kernels that the host launches for it. *winograd*, for a convolution in tf32: the shape of
     the products of Winograd's algorithm, with fewer multiplications, used if there is no tf32. *attention*: ``forward``
-    or ``backward`` of fused attention; its *shape* is (batch x heads x products, rows, columns, head size).
-    *aligned*: the rows of its matrices begin at multiples of `ALIGNMENT` bytes. *rows*, *depths*: m or k of each
-    product of a launch of unequal ones, whose *shape* has their number and the mean. *copies*: the ranks that compute
-    the same result; MFU counts it once. *operation*: what it does, and for which operator; its cost, and whether it is
+    or ``backward`` of fused attention; its *shape* is (batch x heads x products, rows, columns, head size). *aligned*:
+    the rows of its matrices begin at multiples of `ALIGNMENT` bytes. *rows*, *depths*: m or k of each product of a
+    launch of unequal ones, whose *shape* has their number and the mean. *random_rows*: m of each is the mean of a count
+    of tokens, which varies. *operators*: further small operators of the framework that the host dispatches for it.
+    *products*: those of a grouped launch, which some libraries launch one by one. *copies*: the ranks that compute the
+    same result; MFU counts it once. *operation*: what it does, and for which operator; its cost, and whether it is
     equal to another kernel, do not depend on it.
     """
 
@@ -40,6 +42,9 @@ class Kernel:
     aligned: bool = True
     rows: tuple[int, ...] = ()
     depths: tuple[int, ...] = ()
+    products: int = 0
+    random_rows: bool = False
+    operators: int = 0
     copies: int = 1
     operation: Operation | None = field(default=None, compare=False)
 
@@ -92,10 +97,12 @@ def grouped_matmul(
     precision: str = "fp32",
     rows: tuple[int, int] | None = None,
     result: str = "",
+    random_rows: bool = False,
 ) -> Kernel:
     """Return products of unequal sizes in one launch: either all *m* or all *k* are equal. Options as of `matmul`.
 
-    Sizes may be means, so that they have fractions: FLOPs count these, tiles whole rows.
+    Sizes may be means, so that they have fractions: FLOPs count these, tiles whole rows. *random_rows*: all *m* are
+    means of counts that vary, so that the last tile of each is filled by half in the mean.
 
     >>> grouped_matmul([128.0, 64.0], 32, [16, 16]).flops, grouped_matmul([64.0, 64.0], 32, [16, 16]).shape
     (196608.0, (2, 64, 32, 16))
@@ -117,14 +124,40 @@ def grouped_matmul(
         aligned=aligned,
         rows=whole if len(set(whole)) > 1 else (),
         depths=depths if len(set(depths)) > 1 else (),
+        random_rows=random_rows,
+        products=sum(1 for one, deep in zip(m, k, strict=True) if one and deep),
     )
 
 
 def memory_bound(
-    nbytes: float, *, precision: str = "fp32", launches: int = 1, operation: Operation | None = None
+    nbytes: float,
+    *,
+    precision: str = "fp32",
+    launches: int = 1,
+    operators: int = 0,
+    operation: Operation | None = None,
 ) -> Kernel:
     """Return an elementwise, normalising or copying kernel: *nbytes* are read and written, arithmetic is hidden."""
-    return Kernel(0.0, nbytes, None, precision, None, launches, operation=operation)
+    return Kernel(0.0, nbytes, None, precision, None, launches, operators=operators, operation=operation)
+
+
+def in_pieces(kernel: Kernel, pieces: int) -> Kernel:
+    """Return the product *kernel* in as many *pieces* along m, or fewer if it has fewer rows; others stay as they are.
+
+    Each piece has whole tiles and reads the other operand again. Pieces alternate between streams (Transformer Engine,
+    common/comm_gemm_overlap; PyTorch, distributed/_symmetric_memory), so that their tiles are one sequence of waves.
+
+    >>> in_pieces(matmul(6, 4, 8), 2).shape, in_pieces(memory_bound(8.0), 2).nbytes
+    ((2, 3, 4, 8), 8.0)
+    """
+    if kernel.shape is None or kernel.attention or kernel.rows or kernel.depths or kernel.seconds is not None:
+        return kernel
+    batch, m, n, k = kernel.shape
+    count = min(pieces, m)
+    if count == 1:
+        return kernel
+    again = (count - 1) * batch * n * k * OPERAND_BYTES[kernel.precision]
+    return replace(kernel, nbytes=kernel.nbytes + again, shape=(batch * count, ceil(m / count), n, k))
 
 
 def measured(seconds: float, flops: float = 0.0, operation: Operation = MEASURED) -> Kernel:

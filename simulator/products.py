@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import sqrt
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,11 @@ CANDIDATES = np.array(
 """(m, n, parts along k) of all ways to compute a product (candidates x 3)."""
 
 TILE_M, TILE_N, PARTS = CANDIDATES.T.astype(float)
+
+NORMAL = NormalDist()
+
+SPREADS = 5.0
+"""Standard deviations beyond which no count is expected: one in three million is."""
 
 Numbers = NDArray[np.float64]
 
@@ -90,16 +97,44 @@ def one_product(
     tiling: Tiling,
     rows: tuple[int, ...] = (),
     depths: tuple[int, ...] = (),
+    random_rows: bool = False,
 ) -> float:
     """Return the seconds of the arithmetic of one launch of *shape* (batch, m, n, k).
 
     *rows*: m of each product, if unequal ones share the launch: its tiles are one sequence of waves; *depths*: k of
-    each.
+    each. *random_rows*: as `expected_tiles_down` has them.
     """
     batch, m, n, k = shape
-    down = tiles_down(m, batch) if not rows else _sum_down(rows)
+    if random_rows:
+        down = (
+            batch * expected_tiles_down(m) if not rows else np.sum([expected_tiles_down(one) for one in rows], axis=0)
+        )
+    else:
+        down = tiles_down(m, batch) if not rows else _sum_down(rows)
     deepest = float(max(depths)) if depths else None
     return float(arithmetic_seconds(down, n, k, rate=rate, sms=sms, tiling=tiling, deepest=deepest))
+
+
+@lru_cache(maxsize=10_000)
+def expected_tiles_down(mean: float) -> Numbers:
+    """Return the expected tiles along m by candidate, if m is a count of tokens with that *mean*.
+
+    Each of many tokens chooses an expert with a small probability, so that the count is Poisson's, here normal with a
+    variance of *mean*. The sum of P(m > k tile) over all k is the mean of its tiles: half a tile more than *mean* fills
+    where counts spread over more than a tile, whole tiles where they do not.
+
+    >>> expected_tiles_down(1024.0)[:3].round(2).tolist(), tiles_down(1024)[:3].tolist()
+    ([8.5, 8.5, 8.5], [8.0, 8.0, 8.0])
+    """
+    if not mean:
+        return np.zeros(len(TILE_M))
+    deviation = sqrt(mean)
+    found = []
+    for tile in TILE_M.tolist():
+        surely = int(max(0.0, mean - SPREADS * deviation) // tile)
+        last = int((mean + SPREADS * deviation) // tile)
+        found.append(surely + sum(NORMAL.cdf((mean - k * tile) / deviation) for k in range(surely, last + 1)))
+    return np.array(found)
 
 
 def _sum_down(rows: Sequence[int]) -> Numbers:

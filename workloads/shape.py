@@ -16,6 +16,7 @@ from workloads.operators.attentions.kind import AttentionKind
 from workloads.operators.fusion import Fused, fuses
 from workloads.operators.sharded import WHOLE, Cut
 from workloads.saved_tensors.activation import EVERYTHING, Saved
+from workloads.saved_tensors.rule import Rule
 from workloads.windows import Window
 
 
@@ -48,7 +49,7 @@ class Shape:
     each head has a learned score that no position has (GPT-OSS). *experts*: of layers with a mixture of experts.
     *latent*: sizes of latent attention; heads then have as many keys and values as queries.
     *lora*: adapters of a frozen model; None: all parameters are trained. *saved*: what activation functions of
-    feed-forward networks keep.
+    feed-forward networks keep. *again*: which operators recomputation runs again; None: core attention, where it does.
     """
 
     num_layers: int
@@ -102,6 +103,7 @@ class Shape:
     latent: Latent | None = None
     lora: Lora | None = None
     saved: Saved = EVERYTHING
+    again: Rule | None = None
 
     @property
     def whole_length(self) -> int:

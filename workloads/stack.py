@@ -114,6 +114,8 @@ class StackKeys(Section):
     """How the loss is computed; empty: as fused says."""
     gather_logits: Flag = False
     """Tensor-parallel ranks gather the logits, and each computes the whole loss."""
+    grouped_product: Time = 0.0
+    """Further host time for each product of a grouped one (an expert), if they are launched one by one."""
     keep_gathered: Flag = False
     """Inputs gathered from the shards of a sequence are kept whole, not gathered again."""
     separate_gate: Flag = False
@@ -216,6 +218,7 @@ class SoftwareSpecification(StackKeys):
             zero_gradients=self.zero_gradients,
             zero_parameters=self.zero_parameters,
             graphs=self.graphs,
+            product_seconds=self.grouped_product,
         )
 
     def changed(self, keys: Mapping[str, Any]) -> Self:

@@ -49,6 +49,8 @@ from workloads.operators.sharded import (
 )
 from workloads.operators.side_by_side import SharedInput, SummedOutput
 from workloads.saved_tensors.activation import RecomputedActivation, Saved, saving
+from workloads.saved_tensors.operators import reruns
+from workloads.saved_tensors.rule import Rule
 from workloads.shape import Shape
 from workloads.windows import Window
 
@@ -88,6 +90,10 @@ class Transformer(Model):
                 f"{self.shape.activation} multiplies two tensors and keeps both; few bits are for gelu, relu and others"
             )
         return self.reshaped(saved=rule)
+
+    def recomputing(self, rule: Rule) -> Transformer:
+        """The model with *rule* for what recomputation by operator runs again. Raises `ScenarioError`."""
+        return self.reshaped(again=rule)
 
     def in_low_precision(self, low: LowPrecision) -> Transformer:
         """The model with *low* for the linear maps of its layers; attention and logits keep their precision.
@@ -130,8 +136,12 @@ def _layers(shape: Shape) -> Iterator[OperatorLayer]:
     made: dict[int, OperatorLayer] = {}
     for number, operators in enumerate(layers_of_operators(shape, shape.num_layers)):
         name = f"layer {number}"
-        first = made.setdefault(id(operators), OperatorLayer(name, "transformer", operators, shape.hidden_bytes))
-        yield first if first.name == name else first.again(name)
+        if id(operators) not in made:
+            again = reruns(operators, shape.again) if shape.again else None
+            made[id(operators)] = OperatorLayer(name, "transformer", operators, shape.hidden_bytes, reruns=again)
+            yield made[id(operators)]
+        else:
+            yield made[id(operators)].again(name)
 
 
 def layers_of_operators(shape: Shape, count: int) -> Iterator[tuple[Operator, ...]]:

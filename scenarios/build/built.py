@@ -33,10 +33,12 @@ from workloads.default_stack import AUTO, FRAMEWORKS, StackChoice, default_stack
 from workloads.huggingface.aliases import is_config, with_plain_keys
 from workloads.model import Model
 from workloads.parallelism import is_transformer
+from workloads.saved_tensors.activation import EVERYTHING
 from workloads.stack import specification as stack_specification
 
 if TYPE_CHECKING:
     from scenarios.build.grid_choice import Choice
+    from workloads.saved_tensors.rule import Rule
 
 log = logging.getLogger(__name__)
 
@@ -310,15 +312,36 @@ class BuiltScenario:
     def _saving(self, model: Model) -> Model:
         """Return *model* with the scenario's rule of what activation functions keep."""
         training = self.specification.training
-        if training is None or training.activation_function is None:
+        if training is None:
             return model
-        path = "training", "activation_function"
+        rule = training.recompute_options.rule
+        if rule is not None:
+            model = self._recomputing(model, rule)
+        if training.saved == EVERYTHING:
+            return model
+        path = "training", "activation_function" if training.activation_function else "saved_precision"
         if not is_transformer(model):
             raise self.document.error(path, f"belongs to a transformer, and {model.name} is not one")
+        if training.saved.experts_fp8 and model.shape.experts is None:
+            raise self.document.error(("training", "saved_precision"), f"belongs to experts, and {model.name} has none")
         try:
-            return model.saving(training.activation_function.saved)
+            return model.saving(training.saved)
         except ScenarioError as error:
             raise self.document.error((*path, "bits"), str(error)) from None
+
+    def _recomputing(self, model: Model, rule: Rule) -> Model:
+        """Return *model* with *rule* for what recomputation by operator runs again."""
+        path = "training", "recompute"
+        if not is_transformer(model):
+            raise self.document.error(path, f"operators are those of a transformer, and {model.name} is not one")
+        missing = {"mla_up": model.shape.latent is None, "experts": model.shape.experts is None}
+        for name in sorted(rule.names):
+            if missing.get(name):
+                raise self.document.error((*path, "operators"), f"{model.name} has no {name}")
+        try:
+            return model.recomputing(rule)
+        except ScenarioError as error:
+            raise self.document.error((*path, "every"), str(error)) from None
 
     def _in_low_precision(self, model: Model) -> Model:
         """Return *model* with products in 8 or 4 bits, if the scenario asks for them."""

@@ -187,8 +187,12 @@ def _recomputation(run: Launch) -> Iterator[str]:
         yield f"--recompute-granularity full --recompute-method {method} --recompute-num-layers {layers}"
     elif options.method == "selective":
         yield "--recompute-granularity selective"
+    elif options.method == "operators" and options.operators:
+        flags = {name: flag for flag, name in keys.MODULES.items()}
+        modules = " ".join(flags[name] for name in options.operators)
+        yield f"--recompute-granularity selective --recompute-modules {modules}"
     elif options.method != "none":
-        raise run.refuse("training.recompute", PROGRAM, "none, selective, full, uniform, block")
+        raise run.refuse("training.recompute", PROGRAM, "none, selective, full, uniform, block, operators by name")
     yield from _offload(run)
 
 

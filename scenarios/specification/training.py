@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, model_validator
@@ -84,9 +85,13 @@ class Training(Section):
     """Number format of the optimizer states, fp32 by default; master weights stay fp32."""
     recompute: AnyRecompute = "none"
     """Activations that are computed again in the backward pass: none, those of the attention (selective), all of each
-    layer (full), or the fastest choice within the memory (optimal). With options: {method: uniform, num_layers: 2}."""
+    layer (full), or the fastest choice within the memory (optimal). With options: {method: uniform, num_layers: 2}, or
+    by operator: {method: operators, operators: [norm, swiglu]}."""
     activation_function: ActivationFunction | None = None
     """What activation functions of feed-forward networks keep; by default their inputs and outputs."""
+    saved_precision: Literal["model", "fp8"] = "model"
+    """In which experts keep the inputs of their products and activation functions for the backward pass: that of the
+    model, or fp8 with a scale for each 128 features."""
     offload: Offload | None = None
     """What leaves the GPU's memory: activations, optimizer states, gradients, parameters; by default nothing."""
     tokens: Quantity | None = None
@@ -125,6 +130,13 @@ class Training(Section):
     def recompute_options(self) -> Recompute:
         """The section, or that of the word."""
         return self.recompute if isinstance(self.recompute, Recompute) else Recompute(method=self.recompute)
+
+    @property
+    def saved(self) -> Saved:
+        """What activation functions and experts keep."""
+        own = self.activation_function.saved if self.activation_function is not None else Saved()
+        again = own.recompute or "swiglu" in (self.recompute_options.operators or ())
+        return replace(own, recompute=again, experts_fp8=self.saved_precision == "fp8")
 
     @property
     def plans_activations(self) -> bool:

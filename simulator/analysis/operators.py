@@ -145,9 +145,12 @@ def _shares(op: Compute, processor: Accelerator, software: Software | None) -> I
 
 def _rows(kernels: Sequence[Kernel], processor: Accelerator, software: Software | None) -> list[Floats]:
     """Return for each kernel its part of the time of all *kernels* by `BOUNDS`, in s, its FLOPs, bytes and launches."""
-    launch = software.launch_seconds if software else 0.0
     own = [0.0 if kernel.seconds is not None else processor.kernel_seconds(kernel, software) for kernel in kernels]
-    host = [0.0 if kernel.seconds is not None else launch * kernel.launches for kernel in kernels]
+    launched = [software is not None and kernel.seconds is None for kernel in kernels]
+    host = [
+        software.launching_seconds(one) if known and software else 0.0
+        for one, known in zip(kernels, launched, strict=True)
+    ]
     on_gpu, by_host = _weights(sum(own), sum(host), software.sharpness if software else 1.0)
     rows = []
     for kernel, seconds, launching in zip(kernels, own, host, strict=True):

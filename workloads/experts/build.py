@@ -36,13 +36,15 @@ def mixture(
     reduced = experts.cut.reduced_over
     # what is sent in 8 bits has a scale for each 128 features, as blockwise products take it
     sent_cast = experts.cut.sent_fp8 and shape.low is not None and shape.low.recipe == BLOCKWISE
-    up = GroupedLinear(experts.local, shape.hidden_size, width * (2 if shape.gated else 1), bias, precision, reduced)
-    down = GroupedLinear(experts.local, width, shape.hidden_size, bias, precision, reduced)
+    counted = not experts.capacity_factor
+    doubled = width * (2 if shape.gated else 1)
+    up = GroupedLinear(experts.local, shape.hidden_size, doubled, bias, precision, reduced, random_rows=counted)
+    down = GroupedLinear(experts.local, width, shape.hidden_size, bias, precision, reduced, random_rows=counted)
     return Mixture(
         experts,
         rows,
         shape.hidden_size,
-        Router(score, experts.topk, experts.aux_loss),
+        Router(score, experts.topk, experts.aux_loss, fuses(shape.fused, "router")),
         on_the_sequence(score, cut).tensors,
         scaled_groups(up, shape.low, input_cast=sent_cast),
         activation(width),
@@ -54,4 +56,5 @@ def mixture(
         precision=precision,
         fused=fuses(shape.fused, "permute"),
         sent_cast=sent_cast,
+        kept_fp8=shape.saved.experts_fp8,
     )

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from math import comb
 
 from simulator.schedule.ops import BySender
+from workloads.experts.router import COUNT_BYTES
 from workloads.experts.sizes import Experts
 from workloads.operators.segment import Exchange
 
@@ -41,6 +42,16 @@ class Dispatch:
     def back(self) -> tuple[Exchange, ...]:
         """From the experts to the tokens."""
         return self._hops(back=True)
+
+    def counts(self) -> tuple[Exchange, ...]:
+        """Each rank gathers the counts of tokens of all: it needs them for the sizes of its messages.
+
+        None where sizes are known: experts on one rank, or padded to their capacity.
+        """
+        cut = self.experts.cut
+        if cut.ranks == 1 or self.experts.padded:
+            return ()
+        return (Exchange("all_gather", float(cut.ranks * self.experts.count * COUNT_BYTES), cut.over),)
 
     def gathered(self) -> tuple[Exchange, ...]:
         """The ranks that share experts gather their tokens."""

@@ -1,9 +1,10 @@
 """The feed-forward block of a layer with experts: router, dispatch, experts, combine, and the shared expert.
 
 Forward: the router chooses; tokens are permuted into the order of experts, dispatched, sorted by expert, multiplied,
-sorted back, sent back, and summed up with the router's weights. Backward: the gradient goes the same way back. The
-order, and what is kept, are those of Megatron-LM (core/transformer/moe/moe_layer.py, token_dispatcher.py, experts.py;
-weights are applied after the way back).
+sorted back, sent back, and summed up. Backward: the gradient goes the same way back. The
+order, and what is kept, are those of Megatron-LM (core/transformer/moe/moe_layer.py, token_dispatcher.py, experts.py,
+``activation_func_with_probs``: weights multiply the activation, so that results are not
+kept for their gradient).
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Mixture(Operator):
     *router_parameters*: the tensors of the router, with the axes that reduce them. *sequence_cut*: the ranks of a
     tensor-parallel group have different tokens. *summed*: else these ranks add up their outputs, over that axis.
     *fused*: the sum of results is one kernel. *sent_cast*: products take tokens and gradients as they are sent, cast.
+    *kept_fp8*: what experts keep is kept in 8 bits.
     """
 
     experts: Experts
@@ -53,6 +55,7 @@ class Mixture(Operator):
     precision: str = "fp32"
     fused: bool = True
     sent_cast: bool = False
+    kept_fp8: bool = False
 
     @property
     def operation(self) -> Operation:
@@ -96,13 +99,13 @@ class Mixture(Operator):
         return (*again, *products, *self.router.linear.backward_weights(samples), *shared)
 
     def kept_bytes(self, samples: int) -> float:
-        """The input, what the router keeps, the inputs of the products and of the activation, and the results."""
+        """The input, what the router keeps, and the inputs of the products and of the activation."""
         width, dispatch = BYTES[self.precision], self.dispatch(samples)
         tokens = dispatch.arriving
         taken = 0 if self.up.frozen else samples * self.rows
-        inputs = (taken + sum(dispatch.tokens)) * self.hidden * width
+        inputs = taken * self.hidden * width
         products = self.up.kept_bytes(tokens) + (0.0 if self._recomputes else self.down.kept_bytes(tokens))
-        inside = products + sum(tokens) * self.between.kept * self.between.elements
+        inside = self._narrowed(products + sum(tokens) * self.between.kept * self.between.elements, tokens)
         shared = sum(operator.kept_bytes(samples) for operator in chain(*self.shared))
         return inputs + inside + self.router.kept_bytes(samples) + max(0.0, shared - self._shared_input(samples))
 
@@ -117,6 +120,21 @@ class Mixture(Operator):
         routed = samples * self.rows * (self.hidden * width + self.router.experts * 4.0)
         shared = sum(operator.weight_bytes(samples) for operator in chain(*self.shared))
         return products + routed + max(0.0, shared - self._shared_input(samples))
+
+    def _narrowed(self, nbytes: float, tokens: tuple[float, ...]) -> float:
+        """*nbytes*, or those of the same elements in 8 bits, where experts keep these; what is in 8 bits stays."""
+        if not self.kept_fp8:
+            return nbytes
+        narrow = FP8_BYTES / BYTES[self.precision]
+        products = (self.up, self.down) if not self._recomputes else (self.up,)
+        wide = [one for one in products if one.keeps_wide_input]
+        kept = sum(one.kept_bytes(tokens) for one in wide) + sum(tokens) * self.between.kept * self.between.elements
+        return nbytes - (1.0 - narrow) * kept
+
+    def _narrowing(self, rows: float) -> tuple[Kernel, ...]:
+        """The cast of what the activation keeps to 8 bits, or back."""
+        elements = self.between.kept * self.between.elements / BYTES[self.precision]
+        return (cast_to_fp8(rows, elements, self.precision),) if self.kept_fp8 and rows else ()
 
     @property
     def _recomputes(self) -> bool:
@@ -141,8 +159,9 @@ class Mixture(Operator):
     def _forward(self, samples: int) -> Iterator[Segment]:
         there, back = self.dispatch(samples).there(), self.dispatch(samples).back()
         first, second = self._beside("F", samples)
-        before = (*self.router.forward(samples), *self._cast(samples), *self._permuted(samples, there=True))
-        yield from _exchanged(before, there, first)
+        counts = self.dispatch(samples).counts()
+        yield Segment((*self.router.forward(samples), *self._counted(samples)), after=counts)
+        yield from _exchanged((*self._cast(samples), *self._permuted(samples, there=True)), there, first)
         yield self._experts(samples, "F")
         yield from _exchanged((), back, second)
         added = (self._sum(samples),) if any(self.shared) else ()
@@ -178,10 +197,12 @@ class Mixture(Operator):
         after = (self._sorted(sum(tokens) * 2 * dispatch.width),) if sorts else ()
         rows = round(sum(tokens))
         if phase == "F":
-            inner = (*self.up.forward(tokens), *self.between.forward(rows), *self.down.forward(tokens))
+            kept = self._narrowing(rows)
+            inner = (*self.up.forward(tokens), *kept, *self.between.forward(rows), *self.down.forward(tokens))
         else:
             inner = (
                 *self.down.backward_input(tokens),
+                *self._narrowing(rows),
                 *self.between.backward_input(rows),
                 *self.up.backward_input(tokens),
             )
@@ -192,6 +213,10 @@ class Mixture(Operator):
         tokens = self.dispatch(samples).arriving
         weights = (*self.down.backward_weights(tokens), *self.up.backward_weights(tokens))
         return (*self._experts(samples, "F").kernels, *self._experts(samples, "I").kernels, *weights)
+
+    def _counted(self, samples: int) -> tuple[Kernel, ...]:
+        """What the host has to know before it launches products and exchanges of sizes that depend on the tokens."""
+        return () if self.experts.padded else (self.router.counted(samples),)
 
     def _permuted(self, samples: int, *, there: bool) -> tuple[Kernel, ...]:
         dispatch = self.dispatch(samples)

@@ -17,7 +17,8 @@ from workloads.operators.parameter import ParameterTensor, matrix
 class GroupedLinear:
     """y = x W^T + b of *experts* experts of a rank, from *inputs* to *outputs* features; *splits* as in `Linear`.
 
-    *tokens* are the rows of each expert. *frozen*: as in `Linear`.
+    *tokens* are the rows of each expert. *frozen*: as in `Linear`. *random_rows*: tokens are means, and experts take
+    all that come; else they have these numbers.
     """
 
     experts: int
@@ -27,6 +28,7 @@ class GroupedLinear:
     precision: str
     reduced_over: str
     frozen: bool = False
+    random_rows: bool = False
 
     @property
     def tensors(self) -> tuple[ParameterTensor, ...]:
@@ -70,7 +72,8 @@ class GroupedLinear:
         return 0.0 if self.frozen else self.kept_bytes(tokens) + sum(tokens) * self.outputs * BYTES[self.precision]
 
     def _rows(self, tokens: tuple[float, ...], outputs: int, inputs: int) -> Kernel:
-        return grouped_matmul(tokens, outputs, (float(inputs),) * self.experts, precision=self.precision)
+        depths = (float(inputs),) * self.experts
+        return grouped_matmul(tokens, outputs, depths, precision=self.precision, random_rows=self.random_rows)
 
 
 @dataclass(frozen=True)
@@ -161,6 +164,7 @@ class ScaledGroupedLinear(GroupedLinear):
             precision=self.low.scaling.product,
             rows=(inputs, inputs),
             result=self.precision,
+            random_rows=self.random_rows,
         )
 
 

@@ -11,21 +11,48 @@ SCORE_BYTES = 4
 """Bytes of a score: the softmax or sigmoid is in fp32 (Megatron-LM, core/transformer/moe/router.py)."""
 
 CHOICE = 4
-"""Passes over the scores, and kernels, of a choice: softmax, top-k, and two scatters into a dense map (Megatron-LM,
+"""Passes over the scores of a choice: softmax, top-k, and two scatters into a dense map (Megatron-LM,
 core/transformer/moe/moe_utils.py, ``topk_softmax_with_capacity``). The backward pass has as many."""
 
 AUX_LOSS = 3
 """Further ones of the loss for equal loads: a sum over tokens, a product, a sum (same file,
 ``switch_load_balancing_loss_func``; Fedus et al. 2022, arXiv:2101.03961, equation 4)."""
 
+CHOICE_OPERATORS = 9, 6
+"""Operators of a choice that is not fused, by pass, in the same function: top-k, softmax, a cast, zeros and
+a scatter of probabilities, zeros, a cast, a scatter and a cast of the map; a gather, a cast, the gradient of the
+softmax, zeros and a scatter for the top-k, and the sum with the gradient of the loss."""
+
+AUX_LOSS_OPERATORS = 13, 5
+"""Those of the loss for equal loads that is not fused: softmax, top-k, zeros, a cast, a scatter, a cast and a sum for
+the map, a sum, a product, a sum and a scale for the loss, a quotient and a sum for the log (core/transformer/moe/
+router.py, ``compute_routing_scores_for_aux_loss`` and ``apply_load_balancing_loss``); two scales, an expansion, a
+product and the gradient of the softmax."""
+
+COUNT_OPERATORS = 7
+"""Operators that count tokens for the sizes of messages: sum and cast of the map; sums for each rank of what is sent;
+of the gathered counts a copy of the part of this rank, and sums for each sender, each group and each expert (core/
+transformer/moe/token_dispatcher.py, ``MoEAlltoAllTokenDispatcher.preprocess``)."""
+
+COPIES_TO_HOST = 4
+"""Copies of counts to the host, which waits for them: what is sent, what is received, over both axes, and the tokens of
+each expert (same file, ``_maybe_dtoh_and_synchronize``)."""
+
+COUNT_BYTES = 8
+"""Bytes of a count of tokens, an int64."""
+
 
 @dataclass(frozen=True)
 class Router:
-    """Scores of *experts* experts by the *linear* map, of which *topk* are chosen; *aux_loss*: a loss is computed."""
+    """Scores of *experts* experts by the *linear* map, of which *topk* are chosen; *aux_loss*: a loss is computed.
+
+    *fused*: the choice is one kernel, and the loss two (Megatron-LM, ``--moe-router-fusion``).
+    """
 
     linear: Linear
     topk: int
     aux_loss: bool
+    fused: bool = True
 
     @property
     def experts(self) -> int:
@@ -34,20 +61,28 @@ class Router:
 
     def forward(self, samples: int) -> tuple[Kernel, ...]:
         """The scores, and the choice."""
-        return (*self.linear.forward(samples), *self._choice(samples))
+        return (*self.linear.forward(samples), *self._choice(samples, 0))
 
     def backward_input(self, samples: int) -> tuple[Kernel, ...]:
         """The gradients of the scores and of the tokens."""
-        return (*self._choice(samples), *self.linear.backward_input(samples))
+        return (*self._choice(samples, 1), *self.linear.backward_input(samples))
 
     def kept_bytes(self, samples: int) -> float:
         """The probabilities, and the map of the choice, a byte each; the input belongs to all parts of the layer."""
         return samples * self.linear.rows * self.experts * (SCORE_BYTES + 1.0)
 
-    def _choice(self, samples: int) -> tuple[Kernel, ...]:
+    def counted(self, samples: int) -> Kernel:
+        """The counts of tokens by expert, and their copies to the host; they read the map, a byte for each score."""
+        nbytes = float(samples * self.linear.rows * self.experts)
+        return memory_bound(nbytes, precision=self.linear.precision, operators=COUNT_OPERATORS + COPIES_TO_HOST)
+
+    def _choice(self, samples: int, backward: int) -> tuple[Kernel, ...]:
         passes = CHOICE + (AUX_LOSS if self.aux_loss else 0)
         nbytes = samples * self.linear.rows * self.experts * SCORE_BYTES * passes
-        return (memory_bound(nbytes, precision=self.linear.precision, launches=passes),)
+        apart = CHOICE_OPERATORS[backward] + (AUX_LOSS_OPERATORS[backward] if self.aux_loss else 0)
+        launches = (3 if self.aux_loss else 1) if self.fused else 1
+        operators = 0 if self.fused else apart
+        return (memory_bound(nbytes, precision=self.linear.precision, launches=launches, operators=operators),)
 
 
 def permuted(tokens: float, copies: float, width: float, precision: str) -> Kernel:
@@ -71,6 +106,6 @@ FP8_BYTES = 1 + 4 / 128
 section 3.3.2)."""
 
 
-def cast_to_fp8(tokens: float, hidden: int, precision: str) -> Kernel:
+def cast_to_fp8(tokens: float, hidden: float, precision: str) -> Kernel:
     """The cast of *tokens* rows before they are sent."""
     return memory_bound(tokens * hidden * (BYTES[precision] + FP8_BYTES), precision=precision)

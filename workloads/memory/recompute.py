@@ -1,7 +1,8 @@
 """Recomputation runs part of the forward pass again, before the backward pass, instead of keeping its results.
 
 Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost" (arXiv:1604.06174). *selective*: core attention only;
-its activations are large and cheap to compute (Korthikanti et al. 2022, arXiv:2205.05198, section 5). Otherwise each
+its activations are large and cheap to compute (Korthikanti et al. 2022, arXiv:2205.05198, section 5). *operators*: what
+the rule of the model says (`workloads.saved_tensors.operators`). Otherwise each
 stage has a sequence (`chains.sequence`) that says which layers run again before which backward pass: a fixed one
 (`chains.methods`) or an optimal one (`chains.optimal`). Non-reentrant checkpoints of torch 2.1 and later stop early, as
 soon as all tensors that the backward pass needs are there (torch.utils.checkpoint, ``set_checkpoint_early_stop``): the
@@ -26,7 +27,7 @@ from workloads.model import Layer, Model
 from workloads.operators.lowering import lowered_segments
 from workloads.stages import ENDS
 
-CHOICES = ("none", "selective", *FIXED)
+CHOICES = ("none", "selective", "operators", *FIXED)
 """How much is recomputed, where that follows from the layers alone."""
 
 RUN = " run "
@@ -52,7 +53,7 @@ def recompute(
         raise ScheduleError(f'unknown recomputation "{how}"; there are: {", ".join(nearest(how, [*CHOICES]))}')
     if how == "none":
         return schedule
-    if how == "selective":
+    if how in ("selective", "operators"):
         check_not_recomputed(schedule, f"recompute = {how}")
         layers = {layer.name: layer for layer in model.layers if layer.kind not in ENDS}
         return _with(schedule, model, micro_batch_size, lambda part: _attention_again(part, layers, micro_batch_size))

@@ -18,12 +18,13 @@ Fusible = Literal[
     "permute",
     "rms_norm",
     "rope",
+    "router",
     "softmax",
     "swiglu",
 ]
 """Operators that some stacks fuse and others do not. *batch_norm*: with the activation and the sum that follow it.
 *block_sum*: of the results of ring attention, block by block; *permute*: the copies of tokens for their experts, and
-the weighted sum of the results."""
+the weighted sum of the results; *router*: the choice of experts and the loss for equal loads."""
 
 FUSIBLE: tuple[str, ...] = get_args(Fusible)
 

@@ -17,6 +17,8 @@ class OperatorLayer(Layer):
     """*operators* in order; *sample_output_bytes*: what the layer passes on for each sample.
 
     *passed_on*: how many of these bytes it only hands on, so that a layer behind does not keep them as its own input.
+    *reruns*: what recomputation by operator runs again, each with the bytes a sample that are then not kept; None: what
+    operators say themselves, core attention.
     """
 
     name: str
@@ -24,6 +26,7 @@ class OperatorLayer(Layer):
     operators: tuple[Operator, ...]
     sample_output_bytes: float
     passed_on: float = 0.0
+    reruns: tuple[tuple[Operator, float], ...] | None = None
     _kernels: dict[tuple[str, int], tuple[Kernel, ...]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
@@ -94,15 +97,22 @@ class OperatorLayer(Layer):
 
     def recomputable_forward(self, micro_batch_size: int) -> tuple[Kernel, ...]:
         """The kernels of all operators, in order."""
-        return self._cached("recomputable_forward", micro_batch_size, self.operators)
+        if self.reruns is None:
+            return self._cached("recomputable_forward", micro_batch_size, self.operators)
+        return tuple(kernel for segment in self.recomputable_segments(micro_batch_size) for kernel in segment.kernels)
 
     def recomputable_segments(self, micro_batch_size: int) -> tuple[Segment, ...]:
         """The forward segments of the operators that are run again."""
-        again = (operator for operator in self.operators if operator.recomputable_forward(micro_batch_size))
+        if self.reruns is None:
+            again = [operator for operator in self.operators if operator.recomputable_forward(micro_batch_size)]
+        else:
+            again = [operator for operator, _ in self.reruns]
         return tuple(segment for operator in again for segment in _named(operator, "F", micro_batch_size))
 
     def recomputable_bytes(self, micro_batch_size: int) -> float:
         """The sum over the operators."""
+        if self.reruns is not None:
+            return micro_batch_size * sum(nbytes for _, nbytes in self.reruns)
         return sum(operator.recomputable_bytes(micro_batch_size) for operator in self.operators)
 
     def segments(self, phase: str, micro_batch_size: int) -> tuple[Segment, ...]:

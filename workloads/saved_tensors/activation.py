@@ -19,10 +19,15 @@ BYTE = 8
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The rule: *bits* of each element of the input, 0: all of it; with *recompute* the output is computed again."""
+    """The rule: *bits* of each element of the input, 0: all of it; with *recompute* the output is computed again.
+
+    *experts_fp8*: experts keep the inputs of their products and activation functions in 8 bits (DeepSeek-AI 2024,
+    arXiv:2412.19437, section 3.3.3).
+    """
 
     bits: int = 0
     recompute: bool = False
+    experts_fp8: bool = False
 
 
 EVERYTHING = Saved()

@@ -57,6 +57,8 @@ def recompute_text(scenario: BuiltScenario) -> str:
     assert training is not None
     if training.recompute_method == "selective":
         return "selective: the core attention of each layer runs again just before the backward pass of the layer"
+    if training.recompute_method == "operators":
+        return f"{training.recompute_options}: these of each layer run again just before the backward pass of the layer"
     groups: dict[tuple[object, ...], list[StageRun]] = {}
     for one in stages_as_run(scenario):
         groups.setdefault(one.content, []).append(one)

@@ -102,3 +102,12 @@ KEYS: tuple[Key, ...] = (
     *(*DEGREES, EXPERT_TENSOR, CONTEXT_METHOD, SEQUENCE, TENSOR_OVERLAP, STRATEGY),
 )
 """All of them."""
+
+MODULES = {
+    "core_attn": "attention",
+    "layernorm": "norm",
+    "mla_up_proj": "mla_up",
+    "moe": "experts",
+    "moe_act": "swiglu",
+}
+"""Operators of ``training.recompute`` by their names in ``--recompute-modules``."""

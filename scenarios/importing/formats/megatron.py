@@ -129,9 +129,14 @@ def _recomputation(arguments: Arguments, facts: Facts) -> None:
         raise arguments.error("recompute_method", "Megatron refuses it with selective recomputation; leave it out")
     if method not in (None, "uniform", "block"):
         raise arguments.error("recompute_method", f"must be uniform or block, not {method}")
-    modules = [name for name in arguments.several("recompute_modules") if name != "core_attn"]
-    if modules and granularity == "selective":
-        facts.remarks.append(f"recompute_modules {' '.join(modules)}: attention alone is recomputed here")
+    modules = [*arguments.several("recompute_modules")] if granularity == "selective" else []
+    unknown = [name for name in modules if name not in keys.MODULES]
+    if unknown:
+        facts.remarks.append(f"recompute_modules {' '.join(unknown)}: is not recomputed here")
+    known = [keys.MODULES[name] for name in modules if name in keys.MODULES]
+    if known and known != ["attention"]:
+        arguments.give(facts, "training.recompute", {"method": "operators", "operators": known}, "recompute_modules")
+        return
     counted = method == "block" or (method == "uniform" and (layers or 1) > 1)
     value = {"method": method, "num_layers": layers or 1} if counted and granularity == "full" else granularity
     arguments.give(facts, "training.recompute", value or "none", "recompute_granularity")

@@ -31,7 +31,7 @@ def least_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: bo
         return 0.0
     share = estimator.share(variant)
     prices = estimator.computing(variant) if computing else estimator.prices(variant)
-    again = {"full": "F", "selective": AGAIN}.get(
+    again = {"full": "F", "selective": AGAIN, "operators": AGAIN}.get(
         "" if parallelism.recomputes_stages else training.recompute_method, ""
     )
     layers = estimator.stages(share, parallelism)
@@ -150,8 +150,9 @@ def _shares_on_gpu(offload: Offload | None) -> Mapping[str, float]:
 
 def _kept(layer: Layer, previous: Layer | None, recompute: str, samples: int) -> float:
     """Return the bytes that the forward pass of *layer* over *samples* keeps at least."""
-    if recompute not in ("none", "selective", "full"):
+    if recompute not in ("none", "selective", "operators", "full"):
         return 0.0
     if recompute == "full" and layer.kind not in ENDS:
         return previous.input_bytes_of_next(samples) if previous else 0.0
-    return layer.activation_bytes(samples) - (layer.recomputable_bytes(samples) if recompute == "selective" else 0.0)
+    again = recompute in ("selective", "operators")
+    return layer.activation_bytes(samples) - (layer.recomputable_bytes(samples) if again else 0.0)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations, pairwise
 from math import ceil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.accelerator import Accelerator
-from simulator.kernel import grouped_matmul, matmul
+from simulator.accelerator import OPERATOR_SECONDS, Accelerator, Software
+from simulator.kernel import grouped_matmul, matmul, memory_bound
+from simulator.products import TILE_M, expected_tiles_down
 from workloads.experts.dispatch import domain_shares
 from workloads.experts.load import read_load, zipf
 from workloads.experts.mixture import Mixture
-from workloads.experts.sizes import Experts
+from workloads.experts.sizes import ExpertCut, Experts
+from workloads.saved_tensors.activation import Saved
 from workloads.shape import Shape
 from workloads.transformer import transformer_operators
 
@@ -33,9 +37,10 @@ def test_equal_products_are_a_batched_one() -> None:
         grouped_matmul(rows, 96, [64.0] * 8, precision="bf16"),
         matmul(512, 96, 64, batch=8, precision="bf16"),
     )
-    assert grouped == batched
+    assert replace(grouped, products=0) == batched
+    assert grouped.products == 8
     weights = grouped_matmul([96.0] * 8, 64, rows, precision="bf16", rows=(96, 64))
-    assert weights == matmul(96, 64, 512, batch=8, precision="bf16", rows=(96, 64))
+    assert replace(weights, products=0) == matmul(96, 64, 512, batch=8, precision="bf16", rows=(96, 64))
 
 
 @given(st.lists(st.integers(0, 5000), min_size=2, max_size=12).filter(any))
@@ -51,6 +56,42 @@ def test_rows_that_do_not_fill_a_tile_cost_a_whole_one() -> None:
     """An expert with one token more than a tile computes another tile; as many tokens in few experts are faster."""
     assert seconds(*[513.0] * 64) > 1.05 * seconds(*[512.0] * 64)
     assert seconds(*[8.0] * 64, *[0.0] * 64) > 3 * seconds(512.0, *[0.0] * 127)
+
+
+@pytest.mark.parametrize("mean", [40.0, 500.0, 1024.0, 5000.0])
+def test_tiles_of_random_rows_are_the_mean_over_draws(mean: float) -> None:
+    """Counts of tokens are drawn, and their whole tiles counted."""
+    rows = np.random.default_rng(0).poisson(mean, 20_000)
+    drawn = np.array([np.ceil(rows / tile).mean() for tile in TILE_M])
+    assert expected_tiles_down(mean) == pytest.approx(drawn, rel=0.02)
+
+
+def test_the_host_launches_the_products_of_experts_one_by_one() -> None:
+    """Transformer Engine loops over experts; small operators of the router cost the host as torch's do."""
+    software = Software(launch_seconds=50e-6, product_seconds=30e-6)
+    kernel = grouped_matmul([4.0, 4.0, 0.0], 8, [8.0] * 3)
+    assert software.host_seconds([kernel]) == pytest.approx(50e-6 + 2 * 30e-6)
+    assert software.host_seconds([memory_bound(8.0, operators=5)]) == pytest.approx(50e-6 + 5 * OPERATOR_SECONDS)
+    assert Software().host_seconds([kernel]) == 0.0
+
+
+def test_bytes_of_permutation_and_counts() -> None:
+    """k copies of each token are written and read; ranks gather as many counts as there are experts and ranks."""
+    s, h, e, k, ranks = 128, 64, 8, 2, 4
+    made = mixture(Experts(e, k, 96, cut=ExpertCut(ranks=ranks)))
+    first, second, *_ = made.segments("F", 1)
+    assert [(one.kind, one.nbytes) for one in first.after] == [("all_gather", 8 * e * ranks)]
+    assert [kernel.nbytes for kernel in second.kernels] == [2 * (1 + k) * s * h]
+    assert [(one.kind, one.nbytes) for one in second.after] == [("all_to_all", 2 * k * s * h)]
+    padded = mixture(Experts(e, k, 96, capacity_factor=1.0, padded=True, cut=ExpertCut(ranks=ranks)))
+    assert all(one.kind != "all_gather" for segment in padded.segments("F", 1) for one in segment.exchanges)
+
+
+def test_experts_may_keep_their_inputs_in_8_bits() -> None:
+    """Copies, both halves and their product are an element and a 32nd each, in place of two bytes."""
+    s, h, f, e, k = 128, 64, 96, 8, 2
+    wide, narrow = (mixture(Experts(e, k, f), saved=Saved(experts_fp8=fp8)).kept_bytes(1) for fp8 in (False, True))
+    assert wide - narrow == pytest.approx(k * s * (h + 3 * f) * (2 - 33 / 32))
 
 
 @given(st.lists(st.integers(1, 4096), min_size=1, max_size=16), st.integers(0, 15), st.integers(1, 4096))
@@ -71,10 +112,10 @@ def mixture(experts: Experts, **more: object) -> Mixture:
 
 @pytest.mark.parametrize("samples", [1, 3])
 def test_kept_bytes_are_the_formula(samples: int) -> None:
-    """The input, copies for the experts, two halves, their product, copies on the way back; scores and their map."""
+    """The input, copies for the experts, two halves, their product; scores and their map."""
     s, h, f, e, k = 128 * samples, 64, 96, 8, 2
     kept = mixture(Experts(e, k, f)).kept_bytes(samples)
-    assert kept == 2 * (s * h + k * s * h + 2 * k * s * f + k * s * f + k * s * h) + 5 * s * e
+    assert kept == 2 * (s * h + k * s * h + 2 * k * s * f + k * s * f) + 5 * s * e
     shared = mixture(Experts(e, k, f, shared=48)).kept_bytes(samples)
     assert shared - kept == 2 * (2 * s * 48 + s * 48)
 

@@ -62,6 +62,16 @@ def exchanges(made: BuiltScenario, rank: int, over: str) -> list[Collective]:
     return [op for op in made.schedule().program(rank).ops if isinstance(op, Collective) and op.over == over]
 
 
+def of_tokens(made: BuiltScenario, rank: int) -> list[Collective]:
+    """The exchanges of tokens, without those of their counts."""
+    return [op for op in exchanges(made, rank, "ep") if op.kind == "all_to_all"]
+
+
+def count_bytes(ranks: int, micro_batches: int, layers: int = LAYERS) -> int:
+    """What one rank sends for counts: by a ring those of all ranks but one, 8 bytes an expert and forward pass."""
+    return layers * micro_batches * (ranks - 1) * EXPERTS * 8
+
+
 def test_the_layout_of_experts_is_folded_onto_that_of_attention() -> None:
     """arXiv:2504.14960, section 3: attention has tp 2 x dp 4, experts ep 4 x expert dp 2, over the same ranks."""
     mesh = scenario({"tp": 2, "sequence_parallel": True, "ep": 4, "expert_tp": 1}).schedule().mesh
@@ -102,13 +112,14 @@ def test_traffic_is_that_of_the_tokens(parallelism: dict[str, Any], rows: int, s
     stages, shared = parallelism.get("pp", 1), parallelism.get("expert_tp", parallelism.get("tp", 1))
     micro_batches = made.derived.micro_batches
     sent = rows * TOPK * H * WIDTH * (sources - 1) / sources
-    ops = [op for op in exchanges(made, 0, "ep") if op.kind == "all_to_all"]
+    ops = of_tokens(made, 0)
     assert len(ops) == LAYERS // stages * micro_batches * 4
     assert all(op.nbytes == rows * TOPK * H * WIDTH and op.per_peer is None for op in ops)
     # by rings each rank that shares an expert passes on, and sums, the tokens of the others
     gathered = rows * TOPK * H * WIDTH * (shared - 1)
     each = LAYERS // stages * micro_batches * 4 * (sent + gathered)
-    assert result.summary()["traffic_bytes"]["ep"] == pytest.approx(8 * each, rel=1e-12)
+    counts = count_bytes(sources, micro_batches, LAYERS // stages)
+    assert result.summary()["traffic_bytes"]["ep"] == pytest.approx(8 * (each + counts), rel=1e-12)
 
 
 def table(tmp_path: Path, tokens: list[int]) -> str:
@@ -126,7 +137,7 @@ def test_bytes_to_each_peer_are_the_tokens_routed_row_by_row(tmp_path: Path) -> 
     to_rank = [48, 64, 64, 80]
     nbytes = tuple(float(tokens * H * WIDTH) for tokens in to_rank)
     for rank in range(8):
-        kinds = [op.per_peer for op in exchanges(made, rank, "ep")]
+        kinds = [op.per_peer for op in of_tokens(made, rank)]
         micro_batches = made.derived.micro_batches
         # to the experts, and back; then the gradients
         assert kinds == [nbytes, BySender(nbytes)] * (2 * LAYERS * micro_batches)
@@ -134,7 +145,8 @@ def test_bytes_to_each_peer_are_the_tokens_routed_row_by_row(tmp_path: Path) -> 
     result = made.run()
     # what a rank sends to itself is no traffic; all four ranks of a group send the same bytes to each peer
     there = sum(nbytes) * 4 - sum(nbytes)
-    assert result.summary()["traffic_bytes"]["ep"] == pytest.approx(2 * LAYERS * micro_batches * 4 * there, rel=1e-12)
+    tokens = 2 * LAYERS * micro_batches * 4 * there + 8 * count_bytes(4, micro_batches)
+    assert result.summary()["traffic_bytes"]["ep"] == pytest.approx(tokens, rel=1e-12)
 
 
 def test_links_carry_exactly_the_tokens_of_each_pair(tmp_path: Path) -> None:
@@ -144,7 +156,7 @@ def test_links_carry_exactly_the_tokens_of_each_pair(tmp_path: Path) -> None:
     mesh = made.schedule().mesh
     received: dict[int, float] = defaultdict(float)
     for rank in range(4):
-        for op in exchanges(made, rank, "ep"):
+        for op in of_tokens(made, rank):
             assert op.per_peer is not None
             place = mesh.axes["ep"].place(rank)
             assert place is not None
@@ -154,7 +166,8 @@ def test_links_carry_exactly_the_tokens_of_each_pair(tmp_path: Path) -> None:
                     received[other] += own * (other != rank)
             else:
                 received[rank] += 3 * own
-    assert sum(received.values()) == pytest.approx(sum(timeline_bytes(timeline)), rel=1e-12)
+    counts = 4 * count_bytes(4, made.derived.micro_batches)
+    assert sum(received.values()) + counts == pytest.approx(sum(timeline_bytes(timeline)), rel=1e-12)
 
 
 def timeline_bytes(timeline: Any) -> list[float]:
@@ -282,7 +295,7 @@ def test_a_token_goes_to_each_domain_once() -> None:
 
 def test_tokens_go_there_in_fp8_and_come_back_in_bf16() -> None:
     """An fp32 scale for each 128 features (arXiv:2412.19437, section 3.3)."""
-    there, back = (op.nbytes for op in exchanges(scenario({"ep": 4, "dispatch_precision": "fp8"}), 0, "ep")[:2])
+    there, back = (op.nbytes for op in of_tokens(scenario({"ep": 4, "dispatch_precision": "fp8"}), 0)[:2])
     assert there == LENGTH * TOPK * H * (1 + 4 / 128)
     assert back == LENGTH * TOPK * H * WIDTH
 
@@ -292,7 +305,7 @@ def test_tokens_above_the_capacity_are_dropped(tmp_path: Path) -> None:
     made = scenario({"ep": 4}, router_load=load, capacity_factor=1.0)
     # 32 a rank and expert at most
     to_rank = [32 + 8, 32 + 0, 16 + 32, 32 + 24]
-    assert exchanges(made, 0, "ep")[0].per_peer == tuple(float(tokens * H * WIDTH) for tokens in to_rank)
+    assert of_tokens(made, 0)[0].per_peer == tuple(float(tokens * H * WIDTH) for tokens in to_rank)
     padded = scenario({"ep": 4}, router_load=load, capacity_factor=1.25, pad_to_capacity=True)
     assert exchanges(padded, 0, "ep")[0].nbytes == EXPERTS * 40 * H * WIDTH
 
