@@ -57,12 +57,12 @@ class CommunicationTable:
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
-        self.program_of = np.array(schedule.program_of, np.int64)
+        self.program_of = schedule.program_numbers
         self._distinct_ops = [_distinct(program) for program in schedule.programs]
         self._ops: dict[_Key, tuple[Op, ...]] = {}
         self._ranks: defaultdict[_Key, list[Indices]] = defaultdict(list)
         self._places = {
-            name: (*axis.places(len(self.program_of)), _members(axis)) for name, axis in schedule.mesh.axes.items()
+            name: (*axis.places(len(self.program_of)), axis.members) for name, axis in schedule.mesh.axes.items()
         }
         self._number_of: dict[tuple[str, tuple[int, ...]], Indices] = {}
         for name, axis in schedule.mesh.axes.items():
@@ -113,14 +113,16 @@ class CommunicationTable:
 
     def _collectives(self, name: str, axis: Axis) -> None:
         """Add the groups of an axis by group class. All members of a group have the requests of its first rank."""
-        sizes = np.fromiter(map(len, axis.groups), np.int64, len(axis.groups))
-        programs = self.program_of[np.fromiter((group[0] for group in axis.groups), np.int64, len(axis.groups))]
+        if not len(axis.groups):
+            return
+        sizes = axis.lengths
+        programs = self.program_of[axis.members[:, 0]]
         _, first, which = np.unique(sizes * len(self._distinct_ops) + programs, return_index=True, return_inverse=True)
         for kind, number in sorted(enumerate(first.tolist()), key=lambda pair: pair[1]):
             ops = self._distinct_ops[int(programs[number])].get((name,))
             if ops:
-                groups = [axis.groups[group] for group in np.flatnonzero(which == kind).tolist()]
-                self._add(name, (), ops, np.array(groups, np.int64))
+                groups = np.flatnonzero(which == kind)
+                self._add(name, (), ops, axis.members[groups, : sizes[groups[0]]])
 
     def _messages_or_copies(self, program: int, over: tuple[Hashable, ...], ops: tuple[Op, ...]) -> None:
         """Add the messages or copies of the ranks of *program*; *over* is a key of `_distinct`."""
@@ -145,13 +147,6 @@ def _ascending(parts: Sequence[Indices]) -> Indices:
     """The rows of all *parts*, in order of their first ranks."""
     whole = np.concatenate(parts)
     return whole[np.argsort(whole[:, 0], kind="stable")]
-
-
-def _members(axis: Axis) -> Indices:
-    """The ranks of each group of *axis*, one row for each group; shorter rows end with `NONE`."""
-    longest = max(map(len, axis.groups), default=0)
-    rows = [group if len(group) == longest else (*group, *[NONE] * (longest - len(group))) for group in axis.groups]
-    return np.array(rows, np.int64).reshape(len(rows), longest)
 
 
 def _distinct(program: Program) -> dict[tuple[Hashable, ...], tuple[Op, ...]]:
