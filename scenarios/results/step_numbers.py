@@ -284,7 +284,7 @@ class StepNumbers(Result):
     def power(self) -> Power | None:
         """Watts of the GPUs in use and their nodes by state; None if no GPU's power is known."""
         cluster, timeline = self.scenario.cluster(), self._timeline
-        nodes = {cluster.node_of(timeline.devices[rank]) for rank in timeline.gpu_ranks}
+        nodes = cluster.first_of_nodes([timeline.devices[rank] for rank in timeline.gpu_ranks])
         return power(self._gpus, len(nodes), self.scenario.specification.cost)
 
 

@@ -187,10 +187,9 @@ class Mesh:
             for axis in layout.degrees:
                 groups.setdefault(axis, []).append(layout.groups(axis))
         axes = {axis: Axis(_together(several)) for axis, several in groups.items()}
-        ranks = np.zeros(0, np.int64)
-        for several in groups.values():
-            ranks = np.union1d(ranks, np.concatenate([rows.ranks.reshape(-1) for rows in several]))
-        return cls(len(ranks), axes)
+        # every axis of a layout has all of its ranks
+        ranks = [layout.groups(axis).ranks.reshape(-1) for layout in layouts for axis in [*layout.degrees][:1]]
+        return cls(int(np.count_nonzero(np.bincount(np.concatenate(ranks)))) if ranks else 0, axes)
 
     def joint(self, *names: str) -> Axis:
         """One axis over the axes *names*: a group holds the ranks that differ in these coordinates only.

@@ -51,10 +51,6 @@ class Isomorphic:
         """The number of the first flow of communication *number*."""
         return self.start + int(np.searchsorted(self.numbers, number)) * self.flows
 
-    def flow_numbers(self) -> Indices:
-        """The numbers of all flows, of shape ``(communications, flows)``."""
-        return self.start + np.arange(len(self.numbers) * self.flows).reshape(len(self.numbers), self.flows)
-
 
 class Incidence(NamedTuple):
     """Which flow crosses which link, with which coefficients: a sparse matrix, one flow after the other.
@@ -134,7 +130,7 @@ class _Contents:
         part = self._known.setdefault(key, len(self.flows))
         if part == len(self.flows):
             self.flows.append(flow)
-            self._links.append(links)
+            self._links.append(links.astype(np.int32))
             self._used.append([])
         self._used[part].append(where)
         return part
@@ -152,11 +148,13 @@ class _Contents:
 
     def entries(self, one: Isomorphic, first: int) -> tuple[Short, Short, Short]:
         """The entries of the communications of *one*: flows, links, coefficients. Coefficients count from *first*."""
-        count = len(one.numbers)
-        links = np.concatenate([np.zeros((count, 0), np.int64), *self._links], axis=1)
-        flows = one.flow_numbers().repeat([len(flow.links) for flow in self.flows], axis=1)
-        coefficients = np.broadcast_to(first + np.arange(links.shape[1]), links.shape)
-        return _short(flows), _short(links), _short(coefficients)
+        count, width = len(one.numbers), sum(len(flow.links) for flow in self.flows)
+        flows, links, coefficients = np.empty((3, count, width), np.int32)
+        begins = one.start + one.flows * np.arange(count, dtype=np.int32)[:, None]
+        np.add(begins, np.repeat(np.arange(one.flows), [len(flow.links) for flow in self.flows]), out=flows)
+        np.concatenate([np.zeros((count, 0), np.int32), *self._links], axis=1, out=links)
+        coefficients[:] = first + np.arange(width)
+        return flows.ravel(), links.ravel(), coefficients.ravel()
 
 
 def _incidence(pairs: Sequence[tuple[Isomorphic, _Contents]]) -> Incidence:
@@ -169,10 +167,6 @@ def _incidence(pairs: Sequence[tuple[Isomorphic, _Contents]]) -> Incidence:
     weights = np.array([weight for own, _ in coefficients for weight in own], np.float64)
     crossings = np.array([number for _, own in coefficients for number in own], np.float64)
     return Incidence(flows, links, which, weights, crossings)
-
-
-def _short(values: Indices) -> Short:
-    return values.ravel().astype(np.int32)
 
 
 def _distinct_flows(phase: Phase, slots: Indices) -> Iterator[tuple[Hashable, Flow, Indices]]:

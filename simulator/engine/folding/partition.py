@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from simulator.engine.folding.communications import CommunicationTable
 from simulator.engine.folding.flows import Flows, Incidence
 from simulator.engine.folding.non_binding import non_binding
-from simulator.engine.folding.refinement import Edges, refine, split_once
+from simulator.engine.folding.refinement import Edges, Numbers, refine, split_once
 from simulator.hashing import Colours, Indices, firsts, hashed, mixed
 from simulator.network.transport.communicator import Communicator
 from simulator.schedule import Send
@@ -68,7 +68,7 @@ class Partition:
         unfilled = self.non_binding[self.incidence.links]
         edges = [
             _partner_edges(table),
-            Edges(COMMUNICATION, FLOW, flows.made_of, np.arange(len(flows.made_of)), _unlabelled(flows.made_of)),
+            _unlabelled(COMMUNICATION, FLOW, flows.made_of, np.arange(len(flows.made_of), dtype=np.int32)),
             _crossing_edges(self.incidence, ~unfilled),
             _host_edges(hosts, self.hosts),
         ]
@@ -78,9 +78,7 @@ class Partition:
     def _with_non_binding(self, crossing: Edges) -> Indices:
         """The classes of links. Non-binding links are split by the flows on them, but they split no other class."""
         classes = self.classes[LINK]
-        split = split_once(
-            classes, self.classes[FLOW], Edges(LINK, FLOW, crossing.others, crossing.ones, crossing.labels)
-        )
+        split = split_once(classes, self.classes[FLOW], crossing.turned)
         return np.unique(np.where(self.non_binding, len(classes) + split, classes), return_inverse=True)[1]
 
     @cached_property
@@ -104,23 +102,22 @@ def _partner_edges(table: CommunicationTable) -> Edges:
         ranks.append(group_class.ranks.ravel())
         own = [SENDER, RECEIVER] if isinstance(group_class.ops[0], Send) else [MEMBER] * partners
         roles.append(np.tile(np.array(own, np.int64), count))
-    return Edges(
-        COMMUNICATION, RANK, np.concatenate(numbers), np.concatenate(ranks), np.concatenate(roles).astype(np.uint64)
-    )
+    labels = np.arange(1 + max(MEMBER, SENDER, RECEIVER), dtype=np.uint64)
+    return Edges(COMMUNICATION, RANK, *map(np.concatenate, (numbers, ranks)), labels, np.concatenate(roles))
 
 
 def _host_edges(hosts: Mapping[int, str], numbers: Mapping[str, int]) -> Edges:
     """Edges from ranks to the hosts that they compute on; *numbers*: the number of each host."""
     ranks = np.array(list(hosts), np.int64)
-    return Edges(RANK, HOST, ranks, np.array([numbers[host] for host in hosts.values()], np.int64), _unlabelled(ranks))
+    return _unlabelled(RANK, HOST, ranks, np.array([numbers[host] for host in hosts.values()], np.int64))
 
 
 def _crossing_edges(incidence: Incidence, chosen: Flags) -> Edges:
     """The *chosen* entries of *incidence* as edges from flows to links, labelled by their coefficients."""
     labels = mixed(incidence.weights.view(np.uint64)) ^ incidence.crossings.view(np.uint64)
-    flows, links = (numbers[chosen].astype(np.int64) for numbers in (incidence.flows, incidence.links))
-    return Edges(FLOW, LINK, flows, links, labels[incidence.coefficients[chosen]])
+    flows, links, which = (column[chosen] for column in incidence[:3])
+    return Edges(FLOW, LINK, flows, links, labels, which)
 
 
-def _unlabelled(vertices: Indices) -> Colours:
-    return np.zeros(len(vertices), np.uint64)
+def _unlabelled(one: int, other: int, ones: Numbers, others: Numbers) -> Edges:
+    return Edges(one, other, ones, others, np.zeros(1, np.uint64), np.zeros(len(ones), np.int32))
