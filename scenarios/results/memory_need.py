@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf, isfinite
+from math import isfinite
 
 import numpy as np
 
@@ -155,7 +155,7 @@ def _elsewhere(scenario: BuiltScenario, schedule: Schedule, memory: Memory, devi
     """Yield the memory of the smallest host, and the drives if there are any, with what the fullest server needs."""
     cluster = scenario.cluster()
     servers = cluster.first_of_nodes(devices)
-    yield Store("host memory", memory.host_bytes, min(map(cluster.host_memory, servers), default=inf))
+    yield Store("host memory", memory.host_bytes, cluster.host_memory(servers))
     stored = [_on_drives(program) for program in schedule.programs]
     if any(stored):
         held: dict[int | str, float] = defaultdict(float)

@@ -199,10 +199,8 @@ class Cluster:
 
     def first_of_nodes(self, devices: Sequence[str]) -> list[str]:
         """Return the first of *devices* in each server."""
-        vertex = self._device_vertices[self.numbers(devices)]
-        # a device without a server is a server of its own
-        node = np.where(self.vertices.node[vertex] == NONE, -1 - vertex, self.vertices.node[vertex])
-        return [devices[place] for place in np.sort(np.unique(node, return_index=True)[1]).tolist()]
+        _, first = np.unique(self._servers(devices), return_index=True)
+        return [devices[place] for place in np.sort(first).tolist()]
 
     def host_of(self, gpu: str) -> str:
         """Return the host that *gpu* copies to: the nearest one of its own server, by number of links."""
@@ -224,10 +222,22 @@ class Cluster:
         route = () if source == to else self.route(ends[source], ends[to])
         return (*own, *route) if source == "host" else (*route, *own)
 
-    def host_memory(self, device: str) -> float:
-        """Return the bytes of memory of all hosts of the server of *device*; infinite without hosts of its own."""
-        own = self._hosts_of.get(self.node_of(device), ())
-        return sum(self.accelerator(host).memory_bytes for host in own) if own else inf
+    def host_memory(self, devices: Sequence[str]) -> float:
+        """Return the bytes of memory of all hosts of one server: the least among the servers of *devices*.
+
+        A server without hosts has no limit.
+        """
+        servers, which = np.unique(self._servers(self.hosts), return_inverse=True)
+        accelerators, places = self.accelerators(self.hosts)
+        memory = np.bincount(which, np.array([one.memory_bytes for one in accelerators])[places], len(servers))
+        theirs = np.unique(self._servers(devices))
+        least: float = memory[np.isin(servers, theirs)].min(initial=inf)
+        return least
+
+    def _servers(self, devices: Sequence[str]) -> Indices:
+        """The number of the server of each of *devices*. A device without a server is a server of its own."""
+        vertex = self._device_vertices[self.numbers(devices)]
+        return np.where(self.vertices.node[vertex] == NONE, NONE - 1 - vertex, self.vertices.node[vertex])
 
     def drive_of(self, device: str) -> str:
         """Return the NVMe drives of the server of *device*. Raises `ClusterError` if there are none."""

@@ -61,6 +61,10 @@ class Rows(Sequence[tuple[int, ...]]):
         return isinstance(other, tuple) and tuple(self) == other
 
     def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
         return hash(tuple(self))  # equal to that of an equal tuple
 
     def __repr__(self) -> str:

@@ -33,6 +33,7 @@ from simulator.engine.setup import Setup
 from simulator.engine.variation import Variation
 from simulator.schedule import Schedule
 from simulator.schedule.matching import Matching
+from simulator.schedule.mesh import Rows
 from simulator.timeline import Timeline
 from workloads.compute import PIPELINE
 from workloads.model import Model
@@ -60,7 +61,7 @@ class Estimator:
         self._shares: dict[Hashable, Model] = {}
         self._priced: dict[Hashable, Model] = {}
         self._pipelines: dict[Hashable, PipelineFacts] = {}
-        self._groups: dict[Hashable, tuple[tuple[tuple[int, ...], ...], ...]] = {}
+        self._groups: dict[Hashable, tuple[Rows, ...]] = {}
 
     def estimate(self, variant: BuiltScenario, within: float = inf) -> Estimate:
         """Return the estimate of *variant*; only that of its memory if that is more than *within* bytes.

@@ -12,10 +12,10 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.hashing import Indices
 from simulator.schedule import Collective, Copy, Op, Program, Recv, Schedule, Send
@@ -64,7 +64,7 @@ class CommunicationTable:
         self._places = {
             name: (*axis.places(len(self.program_of)), axis.members) for name, axis in schedule.mesh.axes.items()
         }
-        self._number_of: dict[tuple[str, tuple[int, ...]], Indices] = {}
+        self._number_of: dict[tuple[str, tuple[int, ...]], NDArray[np.int32]] = {}
         for name, axis in schedule.mesh.axes.items():
             self._collectives(name, axis)
         for number, found in enumerate(self._distinct_ops):
@@ -82,17 +82,6 @@ class CommunicationTable:
         """The group class of communication *number*."""
         return self.group_classes[bisect_right(self._starts, number) - 1]
 
-    @cached_property
-    def number_at(self) -> Indices:
-        """The communication of each group class in which a rank takes part, or `NONE`.
-
-        The shape is ``(group classes, ranks)``.
-        """
-        numbers = np.full((len(self.group_classes), len(self.program_of)), NONE, np.int64)
-        for row, group_class in zip(numbers, self.group_classes, strict=True):
-            row[group_class.ranks] = group_class.numbers[:, None]
-        return numbers
-
     def number(self, rank: int, op: Op) -> int:
         """The number of the communication in which *rank* takes part by *op*."""
         if isinstance(op, Copy):
@@ -107,8 +96,11 @@ class CommunicationTable:
         """The number of the communication over *axis*, between the coordinates *ends*, in which *rank* takes part."""
         over = axis, ends
         if over not in self._number_of:
-            classes = [n for n, one in enumerate(self.group_classes) if (one.axis, one.ends) == over]
-            self._number_of[over] = self.number_at[classes].max(axis=0)
+            numbers = np.full(len(self.program_of), NONE, np.int32)
+            for one in self.group_classes:
+                if (one.axis, one.ends) == over:
+                    numbers[one.ranks] = one.numbers[:, None]
+            self._number_of[over] = numbers
         return int(self._number_of[over][rank])
 
     def _collectives(self, name: str, axis: Axis) -> None:

@@ -66,20 +66,27 @@ class Partition:
             hashed([cluster.accelerator(host) for host in self.hosts]),
         ]
         unfilled = self.non_binding[self.incidence.links]
-        edges = [
-            _partner_edges(table),
-            _unlabelled(COMMUNICATION, FLOW, flows.made_of, np.arange(len(flows.made_of), dtype=np.int32)),
-            _crossing_edges(self.incidence, ~unfilled),
-            _host_edges(hosts, self.hosts),
-        ]
-        self.classes = refine(colours, edges)
+        self.classes = refine(
+            colours,
+            [
+                _partner_edges(table),
+                _unlabelled(COMMUNICATION, FLOW, flows.made_of, np.arange(len(flows.made_of), dtype=np.int32)),
+                _crossing_edges(self.incidence, ~unfilled),
+                _host_edges(hosts, self.hosts),
+            ],
+        )
         self.classes[LINK] = self._with_non_binding(_crossing_edges(self.incidence, unfilled))
 
     def _with_non_binding(self, crossing: Edges) -> Indices:
         """The classes of links. Non-binding links are split by the flows on them, but they split no other class."""
         classes = self.classes[LINK]
+        if not self.non_binding.any():
+            return classes
         split = split_once(classes, self.classes[FLOW], crossing.turned)
-        return np.unique(np.where(self.non_binding, len(classes) + split, classes), return_inverse=True)[1]
+        numbers = np.where(self.non_binding, classes.max() + 1 + split, classes)
+        used = np.zeros(int(numbers.max()) + 1, np.bool_)
+        used[numbers] = True
+        return np.asarray((np.cumsum(used) - 1)[numbers])
 
     @cached_property
     def firsts(self) -> list[Indices]:
@@ -103,7 +110,7 @@ def _partner_edges(table: CommunicationTable) -> Edges:
         own = [SENDER, RECEIVER] if isinstance(group_class.ops[0], Send) else [MEMBER] * partners
         roles.append(np.tile(np.array(own, np.int64), count))
     labels = np.arange(1 + max(MEMBER, SENDER, RECEIVER), dtype=np.uint64)
-    return Edges(COMMUNICATION, RANK, *map(np.concatenate, (numbers, ranks)), labels, np.concatenate(roles))
+    return Edges(COMMUNICATION, RANK, np.concatenate(numbers), np.concatenate(ranks), labels, np.concatenate(roles))
 
 
 def _host_edges(hosts: Mapping[int, str], numbers: Mapping[str, int]) -> Edges:
