@@ -227,6 +227,8 @@ class Cluster:
 
         A server without hosts has no limit.
         """
+        if not self.hosts:
+            return inf
         servers, which = np.unique(self._servers(self.hosts), return_inverse=True)
         accelerators, places = self.accelerators(self.hosts)
         memory = np.bincount(which, np.array([one.memory_bytes for one in accelerators])[places], len(servers))
