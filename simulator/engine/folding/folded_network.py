@@ -40,13 +40,9 @@ class FoldedNetwork:
 
         The sums are stored by entry (class of flows, row), one class of flows after the other.
         """
-        incidence, classes = self._partition.incidence, self._partition.classes
-        is_first = np.zeros(len(classes[LINK]), np.bool_)
-        is_first[self._partition.firsts[LINK]] = True
-        first_link = np.flatnonzero(is_first[incidence.links])
-        flow = classes[FLOW][incidence.flows[first_link]]
-        row = classes[LINK][incidence.links[first_link]]
-        coefficients = incidence.coefficients[first_link]
+        incidence, classes = self._partition.first_entries, self._partition.classes
+        flow, row = classes[FLOW][incidence.flows], classes[LINK][incidence.links]
+        coefficients = incidence.coefficients
         key, first, entry = np.unique(flow * len(self.capacity) + row, return_index=True, return_inverse=True)
         order = np.lexsort((first, key // max(1, len(self.capacity))))
         self._flow, self._row = flow[first[order]], row[first[order]]

@@ -29,8 +29,9 @@ class Partition:
     numbers of links that must be classes of their own.
 
     Attributes: *classes*, by kind the class of each vertex. *links*, the links in use, by their numbers in the cluster;
-    elsewhere in this file a link is an index in this array. *incidence*, of flows and these links. *non_binding*, True
-    for links that no load can fill. *hosts*, the number of each host.
+    elsewhere in this file a link is an index in this array. *first_entries*: the entries of the incidence of flows and
+    links for the first link of each class. *non_binding*, True for links that no load can fill. *hosts*, the number of
+    each host.
     """
 
     def __init__(
@@ -47,7 +48,6 @@ class Partition:
         used[flows.incidence.links] = True
         used[distinct] = True
         self.links = np.flatnonzero(used)
-        self.incidence = flows.incidence._replace(links=(np.cumsum(used, dtype=np.int32) - 1)[flows.incidence.links])
         unfillable = np.zeros(len(used), np.bool_)
         unfillable[non_binding(cluster, communicator.transport.link_efficiency)] = True
         unfillable[distinct] = False
@@ -65,17 +65,36 @@ class Partition:
             bandwidths,
             hashed([cluster.accelerator(host) for host in self.hosts]),
         ]
-        unfilled = self.non_binding[self.incidence.links]
+        binding, unfilled = self._split(flows.take_incidence(), used)
         self.classes = refine(
             colours,
             [
                 _partner_edges(table),
                 _unlabelled(COMMUNICATION, FLOW, flows.made_of, np.arange(len(flows.made_of), dtype=np.int32)),
-                _crossing_edges(self.incidence, ~unfilled),
+                _crossing_edges(binding),
                 _host_edges(hosts, self.hosts),
             ],
         )
-        self.classes[LINK] = self._with_non_binding(_crossing_edges(self.incidence, unfilled))
+        self.classes[LINK] = self._with_non_binding(_crossing_edges(unfilled))
+        self.first_entries = self._of_first_links(binding, unfilled)
+
+    def _split(self, incidence: Incidence, used: Flags) -> tuple[Incidence, Incidence]:
+        """The *incidence* with links that can be full, and with others; *used*: the links that become indices."""
+        number = np.cumsum(used, dtype=np.int32) - 1
+        np.take(number, incidence.links, out=incidence.links)
+        unfilled = self.non_binding[incidence.links]
+        return incidence.chosen(~unfilled), incidence.chosen(unfilled)
+
+    def _of_first_links(self, *parts: Incidence) -> Incidence:
+        """The entries of *parts* with the first link of each class, in order of flows and coefficients."""
+        is_first = np.zeros(len(self.links), np.bool_)
+        is_first[self.firsts[LINK]] = True
+        found = [part.chosen(np.flatnonzero(is_first[part.links])) for part in parts]
+        flows, links, coefficients = (
+            np.concatenate(column) for column in zip(*(one[:3] for one in found), strict=True)
+        )
+        whole = parts[0]._replace(flows=flows, links=links, coefficients=coefficients)
+        return whole.chosen(np.lexsort((coefficients, flows)))
 
     def _with_non_binding(self, crossing: Edges) -> Indices:
         """The classes of links. Non-binding links are split by the flows on them, but they split no other class."""
@@ -119,11 +138,10 @@ def _host_edges(hosts: Mapping[int, str], numbers: Mapping[str, int]) -> Edges:
     return _unlabelled(RANK, HOST, ranks, np.array([numbers[host] for host in hosts.values()], np.int64))
 
 
-def _crossing_edges(incidence: Incidence, chosen: Flags) -> Edges:
-    """The *chosen* entries of *incidence* as edges from flows to links, labelled by their coefficients."""
+def _crossing_edges(incidence: Incidence) -> Edges:
+    """The entries of *incidence* as edges from flows to links, labelled by their coefficients."""
     labels = mixed(incidence.weights.view(np.uint64)) ^ incidence.crossings.view(np.uint64)
-    flows, links, which = (column[chosen] for column in incidence[:3])
-    return Edges(FLOW, LINK, flows, links, labels, which)
+    return Edges(FLOW, LINK, incidence.flows, incidence.links, labels, incidence.coefficients)
 
 
 def _unlabelled(one: int, other: int, ones: Numbers, others: Numbers) -> Edges:
